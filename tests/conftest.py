@@ -1,0 +1,47 @@
+"""Shared fixtures: the plugin imported once, fixed seeds, and the reference data beside the repository."""
+
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+
+def pytest_configure(config):
+    from fairseq.utils import import_user_module
+
+    import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed():
+    torch.manual_seed(1234)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder with the reference data (`data/`, `golden/`), which is not part of the repository."""
+    folder = Path(os.environ.get("TRANSNORMER_SHARED", ROOT.parent / "shared"))
+    if not folder.is_dir():
+        pytest.skip(f"reference data not found at {folder} (set TRANSNORMER_SHARED)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def golden_dir(shared_dir) -> Path:
+    """The reference arrays computed with the authors' code."""
+    folder = shared_dir / "golden"
+    if not folder.is_dir():
+        pytest.skip(f"reference arrays not found at {folder}")
+    return folder

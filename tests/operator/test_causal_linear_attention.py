@@ -1,0 +1,241 @@
+"""The operator against its definition: values, gradients of two orders, states, dtypes, odd shapes."""
+
+import pytest
+import torch
+from causal_linear_attention import (
+    causal_linear_attention,
+    causal_linear_attention_step,
+    linear_attention,
+    reference,
+)
+from causal_linear_attention.chunked import CHUNK, SEGMENT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck, gradgradcheck
+
+LENGTHS = [0, 1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 150, SEGMENT, SEGMENT + 70]
+
+
+def inputs(batch, heads, length, dim, width, dtype=torch.float64, state=True, grad=True):
+    def draw(*shape, kind=dtype):
+        return torch.randn(*shape, dtype=torch.float64).to(kind).requires_grad_(grad)
+
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    return (
+        draw(batch, heads, length, dim),
+        draw(batch, heads, length, dim),
+        draw(batch, heads, length, width),
+        draw(batch, heads, dim, width, kind=wide) if state else None,
+    )
+
+
+def error(x, truth):
+    return float((x.double() - truth.double()).norm() / truth.double().norm().clamp_min(1e-30))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("with_state", [False, True], ids=["zero", "state"])
+def test_matches_definition(length, with_state):
+    q, k, v, s = inputs(2, 3, length, 5, 7, state=with_state)
+    out, state = causal_linear_attention(q, k, v, initial_state=s, return_state=True)
+    for definition in (reference.quadratic, reference.recurrent):
+        expected, final = definition(q, k, v, s)
+        torch.testing.assert_close(out, expected)
+        torch.testing.assert_close(state, final)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_gradients_match_definition(length):
+    tensors = inputs(1, 2, length, 4, 3)
+    out, state = causal_linear_attention(*tensors[:3], initial_state=tensors[3], return_state=True)
+    expected, final = reference.quadratic(*tensors)
+    weights, state_weights = torch.randn_like(out), torch.randn_like(state)
+
+    def grads(o, s):
+        loss = (o * weights).sum() + (s * state_weights).sum()
+        return torch.autograd.grad(loss, tensors)
+
+    for got, want in zip(grads(out, state), grads(expected, final), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("with_state", [False, True], ids=["zero", "state"])
+@pytest.mark.parametrize("length", [1, 5, CHUNK + 2])
+def test_gradcheck(length, with_state, normalize):
+    q, k, v, _ = inputs(1, 2, length, 3, 2, grad=False)
+    q, k = q.abs() + 0.1, k.abs() + 0.1
+    s = torch.rand(1, 2, 3, 2 + normalize, dtype=torch.float64) if with_state else None
+    tensors = [x.requires_grad_() for x in (q, k, v, s) if x is not None]
+
+    def run(q, k, v, s=None):
+        return causal_linear_attention(
+            q, k, v, initial_state=s, return_state=True, normalize=normalize
+        )
+
+    assert gradcheck(run, tensors, fast_mode=length > 5)
+    assert gradgradcheck(run, tensors, fast_mode=True)
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+def test_state_splits_the_sequence_anywhere(normalize):
+    q, k, v, _ = inputs(2, 2, 200, 4, 5, state=False)
+    q, k = q.abs(), k.abs()
+    whole, last = causal_linear_attention(q, k, v, normalize=normalize, return_state=True)
+    for cut in (0, 1, 64, 131, 200):
+        head, state = causal_linear_attention(
+            q[:, :, :cut], k[:, :, :cut], v[:, :, :cut], normalize=normalize, return_state=True
+        )
+        tail, final = causal_linear_attention(
+            q[:, :, cut:],
+            k[:, :, cut:],
+            v[:, :, cut:],
+            normalize=normalize,
+            initial_state=state,
+            return_state=True,
+        )
+        torch.testing.assert_close(torch.cat([head, tail], 2), whole)
+        torch.testing.assert_close(final, last)
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_step_equals_full(dtype, normalize):
+    q, k, v, _ = inputs(2, 3, 70, 4, 5, dtype=dtype, state=False, grad=False)
+    q, k = q.abs(), k.abs()
+    whole, last = causal_linear_attention(q, k, v, normalize=normalize, return_state=True)
+    state = torch.zeros_like(last)
+    for i in range(70):
+        given_state = state.clone()
+        out, new = causal_linear_attention_step(
+            q[:, :, i], k[:, :, i], v[:, :, i], state, normalize=normalize
+        )
+        assert torch.equal(state, given_state), "the state given must not be modified"
+        state = new
+        tolerance = {"rtol": 2e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {}
+        torch.testing.assert_close(out, whole[:, :, i], **tolerance)
+    torch.testing.assert_close(state, last)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    batch=st.integers(0, 3),
+    heads=st.integers(1, 3),
+    length=st.integers(0, 300),
+    dim=st.integers(1, 40),
+    width=st.integers(1, 40),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    with_state=st.booleans(),
+    strided=st.booleans(),
+)
+def test_random_shapes(batch, heads, length, dim, width, dtype, with_state, strided):
+    q, k, v, s = inputs(batch, heads, length, dim, width, dtype, with_state, grad=False)
+    if strided:  # (B, N, H, D) storage, as a projection leaves it
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    wide = [x.double() for x in (q, k, v)]
+    truth, final = reference.quadratic(*wide, s.double() if with_state else None)
+    out, state = causal_linear_attention(q, k, v, initial_state=s, return_state=True)
+    naive, _ = reference.quadratic(q, k, v, s.to(dtype) if with_state else None)
+    assert out.dtype == dtype and state.dtype == torch.float32
+    # The tolerance scales itself: twice the error of the plain formula in the same dtype.
+    assert error(out, truth) <= 2 * error(naive, truth) + 1e-6
+    assert error(state, final) <= 1e-5
+
+
+@pytest.mark.parametrize("lengths", [(1024, 4096)])
+def test_saved_tensors_grow_linearly(lengths):
+    def saved(length):
+        numbers = 0
+
+        def pack(x):
+            nonlocal numbers
+            numbers += x.numel()
+            return x
+
+        q, k, v, _ = inputs(1, 2, length, 8, 8, torch.float32, state=False)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            causal_linear_attention(q, k, v).sum().backward()
+        return numbers
+
+    short, long = (saved(n) for n in lengths)
+    assert short <= 3 * 2 * 8 * lengths[0] + 8 * 8 * 2
+    assert long <= short * lengths[1] / lengths[0]
+
+
+def test_backward_temporaries_do_not_grow_with_length_squared():
+    """No tensor made on the way, forward or backward, is larger than an input or a segment's scores."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):
+        numbers = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            for x in out if isinstance(out, (tuple, list)) else [out]:
+                if isinstance(x, torch.Tensor):
+                    self.numbers = max(self.numbers, x.numel())
+            return out
+
+    length, dim = 8192, 16
+    q, k, v, _ = inputs(1, 1, length, dim, dim, torch.float32, state=False)
+    with Largest() as mode:
+        causal_linear_attention(q, k, v).sum().backward()
+    assert mode.numbers <= max(length * dim, SEGMENT * CHUNK)
+
+
+def test_non_causal_matches_definition_and_ignores_padding():
+    q, k, v, _ = inputs(2, 2, 30, 4, 5, state=False)
+    mask = torch.zeros(2, 30, dtype=torch.bool)
+    mask[1, 20:] = True
+    out = linear_attention(q, k, v, key_padding_mask=mask)
+    torch.testing.assert_close(out[:1], (q @ (k.transpose(-2, -1) @ v))[:1])
+    alone = linear_attention(q[1:, :, :20], k[1:, :, :20], v[1:, :, :20])
+    torch.testing.assert_close(out[1:, :, :20], alone)
+    assert gradcheck(
+        lambda q, k, v: linear_attention(q.abs(), k.abs(), v, normalize=True, key_padding_mask=mask),
+        (q, k, v),
+        fast_mode=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": torch.zeros(2, 3, 4)}, r"q has shape \(2, 3, 4\); expected 4 dimensions"),
+        ({"k": torch.zeros(1, 2, 6, 4)}, r"k has a shape that does not fit q"),
+        ({"k": torch.zeros(1, 2, 5, 3)}, r"k has a shape that does not fit q"),
+        ({"v": torch.zeros(1, 1, 5, 3)}, r"v has a shape that does not fit k"),
+        ({"v": torch.zeros(1, 2, 5, 3, dtype=torch.float64)}, r"v has dtype torch.float64"),
+        ({"q": torch.zeros(1, 2, 5, 4, dtype=torch.int64)}, r"q has dtype torch.int64"),
+        ({"k": torch.zeros(1, 2, 5, 4, dtype=torch.complex64)}, r"k has dtype torch.complex64"),
+        ({"v": torch.zeros(1, 2, 5, 3, device="meta")}, r"v is on meta; expected cpu"),
+        ({"initial_state": torch.zeros(1, 2, 3, 4)}, r"state has shape .* expected \(1, 2, 4, 3\)"),
+        ({"initial_state": torch.zeros(1, 2, 4, 3).half()}, r"state has dtype torch.float16"),
+        ({"backend": "magic"}, r"backend is 'magic'; expected one of auto, torch, reference"),
+    ],
+)
+def test_bad_arguments_are_named(change, message):
+    arguments = {
+        "q": torch.zeros(1, 2, 5, 4),
+        "k": torch.zeros(1, 2, 5, 4),
+        "v": torch.zeros(1, 2, 5, 3),
+    }
+    with pytest.raises(ValueError, match=message):
+        causal_linear_attention(**{**arguments, **change})
+
+
+def test_importable_without_fairseq():
+    import subprocess
+    import sys
+
+    code = "import sys; sys.modules['fairseq'] = None; import causal_linear_attention"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_compiles_without_graph_break():
+    q, k, v, _ = inputs(1, 2, 130, 4, 4, torch.float32, state=False)
+    compiled = torch.compile(causal_linear_attention, fullgraph=True, backend="aot_eager")
+    out = compiled(q, k, v)
+    torch.testing.assert_close(out, causal_linear_attention(q, k, v))
+    out.sum().backward()
+    assert q.grad is not None
