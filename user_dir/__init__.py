@@ -1,0 +1,8 @@
+"""The fairseq plugin: `--user-dir user_dir` makes its attentions, models and architectures available."""
+
+from . import compat, errors
+
+compat.apply()
+errors.install_excepthook()
+
+from . import models  # noqa: E402, F401  (registers with fairseq, after the repairs)

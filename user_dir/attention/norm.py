@@ -1,0 +1,59 @@
+"""NormAttention (Qin et al. 2022, TransNormer): linear attention normalised by RMSNorm, not by a sum."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..modules import LRPE, RMSNorm
+from .features import FEATURE_MAPS
+from .linear import LinearAttention
+from .registry import register_attention
+
+
+@dataclass
+class NormOptions:
+    """Options of "norm"."""
+
+    feature_map: str = field(
+        default="elu", metadata={"help": "feature map of q and k: elu (T1) or 1+elu (T2)"}
+    )
+    positions: str = field(
+        default="lrpe", metadata={"help": "positions inside attention: lrpe (rotary) or none"}
+    )
+
+    def __post_init__(self) -> None:
+        if self.feature_map not in FEATURE_MAPS:
+            raise UserError(
+                f"norm attention has no feature map {self.feature_map!r}; "
+                f"choose one of {', '.join(FEATURE_MAPS)}"
+            )
+        if self.positions not in ("lrpe", "none"):
+            raise UserError(f"unknown positions {self.positions!r}; choose one of lrpe, none")
+
+
+@register_attention("norm")
+class NormAttention(LinearAttention):
+    """`rms(concat_heads(q_t sum_s k_s^T v_s)) W_o`, q and k through elu or 1+elu and LRPE (eq. 8 to 10).
+
+    No denominator, no scaling, no dropout inside.
+    """
+
+    Options = NormOptions
+
+    def __init__(self, embed_dim: int, num_heads: int, **kwargs) -> None:
+        super().__init__(embed_dim, num_heads, **kwargs)
+        self.feature_map = FEATURE_MAPS[self.options.feature_map]
+        # `urpe` is the name in the authors' checkpoints.
+        self.urpe = LRPE(self.head_dim) if self.options.positions == "lrpe" else None
+        self.norm = RMSNorm()
+
+    def features(self, x: Tensor, positions: Tensor) -> Tensor:
+        """See `LinearAttention.features`; float16 becomes float32, whose range the unnormalised sum needs."""
+        x = self.feature_map(x.float() if x.dtype == torch.float16 else x)
+        return x if self.urpe is None else self.urpe(x, positions)
+
+    def finish(self, x: Tensor) -> Tensor:
+        """See `SelfAttention.finish`: RMSNorm over the full width."""
+        return self.norm(x)

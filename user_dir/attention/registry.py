@@ -1,0 +1,77 @@
+"""The names of the mechanisms, as layer plans and `build_attention` use them."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from .base import SelfAttention
+
+_REGISTRY: dict[str, type["SelfAttention"]] = {}
+
+
+def register_attention(name: str) -> Callable[[type], type]:
+    """Class decorator: `name` stands for the class in layer plans, options and `build_attention`."""
+
+    def decorate(cls: type) -> type:
+        if name in _REGISTRY and _REGISTRY[name].__qualname__ != cls.__qualname__:
+            raise ValueError(f"attention {name!r} is registered already")
+        _REGISTRY[name] = cls
+        return cls
+
+    return decorate
+
+
+def attention_names() -> list[str]:
+    """All registered names, sorted."""
+    return sorted(_REGISTRY)
+
+
+def attention_class(name: str) -> type["SelfAttention"]:
+    """The class registered under `name`; raises UserError, listing the names, for an unknown one."""
+    if name not in _REGISTRY:
+        raise UserError(f"unknown attention {name!r}; choose one of {', '.join(attention_names())}")
+    return _REGISTRY[name]
+
+
+def build_attention(
+    name: str,
+    embed_dim: int,
+    num_heads: int,
+    *,
+    causal: bool,
+    dropout: float = 0.0,
+    backend: str = "auto",
+    **options: object,
+) -> "SelfAttention":
+    """One self-attention module.
+
+    Args:
+        name: a registered name, such as "norm".
+        embed_dim: width D; num_heads must divide it.
+        causal: a position sees itself and earlier ones only.
+        dropout: on attention weights, for mechanisms that form weights.
+        backend: of the linear product, see `causal_linear_attention`.
+        **options: fields of the mechanism's `Options`, such as `block_size` of "diag".
+
+    Raises:
+        UserError: for an unknown name, option or value; the sentence names those that exist.
+    """
+    cls = attention_class(name)
+    known = [f.name for f in fields(cls.Options)]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise UserError(
+            f"attention {name!r} has no option {unknown[0]!r}; "
+            + (f"its options are {', '.join(known)}" if known else "it has no options")
+        )
+    return cls(
+        embed_dim,
+        num_heads,
+        causal=causal,
+        dropout=dropout,
+        backend=backend,
+        options=cls.Options(**options),
+    )

@@ -1,0 +1,79 @@
+"""Softmax attention, the baseline (Vaswani et al. 2017). Quadratic; its decoding state grows."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import SelfAttention
+from .registry import register_attention
+from .state import State
+
+
+@register_attention("softmax")
+class SoftmaxAttention(SelfAttention):
+    """`softmax(q k^T / sqrt(d)) v`, with the initialisation and names of fairseq's `MultiheadAttention`."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """See `SelfAttention.attend`."""
+        if self.causal:  # padding stands at the end, where no real token looks
+            return self._attention(q, k, v, None, is_causal=True)
+        if padding is None:
+            return self._attention(q, k, v, None)
+        visible = ~padding
+        # A row of padding alone sees its first position: a softmax over nothing would be NaN.
+        visible = visible | (padding.all(1, keepdim=True) & (padding.cumsum(1) == 1))
+        return self._attention(q, k, v, visible[:, None, None, :])
+
+    def first_state(self, q: Tensor) -> State:
+        """See `SelfAttention.first_state`: an empty cache, enlarged by doubling."""
+        batch, heads, _, dim = q.shape
+        return {
+            "k": q.new_empty(batch, heads, 0, dim),
+            "v": q.new_empty(batch, heads, 0, dim),
+            "padding": torch.zeros(batch, 0, dtype=torch.bool, device=q.device),
+            "length": 0,
+            "padded": False,
+        }
+
+    def decode(
+        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State
+    ) -> tuple[Tensor, State]:
+        """See `SelfAttention.decode`; O(length) time and memory a token."""
+        old, new = state["length"], q.shape[2]
+        length = old + new
+        keys, values = _append(state["k"], k, old, 2), _append(state["v"], v, old, 2)
+        padded = state["padded"] or padding is not None
+        hidden = padding if padding is not None else q.new_zeros(q.shape[0], new).bool()
+        hidden = _append(state["padding"], hidden, old, 1)
+        mask = None
+        if padded or new > 1:
+            age = torch.arange(old, length, device=q.device)[:, None]
+            place = torch.arange(length, device=q.device)
+            # Every token sees itself, padding too, so that no row is without keys.
+            mask = (place < age) & ~hidden[:, None, None, :length] | (place == age)
+        out = self._attention(q, keys[:, :, :length], values[:, :, :length], mask)
+        return out, {
+            "k": keys,
+            "v": values,
+            "padding": hidden,
+            "length": length,
+            "padded": padded,
+        }
+
+    def _attention(self, q, k, v, mask, is_causal=False) -> Tensor:
+        dropout = self.dropout.p if self.training else 0.0
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
+        )
+
+
+def _append(cache: Tensor, new: Tensor, length: int, dim: int) -> Tensor:
+    """`cache` with `new` written behind its first `length` entries, doubled when it is full."""
+    needed = length + new.shape[dim]
+    if needed > cache.shape[dim]:
+        shape = list(cache.shape)
+        shape[dim] = max(needed, 2 * cache.shape[dim]) - length
+        tail = new.new_zeros(shape)
+        cache = torch.cat([cache.narrow(dim, 0, length), tail], dim)
+    cache.narrow(dim, length, new.shape[dim]).copy_(new)
+    return cache

@@ -1,0 +1,39 @@
+"""What a module remembers between decoding steps."""
+
+from typing import Any
+
+from torch import Tensor
+
+State = dict[str, Any]
+
+
+class DecodingState:
+    """Keeps one dictionary a module inside fairseq's `incremental_state`.
+
+    Tensors in it have the batch first, so that beam search can reorder them; anything else is kept as is.
+    """
+
+    def _key(self) -> str:
+        return f"{type(self).__name__}.{id(self)}"
+
+    def get_state(self, incremental_state: dict[str, State]) -> State | None:
+        """The dictionary stored last, None before the first step."""
+        return incremental_state.get(self._key())
+
+    def set_state(self, incremental_state: dict[str, State], state: State) -> None:
+        """Store the dictionary for the next step."""
+        incremental_state[self._key()] = state
+
+    def reorder_incremental_state(
+        self, incremental_state: dict[str, State], new_order: Tensor
+    ) -> None:
+        """Row i becomes the former row `new_order[i]` (beam search; rows may repeat or vanish)."""
+        state = self.get_state(incremental_state)
+        if state is not None:
+            self.set_state(
+                incremental_state,
+                {
+                    name: x.index_select(0, new_order) if isinstance(x, Tensor) else x
+                    for name, x in state.items()
+                },
+            )

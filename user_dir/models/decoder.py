@@ -1,0 +1,212 @@
+"""The decoder of the language models: embeddings, the layers of a plan, and the output projection."""
+
+import math
+from typing import Any
+
+import torch
+from fairseq.distributed import fsdp_wrap
+from fairseq.models import FairseqIncrementalDecoder
+from fairseq.modules import AdaptiveSoftmax, LayerDropModuleList
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.utils import eval_str_list
+from torch import Tensor, nn
+
+from ..attention.state import DecodingState, State
+from ..modules import LearnedPositions, SinusoidalPositions, build_norm
+from ..modules.padding import leading_padding, roll_rows
+from .layer import TransformerLayer, build_feed_forward
+from .layer_plan import Layer, build_layer_attention
+from .options import attention_options
+
+
+class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
+    """A decoder-only stack of pre-norm layers whose attentions come from a layer plan.
+
+        x = sqrt(D) E[token] + P[position];  layers;  logits = norm(x) E^T
+
+    Padding may stand on either side of a row. With `incremental_state` the decoder takes the tokens it has
+    not seen yet, one or many, so that a prompt can be read in one call; its own state is the number of
+    tokens seen.
+
+    Args:
+        cfg: a `LanguageModelConfig`.
+        dictionary: fairseq's dictionary.
+        embed_tokens: the input embedding.
+        plan: the mechanisms of each layer.
+    """
+
+    def __init__(
+        self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, plan: list[Layer]
+    ) -> None:
+        super().__init__(dictionary)
+        self.embed_tokens = embed_tokens
+        self.padding_idx = dictionary.pad()
+        width = cfg.decoder_embed_dim
+        self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(width)
+        self.max_target_positions = cfg.max_target_positions
+        self.embed_positions = self._positions(cfg)
+        self.dropout = nn.Dropout(cfg.dropout)
+        drop = cfg.decoder_layerdrop
+        self.layers = LayerDropModuleList(p=drop) if drop > 0 else nn.ModuleList()
+        self.layers.extend(build_decoder_layer(cfg, layer) for layer in plan)
+        self.layer_norm = None
+        if not cfg.no_decoder_final_norm:
+            self.layer_norm = build_norm(cfg.decoder_norm, width)
+        self.adaptive_softmax = self.output_projection = None
+        self._build_output(cfg, dictionary)
+
+    def _positions(self, cfg: Any) -> nn.Module | None:
+        if cfg.no_token_positional_embeddings:
+            return None
+        width = cfg.decoder_embed_dim
+        if cfg.decoder_learned_pos:
+            return LearnedPositions(cfg.max_target_positions, width, self.padding_idx)
+        return SinusoidalPositions(width, self.padding_idx)
+
+    def _build_output(self, cfg: Any, dictionary: Any) -> None:
+        width = cfg.decoder_embed_dim
+        if cfg.adaptive_softmax_cutoff is not None:
+            self.adaptive_softmax = AdaptiveSoftmax(
+                len(dictionary),
+                width,
+                eval_str_list(cfg.adaptive_softmax_cutoff, type=int),
+                dropout=cfg.adaptive_softmax_dropout,
+                adaptive_inputs=self.embed_tokens if cfg.tie_adaptive_weights else None,
+                factor=cfg.adaptive_softmax_factor,
+                tie_proj=cfg.tie_adaptive_proj,
+            )
+            return
+        self.output_projection = nn.Linear(width, len(dictionary), bias=False)
+        if cfg.adaptive_input or cfg.no_share_decoder_input_output_embed:
+            nn.init.normal_(self.output_projection.weight, mean=0, std=width**-0.5)
+        else:
+            self.output_projection.weight = self.embed_tokens.weight
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: None = None,
+        incremental_state: dict[str, State] | None = None,
+        features_only: bool = False,
+        src_lengths: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, list]]:
+        """Logits of the token after each position.
+
+        Args:
+            prev_output_tokens: `(B, N)` token indices, padding on either side.
+            encoder_out: None; there is no encoder.
+            incremental_state: fairseq's dictionary. The tokens not seen yet are taken from the end of
+                `prev_output_tokens`, at least the last one, which may also be given alone.
+            features_only: stop before the output projection.
+            src_lengths: accepted for fairseq.
+
+        Returns:
+            `(B, N, vocabulary)`, or `(B, N, D)` features; with `incremental_state`, of the new tokens only;
+            and a dictionary with the states between layers, each `(N, B, D)`.
+        """
+        x, extra = self.extract_features(prev_output_tokens, incremental_state=incremental_state)
+        return (x if features_only else self.output_layer(x)), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: None = None,
+        incremental_state: dict[str, State] | None = None,
+    ) -> tuple[Tensor, dict[str, list]]:
+        """As `forward`, without the output projection."""
+        tokens, start = prev_output_tokens, None
+        if incremental_state is not None:
+            tokens, start = self._new_tokens(tokens, incremental_state)
+        shift = leading_padding(tokens, self.padding_idx)
+        if shift is not None:
+            tokens = roll_rows(tokens, shift)
+        padding = tokens.eq(self.padding_idx)
+        if start is not None:
+            self._advance(incremental_state, start, prev_output_tokens, padding)
+        padding = padding if padding.any() else None
+
+        x = self._embed(tokens, start).transpose(0, 1)
+        states = [x]
+        for layer in self.layers:
+            x = layer(x, key_padding_mask=padding, incremental_state=incremental_state)
+            states.append(x)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        x = x.transpose(0, 1)
+        if shift is not None:
+            x = roll_rows(x, -shift)
+            states = [roll_rows(y.transpose(0, 1), -shift).transpose(0, 1) for y in states]
+        return x, {"attn": [None], "inner_states": states}
+
+    def _embed(self, tokens: Tensor, start: Tensor | None) -> Tensor:
+        """`(B, N)` tokens, the first of each row being number `start: (B,)`, to `(B, N, D)`."""
+        x = self.embed_scale * self.embed_tokens(tokens)
+        if self.embed_positions is not None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+            if start is not None:
+                positions = positions + start[:, None]
+            elif isinstance(self.embed_positions, LearnedPositions):
+                self.embed_positions.check_length(tokens.shape[1])
+            x = x + self.embed_positions(positions).to(x.dtype)
+        return self.dropout(x)
+
+    def _new_tokens(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
+        """The tokens not seen yet, and how many real ones each row has had before, `(B,)`."""
+        state = self.get_state(incremental_state)
+        if state is None:
+            return tokens, torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
+        seen = state["seen"] if tokens.shape[1] > state["seen"] else tokens.shape[1] - 1
+        return tokens[:, seen:], state["position"]
+
+    def _advance(self, incremental_state, start, tokens, padding) -> None:
+        position = start + (~padding).sum(dim=1)
+        state = self.get_state(incremental_state)
+        seen = padding.shape[1] + (state["seen"] if state else 0)
+        self.set_state(incremental_state, {"seen": seen, "position": position})
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """`(..., D)` to logits; the features themselves with an adaptive softmax, as in fairseq."""
+        return features if self.output_projection is None else self.output_projection(features)
+
+    def max_positions(self) -> int:
+        """The longest input fairseq may make, in tokens."""
+        return self.max_target_positions
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Reads checkpoints of the authors' fork and of fairseq, which hold entries that mean nothing here."""
+        for key in ("version", "embed_positions._float_tensor", "embed_positions.weights"):
+            state_dict.pop(f"{name}.{key}", None)
+        tied = f"{name}.output_projection.weight"
+        if self.output_projection is not None and tied not in state_dict:
+            embedding = f"{name}.embed_tokens.weight"
+            if embedding in state_dict:
+                state_dict[tied] = state_dict[embedding]
+
+
+def build_decoder_layer(cfg: Any, layer: Layer) -> nn.Module:
+    """One layer, wrapped for activation checkpointing and FSDP as fairseq's own layers are."""
+    width = cfg.decoder_embed_dim
+    attention = build_layer_attention(
+        layer,
+        width,
+        cfg.decoder_attention_heads,
+        causal=True,
+        dropout=cfg.attention_dropout,
+        backend=cfg.attention_backend,
+        options=attention_options(cfg),
+    )
+    feed_forward = build_feed_forward(
+        cfg.decoder_ffn,
+        width,
+        glu_dim=cfg.glu_dim,
+        glu_activation=cfg.glu_activation,
+        ffn_dim=cfg.decoder_ffn_embed_dim,
+        ffn_activation=cfg.activation_fn,
+        dropout=cfg.activation_dropout,
+    )
+    module = TransformerLayer(attention, width, feed_forward, cfg.decoder_norm, cfg.dropout)
+    if cfg.checkpoint_activations:
+        module = checkpoint_wrapper(module, offload_to_cpu=cfg.offload_activations)
+    # A checkpointed layer is always wrapped, whatever its size.
+    smallest = 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
+    return fsdp_wrap(module, min_num_params=smallest)

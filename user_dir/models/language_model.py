@@ -1,0 +1,85 @@
+"""The decoder language model of all architectures, built from its configuration."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fairseq.models import FairseqLanguageModel
+from fairseq.models.transformer import Embedding
+from fairseq.modules import AdaptiveInput
+from fairseq.utils import eval_str_list
+from torch import nn
+
+from ..errors import UserError
+from .decoder import LinearAttentionDecoder
+from .layer_plan import Layer, parse_layer_plan
+
+
+class LinearAttentionLM(FairseqLanguageModel):
+    """A language model whose layers are described by a plan; architectures are subclasses with defaults."""
+
+    default_plan: Callable[[int], str]
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> "LinearAttentionLM":
+        """The model `args` (a `LanguageModelConfig`) describes; raises UserError for one that cannot be."""
+        _resolve(args)
+        plan = args.decoder_attention or cls.default_plan(args.decoder_layers)
+        layers = _kept(parse_layer_plan(plan, args.decoder_layers), args.decoder_layers_to_keep)
+        embed_tokens = _build_embedding(args, task.source_dictionary)
+        return cls(LinearAttentionDecoder(args, task.target_dictionary, embed_tokens, layers))
+
+
+def _resolve(args: Any) -> None:
+    """Fill in what depends on other options, and refuse what contradicts them."""
+    if args.decoder_layers < 1:
+        raise UserError(f"--decoder-layers is {args.decoder_layers}; it must be 1 or more")
+    if args.max_target_positions is None:
+        args.max_target_positions = args.tokens_per_sample
+    if args.tokens_per_sample > args.max_target_positions:
+        raise UserError(
+            f"--tokens-per-sample is {args.tokens_per_sample}, more than the {args.max_target_positions} "
+            "positions of the model; raise --max-target-positions or shorten the samples"
+        )
+    if args.share_decoder_input_output_embed and args.no_share_decoder_input_output_embed:
+        raise UserError(
+            "--share-decoder-input-output-embed and --no-share-decoder-input-output-embed exclude each other; "
+            "give one"
+        )
+    if args.tie_adaptive_weights and not (
+        args.adaptive_input
+        and args.adaptive_input_cutoff == args.adaptive_softmax_cutoff
+        and args.adaptive_input_factor == args.adaptive_softmax_factor
+    ):
+        raise UserError(
+            "--tie-adaptive-weights needs --adaptive-input with the cutoffs and factor of the adaptive softmax"
+        )
+    if args.adaptive_input and args.adaptive_input_cutoff is None:
+        raise UserError("--adaptive-input needs --adaptive-input-cutoff, such as 20000,60000")
+    if args.offload_activations:
+        args.checkpoint_activations = True
+
+
+def _kept(layers: list[Layer], keep: str | None) -> list[Layer]:
+    """The layers that stay after pruning, all of them without `keep`."""
+    if not keep:
+        return layers
+    indices = sorted({int(i) for i in keep.split(",")})
+    if indices[-1] >= len(layers):
+        raise UserError(
+            f"--decoder-layers-to-keep names layer {indices[-1]}, but the last of {len(layers)} layers is "
+            f"{len(layers) - 1}"
+        )
+    return [layers[i] for i in indices]
+
+
+def _build_embedding(args: Any, dictionary: Any) -> nn.Module:
+    if not args.adaptive_input:
+        return Embedding(len(dictionary), args.decoder_embed_dim, dictionary.pad())
+    return AdaptiveInput(
+        len(dictionary),
+        dictionary.pad(),
+        args.decoder_embed_dim,
+        args.adaptive_input_factor,
+        args.decoder_embed_dim,
+        eval_str_list(args.adaptive_input_cutoff, type=int),
+    )

@@ -1,0 +1,86 @@
+"""One Transformer layer: an attention and a position-wise network, each with a norm and a residual."""
+
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..modules import GLU, FeedForward, build_norm
+from ..modules.feed_forward import default_glu_width
+
+
+class TransformerLayer(nn.Module):
+    """`x + f(norm(x))` for f the attention, then the feed-forward network (pre-norm); post-norm: `norm(x + f(x))`.
+
+    Its parts carry the names of fairseq's decoder layer, and those of the authors' for a GLU, so that
+    their checkpoints load.
+
+    Args:
+        attention: a module with the call of `SelfAttention`.
+        embed_dim: width D.
+        feed_forward: a `GLU` or `FeedForward`.
+        norm: name of the norm, see `build_norm`.
+        dropout: on each residual branch.
+        pre_norm: where the norms stand.
+    """
+
+    def __init__(
+        self,
+        attention: nn.Module,
+        embed_dim: int,
+        feed_forward: nn.Module,
+        norm: str,
+        dropout: float,
+        pre_norm: bool = True,
+    ) -> None:
+        super().__init__()
+        self.self_attn = attention
+        self.self_attn_layer_norm = build_norm(norm, embed_dim)
+        if isinstance(feed_forward, GLU):
+            self.glu = feed_forward
+        else:
+            self.fc1, self.fc2 = feed_forward.fc1, feed_forward.fc2
+            self.activation, self.inner_dropout = feed_forward.activation, feed_forward.dropout
+        self.final_layer_norm = build_norm(norm, embed_dim)
+        self.dropout = nn.Dropout(dropout)
+        self.pre_norm = pre_norm
+
+    def forward(
+        self,
+        x: Tensor,
+        key_padding_mask: Tensor | None = None,
+        incremental_state: dict | None = None,
+    ) -> Tensor:
+        """`x: (N, B, D)`, `key_padding_mask: (B, N)` True at padding; returns `(N, B, D)`."""
+        y = self.self_attn_layer_norm(x) if self.pre_norm else x
+        y, _ = self.self_attn(
+            y, key_padding_mask=key_padding_mask, incremental_state=incremental_state
+        )
+        x = x + self.dropout(y)
+        if not self.pre_norm:
+            x = self.self_attn_layer_norm(x)
+        y = self.final_layer_norm(x) if self.pre_norm else x
+        x = x + self.dropout(self._feed_forward(y))
+        return x if self.pre_norm else self.final_layer_norm(x)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        if hasattr(self, "glu"):
+            return self.glu(x)
+        return self.fc2(self.inner_dropout(self.activation(self.fc1(x))))
+
+
+def build_feed_forward(
+    kind: str,
+    embed_dim: int,
+    *,
+    glu_dim: int | None,
+    glu_activation: str,
+    ffn_dim: int,
+    ffn_activation: str,
+    dropout: float,
+) -> nn.Module:
+    """The network called `kind`, "glu" or "ffn"; raises UserError for another name."""
+    if kind == "glu":
+        width = glu_dim or default_glu_width(embed_dim)
+        return GLU(embed_dim, width, glu_activation, dropout)
+    if kind == "ffn":
+        return FeedForward(embed_dim, ffn_dim, ffn_activation, dropout)
+    raise UserError(f"unknown feed-forward network {kind!r}; choose one of glu, ffn")

@@ -1,0 +1,80 @@
+"""The layer plan: which attention each layer has, as one short text.
+
+    plan  = item {"," item}            diag*3,norm*3      three layers of diag, then three of norm
+    item  = layer ["*" count]
+    layer = name {"+" name}            diag+norm*6        both side by side in each of six layers
+"""
+
+import re
+
+from torch import nn
+
+from ..attention import ParallelAttention, attention_names, build_attention
+from ..errors import UserError
+
+Layer = tuple[str, ...]
+
+
+def parse_layer_plan(plan: str, num_layers: int, option: str = "--decoder-attention") -> list[Layer]:
+    """The names of each layer's mechanisms, one tuple a layer.
+
+    Args:
+        plan: the text, such as "diag*3,norm*3".
+        num_layers: how many layers it must describe.
+        option: the option to name in errors.
+
+    Raises:
+        UserError: showing the plan, the position of the fault and the allowed names.
+    """
+    layers: list[Layer] = []
+    start = 0
+    for item in plan.split(","):
+        body, star, count = item.partition("*")
+        at = f"at character {start + 1} of the layer plan {plan!r} ({option})"
+        if star and not re.fullmatch(r"\s*[1-9][0-9]*\s*", count):
+            raise UserError(f"{count.strip()!r} is not a number of layers {at}; {_grammar()}")
+        names = tuple(name.strip() for name in body.split("+"))
+        for name in names:
+            if name not in attention_names():
+                raise UserError(f"{name!r} is not an attention {at}; {_grammar()}")
+        layers += [names] * (int(count) if star else 1)
+        start += len(item) + 1
+    if len(layers) != num_layers:
+        raise UserError(
+            f"the layer plan {plan!r} ({option}) describes {len(layers)} layers up to character "
+            f"{len(plan)}, but the model has {num_layers}; {_grammar()}"
+        )
+    return layers
+
+
+def _grammar() -> str:
+    return (
+        f"names are {', '.join(attention_names())}, "
+        "written like 'diag*3,norm*3' or, in parallel, 'diag+norm*6'"
+    )
+
+
+def build_layer_attention(
+    layer: Layer,
+    embed_dim: int,
+    num_heads: int,
+    *,
+    causal: bool,
+    dropout: float,
+    backend: str,
+    options: dict[str, dict[str, object]],
+) -> nn.Module:
+    """The attention of one layer; `options` maps a mechanism's name to its options."""
+    parts = [
+        build_attention(
+            name,
+            embed_dim,
+            num_heads,
+            causal=causal,
+            dropout=dropout,
+            backend=backend,
+            **options.get(name, {}),
+        )
+        for name in layer
+    ]
+    return parts[0] if len(parts) == 1 else ParallelAttention(parts)

@@ -1,0 +1,47 @@
+"""Options of the attention mechanisms as fields of a model's configuration.
+
+Every field of a mechanism's `Options` becomes one of the model, with the mechanism's name in front:
+`block_size` of "diag" is `diag_block_size`, on the command line `--diag-block-size`.
+"""
+
+from dataclasses import Field, field, fields, make_dataclass
+from typing import Any
+
+from ..attention import attention_class, attention_names
+
+
+def with_attention_options(name: str, base: type, **defaults: object) -> type:
+    """A dataclass `name` on top of `base` with the options of all mechanisms, and other `defaults`.
+
+    Raises ValueError for a default of no field.
+    """
+    own = {f.name: (f.type, f) for f in fields(base)}
+    own.update(
+        (f"{mechanism}_{f.name}", (f.type, f))
+        for mechanism in attention_names()
+        for f in fields(attention_class(mechanism).Options)
+    )
+    unknown = sorted(set(defaults) - set(own))
+    if unknown:
+        raise ValueError(f"{name} has no field {unknown[0]!r}")
+    changed = [
+        (key, kind, _copy(f, defaults.get(key, f.default)))
+        for key, (kind, f) in own.items()
+        if key in defaults or key not in base.__dataclass_fields__
+    ]
+    return make_dataclass(name, changed, bases=(base,))
+
+
+def _copy(source: Field, default: object) -> Any:
+    return field(default=default, metadata=dict(source.metadata))
+
+
+def attention_options(cfg: Any) -> dict[str, dict[str, object]]:
+    """Each mechanism's options from a model's configuration; absent ones (old checkpoints) keep defaults."""
+    return {
+        mechanism: {
+            f.name: getattr(cfg, f"{mechanism}_{f.name}", f.default)
+            for f in fields(attention_class(mechanism).Options)
+        }
+        for mechanism in attention_names()
+    }

@@ -1,0 +1,77 @@
+"""The position-wise part of a layer: the vanilla two-layer network, or a gated linear unit."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import UserError
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "identity": lambda x: x,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "elu": F.elu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """The function called `name`; raises UserError for an unknown name."""
+    if name not in ACTIVATIONS:
+        raise UserError(f"unknown activation {name!r}; choose one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def default_glu_width(embed_dim: int) -> int:
+    """int(8/3 D): the three matrices of a GLU then weigh as much as the two of a 4 D wide network."""
+    return int(8 / 3 * embed_dim)
+
+
+class GLU(nn.Module):
+    """`W3(act(W1 x + b1) * (W2 x + b2)) + b3` (TransNormer, eq. 13, with SiLU as in the paper).
+
+    Args:
+        embed_dim: input and output width D.
+        width: inner width g.
+        activation_fn: name of `act`; "identity" is what the authors' repository computes since
+            2022-10-28.
+        dropout: on the product.
+    """
+
+    def __init__(
+        self, embed_dim: int, width: int, activation_fn: str = "silu", dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.l1 = nn.Linear(embed_dim, width)
+        self.l2 = nn.Linear(embed_dim, width)
+        self.l3 = nn.Linear(width, embed_dim)
+        self.activation = activation(activation_fn)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(..., D)` to `(..., D)`."""
+        return self.l3(self.dropout(self.activation(self.l1(x)) * self.l2(x)))
+
+
+class FeedForward(nn.Module):
+    """`W2 act(W1 x + b1) + b2` (Vaswani et al. 2017), under fairseq's names and with its initialisation.
+
+    Args: as for `GLU`.
+    """
+
+    def __init__(
+        self, embed_dim: int, width: int, activation_fn: str = "relu", dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(embed_dim, width)
+        self.fc2 = nn.Linear(width, embed_dim)
+        self.activation = activation(activation_fn)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(..., D)` to `(..., D)`."""
+        return self.fc2(self.dropout(self.activation(self.fc1(x))))

@@ -1,0 +1,47 @@
+"""Normalisation layers, by the name a configuration gives them."""
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+
+
+class RMSNorm(nn.Module):
+    """`x / (||x|| D^(-1/2) + 1e-8)` over the last dimension, without parameters (TransNormer, eq. 9).
+
+    The norm is taken in float32 whatever the input type: 1e-8 would round to 0 in float16. A row of
+    zeros stays zero. Its derivative there is 1e8, finite in float32 and bfloat16; float16 cannot hold it, so
+    that such a row passes no gradient in float16.
+    """
+
+    eps = 1e-8
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape; returns the same shape and dtype."""
+        wide = x if x.dtype == torch.float64 else x.float()
+        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        if x.dtype == torch.float16:
+            wide = torch.where(norm > 0, wide, torch.zeros_like(wide))
+        return (wide / (norm * x.shape[-1] ** -0.5 + self.eps)).to(x.dtype)
+
+
+class LayerNorm(nn.LayerNorm):
+    """torch's LayerNorm computed in float32 for half precision inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape `(..., D)`; returns the same shape and dtype."""
+        if x.dtype not in (torch.float16, torch.bfloat16):
+            return super().forward(x)
+        weight, bias = self.weight.float(), self.bias.float()
+        out = nn.functional.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps)
+        return out.to(x.dtype)
+
+
+NORMS = {"rmsnorm": lambda width: RMSNorm(), "layernorm": LayerNorm}
+
+
+def build_norm(name: str, width: int) -> nn.Module:
+    """The norm called `name` over `width` channels; raises UserError for an unknown name."""
+    if name not in NORMS:
+        raise UserError(f"unknown norm {name!r}; choose one of {', '.join(NORMS)}")
+    return NORMS[name](width)

@@ -1,0 +1,51 @@
+"""Absolute positions added to the token embeddings."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+
+
+class SinusoidalPositions(nn.Module):
+    """fairseq's sinusoidal positions, sin in the first half and cos in the second, computed row by row.
+
+    There is no table, so any position costs the same (fairseq rebuilds its table when one passes the end).
+    The first token has index `padding_idx + 1`, as in fairseq.
+    """
+
+    def __init__(self, embed_dim: int, padding_idx: int) -> None:
+        super().__init__()
+        self.embed_dim, self.offset = embed_dim, padding_idx + 1
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Integer `positions: (B, N)`, the first token being 0, to float32 `(B, N, D)`."""
+        half = self.embed_dim // 2
+        steps = torch.arange(half, dtype=torch.float32, device=positions.device)
+        frequencies = torch.exp(steps * -(math.log(10000) / max(half - 1, 1)))
+        angles = (positions + self.offset).float().unsqueeze(-1) * frequencies
+        rows = torch.cat([angles.sin(), angles.cos()], dim=-1)
+        return nn.functional.pad(rows, (0, self.embed_dim % 2))
+
+
+class LearnedPositions(nn.Embedding):
+    """fairseq's learned positions: one vector a position, `max_positions` of them."""
+
+    def __init__(self, max_positions: int, embed_dim: int, padding_idx: int) -> None:
+        super().__init__(max_positions + padding_idx + 1, embed_dim, padding_idx)
+        self.max_positions, self.offset = max_positions, padding_idx + 1
+        nn.init.normal_(self.weight, mean=0, std=embed_dim**-0.5)
+        nn.init.zeros_(self.weight[padding_idx])
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Integer `positions: (B, N)` to `(B, N, D)`; those past the end belong to padding only."""
+        return super().forward((positions + self.offset).clamp(max=self.num_embeddings - 1))
+
+    def check_length(self, length: int) -> None:
+        """Raises UserError when a sequence of `length` tokens has more tokens than positions."""
+        if length > self.max_positions:
+            raise UserError(
+                f"a sequence of {length} tokens is longer than the {self.max_positions} learned positions "
+                "of the model; shorten it (--tokens-per-sample) or train with --max-target-positions"
+            )
