@@ -39,6 +39,10 @@ CAUSES = {
     "ResolutionImpossible": (
         "TORCH_SPEC and requirements.txt need different versions of a package; choose another torch"
     ),
+    "from versions: none": (
+        "the package index cannot be reached, or has nothing for this Python; check the network "
+        "and pip's index (pip config list)"
+    ),
     "No matching distribution found|Could not find a version": (
         "the package index has no such version for this Python; check PYTHON and TORCH_SPEC"
     ),
