@@ -101,3 +101,14 @@ def chunked(
         shape = (*q.shape[:2], q.shape[-1], v.shape[-1])
         initial_state = q.new_zeros(shape, dtype=accumulation_dtype(q.dtype))
     return ChunkedCausalLinearAttention.apply(q, k, v, initial_state, False)
+
+
+def normalized(
+    run, q: Tensor, k: Tensor, v: Tensor, eps: float, initial_state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Numerator and denominator from one pass of `run` over v with a column of ones."""
+    wide = accumulation_dtype(q.dtype)
+    # float32 out of the pass: a denominator rounded to 8 bits would cost every output its precision.
+    ones = F.pad(v.to(wide), (0, 1), value=1.0)
+    sums, state = run(q.to(wide), k.to(wide), ones, initial_state)
+    return (sums[..., :-1] / (sums[..., -1:] + eps)).to(v.dtype), state
