@@ -45,8 +45,18 @@ def _segment(
         before, state = torch.cat([state.unsqueeze(2), sums[:, :, :-1]], dim=2), sums[:, :, -1]
     scores = q @ k.transpose(-2, -1)
     scores = scores.triu() if reverse else scores.tril()
-    out = scores @ v + q @ before
+    out = scores @ v.nan_to_num(0.0, 0.0, 0.0) + q @ before + _spread(v, reverse)
     return out.flatten(2, 3)[:, :, :length], state
+
+
+def _spread(v: Tensor, reverse: bool) -> Tensor:
+    """NaN from the first position of a chunk on at which v is not finite, else zero.
+
+    The zeros above the diagonal of the scores would carry a NaN to earlier positions too (0 * NaN is NaN),
+    so the product is taken without such values and they are put back where they belong.
+    """
+    zeros = v * 0.0
+    return zeros.flip(-2).cumsum(-2).flip(-2) if reverse else zeros.cumsum(-2)
 
 
 def _forward(

@@ -81,7 +81,7 @@ def available_instruction_sets() -> list[str]:
 
 
 def choose_instruction_set(name: str) -> None:
-    """Use the instruction set `name` from now on, "" for the default. Raises ValueError if it is not there."""
+    """Use the instruction set `name` from now on, "" for the default; ValueError if it is not there."""
     function = _libraries["cpp"].cla_cpu_choose_isa
     function.restype, function.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
     message = function(name.encode()).decode()

@@ -201,9 +201,9 @@ def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
 
 def _promoted_under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     mixed = q.dtype != k.dtype or q.dtype != v.dtype
-    if mixed and torch.is_autocast_enabled(q.device.type):
-        if all(x.is_floating_point() for x in (q, k, v)):
-            return operators.promote(q, k, v)
+    floating = all(x.is_floating_point() for x in (q, k, v))
+    if mixed and floating and torch.is_autocast_enabled(q.device.type):
+        return operators.promote(q, k, v)
     return q, k, v
 
 
