@@ -10,7 +10,7 @@ from pathlib import Path
 from setuptools import setup
 
 sys.path.insert(0, str(Path(__file__).parent))
-from build_kernels import AnyPythonWheel, BuildKernels, extensions  # noqa: E402
+from build_kernels import AnyPythonWheel, BuildKernels, extensions
 
 setup(
     packages=["causal_linear_attention"],

@@ -25,9 +25,7 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _segment(
-    q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool
-) -> tuple[Tensor, Tensor]:
+def _segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
     """One segment `(B, H, L, ·)` in the accumulation dtype, given the state that enters it."""
     length = q.shape[2]
     chunks = -(-length // CHUNK)
@@ -59,9 +57,7 @@ def _spread(v: Tensor, reverse: bool) -> Tensor:
     return zeros.flip(-2).cumsum(-2).flip(-2) if reverse else zeros.cumsum(-2)
 
 
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor, reverse: bool
-) -> tuple[Tensor, Tensor]:
+def _forward(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
     """`out` in the inputs' dtype and the final state; `reverse` sums over later positions instead."""
     length, dtype, state = q.shape[2], initial_state.dtype, initial_state
     starts = list(range(0, length, SEGMENT))
@@ -100,9 +96,7 @@ class ChunkedCausalLinearAttention(torch.autograd.Function):
         return grad_q, grad_k, grad_v, grad_initial, None
 
 
-def chunked(
-    q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def chunked(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Causal linear attention of `q, k: (B, H, N, D)`, `v: (B, H, N, M)` in linear time and memory.
 
     Returns `out: (B, H, N, M)` in v's dtype and the final state `(B, H, D, M)` in the accumulation dtype.

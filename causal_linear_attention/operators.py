@@ -57,9 +57,7 @@ def _new_state(q: Tensor, v: Tensor, normalize: bool) -> Tensor:
 
 @register_fake(f"{NAMESPACE}::forward")
 def _(q, k, v, state, normalize, eps):
-    inverse = q.new_empty(
-        (*q.shape[:2], q.shape[2] if normalize else 0), dtype=accumulation_dtype(q.dtype)
-    )
+    inverse = q.new_empty((*q.shape[:2], q.shape[2] if normalize else 0), dtype=accumulation_dtype(q.dtype))
     return _new_like(v), _new_state(q, v, normalize), inverse
 
 

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 
-def quadratic(
-    q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def quadratic(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The definition as a masked product: `q, k: (B, H, N, D)`, `v: (B, H, N, M)`.
 
     Returns `out: (B, H, N, M)` and the final state `(B, H, D, M)`, in the inputs' dtype.
@@ -24,9 +22,7 @@ def quadratic(
     return out, state
 
 
-def recurrent(
-    q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def recurrent(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The same function as a recurrent network: one position after the other (same shapes)."""
     state = q.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1])
     state = state if initial_state is None else initial_state

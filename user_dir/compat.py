@@ -46,10 +46,33 @@ def keep_cuda_with_bf16() -> None:
     options.parse_args_and_arch = parse_args_and_arch
 
 
+def keep_last_batch() -> None:
+    """fairseq 0.12.3 leaves out the last batch unless its size is a multiple of 8 (a default few know).
+
+    Evaluation then misses its longest samples without a word, and a set of fewer than 8 samples is empty.
+    """
+    from fairseq.data import data_utils
+
+    original = data_utils.batch_by_size
+    if getattr(original, "keeps_last_batch", False):
+        return
+
+    def batch_by_size(indices, *args, **kwargs):
+        if not isinstance(indices, np.ndarray):
+            indices = np.fromiter(indices, dtype=np.int64, count=-1)
+        batches = original(indices, *args, **kwargs)
+        rest = indices[sum(len(batch) for batch in batches) :]
+        return [*batches, rest] if len(rest) else batches
+
+    batch_by_size.keeps_last_batch = True
+    data_utils.batch_by_size = batch_by_size
+
+
 REPAIRS: tuple[Callable[[], None], ...] = (
     allow_namespace_in_checkpoints,
     restore_numpy_names,
     keep_cuda_with_bf16,
+    keep_last_batch,
 )
 
 

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 
 import pytest
+
 from build_kernels import ISA_FLAGS
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")

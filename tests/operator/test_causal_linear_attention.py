@@ -2,6 +2,10 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck, gradgradcheck
+
 from causal_linear_attention import (
     causal_linear_attention,
     causal_linear_attention_step,
@@ -9,9 +13,6 @@ from causal_linear_attention import (
     reference,
 )
 from causal_linear_attention.chunked import CHUNK, SEGMENT
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch.autograd import gradcheck, gradgradcheck
 
 LENGTHS = [0, 1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 150, SEGMENT, SEGMENT + 70]
 
@@ -69,9 +70,7 @@ def test_gradcheck(length, with_state, normalize):
     tensors = [x.requires_grad_() for x in (q, k, v, s) if x is not None]
 
     def run(q, k, v, s=None):
-        return causal_linear_attention(
-            q, k, v, initial_state=s, return_state=True, normalize=normalize
-        )
+        return causal_linear_attention(q, k, v, initial_state=s, return_state=True, normalize=normalize)
 
     assert gradcheck(run, tensors, fast_mode=length > 5)
     assert gradgradcheck(run, tensors, fast_mode=True)

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+
 from causal_linear_attention import (
     causal_linear_attention,
     extension,
@@ -146,8 +147,6 @@ def test_a_forced_cuda_build_that_cannot_be_is_an_error(root, tmp_path):
 
 
 def test_a_misspelt_wish_is_named(root, tmp_path):
-    done, _ = build(
-        root, tmp_path, CXX="no-such-compiler", CAUSAL_LINEAR_ATTENTION_CUDA="always"
-    )
+    done, _ = build(root, tmp_path, CXX="no-such-compiler", CAUSAL_LINEAR_ATTENTION_CUDA="always")
     assert done.returncode != 0
     assert "is 'always'; expected auto, skip or force" in done.stderr

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from causal_linear_attention import causal_linear_attention, causal_linear_attention_step, extension
 from causal_linear_attention.chunked import normalized
 from causal_linear_attention.reference import quadratic
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
 cuda = pytest.mark.cuda
@@ -113,7 +114,7 @@ def check(backend, shape, dtype, normalize, strides="dense", state=True):
     floor = norm(given[4]) * torch.finfo(dtype).eps + 1e-30
     names = ["out", "state", "grad_q", "grad_k", "grad_v", "grad_state"]
     for name, t, p, f in zip(names, truth, plain, found, strict=False):
-        assert f.shape == t.shape and f.dtype == p.dtype or name == "state"
+        assert (f.shape == t.shape and f.dtype == p.dtype) or name == "state"
         error, allowed = norm(f.cpu().double() - t), 2 * norm(p.double() - t)
         rounding = 4 * torch.finfo(torch.float32 if name == "state" else dtype).eps
         rounding = rounding if dtype != torch.float64 else 1e-14

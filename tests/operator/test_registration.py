@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from causal_linear_attention import causal_linear_attention, extension, operators
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 
-pytestmark = pytest.mark.skipif(
-    not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded"
-)
+from causal_linear_attention import causal_linear_attention, extension, operators
+
+pytestmark = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
 
 
 def draw(length=40, dtype=torch.float32, normalize=False, grad=True):
@@ -124,9 +123,7 @@ def test_checkpointing(reentrant):
 
 def test_only_the_state_in_the_loss():
     q, k, v, state = draw()
-    _, final = causal_linear_attention(
-        q, k, v, initial_state=state, return_state=True, backend="cpp"
-    )
+    _, final = causal_linear_attention(q, k, v, initial_state=state, return_state=True, backend="cpp")
     final.sum().backward()
     torch.testing.assert_close(state.grad, torch.ones_like(state))
     assert not q.grad.any()

@@ -95,9 +95,7 @@ class DiagAttention(SelfAttention):
         for t in range(q.shape[2]):
             here = slice(t, t + 1)
             hidden = None if padding is None else padding[:, here]
-            out, state = self._decode_one(
-                q[:, :, here], k[:, :, here], v[:, :, here], hidden, state
-            )
+            out, state = self._decode_one(q[:, :, here], k[:, :, here], v[:, :, here], hidden, state)
             outputs.append(out)
         return torch.cat(outputs, dim=2), state
 

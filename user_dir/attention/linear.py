@@ -1,12 +1,13 @@
 """What linear mechanisms share: feature maps of q and k, the product, and a state of constant size."""
 
 import torch
+from torch import Tensor
+
 from causal_linear_attention import (
     causal_linear_attention,
     causal_linear_attention_step,
     linear_attention,
 )
-from torch import Tensor
 
 from .base import SelfAttention, new_tokens
 from .state import State
@@ -30,9 +31,7 @@ class LinearAttention(SelfAttention):
         q, k = self.features(q, positions), self.features(k, positions)
         v = v.to(q.dtype)
         if not self.causal:
-            return linear_attention(
-                q, k, v, normalize=self.normalize, key_padding_mask=padding
-            )
+            return linear_attention(q, k, v, normalize=self.normalize, key_padding_mask=padding)
         return causal_linear_attention(q, k, v, normalize=self.normalize, backend=self.backend)
 
     def first_state(self, q: Tensor) -> State:

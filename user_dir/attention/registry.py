@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from causal_linear_attention import select_backend
+
 from ..errors import UserError
 
 if TYPE_CHECKING:
@@ -60,6 +62,10 @@ def build_attention(
         UserError: for an unknown name, option or value; the sentence names those that exist.
     """
     cls = attention_class(name)
+    try:
+        select_backend(backend)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     known = [f.name for f in fields(cls.Options)]
     unknown = sorted(set(options) - set(known))
     if unknown:

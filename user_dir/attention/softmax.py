@@ -62,9 +62,7 @@ class SoftmaxAttention(SelfAttention):
 
     def _attention(self, q, k, v, mask, is_causal=False) -> Tensor:
         dropout = self.dropout.p if self.training else 0.0
-        return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
-        )
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal)
 
 
 def _append(cache: Tensor, new: Tensor, length: int, dim: int) -> Tensor:

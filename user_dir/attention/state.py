@@ -24,9 +24,7 @@ class DecodingState:
         """Store the dictionary for the next step."""
         incremental_state[self._key()] = state
 
-    def reorder_incremental_state(
-        self, incremental_state: dict[str, State], new_order: Tensor
-    ) -> None:
+    def reorder_incremental_state(self, incremental_state: dict[str, State], new_order: Tensor) -> None:
         """Row i becomes the former row `new_order[i]` (beam search; rows may repeat or vanish)."""
         state = self.get_state(incremental_state)
         if state is not None:

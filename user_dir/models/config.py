@@ -46,7 +46,7 @@ class LanguageModelConfig(FairseqDataclass):
     no_scale_embedding: bool = _option(False, "do not multiply embeddings by sqrt(D)")
     share_decoder_input_output_embed: bool = _option(
         False,
-        "tie input and output embeddings; this is the default here, the flag is taken so that usual commands work",
+        "tie input and output embeddings; the default here, and accepted so that usual commands work",
     )
     no_share_decoder_input_output_embed: bool = _option(
         False, "an output projection of its own instead of the tied embeddings"

@@ -35,9 +35,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         plan: the mechanisms of each layer.
     """
 
-    def __init__(
-        self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, plan: list[Layer]
-    ) -> None:
+    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, plan: list[Layer]) -> None:
         super().__init__(dictionary)
         self.embed_tokens = embed_tokens
         self.padding_idx = dictionary.pad()
@@ -173,7 +171,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         return self.max_target_positions
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Reads checkpoints of the authors' fork and of fairseq, which hold entries that mean nothing here."""
+        """Reads checkpoints of the authors' fork and of fairseq, whose further entries mean nothing here."""
         for key in ("version", "embed_positions._float_tensor", "embed_positions.weights"):
             state_dict.pop(f"{name}.{key}", None)
         tied = f"{name}.output_projection.weight"

@@ -42,8 +42,8 @@ def _resolve(args: Any) -> None:
         )
     if args.share_decoder_input_output_embed and args.no_share_decoder_input_output_embed:
         raise UserError(
-            "--share-decoder-input-output-embed and --no-share-decoder-input-output-embed exclude each other; "
-            "give one"
+            "--share-decoder-input-output-embed and --no-share-decoder-input-output-embed exclude each "
+            "other; give one"
         )
     if args.tie_adaptive_weights and not (
         args.adaptive_input
@@ -51,7 +51,8 @@ def _resolve(args: Any) -> None:
         and args.adaptive_input_factor == args.adaptive_softmax_factor
     ):
         raise UserError(
-            "--tie-adaptive-weights needs --adaptive-input with the cutoffs and factor of the adaptive softmax"
+            "--tie-adaptive-weights needs --adaptive-input with the cutoffs and the factor of the adaptive "
+            "softmax"
         )
     if args.adaptive_input and args.adaptive_input_cutoff is None:
         raise UserError("--adaptive-input needs --adaptive-input-cutoff, such as 20000,60000")

@@ -8,7 +8,7 @@ from ..modules.feed_forward import default_glu_width
 
 
 class TransformerLayer(nn.Module):
-    """`x + f(norm(x))` for f the attention, then the feed-forward network (pre-norm); post-norm: `norm(x + f(x))`.
+    """`x + f(norm(x))` for f the attention, then the feed-forward network; post-norm: `norm(x + f(x))`.
 
     Its parts carry the names of fairseq's decoder layer, and those of the authors' for a GLU, so that
     their checkpoints load.
@@ -51,9 +51,7 @@ class TransformerLayer(nn.Module):
     ) -> Tensor:
         """`x: (N, B, D)`, `key_padding_mask: (B, N)` True at padding; returns `(N, B, D)`."""
         y = self.self_attn_layer_norm(x) if self.pre_norm else x
-        y, _ = self.self_attn(
-            y, key_padding_mask=key_padding_mask, incremental_state=incremental_state
-        )
+        y, _ = self.self_attn(y, key_padding_mask=key_padding_mask, incremental_state=incremental_state)
         x = x + self.dropout(y)
         if not self.pre_norm:
             x = self.self_attn_layer_norm(x)

@@ -1,8 +1,8 @@
 """The layer plan: which attention each layer has, as one short text.
 
-    plan  = item {"," item}            diag*3,norm*3      three layers of diag, then three of norm
-    item  = layer ["*" count]
-    layer = name {"+" name}            diag+norm*6        both side by side in each of six layers
+plan  = item {"," item}            diag*3,norm*3      three layers of diag, then three of norm
+item  = layer ["*" count]
+layer = name {"+" name}            diag+norm*6        both side by side in each of six layers
 """
 
 import re

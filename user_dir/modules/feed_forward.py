@@ -42,9 +42,7 @@ class GLU(nn.Module):
         dropout: on the product.
     """
 
-    def __init__(
-        self, embed_dim: int, width: int, activation_fn: str = "silu", dropout: float = 0.0
-    ) -> None:
+    def __init__(self, embed_dim: int, width: int, activation_fn: str = "silu", dropout: float = 0.0) -> None:
         super().__init__()
         self.l1 = nn.Linear(embed_dim, width)
         self.l2 = nn.Linear(embed_dim, width)
@@ -63,9 +61,7 @@ class FeedForward(nn.Module):
     Args: as for `GLU`.
     """
 
-    def __init__(
-        self, embed_dim: int, width: int, activation_fn: str = "relu", dropout: float = 0.0
-    ) -> None:
+    def __init__(self, embed_dim: int, width: int, activation_fn: str = "relu", dropout: float = 0.0) -> None:
         super().__init__()
         self.fc1 = nn.Linear(embed_dim, width)
         self.fc2 = nn.Linear(width, embed_dim)

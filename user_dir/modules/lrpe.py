@@ -27,7 +27,7 @@ class LRPE(nn.Module):
         self.v = nn.Parameter(direction / direction.norm(), requires_grad=False)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """`x: (..., N, d)` and integer `positions` that broadcast to `(..., N)`; returns x's shape and dtype."""
+        """`x: (..., N, d)` at integer `positions` that broadcast to `(..., N)`; returns x's shape, dtype."""
         wide = x if x.dtype == torch.float64 else x.float()
         v, theta = self.v.to(wide.dtype), self.theta.to(wide.dtype).flatten()
         y = wide - 2 * (wide @ v).unsqueeze(-1) * v

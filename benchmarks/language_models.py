@@ -1,0 +1,110 @@
+"""Language models as fairseq itself builds them, to be trained or decoded on random tokens."""
+
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import optim, options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.utils import import_user_module
+from torch import Tensor, nn
+
+from benchmarks.architectures import Size, fairseq_flags
+from scripts import ROOT
+
+SPECIAL_TOKENS = 4  # <s>, <pad>, </s>, <unk> lead every fairseq dictionary
+
+
+class LanguageModel:
+    """A model with its task, loss and optimizer, built from the flags a user would type.
+
+    Args:
+        architecture: fairseq's name.
+        size: layers, width, heads, vocabulary.
+        length: `--tokens-per-sample`.
+        positions: `--max-target-positions`, the longest input the model must take.
+        device: "cpu" or "cuda".
+    """
+
+    def __init__(self, architecture: str, size: Size, length: int, positions: int, device: str) -> None:
+        import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
+        with tempfile.TemporaryDirectory() as folder:
+            words = size.vocabulary - SPECIAL_TOKENS
+            lines = "".join(f"word{i} 1\n" for i in range(words))
+            Path(folder, "dict.txt").write_text(lines, encoding="utf-8")
+            flags = [folder, "--task", "language_modeling", *fairseq_flags(architecture, size)]
+            flags += ["--tokens-per-sample", str(length), "--max-target-positions", str(positions)]
+            flags += ["--criterion", "cross_entropy", "--optimizer", "adam", "--lr", "5e-4"]
+            parser = options.get_training_parser()
+            cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, flags))
+            self.task = tasks.setup_task(cfg.task)
+        self.model: nn.Module = self.task.build_model(cfg.model).to(device)
+        self.criterion = self.task.build_criterion(cfg.criterion)
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = optim.build_optimizer(cfg.optimizer, trained)
+        self.vocabulary = len(self.task.source_dictionary)
+        self.device = device
+        self.updates = 0
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters, each tied one counted once."""
+        return sum(p.numel() for p in self.model.parameters())
+
+    def tokens(self, rows: int, length: int) -> Tensor:
+        """Random words `(rows, length)`."""
+        shape = (rows, length)
+        return torch.randint(SPECIAL_TOKENS, self.vocabulary, shape, device=self.device)
+
+    def sample(self, rows: int, length: int) -> dict[str, Any]:
+        """A training batch as fairseq's language modelling data set makes it."""
+        words = self.tokens(rows, length + 1)
+        lengths = torch.full((rows,), length, device=self.device)
+        return {
+            "id": torch.arange(rows),
+            "nsentences": rows,
+            "ntokens": rows * length,
+            "net_input": {"src_tokens": words[:, :-1].contiguous(), "src_lengths": lengths},
+            "target": words[:, 1:].contiguous(),
+        }
+
+    def train_step(self, sample: dict[str, Any]) -> None:
+        """Forward, backward and one update of all parameters, as fairseq's trainer does them."""
+        self.task.train_step(sample, self.model, self.criterion, self.optimizer, self.updates)
+        self.optimizer.multiply_grads(1.0 / sample["ntokens"])
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.updates += 1
+
+
+def fill_state(model: nn.Module, tokens: Tensor, state: dict, start: int, end: int) -> None:
+    """Bring `state`, which has seen `tokens[:, :start]`, to position `end`.
+
+    This project's decoder reads a prompt in pieces. fairseq's own takes one token a call, so its
+    cache of keys and values is filled with random numbers: what they are does not change the time.
+    """
+    if type(model).__module__.startswith("fairseq."):
+        _fill_cache(model, state, len(tokens), end)
+        return
+    piece = 4096
+    for done in range(start, end, piece):
+        model.decoder(tokens[:, : min(done + piece, end)], incremental_state=state, features_only=True)
+
+
+def _fill_cache(model: nn.Module, state: dict, rows: int, position: int) -> None:
+    for layer in model.decoder.layers:
+        attention = layer.self_attn
+        shape = (rows, attention.num_heads, position, attention.head_dim)
+        weight = attention.k_proj.weight
+        cache = {f"prev_{name}": weight.new_empty(shape).normal_() for name in ("key", "value")}
+        attention._set_input_buffer(state, cache)
+
+
+def copy_state(state: dict) -> dict:
+    """A copy of fairseq's `incremental_state` that shares no tensor with it."""
+    return {
+        key: {name: x.clone() if isinstance(x, Tensor) else x for name, x in entry.items()}
+        for key, entry in state.items()
+    }

@@ -1,0 +1,105 @@
+"""How much memory a piece of work needs at its peak, on a CPU or a GPU, and how to cap it.
+
+On a CPU the peak is that of the whole process as the kernel counts it (`VmHWM`), so it is exact
+only if freed memory goes back to the system at once. glibc keeps blocks of up to 32 MiB for later;
+`exact_frees` switches that off while memory is measured, `usual_frees` on again for timing.
+"""
+
+import ctypes
+import os
+import resource
+
+import torch
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+MIB = 2**20
+
+
+def _mallopt(option: int, value: int) -> bool:
+    try:
+        return bool(ctypes.CDLL(None).mallopt(option, value))
+    except (AttributeError, OSError):
+        return False  # not glibc: the figure may include memory kept for later
+
+
+def exact_frees() -> bool:
+    """Have blocks from 1 MiB on returned to the system when freed; False if that cannot be."""
+    return _mallopt(M_MMAP_THRESHOLD, MIB)
+
+
+def usual_frees() -> None:
+    """What glibc arrives at by itself in a program that frees large blocks."""
+    _mallopt(M_MMAP_THRESHOLD, 32 * MIB)
+    _mallopt(M_TRIM_THRESHOLD, 64 * MIB)
+
+
+class PeakMemory:
+    """Peak memory of what runs between construction and `bytes()`, above what was in use before."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        if device == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            self.baseline = torch.cuda.memory_allocated()
+        else:
+            _reset_process_peak()
+            self.baseline = _process_memory("VmRSS")
+
+    def bytes(self) -> int:
+        """Bytes at the peak, less the baseline."""
+        if self.device == "cuda":
+            return torch.cuda.max_memory_allocated() - self.baseline
+        return _process_memory("VmHWM") - self.baseline
+
+
+def _reset_process_peak() -> None:
+    try:
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")
+    except OSError:
+        pass  # the peak so far stays; it is that of the imports, below any training step's
+
+
+def _process_memory(field: str) -> int:
+    """`VmRSS` (now) or `VmHWM` (peak) of this process in bytes; the peak for both outside Linux."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as lines:
+            for line in lines:
+                if line.startswith(field + ":"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    unit = 1 if os.uname().sysname == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def limit_memory(device: str, limit: int) -> None:
+    """Let this process take `limit` bytes at most; see `ran_out_of_memory` for what more raises."""
+    if device == "cuda":
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total))
+    else:
+        # Data, not address space: libraries that are mapped and hardly used do not count.
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` is an allocation that failed, on either device."""
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    words = str(error)
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in words or "out of memory" in words)
+
+
+def memory_available() -> int:
+    """Bytes of main memory that are free now, half of all where the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -1,0 +1,51 @@
+"""Runs one measurement in a fresh Python process; what goes wrong there is a result, too."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import read_json
+from scripts import ROOT
+
+
+def run_case(module: str, case: dict[str, Any], time_limit: float) -> dict[str, Any]:
+    """What `python -m module` answers to `case`.
+
+    Args:
+        module: takes two file names, the case to read and the answer to write.
+        case: anything JSON can hold.
+        time_limit: seconds after which the process is ended.
+
+    Returns:
+        The answer, whose "status" is "ok" or "out of memory"; or a record with the status
+        "out of memory" (the system ended it), "time limit" or "failed" and a "message".
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        question, answer = Path(folder, "case.json"), Path(folder, "answer.json")
+        question.write_text(json.dumps(case), encoding="utf-8")
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", module, str(question), str(answer)],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                timeout=time_limit,
+            )
+        except subprocess.TimeoutExpired:
+            return {"status": "time limit", "message": f"ended after {time_limit:g} s"}
+        if done.returncode == 0 and answer.is_file():
+            return read_json(answer)
+    if done.returncode == -signal.SIGKILL:
+        return {"status": "out of memory", "message": "ended by the system"}
+    if done.returncode in (-signal.SIGINT, 128 + signal.SIGINT):
+        raise KeyboardInterrupt
+    last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+    return {"status": "failed", "message": last[0]}

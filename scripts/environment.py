@@ -1,0 +1,211 @@
+"""Make the project's virtual environment `.venv` once; find out in a moment that it is there.
+
+Run by a suitable base Python (lib.sh looks for one), standard library only. `PYTHON` and
+`TORCH_SPEC` choose interpreter and torch; without them a finished `.venv` keeps those it has.
+
+`.venv/ready.json` is written last and says what the environment was made from. Without it `.venv`
+is an interrupted set-up and is made anew; with another content it is brought up to date.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+VENV_PYTHON = VENV / "bin" / "python"
+READY = VENV / "ready.json"
+LOG = VENV / "setup.log"
+DEFAULT_TORCH = "torch==2.13.0"
+INPUTS = ("requirements.txt", "pyproject.toml", "setup.py")
+
+# What a failed installation's log holds, and what that means for the user.
+CAUSES = {
+    "No space left on device|Disk quota exceeded": (
+        "the disk is full; free about 4 GB and run the same command again"
+    ),
+    "Connection refused|name resolution|Name or service not known|Network is unreachable"
+    "|Read timed out|ConnectTimeout|ProxyError|Max retries exceeded|SSLError": (
+        "the package index cannot be reached; check the network and pip's index (pip config list)"
+    ),
+    "ResolutionImpossible": (
+        "TORCH_SPEC and requirements.txt need different versions of a package; choose another torch"
+    ),
+    "No matching distribution found|Could not find a version": (
+        "the package index has no such version for this Python; check PYTHON and TORCH_SPEC"
+    ),
+    "Invalid requirement": "TORCH_SPEC is no requirement such as torch==2.13.0",
+}
+
+
+class SetupError(Exception):
+    """An error whose message is one sentence for the user."""
+
+
+def wanted(previous: dict[str, Any]) -> dict[str, Any]:
+    """What `.venv` is to be made from, where nothing is chosen as it was made before."""
+    python = os.environ.get("PYTHON")
+    torch = os.environ.get("TORCH_SPEC")
+    contents = b"\0".join((ROOT / name).read_bytes() for name in INPUTS)
+    want = {
+        "root": str(ROOT),
+        "python": f"{sys.version.split()[0]} in {sys.base_prefix}",
+        "torch": torch or DEFAULT_TORCH,
+        "torch_chosen": bool(torch),
+        "inputs": hashlib.sha256(contents).hexdigest(),
+    }
+    if not python and previous.get("python"):
+        want["python"] = previous["python"]
+    if not torch and previous.get("torch_chosen"):
+        want.update(torch=previous["torch"], torch_chosen=True)
+    return want
+
+
+def recorded() -> dict[str, Any]:
+    """What the finished `.venv` was made from; empty if there is none that runs."""
+    try:
+        ready = json.loads(READY.read_text())
+        subprocess.run([VENV_PYTHON, "-c", ""], check=True, capture_output=True)
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return {}
+    return ready
+
+
+def ensure() -> None:
+    """Make `.venv` or bring it up to date, if need be."""
+    if (have := recorded()) and have == wanted(have):
+        return
+    with (ROOT / ".venv.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Waiting for another set-up of .venv to end ...", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        have = recorded()
+        want = wanted(have)
+        if have != want:
+            build(have, want)
+
+
+def build(have: dict[str, Any], want: dict[str, Any]) -> None:
+    """Install everything; into the `.venv` that is there if it is finished and of this Python."""
+    check_compiler()
+    start = time.monotonic()
+    print(f"Setting up {VENV} (log: {LOG})", flush=True)
+    if all(have.get(key) == want[key] for key in ("root", "python")):
+        READY.unlink()
+        steps = installation(want["torch"])
+    else:
+        remove_unfinished()
+        VENV.mkdir()
+        create = [sys.executable, "-P", "-m", "venv", VENV]
+        steps = [("virtual environment", create), *installation(want["torch"])]
+    for i, (title, command) in enumerate(steps, start=1):
+        run_step(f"[{i}/{len(steps)}] {title}", command)
+    partial = READY.with_suffix(".part")
+    partial.write_text(json.dumps(want, indent=2) + "\n")
+    os.replace(partial, READY)
+    print(f"Set up in {time.monotonic() - start:.0f} s.", flush=True)
+
+
+def installation(torch: str) -> list[tuple[str, list[Any]]]:
+    """The steps inside the virtual environment: a title and a command each."""
+    python = [VENV_PYTHON, "-P"]
+    install = [*python, "-m", "pip", "install", "--no-input", "--no-build-isolation"]
+    pinned = ROOT / "requirements.txt"
+    return [
+        (
+            f"{torch} and what builds fairseq",
+            [*install, "-c", pinned, torch, "numpy", "Cython", "setuptools", "wheel"],
+        ),
+        ("pinned packages, fairseq compiled (a minute or two)", [*install, "-r", pinned]),
+        ("attention operator", [*install, "--no-deps", "-e", ROOT]),
+        ("check", [*python, "-c", "import torch, fairseq, causal_linear_attention"]),
+    ]
+
+
+def check_compiler() -> None:
+    """fairseq is compiled from C and C++."""
+    compilers = (os.environ.get("CC") or "gcc", os.environ.get("CXX") or "g++")
+    missing = [name for name in compilers if not shutil.which(name.split()[0])]
+    if missing:
+        raise SetupError(
+            f"{' and '.join(missing)} not found, which fairseq's build needs; "
+            "install it (Debian: apt-get install build-essential)"
+        )
+
+
+def remove_unfinished() -> None:
+    """Clear the way for a new `.venv`; one that these scripts did not make is left alone."""
+    if not VENV.exists() and not VENV.is_symlink():
+        return
+    if VENV.is_symlink() or (any(VENV.iterdir()) and not LOG.exists()):
+        raise SetupError(f"{VENV} was not made by these scripts; rename or remove it")
+    shutil.rmtree(VENV)
+
+
+def run_step(title: str, command: list[Any]) -> None:
+    """Run a command, its output in the log, showing the seconds; SetupError says why it failed."""
+    start = time.monotonic()
+    print(f"  {title} ...", end="", flush=True)
+    environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    environment.pop("PYTHONPATH", None)
+    with LOG.open("ab") as log:
+        begin = log.tell()
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+    try:
+        while True:
+            try:
+                code = process.wait(timeout=15)
+                break
+            except subprocess.TimeoutExpired:
+                print(f" {time.monotonic() - start:.0f} s ...", end="", flush=True)
+    except BaseException:
+        process.terminate()
+        process.wait()
+        print(flush=True)
+        raise
+    print(f" {time.monotonic() - start:.0f} s", flush=True)
+    if code:
+        raise SetupError(f"the set-up failed at {title}: {cause(begin)}")
+
+
+def cause(begin: int) -> str:
+    """What the log from byte `begin` on says of a failure."""
+    with LOG.open("rb") as log:
+        log.seek(begin)
+        text = log.read().decode(errors="replace")
+    for signs, meaning in CAUSES.items():
+        if re.search(signs, text):
+            return f"{meaning} (the whole log: {LOG})"
+    last = (text.strip().splitlines() or ["it printed nothing"])[-1]
+    return f"{last.strip()} (the whole log: {LOG})"
+
+
+def main() -> None:
+    try:
+        ensure()
+    except KeyboardInterrupt:
+        sys.exit("\nerror: the set-up was interrupted; the same command starts it again")
+    except SetupError as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: the set-up failed: {error.strerror}: {error.filename or VENV}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+# Shared by the scripts beside it: source it, then call run_module or ensure_environment.
+# Sets ROOT (the project) and, after ensure_environment, VENV_PYTHON.
+
+ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+VENV_PYTHON=$ROOT/.venv/bin/python
+
+# Threads that wait must not spin: where other programs share the cores, that costs a factor of five.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+
+die() {
+    printf 'error: %s\n' "$1" >&2
+    exit 1
+}
+
+# Print the comment at the top of the calling script and exit, if --help or -h is among the arguments.
+help_if_asked() {
+    local argument
+    for argument in "$@"; do
+        if [[ $argument == --help || $argument == -h ]]; then
+            sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"
+            exit 0
+        fi
+    done
+}
+
+# Print why the Python named $1 cannot make .venv; nothing if it can.
+unsuitable() {
+    "$1" -c '
+import os, sys, sysconfig
+if not (3, 11) <= sys.version_info[:2] <= (3, 12):
+    print("is Python %d.%d; 3.11 or 3.12 is needed" % sys.version_info[:2])
+else:
+    try:
+        import ensurepip, venv
+    except ImportError:
+        print("cannot make virtual environments; install its venv package (Debian: python3-venv)")
+    else:
+        if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+            print("has no C headers; install its development package (Debian: python3-dev)")
+' 2>/dev/null || echo "does not run"
+}
+
+# Print the Python to make .venv with: $PYTHON if set, else the first suitable one on PATH.
+find_python() {
+    local candidate reason found=
+    if [[ -n ${PYTHON:-} ]]; then
+        reason=$(unsuitable "$PYTHON")
+        [[ -z $reason ]] || die "PYTHON=$PYTHON $reason; set PYTHON to a Python 3.11 or 3.12"
+        command -v -- "$PYTHON"
+        return
+    fi
+    for candidate in python3.11 python3.12 python3 python; do
+        command -v "$candidate" >/dev/null || continue
+        reason=$(unsuitable "$candidate")
+        if [[ -z $reason ]]; then
+            command -v "$candidate"
+            return
+        fi
+        [[ $reason == "does not run" || -n $found ]] || found="; $candidate $reason"
+    done
+    die "no suitable Python 3.11 or 3.12 on PATH$found; install one or name it with PYTHON="
+}
+
+# Make .venv if it is not there, complete and up to date (environment.py says what it does).
+ensure_environment() {
+    local python
+    python=$(find_python)
+    "$python" "$ROOT/scripts/environment.py"
+}
+
+# run_module NAME ARGUMENTS...: the Python module scripts.NAME in .venv, in place of this shell.
+run_module() {
+    local module=$1
+    shift
+    ensure_environment
+    # The user's own directory may hold a package called "scripts": it must not come first.
+    PYTHONSAFEPATH=1 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" \
+        exec "$VENV_PYTHON" -m "scripts.$module" "$@"
+}

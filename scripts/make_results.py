@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Make the tables and learning curves of results/ from results/measured/ and results/paper/.
+
+Documents hold the tables between two comments; what stands between them is replaced, the prose
+around them is left alone. No figure in them is typed by hand.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from PIL import Image  # noqa: E402
+
+from benchmarks.common import CommandLine, shown_path  # noqa: E402
+from benchmarks.lm_cost_report import lm_cost_section  # noqa: E402
+from benchmarks.lm_results import (  # noqa: E402
+    comparison_section,
+    plot_learning_curves,
+    read_runs,
+    runs_section,
+    source_of,
+)
+from scripts.command import run_command, write_atomically  # noqa: E402
+from user_dir.errors import UserError  # noqa: E402
+
+MEASURED, PAPER = ROOT / "results" / "measured", ROOT / "results" / "paper"
+WIKITEXT2 = MEASURED / "wikitext2"
+CURVES = ROOT / "results" / "wikitext2_curves.png"
+DOCUMENTS = (ROOT / "results" / "README.md", ROOT / "README.md")
+
+
+def picture_link(title: str, path: Path, document: Path) -> str:
+    """A link from `document` to the picture `path`; empty if there is none."""
+    if not path.is_file():
+        return ""
+    return f"![{title}]({os.path.relpath(path, document.parent)})"
+
+
+def lm_cost(device: str, document: Path) -> str:
+    """The cost benchmark's tables and plot on "cpu" or "cuda"."""
+    results = MEASURED / f"lm_cost_{device}.json"
+    plot = picture_link("Time and memory per token", results.with_suffix(".png"), document)
+    return f"{lm_cost_section(results)}\n{plot}"
+
+
+SECTIONS: dict[str, Callable[[Path], str]] = {
+    "wikitext2": lambda document: comparison_section(read_runs(WIKITEXT2), PAPER),
+    "wikitext2-runs": lambda document: runs_section(read_runs(WIKITEXT2)),
+    "wikitext2-curves": lambda document: picture_link("Learning curves", CURVES, document),
+    "lm-cost-cpu": lambda document: lm_cost("cpu", document),
+    "lm-cost-cuda": lambda document: lm_cost("cuda", document),
+}
+SECTION = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def filled(text: str, document: Path) -> str:
+    """`text` with every section made anew; UserError for a name that nobody makes."""
+
+    def section(match: re.Match[str]) -> str:
+        start, name, end = match.groups()
+        if name not in SECTIONS:
+            known = ", ".join(SECTIONS)
+            raise UserError(f"{shown_path(document)} asks for table {name}; there are {known}")
+        return f"{start}\n{SECTIONS[name](document).strip()}\n\n{end}"
+
+    return SECTION.sub(section, text)
+
+
+def picture_is_current() -> bool:
+    """Whether the learning curves were drawn from the results that are there."""
+    runs = read_runs(WIKITEXT2)
+    if not runs:
+        return True
+    if not CURVES.is_file():
+        return False
+    with Image.open(CURVES) as picture:
+        return picture.info.get("Source") == source_of(runs)
+
+
+def stale() -> list[Path]:
+    """The documents and pictures that the measured results have left behind."""
+    found = []
+    for document in filter(Path.is_file, DOCUMENTS):
+        text = document.read_text(encoding="utf-8")
+        if filled(text, document) != text:
+            found.append(document)
+    return found if picture_is_current() else [*found, CURVES]
+
+
+def write_all() -> None:
+    """Bring pictures and documents up to date."""
+    if not picture_is_current():
+        plot_learning_curves(read_runs(WIKITEXT2), CURVES)
+        print(f"written: {shown_path(CURVES)}")
+    for document in filter(Path.is_file, DOCUMENTS):
+        text = document.read_text(encoding="utf-8")
+        new = filled(text, document)
+        if new != text:
+            write_atomically(document, new.encode())
+            print(f"written: {shown_path(document)}")
+
+
+def main() -> None:
+    """Entry point."""
+    parser = CommandLine(__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a table or plot is out of date"
+    )
+    if not parser.parse_args().check:
+        write_all()
+    elif old := stale():
+        names = ", ".join(shown_path(path) for path in old)
+        raise UserError(f"{names} out of date; run scripts/make_results.py and commit what it made")
+    print("The tables and plots of results/ are those of the measured results.")
+
+
+if __name__ == "__main__":
+    run_command(main)

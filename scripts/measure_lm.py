@@ -1,0 +1,221 @@
+"""The measured language models: train, evaluate, one JSON a run (the command behind measure_lm.sh)."""
+
+import argparse
+import hashlib
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import environment, read_json, shown_path, write_json
+from scripts import ROOT, make_results
+from scripts.command import Parser, run_command
+from scripts.experiment import Experiment, read_experiment
+from scripts.prepared_data import PreparedData, open_prepared
+from scripts.progress import read_records
+from scripts.train_lm import Machines, train
+from user_dir.errors import UserError
+
+CONFIGS = ROOT / "configs" / "wikitext2"
+SEEDS = {
+    "transnormer_t1": (1, 2),
+    "transformer_lm": (1, 2),
+    "transnormer_t2": (1,),
+    "linear_transformer_lm": (1,),
+}
+EVALUATED = ("valid", "test")
+EVALUATION_FIGURES = (
+    "tokens",
+    "words",
+    "loss_nats_per_token",
+    "perplexity_per_token",
+    "perplexity_per_word",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model to train: an architecture and a seed."""
+
+    architecture: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its result file and folder."""
+        return f"{self.architecture}-seed{self.seed}"
+
+    @property
+    def config(self) -> Path:
+        """The YAML with its hyper-parameters."""
+        return CONFIGS / f"{self.architecture}.yaml"
+
+
+def all_runs() -> list[Run]:
+    """Every run, all first seeds before the second ones."""
+    runs = [Run(name, seed) for name, seeds in SEEDS.items() for seed in seeds]
+    return sorted(runs, key=lambda run: run.seed)
+
+
+def chosen_runs(only: str | None) -> list[Run]:
+    """The runs that `only`, an architecture or a run, names; all without it."""
+    runs = [run for run in all_runs() if only in (None, run.architecture, run.name)]
+    if not runs:
+        names = ", ".join([*SEEDS, *(run.name for run in all_runs())])
+        raise UserError(f"--only {only} names no run; choose one of {names}")
+    return runs
+
+
+def fingerprint(run: Run, experiment: Experiment, data: PreparedData, updates: int) -> str:
+    """A short hash of all that decides a run's result: settings, seed, updates, data."""
+    corpus = {key: data.manifest.get(key) for key in ("tokenizer", "vocabulary", "splits")}
+    decisive = [experiment.settings, run.seed, updates, corpus]
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def is_done(result: Path, mark: str) -> bool:
+    """Whether `result` holds the run with fingerprint `mark`; UserError if it holds another one."""
+    if not result.exists():
+        return False
+    if read_json(result).get("fingerprint") != mark:
+        raise UserError(
+            f"{shown_path(result)} was measured with other settings; move it away, or name "
+            "another folder with --out"
+        )
+    return True
+
+
+def prepared_data(folder: Path, source: Path | None) -> PreparedData:
+    """The corpus, prepared first if need be from `source` (or by download)."""
+    if not (folder / "preparation.json").is_file():
+        command = [str(ROOT / "data-prep" / "wikitext.sh"), "wikitext-2", "--dest", str(folder)]
+        command += ["--tokenizer", "sentencepiece"]
+        if source is not None:
+            command += ["--from", str(source.absolute())]
+        if subprocess.run(command).returncode:
+            raise UserError("the data could not be prepared (the reason stands above)")
+    return open_prepared(folder, ("train", *EVALUATED))
+
+
+def training_figures(log: Iterable[str]) -> dict[str, Any]:
+    """Curves (update, bits per token), speed, batch and memory from the log of a run.
+
+    A resumed run repeats the updates after its last checkpoint: the later record counts, the time of
+    both does. fairseq's clock ("wall") starts anew in every process.
+    """
+    train_loss: dict[int, float] = {}
+    valid_loss: dict[int, float] = {}
+    speeds, batches, peak, seconds, wall = [], [], None, 0.0, 0.0
+    for kind, record in read_records(log):
+        if kind == "train_inner":
+            train_loss[int(record["num_updates"])] = record["loss"]
+            speeds.append(record["wps"])
+            batches.append(record["wpb"])
+            seconds += record["wall"] - wall if record["wall"] >= wall else record["wall"]
+            wall = record["wall"]
+        elif kind == "valid":
+            valid_loss[int(record["valid_num_updates"])] = record["valid_loss"]
+        elif kind == "usage":
+            peak = max(peak or 0, int(record["peak_memory"]))
+    if not train_loss or not valid_loss:
+        raise UserError("the training log holds no losses; was log_format in the YAML changed?")
+    return {
+        "tokens_per_second": statistics.median(speeds),
+        "tokens_per_update": statistics.median(batches),
+        "peak_memory_bytes": peak,
+        "train_seconds": seconds,
+        "curves": {"train": sorted(train_loss.items()), "valid": sorted(valid_loss.items())},
+    }
+
+
+def evaluations(checkpoint: Path, data: Path) -> dict[str, dict[str, Any]]:
+    """What scripts/eval_ppl.sh says of each split, which it keeps beside the checkpoint."""
+    command = [sys.executable, "-m", "scripts.eval_ppl", str(checkpoint), str(data)]
+    if subprocess.run([*command, "--split", ",".join(EVALUATED)]).returncode:
+        raise UserError(f"{checkpoint} could not be evaluated (the reason stands above)")
+    return {split: read_json(checkpoint.with_suffix(f".{split}.json")) for split in EVALUATED}
+
+
+def measure(run: Run, experiment: Experiment, data: PreparedData, updates: int, mark: str) -> dict[str, Any]:
+    """Train (or go on training) and evaluate; the record that is written to JSON."""
+    save_dir = ROOT / "runs" / "measured" / "wikitext2" / f"{run.name}-{mark}"
+    flags = ["--seed", str(run.seed), "--max-update", str(updates)]
+    machines = Machines(torch.cuda.device_count())
+    train(run.config, data.folder, machines, save_dir, flags)
+    with (save_dir / "train.log").open(encoding="utf-8") as log:
+        figures = training_figures(log)
+    evaluated = evaluations(save_dir / "checkpoint_best.pt", data.folder)
+    manifest = data.manifest
+    return {
+        "experiment": CONFIGS.name,
+        "architecture": run.architecture,
+        "seed": run.seed,
+        "fingerprint": mark,
+        "parameters": evaluated["test"]["parameters"],
+        "updates": updates,
+        "best_update": evaluated["test"]["updates"],
+        **{split: {key: evaluated[split][key] for key in EVALUATION_FIGURES} for split in EVALUATED},
+        **figures,
+        "processes": machines.processes,
+        "data": {key: manifest.get(key) for key in ("corpus", "tokenizer", "vocabulary", "splits")},
+        "settings": experiment.settings,
+        "train_command": f"scripts/train_lm.sh {shown_path(run.config)} {' '.join(flags)}",
+        **environment("cuda" if machines.gpus else "cpu"),
+    }
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line; measure_lm.sh holds the help."""
+    parser = Parser("measure_lm.sh")
+    parser.add_argument("--from", dest="source", type=Path)
+    parser.add_argument("--only")
+    parser.add_argument("--updates", type=int)
+    parser.add_argument("--out", type=Path, default=make_results.WIKITEXT2)
+    options = parser.parse_args(words)
+    if options.updates is not None and options.updates < 1:
+        parser.error("--updates must be 1 or more")
+    return options
+
+
+def main() -> None:
+    """Measure what is not measured yet, then make the tables."""
+    options = parse(sys.argv[1:])
+    runs, out = chosen_runs(options.only), options.out.absolute()
+    print(f"{len(runs)} runs; results: {shown_path(out)}", flush=True)
+    data: PreparedData | None = None
+    for number, run in enumerate(runs, 1):
+        experiment = read_experiment(run.config)
+        folder = experiment.data_folder()
+        if folder is None:
+            raise UserError(f"{shown_path(run.config)} names no data folder (task.data)")
+        if data is None or data.folder != folder:
+            data = prepared_data(folder, options.source)
+        updates = options.updates or int(experiment.get("optimization", "max_update"))
+        result = out / f"{run.name}.json"
+        mark = fingerprint(run, experiment, data, updates)
+        title = f"[{number}/{len(runs)}] {run.name}"
+        if is_done(result, mark):
+            print(f"{title}: done before ({shown_path(result)})", flush=True)
+            continue
+        print(f"{title}: {updates:,} updates", flush=True)
+        record = measure(run, experiment, data, updates, mark)
+        write_json(result, record)
+        print(f"{title}: {describe(record)}; written: {shown_path(result)}", flush=True)
+    if out == make_results.WIKITEXT2:
+        make_results.write_all()
+
+
+def describe(record: dict[str, Any]) -> str:
+    """The result in a few words."""
+    perplexities = (f"{split} perplexity {record[split]['perplexity_per_word']:.1f}" for split in EVALUATED)
+    return f"{', '.join(perplexities)} per word after {record['train_seconds'] / 60:.1f} minutes"
+
+
+if __name__ == "__main__":
+    run_command(main)

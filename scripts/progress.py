@@ -1,0 +1,78 @@
+"""fairseq's training log (`--log-format json`), and a person's view of it while it grows."""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TextIO
+
+RECORD = re.compile(r"\| INFO \| (train_inner|train|valid|usage) \| (\{.*\})$")
+SECONDS_BETWEEN_LINES = 15
+
+
+def read_records(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]:
+    """The figures in a log, each with its kind: `train_inner`, `train`, `valid` or `usage`."""
+    for line in lines:
+        if match := RECORD.search(line.rstrip()):
+            record = json.loads(match[2])
+            yield (
+                match[1],
+                {key: float(value) for key, value in record.items() if value is not None},
+            )
+
+
+class Progress:
+    """Shows a training run's log, line by line as it comes, as one line that a person can follow.
+
+    On a terminal the line is rewritten; elsewhere a line is printed now and then.
+    """
+
+    def __init__(self, total_updates: int | None, out: TextIO = sys.stdout) -> None:
+        self.total_updates = total_updates
+        self.out = out
+        self.rewrite = out.isatty()
+        self.first: tuple[float, float] | None = None  # update and time of the first record
+        self.shown = 0.0
+        self.valid_loss: float | None = None
+
+    def feed(self, line: str) -> None:
+        """Take note of one line of the log."""
+        for kind, record in read_records([line]):
+            if kind == "valid":
+                self.valid_loss = record["valid_loss"]
+            elif kind == "train_inner":
+                self.show(record)
+
+    def show(self, record: dict[str, float]) -> None:
+        """Print how far training is, unless something was printed a moment ago."""
+        now = time.monotonic()
+        update = record["num_updates"]
+        self.first = self.first or (update, now)
+        ended = self.total_updates is not None and update >= self.total_updates
+        if not self.rewrite and not ended and now - self.shown < SECONDS_BETWEEN_LINES:
+            return
+        self.shown = now
+        text = f"  update {update:,.0f}"
+        if self.total_updates:
+            text += f"/{self.total_updates:,}"
+        text += f", loss {record['loss']:.2f} bits"
+        if self.valid_loss is not None:
+            text += f" (validation {self.valid_loss:.2f})"
+        text += f", {record['wps']:,.0f} tokens/s{self.time_left(update, now)}"
+        self.out.write(f"\r{text:<78}" if self.rewrite else text + "\n")
+        self.out.flush()
+
+    def time_left(self, update: float, now: float) -> str:
+        """When training will be done at the pace so far, empty as long as that is unknown."""
+        start, began = self.first or (update, now)
+        if not self.total_updates or update <= start:
+            return ""
+        seconds = (self.total_updates - update) * (now - began) / (update - start)
+        return f", {int(seconds) // 60}:{int(seconds) % 60:02} left" if seconds >= 1 else ""
+
+    def close(self) -> None:
+        """End the line that is being rewritten."""
+        if self.rewrite and self.first:
+            self.out.write("\n")
+            self.out.flush()

@@ -1,0 +1,206 @@
+"""Train, evaluate and compare three small language models (the command behind quickstart.sh)."""
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scripts import ROOT
+from scripts.checkpoint import read_checkpoint
+from scripts.command import Parser, run_command, write_atomically
+from scripts.eval_ppl import evaluate
+from scripts.experiment import read_experiment
+from scripts.logged_run import run_fairseq
+from scripts.prepared_data import PreparedData, open_prepared
+from scripts.progress import read_records
+from scripts.train_lm import Machines, fairseq_arguments, train
+from user_dir.errors import UserError
+
+CONFIGS = ROOT / "configs" / "quickstart"
+ARCHITECTURES = ("transnormer_t1", "transnormer_t2", "transformer_lm")
+SPLITS = ("valid", "test")
+# Sampling, since a greedy continuation by a model this small repeats itself.
+GENERATION = ["--sampling", "--sampling-topp", "0.8", "--temperature", "0.7", "--beam", "1"]
+GENERATION += ["--max-len-a", "1", "--max-len-b", "40", "--seed", "1"]
+COLUMNS = (
+    "architecture",
+    "parameters",
+    "updates",
+    "valid ppl/word",
+    "test ppl/word",
+    "valid ppl/token",
+    "test ppl/token",
+    "tokens/s",
+    "peak memory",
+)
+
+
+@dataclass(frozen=True)
+class Quickstart:
+    """One comparison: the corpus, where results go, and how long to train."""
+
+    data: PreparedData
+    runs: Path
+    updates: int | None
+    machines: Machines
+
+    def budget(self, config: Path) -> list[str]:
+        """Flags for another number of updates than the YAML's, the warm-up in proportion."""
+        if self.updates is None:
+            return []
+        experiment = read_experiment(config)
+        share = self.updates / experiment.get("optimization", "max_update")
+        warmup = int(experiment.get("lr_scheduler", "warmup_updates") * share)
+        return ["--max-update", str(self.updates), "--warmup-updates", str(warmup)]
+
+    def result(self, architecture: str) -> dict[str, Any]:
+        """The measured figures of one model: those on file, or after training and evaluating it."""
+        folder = self.runs / architecture
+        config = CONFIGS / f"{architecture}.yaml"
+        extra = self.budget(config)
+        settings = {
+            "arguments": fairseq_arguments(
+                read_experiment(config), self.data.folder, self.machines, folder, extra
+            ),
+            "data": self.data.manifest,
+        }
+        forget_other_settings(folder, settings)
+        file = folder / "result.json"
+        if file.exists():
+            print(f"\n{architecture}: trained and evaluated before ({file})", flush=True)
+            return json.loads(file.read_text())
+        print(f"\n{architecture}: training", flush=True)
+        train(config, self.data.folder, self.machines, folder, extra)
+        print("  evaluating", flush=True)
+        checkpoint = read_checkpoint(folder / "checkpoint_last.pt")
+        result = {split: evaluate(checkpoint, self.data, split) for split in SPLITS}
+        result["training"] = training_figures(folder / "train.log")
+        write_atomically(file, (json.dumps(result, indent=2) + "\n").encode())
+        return result
+
+    def continuations(self, architecture: str) -> list[str]:
+        """What a trained model makes of the prompts, through `fairseq-interactive`."""
+        folder = self.runs / architecture
+        arguments = [str(self.data.folder), "--user-dir", str(ROOT / "user_dir")]
+        arguments += ["--task", "language_modeling", *GENERATION]
+        arguments += ["--path", str(folder / "checkpoint_last.pt")]
+        arguments += ["--input", str(CONFIGS / "prompts.txt")]
+        if model := self.data.sentencepiece_model:
+            arguments += ["--bpe", "sentencepiece", "--sentencepiece-model", str(model)]
+        if self.machines.gpus == 0:
+            arguments.append("--cpu")
+        lines: list[str] = []
+        run_fairseq("interactive", arguments, folder / "generate.log", lines.append)
+        found = [re.match(r"D-\d+\t[^\t]*\t(.*)", line) for line in lines]
+        return [match[1] for match in found if match]
+
+
+def forget_other_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Start a model anew whose earlier run had other settings, which are kept beside the results."""
+    file = folder / "settings.json"
+    content = (json.dumps(settings, indent=2) + "\n").encode()
+    if file.exists() and file.read_bytes() != content:
+        print(f"\nThe settings have changed since {folder} was made; it is made anew.")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, content)
+
+
+def training_figures(log: Path) -> dict[str, float]:
+    """Speed (the median over the log's intervals) and peak memory of a training run."""
+    with log.open(encoding="utf-8") as lines:
+        records = list(read_records(lines))
+    speeds = [record["wps"] for kind, record in records if kind == "train_inner"]
+    if not speeds:  # fewer updates than log_interval
+        speeds = [record["train_wps"] for kind, record in records if kind == "train"]
+    return {
+        "tokens_per_second": statistics.median(speeds),
+        "peak_memory_bytes": max(r["peak_memory"] for k, r in records if k == "usage"),
+    }
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """The comparison as text, in columns."""
+    rows = [COLUMNS]
+    for architecture, result in results.items():
+        valid, test, training = result["valid"], result["test"], result["training"]
+        rows.append(
+            (
+                architecture,
+                f"{valid['parameters']:,}",
+                f"{valid['updates']:,}",
+                f"{valid['perplexity_per_word']:,.1f}",
+                f"{test['perplexity_per_word']:,.1f}",
+                f"{valid['perplexity_per_token']:,.1f}",
+                f"{test['perplexity_per_token']:,.1f}",
+                f"{training['tokens_per_second']:,.0f}",
+                f"{training['peak_memory_bytes'] / 2**20:,.0f} MiB",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    )
+
+
+def bundled_corpus() -> PreparedData:
+    """The corpus that needs no download, prepared if it is not there."""
+    folder = ROOT / "data" / "python-reference"
+    script = ROOT / "data-prep" / "bundled_corpus.sh"
+    if subprocess.run([script, "--dest", folder], stdin=subprocess.DEVNULL).returncode:
+        raise UserError("the corpus could not be prepared, as said above")
+    return open_prepared(folder, ("train", *SPLITS))
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = Parser("quickstart.sh")
+    parser.add_argument("--updates", type=int)
+    parser.add_argument("--runs", type=Path)
+    parser.add_argument("--fresh", action="store_true")
+    options = parser.parse_args(words)
+    if options.updates is not None and options.updates < 1:
+        parser.error(f"--updates is {options.updates}; it must be 1 or more")
+    if options.runs is None:
+        suffix = f"-{options.updates}" if options.updates else ""
+        options.runs = ROOT / "runs" / f"quickstart{suffix}"
+    options.runs = options.runs.absolute()
+    return options
+
+
+def main() -> None:
+    start = time.monotonic()
+    options = parse(sys.argv[1:])
+    data = bundled_corpus()
+    if options.fresh:
+        for architecture in ARCHITECTURES:
+            shutil.rmtree(options.runs / architecture, ignore_errors=True)
+    machines = Machines(min(1, torch.cuda.device_count()))
+    quickstart = Quickstart(data, options.runs, options.updates, machines)
+    try:
+        results = {name: quickstart.result(name) for name in ARCHITECTURES}
+        texts = quickstart.continuations(ARCHITECTURES[0])
+    except KeyboardInterrupt:
+        print("\nStopped; the same command goes on from here.")
+        raise
+    print(f"\n{ARCHITECTURES[0]} continues three prompts:")
+    for text in texts:
+        print(f"  {text}")
+    print(f"\n{table(results)}\n")
+    print(f"Logs, checkpoints and results: {options.runs}")
+    tensorboard = [str(Path(sys.prefix, "bin", "tensorboard")), "--logdir", str(options.runs)]
+    print(f"Curves: {shlex.join(tensorboard)}")
+    print(f"Done in {time.monotonic() - start:.0f} s.")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Run all tests.
+#
+# usage: scripts/test.sh [pytest arguments]
+#
+#   scripts/test.sh                       everything
+#   scripts/test.sh tests/operator -x     one folder, stop at the first failure
+#   scripts/test.sh -m 'not slow'         the quick ones
+#
+# Makes .venv first if it is not there (PYTHON= and TORCH_SPEC= choose interpreter and torch).
+# Tests that need a GPU or reference data that is not there are skipped, each with its reason.
+set -euo pipefail
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
+
+help_if_asked "$@"
+ensure_environment
+cd -- "$ROOT"
+exec "$VENV_PYTHON" -m pytest "$@"

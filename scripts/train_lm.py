@@ -1,0 +1,199 @@
+"""From a YAML of configs/ to a running `fairseq-train` (the command behind train_lm.sh)."""
+
+import argparse
+import filecmp
+import os
+import shlex
+import shutil
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from scripts import ROOT
+from scripts.command import Parser, run_command, write_atomically
+from scripts.experiment import Experiment, read_experiment, scaled_update_freq
+from scripts.logged_run import run_fairseq
+from scripts.prepared_data import PreparedData, open_prepared
+from scripts.progress import Progress
+from user_dir.errors import UserError
+
+DEFAULT_PORT = 29500
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Where to train: `gpus` on each of `nodes` machines; 0 GPUs mean one CPU process each."""
+
+    gpus: int
+    nodes: int = 1
+    node_rank: int = 0
+    master: str | None = None
+
+    @property
+    def processes(self) -> int:
+        """Processes that share a batch."""
+        return max(1, self.gpus) * self.nodes
+
+    def check(self) -> None:
+        """UserError if this machine or the combination cannot do it."""
+        available = torch.cuda.device_count()
+        if not 0 <= self.gpus <= available:
+            raise UserError(f"--gpus is {self.gpus}, but this machine has {available} usable GPUs")
+        if self.nodes < 1 or not 0 <= self.node_rank < self.nodes:
+            raise UserError(
+                f"--node-rank is {self.node_rank}; with --nodes {self.nodes} it must be between 0 "
+                f"and {self.nodes - 1}"
+            )
+        if self.nodes > 1 and not self.master:
+            raise UserError("--nodes needs --master, the address of the machine with --node-rank 0")
+
+    def flags(self) -> list[str]:
+        """What `fairseq-train` must be told."""
+        flags = ["--distributed-world-size", str(self.processes)]
+        if self.gpus == 0:
+            flags.insert(0, "--cpu")
+        if self.nodes == 1:
+            return flags
+        master = str(self.master)
+        address = master if ":" in master else f"{master}:{DEFAULT_PORT}"
+        rank = self.node_rank * max(1, self.gpus)
+        flags += ["--distributed-init-method", f"tcp://{address}", "--distributed-rank", str(rank)]
+        if self.gpus == 0:
+            flags += ["--distributed-no-spawn", "--distributed-backend", "gloo"]
+            flags += ["--ddp-backend", "legacy_ddp"]
+        return flags
+
+    def environment(self) -> dict[str, str]:
+        """Across nodes fairseq starts a process for each GPU it sees, so it may see only ours."""
+        if self.nodes == 1 or self.gpus in (0, torch.cuda.device_count()):
+            return {}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = visible.split(",") if visible else [str(i) for i in range(self.gpus)]
+        return {"CUDA_VISIBLE_DEVICES": ",".join(names[: self.gpus])}
+
+
+def fairseq_arguments(
+    experiment: Experiment, data: Path, machines: Machines, save_dir: Path, extra: Sequence[str]
+) -> list[str]:
+    """The arguments of `fairseq-train`; `extra`, which the user gave, comes last and wins."""
+    arguments = [str(data), "--user-dir", str(ROOT / "user_dir")]
+    arguments += [*experiment.flags(), *machines.flags()]
+    if option(extra, "--update-freq") is None:
+        steps = scaled_update_freq(experiment, machines.processes)
+        arguments += ["--update-freq", ",".join(map(str, steps))]
+    curves = save_dir / "tensorboard"
+    arguments += ["--save-dir", str(save_dir), "--tensorboard-logdir", str(curves)]
+    return [*arguments, *extra]
+
+
+def option(arguments: Sequence[str], flag: str) -> str | None:
+    """The value that counts of a flag given as `--flag value` or `--flag=value`: the last one."""
+    value = None
+    for i, word in enumerate(arguments):
+        if word == flag:
+            value = arguments[i + 1] if i + 1 < len(arguments) else None
+        elif word.startswith(f"{flag}="):
+            value = word.partition("=")[2]
+    return value
+
+
+def prepare_save_dir(save_dir: Path, data: PreparedData) -> None:
+    """Make the folder, keep the dictionary in it, and mend what an interrupted save has left.
+
+    fairseq copies the newest checkpoint to checkpoint_last.pt; a run that is killed in the middle
+    leaves half a file. The checkpoint it was copied from is complete then, and takes its place.
+    """
+    save_dir.mkdir(parents=True, exist_ok=True)
+    dictionary = save_dir / "dict.txt"
+    if not dictionary.exists():
+        write_atomically(dictionary, data.dictionary.read_bytes())
+    elif not filecmp.cmp(dictionary, data.dictionary, shallow=False):
+        raise UserError(
+            f"{save_dir} holds a run with another dictionary than {data.folder}; choose another --save-dir"
+        )
+    last = save_dir / "checkpoint_last.pt"
+    if not last.exists() or zipfile.is_zipfile(last):
+        return
+    whole = [path for path in save_dir.glob("checkpoint*.pt") if zipfile.is_zipfile(path)]
+    if not whole:
+        raise UserError(f"{last} is damaged and there is no other; remove it to start anew")
+    newest = max(whole, key=lambda path: path.stat().st_mtime)
+    print(f"{last.name} is incomplete; going on from {newest.name}", flush=True)
+    copy = last.with_suffix(".part")
+    shutil.copyfile(newest, copy)
+    os.replace(copy, last)
+
+
+def train(
+    config: Path,
+    data: Path | None,
+    machines: Machines,
+    save_dir: Path | None = None,
+    extra: Sequence[str] = (),
+    dry_run: bool = False,
+) -> Path:
+    """Train until the YAML's last update, from the last checkpoint if there is one.
+
+    Returns the folder with checkpoints, log and TensorBoard curves.
+    """
+    experiment = read_experiment(config)
+    folder = data or experiment.data_folder()
+    if folder is None:
+        raise UserError(f"{config} names no data folder; name one after it")
+    machines.check()
+    save_dir = (save_dir or ROOT / "runs" / experiment.name).absolute()
+    arguments = fairseq_arguments(experiment, folder.absolute(), machines, save_dir, extra)
+    environment = machines.environment()
+    words = [f"{key}={value}" for key, value in environment.items()]
+    print(shlex.join([*words, str(Path(sys.prefix, "bin", "fairseq-train")), *arguments]))
+    if dry_run:
+        return save_dir
+    prepare_save_dir(save_dir, open_prepared(folder, ("train", "valid")))
+    suffix = f".node{machines.node_rank}" if machines.node_rank else ""
+    log = save_dir / f"train{suffix}.log"
+    print(f"log, checkpoints and TensorBoard curves: {save_dir}", flush=True)
+    updates = option(arguments, "--max-update")
+    progress = Progress(int(updates) if updates else None)
+    try:
+        run_fairseq("train", arguments, log, progress.feed, environment)
+    finally:
+        progress.close()
+    return save_dir
+
+
+def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The command line: our own options, and what is left for fairseq."""
+    parser = Parser("train_lm.sh")
+    parser.add_argument("--gpus", type=int, default=torch.cuda.device_count())
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--node-rank", type=int, default=0)
+    parser.add_argument("--master")
+    parser.add_argument("--save-dir", type=Path)
+    parser.add_argument("--dry-run", action="store_true")
+    positional = []
+    while words and not words[0].startswith("-") and len(positional) < 2:
+        positional.append(words.pop(0))
+    if not positional:
+        parser.error("the first argument is a YAML of configs/")
+    options, extra = parser.parse_known_args(words)
+    options.config = Path(positional[0])
+    options.data = Path(positional[1]) if positional[1:] else None
+    return options, extra
+
+
+def main() -> None:
+    options, extra = parse(sys.argv[1:])
+    machines = Machines(options.gpus, options.nodes, options.node_rank, options.master)
+    try:
+        train(options.config, options.data, machines, options.save_dir, extra, options.dry_run)
+    except KeyboardInterrupt:
+        print("Stopped; the same command goes on from the last checkpoint.")
+        raise
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,109 @@
+"""Options, defaults and the sentences for what does not exist."""
+
+import pytest
+import torch
+
+from user_dir.attention import attention_names, build_attention
+from user_dir.attention.features import one_plus_elu
+from user_dir.errors import UserError
+from user_dir.modules import LRPE, RMSNorm, SinusoidalPositions, build_norm
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "options", "message"),
+    [
+        ("dig", 2, {}, "unknown attention 'dig'; choose one of diag, elu, norm, softmax"),
+        ("diag", 5, {}, "5 attention heads do not divide the width 12"),
+        ("diag", 0, {}, "0 attention heads do not divide"),
+        ("diag", 2, {"block_size": 0}, "block size of diag attention is 0; it must be 1 or more"),
+        ("diag", 2, {"activation": "gelu"}, "no activation 'gelu'; choose one of relu, softmax"),
+        ("norm", 2, {"feature_map": "exp"}, "no feature map 'exp'; choose one of elu, 1\\+elu"),
+        ("norm", 2, {"positions": "rope"}, "unknown positions 'rope'; choose one of lrpe, none"),
+        ("norm", 2, {"block_size": 3}, "'norm' has no option 'block_size'; its options are"),
+        ("softmax", 2, {"block_size": 3}, "it has no options"),
+    ],
+)
+def test_user_errors(name, heads, options, message):
+    with pytest.raises(UserError, match=message):
+        build_attention(name, 12, heads, causal=True, **options)
+
+
+def test_calls_that_cannot_be_honoured():
+    x = torch.randn(4, 1, 12)
+    full = build_attention("norm", 12, 2, causal=False)
+    with pytest.raises(ValueError, match="self-attention"):
+        full(x, torch.randn(4, 1, 12), x)
+    with pytest.raises(ValueError, match="needs a causal attention"):
+        full(x, incremental_state={})
+    with pytest.raises(ValueError, match="cannot apply an attn_mask"):
+        full(x, attn_mask=torch.zeros(4, 4))
+
+
+@pytest.mark.parametrize("name", attention_names())
+@pytest.mark.parametrize("causal", [True, False])
+def test_saves_and_loads(name, causal):
+    first, second = (build_attention(name, 12, 2, causal=causal).eval() for _ in range(2))
+    x = torch.randn(9, 2, 12)
+    assert not torch.equal(first(x)[0], second(x)[0])
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first(x)[0], second(x)[0])
+
+
+@pytest.mark.parametrize("name", attention_names())
+def test_length_zero(name):
+    for causal in (True, False):
+        assert build_attention(name, 12, 2, causal=causal)(torch.zeros(0, 2, 12))[0].shape == (0, 2, 12)
+
+
+def test_initialisation():
+    for name, gain in (("diag", 1.0), ("norm", 2**-0.5), ("elu", 2**-0.5), ("softmax", 2**-0.5)):
+        module = build_attention(name, 64, 4, causal=True)
+        bound = gain * (6 / 128) ** 0.5
+        for projection in (module.q_proj, module.k_proj, module.v_proj):
+            assert 0.9 * bound < projection.weight.abs().max() <= bound
+        assert (module.out_proj.bias == 0).all()
+
+
+def test_feature_map_keeps_small_values():
+    x = torch.tensor([-60.0, -20.0, -1.0, 0.0, 3.0, 200.0], requires_grad=True)
+    out = one_plus_elu(x)
+    expected = torch.where(x > 0, 1 + x, x.double().clamp(max=0).exp().float())
+    torch.testing.assert_close(out, expected.float())
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(gradient, torch.where(x >= 0, torch.ones_like(x), x.detach().exp()))
+
+
+@pytest.mark.parametrize("dim", [1, 3, 8])
+def test_lrpe_depends_on_distance_only(dim):
+    module = LRPE(dim).double()
+    q, k = torch.randn(2, 1, dim, dtype=torch.float64)
+    products = [(module(q, torch.tensor([m])) * module(k, torch.tensor([m - 5]))).sum() for m in (5, 9, 400)]
+    torch.testing.assert_close(products[0], products[1])
+    torch.testing.assert_close(products[0], products[2])
+    torch.testing.assert_close(module(q, torch.tensor([7])).norm(), q.norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_rmsnorm_gradient_at_zero_is_finite(dtype):
+    x = torch.zeros(2, 8, dtype=dtype)
+    x[1] = 1e-7
+    x.requires_grad_()
+    out = RMSNorm()(x)
+    assert (out[0] == 0).all() and torch.isfinite(out).all()
+    (gradient,) = torch.autograd.grad(out[0].sum(), x)
+    assert torch.isfinite(gradient).all()
+
+
+def test_unknown_norm():
+    with pytest.raises(UserError, match="unknown norm 'batch'; choose one of rmsnorm, layernorm"):
+        build_norm("batch", 4)
+
+
+@pytest.mark.parametrize("width", [32, 33])
+def test_sinusoidal_positions_equal_fairseq(width):
+    from fairseq.modules import SinusoidalPositionalEmbedding
+
+    table = SinusoidalPositionalEmbedding(width, 1, 300)
+    tokens = torch.full((1, 200), 5)
+    rows = SinusoidalPositions(width, 1)(torch.arange(200)[None])
+    torch.testing.assert_close(rows, table(tokens), atol=2e-5, rtol=0)

@@ -1,0 +1,167 @@
+"""The cost benchmark: which cases run, how it carries on, what its report says. No times are judged."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import lm_cost
+from benchmarks.architectures import ARCHITECTURES, TINY, fairseq_flags
+from benchmarks.lm_cost_report import caption, cell, lm_cost_section, markdown, plot, verdicts
+from scripts import ROOT
+from user_dir.errors import UserError
+
+SESSION = {
+    "date": "2000-01-02",
+    "commit": "abc",
+    "hardware": {"cpu": "a CPU", "cores": 2},
+    "threads": 2,
+    "versions": {"torch": "2.13.0"},
+}
+
+
+def sample(step: float = 2.0, late_token: float = 0.001) -> dict:
+    """Results in which every step takes 2 s but the longest, and every token 1 ms but the last."""
+    settings = lm_cost.settings_for("cpu", False, list(ARCHITECTURES))
+    records = []
+    for case in lm_cost.cases_of(settings):
+        record = {**case, "session": 0, "status": "ok", "parameters": 10}
+        if case["kind"] == "training":
+            long = case["length"] == 16384
+            record |= {"step_seconds": [step if long else 2.0] * 3, "peak_bytes": 2**30}
+            if long and case["architecture"] == "transformer_lm":
+                record = {**case, "session": 0, "status": "out of memory"}
+        else:
+            late = {"100000": [late_token] * 4}
+            record["token_seconds"] = {str(p): [0.001] * 4 for p in settings["positions"]} | late
+        records.append(record)
+    return {"settings": settings, "sessions": [SESSION], "records": records}
+
+
+def test_cases_cover_the_issue_and_take_turns():
+    settings = lm_cost.settings_for("cpu", False, ["a", "b"])
+    cases = lm_cost.cases_of(settings)
+    lengths = {c["length"] for c in cases if c["kind"] == "training"}
+    assert lengths == {512, 1024, 2048, 4096, 8192, 16384}
+    assert settings["positions"] == [10, 1000, 10_000, 100_000]
+    assert all(settings["tokens"] % length == 0 for length in lengths)
+    assert [c["architecture"] for c in cases[:4]] == ["a", "b", "a", "b"]
+
+
+def test_finished_and_hopeless_cases_are_not_run_again():
+    case = {"kind": "training", "architecture": "a", "length": 8, "round": 1}
+    results = {"records": [{**case, "round": 0, "status": "ok"}]}
+    assert not lm_cost.is_done(results, case)
+    assert lm_cost.is_done(results, {**case, "round": 0})
+    results["records"][0]["status"] = "out of memory"
+    assert lm_cost.is_done(results, case)
+    results["records"][0]["status"] = "failed"
+    assert not lm_cost.is_done(results, case)
+
+
+def test_other_settings_are_not_mixed(tmp_path):
+    path = tmp_path / "r.json"
+    settings = lm_cost.settings_for("cpu", True, ["transformer_lm"])
+    path.write_text(json.dumps({"settings": settings, "sessions": [], "records": ["kept"]}))
+    assert lm_cost.start_or_resume(path, settings, False)["records"] == ["kept"]
+    assert lm_cost.start_or_resume(path, settings, True)["records"] == []
+    with pytest.raises(UserError, match="other settings"):
+        lm_cost.start_or_resume(path, {**settings, "tokens": 1}, False)
+
+
+def test_promises_are_judged_by_the_ratio():
+    assert all("met:" in str(v) and "NOT" not in str(v) for v in verdicts(sample()))
+    slow = [str(v) for v in verdicts(sample(step=2.5, late_token=0.002))]
+    assert [text.startswith("NOT MET") for text in slow] == [True, False, True] * 2
+    assert "measured 1.25, allowed 1.2" in slow[0]
+    empty = {**sample(), "records": []}
+    assert all(str(v).startswith("not measured") for v in verdicts(empty))
+
+
+def test_report_shows_every_status():
+    text = markdown(sample())
+    assert "| vanilla | 2.00 | 2.00 | 2.00 | 2.00 | 2.00 | out of memory |" in text
+    assert "8,192" in text and "64.0" in text and "2000-01-02 (commit abc)" in text
+    assert "a CPU, 2 threads" in caption(sample())
+    results = sample()
+    results["records"] = results["records"][:1]
+    assert "–" in markdown(results)
+
+
+def test_samples_of_all_rounds_are_joined():
+    found = cell(sample(), "training", "transnormer_t1", 1024)
+    assert len(found.seconds) == 3 * lm_cost.FULL["rounds"] and found.median == 2.0
+
+
+def test_plot_and_section_are_written(tmp_path):
+    plot(sample(), tmp_path / "cost.png")
+    assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
+    assert "Not measured" in lm_cost_section(tmp_path / "cost.json")
+    (tmp_path / "cost.json").write_text(json.dumps(sample()))
+    assert "Tokens per second" in lm_cost_section(tmp_path / "cost.json")
+
+
+def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "cost.json"
+    words = ["--quick", "--device", "cpu", "--architectures", "transnormer_t1", "--out", str(out)]
+    arguments, measured = lm_cost.parse_arguments(words), []
+
+    def measure(case, settings, _):
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.append(case)
+        return {**case, "status": "ok", "step_seconds": [1.0], "peak_bytes": 5}
+
+    monkeypatch.setattr(lm_cost, "measure", measure)
+    with pytest.raises(KeyboardInterrupt):
+        lm_cost.run(arguments)
+    assert len(json.loads(out.read_text())["records"]) == 2
+
+    def fail(case, settings, _):
+        return {**case, "status": "failed", "message": "ValueError: broken"}
+
+    monkeypatch.setattr(lm_cost, "measure", fail)
+    assert lm_cost.run(arguments) == 1
+    text = capsys.readouterr()
+    assert "3 cases on cpu, 2 done before" in text.out and "broken" in text.err
+    results = json.loads(out.read_text())
+    assert [r["session"] for r in results["records"]] == [0, 0, 1]
+
+
+def test_a_gpu_that_is_not_there_is_said_in_a_sentence(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert lm_cost.choose_device("auto") == "cpu"
+    with pytest.raises(UserError, match="no GPU"):
+        lm_cost.choose_device("cuda")
+
+
+@pytest.mark.parametrize("words", [["--architectures", "transformer_lm,nonsense"], ["--nonsense"]])
+def test_a_wrong_command_line_is_refused_in_a_sentence(words):
+    with pytest.raises(UserError, match=r"nonsense.*see .* --help"):
+        lm_cost.parse_arguments(words)
+
+
+def test_vanilla_gets_the_width_everywhere():
+    flags = fairseq_flags("transformer_lm", TINY)
+    assert flags[flags.index("--decoder-input-dim") + 1] == str(TINY.width)
+    assert "--decoder-input-dim" not in fairseq_flags("transnormer_t1", TINY)
+
+
+@pytest.mark.slow
+def test_quick_run_from_another_folder(tmp_path):
+    out = tmp_path / "a b" / "cost.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "lm_cost.py"), "--quick"]
+    command += ["--device", "cpu", "--architectures", "transnormer_t1", "--out", str(out)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "not measured: TransNormer T1" in done.stdout
+    assert {p.name for p in out.parent.iterdir()} == {"cost.json", "cost.md", "cost.png"}
+    statuses = {record["status"] for record in json.loads(out.read_text())["records"]}
+    assert statuses == {"ok"}
+
+
+def test_help_needs_nothing():
+    command = [sys.executable, str(ROOT / "benchmarks" / "lm_cost.py"), "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "--memory-limit-gib" in text and "carries on" in text

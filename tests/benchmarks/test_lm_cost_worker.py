@@ -1,0 +1,78 @@
+"""What one case measures, on tiny models."""
+
+import pytest
+import torch
+
+from benchmarks.architectures import ARCHITECTURES, TINY
+from benchmarks.language_models import LanguageModel, copy_state, fill_state
+from benchmarks.lm_cost_worker import measure_decoding, measure_training
+from benchmarks.memory import PeakMemory, ran_out_of_memory
+
+CASE = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_training_is_timed(name):
+    case = {**CASE, "architecture": name, "length": 32, "tokens": 64, "steps": 2}
+    result = measure_training(case)
+    assert len(result["step_seconds"]) == 2 and min(result["step_seconds"]) > 0
+    assert result["parameters"] > TINY.vocabulary * TINY.width
+
+
+def test_steps_stop_when_enough_time_has_passed():
+    case = {**CASE, "architecture": "transformer_lm", "length": 32, "tokens": 64, "steps": 9}
+    assert len(measure_training({**case, "enough_s": 0})["step_seconds"]) == 1
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_decoding_is_timed_at_every_position(name):
+    case = {**CASE, "architecture": name, "positions": [3, 70], "steps": 2, "visits": 3}
+    result = measure_decoding(case)["token_seconds"]
+    assert {position: len(seconds) for position, seconds in result.items()} == {"3": 6, "70": 6}
+
+
+@pytest.mark.parametrize("name", [n for n in ARCHITECTURES if n != "transformer_lm"])
+def test_filled_state_is_that_of_the_whole_prompt(name):
+    lm = LanguageModel(name, TINY, 80, 80, "cpu")
+    lm.model.eval()
+    tokens, state = lm.tokens(1, 80), {}
+    with torch.no_grad():
+        fill_state(lm.model, tokens, state, 0, 10)
+        fill_state(lm.model, tokens, state, 10, 70)
+        out, _ = lm.model.decoder(tokens[:, :71], incremental_state=state)
+        full, _ = lm.model.decoder(tokens[:, :71])
+    torch.testing.assert_close(out[:, -1], full[:, -1], rtol=1e-4, atol=1e-5)
+
+
+def test_filled_cache_of_fairseqs_own_model_has_the_length_asked_for():
+    lm = LanguageModel("transformer_lm", TINY, 80, 80, "cpu")
+    lm.model.eval()
+    state = {}
+    fill_state(lm.model, lm.tokens(1, 80), state, 0, 70)
+    attention = lm.model.decoder.layers[0].self_attn
+    assert attention._get_input_buffer(state)["prev_key"].shape[2] == 70
+    lm.model.decoder(lm.tokens(1, 71), incremental_state=state)
+    assert attention._get_input_buffer(state)["prev_key"].shape[2] == 71
+
+
+def test_copied_state_is_independent():
+    state = {"a": {"x": torch.zeros(2), "n": 3, "none": None}}
+    copy = copy_state(state)
+    copy["a"]["x"] += 1
+    copy["a"]["n"] = 4
+    assert state["a"]["x"].sum() == 0 and state["a"]["n"] == 3
+
+
+def test_peak_memory_sees_what_was_freed_again():
+    meter = PeakMemory("cpu")
+    block = torch.ones(64 * 2**20 // 4)
+    del block
+    assert 48 * 2**20 < meter.bytes() < 256 * 2**20
+
+
+def test_only_failed_allocations_are_out_of_memory():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert ran_out_of_memory(caught.value) and ran_out_of_memory(MemoryError())
+    assert not ran_out_of_memory(RuntimeError("shape mismatch"))
+    assert not ran_out_of_memory(ValueError("out of memory"))

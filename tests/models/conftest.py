@@ -1,0 +1,91 @@
+"""A tiny binarised corpus, and runs of the real fairseq commands in processes of their own."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def write_corpus(folder: Path, words: int = 60, seed: int = 0) -> None:
+    """Sentences of a language in which each word has a few likely successors."""
+    rng = random.Random(seed)
+    after = [[rng.randrange(words) for _ in range(3)] for _ in range(words)]
+    for split, lines in (("train", 300), ("valid", 30), ("test", 30)):
+        text = []
+        for _ in range(lines):
+            word, sentence = rng.randrange(words), []
+            for _ in range(rng.randrange(5, 40)):
+                sentence.append(f"w{word}")
+                word = rng.choice(after[word])
+            text.append(" ".join(sentence))
+        (folder / f"{split}.txt").write_text("\n".join(text) + "\n")
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Path:
+    """A folder as `fairseq-preprocess --only-source` leaves it."""
+    raw = tmp_path_factory.mktemp("raw")
+    write_corpus(raw)
+    out = tmp_path_factory.mktemp("corpus with space")
+    splits = [
+        (f"--{key}pref", str(raw / f"{split}.txt"))
+        for key, split in (("train", "train"), ("valid", "valid"), ("test", "test"))
+    ]
+    arguments = [part for pair in splits for part in pair]
+    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source", *arguments]
+    subprocess.run([*command, "--destdir", str(out)], check=True, capture_output=True)
+    return out
+
+
+class Commands:
+    """fairseq's commands with this plugin, on one small model."""
+
+    def __init__(self, root: Path, data: Path) -> None:
+        self.root, self.data = root, data
+
+    def train(self, save_dir: Path, *extra: str, arch: str = "transnormer_t1") -> list[str]:
+        """The command line of a short training run that logs every update as JSON."""
+        return [
+            sys.executable, "-m", "fairseq_cli.train", str(self.data),
+            "--user-dir", str(self.root / "user_dir"),
+            "--task", "language_modeling", "--arch", arch,
+            "--decoder-layers", "2", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2",
+            "--tokens-per-sample", "32", "--max-target-positions", "128",
+            "--sample-break-mode", "none", "--batch-size", "8",
+            "--optimizer", "adam", "--lr", "0.01", "--cpu", "--seed", "3",
+            "--log-format", "json", "--log-interval", "1", "--save-dir", str(save_dir), *extra,
+        ]  # fmt: skip
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Standard output and error of a finished command."""
+        done = subprocess.run(command, capture_output=True, text=True)
+        output = done.stdout + done.stderr
+        assert not check or done.returncode == 0, output[-3000:]
+        return output
+
+
+def losses(output: str) -> dict[int, str]:
+    """The training loss after each update, as fairseq printed it."""
+    found = {}
+    for line in output.splitlines():
+        if "| train_inner |" in line:
+            entry = json.loads(line[line.index("{") :])
+            found[int(entry["num_updates"])] = entry["loss"]
+    return found
+
+
+@pytest.fixture(scope="session")
+def commands(root, corpus) -> Commands:
+    """The commands on the tiny corpus."""
+    return Commands(root, corpus)
+
+
+@pytest.fixture(scope="session")
+def trained(commands, tmp_path_factory) -> tuple[Path, str]:
+    """A run of 12 updates that saved after every fourth: its folder and its log."""
+    folder = tmp_path_factory.mktemp("trained")
+    options = ("--max-update", "12", "--save-interval-updates", "4", "--dropout", "0.1")
+    return folder, commands.run(*commands.train(folder, *options))

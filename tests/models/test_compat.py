@@ -1,0 +1,103 @@
+"""Each repair is needed: what it repairs fails without it, in a process of its own."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+BROKEN = {
+    "allow_namespace_in_checkpoints": """
+        import argparse, io, torch
+        file = io.BytesIO()
+        torch.save({"args": argparse.Namespace(arch="roberta")}, file)
+        file.seek(0)
+        assert torch.load(file)["args"].arch == "roberta"
+        """,
+    "restore_numpy_names": """
+        import numpy as np
+        import torch
+        from fairseq.data import ListDataset, TokenBlockDataset
+        sentences = ListDataset([torch.tensor([5, 6, 2]), torch.tensor([7, 2])])
+        blocks = TokenBlockDataset(sentences, [3, 2], None, pad=1, eos=2, break_mode="eos")
+        assert blocks[1].tolist() == [7, 2]
+        assert np.zeros(1, np.int).dtype == int
+        """,
+    "keep_last_batch": """
+        import numpy as np
+        from fairseq.data import data_utils
+        batches = data_utils.batch_by_size(
+            np.arange(21), lambda i: 5, np.full(21, 5), max_sentences=8, required_batch_size_multiple=8
+        )
+        assert [len(batch) for batch in batches] == [8, 8, 5]
+        """,
+    "keep_cuda_with_bf16": """
+        import sys
+        from fairseq import options
+        command = "fairseq-train data --task language_modeling --arch transformer_lm --bf16"
+        for extra, tpu in (("", False), (" --tpu", True)):
+            sys.argv = (command + extra).split()
+            args = options.parse_args_and_arch(options.get_training_parser())
+            assert args.bf16 and args.tpu == tpu
+        """,
+}
+
+
+def run(root, repair, code):
+    setup = f"import sys; sys.path.insert(0, {str(root)!r}); sys.argv = ['test']\n"
+    if repair:
+        # The module by its path: importing the package would apply every repair.
+        setup += (
+            "import importlib.util as u; s = u.spec_from_file_location('compat', "
+            f"{str(root / 'user_dir' / 'compat.py')!r}); m = u.module_from_spec(s); "
+            f"s.loader.exec_module(m); m.{repair}(); m.{repair}()\n"
+        )
+    return subprocess.run(
+        [sys.executable, "-c", setup + textwrap.dedent(code)], capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("repair", BROKEN)
+def test_repair_is_needed_and_works(root, repair):
+    if repair == "restore_numpy_names":
+        import numpy
+
+        if numpy.lib.NumpyVersion(numpy.__version__) < "2.0.0":
+            pytest.skip("NumPy 1 still has np.compat")
+    assert run(root, None, BROKEN[repair]).returncode != 0
+    done = run(root, repair, BROKEN[repair])
+    assert done.returncode == 0, done.stderr
+
+
+def test_user_error_ends_the_program_without_traceback(root):
+    code = f"""
+        import sys; sys.path.insert(0, {str(root)!r})
+        import user_dir
+        from user_dir.errors import UserError
+        raise UserError("the sentence")
+        """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1] == "error: the sentence"
+    assert "Traceback" not in done.stderr
+
+
+def test_foreign_pickle_is_refused_and_runs_nothing(tmp_path):
+    """The safe loader stays on: a pickle with code in it is not executed."""
+    import pickle
+
+    import torch
+
+    marker = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            import os
+
+            return os.mkdir, (str(marker),)
+
+    file = tmp_path / "checkpoint.pt"
+    file.write_bytes(pickle.dumps({"model": Evil()}))
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(file)
+    assert not marker.exists()

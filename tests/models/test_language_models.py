@@ -1,0 +1,285 @@
+"""Whole language models: the laws with padding on either side, sizes, checkpoints, options."""
+
+import numpy as np
+import pytest
+import torch
+from fairseq.models.transformer_lm import TransformerLanguageModel
+
+from tests.lm import PAD, build_lm, tokens
+from user_dir.errors import UserError
+
+MODELS = {
+    "t1": ("transnormer_t1", {}),
+    "t2": ("transnormer_t2", {}),
+    "elu": ("linear_transformer_lm", {}),
+    "softmax": ("linear_transformer_lm", {"decoder_attention": "softmax*2"}),
+    "parallel": ("transnormer_t1", {"decoder_attention": "diag+norm,elu", "diag_block_size": 5}),
+    "learned": ("transnormer_t2", {"decoder_learned_pos": True, "decoder_norm": "layernorm"}),
+}
+models = pytest.mark.parametrize("key", MODELS)
+lengths = pytest.mark.parametrize("length", [1, 63, 64, 65, 150], ids="N{}".format)
+
+
+def build(key, dtype=torch.float64, **options):
+    arch, own = MODELS[key]
+    return build_lm(arch, **{**own, **options}).to(dtype)
+
+
+def close(a, b, tolerance=1e-8):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def padded(rows, length, left):
+    """Rows of different length as one batch; `left` says for each row where its padding goes."""
+    batch = torch.full((len(rows), length), PAD)
+    for i, row in enumerate(rows):
+        here = slice(length - len(row), length) if left[i] else slice(0, len(row))
+        batch[i, here] = row
+    return batch
+
+
+@models
+@lengths
+def test_causal(key, length):
+    model = build(key)
+    x = tokens(2, length)
+    out = model(x)[0]
+    for j in {0, length // 2, length - 1}:
+        changed = x.clone()
+        changed[:, j:] = tokens(2, length - j, seed=1)
+        close(model(changed)[0][:, :j], out[:, :j])
+
+
+@models
+@lengths
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_padding_changes_nothing_on_either_side(key, length, training):
+    model = build(key).train(training)
+    rows = [tokens(1, n, seed=n)[0] for n in (length, max(1, length // 2), 1, max(1, length - 1))]
+    for left in ([False] * 4, [True] * 4, [True, False, True, True]):
+        out = model(padded(rows, length, left))[0]
+        for i, row in enumerate(rows):
+            alone = model(row[None])[0][0]
+            here = slice(length - len(row), length) if left[i] else slice(0, len(row))
+            close(out[i, here], alone)
+
+
+@models
+@lengths
+def test_incremental_equals_full(key, length):
+    model = build(key)
+    x = tokens(3, length)
+    full = model(x)[0]
+    state: dict = {}
+    steps = [model(x[:, : i + 1], incremental_state=state)[0] for i in range(length)]
+    close(torch.cat(steps, 1), full)
+    prompt = length // 2 + 1
+    state = {}
+    out = [model(x[:, :prompt], incremental_state=state)[0]]
+    # Going on with the last token alone, not the whole prefix.
+    out += [model(x[:, i : i + 1], incremental_state=state)[0] for i in range(prompt, length)]
+    close(torch.cat(out, 1), full)
+
+
+@models
+def test_incremental_with_padding_on_the_left(key):
+    model = build(key)
+    rows = [tokens(1, n, seed=n)[0] for n in (90, 37, 1)]
+    x = padded(rows, 90, [True] * 3)
+    state: dict = {}
+    steps = [model(x[:, : i + 1], incremental_state=state)[0] for i in range(90)]
+    out = torch.cat(steps, 1)
+    for i, row in enumerate(rows):
+        close(out[i, 90 - len(row) :], model(row[None])[0][0])
+
+
+@models
+def test_beams_are_reordered(key):
+    model = build(key)
+    x = tokens(3, 30)
+    order = torch.tensor([1, 1, 0, 2])
+    state: dict = {}
+    for i in range(20):
+        model(x[:, : i + 1], incremental_state=state)
+    model.decoder.reorder_incremental_state_scripting(state, order)
+    x = x[order]
+    steps = [model(x[:, : i + 1], incremental_state=state)[0] for i in range(20, 30)]
+    close(torch.cat(steps, 1), model(x)[0][:, 20:])
+
+
+@pytest.mark.parametrize("key", ["t1", "t2", "elu"])
+def test_decoding_state_has_constant_size(key):
+    model = build(key, torch.float32)
+
+    def size(length):
+        state: dict = {}
+        with torch.no_grad():
+            model(tokens(1, length), incremental_state=state)
+        return sum(x.numel() for own in state.values() for x in own.values() if torch.is_tensor(x))
+
+    assert size(200) == size(5)
+
+
+@pytest.mark.parametrize(
+    ("arch", "total", "trained"),
+    [
+        ("transnormer_t1", 155_988_540, 155_988_156),
+        ("transnormer_t2", 155_988_540, 155_988_156),
+        ("linear_transformer_lm", 156_000_256, 156_000_256),
+        ("transformer_lm", 156_000_256, 156_000_256),
+    ],
+)
+def test_parameter_counts_of_the_paper(arch, total, trained):
+    base = {"decoder_embed_dim": 512, "decoder_layers": 6, "decoder_attention_heads": 8}
+    with torch.device("meta"):
+        model = build_lm(arch, words=267_744, **base)
+    parameters = list(model.parameters())
+    assert sum(p.numel() for p in parameters) == total
+    assert sum(p.numel() for p in parameters if p.requires_grad) == trained
+
+
+@pytest.mark.parametrize("run", ["L150", "L128"])
+@pytest.mark.parametrize("kind", ["silu", "head"])
+def test_authors_checkpoint_gives_their_logits_and_gradients(golden_dir, run, kind):
+    arrays = np.load(golden_dir / "transnormer_t1_lm.npz")
+    model = build_lm(
+        "transnormer_t1",
+        words=50,
+        decoder_embed_dim=32,
+        decoder_layers=4,
+        decoder_attention_heads=4,
+        glu_activation={"silu": "silu", "head": "identity"}[kind],
+    )
+    state = {k[6:]: torch.tensor(arrays[k]) for k in arrays.files if k.startswith("state/")}
+    model.load_state_dict(state, strict=True)
+    logits = model(torch.tensor(arrays[f"{run}/tokens"]))[0]
+    want = torch.tensor(arrays[f"{run}/{kind}/logits"])
+    assert (logits - want).abs().max() / want.abs().max() < 1e-5
+    targets = torch.tensor(arrays[f"{run}/targets"])
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            want = torch.tensor(arrays[f"{run}/{kind}/grad/{name}"])
+            assert (parameter.grad - want).abs().max() / want.abs().max() < 5e-5, name
+
+
+def test_softmax_plan_is_fairseqs_transformer():
+    """The vanilla body is fairseq's: its weights load and give its logits."""
+    vanilla = build_lm("transformer_lm")
+    assert isinstance(vanilla, TransformerLanguageModel)
+    ours = build_lm("linear_transformer_lm", decoder_attention="softmax*2")
+    ours.load_state_dict(vanilla.state_dict(), strict=True)
+    x = tokens(2, 50)
+    close(ours(x)[0], vanilla(x)[0], 1e-5)
+
+
+@pytest.mark.parametrize("arch", ["transnormer_t1", "transnormer_t2", "linear_transformer_lm"])
+def test_every_option_has_help(arch):
+    from fairseq.models import MODEL_DATACLASS_REGISTRY
+
+    config = MODEL_DATACLASS_REGISTRY[arch]
+    for name, field in config.__dataclass_fields__.items():
+        interpolated = str(field.default).startswith("${")
+        assert name == "_name" or interpolated or field.metadata.get("help"), name
+
+
+def test_adaptive_embeddings_and_softmax():
+    model = build_lm(
+        "transnormer_t1",
+        words=100,
+        adaptive_input=True,
+        adaptive_input_cutoff="20,60",
+        adaptive_softmax_cutoff="20,60",
+        tie_adaptive_weights=True,
+        decoder_embed_dim=32,
+    )
+    out = model(tokens(2, 9, words=100))
+    assert out[0].shape == (2, 9, 32)
+    probabilities = model.get_normalized_probs(out, log_probs=False)
+    assert probabilities.shape == (2, 9, 100)
+    close(probabilities.sum(-1), torch.ones(2, 9), 1e-4)
+
+
+def test_untied_projection():
+    tied = build_lm("transnormer_t1")
+    own = build_lm("transnormer_t1", no_share_decoder_input_output_embed=True)
+    difference = sum(p.numel() for p in own.parameters()) - sum(p.numel() for p in tied.parameters())
+    assert difference == 40 * 24
+    assert build_lm("transnormer_t1", share_decoder_input_output_embed=True) is not None
+
+
+@models
+def test_checkpointed_activations_give_the_same_gradients(key):
+    plain = build(key).train()
+    other = build(key, checkpoint_activations=True).train()
+    other.load_state_dict(plain.state_dict())
+    for model in (plain, other):
+        model(tokens(2, 20))[0].square().sum().backward()
+    pairs = zip(plain.parameters(), other.parameters(), strict=True)
+    for a, b in pairs:
+        if a.requires_grad:
+            close(a.grad, b.grad)
+
+
+def test_layer_drop_and_pruning():
+    model = build_lm("transnormer_t1", decoder_layers=6, decoder_layerdrop=0.5).train()
+    assert len({len(list(model.decoder.layers)) for _ in range(20)} | {1}) > 1
+    kept = build_lm("transnormer_t1", decoder_layers=6, decoder_layers_to_keep="0,4")
+    names = [type(layer.self_attn).__name__ for layer in kept.decoder.layers]
+    assert names == ["DiagAttention", "NormAttention"]
+
+
+@models
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "f16"])
+def test_half_precision_trains_finitely(key, dtype):
+    model = build(key, dtype).train()
+    out = model(tokens(2, 70))[0]
+    assert out.dtype == dtype
+    out.float().logsumexp(-1).sum().backward()
+    for parameter in model.parameters():
+        assert parameter.grad is None or torch.isfinite(parameter.grad).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decoder_attention": "diag"}, r"plan 'diag' \(--decoder-attention\) describes 1 layers up to"),
+        ({"decoder_attention": "diag,nrom"}, r"'nrom' is not an attention at character 6 of the layer"),
+        ({"decoder_attention": "diag*x,norm"}, r"'x' is not a number of layers at character 1"),
+        ({"decoder_attention": "diag*0,norm*2"}, r"'0' is not a number of layers at character 1"),
+        ({"decoder_attention": "diag+,norm"}, r"'' is not an attention at character 1"),
+        ({"decoder_attention": "norm*3"}, r"describes 3 layers .* but the model has 2; names are diag"),
+        ({"decoder_attention_heads": 5}, "5 attention heads do not divide the width 24"),
+        ({"diag_block_size": 0}, "block size of diag attention is 0"),
+        ({"diag_activation": "swish"}, "no activation 'swish'; choose one of relu, softmax"),
+        ({"norm_feature_map": "x"}, "no feature map 'x'"),
+        ({"glu_activation": "swoosh"}, "unknown activation 'swoosh'; choose one of identity, silu"),
+        ({"decoder_ffn": "moe"}, "unknown feed-forward network 'moe'; choose one of glu, ffn"),
+        ({"decoder_norm": "batch"}, "unknown norm 'batch'"),
+        ({"decoder_layers": 0}, "--decoder-layers is 0"),
+        ({"tokens_per_sample": 512}, "--tokens-per-sample is 512, more than the 256 positions"),
+        ({"adaptive_input": True}, "--adaptive-input needs --adaptive-input-cutoff"),
+        ({"tie_adaptive_weights": True}, "--tie-adaptive-weights needs --adaptive-input"),
+        ({"decoder_layers_to_keep": "0,7"}, "names layer 7, but the last of 2 layers is 1"),
+        ({"attention_backend": "magic"}, "backend is 'magic'; expected one of auto"),
+    ],
+)
+def test_user_errors(options, message):
+    with pytest.raises(UserError, match=message):
+        build_lm("transnormer_t1", **options)
+
+
+def test_sequence_longer_than_learned_positions():
+    model = build_lm("transnormer_t1", decoder_learned_pos=True)
+    with pytest.raises(UserError, match="257 tokens is longer than the 256 learned positions"):
+        model(tokens(1, 257))
+
+
+def test_model_compiles_layer_by_layer_without_graph_breaks():
+    model = build_lm("transnormer_t1", decoder_attention="diag,norm").train()
+    x = torch.randn(70, 2, 24)
+    for layer in model.decoder.layers:
+        torch._dynamo.reset()
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        close(compiled(x), layer(x), 1e-4)
+        compiled(x).sum().backward()

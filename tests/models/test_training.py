@@ -1,0 +1,180 @@
+"""The real fairseq commands: training, resuming, two processes, evaluation, generation."""
+
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.sequence_generator import SequenceGenerator
+
+from tests.models.conftest import losses
+
+
+def test_training_learns_and_logs(trained):
+    values = [float(x) for x in losses(trained[1]).values()]
+    assert len(values) == 12 and values[-1] < values[0]
+
+
+def test_resumes_after_kill_with_the_same_losses(commands, trained, tmp_path):
+    """`kill -9` in mid-epoch, seven updates in; the last checkpoint is that of update 4."""
+    options = ("--max-update", "12", "--save-interval-updates", "4", "--dropout", "0.1")
+    command = commands.train(tmp_path, *options)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for line in process.stdout:
+        if '"num_updates": "7"' in line:
+            process.kill()
+            break
+    process.wait()
+    assert process.returncode == -9 and (tmp_path / "checkpoint_last.pt").exists()
+    resumed = losses(commands.run(*command))
+    expected = losses(trained[1])
+    assert min(resumed) in (5, 9) and max(resumed) == 12
+    assert resumed == {update: expected[update] for update in resumed}
+
+
+def test_two_processes_equal_one_with_twice_the_accumulation(commands, tmp_path):
+    options = ("--max-update", "6", "--dropout", "0", "--disable-validation")
+    commands.run(*commands.train(tmp_path / "one", *options, "--update-freq", "2"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    distributed = [
+        "--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-init-method", address,
+        "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp",
+    ]  # fmt: skip
+    processes = [
+        subprocess.Popen(
+            commands.train(tmp_path / "two", *options, *distributed, "--distributed-rank", str(rank)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [p.communicate()[0] for p in processes]
+    assert [p.returncode for p in processes] == [0, 0], outputs[0][-3000:]
+    one, two = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("one", "two"))
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_new_process_evaluates_to_the_same_perplexity(commands, trained):
+    folder, log = trained
+    # The last validation of the run is that of the last checkpoint.
+    valid = re.findall(r'"valid_loss": "([0-9.]+)"', log)[-1]
+    output = commands.run(
+        sys.executable, "-m", "fairseq_cli.eval_lm", str(commands.data),
+        "--user-dir", str(commands.root / "user_dir"), "--path", str(folder / "checkpoint_last.pt"),
+        "--gen-subset", "valid", "--tokens-per-sample", "32", "--sample-break-mode", "none",
+        "--batch-size", "8", "--cpu",
+    )  # fmt: skip
+    loss = re.search(r"Loss \(base 2\): ([0-9.]+)", output).group(1)
+    assert float(loss) == pytest.approx(float(valid), abs=2e-3)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_generation_gives_what_the_full_forward_gives(trained, corpus, beam):
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(trained[0] / "checkpoint_last.pt")], arg_overrides={"data": str(corpus)}
+    )
+    model = models[0].eval()
+    generator = SequenceGenerator(models, task.target_dictionary, beam_size=beam, max_len_b=90, min_len=70)
+    prefix = torch.randint(4, 50, (3, 9))
+    sample = {"net_input": {"src_tokens": prefix, "src_lengths": torch.tensor([9, 9, 9])}}
+    bos = task.source_dictionary.eos()
+    with torch.no_grad():
+        for row, hypotheses in enumerate(
+            generator.generate(models, sample, prefix_tokens=prefix, bos_token=bos)
+        ):
+            for hypothesis in hypotheses:
+                tokens = hypothesis["tokens"]
+                assert tokens[:9].tolist() == prefix[row].tolist()
+                inputs = torch.cat([torch.tensor([bos]), tokens[:-1]])[None]
+                logits = model(inputs)[0]
+                scores = logits.log_softmax(-1)[0].gather(1, tokens[:, None])[:, 0]
+                torch.testing.assert_close(hypothesis["positional_scores"], scores, rtol=1e-3, atol=1e-3)
+
+
+def test_generate_command_with_prefix(commands, trained):
+    output = commands.run(
+        sys.executable, "-m", "fairseq_cli.generate", str(commands.data),
+        "--user-dir", str(commands.root / "user_dir"), "--task", "language_modeling",
+        "--path", str(trained[0] / "checkpoint_last.pt"), "--gen-subset", "test",
+        "--sample-break-mode", "eos", "--prefix-size", "3", "--beam", "2", "--batch-size", "4",
+        "--max-len-b", "20", "--cpu",
+    )  # fmt: skip
+    sources = dict(re.findall(r"^S-(\d+)\t(.*)$", output, re.M))
+    hypotheses = re.findall(r"^H-(\d+)\t[-0-9.e]+\t(.*)$", output, re.M)
+    assert len(hypotheses) == 30
+    for number, text in hypotheses:
+        assert text.split()[:3] == sources[number].split()[:3]
+
+
+@pytest.mark.parametrize(
+    ("arch", "options"),
+    [
+        ("transnormer_t1", ("--bf16",)),
+        ("transnormer_t2", ("--update-freq", "2", "--no-share-decoder-input-output-embed")),
+        (
+            "linear_transformer_lm",
+            ("--criterion", "adaptive_loss", "--adaptive-softmax-cutoff", "20,40",
+             "--ddp-backend", "legacy_ddp", "--decoder-layerdrop", "0.3", "--checkpoint-activations",
+             "--decoder-attention", "elu+diag,softmax"),
+        ),
+    ],
+    ids=["bf16", "untied", "adaptive"],
+)  # fmt: skip
+def test_options_train(commands, tmp_path, arch, options):
+    command = commands.train(tmp_path, *options, "--max-update", "3", "--no-save", arch=arch)
+    output = commands.run(*command)
+    assert len(losses(output)) == 3
+    assert "nan" not in " ".join(losses(output).values())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--decoder-attention", "diga*2"), "'diga' is not an attention at character 1"),
+        (("--diag-block-size", "0"), "block size of diag attention is 0"),
+        (("--decoder-attention-heads", "3"), "3 attention heads do not divide the width 16"),
+    ],
+)
+def test_wrong_options_end_in_one_sentence(commands, tmp_path, options, sentence):
+    done = subprocess.run(commands.train(tmp_path, *options), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert sentence in done.stderr.strip().splitlines()[-1]
+
+
+def test_checkpoint_of_the_authors_fork_loads_as_a_file(golden_dir, corpus, tmp_path):
+    """A whole checkpoint file as the fork writes it: `args` as a Namespace with the fork's options."""
+    from argparse import Namespace
+
+    import numpy as np
+    from fairseq.data import Dictionary
+
+    arrays = np.load(golden_dir / "transnormer_t1_lm.npz")
+    state = {k[6:]: torch.tensor(arrays[k]) for k in arrays.files if k.startswith("state/")}
+    words = Dictionary()
+    for i in range(46):
+        words.add_symbol(f"w{i}")
+    words.save(str(tmp_path / "dict.txt"))
+    args = Namespace(
+        arch="transnormer_t1", task="language_modeling", data=str(tmp_path), tokens_per_sample=150,
+        sample_break_mode="none", criterion="cross_entropy", optimizer="adam", lr=[1e-3],
+        lr_scheduler="fixed", decoder_layers=4, decoder_embed_dim=32, decoder_attention_heads=4,
+        decoder_attention_types=[2, 2, 1, 1], linear_act_fun="elu", local_act_fun="relu",
+        decoder_chunk_size=64, glu_act="swish", share_decoder_input_output_embed=True, dropout=0.0,
+        max_target_positions=150, user_dir=None, adam_betas="(0.9, 0.98)", adam_eps=1e-8,
+    )  # fmt: skip
+    file = tmp_path / "checkpoint.pt"
+    history = [{"criterion_name": "CrossEntropyCriterion", "best_loss": 1.0}]
+    checkpoint = {"args": args, "cfg": None, "model": state, "extra_state": {}}
+    torch.save({**checkpoint, "optimizer_history": history}, file)
+    models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(file)])
+    logits = models[0].eval()(torch.tensor(arrays["L150/tokens"]))[0]
+    want = torch.tensor(arrays["L150/silu/logits"])
+    assert (logits - want).abs().max() / want.abs().max() < 1e-5
