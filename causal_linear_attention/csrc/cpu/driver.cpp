@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kMaxSegments = 24;
 constexpr int64_t kStreamingBytes = int64_t{1} << 24;
+constexpr int64_t kOperationsOfAThread = 2'000'000;  // some ten microseconds: less is not worth waking one
 
 int64_t segment_rows(int64_t rows) {
   const int64_t length = round_up((rows + kMaxSegments - 1) / kMaxSegments, kChunk);
@@ -283,9 +284,11 @@ void sweep_by_stretches(const Sweep& s, int64_t length, int64_t segments, int64_
 }
 
 template <class T>
-void run_sweep(const Sweep& s, const Threads& threads) {
+void run_sweep(const Sweep& s, Threads threads) {
   const int64_t heads = s.batch * s.heads;
   if (heads == 0) return;
+  const int64_t useful = 1 + 4 * heads * s.rows * s.depth * s.width / kOperationsOfAThread;
+  threads.count = static_cast<int>(threads.count < useful ? threads.count : useful);
   const int64_t length = segment_rows(s.rows), segments = (s.rows + length - 1) / length;
   const int64_t parts = (threads.count + heads - 1) / heads;
   if (parts <= 1 || segments <= 2) {
@@ -401,10 +404,9 @@ void backward(const Problem& p, Array grad_out, const void* grad_state, const vo
 void step(const Problem& p, void* out, void* state_out, const Threads& threads) {
   const int64_t element = bytes_of(p.dtype), wide = p.dtype == Dtype::f64 ? 8 : 4;
   const int64_t state = p.depth * (p.width + p.normalize) * wide;
-  constexpr int64_t kElementsOfAThread = int64_t{1} << 18;
-  const int64_t heads = p.batch * p.heads;
+  const int64_t heads = p.batch * p.heads, useful = 1 + 4 * heads * state / wide / kOperationsOfAThread;
   Threads used = threads;
-  if (heads * state / wide < kElementsOfAThread) used.count = 1;
+  used.count = static_cast<int>(threads.count < useful ? threads.count : useful);
   const Kernels& kernels = current_kernels();
   for_tasks(heads, used, [&](auto next) {
     for (int64_t head = next(); head >= 0; head = next()) {
