@@ -1,9 +1,19 @@
 """Installs the attention operator; the plugin in `user_dir/` is used by its path (`--user-dir`).
 
-Everything else about the package stands in `pyproject.toml`. torch is not imported here, so that the
-package installs in any order.
+Everything else about the package stands in `pyproject.toml`, how the kernels are built in
+`build_kernels.py`. torch is not imported here, so that the package installs in any order.
 """
+
+import sys
+from pathlib import Path
 
 from setuptools import setup
 
-setup(packages=["causal_linear_attention"])
+sys.path.insert(0, str(Path(__file__).parent))
+from build_kernels import AnyPythonWheel, BuildKernels, extensions
+
+setup(
+    packages=["causal_linear_attention"],
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPythonWheel},
+)

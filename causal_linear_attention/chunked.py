@@ -43,8 +43,18 @@ def _segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool) -> t
         before, state = torch.cat([state.unsqueeze(2), sums[:, :, :-1]], dim=2), sums[:, :, -1]
     scores = q @ k.transpose(-2, -1)
     scores = scores.triu() if reverse else scores.tril()
-    out = scores @ v + q @ before
+    out = scores @ v.nan_to_num(0.0, 0.0, 0.0) + q @ before + _spread(v, reverse)
     return out.flatten(2, 3)[:, :, :length], state
+
+
+def _spread(v: Tensor, reverse: bool) -> Tensor:
+    """NaN from the first position of a chunk on at which v is not finite, else zero.
+
+    The zeros above the diagonal of the scores would carry a NaN to earlier positions too (0 * NaN is NaN),
+    so the product is taken without such values and they are put back where they belong.
+    """
+    zeros = v * 0.0
+    return zeros.flip(-2).cumsum(-2).flip(-2) if reverse else zeros.cumsum(-2)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
@@ -95,3 +105,14 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None
         shape = (*q.shape[:2], q.shape[-1], v.shape[-1])
         initial_state = q.new_zeros(shape, dtype=accumulation_dtype(q.dtype))
     return ChunkedCausalLinearAttention.apply(q, k, v, initial_state, False)
+
+
+def normalized(
+    run, q: Tensor, k: Tensor, v: Tensor, eps: float, initial_state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Numerator and denominator from one pass of `run` over v with a column of ones."""
+    wide = accumulation_dtype(q.dtype)
+    # float32 out of the pass: a denominator rounded to 8 bits would cost every output its precision.
+    ones = F.pad(v.to(wide), (0, 1), value=1.0)
+    sums, state = run(q.to(wide), k.to(wide), ones, initial_state)
+    return (sums[..., :-1] / (sums[..., -1:] + eps)).to(v.dtype), state

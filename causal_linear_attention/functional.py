@@ -5,25 +5,60 @@ Katharopoulos et al. 2020, "Transformers are RNNs", section 3. With `normalize=T
 along with v, so that numerator and denominator come from the same pass and the state is (D, M + 1) wide:
 
     out[i] = q[i] @ S[i] / (q[i] @ z[i] + eps),   z[i] = sum of k[j] over j <= i
+
+Under autocast q, k and v may differ in dtype and are promoted to the widest; sums are float32 anyway.
 """
+
+import logging
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import reference
-from .chunked import accumulation_dtype, chunked
+from . import extension, operators, reference
+from .chunked import accumulation_dtype, chunked, normalized
 
-BACKENDS = {"torch": chunked, "reference": reference.quadratic}
+logger = logging.getLogger(__name__)
+
+BACKENDS = ("cpp", "cuda", "torch", "reference")
+_DEVICES = {"cpp": "cpu", "cuda": "cuda"}
+_DTYPES = {
+    "cpp": (torch.float32, torch.float64, torch.bfloat16, torch.float16),
+    "cuda": (torch.float32, torch.bfloat16, torch.float16),
+}
+_LOADED = frozenset(name for name in _DEVICES if extension.loaded(name))
 
 
-def select_backend(backend: str) -> str:
-    """The name that runs for `backend`; "auto" is "torch". Raises ValueError for an unknown name."""
+def select_backend(
+    backend: str,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> str:
+    """The name that runs for `backend` on `device` with inputs of `dtype`.
+
+    "auto" is the kernels of the device where they were built, load and know the dtype, else "torch".
+
+    Raises:
+        ValueError: for an unknown name, or kernels that are not there or not made for the inputs.
+    """
+    kind = torch.device(device).type
     if backend == "auto":
+        for name, home in _DEVICES.items():
+            if kind == home and name in _LOADED and dtype in _DTYPES[name]:
+                return name
         return "torch"
     if backend not in BACKENDS:
         names = ", ".join(["auto", *BACKENDS])
         raise ValueError(f"backend is {backend!r}; expected one of {names}")
+    if backend in _DEVICES:
+        if backend not in _LOADED:
+            raise ValueError(f"backend is {backend!r}, but {extension.reason(backend)}")
+        if kind != _DEVICES[backend]:
+            raise ValueError(f"backend is {backend!r}; expected inputs on {_DEVICES[backend]}, not {kind}")
+        if dtype not in _DTYPES[backend]:
+            names = ", ".join(str(x).removeprefix("torch.") for x in _DTYPES[backend])
+            raise ValueError(f"backend is {backend!r}; expected inputs of {names}, not {dtype}")
     return backend
 
 
@@ -49,7 +84,8 @@ def causal_linear_attention(
         initial_state: `(B, H, D, M)`, or `(B, H, D, M + 1)` with `normalize`; float32 (float64 for float64
             inputs). None starts from zero.
         return_state: also return the state after the last position, in the same dtype.
-        backend: "auto", "torch" (linear time) or "reference" (quadratic, for tests).
+        backend: "cpp" or "cuda" (the compiled kernels), "torch" (linear time on any device), "reference"
+            (quadratic, for tests) or "auto": the first of these that there is for the inputs.
 
     Returns:
         `out: (B, H, N, M)` in v's dtype, or `(out, state)`.
@@ -57,11 +93,18 @@ def causal_linear_attention(
     Raises:
         ValueError: naming the argument, its shape or type, and what was expected.
     """
+    q, k, v = _promoted_under_autocast(q, k, v)
     _check_inputs(q, k, v, "N")
     _check_state(initial_state, q, v.shape[-1] + normalize)
-    run = BACKENDS[select_backend(backend)]
+    name = select_backend(backend, q.device, q.dtype)
+    if backend == "auto" and not torch.compiler.is_compiling():
+        _announce(name, q.device.type)
+    if name in _DEVICES:
+        out, state, _ = operators.forward(q, k, v, initial_state, normalize, eps)
+        return (out, state) if return_state else out
+    run = chunked if name == "torch" else reference.quadratic
     if normalize:
-        out, state = _normalized(run, q, k, v, eps, initial_state)
+        out, state = normalized(run, q, k, v, eps, initial_state)
     else:
         out, state = run(q, k, v, _as_state(initial_state, run, q))
     return (out, state.to(accumulation_dtype(q.dtype))) if return_state else out
@@ -90,6 +133,15 @@ def causal_linear_attention_step(
     Raises:
         ValueError: naming the argument, its shape or type, and what was expected.
     """
+    if _step_runs_compiled(q, k, v, state):
+        try:
+            return operators.step(q, k, v, state, normalize, eps)
+        except RuntimeError:
+            # The operator has checked its arguments too; the sentences below say more.
+            _check_inputs(q, k, v, None)
+            _check_state(state, q, v.shape[-1] + normalize)
+            raise
+    q, k, v = _promoted_under_autocast(q, k, v)
     _check_inputs(q, k, v, None)
     _check_state(state, q, v.shape[-1] + normalize)
     q, k, wide = q.to(state.dtype), k.to(state.dtype), v.to(state.dtype)
@@ -138,13 +190,35 @@ def linear_attention(
     return out.to(v.dtype)
 
 
-def _normalized(run, q, k, v, eps, initial_state) -> tuple[Tensor, Tensor]:
-    """Numerator and denominator from one pass over v with a column of ones."""
-    wide = accumulation_dtype(q.dtype)
-    # float32 out of the pass: a denominator rounded to 8 bits would cost every output its precision.
-    ones = F.pad(v.to(wide), (0, 1), value=1.0)
-    sums, state = run(q.to(wide), k.to(wide), ones, initial_state)
-    return (sums[..., :-1] / (sums[..., -1:] + eps)).to(v.dtype), state
+def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
+    """The compiled step has no derivative and is written for the CPU; it is short, so the test is too."""
+    if "cpp" not in _LOADED or not q.is_cpu or q.dtype not in _DTYPES["cpp"] or q.dtype != v.dtype:
+        return False
+    if not torch.is_grad_enabled():
+        return True
+    return not (q.requires_grad or k.requires_grad or v.requires_grad or state.requires_grad)
+
+
+def _promoted_under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    mixed = q.dtype != k.dtype or q.dtype != v.dtype
+    floating = all(x.is_floating_point() for x in (q, k, v))
+    if mixed and floating and torch.is_autocast_enabled(q.device.type):
+        return operators.promote(q, k, v)
+    return q, k, v
+
+
+@cache
+def _announce(name: str, device: str) -> None:
+    """Says once a device which backend "auto" is, and why it is not the compiled one."""
+    kernels = next((x for x, home in _DEVICES.items() if home == device), None)
+    if name == "cpp":
+        why = f"instruction set {extension.instruction_set()}"
+    elif name == "cuda" or kernels is None or kernels in _LOADED:
+        why = f"inputs on {device}"
+    else:
+        why = extension.reason(kernels)
+    level = logging.WARNING if kernels and extension.is_broken(kernels) else logging.INFO
+    logger.log(level, "causal linear attention runs on backend %s (%s)", name, why)
 
 
 def _as_state(state: Tensor | None, run, q: Tensor) -> Tensor | None:

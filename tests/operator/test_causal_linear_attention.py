@@ -210,7 +210,7 @@ def test_non_causal_matches_definition_and_ignores_padding():
         ({"v": torch.zeros(1, 2, 5, 3, device="meta")}, r"v is on meta; expected cpu"),
         ({"initial_state": torch.zeros(1, 2, 3, 4)}, r"state has shape .* expected \(1, 2, 4, 3\)"),
         ({"initial_state": torch.zeros(1, 2, 4, 3).half()}, r"state has dtype torch.float16"),
-        ({"backend": "magic"}, r"backend is 'magic'; expected one of auto, torch, reference"),
+        ({"backend": "magic"}, r"backend is 'magic'; expected one of auto, cpp, cuda, torch, reference"),
     ],
 )
 def test_bad_arguments_are_named(change, message):

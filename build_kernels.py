@@ -1,0 +1,256 @@
+"""Builds the kernels of `causal_linear_attention` when the package is installed: what the machine can.
+
+Two shared objects go beside the package's Python files: `_cpu.so` (C++, every instruction set in one file)
+and `_cuda.so`. They use torch's stable interface, so they depend neither on the version of Python nor, from
+torch 2.10 on, on that of torch. torch's headers are found without importing it; pip must therefore be
+called with --no-build-isolation. Without a compiler or without torch the package installs all the same.
+
+Environment:
+    CAUSAL_LINEAR_ATTENTION_CUDA: auto (default: built where nvcc is found), skip, or force (an error if
+        the CUDA kernels cannot be built).
+    CAUSAL_LINEAR_ATTENTION_CUDA_ARCHS: e.g. "80;90a", instead of the default list.
+    CXX, CUDA_HOME, MAX_JOBS: the C++ compiler, the toolkit's folder, how many files are compiled at once.
+"""
+
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from setuptools import Extension
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+PACKAGE = "causal_linear_attention"
+SOURCES = Path(__file__).parent / PACKAGE / "csrc"
+# The oldest torch whose stable interface has all that the bindings use (2.10).
+TORCH_TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"
+CXX_FLAGS = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", TORCH_TARGET]
+ISA_FLAGS = {
+    "isa_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
+    "isa_avx512.cpp": [
+        *("-mavx2", "-mfma", "-mf16c"),
+        *("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq"),
+    ],
+}
+NVCC_FLAGS = ["-std=c++20", "-O3", "-lineinfo", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
+# Machine code for these where the toolkit knows them, and PTX of the newest it knows.
+CUDA_ARCHS = ("75", "80", "90a", "100", "120")
+
+
+class Skipped(Exception):
+    """Why a part is not built, as a few words for the report."""
+
+
+def extensions() -> list[Extension]:
+    """The two shared objects; which of them can be built is found out when they are."""
+    sources = {
+        "_cpu": sorted((SOURCES / "cpu").glob("*.cpp")),
+        "_cuda": sorted((SOURCES / "cuda").glob("*.c*")) + sorted((SOURCES / "kernels").glob("*.cu")),
+    }
+    root = Path(__file__).parent
+    return [
+        Extension(f"{PACKAGE}.{name}", [str(path.relative_to(root)) for path in paths])
+        for name, paths in sources.items()
+        if paths
+    ]
+
+
+class AnyPythonWheel(bdist_wheel):
+    """A wheel for this platform and every Python 3: the kernels do not use Python."""
+
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
+
+
+class BuildKernels(build_ext):
+    """Compiles and links by calling the compilers, and reports in one line what was built."""
+
+    def run(self):
+        self.built: dict[str, str] = {}
+        self.skipped: dict[str, str] = {}
+        super().run()
+        print(f"{PACKAGE}: {self._report()}", flush=True)
+
+    def build_extension(self, ext):
+        name = ext.name.rpartition(".")[2]
+        try:
+            build = {"_cpu": self._build_cpu, "_cuda": self._build_cuda}[name]
+            self.built[name] = build(ext, Path(self.get_ext_fullpath(ext.name)))
+        except Skipped as why:
+            self.skipped[name] = str(why)
+            if name == "_cuda" and _cuda_wish() == "force":
+                sys.exit(f"{PACKAGE}: CAUSAL_LINEAR_ATTENTION_CUDA=force, but {why}")
+
+    def get_ext_filename(self, fullname):
+        """Without the interpreter's tag: torch loads these files, not Python."""
+        return fullname.replace(".", os.sep) + ".so"
+
+    def get_outputs(self):
+        return [path for path in super().get_outputs() if Path(path).is_file()]
+
+    def copy_extensions_to_source(self):
+        for ext in self.extensions:
+            built = Path(self.build_lib) / self.get_ext_filename(ext.name)
+            if built.is_file():
+                shutil.copy2(built, Path(__file__).parent / self.get_ext_filename(ext.name))
+        info = Path(self.build_lib) / PACKAGE / "_build.json"
+        if info.is_file():
+            shutil.copy2(info, Path(__file__).parent / PACKAGE / info.name)
+
+    # --- the two parts -------------------------------------------------------------------------------
+
+    def _build_cpu(self, ext: Extension, target: Path) -> str:
+        if sys.platform == "win32":
+            raise Skipped("Windows is not supported")
+        compiler, torch = _compiler(), _torch_folder()
+        x86 = platform.machine().lower() in ("x86_64", "amd64")
+        sources = [x for x in ext.sources if x86 or Path(x).name not in ISA_FLAGS]
+        commands = []
+        for source in sources:
+            name = Path(source).name
+            flags = [*CXX_FLAGS, *ISA_FLAGS.get(name, [])]
+            includes = _includes(torch) if name == "bindings.cpp" else []
+            commands.append([compiler, *flags, *includes, "-c", source, "-o", self._object(source)])
+        self._link(compiler, commands, target, torch)
+        self._write_info(target, cpu_compiler=_first_line([compiler, "--version"]))
+        sets = [Path(x).stem.removeprefix("isa_") for x in sources if "isa_" in x]
+        return f"C++ kernels ({', '.join(sorted(sets, reverse=True))})"
+
+    def _build_cuda(self, ext: Extension, target: Path) -> str:
+        if _cuda_wish() == "skip":
+            raise Skipped("CAUSAL_LINEAR_ATTENTION_CUDA=skip")
+        nvcc, compiler, torch = _nvcc(), _compiler(), _torch_folder()
+        archs, gencode = _architectures(nvcc)
+        toolkit = Path(nvcc).resolve().parent.parent
+        commands = []
+        for source in ext.sources:
+            if source.endswith(".cu"):
+                compile_ = [nvcc, "-ccbin", compiler, *NVCC_FLAGS, *gencode, "-c", source]
+            else:
+                compile_ = [compiler, *CXX_FLAGS, "-DUSE_CUDA", *_includes(torch), "-c", source]
+                compile_ += ["-isystem", str(toolkit / "include")]
+            commands.append([*compile_, "-o", self._object(source)])
+        self._link(nvcc, commands, target, torch, ["-cudart", "static"])
+        self._write_info(target, nvcc=_first_line([nvcc, "--version"], "release"), cuda_archs=archs)
+        return f"CUDA kernels ({', '.join(archs)})"
+
+    def _object(self, source: str) -> str:
+        path = Path(self.build_temp) / Path(source).with_suffix(".o").name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return str(path)
+
+    def _link(self, linker: str, commands: list[list[str]], target: Path, torch: Path, flags=()) -> None:
+        _run_all(commands)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        objects = [command[-1] for command in commands]
+        libraries = [f"-L{torch / 'lib'}", "-ltorch", "-ltorch_cpu"]
+        # Nothing may be dropped: the operators are found by loading, not by a symbol that is missing.
+        keep = "-Wl,--no-as-needed" if sys.platform == "linux" else ""
+        wanted = [keep] if keep and not flags else ["-Xlinker", "--no-as-needed"] if keep else []
+        _run_all([[linker, "-shared", *objects, *wanted, *libraries, *flags, "-o", str(target)]])
+
+    def _write_info(self, target: Path, **facts) -> None:
+        path = target.parent / "_build.json"
+        known = json.loads(path.read_text()) if path.is_file() else {}
+        known.update(facts, torch=version("torch"))
+        path.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+
+    def _report(self) -> str:
+        built = " and ".join(self.built.values()) or "no kernels (PyTorch runs instead)"
+        titles = {"_cpu": "C++", "_cuda": "CUDA"}
+        skipped = "; ".join(f"{titles[name]}: {why}" for name, why in self.skipped.items())
+        return f"built {built}" + (f"; skipped {skipped}" if skipped else "")
+
+
+# --- what the machine has -----------------------------------------------------------------------------
+
+
+def _cuda_wish() -> str:
+    wish = os.environ.get("CAUSAL_LINEAR_ATTENTION_CUDA", "auto")
+    if wish not in ("auto", "skip", "force"):
+        sys.exit(f"{PACKAGE}: CAUSAL_LINEAR_ATTENTION_CUDA is {wish!r}; expected auto, skip or force")
+    return wish
+
+
+def _compiler() -> str:
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise Skipped(f"no C++ compiler ({', '.join(names)})")
+
+
+def _nvcc() -> str:
+    home = os.environ.get("CUDA_HOME")
+    found = shutil.which("nvcc", path=str(Path(home, "bin"))) if home else shutil.which("nvcc")
+    default = Path("/usr/local/cuda/bin/nvcc")
+    if not found and not home and default.is_file():
+        found = str(default)
+    if not found:
+        raise Skipped(f"no nvcc in {home}/bin" if home else "no nvcc")
+    return found
+
+
+def _torch_folder() -> Path:
+    """Where torch is installed; found without importing it."""
+    spec = importlib.util.find_spec("torch")
+    try:
+        number = version("torch")
+    except PackageNotFoundError:
+        number = ""
+    if spec is None or not spec.submodule_search_locations or not number:
+        raise Skipped("torch is not visible to the build (install torch first, use --no-build-isolation)")
+    if tuple(int(x) for x in re.findall(r"\d+", number)[:2]) < (2, 10):
+        raise Skipped(f"torch {number} is older than 2.10")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _includes(torch: Path) -> list[str]:
+    include = torch / "include"
+    return ["-isystem", str(include), "-isystem", str(include / "torch/csrc/api/include")]
+
+
+def _architectures(nvcc: str) -> tuple[list[str], list[str]]:
+    """Names for the report and the flags of nvcc."""
+    listed = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=False).stdout
+    known = sorted({int(x) for x in re.findall(r"compute_(\d+)\b", listed)})
+    if not known:
+        raise Skipped(f"{nvcc} does not say which architectures it knows")
+    wanted = re.findall(r"\d+a?", os.environ.get("CAUSAL_LINEAR_ATTENTION_CUDA_ARCHS", ""))
+    archs = wanted or [x for x in CUDA_ARCHS if int(x.rstrip("a")) in known]
+    flags = [f"-gencode=arch=compute_{x},code=sm_{x}" for x in archs]
+    if not wanted:
+        flags.append(f"-gencode=arch=compute_{known[-1]},code=compute_{known[-1]}")
+    return [f"sm_{x}" for x in archs] + ([] if wanted else [f"PTX {known[-1]}"]), flags
+
+
+def _jobs() -> int:
+    """As many as there are processors and memory for (about 1.5 GB each)."""
+    if jobs := os.environ.get("MAX_JOBS"):
+        return max(1, int(jobs))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(len(os.sched_getaffinity(0)), memory // 1_500_000_000))
+
+
+def _run_all(commands: list[list[str]]) -> None:
+    def run(command: list[str]) -> None:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(done.stdout, done.stderr, sep="", file=sys.stderr)
+            raise Skipped(f"{Path(command[0]).name} failed on {command[-3]}")
+
+    with ThreadPoolExecutor(_jobs()) as pool:
+        list(pool.map(run, commands))
+
+
+def _first_line(command: list[str], containing: str = "") -> str:
+    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    return next((line for line in lines if containing in line), "")

@@ -1,0 +1,70 @@
+// What the CPU and the CUDA bindings share, in torch's stable ABI: one shared object serves every torch
+// from 2.10 on and every Python. The operators' schemas are defined in operators.py.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#define CLA_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace cla {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// Kernels read rows whose numbers lie side by side; whatever else the strides are is theirs to handle.
+inline Tensor with_dense_rows(const Tensor& x) {
+  return x.size(x.dim() - 1) <= 1 || x.stride(x.dim() - 1) == 1 ? x : torch::stable::contiguous(x);
+}
+
+// A new tensor like x, in x's order of dimensions if that has dense rows. fake_like of operators.py
+// follows the same rule.
+inline Tensor new_like(const Tensor& x) {
+  const Tensor result = torch::stable::empty_like(x);
+  if (result.size(3) <= 1 || result.stride(3) == 1) return result;
+  return torch::stable::new_empty(x, x.sizes());
+}
+
+inline ScalarType accumulation_type(const Tensor& x) {
+  return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
+inline Tensor new_state(const Tensor& q, const Tensor& v, bool normalize) {
+  const int64_t size[] = {q.size(0), q.size(1), q.size(3), v.size(3) + normalize};
+  return torch::stable::new_empty(q, {size, 4}, accumulation_type(q));
+}
+
+inline Tensor new_inverse(const Tensor& q, bool normalize) {
+  const int64_t size[] = {q.size(0), q.size(1), normalize ? q.size(2) : 0};
+  return torch::stable::new_empty(q, {size, 3}, accumulation_type(q));
+}
+
+inline void require(bool condition, const char* message) {
+  if (!condition) throw std::runtime_error(message);
+}
+
+// functional.py has checked everything with messages of its own; this keeps a direct call of the operator
+// from reading beyond a tensor.
+inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v,
+                         const std::optional<Tensor>& state, bool normalize) {
+  require(q.dim() == 4 && k.dim() == 4 && v.dim() == 4, "q, k and v must have 4 dimensions");
+  require(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(),
+          "q, k and v must have one dtype");
+  for (int64_t i = 0; i < 4; ++i) {
+    require(q.size(i) == k.size(i), "q and k must have equal shapes");
+    require(i == 3 || v.size(i) == k.size(i), "k and v must have equal shapes but for the last size");
+  }
+  if (!state.has_value()) return;
+  require(state->dim() == 4 && state->size(0) == q.size(0) && state->size(1) == q.size(1) &&
+              state->size(2) == q.size(3) && state->size(3) == v.size(3) + normalize,
+          "state must be (batch, heads, D, M), with a normaliser (batch, heads, D, M + 1)");
+  require(state->scalar_type() == accumulation_type(q), "state must be float32 (float64 for float64 inputs)");
+}
+
+}  // namespace cla

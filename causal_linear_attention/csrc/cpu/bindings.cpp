@@ -1,0 +1,170 @@
+// The operators of the CPU.
+#include "../bindings.h"
+
+#include "driver.h"
+
+namespace cla {
+namespace {
+
+Dtype dtype_of(const Tensor& x) {
+  switch (x.scalar_type()) {
+    case ScalarType::Float:
+      return Dtype::f32;
+    case ScalarType::Double:
+      return Dtype::f64;
+    case ScalarType::BFloat16:
+      return Dtype::bf16;
+    case ScalarType::Half:
+      return Dtype::f16;
+    default:
+      throw std::runtime_error("expected float32, float64, bfloat16 or float16");
+  }
+}
+
+Array array_of(const Tensor& x) {
+  Array array;
+  array.data = const_cast<void*>(x.const_data_ptr());
+  array.batch = x.stride(0);
+  array.head = x.stride(1);
+  array.row = x.stride(2);
+  return array;
+}
+
+Threads torch_threads() {
+  Threads threads;
+  threads.count = static_cast<int>(torch::stable::get_num_threads());
+  threads.run = [](int64_t count, void (*body)(int64_t, int64_t, void*), void* context) {
+    STABLE_TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, count, 1, body, context));
+  };
+  return threads;
+}
+
+Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const void* state, bool normalize,
+                   double eps) {
+  Problem p;
+  p.batch = q.size(0);
+  p.heads = q.size(1);
+  p.rows = q.size(2);
+  p.depth = q.size(3);
+  p.width = v.size(3);
+  p.dtype = dtype_of(q);
+  p.normalize = normalize;
+  p.eps = eps;
+  p.q = array_of(q);
+  p.k = array_of(k);
+  p.v = array_of(v);
+  p.state = state;
+  return p;
+}
+
+std::optional<Tensor> contiguous_state(const std::optional<Tensor>& state) {
+  return state.has_value() ? std::optional<Tensor>(torch::stable::contiguous(*state)) : std::nullopt;
+}
+
+const void* data_of(const std::optional<Tensor>& x) { return x.has_value() ? x->const_data_ptr() : nullptr; }
+
+std::tuple<Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
+                                              bool normalize, double eps) {
+  check_inputs(q, k, v, state, normalize);
+  q = with_dense_rows(q);
+  k = with_dense_rows(k);
+  v = with_dense_rows(v);
+  state = contiguous_state(state);
+  Tensor out = new_like(v), final_state = new_state(q, v, normalize), inverse = new_inverse(q, normalize);
+  forward(problem_of(q, k, v, data_of(state), normalize, eps), array_of(out),
+          final_state.mutable_data_ptr(), inverse.mutable_data_ptr(), torch_threads());
+  return {out, final_state, inverse};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::optional<Tensor> grad_state,
+                                                       Tensor q, Tensor k, Tensor v,
+                                                       std::optional<Tensor> state, Tensor inverse,
+                                                       bool normalize, double eps) {
+  check_inputs(q, k, v, state, normalize);
+  check_inputs(q, k, grad_out, grad_state, normalize);
+  require(v.size(3) == grad_out.size(3), "grad_out must be shaped like v");
+  q = with_dense_rows(q);
+  k = with_dense_rows(k);
+  v = with_dense_rows(v);
+  grad_out = with_dense_rows(grad_out);
+  inverse = torch::stable::contiguous(inverse);
+  require(inverse.numel() == (normalize ? q.size(0) * q.size(1) * q.size(2) : 0) &&
+              inverse.scalar_type() == accumulation_type(q),
+          "inverse must be what forward returned");
+  state = contiguous_state(state);
+  grad_state = contiguous_state(grad_state);
+  Tensor grad_q = new_like(q), grad_k = new_like(k), grad_v = new_like(v);
+  Tensor grad_initial = new_state(q, v, normalize);
+  const Gradients gradients{array_of(grad_q), array_of(grad_k), array_of(grad_v),
+                            grad_initial.mutable_data_ptr()};
+  backward(problem_of(q, k, v, data_of(state), normalize, eps), array_of(grad_out), data_of(grad_state),
+           inverse.const_data_ptr(), gradients, torch_threads());
+  return {grad_q, grad_k, grad_v, grad_initial};
+}
+
+std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps) {
+  require(q.dim() == 3 && k.dim() == 3 && v.dim() == 3 && state.dim() == 4,
+          "q, k and v must have 3 dimensions, state 4");
+  for (int64_t i = 0; i < 3; ++i) {
+    require(q.size(i) == k.size(i) && (i == 2 || (v.size(i) == q.size(i) && state.size(i) == q.size(i))),
+            "q, k, v and state must have equal batch, heads and D");
+  }
+  require(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type() &&
+              state.scalar_type() == accumulation_type(q),
+          "q, k and v must have one dtype, state float32 (float64 for float64 inputs)");
+  require(state.size(2) == q.size(2) && state.size(3) == v.size(2) + normalize,
+          "state must be (batch, heads, D, M), with a normaliser (batch, heads, D, M + 1)");
+  q = torch::stable::contiguous(q);
+  k = torch::stable::contiguous(k);
+  v = torch::stable::contiguous(v);
+  state = torch::stable::contiguous(state);
+  Tensor out = torch::stable::new_empty(v, v.sizes());
+  Tensor state_out = torch::stable::new_empty(state, state.sizes());
+  Problem p;
+  p.batch = q.size(0);
+  p.heads = q.size(1);
+  p.rows = 1;
+  p.depth = q.size(2);
+  p.width = v.size(2);
+  p.dtype = dtype_of(q);
+  p.normalize = normalize;
+  p.eps = eps;
+  p.q.data = const_cast<void*>(q.const_data_ptr());
+  p.k.data = const_cast<void*>(k.const_data_ptr());
+  p.v.data = const_cast<void*>(v.const_data_ptr());
+  p.state = state.const_data_ptr();
+  step(p, out.mutable_data_ptr(), state_out.mutable_data_ptr(), torch_threads());
+  return {out, state_out};
+}
+
+}  // namespace
+}  // namespace cla
+
+STABLE_TORCH_LIBRARY_IMPL(causal_linear_attention, CPU, m) {
+  m.impl("forward", TORCH_BOX(&cla::forward_op));
+  m.impl("backward", TORCH_BOX(&cla::backward_op));
+  m.impl("step", TORCH_BOX(&cla::step_op));
+}
+
+// For build information and tests, through ctypes: the result lives until the next call on the thread.
+
+CLA_EXPORT const char* cla_cpu_isa() { return cla::current_kernels().name; }
+
+CLA_EXPORT const char* cla_cpu_available_isa() {
+  static thread_local std::string names;
+  names.clear();
+  for (const cla::Kernels* kernels : cla::available_kernels()) names.append(kernels->name).append(" ");
+  return names.c_str();
+}
+
+// The reason why `name` cannot be chosen, or an empty string. An empty name is the default.
+CLA_EXPORT const char* cla_cpu_choose_isa(const char* name) {
+  static thread_local std::string reason;
+  reason.clear();
+  try {
+    cla::choose_kernels(name);
+  } catch (const std::runtime_error& error) {
+    reason = error.what();
+  }
+  return reason.c_str();
+}

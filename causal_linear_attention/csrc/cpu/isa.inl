@@ -1,0 +1,22 @@
+// Body of the files isa_*.cpp: one copy of the kernels in a namespace of its own.
+#include "kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace cla {
+namespace CLA_ISA {
+namespace {
+#include "vector.inl"
+#include "tiles.inl"
+#include "sweep.inl"
+
+#define CLA_TEXT(x) #x
+#define CLA_NAME(x) CLA_TEXT(x)
+}  // namespace
+
+extern const Kernels kernels;
+const Kernels kernels = {CLA_NAME(CLA_ISA), segment<float>, segment<double>, step_f32, step_f64};
+}  // namespace CLA_ISA
+}  // namespace cla

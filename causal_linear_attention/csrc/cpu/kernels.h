@@ -1,0 +1,94 @@
+// What a CPU kernel computes, free of torch and of instruction sets.
+//
+// Every kernel of causal linear attention, forward and backward, is one "sweep" over the rows of a head:
+//
+//     out[i] = sum over j <= i of (a[i] . b[j]) c[j]  +  a[i] @ S,      S: (depth, width)
+//
+// The forward pass has (a, b, c) = (q, k, v). The gradient of q has (grad_out, v, k) and the transposed
+// state; those of k and v run from the last row to the first (negative strides) with (v, grad_out, q) and
+// (k, q, grad_out). With a normaliser the inner products of the gradients gain one more column.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace cla {
+
+enum class Dtype : int { f32 = 0, f64 = 1, bf16 = 2, f16 = 3 };
+
+// Rows of one head: element (i, x) is data[i * stride + x], optionally times scale[i]. `extra` adds a
+// last column: extra[i * extra_stride]. Scales and extra columns are of the accumulation type.
+struct Rows {
+  const void* data = nullptr;
+  int64_t stride = 0;
+  Dtype dtype = Dtype::f32;
+  const void* scale = nullptr;
+  const void* extra = nullptr;
+  int64_t scale_stride = 0;
+  int64_t extra_stride = 0;
+};
+
+struct Segment {
+  Rows a, b, c;          // of the whole head
+  int64_t depth = 0;     // columns of a and b, the extra column included
+  int64_t width = 0;     // columns of c and of out
+  int64_t begin = 0;     // rows [begin, end) are computed
+  int64_t end = 0;
+  int64_t rows = 0;      // rows of the whole head, for prefetching
+  void* out = nullptr;   // row i at out + i * out_stride; null: only the sums are wanted
+  int64_t out_stride = 0;
+  Dtype out_dtype = Dtype::f32;
+  // Normaliser of the forward pass: out[i] is divided by a[i] . z[i] + eps, whose inverse goes to
+  // inverse[i]. z starts from the vector behind the state.
+  bool normalize = false;
+  double eps = 0.0;
+  void* inverse = nullptr;
+  // Gradient of q with a normaliser (b's last column is one, so the state's last row is z): with `queries`
+  // set, out[i] becomes out[i] + slope[i] z[i], slope[i] = -(queries[i] . out[i]) inverse[i].
+  Rows queries;
+  void* slope = nullptr;
+  bool streaming = false;  // outputs larger than the caches: write around them
+};
+
+// A state is stored padded: `depth` rows of `pitch(width)` columns, then the normaliser's z.
+constexpr int64_t kMaxLanes = 16;  // of the widest vector of 4-byte numbers
+constexpr int64_t kChunk = 32;
+constexpr int64_t kMaxRows = 8;    // rows of the tallest register tile
+
+constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+constexpr int64_t pitch(int64_t width) { return round_up(width, kMaxLanes); }
+constexpr int64_t padded_depth(int64_t depth) { return round_up(depth, kMaxLanes); }
+constexpr int64_t state_size(int64_t depth, int64_t width) {
+  return padded_depth(depth) * pitch(width) + padded_depth(depth);
+}
+// Elements of the accumulation type that one thread needs beside the states.
+constexpr int64_t workspace_size(int64_t depth, int64_t width) {
+  return state_size(depth, width)                    // the state that outputs read
+         + 3 * padded_depth(depth) * kChunk          // a, b, b transposed
+         + 3 * pitch(width) * kChunk                 // c, out, queries
+         + kChunk * kChunk + kChunk + padded_depth(depth) + pitch(width);
+}
+
+// One decoding position of one head: state_out = state + k^T v, out = q @ state_out (normalised).
+struct Step {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  Dtype dtype = Dtype::f32;
+  const void* state = nullptr;
+  void* state_out = nullptr;
+  void* out = nullptr;
+  int64_t depth = 0, width = 0;
+  bool normalize = false;
+  double eps = 0.0;
+};
+
+// What one instruction set offers; `base` is the state that enters the segment and is left as it is,
+// `sums` receives the segment's own sum of b[j]^T c[j] (and of b[j] for z).
+struct Kernels {
+  const char* name;
+  void (*segment_f32)(const Segment&, const float* base, float* sums, float* workspace);
+  void (*segment_f64)(const Segment&, const double* base, double* sums, double* workspace);
+  void (*step_f32)(const Step&);
+  void (*step_f64)(const Step&);
+};
+
+}  // namespace cla

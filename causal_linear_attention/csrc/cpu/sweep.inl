@@ -1,0 +1,377 @@
+// One segment of a sweep (see kernels.h), chunk by chunk:
+//
+//     P = A B^T (lower triangle),  out = P C + A S,  S += B^T C
+//
+// Only B is transposed, into a tile of its own: both of its products then read it along a chunk. A and C
+// are read where they lie if they already are what the arithmetic needs, else a converted copy of the
+// chunk is made. The sum of the segment is kept apart from the state that entered it, so that segments
+// can be summed by different threads and still give the same bits as one thread that walks through all.
+// Included inside a namespace of the instruction set, after tiles.inl.
+
+template <class T>
+constexpr Dtype kDtype = sizeof(T) == 8 ? Dtype::f64 : Dtype::f32;
+
+template <class T>
+struct Workspace {
+  T *state, *a, *b, *b_across, *c, *out, *queries, *scores, *inverse, *z;
+
+  CLA_INLINE Workspace(T* memory, int64_t depth, int64_t width) {
+    auto take = [&memory](int64_t count) {
+      T* const start = memory;
+      memory += count;
+      return start;
+    };
+    state = take(padded_depth(depth) * pitch(width));
+    a = take(padded_depth(depth) * kChunk);
+    b = take(padded_depth(depth) * kChunk);
+    b_across = take(padded_depth(depth) * kChunk);
+    c = take(pitch(width) * kChunk);
+    out = take(pitch(width) * kChunk);
+    queries = take(pitch(width) * kChunk);
+    scores = take(kChunk * kChunk);
+    inverse = take(kChunk);
+    z = take(padded_depth(depth) + pitch(width));
+  }
+};
+
+template <class T, class In>
+CLA_INLINE void copy_rows_as(const Rows& rows, int64_t first, int64_t count, int64_t columns, T* to,
+                             int64_t stride) {
+  for (int64_t i = 0; i < count; ++i) {
+    widen_row(static_cast<const In*>(rows.data) + (first + i) * rows.stride, to + i * stride, columns);
+  }
+}
+
+// Rows [first, first + count) as T with their scale and extra column; what is missing up to `stride`
+// columns and kChunk rows is zero.
+template <class T>
+__attribute__((noinline)) void copy_rows(const Rows& rows, int64_t first, int64_t count, int64_t columns,
+                                         T* to, int64_t stride) {
+  const int64_t stored = columns - (rows.extra != nullptr);
+  if constexpr (sizeof(T) == 8) {
+    copy_rows_as<T, double>(rows, first, count, stored, to, stride);
+  } else if (rows.dtype == Dtype::f32) {
+    copy_rows_as<T, float>(rows, first, count, stored, to, stride);
+  } else if (rows.dtype == Dtype::bf16) {
+    copy_rows_as<T, bf16>(rows, first, count, stored, to, stride);
+  } else {
+    copy_rows_as<T, f16>(rows, first, count, stored, to, stride);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    T* const row = to + i * stride;
+    if (rows.scale != nullptr) {
+      const T factor = static_cast<const T*>(rows.scale)[(first + i) * rows.scale_stride];
+      for (int64_t x = 0; x < stored; ++x) row[x] *= factor;
+    }
+    if (rows.extra != nullptr) {
+      row[stored] = static_cast<const T*>(rows.extra)[(first + i) * rows.extra_stride];
+    }
+    for (int64_t x = columns; x < stride; ++x) row[x] = 0;
+  }
+  for (int64_t x = count * stride; x < kChunk * stride; ++x) to[x] = 0;
+}
+
+// Where the chunk's rows lie as the arithmetic needs them, and at what stride.
+template <class T>
+struct Chunk {
+  const T* data;
+  int64_t stride;
+};
+
+template <class T>
+CLA_INLINE bool usable_in_place(const Rows& rows, int64_t count, int64_t columns, int64_t multiple) {
+  return rows.dtype == kDtype<T> && rows.scale == nullptr && rows.extra == nullptr && count == kChunk &&
+         columns % multiple == 0;
+}
+
+template <class T>
+CLA_INLINE Chunk<T> chunk_of(const Rows& rows, int64_t first, int64_t count, int64_t columns,
+                             int64_t multiple, T* copy) {
+  if (usable_in_place<T>(rows, count, columns, multiple)) {
+    return {static_cast<const T*>(rows.data) + first * rows.stride, rows.stride};
+  }
+  copy_rows(rows, first, count, columns, copy, round_up(columns, kMaxLanes));
+  return {copy, round_up(columns, kMaxLanes)};
+}
+
+template <class T>
+CLA_INLINE void transpose(const Chunk<T>& rows, int64_t columns, T* to) {
+  for (int64_t x = 0; x < columns; x += kLanes<T>) {
+    for (int64_t i = 0; i < kChunk; i += kLanes<T>) {
+      transpose_square(rows.data + i * rows.stride + x, rows.stride, to + x * kChunk + i, kChunk);
+    }
+  }
+}
+
+// Rows of the next chunk, asked for while this one is computed.
+struct Prefetch {
+  const char* data;
+  int64_t row, bytes;
+  int64_t left;
+
+  CLA_INLINE Prefetch(const Rows& rows, int64_t first, int64_t columns, int64_t total) {
+    const int64_t element = rows.dtype == Dtype::f64 ? 8 : rows.dtype == Dtype::f32 ? 4 : 2;
+    row = rows.stride * element;
+    bytes = columns * element;
+    left = total - first < kChunk ? total - first : kChunk;
+    data = static_cast<const char*>(rows.data) + first * row;
+  }
+  CLA_INLINE void next(int64_t count) {
+    for (; count > 0 && left > 0; --count, --left, data += row) {
+      for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(data + x, 0, 3);
+    }
+  }
+};
+
+// scores[i][j] = a[i] . b[j] for j <= i and whatever a vector holds beyond.
+template <class T>
+CLA_INLINE void score_chunk(const Chunk<T>& a, const T* b_across, int64_t rows, int64_t depth, T* scores,
+                            Prefetch& prefetch) {
+  constexpr int R = kMaxRows;
+  for (int64_t i = 0; i < rows; i += R) {
+    for_columns<T>(i + R < kChunk ? i + R : kChunk, [&](auto columns, int64_t x) {
+      Tile<T, R, (decltype(columns)::value > 2 ? 2 : decltype(columns)::value)> tile;
+      constexpr int V = decltype(columns)::value > 2 ? 2 : decltype(columns)::value;
+      for (int64_t y = x; y < x + decltype(columns)::value * kLanes<T>; y += V * kLanes<T>) {
+        tile.zero();
+        tile.multiply(a.data + i * a.stride, a.stride, 1, b_across + y, kChunk, depth);
+        tile.write(scores + i * kChunk + y, kChunk);
+      }
+    });
+    prefetch.next(R);
+  }
+}
+
+// inverse[i] = 1 / (a[i] . (z + sum over j <= i of b[j]) + eps); `sum` gains the chunk's b, z = base + sum.
+template <class T>
+CLA_INLINE void normalize_chunk(const Chunk<T>& a, const Chunk<T>& b, int64_t rows, int64_t depth, T eps,
+                                const T* base, T* sums, T* z, T* inverse) {
+  T total[kChunk];
+  for (int64_t i = 0; i < rows; ++i) total[i] = 0;
+  int64_t x = 0;
+  Vector<T> partial[kChunk];
+  for (int64_t i = 0; i < rows; ++i) partial[i] = Vector<T>{};
+  for (; x + kLanes<T> <= depth; x += kLanes<T>) {
+    Vector<T> chunk = Vector<T>{};
+    const Vector<T> before = load(z + x);
+    for (int64_t i = 0; i < rows; ++i) {
+      chunk += load(b.data + i * b.stride + x);
+      partial[i] += load(a.data + i * a.stride + x) * (before + chunk);
+    }
+    const Vector<T> segment = load(sums + x) + chunk;
+    store(sums + x, segment);
+    store(z + x, load(base + x) + segment);
+  }
+  for (; x < depth; ++x) {
+    T chunk = 0;
+    for (int64_t i = 0; i < rows; ++i) {
+      chunk += b.data[i * b.stride + x];
+      total[i] += a.data[i * a.stride + x] * (z[x] + chunk);
+    }
+    sums[x] += chunk;
+    z[x] = base[x] + sums[x];
+  }
+  for (int64_t i = 0; i < rows; ++i) inverse[i] = T(1) / (sum<T>(partial[i]) + total[i] + eps);
+}
+
+// out = P C + A S for one block of columns.
+template <class T, int V>
+CLA_INLINE void output_columns(const Chunk<T>& a, const Chunk<T>& c, const T* scores, const T* state,
+                               int64_t state_stride, int64_t rows, int64_t depth, const T* inverse, T* out,
+                               int64_t out_stride, bool streaming, Prefetch& prefetch) {
+  constexpr int R = kTall<V>;
+  for (int64_t i = 0; i < rows; i += R) {
+    Tile<T, R, V> tile;
+    tile.zero();
+    tile.multiply(a.data + i * a.stride, a.stride, 1, state, state_stride, depth);
+    tile.multiply(scores + i * kChunk, kChunk, 1, c.data, c.stride, i);
+    tile.multiply_triangle(scores + i * kChunk + i, kChunk, c.data + i * c.stride, c.stride);
+    if (inverse != nullptr) tile.scale(inverse + i);
+    if (streaming) {
+      tile.write_streaming(out + i * out_stride, out_stride);
+    } else {
+      tile.write(out + i * out_stride, out_stride);
+    }
+    prefetch.next(R);
+  }
+}
+
+// sums += B^T C and, where asked for, state = base + sums, for one block of columns.
+template <class T, int V>
+CLA_INLINE void update_columns(const T* b_across, const Chunk<T>& c, int64_t rows, int64_t depth, T* sums,
+                               const T* base, T* state, int64_t state_stride, Prefetch& prefetch) {
+  constexpr int R = kTall<V>;
+  for (int64_t e = 0; e < depth; e += R) {
+    Tile<T, R, V> tile;
+    tile.read(sums + e * state_stride, state_stride);
+    tile.multiply(b_across + e * kChunk, kChunk, 1, c.data, c.stride, rows);
+    tile.write(sums + e * state_stride, state_stride);
+    if (state != nullptr) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+        for (int x = 0; x < V; ++x) {
+          const int64_t at = (e + r) * state_stride + x * kLanes<T>;
+          store(state + at, load(base + at) + tile.acc[r][x]);
+        }
+      }
+    }
+    prefetch.next(R);
+  }
+}
+
+// The denominator's part in the gradient of q (see Segment::queries); z is the sum of c before the chunk.
+template <class T>
+CLA_INLINE void project_chunk(const Chunk<T>& q, const Chunk<T>& c, int64_t rows, int64_t width, const T* z,
+                              const T* inverse, T* slope, T* running, T* out, int64_t out_stride) {
+  for (int64_t x = 0; x < width; ++x) running[x] = z[x];
+  for (int64_t i = 0; i < rows; ++i) {
+    const T *const query = q.data + i * q.stride, *const key = c.data + i * c.stride;
+    T* const row = out + i * out_stride;
+    Vector<T> partial = Vector<T>{};
+    T total = 0;
+    int64_t x = 0;
+    for (; x + kLanes<T> <= width; x += kLanes<T>) partial += load(query + x) * load(row + x);
+    for (; x < width; ++x) total += query[x] * row[x];
+    slope[i] = -(sum<T>(partial) + total) * inverse[i];
+    for (x = 0; x < width; ++x) {
+      running[x] += key[x];
+      row[x] += slope[i] * running[x];
+    }
+  }
+}
+
+template <class T>
+CLA_INLINE void write_rows(const T* from, int64_t stride, int64_t count, int64_t columns, void* out,
+                           int64_t out_stride, Dtype dtype) {
+  for (int64_t i = 0; i < count; ++i) {
+    const T* const row = from + i * stride;
+    const int64_t at = i * out_stride;
+    if constexpr (sizeof(T) == 8) {
+      narrow_row(row, static_cast<double*>(out) + at, columns);
+    } else if (dtype == Dtype::f32) {
+      narrow_row(row, static_cast<float*>(out) + at, columns);
+    } else if (dtype == Dtype::bf16) {
+      narrow_row(row, static_cast<bf16*>(out) + at, columns);
+    } else {
+      narrow_row(row, static_cast<f16*>(out) + at, columns);
+    }
+  }
+}
+
+CLA_INLINE int64_t element_size(Dtype dtype) {
+  return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2;
+}
+
+template <class T>
+CLA_INLINE void compute_chunk(const Segment& s, int64_t first, int64_t count, const T* base, T* sums,
+                              const Workspace<T>& work) {
+  const int64_t state_stride = pitch(s.width), z = padded_depth(s.depth) * state_stride;
+  const int64_t rows = round_up(count, kMaxRows), next = first + kChunk;
+  const bool wanted = s.out != nullptr;
+  Prefetch next_a(s.a, next, s.depth, wanted ? s.rows : next);
+  Prefetch next_b(s.b, next, s.depth, s.rows), next_c(s.c, next, s.width, s.rows);
+
+  const Chunk<T> b = chunk_of(s.b, first, count, s.depth, kLanes<T>, work.b);
+  const Chunk<T> c = chunk_of(s.c, first, count, s.width, kLanes<T>, work.c);
+  transpose(b, s.depth, work.b_across);
+  if (wanted) {
+    const Chunk<T> a = chunk_of(s.a, first, count, s.depth, 1, work.a);
+    const T* inverse = nullptr;
+    if (s.normalize) {
+      normalize_chunk(a, b, count, s.depth, static_cast<T>(s.eps), base + z, sums + z, work.z,
+                      work.inverse);
+      inverse = work.inverse;
+      for (int64_t i = 0; i < count; ++i) static_cast<T*>(s.inverse)[first + i] = inverse[i];
+    }
+    score_chunk(a, work.b_across, rows, s.depth, work.scores, next_b);
+    char* const to = static_cast<char*>(s.out) + first * s.out_stride * element_size(s.out_dtype);
+    const bool direct =
+        s.out_dtype == kDtype<T> && count == kChunk && s.width % kLanes<T> == 0 && s.slope == nullptr;
+    T* const out = direct ? reinterpret_cast<T*>(to) : work.out;
+    const int64_t out_stride = direct ? s.out_stride : state_stride;
+    for_columns<T>(s.width, [&](auto columns, int64_t x) {
+      const Chunk<T> part{c.data + x, c.stride};
+      output_columns<T, decltype(columns)::value>(a, part, work.scores, work.state + x, state_stride, rows,
+                                                  s.depth, inverse, out + x, out_stride,
+                                                  direct && s.streaming, next_a);
+    });
+    if (s.slope != nullptr) {
+      const Chunk<T> q = chunk_of(s.queries, first, count, s.width, 1, work.queries);
+      project_chunk(q, c, count, s.width, work.state + (s.depth - 1) * state_stride,
+                    static_cast<const T*>(s.inverse) + first, static_cast<T*>(s.slope) + first, work.z, out,
+                    out_stride);
+    }
+    if (!direct) write_rows(out, out_stride, count, s.width, to, s.out_stride, s.out_dtype);
+  } else if (s.normalize) {
+    for (int64_t x = 0; x < s.depth; ++x) {
+      T chunk = 0;
+      for (int64_t i = 0; i < count; ++i) chunk += b.data[i * b.stride + x];
+      sums[z + x] += chunk;
+    }
+  }
+  for_columns<T>(s.width, [&](auto columns, int64_t x) {
+    const Chunk<T> part{c.data + x, c.stride};
+    update_columns<T, decltype(columns)::value>(work.b_across, part, rows, s.depth, sums + x, base + x,
+                                                wanted ? work.state + x : nullptr, state_stride, next_c);
+  });
+}
+
+template <class T>
+void segment(const Segment& s, const T* base, T* sums, T* memory) {
+  const Workspace<T> work(memory, s.depth, s.width);
+  const int64_t size = state_size(s.depth, s.width);
+  const int64_t matrix = padded_depth(s.depth) * pitch(s.width);
+  for (int64_t x = 0; x < size; ++x) sums[x] = 0;
+  if (s.out != nullptr) {
+    for (int64_t x = 0; x < matrix; ++x) work.state[x] = base[x];
+    for (int64_t x = 0; x < padded_depth(s.depth); ++x) work.z[x] = base[matrix + x];
+  }
+  for (int64_t first = s.begin; first < s.end; first += kChunk) {
+    const int64_t count = s.end - first < kChunk ? s.end - first : kChunk;
+    compute_chunk(s, first, count, base, sums, work);
+  }
+  if (s.streaming) stream_fence();
+}
+
+template <class T, class In>
+CLA_INLINE void step_as(const Step& s) {
+  const In *q = static_cast<const In*>(s.q), *k = static_cast<const In*>(s.k);
+  const In* v = static_cast<const In*>(s.v);
+  const int64_t columns = s.width + s.normalize;
+  constexpr int64_t kBlock = 256;
+  T values[kBlock], totals[kBlock];
+  T denominator = 1;
+  // From the last block to the first, so that the denominator is known when outputs are written.
+  for (int64_t end = columns, begin; end > 0; end = begin) {
+    begin = end > kBlock ? round_up(end - kBlock, kBlock) : 0;
+    const int64_t count = end - begin;
+    for (int64_t x = 0; x < count; ++x) {
+      values[x] = begin + x < s.width ? static_cast<T>(widen(v[begin + x])) : T(1);
+      totals[x] = 0;
+    }
+    for (int64_t e = 0; e < s.depth; ++e) {
+      const T key = widen(k[e]), query = widen(q[e]);
+      const T* const from = static_cast<const T*>(s.state) + e * columns + begin;
+      T* const to = static_cast<T*>(s.state_out) + e * columns + begin;
+      for (int64_t x = 0; x < count; ++x) {
+        const T value = from[x] + key * values[x];
+        to[x] = value;
+        totals[x] += query * value;
+      }
+    }
+    if (s.normalize && end == columns) denominator = totals[count - 1] + static_cast<T>(s.eps);
+    for (int64_t x = 0; x < count; ++x) {
+      if (begin + x < s.width) {
+        narrow(s.normalize ? totals[x] / denominator : totals[x], static_cast<In*>(s.out) + begin + x);
+      }
+    }
+  }
+}
+
+void step_f32(const Step& s) {
+  if (s.dtype == Dtype::f32) return step_as<float, float>(s);
+  if (s.dtype == Dtype::bf16) return step_as<float, bf16>(s);
+  return step_as<float, f16>(s);
+}
+void step_f64(const Step& s) { step_as<double, double>(s); }

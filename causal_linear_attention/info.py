@@ -1,0 +1,157 @@
+"""`python -m causal_linear_attention.info`: what is installed, what runs by default, and whether it is right.
+
+The self-test compares every backend that is there with the quadratic definition in float64, forward and
+backward, on small random inputs; it takes about two seconds. The exit code is 1 if a comparison fails.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import sys
+from pathlib import Path
+
+import torch
+
+from . import __version__, extension, reference
+from .chunked import normalized
+from .functional import BACKENDS, causal_linear_attention, select_backend
+
+SHAPES = [(2, 3, 70, 16, 24), (1, 2, 300, 64, 64), (1, 1, 33, 5, 7)]
+# Relative errors allowed: a few roundings of the type, as the products are summed in float32 or better.
+TOLERANCES = {
+    torch.float64: 1e-11,
+    torch.float32: 3e-5,
+    torch.bfloat16: 1e-2,
+    torch.float16: 3e-3,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m causal_linear_attention.info", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--no-self-test", action="store_true", help="print only what is installed")
+    options = parser.parse_args(arguments)
+    facts = describe()
+    if not options.no_self_test:
+        facts["self-test"] = self_test()
+    if options.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        print(as_text(facts))
+    return 0 if all(x["passed"] for x in facts.get("self-test", [])) else 1
+
+
+def describe() -> dict:
+    """Versions, the build, what the machine offers and what "auto" is."""
+    devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+    build = extension.build_info()
+    return {
+        "version": __version__,
+        "folder": str(Path(__file__).parent),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "built for torch": build.get("torch", ""),
+        "C++ compiler": build.get("cpu_compiler", ""),
+        "CUDA compiler": build.get("nvcc", ""),
+        "CUDA architectures": build.get("cuda_archs", []),
+        "C++ kernels": extension.reason("cpp") or "available",
+        "CUDA kernels": extension.reason("cuda") or "available",
+        "instruction sets": extension.available_instruction_sets(),
+        "instruction set": extension.instruction_set(),
+        "GPUs": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "peers": peers(),
+        "default": {device: select_backend("auto", device) for device in devices},
+    }
+
+
+def peers() -> dict[str, str]:
+    """Other implementations that are installed, by package."""
+    found = {}
+    for name in ("pytorch-fast-transformers", "flash-linear-attention"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def self_test() -> list[dict]:
+    """One entry for each backend, device, dtype: the largest relative error and whether it is in order."""
+    results = []
+    for device in ["cpu"] + (["cuda"] if torch.cuda.is_available() else []):
+        for backend in BACKENDS:
+            for dtype, tolerance in TOLERANCES.items():
+                try:
+                    select_backend(backend, device, dtype)
+                except ValueError:
+                    continue
+                if backend == "reference" and dtype != torch.float64:
+                    continue
+                error = max(_error(backend, device, dtype, n, s) for s in SHAPES for n in (False, True))
+                results.append(
+                    {
+                        "backend": backend,
+                        "device": device,
+                        "dtype": str(dtype).removeprefix("torch."),
+                        "error": error,
+                        "passed": error <= tolerance,
+                    }
+                )
+    return results
+
+
+def _error(backend: str, device: str, dtype: torch.dtype, normalize: bool, shape: tuple) -> float:
+    """The largest RMS(error) / RMS(truth) of the output, the state and the gradients."""
+    batch, heads, length, dim, width = shape
+    generator = torch.Generator().manual_seed(length)
+
+    def draw(*sizes):
+        return torch.rand(*sizes, generator=generator, dtype=torch.float64) + 0.1
+
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    given = [draw(batch, heads, length, x).to(dtype) for x in (dim, dim, width)]
+    given.append(draw(batch, heads, dim, width + normalize).to(wide))
+    weights = draw(batch, heads, length, width).to(dtype).double()
+
+    truth = [x.double().requires_grad_() for x in given]
+    if normalize:
+        out, state = normalized(reference.quadratic, *truth[:3], 1e-6, truth[3])
+    else:
+        out, state = reference.quadratic(*truth)
+    expected = [out, state, *torch.autograd.grad((out * weights).sum() + state.sum(), truth)]
+
+    tested = [x.to(device).requires_grad_() for x in given]
+    out, state = causal_linear_attention(
+        *tested[:3], initial_state=tested[3], normalize=normalize, return_state=True, backend=backend
+    )
+    loss = (out.double() * weights.to(device)).sum() + state.double().sum()
+    found = [out, state, *torch.autograd.grad(loss, tested)]
+    return max(
+        float((x.detach().cpu().double() - y.detach()).norm() / y.detach().norm())
+        for x, y in zip(found, expected, strict=True)
+    )
+
+
+def as_text(facts: dict) -> str:
+    lines = []
+    for name, value in facts.items():
+        if name == "self-test":
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(f"{key}: {x}" for key, x in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(value)
+        lines.append(f"{name:20} {value or '-'}")
+    for x in facts.get("self-test", []):
+        verdict = "ok" if x["passed"] else "WRONG"
+        lines.append(
+            f"{'self-test':20} {x['backend']:10} {x['device']:5} {x['dtype']:9} "
+            f"relative error {x['error']:.1e}  {verdict}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

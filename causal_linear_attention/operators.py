@@ -1,0 +1,123 @@
+"""The compiled kernels as PyTorch operators: schemas, shapes, derivatives and autocast.
+
+    causal_linear_attention::forward   (q, k, v, state, normalize, eps) -> (out, state, inverse)
+    causal_linear_attention::backward  -> (grad_q, grad_k, grad_v, grad_state)
+    causal_linear_attention::step      one position, no derivative
+
+`inverse` is 1 / (q[i] @ z[i] + eps), (B, H, N), kept for the backward pass; it is empty without
+normaliser. The kernels themselves come from the shared objects that `extension.py` loads.
+"""
+
+import torch
+from torch import Tensor
+from torch.library import Library, register_autograd, register_fake
+
+from . import extension
+from .chunked import accumulation_dtype, chunked, normalized
+
+NAMESPACE = "causal_linear_attention"
+_INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? state"
+_LIBRARY = Library(NAMESPACE, "DEF")
+_LIBRARY.define(
+    f"forward({_INPUTS}, bool normalize, float eps) -> (Tensor out, Tensor state, Tensor inverse)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+_LIBRARY.define(
+    f"backward(Tensor grad_out, Tensor? grad_state, {_INPUTS}, Tensor inverse, "
+    "bool normalize, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+_LIBRARY.define(
+    "step(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, float eps) "
+    "-> (Tensor out, Tensor state)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+for _name in extension.FILES:
+    extension.load(_name)
+
+forward = torch.ops.causal_linear_attention.forward.default
+backward = torch.ops.causal_linear_attention.backward.default
+step = torch.ops.causal_linear_attention.step.default
+
+
+def _new_like(x: Tensor) -> Tensor:
+    """As the kernels allocate: in x's order of dimensions if its rows are dense, else contiguous."""
+    if x.shape[-1] > 1 and x.stride(-1) != 1:
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+    result = torch.empty_like(x)
+    if x.shape[-1] > 1 and result.stride(-1) != 1:
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+    return result
+
+
+def _new_state(q: Tensor, v: Tensor, normalize: bool) -> Tensor:
+    shape = (*q.shape[:2], q.shape[-1], v.shape[-1] + normalize)
+    return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))
+
+
+@register_fake(f"{NAMESPACE}::forward")
+def _(q, k, v, state, normalize, eps):
+    inverse = q.new_empty((*q.shape[:2], q.shape[2] if normalize else 0), dtype=accumulation_dtype(q.dtype))
+    return _new_like(v), _new_state(q, v, normalize), inverse
+
+
+@register_fake(f"{NAMESPACE}::backward")
+def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps):
+    return _new_like(q), _new_like(k), _new_like(v), _new_state(q, v, normalize)
+
+
+@register_fake(f"{NAMESPACE}::step")
+def _(q, k, v, state, normalize, eps):
+    return v.new_empty(v.shape), state.new_empty(state.shape)
+
+
+def _setup_context(ctx, inputs, output):
+    q, k, v, state, ctx.normalize, ctx.eps = inputs
+    ctx.save_for_backward(q, k, v, state, output[2])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx, grad_out, grad_state, _):
+    q, k, v, state, inverse = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        return *_differentiable(ctx, (q, k, v, state), grad_out, grad_state), None, None
+    if grad_out is None:
+        grad_out = torch.zeros_like(v)
+    grads = backward(grad_out, grad_state, q, k, v, state, inverse, ctx.normalize, ctx.eps)
+    return *grads[:3], None if state is None else grads[3], None, None
+
+
+def _differentiable(ctx, inputs, grad_out, grad_state) -> list[Tensor | None]:
+    """The gradients with a graph of their own, for derivatives of higher order: PyTorch's path once more."""
+    wanted = [x for x in inputs if x is not None and x.requires_grad]
+    if ctx.normalize:
+        outputs = normalized(chunked, *inputs[:3], ctx.eps, inputs[3])
+    else:
+        outputs = chunked(*inputs)
+    pairs = [(x, g) for x, g in zip(outputs, (grad_out, grad_state), strict=True) if g is not None]
+    outputs, grads = zip(*pairs, strict=True)
+    found = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True, allow_unused=True))
+    return [next(found) if x is not None and x.requires_grad else None for x in inputs]
+
+
+register_autograd(f"{NAMESPACE}::forward", _backward, setup_context=_setup_context)
+
+
+def promote(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Under autocast q, k and v may come in different types: the widest of them, as for torch.cat."""
+    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def _autocast(key: str):
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+
+    def kernel(q, k, v, state, normalize, eps):
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return forward(*promote(q, k, v), state, normalize, eps)
+
+    return kernel
+
+
+for _key in ("AutocastCPU", "AutocastCUDA"):
+    _LIBRARY.impl("forward", _autocast(_key), _key)

@@ -1,0 +1,177 @@
+// The CPU kernels without torch, for the sanitizers: every instruction set of this machine, odd shapes,
+// several threads, arrays that end where the last row ends. Prints what is wrong; exit code 1 if anything is.
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "driver.h"
+
+namespace {
+
+struct Shape {
+  int64_t batch, heads, rows, depth, width;
+};
+
+template <class T>
+struct Case {
+  Shape s;
+  bool normalize, state;
+  std::vector<T> q, k, v, initial, grad_out, grad_state;
+
+  static std::vector<T> draw(int64_t count, std::mt19937& random) {
+    std::uniform_real_distribution<double> uniform(0.1, 1.0);
+    std::vector<T> numbers(static_cast<size_t>(count));
+    for (T& x : numbers) x = static_cast<T>(uniform(random));
+    return numbers;
+  }
+  int64_t heads() const { return s.batch * s.heads; }
+  int64_t state_size() const { return heads() * s.depth * (s.width + normalize); }
+
+  Case(Shape shape, bool with_normalizer, bool with_state, std::mt19937& random)
+      : s(shape), normalize(with_normalizer), state(with_state) {
+    q = draw(heads() * s.rows * s.depth, random);
+    k = draw(heads() * s.rows * s.depth, random);
+    v = draw(heads() * s.rows * s.width, random);
+    grad_out = draw(heads() * s.rows * s.width, random);
+    initial = draw(state_size(), random);
+    grad_state = draw(state_size(), random);
+  }
+
+  cla::Array array(const std::vector<T>& x, int64_t columns) const {
+    return {const_cast<T*>(x.data()), s.heads * s.rows * columns, s.rows * columns, columns};
+  }
+  cla::Problem problem() const {
+    cla::Problem p;
+    p.batch = s.batch;
+    p.heads = s.heads;
+    p.rows = s.rows;
+    p.depth = s.depth;
+    p.width = s.width;
+    p.dtype = sizeof(T) == 8 ? cla::Dtype::f64 : cla::Dtype::f32;
+    p.normalize = normalize;
+    p.eps = 1e-6;
+    p.q = array(q, s.depth);
+    p.k = array(k, s.depth);
+    p.v = array(v, s.width);
+    p.state = state ? initial.data() : nullptr;
+    return p;
+  }
+};
+
+void run_threads(int64_t count, void (*body)(int64_t, int64_t, void*), void* context) {
+  std::vector<std::thread> threads;
+  for (int64_t i = 0; i < count; ++i) threads.emplace_back(body, i, i + 1, context);
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The scalar loss sum(out * grad_out) + sum(state * grad_state), from the definition, in double.
+template <class T>
+double loss(const Case<T>& c) {
+  const int64_t columns = c.s.width + c.normalize;
+  double total = 0;
+  for (int64_t head = 0; head < c.heads(); ++head) {
+    std::vector<double> state(static_cast<size_t>(c.s.depth * columns));
+    for (size_t x = 0; x < state.size(); ++x) {
+      state[x] = c.state ? static_cast<double>(c.initial[head * state.size() + x]) : 0.0;
+    }
+    for (int64_t i = 0; i < c.s.rows; ++i) {
+      const T* const key = &c.k[(head * c.s.rows + i) * c.s.depth];
+      const T* const query = &c.q[(head * c.s.rows + i) * c.s.depth];
+      std::vector<double> out(static_cast<size_t>(columns));
+      for (int64_t e = 0; e < c.s.depth; ++e) {
+        for (int64_t m = 0; m < columns; ++m) {
+          const double value = m < c.s.width ? c.v[(head * c.s.rows + i) * c.s.width + m] : 1.0;
+          state[e * columns + m] += static_cast<double>(key[e]) * value;
+          out[m] += static_cast<double>(query[e]) * state[e * columns + m];
+        }
+      }
+      const double scale = c.normalize ? 1.0 / (out[c.s.width] + 1e-6) : 1.0;
+      for (int64_t m = 0; m < c.s.width; ++m) {
+        total += out[m] * scale * c.grad_out[(head * c.s.rows + i) * c.s.width + m];
+      }
+    }
+    for (size_t x = 0; x < state.size(); ++x) total += state[x] * c.grad_state[head * state.size() + x];
+  }
+  return total;
+}
+
+int failures = 0;
+
+template <class T>
+void expect_near(double found, double expected, const char* what, const Case<T>& c, const char* isa,
+                 double tolerance) {
+  if (std::abs(found - expected) <= tolerance * (1.0 + std::abs(expected))) return;
+  ++failures;
+  std::printf("%s: %s is %g, expected %g (B%ld H%ld N%ld D%ld M%ld normalize %d state %d, %zu bytes)\n", isa,
+              what, found, expected, static_cast<long>(c.s.batch), static_cast<long>(c.s.heads),
+              static_cast<long>(c.s.rows), static_cast<long>(c.s.depth), static_cast<long>(c.s.width),
+              c.normalize, c.state, sizeof(T));
+}
+
+template <class T>
+void check(const Shape& shape, bool normalize, bool state, int threads, const char* isa) {
+  std::mt19937 random(7);
+  Case<T> c(shape, normalize, state, random);
+  const cla::Problem p = c.problem();
+  const cla::Threads pool{threads, run_threads};
+  std::vector<T> out(c.v.size()), inverse(normalize ? c.heads() * shape.rows : 0), final(c.state_size());
+  cla::forward(p, c.array(out, shape.width), final.data(), inverse.data(), pool);
+  double found = 0;
+  for (size_t x = 0; x < out.size(); ++x) found += static_cast<double>(out[x]) * c.grad_out[x];
+  for (size_t x = 0; x < final.size(); ++x) found += static_cast<double>(final[x]) * c.grad_state[x];
+  expect_near(found, loss(c), "the loss", c, isa, sizeof(T) == 8 ? 1e-10 : 1e-3);
+
+  std::vector<T> grad_q(c.q.size()), grad_k(c.k.size()), grad_v(c.v.size()), grad_initial(c.state_size());
+  const cla::Gradients gradients{c.array(grad_q, shape.depth), c.array(grad_k, shape.depth),
+                                 c.array(grad_v, shape.width), grad_initial.data()};
+  cla::backward(p, c.array(c.grad_out, shape.width), c.grad_state.data(), inverse.data(), gradients, pool);
+  if (sizeof(T) == 4 || c.heads() == 0) return;
+  // In double, the gradients along a random direction against a difference quotient.
+  const double step = 1e-6;
+  auto derivative = [&](std::vector<T>& x, const std::vector<T>& gradient, const char* name) {
+    if (x.empty()) return;
+    const std::vector<T> before = x, direction = Case<T>::draw(static_cast<int64_t>(x.size()), random);
+    double expected = 0, difference = 0;
+    for (size_t i = 0; i < x.size(); ++i) expected += gradient[i] * direction[i];
+    for (const double sign : {1.0, -1.0}) {
+      for (size_t i = 0; i < x.size(); ++i) x[i] = before[i] + sign * step * direction[i];
+      difference += sign * loss(c) / (2 * step);
+    }
+    x = before;
+    expect_near(expected, difference, name, c, isa, 2e-4);
+  };
+  derivative(c.q, grad_q, "the gradient of q");
+  derivative(c.k, grad_k, "the gradient of k");
+  derivative(c.v, grad_v, "the gradient of v");
+  if (state) derivative(c.initial, grad_initial, "the gradient of the state");
+
+  std::vector<T> step_out(c.heads() * shape.width), step_state(c.state_size());
+  cla::Problem one = p;
+  one.state = c.initial.data();
+  if (shape.rows > 0) cla::step(one, step_out.data(), step_state.data(), pool);
+}
+
+}  // namespace
+
+int main() {
+  const Shape shapes[] = {{1, 1, 1, 1, 1},   {1, 2, 33, 5, 7},   {2, 1, 64, 16, 16}, {1, 1, 1500, 16, 48},
+                          {1, 3, 31, 17, 1}, {1, 1, 0, 3, 4},    {0, 2, 9, 3, 4},    {1, 1, 70, 130, 3},
+                          {1, 1, 300, 8, 8}, {1, 1, 40, 64, 130}};
+  for (const cla::Kernels* kernels : cla::available_kernels()) {
+    cla::choose_kernels(kernels->name);
+    for (const Shape& shape : shapes) {
+      for (const int threads : {1, 3}) {
+        for (const bool normalize : {false, true}) {
+          for (const bool state : {false, true}) {
+            check<double>(shape, normalize, state, threads, kernels->name);
+            check<float>(shape, normalize, state, threads, kernels->name);
+          }
+        }
+      }
+    }
+    std::printf("%s: checked\n", kernels->name);
+  }
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,28 @@
+"""The CPU kernels under the address and the undefined-behaviour sanitizer, without Python or torch."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from build_kernels import ISA_FLAGS
+
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_kernels_under_sanitizers(root, tmp_path):
+    sources = root / "causal_linear_attention" / "csrc" / "cpu"
+    flags = ["-std=c++20", "-O1", "-g", f"-I{sources}", "-pthread"]
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    objects = []
+    files = [x for x in sorted(sources.glob("*.cpp")) if x.name != "bindings.cpp"]
+    for source in [*files, root / "tests" / "cpp" / "check_kernels.cpp"]:
+        objects.append(str(tmp_path / source.with_suffix(".o").name))
+        compile_ = [COMPILER, *flags, *ISA_FLAGS.get(source.name, []), "-c", str(source)]
+        subprocess.run([*compile_, "-o", objects[-1]], check=True)
+    program = str(tmp_path / "check_kernels")
+    subprocess.run([COMPILER, *flags, *objects, "-o", program], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,152 @@
+"""Loading, falling back, `info`, and what the build does on machines that lack something."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from causal_linear_attention import (
+    causal_linear_attention,
+    extension,
+    functional,
+    info,
+    select_backend,
+)
+
+cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
+
+
+def python(code, root, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def test_auto_is_the_kernels_of_the_device():
+    expected = "cpp" if extension.loaded("cpp") else "torch"
+    assert select_backend("auto") == expected
+    assert select_backend("auto", "cpu", torch.float8_e5m2) == "torch"
+    assert select_backend("auto", "meta") == "torch"
+    for name in ("torch", "reference"):
+        assert select_backend(name, "cuda") == name
+
+
+def test_a_backend_that_is_not_there_is_an_error(monkeypatch):
+    monkeypatch.setattr(functional, "_LOADED", frozenset())
+    monkeypatch.setitem(extension._reasons, "cpp", "the C++ kernels were not built")
+    x = torch.zeros(1, 1, 2, 2)
+    with pytest.raises(ValueError, match=r"backend is 'cpp', but the C\+\+ kernels were not built"):
+        causal_linear_attention(x, x, x, backend="cpp")
+    assert select_backend("auto") == "torch"
+
+
+@cpp
+def test_kernels_refuse_the_wrong_device():
+    x = torch.zeros(1, 1, 2, 2, device="meta")
+    with pytest.raises(ValueError, match="backend is 'cpp'; expected inputs on cpu, not meta"):
+        causal_linear_attention(x, x, x, backend="cpp")
+
+
+def test_a_library_that_does_not_load_is_one_sentence(monkeypatch, tmp_path):
+    broken = tmp_path / "_cpu.so"
+    broken.write_bytes(b"not a shared object")
+    monkeypatch.setitem(extension.FILES, "cpp", broken)
+    monkeypatch.setattr(extension, "_reasons", {})
+    monkeypatch.setattr(extension, "build_info", lambda: {"torch": "2.10.1"})
+    extension.load("cpp")
+    sentence = extension.reason("cpp")
+    assert "built for torch 2.10.1" in sentence and f"under torch {torch.__version__}" in sentence
+    assert "\n" not in sentence and extension.is_broken("cpp")
+
+
+def test_auto_says_once_what_runs(caplog):
+    functional._announce.cache_clear()
+    x = torch.zeros(1, 1, 2, 2)
+    with caplog.at_level(logging.INFO, "causal_linear_attention"):
+        causal_linear_attention(x, x, x)
+        causal_linear_attention(x, x, x)
+    assert len(caplog.messages) == 1
+    assert f"runs on backend {select_backend('auto')}" in caplog.messages[0]
+
+
+@cpp
+def test_the_environment_forces_an_instruction_set(root):
+    code = "from causal_linear_attention import extension as e; print(e.instruction_set())"
+    for name in extension.available_instruction_sets():
+        assert python(code, root, CAUSAL_LINEAR_ATTENTION_ISA=name).stdout.strip() == name
+
+
+@cpp
+def test_an_unknown_instruction_set_falls_back_with_a_sentence(root):
+    code = "from causal_linear_attention import select_backend, extension as e; "
+    code += "print(select_backend('auto'), e.reason('cpp'))"
+    done = python(code, root, CAUSAL_LINEAR_ATTENTION_ISA="mmx")
+    assert done.returncode == 0
+    assert done.stdout.startswith("torch CAUSAL_LINEAR_ATTENTION_ISA cannot be followed")
+    assert "expected one of baseline" in done.stdout
+
+
+def test_info_passes_its_self_test(capsys):
+    assert info.main(["--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["default"]["cpu"] == select_backend("auto")
+    tested = {(x["backend"], x["dtype"]) for x in facts["self-test"]}
+    assert ("torch", "bfloat16") in tested and all(x["passed"] for x in facts["self-test"])
+    assert info.main([]) == 0
+    assert "self-test" in capsys.readouterr().out
+
+
+def build(root, tmp_path, **environment):
+    """Runs the build on a copy of the tree's build files, into a folder of its own."""
+    for name in ("setup.py", "build_kernels.py", "pyproject.toml"):
+        shutil.copy(root / name, tmp_path)
+    shutil.copytree(
+        root / "causal_linear_attention",
+        tmp_path / "causal_linear_attention",
+        ignore=shutil.ignore_patterns("*.so", "_build.json", "__pycache__"),
+    )
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build", "--build-base", "out"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    return done, list((tmp_path / "out").rglob("*.so"))
+
+
+def test_installs_without_a_compiler(root, tmp_path):
+    done, libraries = build(root, tmp_path, CXX="no-such-compiler", CAUSAL_LINEAR_ATTENTION_CUDA="skip")
+    assert done.returncode == 0 and not libraries
+    assert "built no kernels (PyTorch runs instead)" in done.stdout
+    assert "C++: no C++ compiler (no-such-compiler)" in done.stdout
+    assert list((tmp_path / "out").rglob("functional.py"))
+
+
+def test_a_forced_cuda_build_that_cannot_be_is_an_error(root, tmp_path):
+    done, _ = build(
+        *(root, tmp_path),
+        CXX="no-such-compiler",
+        CAUSAL_LINEAR_ATTENTION_CUDA="force",
+        CUDA_HOME=str(tmp_path),
+    )
+    assert done.returncode != 0
+    assert "CAUSAL_LINEAR_ATTENTION_CUDA=force, but no nvcc" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_misspelt_wish_is_named(root, tmp_path):
+    done, _ = build(root, tmp_path, CXX="no-such-compiler", CAUSAL_LINEAR_ATTENTION_CUDA="always")
+    assert done.returncode != 0
+    assert "is 'always'; expected auto, skip or force" in done.stderr

@@ -1,0 +1,259 @@
+"""The compiled kernels against the definition in float64: values, gradients, threads, instruction sets."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from causal_linear_attention import causal_linear_attention, causal_linear_attention_step, extension
+from causal_linear_attention.chunked import normalized
+from causal_linear_attention.reference import quadratic
+
+cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
+cuda = pytest.mark.cuda
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+SHAPES = [
+    *[(2, 3, 70, 64, 64), (1, 1, 700, 64, 64), (1, 1, 1500, 16, 48), (2, 2, 33, 5, 7)],
+    *[(1, 2, 300, 130, 70), (1, 1, 1, 1, 1), (2, 1, 31, 64, 1), (3, 2, 64, 33, 128), (1, 2, 0, 3, 4)],
+    (0, 2, 10, 3, 4),
+]
+KINDS = [
+    pytest.param("cpp", marks=cpp),
+    pytest.param("cuda", marks=cuda),
+]
+
+
+@pytest.fixture(autouse=True)
+def nan_in_new_tensors():
+    """torch.empty gives NaN, so that an element no kernel writes fails a comparison."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def threads_restored():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+    if extension.loaded("cpp"):
+        extension.choose_instruction_set("")
+
+
+def device_of(backend):
+    if backend == "cuda" and not (torch.cuda.is_available() and extension.loaded("cuda")):
+        pytest.skip(extension.reason("cuda") or "no GPU")
+    return "cuda" if backend == "cuda" else "cpu"
+
+
+def draw(shape, dtype, normalize, strides="dense", state=True):
+    """q, k, v, state, weights of the outputs; `strides` is how the first three lie in memory."""
+    batch, heads, length, dim, width = shape
+
+    def rows(columns):
+        x = torch.randn(batch, heads, length, columns, dtype=torch.float64)
+        if strides == "projected":  # (B, N, H, D), as a projection leaves it
+            x = x.transpose(1, 2).contiguous().transpose(1, 2)
+        elif strides == "sliced":
+            x = torch.cat([x, x], -1)[..., :columns]
+        elif strides == "columns":
+            x = x.transpose(2, 3).contiguous().transpose(2, 3)
+        return x
+
+    q, k, v = rows(dim), rows(dim), rows(width)
+    if normalize:  # a denominator near zero says nothing about a kernel
+        q, k = q.abs() + 0.1, k.abs() + 0.1
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    s = torch.rand(batch, heads, dim, width + normalize, dtype=wide) if state else None
+    weights = torch.randn(batch, heads, length, width, dtype=torch.float64).to(dtype)
+    state_weights = torch.randn(batch, heads, dim, width + normalize, dtype=wide)
+    cast = [x.to(dtype) for x in (q, k, v)]
+    return *cast, s, weights, state_weights
+
+
+def run(function, q, k, v, state, weights, state_weights, normalize):
+    """Output, final state and the gradients of q, k, v and the state given to function."""
+    leaves = [x.detach().requires_grad_() for x in (q, k, v, state) if x is not None]
+    out, final = function(*leaves, *[None] * (4 - len(leaves)))
+    loss = (out.double() * weights.double()).sum() + (final.double() * state_weights.double()).sum()
+    return [out.detach(), final.detach(), *torch.autograd.grad(loss, leaves)]
+
+
+def definition(normalize):
+    def function(q, k, v, state):
+        if normalize:
+            return normalized(quadratic, q, k, v, 1e-6, state)
+        return quadratic(q, k, v, None if state is None else state.to(q.dtype))
+
+    return function
+
+
+def kernel(backend, normalize):
+    def function(q, k, v, state):
+        return causal_linear_attention(
+            q, k, v, initial_state=state, normalize=normalize, return_state=True, backend=backend
+        )
+
+    return function
+
+
+def norm(x):
+    return float(x.double().norm())
+
+
+def check(backend, shape, dtype, normalize, strides="dense", state=True):
+    """The kernel's error is at most twice that of the plain formula in the same dtype."""
+    device = device_of(backend)
+    given = draw(shape, dtype, normalize, strides, state)
+    truth = run(definition(normalize), *[None if x is None else x.double() for x in given], normalize)
+    plain = run(definition(normalize), *given, normalize)
+    moved = [None if x is None else x.to(device) for x in given]
+    found = run(kernel(backend, normalize), *moved, normalize)
+    # With one feature or position the normalised output hardly depends on q and k; what is left of
+    # their gradients is rounding, so it is measured against the size of what cancelled.
+    floor = norm(given[4]) * torch.finfo(dtype).eps + 1e-30
+    names = ["out", "state", "grad_q", "grad_k", "grad_v", "grad_state"]
+    for name, t, p, f in zip(names, truth, plain, found, strict=False):
+        assert (f.shape == t.shape and f.dtype == p.dtype) or name == "state"
+        error, allowed = norm(f.cpu().double() - t), 2 * norm(p.double() - t)
+        rounding = 4 * torch.finfo(torch.float32 if name == "state" else dtype).eps
+        rounding = rounding if dtype != torch.float64 else 1e-14
+        assert error <= allowed + max(rounding * norm(t), 8 * floor), f"{name}: {error} > {allowed}"
+
+
+@pytest.mark.parametrize("backend", KINDS)
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "B{}-H{}-N{}-D{}-M{}".format(*s))
+def test_shapes(backend, shape, dtype, normalize):
+    if backend == "cuda" and dtype == torch.float64:
+        pytest.skip("float64 runs on PyTorch there")
+    check(backend, shape, dtype, normalize)
+
+
+@cpp
+@settings(
+    max_examples=120,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    batch=st.integers(0, 2),
+    heads=st.integers(1, 3),
+    length=st.integers(0, 300),
+    dim=st.integers(1, 130),
+    width=st.integers(1, 130),
+    dtype=st.sampled_from(DTYPES),
+    normalize=st.booleans(),
+    state=st.booleans(),
+    strides=st.sampled_from(["dense", "projected", "sliced", "columns"]),
+    isa=st.sampled_from(extension.available_instruction_sets() or [""]),
+)
+def test_random(batch, heads, length, dim, width, dtype, normalize, state, strides, isa):
+    extension.choose_instruction_set(isa)
+    check("cpp", (batch, heads, length, dim, width), dtype, normalize, strides, state)
+
+
+@cpp
+@pytest.mark.parametrize("isa", extension.available_instruction_sets())
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+def test_every_instruction_set(isa, normalize):
+    extension.choose_instruction_set(isa)
+    assert extension.instruction_set() == isa
+    for dtype in DTYPES:
+        check("cpp", (2, 2, 150, 40, 72), dtype, normalize)
+
+
+@cpp
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("heads", [1, 2, 5])
+def test_threads_change_no_bit(heads, normalize, dtype):
+    given = draw((1, heads, 1100, 24, 40), dtype, normalize)
+    results = []
+    for threads in (1, 2, 3, 7):
+        torch.set_num_threads(threads)
+        results.append(run(kernel("cpp", normalize), *given, normalize))
+    for other in results[1:]:
+        for x, y in zip(results[0], other, strict=True):
+            assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("backend", [*KINDS, "torch"])
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("which", [0, 1, 2], ids="qkv")
+def test_nan_and_inf_stay_where_they_belong(backend, which, value, normalize):
+    device, length, at = device_of(backend), 200, 100
+    given = list(draw((1, 2, length, 20, 24), torch.float32, normalize))
+    clean = kernel(backend, normalize)(*[x.to(device) for x in given[:4]])[0]
+    given[which][0, 1, at, 3] = value
+    dirty = kernel(backend, normalize)(*[x.to(device) for x in given[:4]])[0]
+    assert torch.equal(clean[0, 0], dirty[0, 0]), "another head changed"
+    assert torch.equal(clean[0, 1, :at], dirty[0, 1, :at]), "an earlier position changed"
+    bad = ~dirty[0, 1, at:].isfinite()
+    if which == 0:
+        assert bad[0].all() and not bad[1:].any()
+    elif which == 1:
+        assert normalize or bad.all()
+    else:
+        assert bad[:, 3].all() and not bad[:, :3].any() and not bad[:, 4:].any()
+
+
+@cpp
+@pytest.mark.parametrize("which", [0, 1, 2], ids="qkv")
+def test_nan_in_the_output_gradient_stays_causal(which):
+    q, k, v, *_ = (x.requires_grad_() for x in draw((1, 2, 120, 8, 8), torch.float32, False))
+    weights = torch.ones(1, 2, 120, 8)
+    weights[0, 0, 60] = float("nan")
+    out = causal_linear_attention(q, k, v, backend="cpp")
+    grad = torch.autograd.grad(out, (q, k, v), weights)[which]
+    assert grad[0, 1].isfinite().all()
+    later = grad[0, 0, 61:].isfinite().all()
+    assert later, "the gradient of a later row depends on an earlier output"
+    assert grad[0, 0, :60].isfinite().all() == (which == 0)
+
+
+@cpp
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+@pytest.mark.parametrize("width", [1, 24, 255, 256, 300, 600])
+def test_step(dtype, normalize, width):
+    q, k, v, state, *_ = draw((2, 3, 4, 12, width), dtype, normalize)
+    whole, final = kernel("cpp", normalize)(q, k, v, state)
+    for i in range(4):
+        before = state.clone()
+        out, new = causal_linear_attention_step(
+            q[:, :, i], k[:, :, i], v[:, :, i], state, normalize=normalize
+        )
+        assert torch.equal(state, before)
+        state = new
+        tolerance = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 5e-2 * torch.finfo(dtype).eps ** 0.5}
+        torch.testing.assert_close(out, whole[:, :, i], **tolerance)
+    torch.testing.assert_close(state, final)
+
+
+@cpp
+def test_step_names_bad_arguments_like_the_rest():
+    q = torch.zeros(1, 2, 4)
+    with pytest.raises(ValueError, match=r"state has shape \(1, 2, 5, 4\); expected \(1, 2, 4, 4\)"):
+        causal_linear_attention_step(q, q, q, torch.zeros(1, 2, 5, 4))
+    with pytest.raises(ValueError, match="k has a shape that does not fit q"):
+        causal_linear_attention_step(q, torch.zeros(1, 2, 5), q, torch.zeros(1, 2, 4, 4))
+    with pytest.raises(ValueError, match=r"state has dtype torch.float64; expected torch.float32"):
+        causal_linear_attention_step(q, q, q, torch.zeros(1, 2, 4, 4).double())
+
+
+@cpp
+def test_memory_is_the_outputs():
+    """Above the inputs: out and three gradients, and nothing else that grows with the length."""
+    from torch.profiler import ProfilerActivity, profile
+
+    q, k, v = (torch.randn(1, 4, 4096, 64, requires_grad=True) for _ in range(3))
+    grad = torch.randn(1, 4, 4096, 64)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
+        out = causal_linear_attention(q, k, v, backend="cpp")
+        torch.autograd.grad(out, (q, k, v), grad)
+    allocated = sum(max(0, event.self_cpu_memory_usage) for event in trace.events())
+    assert allocated <= 4.1 * grad.numel() * 4

@@ -1,0 +1,142 @@
+"""The operators inside PyTorch: opcheck, compile, autocast, checkpointing, higher derivatives."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.utils.checkpoint import checkpoint
+
+from causal_linear_attention import causal_linear_attention, extension, operators
+
+pytestmark = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
+
+
+def draw(length=40, dtype=torch.float32, normalize=False, grad=True):
+    q, k, v = (torch.rand(2, 2, length, d).to(dtype) + 0.1 for d in (5, 5, 3))
+    state = torch.rand(2, 2, 5, 3 + normalize, dtype=operators.accumulation_dtype(dtype))
+    return [x.requires_grad_(grad) for x in (q, k, v, state)]
+
+
+@pytest.mark.parametrize("with_state", [False, True], ids=["zero", "state"])
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_opcheck_forward(dtype, normalize, with_state):
+    q, k, v, state = draw(dtype=dtype, normalize=normalize)
+    arguments = (q, k, v, state if with_state else None, normalize, 1e-6)
+    results = torch.library.opcheck(operators.forward, arguments)
+    assert set(results.values()) == {"SUCCESS"}
+
+
+def test_opcheck_backward_and_step():
+    q, k, v, state = draw(grad=False)
+    out, final, inverse = operators.forward(q, k, v, state, False, 1e-6)
+    arguments = (out, final, q, k, v, state, inverse, False, 1e-6)
+    assert set(torch.library.opcheck(operators.backward, arguments).values()) == {"SUCCESS"}
+    arguments = (q[:, :, 0], k[:, :, 0], v[:, :, 0], state, False, 1e-6)
+    assert set(torch.library.opcheck(operators.step, arguments).values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("layout", ["dense", "projected", "columns"])
+def test_fake_tensors_have_the_strides_of_real_ones(layout):
+    x = torch.rand(2, 4, 3, 8)
+    x = {"dense": x, "projected": x.transpose(1, 2), "columns": x.transpose(2, 3)}[layout]
+    results = torch.library.opcheck(operators.forward, (x, x, x, None, False, 1e-6))
+    assert set(results.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+def test_derivatives_of_both_orders(normalize):
+    q, k, v, state = draw(length=35, dtype=torch.float64, normalize=normalize)
+
+    def run(*tensors):
+        return operators.forward(*tensors, normalize, 1e-6)[:2]
+
+    assert gradcheck(run, (q, k, v, state), fast_mode=True)
+    assert gradgradcheck(run, (q, k, v, state), fast_mode=True)
+
+
+@pytest.mark.slow
+def test_a_layer_compiles_without_graph_break():
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16)
+
+        def forward(self, x):
+            q, k, v = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+            y = causal_linear_attention(q.exp(), k.exp(), v, normalize=True, backend="cpp")
+            return self.out(y.transpose(1, 2).flatten(2))
+
+    layer, x = Layer(), torch.randn(2, 70, 16)
+    expected = layer(x)
+    expected.sum().backward()
+    grads = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    out = torch.compile(layer, fullgraph=True)(x)
+    out.sum().backward()
+    torch.testing.assert_close(out, expected)
+    for p, grad in zip(layer.parameters(), grads, strict=True):
+        torch.testing.assert_close(p.grad, grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("function", ["public", "operator"])
+def test_autocast_promotes_mixed_types(function):
+    linear, x = torch.nn.Linear(8, 8), torch.rand(1, 2, 30, 8)
+
+    def run(q, k, v):
+        if function == "public":
+            return causal_linear_attention(q, k, v)
+        return operators.forward(q, k, v, None, False, 1e-6)[0]
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = linear(x)
+        assert low.dtype == torch.bfloat16
+        assert run(low, low, low).dtype == torch.bfloat16
+        mixed = run(low, x, low)
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, run(low.float(), x, low.float()))
+    mixed.sum().backward()
+    assert linear.weight.grad is not None
+
+
+def test_inference_mode_and_no_grad():
+    q, k, v, state = draw()
+    expected = causal_linear_attention(q, k, v, initial_state=state, backend="cpp")
+    for context in (torch.inference_mode, torch.no_grad):
+        with context():
+            out = causal_linear_attention(q, k, v, initial_state=state, backend="cpp")
+        assert not out.requires_grad and torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing(reentrant):
+    tensors = draw()
+
+    def run(q, k, v, state):
+        return causal_linear_attention(q, k, v, initial_state=state, backend="cpp").square()
+
+    expected = torch.autograd.grad(run(*tensors).sum(), tensors)
+    out = checkpoint(run, *tensors, use_reentrant=reentrant)
+    out.sum().backward()
+    for x, grad in zip(tensors, expected, strict=True):
+        torch.testing.assert_close(x.grad, grad)
+
+
+def test_only_the_state_in_the_loss():
+    q, k, v, state = draw()
+    _, final = causal_linear_attention(q, k, v, initial_state=state, return_state=True, backend="cpp")
+    final.sum().backward()
+    torch.testing.assert_close(state.grad, torch.ones_like(state))
+    assert not q.grad.any()
+
+
+def test_the_operator_refuses_what_would_read_beyond_a_tensor():
+    q = torch.zeros(1, 2, 5, 4)
+    for bad in [
+        (q, q[:, :, :4], q, None),
+        (q, q, q[:, :1], None),
+        (q, q, q.double(), None),
+        (q, q, q, torch.zeros(1, 2, 4, 3)),
+        (q.int(), q.int(), q.int(), None),
+    ]:
+        with pytest.raises(RuntimeError):
+            operators.forward(*bad, False, 1e-6)
