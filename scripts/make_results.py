@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from PIL import Image  # noqa: E402
 
-from benchmarks.common import CommandLine, shown_path  # noqa: E402
+from benchmarks.common import CommandLine, read_json, shown_path, where  # noqa: E402
 from benchmarks.lm_cost_report import lm_cost_section  # noqa: E402
 from benchmarks.lm_results import (  # noqa: E402
     comparison_section,
@@ -26,6 +26,7 @@ from benchmarks.lm_results import (  # noqa: E402
     source_of,
 )
 from scripts.command import run_command, write_atomically  # noqa: E402
+from scripts.quickstart_table import quickstart_table  # noqa: E402
 from user_dir.errors import UserError  # noqa: E402
 
 MEASURED, PAPER = ROOT / "results" / "measured", ROOT / "results" / "paper"
@@ -48,10 +49,20 @@ def lm_cost(device: str, document: Path) -> str:
     return f"{lm_cost_section(results)}\n{plot}"
 
 
+def quickstart(document: Path) -> str:
+    """The table that quickstart.sh ended with when its result was kept."""
+    path = MEASURED / "quickstart.json"
+    if not path.is_file():
+        return "Not measured yet; `scripts/quickstart.sh` does it."
+    record = read_json(path)
+    return f"```text\n{quickstart_table(record['models'])}\n```\n\n{where(record)}"
+
+
 SECTIONS: dict[str, Callable[[Path], str]] = {
     "wikitext2": lambda document: comparison_section(read_runs(WIKITEXT2), PAPER),
     "wikitext2-runs": lambda document: runs_section(read_runs(WIKITEXT2)),
     "wikitext2-curves": lambda document: picture_link("Learning curves", CURVES, document),
+    "quickstart": quickstart,
     "lm-cost-cpu": lambda document: lm_cost("cpu", document),
     "lm-cost-cuda": lambda document: lm_cost("cuda", document),
 }

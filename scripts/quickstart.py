@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.common import environment, write_json
 from scripts import ROOT
 from scripts.checkpoint import read_checkpoint
 from scripts.command import Parser, run_command, write_atomically
@@ -23,6 +24,7 @@ from scripts.experiment import Experiment, read_experiment
 from scripts.logged_run import run_fairseq
 from scripts.prepared_data import PreparedData, open_prepared
 from scripts.progress import read_records
+from scripts.quickstart_table import quickstart_table
 from scripts.train_lm import Machines, fairseq_arguments, train
 from user_dir.errors import UserError
 
@@ -33,17 +35,6 @@ SETTINGS = "settings.json"  # marks a folder as this command's
 # Sampling, since a greedy continuation by a model this small repeats itself.
 GENERATION = ["--sampling", "--sampling-topp", "0.8", "--temperature", "0.7", "--beam", "1"]
 GENERATION += ["--max-len-a", "1", "--max-len-b", "40", "--seed", "1"]
-COLUMNS = (
-    "architecture",
-    "parameters",
-    "updates",
-    "valid ppl/word",
-    "test ppl/word",
-    "valid ppl/token",
-    "test ppl/token",
-    "tokens/s",
-    "peak memory",
-)
 
 
 @dataclass(frozen=True)
@@ -130,30 +121,6 @@ def training_figures(log: Path) -> dict[str, float]:
     }
 
 
-def table(results: dict[str, dict[str, Any]]) -> str:
-    """The comparison as text, in columns."""
-    rows = [COLUMNS]
-    for architecture, result in results.items():
-        valid, test, training = result["valid"], result["test"], result["training"]
-        rows.append(
-            (
-                architecture,
-                f"{valid['parameters']:,}",
-                f"{valid['updates']:,}",
-                f"{valid['perplexity_per_word']:,.1f}",
-                f"{test['perplexity_per_word']:,.1f}",
-                f"{valid['perplexity_per_token']:,.1f}",
-                f"{test['perplexity_per_token']:,.1f}",
-                f"{training['tokens_per_second']:,.0f}",
-                f"{training['peak_memory_bytes'] / 2**20:,.0f} MiB",
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    )
-
-
 def bundled_corpus() -> PreparedData:
     """The corpus that needs no download, prepared if it is not there."""
     folder = ROOT / "data" / "python-reference"
@@ -193,10 +160,12 @@ def main() -> None:
     except KeyboardInterrupt:
         print("\nStopped; the same command goes on from here.")
         raise
+    record = {"models": results, "continuations": texts, **environment("cuda" if machines.gpus else "cpu")}
+    write_json(options.runs / "quickstart.json", record)
     print(f"\n{ARCHITECTURES[0]} continues three prompts:")
     for text in texts:
         print(f"  {text}")
-    print(f"\n{table(results)}\n")
+    print(f"\n{quickstart_table(results)}\n")
     print("Perplexity per word of the raw text, and per token that the models see.")
     print(f"Logs, checkpoints and results: {options.runs}")
     tensorboard = [str(Path(sys.prefix, "bin", "tensorboard")), "--logdir", str(options.runs)]

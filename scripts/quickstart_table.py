@@ -1,0 +1,39 @@
+"""The table that quickstart.sh ends with, and that the README shows."""
+
+from typing import Any
+
+COLUMNS = (
+    "architecture",
+    "parameters",
+    "updates",
+    "valid ppl/word",
+    "test ppl/word",
+    "valid ppl/token",
+    "test ppl/token",
+    "tokens/s",
+    "peak memory",
+)
+
+
+def quickstart_table(results: dict[str, dict[str, Any]]) -> str:
+    """The comparison as text, in columns."""
+    rows = [COLUMNS]
+    for architecture, result in results.items():
+        valid, test, training = result["valid"], result["test"], result["training"]
+        rows.append(
+            (
+                architecture,
+                f"{valid['parameters']:,}",
+                f"{valid['updates']:,}",
+                f"{valid['perplexity_per_word']:,.1f}",
+                f"{test['perplexity_per_word']:,.1f}",
+                f"{valid['perplexity_per_token']:,.1f}",
+                f"{test['perplexity_per_token']:,.1f}",
+                f"{training['tokens_per_second']:,.0f}",
+                f"{training['peak_memory_bytes'] / 2**20:,.0f} MiB",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    )
