@@ -195,8 +195,11 @@ def report(result: dict) -> str:
         records = [r for r in result["records"] if r["part"] == part]
         lengths = sorted({r["length"] for r in records})
         cells = {(r["name"], r["length"]): spread(r["ms"], "{:.3f}") for r in records}
-        rows = []
-    for r in rates:
+        here = [n for n in names if any(n == r["name"] for r in records)]
+        rows = [[n, *(cells.get((n, x), "–") for x in lengths)] for n in here]
+        pieces.append(f"{part}, milliseconds\n\n" + markdown_table(["N", *map(str, lengths)], rows))
+    fraction, rows = result["peak"], []
+    for r in (r for r in result["records"] if "GF/s" in r):
         row = [r["name"], str(r["length"])]
         for unit in ("GF/s", "GB/s"):
             row += [f"{r[unit]:.1f}", f"{r[unit] / fraction[unit]:.2f}"]

@@ -11,6 +11,11 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kTile = 16;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kBlocks = 1;  // shared memory of 64 KB holds no second one
+#else
+constexpr int kBlocks = 2;
+#endif
 constexpr int kMaxOutputTiles = 4;  // of 16 x 16 that one warp keeps: 64 rows of 128 columns
 
 __host__ __device__ constexpr int pad(int x) { return (x + kTile - 1) / kTile * kTile; }
@@ -341,7 +346,7 @@ __device__ void update_state(const Sweep& s, const Layout& at, float* memory) {
 }
 
 template <class In, bool kTensor>
-__global__ void __launch_bounds__(kThreads, 2) sweep_kernel(const Sweep s, const bool only_sums) {
+__global__ void __launch_bounds__(kThreads, kBlocks) sweep_kernel(const Sweep s, const bool only_sums) {
   extern __shared__ __align__(128) float memory[];
   const Layout at(s.depth, s.width, s.chunk);
   const int64_t head = blockIdx.x;
