@@ -82,6 +82,13 @@ def hardware(device: str) -> dict[str, Any]:
     return record
 
 
+def where(record: dict[str, Any], threads: int | None = None) -> str:
+    """The GPU of an `environment`, or its processor and how many threads were used."""
+    threads = threads or record["threads"]
+    machine = record["hardware"]
+    return machine.get("gpu") or f"{machine['cpu']}, {threads} thread{'s' if threads > 1 else ''}"
+
+
 def usable_cores() -> int:
     """Cores this process may run on, which in a container are fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):

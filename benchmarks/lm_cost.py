@@ -35,7 +35,7 @@ FULL = {
     "rounds": 2,
     "steps": 3,
     "decoding_steps": 64,
-    "visits": 8,
+    "visits": 6,
     "threads": None,  # as many as torch chooses
 }
 QUICK = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.architectures import ARCHITECTURES, TRANSNORMERS, Size
-from benchmarks.common import markdown_table, read_json, spread
+from benchmarks.common import markdown_table, read_json, spread, where
 from benchmarks.plots import Curve, plot_curves
 
 NEAR, FAR, MOST_TRAINING = 1024, 16384, 1.2
@@ -94,15 +94,12 @@ def _quartiles(seconds: list[float]) -> str:
 def caption(results: dict[str, Any]) -> str:
     """One paragraph: model size, batch, machine, versions, day."""
     settings, session = results["settings"], results["sessions"][-1]
-    machine = session["hardware"]
-    threads = settings["threads"] or session["threads"]
-    where = machine.get("gpu") or f"{machine['cpu']}, {threads} threads"
     runs = sorted({f"{s['date']} (commit {s['commit']})" for s in results["sessions"]})
     return (
         f"{Size(**settings['size'])}; float32, embeddings tied, dropout 0.1; "
         f"{settings['tokens']:,} random tokens a batch whatever the length; forward, backward and "
-        f"Adam; every architecture and length in processes of its own, taking turns. {where}, "
-        f"torch {session['versions']['torch']}, {' and '.join(runs)}."
+        "Adam; every architecture and length in processes of its own, taking turns. "
+        f"{where(session, settings['threads'])}, torch {session['versions']['torch']}, {' and '.join(runs)}."
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.architectures import ARCHITECTURES
-from benchmarks.common import markdown_table, read_json
+from benchmarks.common import markdown_table, read_json, where
 from benchmarks.plots import Curve, plot_curves
 
 Run = dict[str, Any]
@@ -182,9 +182,9 @@ def _provenance(runs: Sequence[Run]) -> str:
     """Where and when, once for each different machine, version or commit."""
     sentences = []
     for run in runs:
-        machine = run["hardware"]
-        where = machine.get("gpu") or f"{machine['cpu']}, {run['threads']} threads"
-        sentences.append(f"{where}, torch {run['versions']['torch']}, {run['date']}, commit {run['commit']}.")
+        sentences.append(
+            f"{where(run)}, torch {run['versions']['torch']}, {run['date']}, commit {run['commit']}."
+        )
     return "Measured on " + " ".join(dict.fromkeys(sentences))
 
 

@@ -1,6 +1,7 @@
 """What a checkpoint of fairseq's says about its model, read with torch's safe loader only."""
 
 import pickle
+import zipfile
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,14 +50,15 @@ def read_checkpoint(path: Path) -> CheckpointInfo:
     """
     if not path.is_file():
         raise UserError(f"no checkpoint {path}")
+    mapped = zipfile.is_zipfile(path)  # else truncated, foreign, or older than torch 1.6
     try:
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        state = torch.load(path, map_location="cpu", mmap=mapped, weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(
             f"{path} is refused: it holds Python objects that a checkpoint has no need of; "
             "nothing in it was run"
         ) from None
-    except (RuntimeError, ValueError, EOFError, OSError):
+    except Exception:  # bytes that are no checkpoint make the loader fail in many ways
         raise UserError(f"{path} is damaged or no checkpoint of fairseq's") from None
     if not isinstance(state, Mapping) or not isinstance(state.get("model"), Mapping):
         raise UserError(f"{path} is no checkpoint of fairseq's: it holds no model")

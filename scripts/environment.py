@@ -25,7 +25,8 @@ VENV_PYTHON = VENV / "bin" / "python"
 READY = VENV / "ready.json"
 LOG = VENV / "setup.log"
 DEFAULT_TORCH = "torch==2.13.0"
-INPUTS = ("requirements.txt", "pyproject.toml", "setup.py")
+INPUTS = ("requirements.txt", "pyproject.toml", "setup.py", "build_kernels.py")
+KERNELS = "causal_linear_attention/csrc"
 
 # What a failed installation's log holds, and what that means for the user.
 CAUSES = {
@@ -38,6 +39,10 @@ CAUSES = {
     ),
     "ResolutionImpossible": (
         "TORCH_SPEC and requirements.txt need different versions of a package; choose another torch"
+    ),
+    "from versions: none": (
+        "the package index cannot be reached, or has nothing for this Python; check the network "
+        "and pip's index (pip config list)"
     ),
     "No matching distribution found|Could not find a version": (
         "the package index has no such version for this Python; check PYTHON and TORCH_SPEC"
@@ -54,7 +59,8 @@ def wanted(previous: dict[str, Any]) -> dict[str, Any]:
     """What `.venv` is to be made from, where nothing is chosen as it was made before."""
     python = os.environ.get("PYTHON")
     torch = os.environ.get("TORCH_SPEC")
-    contents = b"\0".join((ROOT / name).read_bytes() for name in INPUTS)
+    sources = sorted(path for path in (ROOT / KERNELS).rglob("*") if path.is_file())
+    contents = b"\0".join(path.read_bytes() for path in [*(ROOT / name for name in INPUTS), *sources])
     want = {
         "root": str(ROOT),
         "python": f"{sys.version.split()[0]} in {sys.base_prefix}",
@@ -127,7 +133,7 @@ def installation(torch: str) -> list[tuple[str, list[Any]]]:
             [*install, "-c", pinned, torch, "numpy", "Cython", "setuptools", "wheel"],
         ),
         ("pinned packages, fairseq compiled (a minute or two)", [*install, "-r", pinned]),
-        ("attention operator", [*install, "--no-deps", "-e", ROOT]),
+        ("attention operator, kernels compiled", [*install, "--no-deps", "-e", ROOT]),
         ("check", [*python, "-c", "import torch, fairseq, causal_linear_attention"]),
     ]
 

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -175,8 +176,10 @@ def main() -> None:
     checkpoint = read_checkpoint(options.checkpoint.absolute())
     data = open_prepared(options.data.absolute(), tuple(options.splits))
     for split in options.splits:
-        result = evaluate(checkpoint, data, split, options.context_window, extra)
         out = options.out or checkpoint.path.with_suffix(f".{split}.json")
+        if not os.access(out.parent, os.W_OK):
+            raise UserError(f"cannot write {out}; name another file with --out")
+        result = evaluate(checkpoint, data, split, options.context_window, extra)
         write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
         print(f"{describe(result)}\n  written to  {out}", flush=True)
 

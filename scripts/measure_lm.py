@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import environment, read_json, shown_path, write_json
+from benchmarks.common import environment, portable_command, read_json, shown_path, write_json
 from scripts import ROOT, make_results
 from scripts.command import Parser, run_command
 from scripts.experiment import Experiment, read_experiment
@@ -23,6 +23,7 @@ from scripts.train_lm import Machines, train
 from user_dir.errors import UserError
 
 CONFIGS = ROOT / "configs" / "wikitext2"
+RUNS = ROOT / "runs" / "measured" / "wikitext2"
 SEEDS = {
     "transnormer_t1": (1, 2),
     "transformer_lm": (1, 2),
@@ -144,7 +145,7 @@ def evaluations(checkpoint: Path, data: Path) -> dict[str, dict[str, Any]]:
 
 def measure(run: Run, experiment: Experiment, data: PreparedData, updates: int, mark: str) -> dict[str, Any]:
     """Train (or go on training) and evaluate; the record that is written to JSON."""
-    save_dir = ROOT / "runs" / "measured" / "wikitext2" / f"{run.name}-{mark}"
+    save_dir = RUNS / f"{run.name}-{mark}"
     flags = ["--seed", str(run.seed), "--max-update", str(updates)]
     machines = Machines(torch.cuda.device_count())
     train(run.config, data.folder, machines, save_dir, flags)
@@ -165,7 +166,7 @@ def measure(run: Run, experiment: Experiment, data: PreparedData, updates: int, 
         "processes": machines.processes,
         "data": {key: manifest.get(key) for key in ("corpus", "tokenizer", "vocabulary", "splits")},
         "settings": experiment.settings,
-        "train_command": f"scripts/train_lm.sh {shown_path(run.config)} {' '.join(flags)}",
+        "train_command": portable_command(["scripts/train_lm.sh", str(run.config), *flags]),
         **environment("cuda" if machines.gpus else "cpu"),
     }
 
@@ -187,6 +188,8 @@ def main() -> None:
     """Measure what is not measured yet, then make the tables."""
     options = parse(sys.argv[1:])
     runs, out = chosen_runs(options.only), options.out.absolute()
+    if options.updates and out == make_results.WIKITEXT2:
+        raise UserError("--updates needs --out FOLDER: the project's results have the updates of the YAML")
     print(f"{len(runs)} runs; results: {shown_path(out)}", flush=True)
     data: PreparedData | None = None
     for number, run in enumerate(runs, 1):

@@ -19,7 +19,7 @@ from scripts import ROOT
 from scripts.checkpoint import read_checkpoint
 from scripts.command import Parser, run_command, write_atomically
 from scripts.eval_ppl import evaluate
-from scripts.experiment import read_experiment
+from scripts.experiment import Experiment, read_experiment
 from scripts.logged_run import run_fairseq
 from scripts.prepared_data import PreparedData, open_prepared
 from scripts.progress import read_records
@@ -29,6 +29,7 @@ from user_dir.errors import UserError
 CONFIGS = ROOT / "configs" / "quickstart"
 ARCHITECTURES = ("transnormer_t1", "transnormer_t2", "transformer_lm")
 SPLITS = ("valid", "test")
+SETTINGS = "settings.json"  # marks a folder as this command's
 # Sampling, since a greedy continuation by a model this small repeats itself.
 GENERATION = ["--sampling", "--sampling-topp", "0.8", "--temperature", "0.7", "--beam", "1"]
 GENERATION += ["--max-len-a", "1", "--max-len-b", "40", "--seed", "1"]
@@ -54,11 +55,10 @@ class Quickstart:
     updates: int | None
     machines: Machines
 
-    def budget(self, config: Path) -> list[str]:
+    def budget(self, experiment: Experiment) -> list[str]:
         """Flags for another number of updates than the YAML's, the warm-up in proportion."""
         if self.updates is None:
             return []
-        experiment = read_experiment(config)
         share = self.updates / experiment.get("optimization", "max_update")
         warmup = int(experiment.get("lr_scheduler", "warmup_updates") * share)
         return ["--max-update", str(self.updates), "--warmup-updates", str(warmup)]
@@ -67,14 +67,10 @@ class Quickstart:
         """The measured figures of one model: those on file, or after training and evaluating it."""
         folder = self.runs / architecture
         config = CONFIGS / f"{architecture}.yaml"
-        extra = self.budget(config)
-        settings = {
-            "arguments": fairseq_arguments(
-                read_experiment(config), self.data.folder, self.machines, folder, extra
-            ),
-            "data": self.data.manifest,
-        }
-        forget_other_settings(folder, settings)
+        experiment = read_experiment(config)
+        extra = self.budget(experiment)
+        command = fairseq_arguments(experiment, self.data.folder, self.machines, folder, extra)
+        forget_other_settings(folder, {"command": command, "data": self.data.manifest})
         file = folder / "result.json"
         if file.exists():
             print(f"\n{architecture}: trained and evaluated before ({file})", flush=True)
@@ -89,8 +85,11 @@ class Quickstart:
         return result
 
     def continuations(self, architecture: str) -> list[str]:
-        """What a trained model makes of the prompts, through `fairseq-interactive`."""
+        """What a trained model makes of the prompts, through `fairseq-interactive`, once."""
         folder = self.runs / architecture
+        file = folder / "continuations.txt"
+        if file.exists():
+            return file.read_text().splitlines()
         arguments = [str(self.data.folder), "--user-dir", str(ROOT / "user_dir")]
         arguments += ["--task", "language_modeling", *GENERATION]
         arguments += ["--path", str(folder / "checkpoint_last.pt")]
@@ -102,12 +101,14 @@ class Quickstart:
         lines: list[str] = []
         run_fairseq("interactive", arguments, folder / "generate.log", lines.append)
         found = [re.match(r"D-\d+\t[^\t]*\t(.*)", line) for line in lines]
-        return [match[1] for match in found if match]
+        texts = [match[1] for match in found if match]
+        write_atomically(file, "".join(f"{text}\n" for text in texts).encode())
+        return texts
 
 
 def forget_other_settings(folder: Path, settings: dict[str, Any]) -> None:
     """Start a model anew whose earlier run had other settings, which are kept beside the results."""
-    file = folder / "settings.json"
+    file = folder / SETTINGS
     content = (json.dumps(settings, indent=2) + "\n").encode()
     if file.exists() and file.read_bytes() != content:
         print(f"\nThe settings have changed since {folder} was made; it is made anew.")
@@ -182,8 +183,8 @@ def main() -> None:
     options = parse(sys.argv[1:])
     data = bundled_corpus()
     if options.fresh:
-        for architecture in ARCHITECTURES:
-            shutil.rmtree(options.runs / architecture, ignore_errors=True)
+        for settings in options.runs.glob(f"*/{SETTINGS}"):
+            shutil.rmtree(settings.parent)
     machines = Machines(min(1, torch.cuda.device_count()))
     quickstart = Quickstart(data, options.runs, options.updates, machines)
     try:
@@ -196,6 +197,7 @@ def main() -> None:
     for text in texts:
         print(f"  {text}")
     print(f"\n{table(results)}\n")
+    print("Perplexity per word of the raw text, and per token that the models see.")
     print(f"Logs, checkpoints and results: {options.runs}")
     tensorboard = [str(Path(sys.prefix, "bin", "tensorboard")), "--logdir", str(options.runs)]
     print(f"Curves: {shlex.join(tensorboard)}")

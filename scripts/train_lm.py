@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from scripts import ROOT
+from scripts.checkpoint import read_checkpoint
 from scripts.command import Parser, run_command, write_atomically
 from scripts.experiment import Experiment, read_experiment, scaled_update_freq
 from scripts.logged_run import run_fairseq
@@ -152,7 +153,11 @@ def train(
     print(shlex.join([*words, str(Path(sys.prefix, "bin", "fairseq-train")), *arguments]))
     if dry_run:
         return save_dir
-    prepare_save_dir(save_dir, open_prepared(folder, ("train", "valid")))
+    prepared = open_prepared(folder, ("train", "valid"))
+    for flag in ("--restore-file", "--finetune-from-model"):
+        if start := option(extra, flag):
+            read_checkpoint(Path(start))
+    prepare_save_dir(save_dir, prepared)
     suffix = f".node{machines.node_rank}" if machines.node_rank else ""
     log = save_dir / f"train{suffix}.log"
     print(f"log, checkpoints and TensorBoard curves: {save_dir}", flush=True)

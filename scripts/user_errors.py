@@ -55,8 +55,8 @@ def explain(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, OSError) and error.errno in OUT_OF_SPACE:
         return f"the disk is full while writing {error.filename or 'a file'}; free some space"
-    if isinstance(error, PermissionError):
-        return f"no permission to use {error.filename}; choose another folder"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
     if isinstance(error, pickle.UnpicklingError | EOFError):
         return DAMAGED
     text = str(error)

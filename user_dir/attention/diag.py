@@ -90,26 +90,39 @@ class DiagAttention(SelfAttention):
     def decode(
         self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State
     ) -> tuple[Tensor, State]:
-        """See `SelfAttention.decode`; O(C d) a token."""
-        outputs = []
-        for t in range(q.shape[2]):
-            here = slice(t, t + 1)
-            hidden = None if padding is None else padding[:, here]
-            out, state = self._decode_one(q[:, :, here], k[:, :, here], v[:, :, here], hidden, state)
-            outputs.append(out)
-        return torch.cat(outputs, dim=2), state
-
-    def _decode_one(self, q, k, v, padding, state) -> tuple[Tensor, State]:
-        """One token; rows may stand at different places of their blocks."""
-        place = (state["position"] % self.block_size)[:, None, None]
-        q, k = self._positioned(q * self.head_dim**-0.5, k, place)
-        index = place.unsqueeze(-1).expand_as(k)
-        keys, values = state["k"].scatter(2, index, k), state["v"].scatter(2, index, v)
-        visible = torch.arange(self.block_size, device=q.device) <= place.unsqueeze(-1)
-        out = self._attention(q, keys, values, visible)
+        """See `SelfAttention.decode`; O(C d) a token. Rows may stand at different places of their blocks."""
+        place = state["position"][:, None] % self.block_size + torch.arange(q.shape[2], device=q.device)
+        q, k = self._positioned(q * self.head_dim**-0.5, k, place[:, None])
         # A padding token is overwritten by the next one: the position does not move.
-        position = state["position"] + new_tokens(padding, q)
-        return out, {"k": keys, "v": values, "position": position}
+        advance = new_tokens(padding, q)
+        read = self._read_one if q.shape[2] == 1 else self._read_many
+        out, keys, values = read(q, k, v, place, advance, state)
+        return out, {"k": keys, "v": values, "position": state["position"] + advance}
+
+    def _read_one(self, q, k, v, place, advance, state) -> tuple[Tensor, Tensor, Tensor]:
+        """One token: written to its place in the block, it sees the block up to there."""
+        index = place[:, None, :, None].expand_as(k)
+        keys, values = state["k"].scatter(2, index, k), state["v"].scatter(2, index, v)
+        visible = torch.arange(self.block_size, device=q.device) <= place[:, None, :, None]
+        return self._attention(q, keys, values, visible), keys, values
+
+    def _read_many(self, q, k, v, place, advance, state) -> tuple[Tensor, Tensor, Tensor]:
+        """Several tokens: the block begun and the new tokens make whole blocks, row by row."""
+        size = self.block_size
+        blocks = -(-(size - 1 + q.shape[2]) // size)
+        index = place[:, None, :, None].expand_as(k)
+
+        def laid_out(new: Tensor, begun: Tensor) -> Tensor:
+            room = F.pad(begun, (0, 0, 0, (blocks - 1) * size))
+            return room.scatter(2, index, new).unflatten(2, (blocks, size))
+
+        q, keys, values = laid_out(q, state["k"]), laid_out(k, state["k"]), laid_out(v, state["v"])
+        here = torch.arange(size, device=q.device)
+        out = self._attention(q, keys, values, here <= here[:, None]).flatten(2, 3).gather(2, index)
+        # The block that the next token goes to; past the last one when that is full, and then unread.
+        current = ((place[:, 0] + advance) // size).clamp(max=blocks - 1)
+        rows = torch.arange(len(current), device=q.device)
+        return out, keys[rows, :, current], values[rows, :, current]
 
     def _positioned(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         if self.urpe is None:

@@ -1,0 +1,76 @@
+"""environment.py: when `.venv` is made anew, and what a failed installation means."""
+
+import json
+import sys
+
+import pytest
+
+from scripts import environment
+
+
+@pytest.fixture(autouse=True)
+def no_choices(monkeypatch):
+    monkeypatch.delenv("PYTHON", raising=False)
+    monkeypatch.delenv("TORCH_SPEC", raising=False)
+
+
+def test_a_finished_environment_is_left_alone():
+    made = environment.wanted({})
+    assert made["torch"] == environment.DEFAULT_TORCH
+    assert environment.wanted(made) == made
+
+
+def test_what_was_chosen_once_stays(monkeypatch):
+    monkeypatch.setenv("TORCH_SPEC", "torch==2.11.0")
+    made = environment.wanted({}) | {"python": "3.12.1 elsewhere"}
+    monkeypatch.delenv("TORCH_SPEC")
+    assert environment.wanted(made) == made
+    assert made["torch"] == "torch==2.11.0"
+
+
+def test_another_choice_counts(monkeypatch):
+    made = environment.wanted({}) | {"python": "3.12.1 elsewhere"}
+    monkeypatch.setenv("PYTHON", sys.executable)
+    assert environment.wanted(made)["python"] != made["python"]
+    monkeypatch.setenv("TORCH_SPEC", "torch==2.11.0")
+    assert environment.wanted(made)["torch"] == "torch==2.11.0"
+
+
+def test_a_new_default_torch_reaches_those_who_chose_none(monkeypatch):
+    made = environment.wanted({})
+    monkeypatch.setattr(environment, "DEFAULT_TORCH", "torch==3.0")
+    assert environment.wanted(made)["torch"] == "torch==3.0"
+
+
+def test_unfinished_environments_are_not_recorded(tmp_path, monkeypatch):
+    ready = tmp_path / "ready.json"
+    monkeypatch.setattr(environment, "READY", ready)
+    monkeypatch.setattr(environment, "VENV_PYTHON", sys.executable)
+    assert environment.recorded() == {}
+    ready.write_text("{")
+    assert environment.recorded() == {}
+    ready.write_text(json.dumps({"torch": "x"}))
+    assert environment.recorded() == {"torch": "x"}
+    monkeypatch.setattr(environment, "VENV_PYTHON", tmp_path / "gone")
+    assert environment.recorded() == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "meaning"),
+    [
+        ("ERROR: No matching distribution found for torch==9", "has no such version"),
+        ("OSError: [Errno 28] No space left on device", "the disk is full"),
+        ("NewConnectionError: Temporary failure in name resolution", "cannot be reached"),
+        ("error: command '/usr/bin/gcc' failed", "command '/usr/bin/gcc' failed"),
+        ("", "it printed nothing"),
+    ],
+)
+def test_causes_of_failures(line, meaning, tmp_path, monkeypatch):
+    log = tmp_path / "setup.log"
+    monkeypatch.setattr(environment, "LOG", log)
+    log.write_text("No space left on device, in an earlier step\n")
+    begin = log.stat().st_size
+    with log.open("a") as file:
+        file.write(line)
+    assert meaning in environment.cause(begin)
+    assert str(log) in environment.cause(begin)
