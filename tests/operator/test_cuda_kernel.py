@@ -162,4 +162,5 @@ def test_compiles_without_spills(root, tmp_path, arch):
     report = done.stdout + done.stderr
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", report)
     assert spills and set(spills) == {"0"}, report
-    assert all(int(x) <= (255 if arch == "75" else 128) for x in re.findall(r"Used (\d+) registers", report)), report
+    most = 255 if arch == "75" else 128  # two blocks a multiprocessor from 8.0 on
+    assert all(int(x) <= most for x in re.findall(r"Used (\d+) registers", report)), report
