@@ -40,9 +40,11 @@ ISA_FLAGS = {
         *("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq"),
     ],
 }
-NVCC_FLAGS = ["-std=c++20", "-O3", "-lineinfo", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
-# Machine code for these where the toolkit knows them, and PTX of the newest it knows.
-CUDA_ARCHS = ("75", "80", "90a", "100", "120")
+NVCC_FLAGS = ["-std=c++20", "-O3", "--threads", "0", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
+# Machine code for these where the toolkit knows them; PTX of 80, for every later GPU, and of the
+# newest that the toolkit knows.
+CUDA_ARCHS = ("75", "80", "90a")
+CUDA_PTX = "80"
 
 
 class Skipped(Exception):
@@ -53,7 +55,7 @@ def extensions() -> list[Extension]:
     """The two shared objects; which of them can be built is found out when they are."""
     sources = {
         "_cpu": sorted((SOURCES / "cpu").glob("*.cpp")),
-        "_cuda": sorted((SOURCES / "cuda").glob("*.c*")) + sorted((SOURCES / "kernels").glob("*.cu")),
+        "_cuda": sorted((SOURCES / "cuda").glob("*.cpp")) + sorted((SOURCES / "kernels").glob("*.cu")),
     }
     root = Path(__file__).parent
     return [
@@ -128,22 +130,20 @@ class BuildKernels(build_ext):
         if _cuda_wish() == "skip":
             raise Skipped("CAUSAL_LINEAR_ATTENTION_CUDA=skip")
         nvcc, compiler, torch = _nvcc(), _compiler(), _torch_folder()
+        if _cuda_wish() == "auto" and not _torch_has_cuda(torch):
+            raise Skipped(f"torch {version('torch')} has no CUDA (force builds them all the same)")
         archs, gencode = _architectures(nvcc)
-        toolkit = Path(nvcc).resolve().parent.parent
         commands = []
         for source in ext.sources:
-            if source.endswith(".cu"):
-                compile_ = [nvcc, "-ccbin", compiler, *NVCC_FLAGS, *gencode, "-c", source]
-            else:
-                compile_ = [compiler, *CXX_FLAGS, "-DUSE_CUDA", *_includes(torch), "-c", source]
-                compile_ += ["-isystem", str(toolkit / "include")]
+            flags = gencode if source.endswith(".cu") else [TORCH_TARGET, "-DUSE_CUDA", *_includes(torch)]
+            compile_ = [nvcc, "-ccbin", compiler, *NVCC_FLAGS, *flags, "-c", source]
             commands.append([*compile_, "-o", self._object(source)])
         self._link(nvcc, commands, target, torch, ["-cudart", "static"])
         self._write_info(target, nvcc=_first_line([nvcc, "--version"], "release"), cuda_archs=archs)
         return f"CUDA kernels ({', '.join(archs)})"
 
     def _object(self, source: str) -> str:
-        path = Path(self.build_temp) / Path(source).with_suffix(".o").name
+        path = Path(self.build_temp) / Path(source).with_suffix(".o")
         path.parent.mkdir(parents=True, exist_ok=True)
         return str(path)
 
@@ -213,6 +213,12 @@ def _torch_folder() -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
+def _torch_has_cuda(torch: Path) -> bool:
+    """Read off torch's version file, which says `cuda: Optional[str] = None` or a version."""
+    text = (torch / "version.py").read_text(encoding="utf-8")
+    return re.search(r"^cuda\b.*= *['\"]", text, flags=re.MULTILINE) is not None
+
+
 def _includes(torch: Path) -> list[str]:
     include = torch / "include"
     return ["-isystem", str(include), "-isystem", str(include / "torch/csrc/api/include")]
@@ -227,9 +233,9 @@ def _architectures(nvcc: str) -> tuple[list[str], list[str]]:
     wanted = re.findall(r"\d+a?", os.environ.get("CAUSAL_LINEAR_ATTENTION_CUDA_ARCHS", ""))
     archs = wanted or [x for x in CUDA_ARCHS if int(x.rstrip("a")) in known]
     flags = [f"-gencode=arch=compute_{x},code=sm_{x}" for x in archs]
-    if not wanted:
-        flags.append(f"-gencode=arch=compute_{known[-1]},code=compute_{known[-1]}")
-    return [f"sm_{x}" for x in archs] + ([] if wanted else [f"PTX {known[-1]}"]), flags
+    forward = [] if wanted else [x for x in (CUDA_PTX, str(known[-1])) if int(x) in known]
+    flags += [f"-gencode=arch=compute_{x},code=compute_{x}" for x in forward]
+    return [f"sm_{x}" for x in archs] + [f"PTX {x}" for x in forward], flags
 
 
 def _jobs() -> int:
@@ -245,7 +251,7 @@ def _run_all(commands: list[list[str]]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             print(done.stdout, done.stderr, sep="", file=sys.stderr)
-            raise Skipped(f"{Path(command[0]).name} failed on {command[-3]}")
+            raise Skipped(f"{Path(command[0]).name} failed on {command[command.index('-c') + 1]}")
 
     with ThreadPoolExecutor(_jobs()) as pool:
         list(pool.map(run, commands))

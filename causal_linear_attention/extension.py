@@ -28,9 +28,13 @@ def load(name: str) -> None:
     if not path.is_file():
         _reasons[name] = f"the {TITLES[name]} kernels were not built"
         return
+    if name == "cuda" and torch.version.cuda is None:
+        _reasons[name] = f"torch {torch.__version__} has no CUDA support"
+        return
     try:
+        library = ctypes.CDLL(str(path))  # before torch, whose error does not say what is missing
         torch.ops.load_library(str(path))
-        _libraries[name] = ctypes.CDLL(str(path))
+        _libraries[name] = library
         if name == "cpp":
             choose_instruction_set("")
     except ValueError as error:
@@ -55,7 +59,8 @@ def reason(name: str) -> str:
 
 def is_broken(name: str) -> bool:
     """Built, but not loadable here: worth a warning, unlike kernels that were never built."""
-    return name in _reasons and FILES[name].is_file()
+    here = name != "cuda" or torch.version.cuda is not None
+    return here and name in _reasons and FILES[name].is_file()
 
 
 @cache

@@ -27,6 +27,8 @@ _DTYPES = {
     "cpp": (torch.float32, torch.float64, torch.bfloat16, torch.float16),
     "cuda": (torch.float32, torch.bfloat16, torch.float16),
 }
+# Wider heads do not fit the shared memory of every GPU; "auto" leaves them to PyTorch.
+_CUDA_MAX_DIM = 128
 _LOADED = frozenset(name for name in _DEVICES if extension.loaded(name))
 
 
@@ -97,6 +99,8 @@ def causal_linear_attention(
     _check_inputs(q, k, v, "N")
     _check_state(initial_state, q, v.shape[-1] + normalize)
     name = select_backend(backend, q.device, q.dtype)
+    if name == "cuda" and backend == "auto" and max(q.shape[-1], v.shape[-1]) > _CUDA_MAX_DIM:
+        name = "torch"
     if backend == "auto" and not torch.compiler.is_compiling():
         _announce(name, q.device.type)
     if name in _DEVICES:
