@@ -206,7 +206,8 @@ def main() -> None:
     try:
         ensure()
     except KeyboardInterrupt:
-        sys.exit("\nerror: the set-up was interrupted; the same command starts it again")
+        print("\nerror: interrupted; the same command starts the set-up again", file=sys.stderr)
+        sys.exit(130)
     except SetupError as error:
         sys.exit(f"error: {error}")
     except OSError as error:

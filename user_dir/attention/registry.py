@@ -63,7 +63,7 @@ def build_attention(
     """
     cls = attention_class(name)
     try:
-        select_backend(backend)
+        select_backend(backend, "cuda" if backend == "cuda" else "cpu")
     except ValueError as error:
         raise UserError(str(error)) from None
     known = [f.name for f in fields(cls.Options)]

@@ -22,7 +22,9 @@ class LanguageModelConfig(FairseqDataclass):
         "parallel; default: the architecture's own for the number of layers",
     )
     attention_backend: str = _option(
-        "auto", "what computes causal linear attention: auto, torch, or reference (quadratic)"
+        "auto",
+        "what computes causal linear attention: cpp or cuda (compiled kernels), torch, reference "
+        "(quadratic), or auto, the first of these that can; the log says once which one runs",
     )
     decoder_layers: int = _option(6, "number of layers")
     decoder_embed_dim: int = _option(512, "width D of embeddings and layers")
