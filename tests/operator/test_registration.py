@@ -71,7 +71,9 @@ def test_a_layer_compiles_without_graph_break():
     expected.sum().backward()
     grads = [p.grad.clone() for p in layer.parameters()]
     layer.zero_grad()
-    out = torch.compile(layer, fullgraph=True)(x)
+    # torch's own code generator cannot link when torch lies in a folder with a space in its name.
+    backend = "aot_eager" if " " in torch.__file__ else "inductor"
+    out = torch.compile(layer, fullgraph=True, backend=backend)(x)
     out.sum().backward()
     torch.testing.assert_close(out, expected)
     for p, grad in zip(layer.parameters(), grads, strict=True):
