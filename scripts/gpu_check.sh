@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Builds the kernels on a machine with an NVIDIA GPU and checks and measures them there, within 9 minutes:
-#     scripts/gpu_check.sh OUT_DIR [--data BINARISED]
+# Build the kernels on a machine with an NVIDIA GPU, check and measure them there, within 9 minutes.
+#
+# usage: scripts/gpu_check.sh OUT_DIR [--data BINARISED]
+#
 # Parts: build, info, the CUDA tests, the operator's speed, the models' cost and, with --data, a short
 # bf16 training of transnormer_t1, transnormer_t2 and transformer_lm on equal budgets. Each part's log (and
 # JSON) is in OUT_DIR as soon as it ends; one that fails or takes too long does not stop the next.
