@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import environment, write_json
+from benchmarks.common import environment, shown_path, write_json
 from scripts import ROOT
 from scripts.checkpoint import read_checkpoint
 from scripts.command import Parser, run_command, write_atomically
@@ -121,6 +121,18 @@ def training_figures(log: Path) -> dict[str, float]:
     }
 
 
+def portable(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The results with paths that do not depend on where the project lies."""
+
+    def shown(figures: dict[str, Any]) -> dict[str, Any]:
+        paths = {key: shown_path(Path(figures[key])) for key in ("checkpoint", "data") if key in figures}
+        return {**figures, **paths}
+
+    return {
+        name: {part: shown(figures) for part, figures in result.items()} for name, result in results.items()
+    }
+
+
 def bundled_corpus() -> PreparedData:
     """The corpus that needs no download, prepared if it is not there."""
     folder = ROOT / "data" / "python-reference"
@@ -160,7 +172,8 @@ def main() -> None:
     except KeyboardInterrupt:
         print("\nStopped; the same command goes on from here.")
         raise
-    record = {"models": results, "continuations": texts, **environment("cuda" if machines.gpus else "cpu")}
+    device = "cuda" if machines.gpus else "cpu"
+    record = {"models": portable(results), "continuations": texts, **environment(device)}
     write_json(options.runs / "quickstart.json", record)
     print(f"\n{ARCHITECTURES[0]} continues three prompts:")
     for text in texts:
