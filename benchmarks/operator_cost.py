@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Speed of causal linear attention against what else computes it or stands in its place.
 
 Forward, forward + backward and the decoding step of the compiled kernels, of the PyTorch path, of the
@@ -17,9 +18,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.common import CommandLine, environment, markdown_table, spread, write_json
-from causal_linear_attention import causal_linear_attention, select_backend
-from scripts.command import run_command
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.common import CommandLine, environment, markdown_table, spread, write_json  # noqa: E402
+from causal_linear_attention import causal_linear_attention, select_backend  # noqa: E402
+from scripts.command import run_command  # noqa: E402
 
 LENGTHS = (512, 2048, 8192, 32768)
 QUADRATIC_LIMIT = 8192  # beyond, one product takes seconds and gigabytes
