@@ -1,6 +1,7 @@
 """Repairs of fairseq on current torch, NumPy and Python; each names what breaks and since when."""
 
 import argparse
+import atexit
 import sys
 import types
 from collections.abc import Callable
@@ -68,11 +69,28 @@ def keep_last_batch() -> None:
     data_utils.batch_by_size = batch_by_size
 
 
+def end_gloo_at_exit() -> None:
+    """fairseq leaves its process group open; gloo's threads then now and then abort a process that ends.
+
+    ("terminate called without an active exception", seen with torch 2.13.) Only gloo's is closed: closing
+    NCCL's could wait for a process that has died.
+    """
+    atexit.unregister(_end_gloo)
+    atexit.register(_end_gloo)
+
+
+def _end_gloo() -> None:
+    distributed = torch.distributed
+    if distributed.is_initialized() and distributed.get_backend() == "gloo":
+        distributed.destroy_process_group()
+
+
 REPAIRS: tuple[Callable[[], None], ...] = (
     allow_namespace_in_checkpoints,
     restore_numpy_names,
     keep_cuda_with_bf16,
     keep_last_batch,
+    end_gloo_at_exit,
 )
 
 

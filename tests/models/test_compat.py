@@ -31,6 +31,10 @@ BROKEN = {
         )
         assert [len(batch) for batch in batches] == [8, 8, 5]
         """,
+    "end_gloo_at_exit": """
+        import torch.distributed as distributed
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+        """,
     "keep_cuda_with_bf16": """
         import sys
         from fairseq import options
@@ -42,9 +46,15 @@ BROKEN = {
         """,
 }
 
+# Registered first, so called last: a process group that is still open then makes the process fail.
+AT_EXIT = """
+import atexit, os, torch
+atexit.register(lambda: torch.distributed.is_initialized() and os._exit(1))
+"""
+
 
 def run(root, repair, code):
-    setup = f"import sys; sys.path.insert(0, {str(root)!r}); sys.argv = ['test']\n"
+    setup = f"import sys; sys.path.insert(0, {str(root)!r}); sys.argv = ['test']\n" + AT_EXIT
     if repair:
         # The module by its path: importing the package would apply every repair.
         setup += (
