@@ -1,7 +1,7 @@
 """Attention mechanisms: one file each, one interface, one registry."""
 
 from . import diag, elu, norm, softmax  # noqa: F401  (each registers its mechanism)
-from .base import ParallelAttention, SelfAttention
+from .base import Attention, ParallelAttention, SelfAttention
 from .registry import (
     attention_class,
     attention_names,
@@ -10,6 +10,7 @@ from .registry import (
 )
 
 __all__ = [
+    "Attention",
     "ParallelAttention",
     "SelfAttention",
     "attention_class",

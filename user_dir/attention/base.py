@@ -15,28 +15,34 @@ class NoOptions:
     """For mechanisms without options of their own."""
 
 
-class SelfAttention(DecodingState, nn.Module):
-    """Multi-head self-attention with the call of fairseq's `MultiheadAttention`.
+class Attention(DecodingState, nn.Module):
+    """Self-attention with the call of fairseq's `MultiheadAttention`.
 
-    A subclass says what happens between the projections: `attend` for whole sequences, `decode` for the
-    next tokens of known prefixes, and `finish` for what is done to the joined heads before the output map.
-    Padding is at the end of a row (models roll padding on the left away), and changes nothing for the real
-    tokens; what comes out at padding is finite and meaningless.
+    A subclass computes `mix` for whole sequences and, if it has a causal form, `mix_next` for the next
+    tokens of known prefixes. Padding is at the end of a row (models roll padding on the left away), and
+    changes nothing for the real tokens; what comes out at padding is finite and meaningless.
+
+    Class attributes:
+        Options: the dataclass of its options; its fields become flags.
+        bidirectional_only: there is no causal form.
+        replaces_feed_forward: a gated unit that is attention and feed-forward network in one.
 
     Args:
         embed_dim: width D.
-        num_heads: heads h, a divisor of D; head width d = D / h.
+        num_heads: heads h, a divisor of D.
         causal: a position sees itself and earlier ones only.
         dropout: on attention weights, for mechanisms that form weights.
-        backend: of the linear product, for linear mechanisms.
-        options: the mechanism's own.
+        backend: of the causal linear product, for mechanisms that use it.
+        options: an instance of `Options`.
+        max_positions: the longest sequence, in tokens, for mechanisms whose parameters depend on it.
 
     Raises:
         UserError: when the heads do not divide the width.
     """
 
     Options: type = NoOptions
-    qkv_gain = 1 / math.sqrt(2)
+    bidirectional_only = False
+    replaces_feed_forward = False
 
     def __init__(
         self,
@@ -47,6 +53,7 @@ class SelfAttention(DecodingState, nn.Module):
         dropout: float,
         backend: str,
         options: object,
+        max_positions: int | None = None,
     ) -> None:
         super().__init__()
         if num_heads < 1 or embed_dim % num_heads:
@@ -57,33 +64,16 @@ class SelfAttention(DecodingState, nn.Module):
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.head_dim = embed_dim // num_heads
         self.causal, self.backend, self.options = causal, backend, options
+        self.max_positions = max_positions
         self.dropout = nn.Dropout(dropout)
-        self.q_proj = nn.Linear(embed_dim, embed_dim)
-        self.k_proj = nn.Linear(embed_dim, embed_dim)
-        self.v_proj = nn.Linear(embed_dim, embed_dim)
-        self.out_proj = nn.Linear(embed_dim, embed_dim)
-        for projection in (self.q_proj, self.k_proj, self.v_proj):
-            nn.init.xavier_uniform_(projection.weight, gain=self.qkv_gain)
-        nn.init.xavier_uniform_(self.out_proj.weight)
-        nn.init.zeros_(self.out_proj.bias)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """Whole sequences: `q, k, v: (B, H, N, d)`, `padding: (B, N)` True at padding; `(B, H, N, d)`."""
+    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        """Whole sequences: `x: (N, B, D)`, `padding: (B, N)` True at padding or None; `(N, B, D)`."""
         raise NotImplementedError
 
-    def first_state(self, q: Tensor) -> State:
-        """The state before the first token, for `q: (B, H, T, d)`."""
+    def mix_next(self, x: Tensor, padding: Tensor | None, state: State | None) -> tuple[Tensor, State]:
+        """The next tokens after those `state` has seen, None at the start; shapes as in `mix`."""
         raise NotImplementedError
-
-    def decode(
-        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State
-    ) -> tuple[Tensor, State]:
-        """The next T tokens after those `state` has seen; shapes as in `attend` with N = T."""
-        raise NotImplementedError
-
-    def finish(self, x: Tensor) -> Tensor:
-        """What happens to the joined heads `(N, B, D)` before the output map."""
-        return x
 
     def forward(
         self,
@@ -112,19 +102,11 @@ class SelfAttention(DecodingState, nn.Module):
             ValueError: for another key or value, a mask that cannot be honoured, or decoding when not causal.
         """
         self._check_call(query, key, value, incremental_state, attn_mask)
-        q, k, v = (self._heads(f(query)) for f in (self.q_proj, self.k_proj, self.v_proj))
         if incremental_state is None:
-            out = self.attend(q, k, v, key_padding_mask)
-        else:
-            state = self.get_state(incremental_state) or self.first_state(q)
-            out, state = self.decode(q, k, v, key_padding_mask, state)
-            self.set_state(incremental_state, state)
-        joined = out.permute(2, 0, 1, 3).flatten(2)
-        return self.out_proj(self.finish(joined).to(query.dtype)), None
-
-    def _heads(self, x: Tensor) -> Tensor:
-        """`(N, B, D)` to `(B, H, N, d)`, a view."""
-        return x.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+            return self.mix(query, key_padding_mask), None
+        out, state = self.mix_next(query, key_padding_mask, self.get_state(incremental_state))
+        self.set_state(incremental_state, state)
+        return out, None
 
     def _check_call(self, query, key, value, incremental_state, attn_mask) -> None:
         if (key is not None and key is not query) or (value is not None and value is not query):
@@ -134,9 +116,71 @@ class SelfAttention(DecodingState, nn.Module):
         if attn_mask is not None and not self.causal:
             raise ValueError(f"{type(self).__name__} cannot apply an attn_mask; pass None")
 
+    def heads(self, x: Tensor) -> Tensor:
+        """`(N, B, D)` to `(B, H, N, d)`, a view."""
+        return x.unflatten(2, (self.num_heads, -1)).permute(1, 2, 0, 3)
+
     def extra_repr(self) -> str:
         """Shown when a model is printed."""
         return f"{self.embed_dim}, heads={self.num_heads}, causal={self.causal}, {self.options}"
+
+
+class SelfAttention(Attention):
+    """Multi-head attention between projections of queries, keys and values and an output map.
+
+    A subclass says what happens between them: `attend` for whole sequences, `decode` for the next tokens
+    of known prefixes, and `finish` for what is done to the joined heads before the output map.
+
+    Args: as for `Attention`.
+    """
+
+    qkv_gain = 1 / math.sqrt(2)
+
+    def __init__(self, embed_dim: int, num_heads: int, **kwargs) -> None:
+        super().__init__(embed_dim, num_heads, **kwargs)
+        self.q_proj = nn.Linear(embed_dim, embed_dim)
+        self.k_proj = nn.Linear(embed_dim, embed_dim)
+        self.v_proj = nn.Linear(embed_dim, embed_dim)
+        self.out_proj = nn.Linear(embed_dim, embed_dim)
+        for projection in (self.q_proj, self.k_proj, self.v_proj):
+            nn.init.xavier_uniform_(projection.weight, gain=self.qkv_gain)
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """Whole sequences: `q, k, v: (B, H, N, d)`, `padding: (B, N)` True at padding; `(B, H, N, d)`."""
+        raise NotImplementedError
+
+    def first_state(self, q: Tensor) -> State:
+        """The state before the first token, for `q: (B, H, T, d)`."""
+        raise NotImplementedError
+
+    def decode(
+        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State
+    ) -> tuple[Tensor, State]:
+        """The next T tokens after those `state` has seen; shapes as in `attend` with N = T."""
+        raise NotImplementedError
+
+    def finish(self, x: Tensor) -> Tensor:
+        """What happens to the joined heads `(N, B, D)` before the output map."""
+        return x
+
+    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        """See `Attention.mix`."""
+        return self._join(self.attend(*self._projections(x), padding), x)
+
+    def mix_next(self, x: Tensor, padding: Tensor | None, state: State | None) -> tuple[Tensor, State]:
+        """See `Attention.mix_next`."""
+        q, k, v = self._projections(x)
+        out, state = self.decode(q, k, v, padding, self.first_state(q) if state is None else state)
+        return self._join(out, x), state
+
+    def _projections(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.heads(self.q_proj(x)), self.heads(self.k_proj(x)), self.heads(self.v_proj(x))
+
+    def _join(self, out: Tensor, like: Tensor) -> Tensor:
+        joined = out.permute(2, 0, 1, 3).flatten(2)
+        return self.out_proj(self.finish(joined).to(like.dtype))
 
 
 def new_tokens(padding: Tensor | None, like: Tensor) -> Tensor:
@@ -150,10 +194,10 @@ def new_tokens(padding: Tensor | None, like: Tensor) -> Tensor:
 class ParallelAttention(nn.Module):
     """Several mechanisms side by side in one layer: the sum of their outputs (`diag+norm` in a plan)."""
 
-    def __init__(self, parts: list[SelfAttention]) -> None:
+    def __init__(self, parts: list[Attention]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
 
     def forward(self, query: Tensor, *args, **kwargs) -> tuple[Tensor, None]:
-        """As `SelfAttention.forward`."""
+        """As `Attention.forward`."""
         return sum(part(query, *args, **kwargs)[0] for part in self.parts), None

@@ -9,9 +9,9 @@ from causal_linear_attention import select_backend
 from ..errors import UserError
 
 if TYPE_CHECKING:
-    from .base import SelfAttention
+    from .base import Attention
 
-_REGISTRY: dict[str, type["SelfAttention"]] = {}
+_REGISTRY: dict[str, type["Attention"]] = {}
 
 
 def register_attention(name: str) -> Callable[[type], type]:
@@ -26,12 +26,12 @@ def register_attention(name: str) -> Callable[[type], type]:
     return decorate
 
 
-def attention_names() -> list[str]:
-    """All registered names, sorted."""
-    return sorted(_REGISTRY)
+def attention_names(causal: bool = False) -> list[str]:
+    """The registered names, sorted; with `causal` only those that have a causal form."""
+    return sorted(name for name, cls in _REGISTRY.items() if not (causal and cls.bidirectional_only))
 
 
-def attention_class(name: str) -> type["SelfAttention"]:
+def attention_class(name: str) -> type["Attention"]:
     """The class registered under `name`; raises UserError, listing the names, for an unknown one."""
     if name not in _REGISTRY:
         raise UserError(f"unknown attention {name!r}; choose one of {', '.join(attention_names())}")
@@ -46,8 +46,9 @@ def build_attention(
     causal: bool,
     dropout: float = 0.0,
     backend: str = "auto",
+    max_positions: int | None = None,
     **options: object,
-) -> "SelfAttention":
+) -> "Attention":
     """One self-attention module.
 
     Args:
@@ -56,12 +57,19 @@ def build_attention(
         causal: a position sees itself and earlier ones only.
         dropout: on attention weights, for mechanisms that form weights.
         backend: of the linear product, see `causal_linear_attention`.
+        max_positions: the longest sequence, in tokens, for mechanisms whose parameters depend on it.
         **options: fields of the mechanism's `Options`, such as `block_size` of "diag".
 
     Raises:
-        UserError: for an unknown name, option or value; the sentence names those that exist.
+        UserError: for an unknown name, option or value (the sentence names those that exist), and for
+            `causal` where the mechanism has no causal form.
     """
     cls = attention_class(name)
+    if causal and cls.bidirectional_only:
+        raise UserError(
+            f"{name!r} attention has no causal form and cannot be in a language model; "
+            f"those that have one are {', '.join(attention_names(causal=True))}"
+        )
     try:
         select_backend(backend, "cuda" if backend == "cuda" else "cpu")
     except ValueError as error:
@@ -80,4 +88,5 @@ def build_attention(
         dropout=dropout,
         backend=backend,
         options=cls.Options(**options),
+        max_positions=max_positions,
     )

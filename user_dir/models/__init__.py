@@ -2,5 +2,6 @@
 
 from . import architectures
 from .language_model import LinearAttentionLM
+from .roberta import LinearAttentionRoberta
 
-__all__ = ["LinearAttentionLM", "architectures"]
+__all__ = ["LinearAttentionLM", "LinearAttentionRoberta", "architectures"]

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from fairseq.models import register_model
 
-from .config import LanguageModelConfig
+from .config import LanguageModelConfig, RobertaConfig
 from .language_model import LinearAttentionLM
 from .options import with_attention_options
+from .roberta import LinearAttentionRoberta
 
 
 def early_and_late(early: str, late: str) -> Callable[[int], str]:
@@ -31,31 +32,41 @@ def everywhere(name: str) -> Callable[[int], str]:
 
 def register_language_model(name: str, plan: Callable[[int], str], **defaults: object) -> None:
     """Register architecture `name` with fairseq: a default plan, and defaults of configuration fields."""
-    config = with_attention_options(f"{name}_config", LanguageModelConfig, **defaults)
+    _register(name, plan, LinearAttentionLM, LanguageModelConfig, defaults)
+
+
+def register_roberta(name: str, plan: Callable[[int], str], **defaults: object) -> None:
+    """The same for an encoder."""
+    _register(name, plan, LinearAttentionRoberta, RobertaConfig, defaults)
+
+
+def _register(name: str, plan: Callable[[int], str], model: type, config: type, defaults: dict) -> None:
+    causal = model is LinearAttentionLM
+    config = with_attention_options(f"{name}_config", config, causal, **defaults)
     body = {"default_plan": staticmethod(plan), "__module__": __name__}
-    register_model(name, dataclass=config)(type(name, (LinearAttentionLM,), body))
+    register_model(name, dataclass=config)(type(name, (model,), body))
 
 
-TRANSNORMER = {"decoder_ffn": "glu", "decoder_norm": "rmsnorm"}
+T1 = {"diag_activation": "relu", "norm_feature_map": "elu"}
+T2 = {"diag_activation": "softmax", "norm_feature_map": "1+elu"}
+TRANSNORMER_LM = {"decoder_ffn": "glu", "decoder_norm": "rmsnorm"}
+TRANSNORMER_ROBERTA = {"encoder_ffn": "glu", "encoder_norm": "rmsnorm"}
 
 
 def register() -> None:
-    """Register all of them (TransNormer: Qin et al. 2022, Table 13; base size of `transformer_lm`)."""
-    register_language_model(
-        "transnormer_t1",
-        early_and_late("diag", "norm"),
-        diag_activation="relu",
-        norm_feature_map="elu",
-        **TRANSNORMER,
-    )
-    register_language_model(
-        "transnormer_t2",
-        early_and_late("diag", "norm"),
-        diag_activation="softmax",
-        norm_feature_map="1+elu",
-        **TRANSNORMER,
-    )
+    """Register all of them.
+
+    TransNormer: Qin et al. 2022, Table 13. Language models have the base size of `transformer_lm`, encoders
+    that of `roberta_base`.
+    """
+    transnormer = early_and_late("diag", "norm")
+    register_language_model("transnormer_t1", transnormer, **T1, **TRANSNORMER_LM)
+    register_language_model("transnormer_t2", transnormer, **T2, **TRANSNORMER_LM)
     register_language_model("linear_transformer_lm", everywhere("elu"))
+    register_roberta("roberta_transnormer_t1", transnormer, **T1, **TRANSNORMER_ROBERTA)
+    register_roberta("roberta_transnormer_t2", transnormer, **T2, **TRANSNORMER_ROBERTA)
+    register_roberta("roberta_linear", everywhere("elu"))
+    register_roberta("roberta_softmax", everywhere("softmax"))
 
 
 register()

@@ -1,4 +1,4 @@
-"""Configuration of the language models: fairseq's names wherever fairseq has the option."""
+"""Configuration of the models: fairseq's names wherever fairseq has the option."""
 
 from dataclasses import dataclass, field
 from typing import Optional
@@ -13,38 +13,57 @@ def _option(default, help_text):
 
 
 @dataclass
-class LanguageModelConfig(FairseqDataclass):
-    """Everything but the mechanisms' own options, which `with_attention_options` adds."""
+class ModelConfig(FairseqDataclass):
+    """What language models and encoders share; `with_attention_options` adds the mechanisms' own options."""
+
+    attention_backend: str = _option(
+        "auto",
+        "what computes causal linear attention: cpp or cuda (compiled kernels), torch, reference "
+        "(quadratic), or auto, the first of these that can; the log says once which one runs",
+    )
+    activation_fn: str = _option("relu", "activation of the ffn")
+    glu_dim: Optional[int] = _option(None, "inner width of the glu; default int(8/3 D)")
+    glu_activation: str = _option(
+        "silu", "activation of the glu; identity is what the authors' code computes since 2022-10-28"
+    )
+    dropout: float = _option(0.1, "dropout of embeddings and residual branches")
+    attention_dropout: float = _option(0.0, "dropout of attention weights, where there are any")
+    activation_dropout: float = _option(0.0, "dropout inside the ffn or glu")
+    no_token_positional_embeddings: bool = _option(
+        False, "no absolute positions (rotary ones inside attention stay)"
+    )
+    checkpoint_activations: bool = _option(
+        False, "recompute each layer in the backward pass instead of keeping its activations"
+    )
+    offload_activations: bool = _option(
+        False, "keep checkpointed activations in main memory (implies --checkpoint-activations)"
+    )
+    min_params_to_wrap: int = _option(
+        DEFAULT_MIN_PARAMS_TO_WRAP,
+        "smallest layer, in parameters, that --ddp-backend fully_sharded wraps on its own",
+    )
+
+
+@dataclass
+class LanguageModelConfig(ModelConfig):
+    """A decoder-only language model."""
 
     decoder_attention: Optional[str] = _option(
         None,
         "layer plan: which attention each layer has, such as 'diag*3,norm*3', or 'diag+norm*6' for both in "
         "parallel; default: the architecture's own for the number of layers",
     )
-    attention_backend: str = _option(
-        "auto",
-        "what computes causal linear attention: cpp or cuda (compiled kernels), torch, reference "
-        "(quadratic), or auto, the first of these that can; the log says once which one runs",
-    )
     decoder_layers: int = _option(6, "number of layers")
     decoder_embed_dim: int = _option(512, "width D of embeddings and layers")
     decoder_attention_heads: int = _option(8, "attention heads; a divisor of the width")
     decoder_ffn: str = _option("ffn", "network after attention: ffn (two layers) or glu (gated)")
     decoder_ffn_embed_dim: int = _option(2048, "inner width of the ffn")
-    activation_fn: str = _option("relu", "activation of the ffn")
-    glu_dim: Optional[int] = _option(None, "inner width of the glu; default int(8/3 D)")
-    glu_activation: str = _option(
-        "silu", "activation of the glu; identity is what the authors' code computes since 2022-10-28"
-    )
     decoder_norm: str = _option("layernorm", "norm of the layers: layernorm, or rmsnorm without parameters")
-    dropout: float = _option(0.1, "dropout of embeddings and residual branches")
-    attention_dropout: float = _option(0.0, "dropout of attention weights, where there are any")
-    activation_dropout: float = _option(0.0, "dropout inside the ffn or glu")
-    no_decoder_final_norm: bool = _option(False, "no norm after the last layer")
-    decoder_learned_pos: bool = _option(False, "learned positions instead of sinusoidal ones")
-    no_token_positional_embeddings: bool = _option(
-        False, "no absolute positions (rotary ones inside attention stay)"
+    decoder_post_norm: bool = _option(
+        False, "norms after the residual sums of a layer (post-norm) instead of before its parts"
     )
+    no_decoder_final_norm: bool = _option(False, "no norm after the last layer of a pre-norm decoder")
+    decoder_learned_pos: bool = _option(False, "learned positions instead of sinusoidal ones")
     no_scale_embedding: bool = _option(False, "do not multiply embeddings by sqrt(D)")
     share_decoder_input_output_embed: bool = _option(
         False,
@@ -67,19 +86,50 @@ class LanguageModelConfig(FairseqDataclass):
     )
     tie_adaptive_weights: bool = _option(False, "tie adaptive input and adaptive softmax")
     tie_adaptive_proj: bool = _option(False, "tie their projections, too")
-    checkpoint_activations: bool = _option(
-        False, "recompute each layer in the backward pass instead of keeping its activations"
-    )
-    offload_activations: bool = _option(
-        False, "keep checkpointed activations in main memory (implies --checkpoint-activations)"
-    )
     decoder_layerdrop: float = _option(0.0, "probability of leaving out a layer (Fan et al. 2019)")
     decoder_layers_to_keep: Optional[str] = _option(
         None, "comma-separated layers to keep of a model trained with layer drop, counted from 0"
     )
-    min_params_to_wrap: int = _option(
-        DEFAULT_MIN_PARAMS_TO_WRAP,
-        "smallest layer, in parameters, that --ddp-backend fully_sharded wraps on its own",
-    )
     tokens_per_sample: int = II("task.tokens_per_sample")
     max_target_positions: Optional[int] = II("task.max_target_positions")
+
+
+@dataclass
+class RobertaConfig(ModelConfig):
+    """A RoBERTa encoder; the defaults are those of fairseq's `roberta_base`."""
+
+    encoder_attention: Optional[str] = _option(
+        None,
+        "layer plan: which attention each layer has, such as 'diag*6,norm*6', or 'diag+norm*12' for both in "
+        "parallel; default: the architecture's own for the number of layers",
+    )
+    encoder_layers: int = _option(12, "number of layers")
+    encoder_embed_dim: int = _option(768, "width D of embeddings and layers")
+    encoder_attention_heads: int = _option(12, "attention heads; a divisor of the width")
+    encoder_ffn: str = _option("ffn", "network after attention: ffn (two layers) or glu (gated)")
+    encoder_ffn_embed_dim: int = _option(3072, "inner width of the ffn")
+    encoder_norm: str = _option("layernorm", "norm of the layers: layernorm, or rmsnorm without parameters")
+    encoder_normalize_before: bool = _option(
+        False, "norms before the parts of a layer (pre-norm) instead of after the residual sums"
+    )
+    no_encoder_final_norm: bool = _option(False, "no norm after the last layer of a pre-norm encoder")
+    activation_fn: str = _option("gelu", "activation of the ffn and of the masked-LM head")
+    attention_dropout: float = _option(0.1, "dropout of attention weights, where there are any")
+    pooler_activation_fn: str = _option("tanh", "activation of classification heads")
+    pooler_dropout: float = _option(0.0, "dropout in classification heads")
+    max_positions: Optional[int] = _option(
+        None, "number of learned positions; default: the task's longest sample"
+    )
+    untie_weights_roberta: bool = _option(
+        False, "an output projection of its own instead of the tied embeddings in the masked-LM head"
+    )
+    spectral_norm_classification_head: bool = _option(
+        False, "spectral normalisation of the classification heads"
+    )
+    load_checkpoint_heads: bool = _option(
+        False, "register and load the classification heads found in a checkpoint"
+    )
+    encoder_layerdrop: float = _option(0.0, "probability of leaving out a layer (Fan et al. 2019)")
+    encoder_layers_to_keep: Optional[str] = _option(
+        None, "comma-separated layers to keep of a model trained with layer drop, counted from 0"
+    )

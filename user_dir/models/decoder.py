@@ -4,23 +4,20 @@ import math
 from typing import Any
 
 import torch
-from fairseq.distributed import fsdp_wrap
 from fairseq.models import FairseqIncrementalDecoder
-from fairseq.modules import AdaptiveSoftmax, LayerDropModuleList
-from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.modules import AdaptiveSoftmax
 from fairseq.utils import eval_str_list
 from torch import Tensor, nn
 
 from ..attention.state import DecodingState, State
 from ..modules import LearnedPositions, SinusoidalPositions, build_norm
 from ..modules.padding import leading_padding, roll_rows
-from .layer import TransformerLayer, build_feed_forward
-from .layer_plan import Layer, build_layer_attention
-from .options import attention_options
+from .layer_plan import Layer
+from .stack import build_layers, is_pre_norm
 
 
 class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
-    """A decoder-only stack of pre-norm layers whose attentions come from a layer plan.
+    """A decoder-only stack of layers whose attentions come from a layer plan.
 
         x = sqrt(D) E[token] + P[position];  layers;  logits = norm(x) E^T
 
@@ -44,11 +41,9 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         self.max_target_positions = cfg.max_target_positions
         self.embed_positions = self._positions(cfg)
         self.dropout = nn.Dropout(cfg.dropout)
-        drop = cfg.decoder_layerdrop
-        self.layers = LayerDropModuleList(p=drop) if drop > 0 else nn.ModuleList()
-        self.layers.extend(build_decoder_layer(cfg, layer) for layer in plan)
+        self.layers = build_layers(cfg, "decoder", plan)
         self.layer_norm = None
-        if not cfg.no_decoder_final_norm:
+        if is_pre_norm(cfg, "decoder") and not cfg.no_decoder_final_norm:
             self.layer_norm = build_norm(cfg.decoder_norm, width)
         self.adaptive_softmax = self.output_projection = None
         self._build_output(cfg, dictionary)
@@ -179,32 +174,3 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
             embedding = f"{name}.embed_tokens.weight"
             if embedding in state_dict:
                 state_dict[tied] = state_dict[embedding]
-
-
-def build_decoder_layer(cfg: Any, layer: Layer) -> nn.Module:
-    """One layer, wrapped for activation checkpointing and FSDP as fairseq's own layers are."""
-    width = cfg.decoder_embed_dim
-    attention = build_layer_attention(
-        layer,
-        width,
-        cfg.decoder_attention_heads,
-        causal=True,
-        dropout=cfg.attention_dropout,
-        backend=cfg.attention_backend,
-        options=attention_options(cfg),
-    )
-    feed_forward = build_feed_forward(
-        cfg.decoder_ffn,
-        width,
-        glu_dim=cfg.glu_dim,
-        glu_activation=cfg.glu_activation,
-        ffn_dim=cfg.decoder_ffn_embed_dim,
-        ffn_activation=cfg.activation_fn,
-        dropout=cfg.activation_dropout,
-    )
-    module = TransformerLayer(attention, width, feed_forward, cfg.decoder_norm, cfg.dropout)
-    if cfg.checkpoint_activations:
-        module = checkpoint_wrapper(module, offload_to_cpu=cfg.offload_activations)
-    # A checkpointed layer is always wrapped, whatever its size.
-    smallest = 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
-    return fsdp_wrap(module, min_num_params=smallest)

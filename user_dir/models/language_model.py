@@ -11,7 +11,7 @@ from torch import nn
 
 from ..errors import UserError
 from .decoder import LinearAttentionDecoder
-from .layer_plan import Layer, parse_layer_plan
+from .stack import planned_layers
 
 
 class LinearAttentionLM(FairseqLanguageModel):
@@ -23,8 +23,7 @@ class LinearAttentionLM(FairseqLanguageModel):
     def build_model(cls, args: Any, task: Any) -> "LinearAttentionLM":
         """The model `args` (a `LanguageModelConfig`) describes; raises UserError for one that cannot be."""
         _resolve(args)
-        plan = args.decoder_attention or cls.default_plan(args.decoder_layers)
-        layers = _kept(parse_layer_plan(plan, args.decoder_layers), args.decoder_layers_to_keep)
+        layers = planned_layers(args, "decoder", cls.default_plan(args.decoder_layers))
         embed_tokens = _build_embedding(args, task.source_dictionary)
         return cls(LinearAttentionDecoder(args, task.target_dictionary, embed_tokens, layers))
 
@@ -56,21 +55,6 @@ def _resolve(args: Any) -> None:
         )
     if args.adaptive_input and args.adaptive_input_cutoff is None:
         raise UserError("--adaptive-input needs --adaptive-input-cutoff, such as 20000,60000")
-    if args.offload_activations:
-        args.checkpoint_activations = True
-
-
-def _kept(layers: list[Layer], keep: str | None) -> list[Layer]:
-    """The layers that stay after pruning, all of them without `keep`."""
-    if not keep:
-        return layers
-    indices = sorted({int(i) for i in keep.split(",")})
-    if indices[-1] >= len(layers):
-        raise UserError(
-            f"--decoder-layers-to-keep names layer {indices[-1]}, but the last of {len(layers)} layers is "
-            f"{len(layers) - 1}"
-        )
-    return [layers[i] for i in indices]
 
 
 def _build_embedding(args: Any, dictionary: Any) -> nn.Module:

@@ -1,4 +1,4 @@
-"""One Transformer layer: an attention and a position-wise network, each with a norm and a residual."""
+"""One layer: an attention and a position-wise network, or a gated unit that is both."""
 
 from torch import Tensor, nn
 
@@ -63,6 +63,32 @@ class TransformerLayer(nn.Module):
         if hasattr(self, "glu"):
             return self.glu(x)
         return self.fc2(self.inner_dropout(self.activation(self.fc1(x))))
+
+
+class GatedLayer(nn.Module):
+    """`x + f(norm(x))` for a gated unit f, which is attention and feed-forward network in one.
+
+    Args:
+        unit: an attention with `replaces_feed_forward`.
+        embed_dim: width D.
+        norm: name of the norm, see `build_norm`.
+    """
+
+    def __init__(self, unit: nn.Module, embed_dim: int, norm: str) -> None:
+        super().__init__()
+        self.self_attn = unit
+        self.self_attn_layer_norm = build_norm(norm, embed_dim)
+
+    def forward(
+        self,
+        x: Tensor,
+        key_padding_mask: Tensor | None = None,
+        incremental_state: dict | None = None,
+    ) -> Tensor:
+        """As `TransformerLayer.forward`."""
+        y = self.self_attn_layer_norm(x)
+        y, _ = self.self_attn(y, key_padding_mask=key_padding_mask, incremental_state=incremental_state)
+        return x + y
 
 
 def build_feed_forward(

@@ -9,19 +9,20 @@ import re
 
 from torch import nn
 
-from ..attention import ParallelAttention, attention_names, build_attention
+from ..attention import ParallelAttention, attention_class, attention_names, build_attention
 from ..errors import UserError
 
 Layer = tuple[str, ...]
 
 
-def parse_layer_plan(plan: str, num_layers: int, option: str = "--decoder-attention") -> list[Layer]:
+def parse_layer_plan(plan: str, num_layers: int, option: str, causal: bool) -> list[Layer]:
     """The names of each layer's mechanisms, one tuple a layer.
 
     Args:
         plan: the text, such as "diag*3,norm*3".
         num_layers: how many layers it must describe.
-        option: the option to name in errors.
+        option: the option to name in errors, such as "--decoder-attention".
+        causal: whether only mechanisms with a causal form will do.
 
     Raises:
         UserError: showing the plan, the position of the fault and the allowed names.
@@ -32,26 +33,42 @@ def parse_layer_plan(plan: str, num_layers: int, option: str = "--decoder-attent
         body, star, count = item.partition("*")
         at = f"at character {start + 1} of the layer plan {plan!r} ({option})"
         if star and not re.fullmatch(r"\s*[1-9][0-9]*\s*", count):
-            raise UserError(f"{count.strip()!r} is not a number of layers {at}; {_grammar()}")
+            raise UserError(f"{count.strip()!r} is not a number of layers {at}; {_grammar(causal)}")
         names = tuple(name.strip() for name in body.split("+"))
-        for name in names:
-            if name not in attention_names():
-                raise UserError(f"{name!r} is not an attention {at}; {_grammar()}")
+        _check_names(names, causal, at)
         layers += [names] * (int(count) if star else 1)
         start += len(item) + 1
     if len(layers) != num_layers:
         raise UserError(
             f"the layer plan {plan!r} ({option}) describes {len(layers)} layers up to character "
-            f"{len(plan)}, but the model has {num_layers}; {_grammar()}"
+            f"{len(plan)}, but the model has {num_layers}; {_grammar(causal)}"
         )
     return layers
 
 
-def _grammar() -> str:
+def _check_names(names: Layer, causal: bool, at: str) -> None:
+    for name in names:
+        if name not in attention_names():
+            raise UserError(f"{name!r} is not an attention {at}; {_grammar(causal)}")
+        if name not in attention_names(causal):
+            raise UserError(f"{name!r} has no causal form {at}; {_grammar(causal)}")
+        if len(names) > 1 and attention_class(name).replaces_feed_forward:
+            raise UserError(
+                f"{name!r} is a whole layer, feed-forward network included, and cannot stand in parallel "
+                f"with another attention {at}; write it alone"
+            )
+
+
+def _grammar(causal: bool) -> str:
     return (
-        f"names are {', '.join(attention_names())}, "
+        f"names are {', '.join(attention_names(causal))}, "
         "written like 'diag*3,norm*3' or, in parallel, 'diag+norm*6'"
     )
+
+
+def replaces_feed_forward(layer: Layer) -> bool:
+    """Whether the layer is a gated unit that needs no feed-forward network behind it."""
+    return attention_class(layer[0]).replaces_feed_forward
 
 
 def build_layer_attention(
@@ -62,6 +79,7 @@ def build_layer_attention(
     causal: bool,
     dropout: float,
     backend: str,
+    max_positions: int,
     options: dict[str, dict[str, object]],
 ) -> nn.Module:
     """The attention of one layer; `options` maps a mechanism's name to its options."""
@@ -73,6 +91,7 @@ def build_layer_attention(
             causal=causal,
             dropout=dropout,
             backend=backend,
+            max_positions=max_positions,
             **options.get(name, {}),
         )
         for name in layer

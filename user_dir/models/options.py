@@ -10,15 +10,15 @@ from typing import Any
 from ..attention import attention_class, attention_names
 
 
-def with_attention_options(name: str, base: type, **defaults: object) -> type:
+def with_attention_options(name: str, base: type, causal: bool, **defaults: object) -> type:
     """A dataclass `name` on top of `base` with the options of all mechanisms, and other `defaults`.
 
-    Raises ValueError for a default of no field.
+    With `causal`, of those that have a causal form. Raises ValueError for a default of no field.
     """
     own = {f.name: (f.type, f) for f in fields(base)}
     own.update(
         (f"{mechanism}_{f.name}", (f.type, f))
-        for mechanism in attention_names()
+        for mechanism in attention_names(causal)
         for f in fields(attention_class(mechanism).Options)
     )
     unknown = sorted(set(defaults) - set(own))

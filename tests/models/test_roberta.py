@@ -1,0 +1,151 @@
+"""The RoBERTa encoders: size, fairseq's own as reference, padding, pruning, and what cannot be built."""
+
+import pytest
+import torch
+from fairseq.models.roberta import RobertaModel
+
+from tests.roberta import PAD, build_roberta, sentences, task
+from user_dir.errors import UserError
+
+ARCHITECTURES = ["roberta_softmax", "roberta_linear", "roberta_transnormer_t1", "roberta_transnormer_t2"]
+architectures = pytest.mark.parametrize("arch", ARCHITECTURES)
+
+
+@pytest.mark.parametrize(
+    ("arch", "parameters", "trainable"),
+    [
+        ("roberta_softmax", 124_696_665, 124_696_665),
+        ("roberta_linear", 124_696_665, 124_696_665),
+        ("roberta_transnormer_t1", 124_673_241, 124_672_473),
+        ("roberta_transnormer_t2", 124_673_241, 124_672_473),
+    ],
+)
+def test_parameter_counts(arch, parameters, trainable):
+    model = build_roberta(arch, words=50_265, base_size=True)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == trainable
+
+
+def test_softmax_equals_the_roberta_of_fairseq():
+    """Its checkpoints load, and logits, states and gradients agree."""
+    from argparse import Namespace
+
+    ours = build_roberta("roberta_softmax")
+    settings = Namespace(
+        encoder_layers=2, encoder_embed_dim=24, encoder_ffn_embed_dim=40, encoder_attention_heads=2,
+        dropout=0.0, attention_dropout=0.0, tokens_per_sample=256,
+    )  # fmt: skip
+    theirs = RobertaModel.build_model(settings, task(40)).eval()
+    state = theirs.state_dict()
+    ours.upgrade_state_dict(state)
+    ours.load_state_dict(state)
+    tokens = sentences([30, 17, 1])
+    expected, _ = theirs(tokens, return_all_hiddens=True)
+    got, extra = ours(tokens, return_all_hiddens=True)
+    real = tokens.ne(PAD)
+    torch.testing.assert_close(got[real], expected[real], rtol=1e-5, atol=1e-5)
+    assert len(extra["inner_states"]) == 3
+    for model, logits in ((theirs, expected), (ours, got)):
+        logits[real].square().sum().backward()
+        assert model.encoder.lm_head.bias.grad is not None
+    gradients = dict(theirs.named_parameters())
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name].grad, rtol=1e-4, atol=1e-4)
+
+
+@architectures
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_padding_on_either_side_changes_nothing(arch, mode):
+    model = build_roberta(arch).double()
+    model.train(mode == "train")
+    lengths = [150, 64, 65, 17, 1]
+    alone = [model(row[row.ne(PAD)].unsqueeze(0))[0][0] for row in sentences(lengths, 150)]
+    for left in (False, True):
+        batch = sentences(lengths, 163, left=left)
+        logits, _ = model(batch)
+        for row, expected in enumerate(alone):
+            torch.testing.assert_close(logits[row][batch[row].ne(PAD)], expected, rtol=1e-9, atol=1e-9)
+
+
+@architectures
+def test_padding_contributes_no_gradient(arch):
+    model = build_roberta(arch).double()
+    batch = sentences([70, 9], 70)
+    logits, _ = model(batch)
+    weights = torch.randn_like(logits)
+    logits[batch.ne(PAD)].mul(weights[batch.ne(PAD)]).sum().backward()
+    together = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    for row, kept in enumerate(batch.ne(PAD)):
+        alone, _ = model(batch[row, kept].unsqueeze(0))
+        alone[0].mul(weights[row, kept]).sum().backward()
+    for name, gradient in together.items():
+        torch.testing.assert_close(dict(model.named_parameters())[name].grad, gradient, rtol=1e-8, atol=1e-8)
+
+
+@architectures
+def test_initialisation_is_that_of_bert(arch):
+    model = build_roberta(arch, encoder_embed_dim=64)
+    for layer in model.encoder.sentence_encoder.layers:
+        weight = layer.self_attn.q_proj.weight
+        assert 0.018 < weight.std() < 0.022 and (layer.self_attn.q_proj.bias == 0).all()
+        if getattr(layer.self_attn, "urpe", None) is not None:
+            torch.testing.assert_close(layer.self_attn.urpe.v.norm(), torch.tensor(1.0))
+            assert layer.self_attn.urpe.theta.flatten()[0] == 1.0
+    assert (model.encoder.sentence_encoder.embed_tokens.weight[PAD] == 0).all()
+
+
+def test_masked_tokens_are_all_that_is_projected():
+    model = build_roberta("roberta_transnormer_t1")
+    tokens = sentences([12, 7])
+    mask = torch.zeros_like(tokens, dtype=torch.bool)
+    mask[0, 3] = mask[1, 2] = True
+    torch.testing.assert_close(model(tokens, masked_tokens=mask)[0], model(tokens)[0][mask])
+
+
+def test_checkpoint_of_the_fork_loads():
+    """Its norms have no entries; old entries of fairseq's are dropped."""
+    model, other = build_roberta("roberta_transnormer_t1"), build_roberta("roberta_transnormer_t1")
+    state = {key.replace("encoder.", "decoder.", 1): value for key, value in model.state_dict().items()}
+    assert not any("self_attn_layer_norm" in key for key in state)
+    state["decoder.sentence_encoder.version"] = torch.tensor([3.0])
+    other.upgrade_state_dict(state)
+    other.load_state_dict(state)
+    tokens = sentences([12])
+    assert torch.equal(other(tokens)[0], model(tokens)[0])
+
+
+def test_options_reach_the_layers():
+    model = build_roberta(
+        "roberta_transnormer_t2", encoder_attention="diag+norm,elu", diag_block_size=16, encoder_ffn="ffn",
+        encoder_normalize_before=True, untie_weights_roberta=True, encoder_layers_to_keep="0",
+    )  # fmt: skip
+    encoder = model.encoder.sentence_encoder
+    assert len(encoder.layers) == 1 and encoder.layer_norm is not None
+    diag = encoder.layers[0].self_attn.parts[0]
+    assert diag.options.block_size == 16 and diag.options.activation == "softmax" and not diag.causal
+    assert encoder.layers[0].pre_norm and hasattr(encoder.layers[0], "fc1")
+    assert model.encoder.lm_head.weight is not encoder.embed_tokens.weight
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"encoder_attention": "diag*3"}, r"\(--encoder-attention\) describes 3 layers .* has 2"),
+        ({"encoder_attention": "dig*2"}, "'dig' is not an attention at character 1"),
+        ({"encoder_attention_heads": 5}, "5 attention heads do not divide the width 24"),
+        ({"encoder_layers": 0}, "--encoder-layers is 0"),
+        ({"encoder_norm": "batch"}, "unknown norm 'batch'"),
+    ],
+)
+def test_user_errors(options, message):
+    with pytest.raises(UserError, match=message):
+        build_roberta("roberta_transnormer_t1", **options)
+
+
+def test_a_sentence_longer_than_the_positions_is_refused():
+    model = build_roberta("roberta_linear", max_positions=16)
+    assert model.max_positions() == 16
+    model(sentences([16], 30))
+    with pytest.raises(UserError, match="17 tokens is longer than the 16 learned positions"):
+        model(sentences([17]))

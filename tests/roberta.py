@@ -1,0 +1,48 @@
+"""Small RoBERTa encoders for the tests."""
+
+from types import SimpleNamespace
+
+import torch
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+
+from tests.lm import PAD, dictionary
+
+__all__ = ["PAD", "build_roberta", "sentences", "task"]
+
+SMALL = {
+    "encoder_embed_dim": 24,
+    "encoder_ffn_embed_dim": 40,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "max_positions": 256,
+}
+
+
+def task(words: int) -> SimpleNamespace:
+    """What a model asks of fairseq's masked_lm task."""
+    vocabulary = dictionary(words)
+    return SimpleNamespace(
+        source_dictionary=vocabulary, target_dictionary=vocabulary, max_positions=lambda: 512
+    )
+
+
+def build_roberta(arch: str, words: int = 40, base_size: bool = False, **options):
+    """An encoder of the named architecture, small unless `base_size`, in evaluation mode."""
+    config = MODEL_DATACLASS_REGISTRY[arch]()
+    for name, value in {**({} if base_size else SMALL), **options}.items():
+        if not hasattr(config, name):
+            raise AttributeError(f"{arch} has no option {name}")
+        setattr(config, name, value)
+    return MODEL_REGISTRY[arch].build_model(config, task(words)).eval()
+
+
+def sentences(lengths, width=None, words=40, left=False, seed=0) -> torch.Tensor:
+    """Rows of random words, `(batch, width)`, with padding on the right or on the left."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = torch.full((len(lengths), width or max(lengths)), PAD)
+    for row, length in enumerate(lengths):
+        place = slice(batch.shape[1] - length, None) if left else slice(length)
+        batch[row, place] = torch.randint(4, words, (length,), generator=generator)
+    return batch

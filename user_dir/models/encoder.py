@@ -1,0 +1,77 @@
+"""The bidirectional encoder of the RoBERTa models: embeddings and the layers of a plan."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..modules import LearnedPositions, build_norm
+from ..modules.padding import leading_padding, roll_rows
+from .layer_plan import Layer
+from .stack import build_layers, is_pre_norm
+
+
+class LinearAttentionEncoder(nn.Module):
+    """A stack of layers whose attentions come from a layer plan, post-norm unless configured otherwise.
+
+        x = LayerNorm(E[token] + P[position]);  layers
+
+    Padding may stand on either side of a row; positions count from the first real token. The parts carry the
+    names of fairseq's sentence encoder, so that its checkpoints and those of the authors' fork load.
+
+    Args:
+        cfg: a `RobertaConfig` with its `max_positions` filled in.
+        embed_tokens: the input embedding, whose `padding_idx` says which token is padding.
+        plan: the mechanisms of each layer.
+    """
+
+    def __init__(self, cfg: Any, embed_tokens: nn.Embedding, plan: list[Layer]) -> None:
+        super().__init__()
+        self.embed_tokens = embed_tokens
+        self.padding_idx = embed_tokens.padding_idx
+        width = cfg.encoder_embed_dim
+        self.embed_positions = None
+        if not cfg.no_token_positional_embeddings:
+            self.embed_positions = LearnedPositions(cfg.max_positions, width, self.padding_idx)
+        self.layernorm_embedding = build_norm("layernorm", width)
+        self.dropout = nn.Dropout(cfg.dropout)
+        self.layers = build_layers(cfg, "encoder", plan)
+        self.layer_norm = None
+        if is_pre_norm(cfg, "encoder") and not cfg.no_encoder_final_norm:
+            self.layer_norm = build_norm(cfg.encoder_norm, width)
+
+    def forward(self, src_tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Features of each token.
+
+        Args:
+            src_tokens: `(B, N)` token indices, padding on either side.
+
+        Returns:
+            `(B, N, D)`, and the states before and after each layer, each `(N, B, D)`.
+        """
+        shift = leading_padding(src_tokens, self.padding_idx)
+        tokens = src_tokens if shift is None else roll_rows(src_tokens, shift)
+        padding = tokens.eq(self.padding_idx)
+        padding = padding if padding.any() else None
+        x = self._embed(tokens, padding).transpose(0, 1)
+        states = [x]
+        for layer in self.layers:
+            x = layer(x, key_padding_mask=padding)
+            states.append(x)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        x = x.transpose(0, 1)
+        if shift is not None:
+            x = roll_rows(x, -shift)
+            states = [roll_rows(y.transpose(0, 1), -shift).transpose(0, 1) for y in states]
+        return x, states
+
+    def _embed(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
+        x = self.embed_tokens(tokens)
+        if self.embed_positions is not None:
+            length = tokens.shape[1] if padding is None else int((~padding).sum(dim=1).max())
+            self.embed_positions.check_length(length)
+            positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+            x = x + self.embed_positions(positions)
+        x = self.dropout(self.layernorm_embedding(x))
+        return x if padding is None else x.masked_fill(padding.unsqueeze(-1), 0.0)

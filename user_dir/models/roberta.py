@@ -1,0 +1,111 @@
+"""RoBERTa (Liu et al. 2019) with the attentions of a layer plan, built from its configuration."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fairseq.models import FairseqEncoder
+from fairseq.models.roberta.model import RobertaClassificationHead, RobertaLMHead, RobertaModel
+from torch import Tensor, nn
+
+from ..errors import UserError
+from .encoder import LinearAttentionEncoder
+from .layer_plan import Layer
+from .stack import planned_layers
+
+
+class RobertaEncoder(FairseqEncoder):
+    """The sentence encoder and the masked-LM head, with the call and the names of fairseq's.
+
+    Args:
+        cfg: a `RobertaConfig` with its `max_positions` filled in.
+        dictionary: fairseq's dictionary, the mask included.
+        plan: the mechanisms of each layer.
+    """
+
+    def __init__(self, cfg: Any, dictionary: Any, plan: list[Layer]) -> None:
+        super().__init__(dictionary)
+        self.longest = cfg.max_positions
+        embed_tokens = nn.Embedding(len(dictionary), cfg.encoder_embed_dim, dictionary.pad())
+        self.sentence_encoder = LinearAttentionEncoder(cfg, embed_tokens, plan)
+        self.lm_head = RobertaLMHead(
+            embed_dim=cfg.encoder_embed_dim,
+            output_dim=len(dictionary),
+            activation_fn=cfg.activation_fn,
+            weight=None if cfg.untie_weights_roberta else embed_tokens.weight,
+        )
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        features_only: bool = False,
+        return_all_hiddens: bool = False,
+        masked_tokens: Tensor | None = None,
+        **unused: object,
+    ) -> tuple[Tensor, dict[str, list[Tensor] | None]]:
+        """Logits of every token, or of the masked ones.
+
+        Args:
+            src_tokens: `(B, N)` token indices.
+            features_only: stop before the masked-LM head.
+            return_all_hiddens: also return the states between layers.
+            masked_tokens: bool `(B, N)`; only these are projected to the vocabulary.
+
+        Returns:
+            `(B, N, vocabulary)`, `(masked, vocabulary)` or `(B, N, D)` features; and a dictionary with
+            `inner_states`, each `(N, B, D)`, or None.
+        """
+        x, states = self.sentence_encoder(src_tokens)
+        extra = {"inner_states": states if return_all_hiddens else None}
+        return (x if features_only else self.output_layer(x, masked_tokens)), extra
+
+    def output_layer(self, features: Tensor, masked_tokens: Tensor | None = None) -> Tensor:
+        """Features `(B, N, D)` to logits, of the masked tokens only if these are given."""
+        return self.lm_head(features, masked_tokens)
+
+    def max_positions(self) -> int:
+        """The longest input, in tokens."""
+        return self.longest
+
+
+class LinearAttentionRoberta(RobertaModel):
+    """An encoder whose layers are described by a plan; architectures are subclasses with defaults.
+
+    Classification heads, checkpoints and the hub interface (`from_pretrained`, `extract_features`,
+    `predict`) are fairseq's.
+    """
+
+    default_plan: Callable[[int], str]
+
+    @classmethod
+    def hub_models(cls) -> dict[str, str]:
+        """None of fairseq's downloads fits these models."""
+        return {}
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> "LinearAttentionRoberta":
+        """The model `args` (a `RobertaConfig`) describes; raises UserError for one that cannot be."""
+        if args.encoder_layers < 1:
+            raise UserError(f"--encoder-layers is {args.encoder_layers}; it must be 1 or more")
+        if args.max_positions is None:
+            args.max_positions = task.max_positions()
+        layers = planned_layers(args, "encoder", cls.default_plan(args.encoder_layers))
+        return cls(args, RobertaEncoder(args, task.source_dictionary, layers))
+
+    def register_classification_head(
+        self, name: str, num_classes: int | None = None, inner_dim: int | None = None, **unused: object
+    ) -> None:
+        """A head called `name` on the first token; it replaces one of the same name."""
+        self.classification_heads[name] = RobertaClassificationHead(
+            input_dim=self.args.encoder_embed_dim,
+            inner_dim=inner_dim or self.args.encoder_embed_dim,
+            num_classes=num_classes,
+            activation_fn=self.args.pooler_activation_fn,
+            pooler_dropout=self.args.pooler_dropout,
+            do_spectral_norm=self.args.spectral_norm_classification_head,
+        )
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Accept checkpoints of fairseq's RoBERTa and of the authors' fork."""
+        super().upgrade_state_dict_named(state_dict, name)
+        for key in [key for key in state_dict if key.endswith(("._float_tensor", ".version"))]:
+            del state_dict[key]

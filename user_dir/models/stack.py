@@ -1,0 +1,91 @@
+"""The layers of a plan, as decoder and encoder stack them."""
+
+from typing import Any
+
+from fairseq.distributed import fsdp_wrap
+from fairseq.modules import LayerDropModuleList
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from torch import nn
+
+from ..errors import UserError
+from .layer import GatedLayer, TransformerLayer, build_feed_forward
+from .layer_plan import Layer, build_layer_attention, parse_layer_plan, replaces_feed_forward
+from .options import attention_options
+
+
+def planned_layers(cfg: Any, side: str, default: str) -> list[Layer]:
+    """The layers that the plan of `cfg` (or `default`) describes, less those pruned away.
+
+    Args:
+        cfg: a `LanguageModelConfig` or `RobertaConfig`.
+        side: "decoder" or "encoder", with which its fields begin.
+        default: the plan where `cfg` has none.
+
+    Raises:
+        UserError: for a plan that cannot be read or does not fit.
+    """
+    plan = getattr(cfg, f"{side}_attention") or default
+    option, count = f"--{side}-attention", getattr(cfg, f"{side}_layers")
+    layers = parse_layer_plan(plan, count, option, causal=side == "decoder")
+    return _kept(layers, getattr(cfg, f"{side}_layers_to_keep"), side)
+
+
+def _kept(layers: list[Layer], keep: str | None, side: str) -> list[Layer]:
+    """The layers that stay after pruning, all of them without `keep`."""
+    if not keep:
+        return layers
+    indices = sorted({int(i) for i in keep.split(",")})
+    if indices[-1] >= len(layers):
+        raise UserError(
+            f"--{side}-layers-to-keep names layer {indices[-1]}, but the last of {len(layers)} layers is "
+            f"{len(layers) - 1}"
+        )
+    return [layers[i] for i in indices]
+
+
+def build_layers(cfg: Any, side: str, plan: list[Layer]) -> nn.ModuleList:
+    """The layers of `plan`, with layer drop if `cfg` asks for it; arguments as for `planned_layers`."""
+    drop = getattr(cfg, f"{side}_layerdrop")
+    layers = LayerDropModuleList(p=drop) if drop > 0 else nn.ModuleList()
+    layers.extend(_wrapped(_build_layer(cfg, side, layer), cfg) for layer in plan)
+    return layers
+
+
+def _build_layer(cfg: Any, side: str, layer: Layer) -> nn.Module:
+    width, norm = getattr(cfg, f"{side}_embed_dim"), getattr(cfg, f"{side}_norm")
+    causal = side == "decoder"
+    attention = build_layer_attention(
+        layer,
+        width,
+        getattr(cfg, f"{side}_attention_heads"),
+        causal=causal,
+        dropout=cfg.attention_dropout,
+        backend=cfg.attention_backend,
+        max_positions=cfg.max_target_positions if causal else cfg.max_positions,
+        options=attention_options(cfg),
+    )
+    if replaces_feed_forward(layer):
+        return GatedLayer(attention, width, norm)
+    feed_forward = build_feed_forward(
+        getattr(cfg, f"{side}_ffn"),
+        width,
+        glu_dim=cfg.glu_dim,
+        glu_activation=cfg.glu_activation,
+        ffn_dim=getattr(cfg, f"{side}_ffn_embed_dim"),
+        ffn_activation=cfg.activation_fn,
+        dropout=cfg.activation_dropout,
+    )
+    return TransformerLayer(attention, width, feed_forward, norm, cfg.dropout, is_pre_norm(cfg, side))
+
+
+def is_pre_norm(cfg: Any, side: str) -> bool:
+    """Whether the norms of the layers stand before their parts."""
+    return not cfg.decoder_post_norm if side == "decoder" else cfg.encoder_normalize_before
+
+
+def _wrapped(layer: nn.Module, cfg: Any) -> nn.Module:
+    """For activation checkpointing and FSDP, as fairseq's own layers are."""
+    if cfg.checkpoint_activations or cfg.offload_activations:
+        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+        return fsdp_wrap(layer, min_num_params=0)  # a checkpointed layer is wrapped whatever its size
+    return fsdp_wrap(layer, min_num_params=cfg.min_params_to_wrap)
