@@ -3,29 +3,11 @@
 import pytest
 import torch
 
-from user_dir.attention import build_attention
+from .mechanisms import MECHANISMS, all_forms, build, causal_mechanisms
 
-# Every mechanism with every option that changes what it computes, and whether its cost is linear.
-MECHANISMS = {
-    "softmax": ("softmax", {}, False),
-    "elu": ("elu", {}, True),
-    "norm-elu": ("norm", {"feature_map": "elu"}, True),
-    "norm-1+elu": ("norm", {"feature_map": "1+elu"}, True),
-    "norm-none": ("norm", {"positions": "none"}, True),
-    "diag-relu": ("diag", {"activation": "relu"}, True),
-    "diag-softmax": ("diag", {"activation": "softmax"}, True),
-    "diag-none-16": ("diag", {"positions": "none", "block_size": 16}, True),
-    "diag-1": ("diag", {"activation": "softmax", "block_size": 1}, True),
-}
 LENGTHS = [1, 63, 64, 65, 150]
-mechanisms = pytest.mark.parametrize("key", MECHANISMS)
 lengths = pytest.mark.parametrize("length", LENGTHS, ids="N{}".format)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
-
-
-def build(key, causal, dtype=torch.float32, dim=12, heads=2):
-    name, options, _ = MECHANISMS[key]
-    return build_attention(name, dim, heads, causal=causal, **options).to(dtype).eval()
 
 
 def close(a, b, dtype):
@@ -42,7 +24,7 @@ def ragged(length, batch, seed=0):
     return sizes, torch.arange(length) >= sizes[:, None]
 
 
-@mechanisms
+@causal_mechanisms
 @lengths
 @dtypes
 def test_causal(key, length, dtype):
@@ -55,10 +37,9 @@ def test_causal(key, length, dtype):
         close(module(changed)[0][:j], out[:j], dtype)
 
 
-@mechanisms
+@all_forms
 @lengths
 @dtypes
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
 def test_padding_changes_nothing(key, length, dtype, causal):
     module = build(key, causal, dtype)
     sizes, mask = ragged(length, 4)
@@ -70,8 +51,7 @@ def test_padding_changes_nothing(key, length, dtype, causal):
         close(out[:size, row], alone[:, 0], dtype)
 
 
-@mechanisms
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+@all_forms
 def test_padding_contributes_no_gradient(key, causal):
     module = build(key, causal, torch.float64)
     sizes, mask = ragged(90, 3)
@@ -90,7 +70,7 @@ def test_padding_contributes_no_gradient(key, causal):
         close(dict(module.named_parameters())[name].grad, gradient, torch.float64)
 
 
-@mechanisms
+@causal_mechanisms
 @lengths
 @dtypes
 def test_incremental_equals_full(key, length, dtype):
@@ -102,7 +82,7 @@ def test_incremental_equals_full(key, length, dtype):
     close(torch.cat(steps), full, dtype)
 
 
-@mechanisms
+@causal_mechanisms
 @pytest.mark.parametrize("cuts", [(150,), (70, 1, 79), (1, 64, 85)], ids=str)
 def test_incremental_in_pieces(key, cuts):
     module = build(key, True, torch.float64)
@@ -113,7 +93,7 @@ def test_incremental_in_pieces(key, cuts):
     close(torch.cat(pieces), full, torch.float64)
 
 
-@mechanisms
+@causal_mechanisms
 def test_incremental_with_rows_of_different_length(key):
     """Rows whose prompt is shorter go on from where they are."""
     module = build(key, True, torch.float64)
@@ -128,7 +108,7 @@ def test_incremental_with_rows_of_different_length(key):
         close(out[:, row], whole[size:, 0], torch.float64)
 
 
-@mechanisms
+@causal_mechanisms
 def test_reordering_beams(key):
     module = build(key, True, torch.float64)
     x = torch.randn(80, 4, 12, dtype=torch.float64)
@@ -141,13 +121,10 @@ def test_reordering_beams(key):
     close(torch.cat(rest), module(x[:, order])[0][70:], torch.float64)
 
 
-@mechanisms
-def test_cost_grows_linearly(key):
-    """Counted, not timed: numbers kept for the backward pass, and numbers in the decoding state."""
-    _, _, linear = MECHANISMS[key]
-    if not linear:
-        pytest.skip("softmax attention is quadratic; it is the baseline")
-    module = build(key, True).train()
+@all_forms
+def test_memory_grows_linearly(key, causal):
+    """Counted, not timed: numbers kept for the backward pass."""
+    module = build(key, causal).train()
 
     def kept(length):
         numbers = 0
@@ -161,24 +138,30 @@ def test_cost_grows_linearly(key):
             module(torch.randn(length, 1, 12, requires_grad=True))[0].sum().backward()
         return numbers
 
-    assert kept(8192) <= 4.2 * kept(2048)
+    growth = kept(8192) / kept(2048)
+    assert (growth <= 4.2) == MECHANISMS[key].linear_memory
 
-    def state_size(length):
+
+@causal_mechanisms
+@torch.no_grad()
+def test_decoding_state_is_constant(key):
+    module = build(key, True)
+
+    def size(length):
         state: dict = {}
         module(torch.randn(length, 1, 12), incremental_state=state)
-        return sum(x.numel() for x in next(iter(state.values())).values())
+        return sum(x.numel() for x in next(iter(state.values())).values() if isinstance(x, torch.Tensor))
 
-    with torch.no_grad():
-        assert state_size(300) == state_size(3)
+    assert (size(300) == size(3)) == MECHANISMS[key].constant_state
 
 
-@mechanisms
+@all_forms
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "f16"])
-def test_half_precision_stays_finite_and_near(key, dtype):
-    module = build(key, True)
+def test_half_precision_stays_finite_and_near(key, causal, dtype):
+    module = build(key, causal)
     x = torch.randn(150, 2, 12)
     expected, _ = module(x)
-    half = build(key, True).to(dtype)
+    half = build(key, causal).to(dtype)
     half.load_state_dict(module.state_dict())
     x = x.to(dtype).requires_grad_()
     out, _ = half(x)
@@ -189,10 +172,10 @@ def test_half_precision_stays_finite_and_near(key, dtype):
     assert error < (0.1 if dtype == torch.bfloat16 else 0.02)
 
 
-@mechanisms
-def test_layer_compiles_without_graph_breaks(key):
+@all_forms
+def test_layer_compiles_without_graph_breaks(key, causal):
     torch._dynamo.reset()
-    module = build(key, True).train()
+    module = build(key, causal).train()
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     x = torch.randn(70, 2, 12, requires_grad=True)
     out = compiled(x)[0]
