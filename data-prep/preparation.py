@@ -37,6 +37,8 @@ class Split:
 
     words: int
     sha256: str
+    documents: int | None = None
+    """Where the text keeps an empty line between documents, their number."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def read_manifest(folder: Path) -> dict | None:
 
 def describe(manifest: dict) -> str:
     """One line a split, for people."""
-    unverified = "" if manifest["verified"] else " (NOT verified)"
+    unverified = " (NOT verified)" if manifest["verified"] is False else ""
     lines = [
         f"{manifest['corpus']}{unverified}, {manifest['tokenizer']}, dictionary of {manifest['vocabulary']:,}"
     ]
@@ -157,9 +159,12 @@ def _clear(folder: Path) -> None:
 
 
 def finish(
-    place: Workplace, corpus: str, splits: dict[str, Split], tokenizer: Tokenizer, verified: bool
+    place: Workplace, corpus: str, splits: dict[str, Split], tokenizer: Tokenizer, verified: bool | None
 ) -> dict:
-    """Turn the texts in `place` into fairseq's files and write the manifest, which is returned."""
+    """Turn the texts in `place` into fairseq's files and write the manifest, which is returned.
+
+    `verified` is None for a text of which no checksum was ever published.
+    """
     expected = tokenizer.apply({split: place.text(split) for split in splits})
     _preprocess(place, list(splits), tokenizer.dictionary)
     for split in splits:
@@ -170,17 +175,25 @@ def finish(
     manifest = {
         "corpus": corpus,
         "tokenizer": tokenizer.name,
-        "vocabulary": _dictionary_size(place.folder / "dict.txt"),
-        "splits": {
-            name: {"words": split.words, "tokens": tokens[name], "sha256": split.sha256}
-            for name, split in splits.items()
-        },
+        "vocabulary": dictionary_size(place.folder / "dict.txt"),
+        "splits": {name: _split_entry(split, tokens[name]) for name, split in splits.items()},
         "verified": verified,
-        "files": {path.name: path.stat().st_size for path in sorted(place.folder.iterdir())},
     }
-    partial = place.folder / f"{MANIFEST}.part"
+    return write_manifest(place.folder, manifest)
+
+
+def _split_entry(split: Split, tokens: int) -> dict:
+    entry = {"words": split.words, "tokens": tokens, "sha256": split.sha256}
+    return entry if split.documents is None else {**entry, "documents": split.documents}
+
+
+def write_manifest(folder: Path, manifest: dict) -> dict:
+    """Write preparation.json, the sizes of all files of `folder` added; returns it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest["files"] = {str(path.relative_to(folder)): path.stat().st_size for path in files}
+    partial = folder / f"{MANIFEST}.part"
     partial.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, place.folder / MANIFEST)
+    os.replace(partial, folder / MANIFEST)
     return manifest
 
 
@@ -189,8 +202,7 @@ def _preprocess(place: Workplace, splits: list[str], dictionary: Path | None) ->
 
     (fairseq splits its --validpref at commas.)
     """
-    size = max(place.text(split).stat().st_size for split in splits)
-    workers = max(1, min(os.cpu_count() or 1, size // BYTES_PER_WORKER, MOST_WORKERS))
+    workers = worker_count(max(place.text(split).stat().st_size for split in splits))
     command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source", "--destdir", "."]
     command += ["--workers", str(workers)]
     for split in splits:
@@ -205,6 +217,11 @@ def _preprocess(place: Workplace, splits: list[str], dictionary: Path | None) ->
         last = (output.strip() or f"exit status {code}").splitlines()[-1].strip()
         raise PreparationError(f"fairseq-preprocess failed: {last}")
     (place.folder / "preprocess.log").unlink(missing_ok=True)
+
+
+def worker_count(size: int) -> int:
+    """Processes worth starting for a text of `size` bytes."""
+    return max(1, min(os.cpu_count() or 1, size // BYTES_PER_WORKER, MOST_WORKERS))
 
 
 def _run(command: list[str], place: Workplace) -> tuple[int, str]:
@@ -238,7 +255,7 @@ def _run(command: list[str], place: Workplace) -> tuple[int, str]:
         raise
 
 
-def _dictionary_size(path: Path) -> int:
+def dictionary_size(path: Path) -> int:
     """Entries of fairseq's dictionary, its special symbols (which the file leaves out) included."""
     with path.open("rb") as lines:
         return sum(1 for _ in lines) + len(SPECIAL_SYMBOLS)

@@ -18,10 +18,14 @@ USER_AGENT = "transnormer-data-prep/1.0"
 """Some hosts answer Python's own name with 403."""
 
 
-def download(url: str, path: Path) -> None:
+OTHER_SOURCES = "give another address with --url or a folder with --from"
+
+
+def download(url: str, path: Path, other_sources: str = OTHER_SOURCES) -> None:
     """Fetch `url` to `path`, which appears only when every announced byte is there.
 
-    What has arrived lies in `PATH.part` and is continued, not repeated, by the next call.
+    What has arrived lies in `PATH.part` and is continued, not repeated, by the next call. Errors
+    end with `other_sources`, what the user can do instead.
     """
     if not url.startswith(("http://", "https://")):
         raise PreparationError(f"{url} is not an http or https address.")
@@ -32,10 +36,7 @@ def download(url: str, path: Path) -> None:
         try:
             _receive(url, output)
         except urllib.error.HTTPError as error:
-            raise PreparationError(
-                f"{url} answered {error.code} {error.reason}; give another address with --url or a "
-                "folder with --from."
-            ) from None
+            raise PreparationError(f"{url} answered {error.code} {error.reason}; {other_sources}.") from None
         except (
             urllib.error.URLError,
             http.client.HTTPException,
@@ -44,7 +45,9 @@ def download(url: str, path: Path) -> None:
             ValueError,  # an address with characters that none may have
         ) as error:
             reason = getattr(error, "reason", error)
-            raise PreparationError(f"no download from {url} ({reason}); {_outlook(output)}") from None
+            raise PreparationError(
+                f"no download from {url} ({reason}); {_outlook(output, other_sources)}"
+            ) from None
         finally:
             if not output.tell():
                 partial.unlink()
@@ -105,7 +108,7 @@ def _copy(source: BinaryIO, output: BinaryIO, done: int, total: int | None) -> N
         raise ConnectionError(f"it broke off after {done:,} of {total:,} bytes")
 
 
-def _outlook(output: BinaryIO) -> str:
+def _outlook(output: BinaryIO, other_sources: str) -> str:
     if output.tell():
         return "the same command goes on from there."
-    return "try again later, give another address with --url or a folder with --from."
+    return f"try again later, or {other_sources}."

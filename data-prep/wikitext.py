@@ -32,7 +32,7 @@ from resumable_download import download
 from tokenization import SentencePieceTokenizer, Tokenizer, WordTokenizer
 
 CORPORA = json.loads(Path(__file__).with_name("wikitext_checksums.json").read_text("utf-8"))
-NAMES = ("wiki.{}.tokens", "wiki.{}.tokens.gz", "{}.txt", "{}.txt.gz")
+NAMES = tuple(f"{stem}{end}" for stem in ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt") for end in ("", ".gz"))
 URL_VARIABLE = "WIKITEXT_URL"
 CHARACTER_COVERAGE = 0.9999
 """Share of the characters that get a piece of their own; in WikiText-2 the commonest 129 of 281."""
@@ -79,7 +79,7 @@ def parse_arguments() -> argparse.Namespace:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("corpus", choices=CORPORA)
+    parser.add_argument("corpus", choices=[name for name in CORPORA if not name.endswith("-raw")])
     parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the result goes")
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
@@ -135,6 +135,8 @@ def make_tokenizer(arguments: argparse.Namespace) -> Tokenizer:
         name = manifest["tokenizer"]
     if name == "words":
         return WordTokenizer(folder)
+    if name != "sentencepiece":
+        raise PreparationError(f"--vocabulary-from: {folder} has the tokens of {name}; give another folder.")
     return SentencePieceTokenizer(arguments.vocab_size, CHARACTER_COVERAGE, folder)
 
 
@@ -211,7 +213,7 @@ def prepare(
 def compare(corpus: str, split: str, text: Text) -> str:
     """What is wrong with a split, in words; nothing if it is the published one."""
     published = CORPORA[corpus]["splits"][split]
-    if text.words != published["words"]:
+    if text.words != published.get("words", text.words):
         return (
             f"the {split} split has {text.words:,} words instead of {published['words']:,}, "
             f"it is not that of {corpus}"
@@ -226,33 +228,51 @@ def compare(corpus: str, split: str, text: Text) -> str:
 
 
 def read_split(source: Path, corpus: str, split: str, target: Path) -> Text:
-    """Copy a split to `target` with single spaces between words, counting and hashing the source.
+    """Copy a split to `target` with single spaces between words, counting and hashing the source."""
+    reader = SplitReader(source, corpus, split)
+    with target.open("w", encoding="utf-8") as output:
+        output.writelines(" ".join(line.split()) + "\n" for line in reader.lines())
+    return reader.text()
+
+
+class SplitReader:
+    """Reads a split once, counting and hashing.
 
     Words are counted as WikiText does: the words between white space and one end per line.
     """
-    sha256, sha1 = hashlib.sha256(), hashlib.sha1(usedforsecurity=False)
-    words, number = 0, 0
-    with open_split(source, corpus, split) as stream, target.open("w", encoding="utf-8") as output:
-        try:
-            for number, line in enumerate(stream, 1):
-                sha256.update(line)
-                sha1.update(line)
-                here = line.decode("utf-8").split()
-                words += len(here) + 1
-                output.write(" ".join(here) + "\n")
-                if number % 200_000 == 0:
-                    print(f"  {split}: {words:,} words read", flush=True)
-        except UnicodeDecodeError:
-            raise PreparationError(
-                f"{source}: line {number} of the {split} split is not UTF-8 text."
-            ) from None
-        except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
-            raise PreparationError(
-                f"{source} is damaged in its {split} split ({error}); remove it and get it again."
-            ) from None
-    if words == number:
-        raise PreparationError(f"{source}: the {split} split is empty.")
-    return Text(words, sha256.hexdigest(), sha1.hexdigest())
+
+    def __init__(self, source: Path, corpus: str, split: str):
+        self.source, self.corpus, self.split = source, corpus, split
+        self.words = self.read = 0
+        self.sha256, self.sha1 = hashlib.sha256(), hashlib.sha1(usedforsecurity=False)
+
+    def lines(self) -> Iterator[str]:
+        """The lines without their ends."""
+        with open_split(self.source, self.corpus, self.split) as stream:
+            try:
+                for self.read, content in enumerate(stream, 1):
+                    self.sha256.update(content)
+                    self.sha1.update(content)
+                    line = content.decode("utf-8")
+                    self.words += len(line.split()) + 1
+                    yield line.rstrip("\n")
+                    if self.read % 200_000 == 0:
+                        print(f"  {self.split}: {self.words:,} words read", flush=True)
+            except UnicodeDecodeError:
+                raise PreparationError(
+                    f"{self.source}: line {self.read} of the {self.split} split is not UTF-8 text."
+                ) from None
+            except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+                raise PreparationError(
+                    f"{self.source} is damaged in its {self.split} split ({error}); remove it and get it "
+                    "again."
+                ) from None
+
+    def text(self) -> Text:
+        """What the split was found to be, after all its lines."""
+        if self.words == self.read:
+            raise PreparationError(f"{self.source}: the {self.split} split is empty.")
+        return Text(self.words, self.sha256.hexdigest(), self.sha1.hexdigest())
 
 
 @contextmanager

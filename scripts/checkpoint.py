@@ -44,7 +44,30 @@ class CheckpointInfo:
 
 
 def read_checkpoint(path: Path) -> CheckpointInfo:
-    """Look into a checkpoint of a language model; UserError if it is none, or damaged.
+    """Look into a checkpoint of a language model; UserError if it is none, or damaged."""
+    state, configuration = load_safely(path)
+    model, task = sections(configuration)
+    tokens_per_sample = task.get("tokens_per_sample") or model.get("tokens_per_sample")
+    if not tokens_per_sample:
+        raise UserError(f"{path} holds no language model")
+    return CheckpointInfo(
+        path=path,
+        architecture=str(model.get("_name") or model.get("arch")),
+        tokens_per_sample=tokens_per_sample,
+        max_positions=model.get("max_target_positions") or tokens_per_sample,
+        vocabulary=embedding_rows(state["model"]),
+        updates=updates(state),
+    )
+
+
+def updates(state: Mapping[str, Any]) -> int:
+    """How many updates the weights have seen."""
+    history = state.get("optimizer_history") or [{}]
+    return history[-1].get("num_updates", 0)
+
+
+def load_safely(path: Path) -> tuple[Mapping[str, Any], Any]:
+    """A checkpoint and the configuration in it; UserError if it is none, damaged, or holds code.
 
     Only tensors and plain values are read: a pickle that would run code is refused.
     """
@@ -65,19 +88,7 @@ def read_checkpoint(path: Path) -> CheckpointInfo:
     configuration = state.get("cfg") or state.get("args")
     if not configuration:
         raise UserError(f"{path} is no checkpoint of fairseq's: it holds no configuration")
-    model, task = sections(configuration)
-    tokens_per_sample = task.get("tokens_per_sample") or model.get("tokens_per_sample")
-    if not tokens_per_sample:
-        raise UserError(f"{path} holds no language model")
-    history = state.get("optimizer_history") or [{}]
-    return CheckpointInfo(
-        path=path,
-        architecture=str(model.get("_name") or model.get("arch")),
-        tokens_per_sample=tokens_per_sample,
-        max_positions=model.get("max_target_positions") or tokens_per_sample,
-        vocabulary=embedding_rows(state["model"]),
-        updates=history[-1].get("num_updates", 0),
-    )
+    return state, configuration
 
 
 def sections(configuration: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -31,6 +31,7 @@ from user_dir.errors import UserError  # noqa: E402
 
 MEASURED, PAPER = ROOT / "results" / "measured", ROOT / "results" / "paper"
 WIKITEXT2 = MEASURED / "wikitext2"
+ROBERTA = MEASURED / "roberta_wikitext2"
 CURVES = ROOT / "results" / "wikitext2_curves.png"
 DOCUMENTS = (ROOT / "results" / "README.md", ROOT / "README.md")
 

@@ -1,12 +1,9 @@
 """The measured language models: train, evaluate, one JSON a run (the command behind measure_lm.sh)."""
 
 import argparse
-import hashlib
-import json
-import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +14,8 @@ from benchmarks.common import environment, portable_command, read_json, shown_pa
 from scripts import ROOT, make_results
 from scripts.command import Parser, run_command
 from scripts.experiment import Experiment, read_experiment
+from scripts.measured_runs import is_done, short_hash, training_figures
 from scripts.prepared_data import PreparedData, open_prepared
-from scripts.progress import read_records
 from scripts.train_lm import Machines, train
 from user_dir.errors import UserError
 
@@ -76,20 +73,7 @@ def chosen_runs(only: str | None) -> list[Run]:
 def fingerprint(run: Run, experiment: Experiment, data: PreparedData, updates: int) -> str:
     """A short hash of all that decides a run's result: settings, seed, updates, data."""
     corpus = {key: data.manifest.get(key) for key in ("tokenizer", "vocabulary", "splits")}
-    decisive = [experiment.settings, run.seed, updates, corpus]
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def is_done(result: Path, mark: str) -> bool:
-    """Whether `result` holds the run with fingerprint `mark`; UserError if it holds another one."""
-    if not result.exists():
-        return False
-    if read_json(result).get("fingerprint") != mark:
-        raise UserError(
-            f"{shown_path(result)} was measured with other settings; move it away, or name "
-            "another folder with --out"
-        )
-    return True
+    return short_hash([experiment.settings, run.seed, updates, corpus])
 
 
 def prepared_data(folder: Path, source: Path | None) -> PreparedData:
@@ -102,37 +86,6 @@ def prepared_data(folder: Path, source: Path | None) -> PreparedData:
         if subprocess.run(command).returncode:
             raise UserError("the data could not be prepared (the reason stands above)")
     return open_prepared(folder, ("train", *EVALUATED))
-
-
-def training_figures(log: Iterable[str]) -> dict[str, Any]:
-    """Curves (update, bits per token), speed, batch and memory from the log of a run.
-
-    A resumed run repeats the updates after its last checkpoint: the later record counts, the time of
-    both does. fairseq's clock ("wall") starts anew in every process.
-    """
-    train_loss: dict[int, float] = {}
-    valid_loss: dict[int, float] = {}
-    speeds, batches, peak, seconds, wall = [], [], None, 0.0, 0.0
-    for kind, record in read_records(log):
-        if kind == "train_inner":
-            train_loss[int(record["num_updates"])] = record["loss"]
-            speeds.append(record["wps"])
-            batches.append(record["wpb"])
-            seconds += record["wall"] - wall if record["wall"] >= wall else record["wall"]
-            wall = record["wall"]
-        elif kind == "valid":
-            valid_loss[int(record["valid_num_updates"])] = record["valid_loss"]
-        elif kind == "usage":
-            peak = max(peak or 0, int(record["peak_memory"]))
-    if not train_loss or not valid_loss:
-        raise UserError("the training log holds no losses; was log_format in the YAML changed?")
-    return {
-        "tokens_per_second": statistics.median(speeds),
-        "tokens_per_update": statistics.median(batches),
-        "peak_memory_bytes": peak,
-        "train_seconds": seconds,
-        "curves": {"train": sorted(train_loss.items()), "valid": sorted(valid_loss.items())},
-    }
 
 
 def evaluations(checkpoint: Path, data: Path) -> dict[str, dict[str, Any]]:

@@ -18,7 +18,8 @@ def read_records(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]
             record = json.loads(match[2])
             yield (
                 match[1],
-                {key: float(value) for key, value in record.items() if value is not None},
+                # GLUE's records hold lists of predictions, too.
+                {key: float(value) for key, value in record.items() if isinstance(value, str | int | float)},
             )
 
 

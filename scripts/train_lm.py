@@ -1,12 +1,9 @@
-"""From a YAML of configs/ to a running `fairseq-train` (the command behind train_lm.sh)."""
+"""From a YAML of configs/ to a running `fairseq-train` (behind train_lm.sh and pretrain_roberta.sh)."""
 
 import argparse
-import filecmp
 import os
 import shlex
-import shutil
 import sys
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +12,12 @@ import torch
 
 from scripts import ROOT
 from scripts.checkpoint import read_checkpoint
-from scripts.command import Parser, run_command, write_atomically
+from scripts.command import Parser, run_command
 from scripts.experiment import Experiment, read_experiment, scaled_update_freq
 from scripts.logged_run import run_fairseq
-from scripts.prepared_data import PreparedData, open_prepared
+from scripts.prepared_data import open_prepared
 from scripts.progress import Progress
+from scripts.save_dir import prepare_save_dir
 from user_dir.errors import UserError
 
 DEFAULT_PORT = 29500
@@ -102,33 +100,6 @@ def option(arguments: Sequence[str], flag: str) -> str | None:
     return value
 
 
-def prepare_save_dir(save_dir: Path, data: PreparedData) -> None:
-    """Make the folder, keep the dictionary in it, and mend what an interrupted save has left.
-
-    fairseq copies the newest checkpoint to checkpoint_last.pt; a run that is killed in the middle
-    leaves half a file. The checkpoint it was copied from is complete then, and takes its place.
-    """
-    save_dir.mkdir(parents=True, exist_ok=True)
-    dictionary = save_dir / "dict.txt"
-    if not dictionary.exists():
-        write_atomically(dictionary, data.dictionary.read_bytes())
-    elif not filecmp.cmp(dictionary, data.dictionary, shallow=False):
-        raise UserError(
-            f"{save_dir} holds a run with another dictionary than {data.folder}; choose another --save-dir"
-        )
-    last = save_dir / "checkpoint_last.pt"
-    if not last.exists() or zipfile.is_zipfile(last):
-        return
-    whole = [path for path in save_dir.glob("checkpoint*.pt") if zipfile.is_zipfile(path)]
-    if not whole:
-        raise UserError(f"{last} is damaged and there is no other; remove it to start anew")
-    newest = max(whole, key=lambda path: path.stat().st_mtime)
-    print(f"{last.name} is incomplete; going on from {newest.name}", flush=True)
-    copy = last.with_suffix(".part")
-    shutil.copyfile(newest, copy)
-    os.replace(copy, last)
-
-
 def train(
     config: Path,
     data: Path | None,
@@ -170,9 +141,9 @@ def train(
     return save_dir
 
 
-def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+def parse(command: str, words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The command line: our own options, and what is left for fairseq."""
-    parser = Parser("train_lm.sh")
+    parser = Parser(command)
     parser.add_argument("--gpus", type=int, default=torch.cuda.device_count())
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--node-rank", type=int, default=0)
@@ -190,8 +161,22 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return options, extra
 
 
-def main() -> None:
-    options, extra = parse(sys.argv[1:])
+# Which command trains a YAML of which task.
+COMMANDS = {"language_modeling": "train_lm.sh", "masked_lm": "pretrain_roberta.sh"}
+
+
+def check_task(command: str, config: Path) -> None:
+    """UserError for the YAML of a task that another command trains."""
+    task = read_experiment(config).get("task", "_name")
+    if COMMANDS.get(task) != command:
+        right = f"; train it with scripts/{COMMANDS[task]}" if task in COMMANDS else ""
+        raise UserError(f"{config} is not for {command}: its task is {task}{right}")
+
+
+def main(command: str = "train_lm.sh") -> None:
+    """Entry point."""
+    options, extra = parse(command, sys.argv[1:])
+    check_task(command, options.config)
     machines = Machines(options.gpus, options.nodes, options.node_rank, options.master)
     try:
         train(options.config, options.data, machines, options.save_dir, extra, options.dry_run)

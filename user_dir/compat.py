@@ -69,6 +69,21 @@ def keep_last_batch() -> None:
     data_utils.batch_by_size = batch_by_size
 
 
+def keep_plain_scores_in_checkpoints() -> None:
+    """fairseq stores a best score of NumPy's (STS-B's correlation), which torch 2.6 and later refuse to load."""
+    from fairseq import checkpoint_utils
+
+    original = checkpoint_utils.save_checkpoint
+    if getattr(original, "plain_scores", False):
+        return
+
+    def save_checkpoint(cfg, trainer, epoch_itr, val_loss):
+        return original(cfg, trainer, epoch_itr, val_loss if val_loss is None else float(val_loss))
+
+    save_checkpoint.plain_scores = True  # fairseq keeps the best score as another attribute of the function
+    checkpoint_utils.save_checkpoint = save_checkpoint
+
+
 def end_gloo_at_exit() -> None:
     """fairseq leaves its process group open; gloo's threads then now and then abort a process that ends.
 
@@ -90,6 +105,7 @@ REPAIRS: tuple[Callable[[], None], ...] = (
     restore_numpy_names,
     keep_cuda_with_bf16,
     keep_last_batch,
+    keep_plain_scores_in_checkpoints,
     end_gloo_at_exit,
 )
 

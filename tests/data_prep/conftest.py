@@ -95,3 +95,17 @@ def small_prepared(small_corpus, tmp_path_factory) -> Path:
     command += ["--dest", dest, "--tokenizer", "sentencepiece", "--vocab-size", "1000"]
     subprocess.run([*command, "--allow-unverified"], check=True)
     return dest
+
+
+@pytest.fixture(scope="session")
+def tiny_pretraining(tmp_path_factory) -> Path:
+    """A pre-training folder with 400 sentencepiece pieces, of three documents in train."""
+    folder = tmp_path_factory.mktemp("tiny")
+    lines = ["The cat sat on the mat , it said .", "A dog barked ; nobody heard it !", "Why ? Who knows ."]
+    (folder / "train.txt").write_text("\n\n\n" + "\n".join(lines * 20) + "\n\n  \nOne more .\n\nThe end .")
+    for split in ("valid", "test"):
+        (folder / f"{split}.txt").write_text("The dog sat .\nIt said why .\n\nA cat !\n")
+    dest = folder / "prepared"
+    command = [sys.executable, DATA_PREP / "roberta.py", "text", "--from", folder, "--dest", dest]
+    subprocess.run([*command, "--tokenizer", "sentencepiece", "--vocab-size", "340"], check=True)
+    return dest

@@ -1,0 +1,180 @@
+"""One cell of a GLUE sweep: fine-tune with one learning rate and seed, evaluate on dev, keep the result."""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import environment, read_json, write_json
+from scripts import ROOT
+from scripts.command import write_atomically
+from scripts.encoder_checkpoint import EncoderCheckpoint, load_encoder, read_dictionary, read_encoder
+from scripts.experiment import read_experiment
+from scripts.glue_predict import decide, predict, read_rows, read_targets, score
+from scripts.glue_tasks import GlueTask
+from scripts.logged_run import run_fairseq
+from scripts.progress import read_records
+from scripts.save_dir import LAST, TOKENIZER_FILES, keep_file, mend_last, whole_checkpoint
+
+CONFIG = ROOT / "configs" / "glue" / "finetune.yaml"
+RESULT = "result.json"
+# What fairseq's criterion must be asked for, and the name under which it reports it.
+REPORTS = {
+    "accuracy": ([], "accuracy"),
+    "f1": (["--report-acc-and-f1"], "f1"),
+    "matthews": (["--report-mcc"], "mcc"),
+    "pearson": (["--regression-target", "--report-pearson-and-spearman"], "pearson"),
+}
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task prepared by data-prep/glue.sh."""
+
+    task: GlueTask
+    folder: Path
+    manifest: dict[str, Any]
+
+    def examples(self, split: str) -> int:
+        """How many examples a split has."""
+        return self.manifest["splits"][split]["examples"]
+
+    @property
+    def dev_splits(self) -> list[str]:
+        """The dev splits that are there."""
+        return [split for split in self.task.dev_splits if split in self.manifest["splits"]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One fine-tuning run of a sweep; `max_updates` None means the epochs of the YAML."""
+
+    encoder: EncoderCheckpoint
+    data: TaskData
+    learning_rate: float
+    seed: int
+    warmup_share: float
+    max_updates: int | None
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Of its folder and in what is printed."""
+        return f"{self.data.task.name}, learning rate {self.learning_rate:g}, seed {self.seed}"
+
+    def updates(self) -> int:
+        """How many updates it makes."""
+        experiment = read_experiment(CONFIG)
+        batch = experiment.get("dataset", "batch_size")
+        epochs = experiment.get("optimization", "max_epoch")
+        whole = math.ceil(self.data.examples("train") / batch) * epochs
+        return min(whole, self.max_updates or whole)
+
+    def fingerprint(self) -> str:
+        """A short hash of all that decides its result."""
+        decisive = [
+            self.encoder.fingerprint(),
+            self.data.manifest["tokenizer_fingerprint"],
+            self.data.manifest["splits"],
+            read_experiment(CONFIG).settings,
+            [self.learning_rate, self.seed, self.warmup_share, self.updates()],
+        ]
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
+
+    def arguments(self) -> list[str]:
+        """Those of `fairseq-train`."""
+        task, updates = self.data.task, self.updates()
+        flags, metric = REPORTS[task.metrics[0]]
+        words = [str(self.data.folder), "--user-dir", str(ROOT / "user_dir")]
+        words += [*self.encoder.flags(), *read_experiment(CONFIG).flags(), *flags]
+        words += ["--num-classes", str(task.classes), "--max-positions", str(self.encoder.max_positions)]
+        words += ["--lr", str(self.learning_rate), "--seed", str(self.seed)]
+        words += ["--max-update", str(updates), "--total-num-update", str(updates)]
+        words += ["--warmup-updates", str(round(self.warmup_share * updates))]
+        words += ["--best-checkpoint-metric", metric, "--valid-subset", self.data.dev_splits[0]]
+        words += ["--finetune-from-model", str(self.encoder.path), "--save-dir", str(self.folder)]
+        return words if torch.cuda.is_available() else [*words, "--cpu"]
+
+
+def finished(cell: Cell) -> dict[str, Any] | None:
+    """The result of a cell that ran before with the same settings, else None."""
+    path = cell.folder / RESULT
+    if not path.is_file():
+        return None
+    result = read_json(path)
+    return result if result["fingerprint"] == cell.fingerprint() else None
+
+
+def run_cell(cell: Cell, environ: dict[str, str]) -> dict[str, Any]:
+    """Fine-tune (or go on where an interrupted run was) and evaluate; the result, also written to its folder.
+
+    The optimiser's state is dropped in the end; the best epoch's weights stay.
+    """
+    prepare_folder(cell)
+    run_fairseq("train", cell.arguments(), cell.folder / "train.log", environment=environ)
+    best = whole_checkpoint(cell.folder / "checkpoint_best.pt")
+    result = {
+        "task": cell.data.task.name,
+        "learning_rate": cell.learning_rate,
+        "seed": cell.seed,
+        "updates": cell.updates(),
+        "fingerprint": cell.fingerprint(),
+        "dev": evaluate(read_encoder(best), cell.data),
+        "seconds": training_seconds(cell.folder / "train.log"),
+        "checkpoint": best.name,
+        **environment("cuda" if torch.cuda.is_available() else "cpu"),
+    }
+    write_json(cell.folder / RESULT, result)
+    (cell.folder / LAST).unlink(missing_ok=True)
+    return result
+
+
+def prepare_folder(cell: Cell) -> None:
+    """The run's folder with tokeniser and labels; what other settings have left in it is removed."""
+    cell.folder.mkdir(parents=True, exist_ok=True)
+    mark = cell.folder / "fingerprint"
+    if mark.is_file() and mark.read_text() != cell.fingerprint():
+        shutil.rmtree(cell.folder)
+        cell.folder.mkdir()
+    write_atomically(mark, cell.fingerprint().encode())
+    for name in ("dict.txt", *TOKENIZER_FILES):
+        if (cell.data.folder / name).is_file():
+            keep_file(cell.data.folder / name, cell.folder)
+    about = {key: cell.data.manifest[key] for key in ("task", "tokenizer", "partial")}
+    write_json(cell.folder / "glue_task.json", about)
+    if not mend_last(cell.folder):
+        (cell.folder / LAST).unlink()
+
+
+def evaluate(encoder: EncoderCheckpoint, data: TaskData) -> dict[str, dict[str, float]]:
+    """The task's metrics on each dev split, in percent."""
+    dictionary = read_dictionary(data.folder)
+    model = load_encoder(encoder, dictionary)
+    metrics = {}
+    for split in data.dev_splits:
+        outputs = predict(model, read_rows(data.folder, split, dictionary), dictionary.pad())
+        targets = read_targets(data.folder, split, data.task)
+        metrics[split] = score(data.task, decide(data.task, outputs), targets)
+    return metrics
+
+
+def training_seconds(log: Path) -> float | None:
+    """What fairseq's clock showed at the end of training; of the last process, if it was resumed."""
+    with log.open(encoding="utf-8") as lines:
+        walls = [record["train_wall"] for kind, record in read_records(lines) if kind == "train"]
+    return walls[-1] if walls else None
+
+
+def prune(cells: Sequence[Cell], keep: Cell) -> None:
+    """Remove the weights of all cells but `keep`; their results and logs stay."""
+    for cell in cells:
+        if cell is not keep:
+            for path in cell.folder.glob("checkpoint*.pt"):
+                os.remove(path)

@@ -1,0 +1,180 @@
+"""The measured encoders: pre-train, fine-tune, one JSON an encoder (behind measure_roberta.sh)."""
+
+import argparse
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from benchmarks.common import environment, portable_command, read_json, shown_path, write_json
+from scripts import ROOT, eval_mlm, make_results
+from scripts.command import Parser, run_command
+from scripts.encoder_checkpoint import read_encoder
+from scripts.experiment import Experiment, read_experiment
+from scripts.finetune_glue import finetune
+from scripts.measured_runs import is_done, short_hash, training_figures
+from scripts.prepared_data import PreparedData, open_prepared
+from scripts.train_lm import Machines, train
+from user_dir.errors import UserError
+
+CONFIGS = ROOT / "configs" / "roberta_wikitext2"
+GLUE = ROOT / "configs" / "roberta_wikitext2_glue.yaml"
+RUNS = ROOT / "runs" / "measured" / "roberta_wikitext2"
+GLUE_DATA = ROOT / "data" / "glue-wikitext-2-roberta-4000"
+EVALUATED = ("valid", "test")
+VOCABULARY = 4000
+
+
+def all_names() -> list[str]:
+    """The configurations, in the order of the tables."""
+    return [path.stem for path in sorted(CONFIGS.glob("*.yaml")) if path.stem != "base"]
+
+
+def prepare(command: Sequence[str | Path]) -> None:
+    """Run a script of data-prep/."""
+    if subprocess.run([str(word) for word in command]).returncode:
+        raise UserError("the data could not be prepared (the reason stands above)")
+
+
+def pretraining_data(folder: Path, source: Path | None) -> PreparedData:
+    """The corpus, prepared first if need be from `source` (or by download)."""
+    if not (folder / "preparation.json").is_file():
+        command = [ROOT / "data-prep" / "roberta.sh", "wikitext-2", "--dest", folder]
+        command += ["--tokenizer", "sentencepiece", "--vocab-size", VOCABULARY]
+        prepare([*command, *(["--from", source.absolute()] if source else [])])
+    return open_prepared(folder, ("train", *EVALUATED))
+
+
+def glue_data(source: Path | None, tokenizer_from: Path, tasks: Sequence[str]) -> Path:
+    """The GLUE tasks, prepared first if need be from `source`."""
+    missing = [task for task in tasks if not (GLUE_DATA / task / "preparation.json").is_file()]
+    if missing:
+        if source is None:
+            raise UserError(f"{', '.join(missing)} are not prepared; name the folder of GLUE with --glue")
+        command = [ROOT / "data-prep" / "glue.sh", source.absolute(), "--dest", GLUE_DATA]
+        command += ["--tokenizer-from", tokenizer_from]
+        for task in missing:
+            prepare([*command, "--task", task])
+    return GLUE_DATA
+
+
+def fingerprint(experiment: Experiment, data: PreparedData, updates: int) -> str:
+    """A short hash of all that decides a result."""
+    corpus = {key: data.manifest.get(key) for key in ("tokenizer", "vocabulary", "splits")}
+    own = OmegaConf.to_container(OmegaConf.load(GLUE))
+    recipe = read_experiment(ROOT / "configs" / "glue" / "finetune.yaml").settings
+    return short_hash([experiment.settings, updates, corpus, own, recipe])
+
+
+def pretrain(
+    name: str, experiment: Experiment, data: PreparedData, updates: int, mark: str
+) -> dict[str, Any]:
+    """Train (or go on training) and evaluate: the first half of a record."""
+    save_dir = RUNS / f"{name}-{mark}"
+    flags = ["--max-update", str(updates)]
+    machines = Machines(torch.cuda.device_count())
+    train(CONFIGS / f"{name}.yaml", data.folder, machines, save_dir, flags)
+    with (save_dir / "train.log").open(encoding="utf-8") as log:
+        figures = training_figures(log)
+    encoder = read_encoder(save_dir / "checkpoint_best.pt")
+    evaluated = {split: eval_mlm.evaluate(encoder, data, split) for split in EVALUATED}
+    chosen = ("masked_tokens", "loss_nats_per_token", "perplexity_per_token")
+    return {
+        "experiment": CONFIGS.name,
+        "name": name,
+        "architecture": encoder.architecture,
+        "seed": experiment.get("common", "seed"),
+        "fingerprint": mark,
+        "parameters": evaluated["test"]["parameters"],
+        "updates": updates,
+        "best_update": encoder.updates,
+        **{split: {key: evaluated[split][key] for key in chosen} for split in EVALUATED},
+        **figures,
+        "data": {key: data.manifest.get(key) for key in ("corpus", "tokenizer", "vocabulary", "splits")},
+        "settings": experiment.settings,
+        "train_command": portable_command(
+            ["scripts/pretrain_roberta.sh", str(CONFIGS / f"{name}.yaml"), *flags]
+        ),
+    }
+
+
+def fine_tune(checkpoint: Path, data: Path) -> dict[str, Any]:
+    """Fine-tune on every task: the best of each, as `finetune_glue` records it, without the single runs."""
+    own = OmegaConf.to_container(OmegaConf.load(GLUE))
+    found = {}
+    for task in own["tasks"]:
+        options = Namespace(
+            checkpoint=checkpoint, task=task, data=data, out=None, jobs=max(1, torch.cuda.device_count()),
+            learning_rates=own["learning_rates"], seeds=own["seeds"], max_update=own["max_updates"].get(task),
+        )  # fmt: skip
+        result = finetune(options)["tasks"][task]
+        found[task] = {
+            "examples": result["examples"],
+            "best": result["best"],
+            "updates": result["cells"][0]["updates"],
+            "runs": [
+                {key: cell[key] for key in ("learning_rate", "seed", "dev")} for cell in result["cells"]
+            ],
+        }
+    return found
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line; measure_roberta.sh holds the help."""
+    parser = Parser("measure_roberta.sh")
+    parser.add_argument("--glue", type=Path)
+    parser.add_argument("--from", dest="source", type=Path)
+    parser.add_argument("--only", choices=all_names())
+    parser.add_argument("--pretrain-only", action="store_true")
+    parser.add_argument("--updates", type=int)
+    parser.add_argument("--out", type=Path, default=make_results.ROBERTA)
+    options = parser.parse_args(words)
+    if options.updates is not None and options.updates < 1:
+        parser.error("--updates must be 1 or more")
+    if options.updates and options.out.absolute() == make_results.ROBERTA:
+        parser.error("--updates needs --out FOLDER: the project's results have the updates of the YAML")
+    return options
+
+
+def measure(name: str, options: argparse.Namespace) -> None:
+    """Measure one encoder unless its result is there."""
+    experiment = read_experiment(CONFIGS / f"{name}.yaml")
+    data = pretraining_data(experiment.data_folder(), options.source)
+    updates = options.updates or int(experiment.get("optimization", "max_update"))
+    mark = fingerprint(experiment, data, updates)
+    result = options.out.absolute() / f"{name}.json"
+    if is_done(result, mark):
+        print(f"{name}: done before ({shown_path(result)})", flush=True)
+        return
+    part = RUNS / f"{name}-{mark}" / "pretraining.json"
+    if not part.is_file():
+        write_json(part, pretrain(name, experiment, data, updates, mark))
+    record = read_json(part)
+    print(f"{name}: test masked-LM perplexity {record['test']['perplexity_per_token']:.2f}", flush=True)
+    if options.pretrain_only:
+        return
+    tasks = OmegaConf.to_container(OmegaConf.load(GLUE))["tasks"]
+    folder = glue_data(options.glue, data.folder, tasks)
+    record["glue"] = fine_tune(part.with_name("checkpoint_best.pt"), folder)
+    write_json(result, {**record, **environment("cuda" if torch.cuda.is_available() else "cpu")})
+    print(f"{name}: written: {shown_path(result)}", flush=True)
+
+
+def main() -> None:
+    """Measure what is not measured yet, then make the tables."""
+    options = parse(sys.argv[1:])
+    names = [options.only] if options.only else all_names()
+    print(f"{len(names)} encoders; results: {shown_path(options.out)}", flush=True)
+    for name in names:
+        measure(name, options)
+    if options.out.absolute() == make_results.ROBERTA:
+        make_results.write_all()
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,60 @@
+"""What the measured results have in common: when a run is done, and what its log tells."""
+
+import hashlib
+import json
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import read_json, shown_path
+from scripts.progress import read_records
+from user_dir.errors import UserError
+
+
+def short_hash(decisive: Any) -> str:
+    """A fingerprint of everything that decides a result."""
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def is_done(result: Path, mark: str) -> bool:
+    """Whether `result` holds the run with fingerprint `mark`; UserError if it holds another one."""
+    if not result.exists():
+        return False
+    if read_json(result).get("fingerprint") != mark:
+        raise UserError(
+            f"{shown_path(result)} was measured with other settings; move it away, or name "
+            "another folder with --out"
+        )
+    return True
+
+
+def training_figures(log: Iterable[str]) -> dict[str, Any]:
+    """Curves (update, bits per token), speed, batch and memory from the log of a run.
+
+    A resumed run repeats the updates after its last checkpoint: the later record counts, the time of
+    both does. fairseq's clock ("wall") starts anew in every process.
+    """
+    train_loss: dict[int, float] = {}
+    valid_loss: dict[int, float] = {}
+    speeds, batches, peak, seconds, wall = [], [], None, 0.0, 0.0
+    for kind, record in read_records(log):
+        if kind == "train_inner":
+            train_loss[int(record["num_updates"])] = record["loss"]
+            speeds.append(record["wps"])
+            batches.append(record["wpb"])
+            seconds += record["wall"] - wall if record["wall"] >= wall else record["wall"]
+            wall = record["wall"]
+        elif kind == "valid":
+            valid_loss[int(record["valid_num_updates"])] = record["valid_loss"]
+        elif kind == "usage":
+            peak = max(peak or 0, int(record["peak_memory"]))
+    if not train_loss or not valid_loss:
+        raise UserError("the training log holds no losses; was log_format in the YAML changed?")
+    return {
+        "tokens_per_second": statistics.median(speeds),
+        "tokens_per_update": statistics.median(batches),
+        "peak_memory_bytes": peak,
+        "train_seconds": seconds,
+        "curves": {"train": sorted(train_loss.items()), "valid": sorted(valid_loss.items())},
+    }
