@@ -70,7 +70,7 @@ def keep_last_batch() -> None:
 
 
 def keep_plain_scores_in_checkpoints() -> None:
-    """fairseq stores a best score of NumPy's (STS-B's correlation), which torch 2.6 and later refuse to load."""
+    """fairseq stores a best score of NumPy's (STS-B's correlation), which torch 2.6 and later refuse."""
     from fairseq import checkpoint_utils
 
     original = checkpoint_utils.save_checkpoint

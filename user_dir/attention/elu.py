@@ -1,17 +1,40 @@
 """The linear transformer's attention (Katharopoulos et al. 2020): 1 + elu with a normaliser."""
 
+from dataclasses import dataclass, field
+
 from torch import Tensor
 
+from ..errors import UserError
 from .features import one_plus_elu
 from .linear import LinearAttention
 from .registry import register_attention
+
+
+@dataclass
+class EluOptions:
+    """Options of "elu"."""
+
+    normalizer: str = field(
+        default="sum",
+        metadata={
+            "help": "denominator: sum (of the weights) or none (TransNormer's Table 1, which diverges)"
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.normalizer not in ("sum", "none"):
+            raise UserError(f"elu attention has no normalizer {self.normalizer!r}; choose one of sum, none")
 
 
 @register_attention("elu")
 class EluAttention(LinearAttention):
     """`phi(q) S / (phi(q) . z + 1e-6)`, `phi = 1 + elu`, without rotary positions or scaling."""
 
-    normalize = True
+    Options = EluOptions
+
+    def __init__(self, embed_dim: int, num_heads: int, **kwargs) -> None:
+        super().__init__(embed_dim, num_heads, **kwargs)
+        self.normalize = self.options.normalizer == "sum"
 
     def features(self, x: Tensor, positions: Tensor) -> Tensor:
         """See `LinearAttention.features`."""

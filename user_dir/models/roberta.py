@@ -1,9 +1,10 @@
 """RoBERTa (Liu et al. 2019) with the attentions of a layer plan, built from its configuration."""
 
+from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
-from fairseq.models import FairseqEncoder
+from fairseq.models import BaseFairseqModel, FairseqEncoder
 from fairseq.models.roberta.model import RobertaClassificationHead, RobertaLMHead, RobertaModel
 from torch import Tensor, nn
 
@@ -80,6 +81,11 @@ class LinearAttentionRoberta(RobertaModel):
     def hub_models(cls) -> dict[str, str]:
         """None of fairseq's downloads fits these models."""
         return {}
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """The fields of the configuration as flags, as models with a dataclass have them."""
+        BaseFairseqModel.add_args.__func__(cls, parser)
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> "LinearAttentionRoberta":
