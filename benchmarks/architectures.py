@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 class Architecture:
     """One compared model.
 
-    `name` is fairseq's, `label` what a reader sees, `paper` the row of the paper's Table 4, `color`
-    the one colour it has in every plot (Okabe and Ito's set, which colour-blind readers can read).
+    `name` is fairseq's, `label` what a reader sees, `paper` the row of TransNormer's Table 4
+    or "", `color` the one colour it has in every plot (Okabe and Ito's and Tol's sets, which colour-blind
+    readers can read).
     """
 
     name: str
@@ -24,8 +25,18 @@ ARCHITECTURES = {
         Architecture("transnormer_t1", "TransNormer T1", "TransNormer T1", "#0072B2"),
         Architecture("transnormer_t2", "TransNormer T2", "TransNormer T2", "#D55E00"),
         Architecture("linear_transformer_lm", "1+elu", "1+elu", "#009E73"),
+        Architecture("lln_lm", "LLN", "", "#CC79A7"),
+        Architecture("lln_diag_lm", "LLN+Diag", "", "#E69F00"),
+        Architecture("performer_lm", "Performer", "Performer", "#882255"),
+        Architecture("cosformer_lm", "cosFormer", "", "#332288"),
+        Architecture("transformer_ls_lm", "Transformer-LS", "LS", "#999933"),
+        Architecture("flash_lm", "FLASH", "FLASH", "#56B4E9"),
+        Architecture("flash_quad_lm", "FLASH-quad", "FLASH-quad", "#AA4499"),
+        Architecture("tnn_lm", "TNN", "", "#888888"),
     )
 }
+# Those that the benchmarks compare unless they are told others.
+MAIN = ("transformer_lm", "transnormer_t1", "transnormer_t2", "linear_transformer_lm")
 TRANSNORMERS = ("transnormer_t1", "transnormer_t2")
 
 

@@ -28,15 +28,16 @@ class LanguageModel:
         device: "cpu" or "cuda".
     """
 
+    added_symbols = 0  # by the task, to the dictionary
+
     def __init__(self, architecture: str, size: Size, length: int, positions: int, device: str) -> None:
         import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
         with tempfile.TemporaryDirectory() as folder:
-            words = size.vocabulary - SPECIAL_TOKENS
+            words = size.vocabulary - SPECIAL_TOKENS - self.added_symbols
             lines = "".join(f"word{i} 1\n" for i in range(words))
             Path(folder, "dict.txt").write_text(lines, encoding="utf-8")
-            flags = [folder, "--task", "language_modeling", *fairseq_flags(architecture, size)]
-            flags += ["--tokens-per-sample", str(length), "--max-target-positions", str(positions)]
-            flags += ["--criterion", "cross_entropy", "--optimizer", "adam", "--lr", "5e-4"]
+            flags = [folder, *self.flags(architecture, size, positions)]
+            flags += ["--tokens-per-sample", str(length), "--optimizer", "adam", "--lr", "5e-4"]
             parser = options.get_training_parser()
             cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, flags))
             self.task = tasks.setup_task(cfg.task)
@@ -47,6 +48,11 @@ class LanguageModel:
         self.vocabulary = len(self.task.source_dictionary)
         self.device = device
         self.updates = 0
+
+    def flags(self, architecture: str, size: Size, positions: int) -> list[str]:
+        """Those of task, model and loss."""
+        flags = ["--task", "language_modeling", *fairseq_flags(architecture, size)]
+        return [*flags, "--max-target-positions", str(positions), "--criterion", "cross_entropy"]
 
     @property
     def parameters(self) -> int:

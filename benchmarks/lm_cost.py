@@ -19,7 +19,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.architectures import ARCHITECTURES, BASE, SMALL, TINY  # noqa: E402
+from benchmarks.architectures import ARCHITECTURES, BASE, MAIN, SMALL, TINY  # noqa: E402
 from benchmarks.common import CommandLine, environment, read_json, shown_path, write_json  # noqa: E402
 from benchmarks.lm_cost_report import markdown, plot  # noqa: E402
 from benchmarks.memory import memory_available  # noqa: E402
@@ -62,7 +62,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny models and lengths, to see that all works")
     parser.add_argument(
         "--architectures",
-        default=",".join(ARCHITECTURES),
+        default=",".join(MAIN),
         help="comma-separated, of %(default)s (the default)",
     )
     parser.add_argument(

@@ -36,16 +36,17 @@ def timed(run: Callable[[], Any], device: str) -> float:
     return time.perf_counter() - start
 
 
-def measure_training(case: dict[str, Any]) -> dict[str, Any]:
+def measure_training(case: dict[str, Any], build: type = LanguageModel) -> dict[str, Any]:
     """Times of training steps in seconds and the peak memory of one step in bytes.
 
+    `build` is `LanguageModel` or a class like it.
     A small step comes first, so that the baseline holds model, optimizer state and libraries. Then
     one full step under the memory meter, which also warms up, then the timed ones.
     """
     device, length = case["device"], case["length"]
     rows = case["tokens"] // length
     begin = time.monotonic()
-    lm = LanguageModel(case["architecture"], Size(**case["size"]), length, length, device)
+    lm = build(case["architecture"], Size(**case["size"]), length, length, device)
     lm.train_step(lm.sample(1, min(length, 64)))
     sample = lm.sample(rows, length)
     exact = device == "cuda" or exact_frees()
@@ -100,8 +101,8 @@ def measure_decoding(case: dict[str, Any]) -> dict[str, Any]:
 MEASURES = {"training": measure_training, "decoding": measure_decoding}
 
 
-def main() -> None:
-    """Measure the case of the command line."""
+def main(measures: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = MEASURES) -> None:
+    """Measure the case of the command line by what `measures` has for its kind."""
     question, answer = map(Path, sys.argv[1:3])
     case = json.loads(question.read_text(encoding="utf-8"))
     torch.manual_seed(1)
@@ -112,7 +113,7 @@ def main() -> None:
     if case["memory_limit"]:
         limit_memory(case["device"], case["memory_limit"])
     try:
-        result = {"status": "ok", **MEASURES[case["kind"]](case)}
+        result = {"status": "ok", **measures[case["kind"]](case)}
     except (RuntimeError, MemoryError) as error:
         if not ran_out_of_memory(error):
             raise

@@ -101,14 +101,15 @@ def _perplexity_rows(runs: Sequence[Run], paper: Path) -> list[tuple[str, str, s
     rows, published, measured = [], {}, {}
     for name, group in by_architecture(runs).items():
         look = ARCHITECTURES[name]
-        row = table[look.paper]
-        published[look.label] = float(row["ppl_test"])
+        row = table.get(look.paper)
+        if row:
+            published[look.label] = float(row["ppl_test"])
         measured[look.label] = statistics.mean(_perplexities(group, "test"))
         million = {run["parameters"] / 1e6 for run in group}
         rows.append(
             (
                 f"**{look.label}**: perplexity per word, valid / test (million parameters)",
-                f"{row['ppl_val']} / {row['ppl_test']} ({row['params_m']})",
+                f"{row['ppl_val']} / {row['ppl_test']} ({row['params_m']})" if row else "–",
                 f"{_with_seeds(group, 'valid')} / {_with_seeds(group, 'test')} "
                 f"({', '.join(f'{m:.2f}' for m in sorted(million))})",
             )

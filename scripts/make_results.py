@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +26,8 @@ from benchmarks.lm_results import (  # noqa: E402
     runs_section,
     source_of,
 )
+from benchmarks.roberta_results import glue_section, plot_encoders, read_encoders  # noqa: E402
+from benchmarks.roberta_results import runs_section as encoders_section  # noqa: E402
 from scripts.command import run_command, write_atomically  # noqa: E402
 from scripts.quickstart_table import quickstart_table  # noqa: E402
 from user_dir.errors import UserError  # noqa: E402
@@ -32,6 +35,7 @@ from user_dir.errors import UserError  # noqa: E402
 MEASURED, PAPER = ROOT / "results" / "measured", ROOT / "results" / "paper"
 WIKITEXT2 = MEASURED / "wikitext2"
 ROBERTA = MEASURED / "roberta_wikitext2"
+ROBERTA_CURVES = ROOT / "results" / "roberta_wikitext2_curves.png"
 CURVES = ROOT / "results" / "wikitext2_curves.png"
 DOCUMENTS = (ROOT / "results" / "README.md", ROOT / "README.md")
 
@@ -63,6 +67,9 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     "wikitext2": lambda document: comparison_section(read_runs(WIKITEXT2), PAPER),
     "wikitext2-runs": lambda document: runs_section(read_runs(WIKITEXT2)),
     "wikitext2-curves": lambda document: picture_link("Learning curves", CURVES, document),
+    "roberta": lambda document: glue_section(read_encoders(ROBERTA), PAPER),
+    "roberta-runs": lambda document: encoders_section(read_encoders(ROBERTA), PAPER),
+    "roberta-curves": lambda document: picture_link("Masked-LM loss", ROBERTA_CURVES, document),
     "quickstart": quickstart,
     "lm-cost-cpu": lambda document: lm_cost("cpu", document),
     "lm-cost-cuda": lambda document: lm_cost("cuda", document),
@@ -83,15 +90,31 @@ def filled(text: str, document: Path) -> str:
     return SECTION.sub(section, text)
 
 
-def picture_is_current() -> bool:
-    """Whether the learning curves were drawn from the results that are there."""
-    runs = read_runs(WIKITEXT2)
-    if not runs:
-        return True
-    if not CURVES.is_file():
-        return False
-    with Image.open(CURVES) as picture:
-        return picture.info.get("Source") == source_of(runs)
+@dataclass(frozen=True)
+class Picture:
+    """Learning curves drawn from the results of a folder."""
+
+    path: Path
+    read: Callable[[], list[dict]]
+    plot: Callable[[list[dict], Path], None]
+
+    def is_current(self) -> bool:
+        """Whether it was drawn from the results that are there."""
+        runs = self.read()
+        if not runs:
+            return True
+        if not self.path.is_file():
+            return False
+        with Image.open(self.path) as picture:
+            return picture.info.get("Source") == source_of(runs)
+
+
+def pictures() -> tuple[Picture, ...]:
+    """The learning curves of results/."""
+    return (
+        Picture(CURVES, lambda: read_runs(WIKITEXT2), plot_learning_curves),
+        Picture(ROBERTA_CURVES, lambda: read_encoders(ROBERTA), plot_encoders),
+    )
 
 
 def stale() -> list[Path]:
@@ -101,14 +124,15 @@ def stale() -> list[Path]:
         text = document.read_text(encoding="utf-8")
         if filled(text, document) != text:
             found.append(document)
-    return found if picture_is_current() else [*found, CURVES]
+    return found + [picture.path for picture in pictures() if not picture.is_current()]
 
 
 def write_all() -> None:
     """Bring pictures and documents up to date."""
-    if not picture_is_current():
-        plot_learning_curves(read_runs(WIKITEXT2), CURVES)
-        print(f"written: {shown_path(CURVES)}")
+    for picture in pictures():
+        if not picture.is_current():
+            picture.plot(picture.read(), picture.path)
+            print(f"written: {shown_path(picture.path)}")
     for document in filter(Path.is_file, DOCUMENTS):
         text = document.read_text(encoding="utf-8")
         new = filled(text, document)

@@ -1,4 +1,4 @@
-"""The measured encoders: pre-train, fine-tune, one JSON an encoder (behind measure_roberta.sh)."""
+"""The measured encoders: pre-train, fine-tune the papers' own, one JSON each (behind measure_roberta.sh)."""
 
 import argparse
 import subprocess
@@ -8,15 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import OmegaConf
 
 from benchmarks.common import environment, portable_command, read_json, shown_path, write_json
+from benchmarks.encoders import ENCODERS, MAIN
 from scripts import ROOT, eval_mlm, make_results
 from scripts.command import Parser, run_command
 from scripts.encoder_checkpoint import read_encoder
 from scripts.experiment import Experiment, read_experiment
 from scripts.finetune_glue import finetune
+from scripts.glue_predict import read_targets, score
+from scripts.glue_tasks import GlueTask, glue_task
 from scripts.measured_runs import is_done, short_hash, training_figures
 from scripts.prepared_data import PreparedData, open_prepared
 from scripts.train_lm import Machines, train
@@ -32,7 +36,7 @@ VOCABULARY = 4000
 
 def all_names() -> list[str]:
     """The configurations, in the order of the tables."""
-    return [path.stem for path in sorted(CONFIGS.glob("*.yaml")) if path.stem != "base"]
+    return list(ENCODERS)
 
 
 def prepare(command: Sequence[str | Path]) -> None:
@@ -117,11 +121,18 @@ def fine_tune(checkpoint: Path, data: Path) -> dict[str, Any]:
             "examples": result["examples"],
             "best": result["best"],
             "updates": result["cells"][0]["updates"],
+            "majority": majority(glue_task(task), data / task),
             "runs": [
                 {key: cell[key] for key in ("learning_rate", "seed", "dev")} for cell in result["cells"]
             ],
         }
     return found
+
+
+def majority(task: GlueTask, folder: Path) -> dict[str, float]:
+    """The dev metrics of always answering the train set's most frequent class."""
+    train, dev = (read_targets(folder, split, task) for split in ("train", "valid"))
+    return score(task, np.full_like(dev, np.bincount(train).argmax()), dev)
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -158,9 +169,10 @@ def measure(name: str, options: argparse.Namespace) -> None:
     print(f"{name}: test masked-LM perplexity {record['test']['perplexity_per_token']:.2f}", flush=True)
     if options.pretrain_only:
         return
-    tasks = OmegaConf.to_container(OmegaConf.load(GLUE))["tasks"]
-    folder = glue_data(options.glue, data.folder, tasks)
-    record["glue"] = fine_tune(part.with_name("checkpoint_best.pt"), folder)
+    if name in MAIN:
+        tasks = OmegaConf.to_container(OmegaConf.load(GLUE))["tasks"]
+        folder = glue_data(options.glue, data.folder, tasks)
+        record["glue"] = fine_tune(part.with_name("checkpoint_best.pt"), folder)
     write_json(result, {**record, **environment("cuda" if torch.cuda.is_available() else "cpu")})
     print(f"{name}: written: {shown_path(result)}", flush=True)
 

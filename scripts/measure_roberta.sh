@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pre-train and fine-tune the small encoders whose results stand in results/.
+# Pre-train the small encoders whose results stand in results/, and fine-tune the papers' own methods among them.
 #
 # usage: scripts/measure_roberta.sh --glue DIR [--from FOLDER] [--only NAME] [--pretrain-only]
 #                                   [--updates N --out DIR]
@@ -12,9 +12,9 @@
 #   --updates N       pre-train for N updates instead of those of the YAML (needs another --out)
 #   --out DIR         where the results go, one JSON an encoder (default: results/measured/roberta_wikitext2)
 #
-# Trains configs/roberta_wikitext2/*.yaml with the code of scripts/pretrain_roberta.sh, evaluates them with
-# that of scripts/eval_mlm.sh, and fine-tunes them as configs/roberta_wikitext2_glue.yaml says with that of
-# scripts/finetune_glue.sh. What has a result is skipped, and an interrupted run goes on from its last
+# Trains configs/roberta_wikitext2/*.yaml with the code of scripts/pretrain_roberta.sh and evaluates them with
+# that of scripts/eval_mlm.sh. softmax, transnormer_t1, transnormer_t2, lln, lln_diag and linear are then
+# fine-tuned as configs/roberta_wikitext2_glue.yaml says, with the code of scripts/finetune_glue.sh. What has a result is skipped, and an interrupted run goes on from its last
 # checkpoint: run the same command again. In the end the tables and curves of results/ are made anew.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"

@@ -17,7 +17,10 @@ class Mechanism:
     name: str
     options: dict = field(default_factory=dict)
     linear_memory: bool = True
+    linear_causal_memory: bool = True
     constant_state: bool = True
+    # False where the content decides which tokens are seen, so that rounding may change it.
+    continuous: bool = True
 
     @property
     def has_causal_form(self) -> bool:
@@ -34,6 +37,43 @@ MECHANISMS = {
     "diag-softmax": Mechanism("diag", {"activation": "softmax"}),
     "diag-none-16": Mechanism("diag", {"positions": "none", "block_size": 16}),
     "diag-1": Mechanism("diag", {"activation": "softmax", "block_size": 1}),
+    "performer": Mechanism("performer", {"features": 16}),
+    "cosformer": Mechanism("cosformer"),
+    "flash": Mechanism("flash", {"key_dim": 6, "positions": 40}),
+    "flash-16": Mechanism("flash", {"key_dim": 6, "chunk_size": 16}),
+    # Quadratic, and its keys and values are all kept.
+    "flash_quad": Mechanism(
+        "flash_quad", {"key_dim": 6, "positions": 40}, linear_memory=False, constant_state=False
+    ),
+    # A Toeplitz matrix has no state of constant size: decoding reads all values.
+    "tnn": Mechanism("tnn", {"network_dim": 16, "network_layers": 2}, constant_state=False),
+    "lln": Mechanism("lln"),
+    "lln_diag": Mechanism("lln_diag"),
+    "lln_diag-scale-16": Mechanism("lln_diag", {"combination": "learnable_scale", "block_size": 16}),
+    "lln_diag-ratio": Mechanism("lln_diag", {"combination": "learnable_ratio"}),
+    "reformer": Mechanism("reformer", continuous=False),
+    "reformer-16-3": Mechanism("reformer", {"chunk_size": 16, "rounds": 3}, continuous=False),
+    "bigbird": Mechanism("bigbird"),
+    "bigbird-8-0": Mechanism("bigbird", {"block_size": 8, "random_blocks": 0}),
+    "longformer": Mechanism("longformer"),
+    "longformer-32": Mechanism("longformer", {"window": 32}),
+    "nystromformer": Mechanism("nystromformer", {"landmarks": 16}),
+    "nystromformer-conv": Mechanism("nystromformer", {"landmarks": 7, "conv_width": 5}),
+    "linformer": Mechanism("linformer", {"rank": 16}),
+    "linformer-separate": Mechanism("linformer", {"rank": 16, "projection": "separate"}),
+    "linformer-shared": Mechanism("linformer", {"rank": 16, "projection": "shared"}),
+    "skyformer": Mechanism("skyformer", {"landmarks": 16}),
+    "kernelized": Mechanism("kernelized", linear_memory=False),
+    # N ln N; rounding may change which queries are exact.
+    "informer": Mechanism("informer", {"factor": 2}, linear_memory=False, continuous=False),
+    # The vectors pooled from chunks, which every later query of a language model sees, grow in number.
+    "transformer_ls": Mechanism("transformer_ls", linear_causal_memory=False, constant_state=False),
+    "transformer_ls-16-2": Mechanism(
+        "transformer_ls",
+        {"window": 16, "rank": 2, "chunk": 8},
+        linear_causal_memory=False,
+        constant_state=False,
+    ),
 }
 all_mechanisms = pytest.mark.parametrize("key", MECHANISMS)
 causal_mechanisms = pytest.mark.parametrize(

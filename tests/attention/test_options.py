@@ -8,11 +8,13 @@ from user_dir.attention.features import one_plus_elu
 from user_dir.errors import UserError
 from user_dir.modules import LRPE, RMSNorm, SinusoidalPositions, build_norm
 
+from .mechanisms import MAX_POSITIONS
+
 
 @pytest.mark.parametrize(
     ("name", "heads", "options", "message"),
     [
-        ("dig", 2, {}, "unknown attention 'dig'; choose one of diag, elu, norm, softmax"),
+        ("dig", 2, {}, "unknown attention 'dig'; choose one of .*diag, elu, .*, softmax"),
         ("diag", 5, {}, "5 attention heads do not divide the width 12"),
         ("diag", 0, {}, "0 attention heads do not divide"),
         ("diag", 2, {"block_size": 0}, "block size of diag attention is 0; it must be 1 or more"),
@@ -39,20 +41,28 @@ def test_calls_that_cannot_be_honoured():
         full(x, attn_mask=torch.zeros(4, 4))
 
 
-@pytest.mark.parametrize("name", attention_names())
-@pytest.mark.parametrize("causal", [True, False])
+forms = pytest.mark.parametrize(
+    ("name", "causal"),
+    [(name, causal) for causal in (True, False) for name in attention_names(causal)],
+)
+
+
+@forms
 def test_saves_and_loads(name, causal):
-    first, second = (build_attention(name, 12, 2, causal=causal).eval() for _ in range(2))
+    first, second = (
+        build_attention(name, 12, 2, causal=causal, max_positions=MAX_POSITIONS).eval() for _ in range(2)
+    )
     x = torch.randn(9, 2, 12)
+    assert torch.equal(first(x)[0], first(x)[0])
     assert not torch.equal(first(x)[0], second(x)[0])
     second.load_state_dict(first.state_dict())
     assert torch.equal(first(x)[0], second(x)[0])
 
 
-@pytest.mark.parametrize("name", attention_names())
-def test_length_zero(name):
-    for causal in (True, False):
-        assert build_attention(name, 12, 2, causal=causal)(torch.zeros(0, 2, 12))[0].shape == (0, 2, 12)
+@forms
+def test_length_zero(name, causal):
+    module = build_attention(name, 12, 2, causal=causal, max_positions=MAX_POSITIONS)
+    assert module(torch.zeros(0, 2, 12))[0].shape == (0, 2, 12)
 
 
 def test_initialisation():
@@ -62,6 +72,21 @@ def test_initialisation():
         for projection in (module.q_proj, module.k_proj, module.v_proj):
             assert 0.9 * bound < projection.weight.abs().max() <= bound
         assert (module.out_proj.bias == 0).all()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_elu_without_denominator_is_the_plain_sum(causal):
+    module = build_attention("elu", 12, 2, causal=causal, normalizer="none").double()
+    x = torch.randn(20, 3, 12, dtype=torch.float64)
+    q, k, v = (module.heads(f(x)) for f in (module.q_proj, module.k_proj, module.v_proj))
+    weights = one_plus_elu(q) @ one_plus_elu(k).mT
+    out = (weights.tril() if causal else weights) @ v
+    expected = module.out_proj(out.permute(2, 0, 1, 3).flatten(2))
+    torch.testing.assert_close(module(x)[0], expected)
+    if causal:
+        state: dict = {}
+        steps = [module(x[i : i + 1], incremental_state=state)[0] for i in range(20)]
+        torch.testing.assert_close(torch.cat(steps), expected)
 
 
 def test_feature_map_keeps_small_values():

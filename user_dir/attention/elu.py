@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from ..errors import UserError
@@ -37,5 +38,5 @@ class EluAttention(LinearAttention):
         self.normalize = self.options.normalizer == "sum"
 
     def features(self, x: Tensor, positions: Tensor) -> Tensor:
-        """See `LinearAttention.features`."""
-        return one_plus_elu(x)
+        """See `LinearAttention.features`; a sum without denominator needs float32's range in float16."""
+        return one_plus_elu(x.float() if x.dtype == torch.float16 and not self.normalize else x)

@@ -53,19 +53,19 @@ class LinearAttention(SelfAttention):
         v = v.to(q.dtype)
         if padding is not None:
             k = k.masked_fill(padding[:, None, :, None], 0.0)
-        if q.shape[2] == 1:
-            out, total = causal_linear_attention_step(
-                q[:, :, 0], k[:, :, 0], v[:, :, 0], state["sum"], normalize=self.normalize
-            )
-            out = out.unsqueeze(2)
-        else:
-            out, total = causal_linear_attention(
-                q,
-                k,
-                v,
-                normalize=self.normalize,
-                initial_state=state["sum"],
-                return_state=True,
-                backend=self.backend,
-            )
+        out, total = next_sums(q, k, v, state["sum"], normalize=self.normalize, backend=self.backend)
         return out, {"sum": total, "position": state["position"] + new_tokens(padding, q)}
+
+
+def next_sums(
+    q: Tensor, k: Tensor, v: Tensor, total: Tensor, *, backend: str, **normalization
+) -> tuple[Tensor, Tensor]:
+    """`causal_linear_attention` of the positions after those in `total`, one or many, and the new total."""
+    if q.shape[2] != 1:
+        return causal_linear_attention(
+            q, k, v, initial_state=total, return_state=True, backend=backend, **normalization
+        )
+    out, total = causal_linear_attention_step(
+        q.squeeze(2), k.squeeze(2), v.squeeze(2), total, **normalization
+    )
+    return out.unsqueeze(2), total

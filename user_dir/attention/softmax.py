@@ -6,7 +6,7 @@ from torch import Tensor
 
 from .base import SelfAttention
 from .registry import register_attention
-from .state import State
+from .state import State, append_to_cache
 
 
 @register_attention("softmax")
@@ -41,10 +41,10 @@ class SoftmaxAttention(SelfAttention):
         """See `SelfAttention.decode`; O(length) time and memory a token."""
         old, new = state["length"], q.shape[2]
         length = old + new
-        keys, values = _append(state["k"], k, old, 2), _append(state["v"], v, old, 2)
+        keys, values = append_to_cache(state["k"], k, old, 2), append_to_cache(state["v"], v, old, 2)
         padded = state["padded"] or padding is not None
         hidden = padding if padding is not None else q.new_zeros(q.shape[0], new).bool()
-        hidden = _append(state["padding"], hidden, old, 1)
+        hidden = append_to_cache(state["padding"], hidden, old, 1)
         mask = None
         if padded or new > 1:
             age = torch.arange(old, length, device=q.device)[:, None]
@@ -63,15 +63,3 @@ class SoftmaxAttention(SelfAttention):
     def _attention(self, q, k, v, mask, is_causal=False) -> Tensor:
         dropout = self.dropout.p if self.training else 0.0
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal)
-
-
-def _append(cache: Tensor, new: Tensor, length: int, dim: int) -> Tensor:
-    """`cache` with `new` written behind its first `length` entries, doubled when it is full."""
-    needed = length + new.shape[dim]
-    if needed > cache.shape[dim]:
-        shape = list(cache.shape)
-        shape[dim] = max(needed, 2 * cache.shape[dim]) - length
-        tail = new.new_zeros(shape)
-        cache = torch.cat([cache.narrow(dim, 0, length), tail], dim)
-    cache.narrow(dim, length, new.shape[dim]).copy_(new)
-    return cache

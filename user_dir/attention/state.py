@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 State = dict[str, Any]
@@ -35,3 +36,15 @@ class DecodingState:
                     for name, x in state.items()
                 },
             )
+
+
+def append_to_cache(cache: Tensor, new: Tensor, length: int, dim: int) -> Tensor:
+    """`cache` with `new` written behind its first `length` entries, doubled when it is full."""
+    needed = length + new.shape[dim]
+    if needed > cache.shape[dim]:
+        shape = list(cache.shape)
+        shape[dim] = max(needed, 2 * cache.shape[dim]) - length
+        tail = new.new_zeros(shape)
+        cache = torch.cat([cache.narrow(dim, 0, length), tail], dim)
+    cache.narrow(dim, length, new.shape[dim]).copy_(new)
+    return cache

@@ -65,7 +65,11 @@ def register() -> None:
     register_language_model("linear_transformer_lm", everywhere("elu"))
     register_roberta("roberta_transnormer_t1", transnormer, **T1, **TRANSNORMER_ROBERTA)
     register_roberta("roberta_transnormer_t2", transnormer, **T2, **TRANSNORMER_ROBERTA)
+    register_language_model("lln_lm", everywhere("lln"))
+    register_language_model("lln_diag_lm", everywhere("lln_diag"))
     register_roberta("roberta_linear", everywhere("elu"))
+    register_roberta("roberta_lln", everywhere("lln"))
+    register_roberta("roberta_lln_diag", everywhere("lln_diag"))
     register_roberta("roberta_softmax", everywhere("softmax"))
 
 

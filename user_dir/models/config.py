@@ -12,6 +12,9 @@ def _option(default, help_text):
     return field(default=default, metadata={"help": help_text})
 
 
+NORM_HELP = "norm of the layers: layernorm, rmsnorm (without parameters) or scalenorm (with one)"
+
+
 @dataclass
 class ModelConfig(FairseqDataclass):
     """What language models and encoders share; `with_attention_options` adds the mechanisms' own options."""
@@ -29,8 +32,13 @@ class ModelConfig(FairseqDataclass):
     dropout: float = _option(0.1, "dropout of embeddings and residual branches")
     attention_dropout: float = _option(0.0, "dropout of attention weights, where there are any")
     activation_dropout: float = _option(0.0, "dropout inside the ffn or glu")
+    absolute_positions: Optional[str] = _option(
+        None,
+        "absolute positions: learned, none or, in a language model, sinusoidal; "
+        "default: the architecture's own",
+    )
     no_token_positional_embeddings: bool = _option(
-        False, "no absolute positions (rotary ones inside attention stay)"
+        False, "the same as --absolute-positions none (rotary positions inside attention stay)"
     )
     checkpoint_activations: bool = _option(
         False, "recompute each layer in the backward pass instead of keeping its activations"
@@ -58,12 +66,15 @@ class LanguageModelConfig(ModelConfig):
     decoder_attention_heads: int = _option(8, "attention heads; a divisor of the width")
     decoder_ffn: str = _option("ffn", "network after attention: ffn (two layers) or glu (gated)")
     decoder_ffn_embed_dim: int = _option(2048, "inner width of the ffn")
-    decoder_norm: str = _option("layernorm", "norm of the layers: layernorm, or rmsnorm without parameters")
-    decoder_post_norm: bool = _option(
-        False, "norms after the residual sums of a layer (post-norm) instead of before its parts"
+    decoder_norm: str = _option("layernorm", NORM_HELP)
+    decoder_final_norm: Optional[str] = _option(
+        None, "norm after the last layer of a pre-norm decoder; default: that of the layers"
+    )
+    decoder_norm_position: str = _option(
+        "pre", "norms before the parts of a layer (pre) or after its residual sums (post)"
     )
     no_decoder_final_norm: bool = _option(False, "no norm after the last layer of a pre-norm decoder")
-    decoder_learned_pos: bool = _option(False, "learned positions instead of sinusoidal ones")
+    decoder_learned_pos: bool = _option(False, "the same as --absolute-positions learned")
     no_scale_embedding: bool = _option(False, "do not multiply embeddings by sqrt(D)")
     share_decoder_input_output_embed: bool = _option(
         False,
@@ -71,6 +82,12 @@ class LanguageModelConfig(ModelConfig):
     )
     no_share_decoder_input_output_embed: bool = _option(
         False, "an output projection of its own instead of the tied embeddings"
+    )
+    decoder_output_bias: str = _option("none", "bias of the output projection: none or learned")
+    decoder_init_std: Optional[float] = _option(
+        None,
+        "start with matrices N(0, std^2), weights of LayerNorms N(1, std^2) and biases 0; "
+        "default: each part's own way",
     )
     adaptive_input: bool = _option(False, "adaptive input embeddings (Baevski and Auli 2018)")
     adaptive_input_factor: float = _option(4, "by how much each cluster of adaptive input is narrower")
@@ -108,7 +125,7 @@ class RobertaConfig(ModelConfig):
     encoder_attention_heads: int = _option(12, "attention heads; a divisor of the width")
     encoder_ffn: str = _option("ffn", "network after attention: ffn (two layers) or glu (gated)")
     encoder_ffn_embed_dim: int = _option(3072, "inner width of the ffn")
-    encoder_norm: str = _option("layernorm", "norm of the layers: layernorm, or rmsnorm without parameters")
+    encoder_norm: str = _option("layernorm", NORM_HELP)
     encoder_normalize_before: bool = _option(
         False, "norms before the parts of a layer (pre-norm) instead of after the residual sums"
     )

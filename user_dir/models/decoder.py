@@ -13,7 +13,7 @@ from ..attention.state import DecodingState, State
 from ..modules import LearnedPositions, SinusoidalPositions, build_norm
 from ..modules.padding import leading_padding, roll_rows
 from .layer_plan import Layer
-from .stack import build_layers, is_pre_norm
+from .stack import build_layers, is_pre_norm, positions_kind
 
 
 class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
@@ -44,15 +44,17 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         self.layers = build_layers(cfg, "decoder", plan)
         self.layer_norm = None
         if is_pre_norm(cfg, "decoder") and not cfg.no_decoder_final_norm:
-            self.layer_norm = build_norm(cfg.decoder_norm, width)
+            # Configurations saved before the option existed lack it.
+            final = getattr(cfg, "decoder_final_norm", None)
+            self.layer_norm = build_norm(final or cfg.decoder_norm, width)
         self.adaptive_softmax = self.output_projection = None
         self._build_output(cfg, dictionary)
 
     def _positions(self, cfg: Any) -> nn.Module | None:
-        if cfg.no_token_positional_embeddings:
+        width, kind = cfg.decoder_embed_dim, positions_kind(cfg, "sinusoidal", "learned", "none")
+        if kind == "none":
             return None
-        width = cfg.decoder_embed_dim
-        if cfg.decoder_learned_pos:
+        if kind == "learned":
             return LearnedPositions(cfg.max_target_positions, width, self.padding_idx)
         return SinusoidalPositions(width, self.padding_idx)
 
@@ -69,7 +71,11 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
                 tie_proj=cfg.tie_adaptive_proj,
             )
             return
-        self.output_projection = nn.Linear(width, len(dictionary), bias=False)
+        # Configurations saved before the option existed lack it.
+        bias = getattr(cfg, "decoder_output_bias", "none") == "learned"
+        self.output_projection = nn.Linear(width, len(dictionary), bias=bias)
+        if bias:
+            nn.init.zeros_(self.output_projection.bias)
         if cfg.adaptive_input or cfg.no_share_decoder_input_output_embed:
             nn.init.normal_(self.output_projection.weight, mean=0, std=width**-0.5)
         else:

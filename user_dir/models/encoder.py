@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ..modules import LearnedPositions, build_norm
 from ..modules.padding import leading_padding, roll_rows
 from .layer_plan import Layer
-from .stack import build_layers, is_pre_norm
+from .stack import build_layers, is_pre_norm, positions_kind
 
 
 class LinearAttentionEncoder(nn.Module):
@@ -31,7 +31,7 @@ class LinearAttentionEncoder(nn.Module):
         self.padding_idx = embed_tokens.padding_idx
         width = cfg.encoder_embed_dim
         self.embed_positions = None
-        if not cfg.no_token_positional_embeddings:
+        if positions_kind(cfg, "learned", "none") == "learned":
             self.embed_positions = LearnedPositions(cfg.max_positions, width, self.padding_idx)
         self.layernorm_embedding = build_norm("layernorm", width)
         self.dropout = nn.Dropout(cfg.dropout)

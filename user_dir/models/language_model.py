@@ -25,7 +25,11 @@ class LinearAttentionLM(FairseqLanguageModel):
         _resolve(args)
         layers = planned_layers(args, "decoder", cls.default_plan(args.decoder_layers))
         embed_tokens = _build_embedding(args, task.source_dictionary)
-        return cls(LinearAttentionDecoder(args, task.target_dictionary, embed_tokens, layers))
+        model = cls(LinearAttentionDecoder(args, task.target_dictionary, embed_tokens, layers))
+        # Configurations saved before the option existed lack it.
+        if getattr(args, "decoder_init_std", None) is not None:
+            _initialise(model, args.decoder_init_std)
+        return model
 
 
 def _resolve(args: Any) -> None:
@@ -39,6 +43,10 @@ def _resolve(args: Any) -> None:
             f"--tokens-per-sample is {args.tokens_per_sample}, more than the {args.max_target_positions} "
             "positions of the model; raise --max-target-positions or shorten the samples"
         )
+    if getattr(args, "decoder_output_bias", "none") not in ("none", "learned"):
+        raise UserError(f"--decoder-output-bias is {args.decoder_output_bias!r}; choose one of none, learned")
+    if (getattr(args, "decoder_init_std", None) or 0) < 0:
+        raise UserError(f"--decoder-init-std is {args.decoder_init_std}; it must be 0 or more")
     if args.share_decoder_input_output_embed and args.no_share_decoder_input_output_embed:
         raise UserError(
             "--share-decoder-input-output-embed and --no-share-decoder-input-output-embed exclude each "
@@ -55,6 +63,20 @@ def _resolve(args: Any) -> None:
         )
     if args.adaptive_input and args.adaptive_input_cutoff is None:
         raise UserError("--adaptive-input needs --adaptive-input-cutoff, such as 20000,60000")
+
+
+def _initialise(model: nn.Module, std: float) -> None:
+    """Matrices N(0, std^2), weights of LayerNorms N(1, std^2), biases and the padding's embedding 0."""
+    # Embeddings last: the output projection may share their matrix, whose row of the padding is 0.
+    for kind, mean in ((nn.Linear, 0.0), (nn.LayerNorm, 1.0), (nn.Embedding, 0.0)):
+        for module in model.modules():
+            if not isinstance(module, kind):
+                continue
+            nn.init.normal_(module.weight, mean, std)
+            if getattr(module, "bias", None) is not None:
+                nn.init.zeros_(module.bias)
+            if getattr(module, "padding_idx", None) is not None:
+                nn.init.zeros_(module.weight[module.padding_idx])
 
 
 def _build_embedding(args: Any, dictionary: Any) -> nn.Module:

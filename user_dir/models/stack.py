@@ -79,8 +79,30 @@ def _build_layer(cfg: Any, side: str, layer: Layer) -> nn.Module:
 
 
 def is_pre_norm(cfg: Any, side: str) -> bool:
-    """Whether the norms of the layers stand before their parts."""
-    return not cfg.decoder_post_norm if side == "decoder" else cfg.encoder_normalize_before
+    """Whether the norms of the layers stand before their parts; UserError for an unknown position."""
+    if side == "encoder":
+        return cfg.encoder_normalize_before
+    # Configurations saved before the option existed lack it.
+    position = getattr(cfg, "decoder_norm_position", "pre")
+    if position not in ("pre", "post"):
+        raise UserError(f"--decoder-norm-position is {position!r}; choose one of pre, post")
+    return position == "pre"
+
+
+def positions_kind(cfg: Any, *kinds: str) -> str:
+    """Which absolute positions `cfg` asks for, one of `kinds`, by default the first.
+
+    Raises UserError for another.
+    """
+    if cfg.no_token_positional_embeddings:
+        return "none"
+    if getattr(cfg, "decoder_learned_pos", False):
+        return "learned"
+    # Configurations saved before the option existed lack it.
+    kind = getattr(cfg, "absolute_positions", None) or kinds[0]
+    if kind not in kinds:
+        raise UserError(f"--absolute-positions is {kind!r}; choose one of {', '.join(kinds)}")
+    return kind
 
 
 def _wrapped(layer: nn.Module, cfg: Any) -> nn.Module:

@@ -2,8 +2,9 @@
 
 from .feed_forward import GLU, FeedForward, activation
 from .lrpe import LRPE
-from .norms import RMSNorm, build_norm
+from .norms import RMSNorm, ScaleNorm, build_norm
 from .positions import LearnedPositions, SinusoidalPositions
+from .rotary import rotate_halves
 
 __all__ = [
     "GLU",
@@ -11,7 +12,9 @@ __all__ = [
     "FeedForward",
     "LearnedPositions",
     "RMSNorm",
+    "ScaleNorm",
     "SinusoidalPositions",
     "activation",
     "build_norm",
+    "rotate_halves",
 ]

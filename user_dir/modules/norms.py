@@ -37,7 +37,30 @@ class LayerNorm(nn.LayerNorm):
         return out.to(x.dtype)
 
 
-NORMS = {"rmsnorm": lambda width: RMSNorm(), "layernorm": LayerNorm}
+class ScaleNorm(nn.Module):
+    """`g x / sqrt(mean x^2 + 1e-5)` over the last dimension, g one number (FLASH, Hua et al. 2022).
+
+    Computed in float32 for half precision. The parameter has the name of the authors' of TransNormer.
+    """
+
+    eps = 1e-5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scala = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape; returns the same shape and dtype."""
+        wide = x if x.dtype == torch.float64 else x.float()
+        scale = self.scala.to(wide.dtype) * (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+        return (wide * scale).to(x.dtype)
+
+
+NORMS = {
+    "rmsnorm": lambda width: RMSNorm(),
+    "layernorm": LayerNorm,
+    "scalenorm": lambda width: ScaleNorm(),
+}
 
 
 def build_norm(name: str, width: int) -> nn.Module:

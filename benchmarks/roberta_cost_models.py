@@ -1,0 +1,85 @@
+"""RoBERTa encoders as fairseq itself builds them, to be trained on random tokens; their names and looks."""
+
+from argparse import Namespace
+from typing import Any
+
+import torch
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+from fairseq.utils import import_user_module
+
+from benchmarks.architectures import Size
+from benchmarks.encoders import ENCODERS, MAIN, Encoder
+from benchmarks.language_models import LanguageModel
+from scripts import ROOT
+
+SOFTMAX = "roberta_softmax"
+# Of the peers, those whose cost grows with the square of the length.
+QUADRATIC = (SOFTMAX, "roberta_kernelized", "roberta_flash_quad")
+DEFAULT = [ENCODERS[name].architecture for name in MAIN]
+CPU_SIZE = Size(layers=2, width=256, heads=4, vocabulary=1000)
+BASE = Size(layers=12, width=768, heads=12, vocabulary=50_265)
+MASKED = 0.15  # the part of the tokens that is to be guessed
+
+
+def known_architectures() -> list[str]:
+    """The names of all encoders of the plugin, sorted."""
+    import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
+    return sorted(
+        name
+        for name, model in MODEL_REGISTRY.items()
+        if name.startswith("roberta_") and hasattr(model, "default_plan")
+    )
+
+
+def look(architecture: str) -> Encoder:
+    """What to call an architecture and how to draw it."""
+    return ENCODERS[architecture.removeprefix("roberta_")]
+
+
+def encoder_flags(architecture: str, size: Size) -> list[str]:
+    """The flags with which fairseq builds `architecture` at `size`.
+
+    What an architecture has other than RoBERTa's base size (FLASH twice the layers, one head, …) it keeps in
+    proportion; at `BASE` all flags are the architecture's own defaults.
+    """
+    own = MODEL_DATACLASS_REGISTRY[architecture]()
+    flags = {
+        "--arch": architecture,
+        "--encoder-layers": own.encoder_layers * size.layers // BASE.layers,
+        "--encoder-embed-dim": size.width,
+        "--encoder-attention-heads": size.heads if own.encoder_attention_heads == BASE.heads else 1,
+        "--encoder-ffn-embed-dim": own.encoder_ffn_embed_dim * size.width // BASE.width,
+    }
+    if own.glu_dim:
+        flags["--glu-dim"] = own.glu_dim * size.width // BASE.width
+    return [str(word) for flag in flags.items() for word in flag]
+
+
+class MaskedLanguageModel(LanguageModel):
+    """An encoder with its task, loss and optimizer, built from the flags a user would type.
+
+    Args: as for `LanguageModel`; `positions` is `--max-positions`.
+    """
+
+    added_symbols = 1  # the mask
+
+    def flags(self, architecture: str, size: Size, positions: int) -> list[str]:
+        """See `LanguageModel.flags`."""
+        flags = ["--task", "masked_lm", *encoder_flags(architecture, size)]
+        return [*flags, "--max-positions", str(positions), "--criterion", "masked_lm"]
+
+    def sample(self, rows: int, length: int) -> dict[str, Any]:
+        """A training batch as fairseq's masked language modelling data set makes it."""
+        words = self.tokens(rows, length)
+        masked = torch.rand(rows, length, device=self.device).argsort() < max(1, int(MASKED * length))
+        pad, mask = self.task.source_dictionary.pad(), self.task.mask_idx
+        return {
+            "id": torch.arange(rows),
+            "nsentences": rows,
+            "ntokens": rows * length,
+            "net_input": {
+                "src_tokens": words.masked_fill(masked, mask),
+                "src_lengths": torch.full((rows,), length, device=self.device),
+            },
+            "target": words.masked_fill(~masked, pad),
+        }

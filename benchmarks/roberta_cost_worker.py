@@ -1,0 +1,14 @@
+"""One case of the RoBERTa encoders' cost, in a process of its own; started by `roberta_cost.py`.
+
+Called and answering as `lm_cost_worker.py`.
+"""
+
+from functools import partial
+
+from benchmarks.lm_cost_worker import main, measure_training
+from benchmarks.roberta_cost_models import MaskedLanguageModel
+
+MEASURES = {"training": partial(measure_training, build=MaskedLanguageModel)}
+
+if __name__ == "__main__":
+    main(MEASURES)

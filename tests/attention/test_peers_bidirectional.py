@@ -1,0 +1,109 @@
+"""What the landmark, sampling and long-short attentions share: saving, extreme inputs, no causal form."""
+
+import pytest
+import torch
+
+from user_dir.attention import attention_names, build_attention
+from user_dir.errors import UserError
+from user_dir.models.layer_plan import parse_layer_plan
+
+OPTIONS = {
+    "nystromformer": {"landmarks": 8, "conv_width": 3},
+    "linformer": {"rank": 8},
+    "skyformer": {"landmarks": 8},
+    "kernelized": {},
+    "informer": {"factor": 1},
+    "transformer_ls": {"window": 8, "rank": 2, "chunk": 8},
+}
+FORMS = [(name, False) for name in OPTIONS] + [("transformer_ls", True)]
+forms = pytest.mark.parametrize(("name", "causal"), FORMS, ids=[f"{n}{'-causal' * c}" for n, c in FORMS])
+bidirectional = pytest.mark.parametrize("name", [name for name in OPTIONS if name != "transformer_ls"])
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+
+
+def build(name, causal, dtype=torch.float32):
+    options = {"max_positions": 128, **OPTIONS[name]}
+    return build_attention(name, 12, 2, causal=causal, **options).to(dtype).eval()
+
+
+@forms
+def test_saved_and_loaded_it_gives_the_same(name, causal, tmp_path):
+    """What was drawn at random is saved with it."""
+    first, second = build(name, causal), build(name, causal)
+    x = torch.randn(100, 2, 12)
+    out, _ = first(x)
+    assert torch.equal(first(x)[0], out)
+    torch.save(first.state_dict(), tmp_path / "weights.pt")
+    weights = torch.load(tmp_path / "weights.pt", weights_only=True)
+    second.load_state_dict({key: weights[key] for key, _ in second.named_parameters()}, strict=False)
+    assert torch.equal(second(x)[0], out) == (not list(second.buffers()))
+    second.load_state_dict(weights)
+    assert torch.equal(second(x)[0], out)
+
+
+@forms
+@dtypes
+def test_equal_tokens(name, causal, dtype):
+    """Where neither their number nor their place counts, each of them gets its own value."""
+    module = build(name, causal, dtype)
+    x = torch.randn(1, 2, 12).expand(100, -1, -1).to(dtype).requires_grad_()
+    out, _ = module(x)
+    out.float().square().sum().backward()
+    assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
+    assert all(torch.isfinite(p.grad).all() for p in module.parameters() if p.grad is not None)
+    if name == "informer":
+        tolerance = 1e-5 if dtype == torch.float32 else 0.02
+        value = module.out_proj(module.v_proj(x))
+        torch.testing.assert_close(out, value, rtol=tolerance, atol=tolerance)
+    if name != "transformer_ls" and name != "nystromformer":  # no position enters them
+        torch.testing.assert_close(out, out[:1].expand_as(out), rtol=0.02, atol=0.02)
+
+
+@forms
+@dtypes
+def test_one_token_among_padding_and_none_at_all(name, causal, dtype):
+    module = build(name, causal, dtype)
+    x = torch.randn(60, 3, 12).to(dtype).requires_grad_()
+    mask = torch.ones(3, 60, dtype=torch.bool)
+    mask[0, :1] = mask[1, :30] = False
+    out, _ = module(x, key_padding_mask=mask)
+    alone, _ = module(x[:1, :1])
+    tolerance = 1e-5 if dtype == torch.float32 else 0.02
+    torch.testing.assert_close(out[:1, :1], alone, rtol=tolerance, atol=tolerance)
+    out.masked_fill(mask.t().unsqueeze(-1), 0).square().sum().backward()
+    assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
+    assert (x.grad[mask.t()] == 0).all()
+
+
+@forms
+@dtypes
+@pytest.mark.parametrize("kind", ["signs", "normal"])
+def test_large_inputs_stay_finite(name, causal, dtype, kind):
+    module = build(name, causal, dtype)
+    x = 30.0 * (2 * torch.randint(0, 2, (100, 2, 12)) - 1)
+    if kind == "normal":
+        x = 30 * torch.randn(100, 2, 12)
+    x = x.to(dtype).requires_grad_()
+    out, _ = module(x)
+    out.float().square().sum().backward()
+    assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
+    assert all(torch.isfinite(p.grad).all() for p in module.parameters() if p.grad is not None)
+
+
+@forms
+def test_autocast_changes_little(name, causal):
+    module = build(name, causal)
+    x = torch.randn(60, 2, 12)
+    expected, _ = module(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, _ = module(x)
+    assert (out - expected).norm() < 0.1 * expected.norm()
+
+
+@bidirectional
+def test_there_is_no_causal_form(name):
+    with pytest.raises(UserError, match=f"'{name}' attention has no causal form and cannot be in a language"):
+        build_attention(name, 12, 2, causal=True, max_positions=128)
+    with pytest.raises(UserError, match=f"'{name}' has no causal form at character 8 of the layer plan"):
+        parse_layer_plan(f"norm*2,{name}", 3, "--decoder-attention", causal=True)
+    assert name in attention_names() and name not in attention_names(causal=True)

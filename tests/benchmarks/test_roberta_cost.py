@@ -1,0 +1,187 @@
+"""The encoders' cost benchmark: cases, flags, one tiny measurement, and the report. No times are judged."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from benchmarks import roberta_cost
+from benchmarks.architectures import TINY
+from benchmarks.encoders import ENCODERS
+from benchmarks.roberta_cost_models import (
+    BASE,
+    CPU_SIZE,
+    DEFAULT,
+    MaskedLanguageModel,
+    encoder_flags,
+    known_architectures,
+    look,
+)
+from benchmarks.roberta_cost_report import caption, markdown, plot, verdicts
+from benchmarks.roberta_cost_worker import MEASURES
+from scripts import ROOT
+from user_dir.errors import UserError
+
+SESSION = {
+    "date": "2000-01-02",
+    "commit": "abc",
+    "hardware": {"cpu": "a CPU", "cores": 2},
+    "threads": 2,
+    "versions": {"torch": "2.13.0"},
+}
+NAMES = ["roberta_softmax", "roberta_linear", "roberta_bigbird"]
+
+
+def sample(linear_seconds=1e-3, growth=1.0) -> dict:
+    """Softmax takes N² and the others N**growth; softmax has no memory at 16,384 and no time at 8,192."""
+    settings = roberta_cost.settings_for("cpu", False, NAMES, 60)
+    records = []
+    for case in roberta_cost.cases_of(settings):
+        n, softmax = case["length"], case["architecture"] == "roberta_softmax"
+        record = {**case, "session": 0, "status": "ok", "parameters": 10}
+        time = 1e-6 * n**2 if softmax else linear_seconds * n**growth
+        record |= {"step_seconds": [time] * 3, "peak_bytes": 2**20 * (n if softmax else 1)}
+        if softmax and n >= 8192:
+            status = "time limit" if n == 8192 else "out of memory"
+            record = {**case, "session": 0, "status": status}
+        records.append(record)
+    return {"settings": settings, "sessions": [SESSION], "records": records}
+
+
+def test_defaults_are_the_rows_asked_for():
+    assert roberta_cost.parse_arguments([]).architectures.split(",") == DEFAULT
+    assert set(DEFAULT) <= set(known_architectures())
+    assert {encoder.architecture for encoder in ENCODERS.values()} == set(known_architectures())
+    assert "roberta_reformer" in known_architectures() and "roberta_base" not in known_architectures()
+
+
+def test_cases_take_turns_over_all_lengths():
+    settings = roberta_cost.settings_for("cpu", False, NAMES, 60)
+    cases = roberta_cost.cases_of(settings)
+    assert [c["length"] for c in cases[::3]][:6] == [512, 1024, 2048, 4096, 8192, 16384]
+    assert [c["length"] for c in cases[::3]][6:] == [16384, 8192, 4096, 2048, 1024, 512]
+    assert [c["architecture"] for c in cases[:4]] == [*NAMES, NAMES[0]]
+    assert roberta_cost.settings_for("cuda", False, NAMES, 60)["size"] == BASE.as_dict()
+    assert settings["size"] == CPU_SIZE.as_dict()
+
+
+@pytest.mark.parametrize("name", known_architectures())
+def test_at_base_size_the_flags_are_the_defaults(name):
+    from fairseq.models import MODEL_DATACLASS_REGISTRY
+
+    own = MODEL_DATACLASS_REGISTRY[name]()
+    flags = encoder_flags(name, BASE)
+    for flag, value in zip(flags[2::2], flags[3::2], strict=True):
+        assert str(getattr(own, flag.removeprefix("--").replace("-", "_"))) == value, flag
+
+
+def test_a_batch_is_masked_as_fairseq_masks():
+    model = MaskedLanguageModel("roberta_linear", TINY, 40, 40, "cpu")
+    batch = model.sample(2, 40)
+    tokens, target = batch["net_input"]["src_tokens"], batch["target"]
+    masked = target.ne(model.task.source_dictionary.pad())
+    assert torch.equal(masked, tokens.eq(model.task.mask_idx)) and masked.sum(1).tolist() == [6, 6]
+    assert len(model.task.source_dictionary) == TINY.vocabulary
+    before = [p.clone() for p in model.model.parameters()]
+    model.train_step(batch)
+    assert any(not torch.equal(a, b) for a, b in zip(before, model.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", known_architectures())
+def test_training_is_timed(name):
+    case = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60, "steps": 2}
+    result = MEASURES["training"]({**case, "architecture": name, "length": 130, "tokens": 130})
+    assert len(result["step_seconds"]) == 2 and min(result["step_seconds"]) > 0
+    assert result["parameters"] > TINY.vocabulary * TINY.width
+
+
+def test_report_shows_the_paper_and_every_status():
+    text = markdown(sample())
+    assert "| softmax | 0.262 | 1.05 | 4.19 | 16.8 | over 60 s | OOM |" in text
+    assert "| softmax | 512 | 1,024 | 2,048 | 4,096 | over 60 s | OOM |" in text
+    assert "| LLN+Diag | 1.2 | 1.3 | 1.9 | 3.6 | 6.9 | 13.3 |" in text
+    assert "| Softmax | 4.0 | 5.5 | 12.6 | 32.1 | OOM | OOM |" in text
+    assert "2 layers, width 256" in caption(sample()) and "2000-01-02 (commit abc)" in caption(sample())
+    results = sample()
+    assert "–" in markdown({**results, "records": results["records"][:1]})
+
+
+def test_promises_are_judged():
+    assert all(str(v).startswith("met:") for v in verdicts(sample()))
+    texts = [str(v) for v in verdicts(sample(growth=1.2))]
+    assert [text.startswith("NOT MET") for text in texts] == [True, False, True] * 2
+    assert "1+elu, largest time over softmax's at 4,096;" in texts[0]
+    assert "up to 16,384; measured 2.30, allowed 2.2" in texts[2]
+    slow = [str(v) for v in verdicts(sample(linear_seconds=1e-2))]
+    assert slow[0].startswith("NOT MET") and slow[2].startswith("met")
+    results = {**sample(), "records": []}
+    assert all(str(v).startswith("not measured") for v in verdicts(results))
+
+
+def test_quadratic_peers_are_not_promised_to_be_linear():
+    results = sample()
+    results["settings"]["architectures"] = ["roberta_softmax", "roberta_kernelized", "roberta_flash_quad"]
+    assert verdicts(results) == []
+    assert look("roberta_kernelized").label == "Kernelized"
+
+
+def test_plot_is_written(tmp_path):
+    plot(sample(), tmp_path / "cost.png")
+    assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "cost.json"
+    words = ["--quick", "--device", "cpu", "--architectures", "roberta_linear", "--out", str(out)]
+    arguments, measured = roberta_cost.parse_arguments(words), []
+
+    def measure(case, settings, _):
+        if measured:
+            raise KeyboardInterrupt
+        measured.append(case)
+        return {**case, "status": "ok", "step_seconds": [1.0], "peak_bytes": 5}
+
+    monkeypatch.setattr(roberta_cost, "measure", measure)
+    with pytest.raises(KeyboardInterrupt):
+        roberta_cost.run(arguments)
+    assert len(json.loads(out.read_text())["records"]) == 1
+
+    def fail(case, settings, _):
+        return {**case, "status": "failed", "message": "ValueError: broken"}
+
+    monkeypatch.setattr(roberta_cost, "measure", fail)
+    assert roberta_cost.run(arguments) == 1
+    text = capsys.readouterr()
+    assert "2 cases on cpu, 1 done before" in text.out and "broken" in text.err
+    assert json.loads(out.read_text())["benchmark"] == "roberta_cost"
+    arguments.time_limit = 7.0
+    with pytest.raises(UserError, match="other settings"):
+        roberta_cost.run(arguments)
+
+
+@pytest.mark.parametrize("words", [["--architectures", "roberta_linear,nonsense"], ["--nonsense"]])
+def test_a_wrong_command_line_is_refused_in_a_sentence(words):
+    with pytest.raises(UserError, match=r"nonsense.*see .* --help"):
+        roberta_cost.parse_arguments(words)
+
+
+@pytest.mark.slow
+def test_quick_run_from_another_folder(tmp_path):
+    out = tmp_path / "a b" / "cost.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "roberta_cost.py"), "--quick"]
+    command += ["--device", "cpu", "--architectures", "roberta_linear", "--out", str(out)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "not measured: 1+elu" in done.stdout and "paper, Table 2" in done.stdout
+    assert {p.name for p in out.parent.iterdir()} == {"cost.json", "cost.md", "cost.png"}
+    assert {record["status"] for record in json.loads(out.read_text())["records"]} == {"ok"}
+
+
+@pytest.mark.slow
+def test_memory_that_runs_out_is_a_row():
+    settings = roberta_cost.settings_for("cpu", True, ["roberta_softmax"], 120)
+    settings["size"] = CPU_SIZE.as_dict()
+    case = {"kind": "training", "architecture": "roberta_softmax", "length": 8192, "round": 0}
+    assert roberta_cost.measure(case, settings, 1.5)["status"] == "out of memory"

@@ -1,0 +1,250 @@
+"""The named architectures of Performer, cosFormer, FLASH and TNN: sizes, defaults, decoding, padding."""
+
+import pytest
+import torch
+from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+from fairseq.models import MODEL_DATACLASS_REGISTRY
+
+from tests.lm import build_lm, tokens
+from tests.models.conftest import losses
+from tests.roberta import PAD, build_roberta, sentences
+from user_dir.errors import UserError
+from user_dir.modules import LearnedPositions, RMSNorm, ScaleNorm, SinusoidalPositions
+from user_dir.modules.norms import LayerNorm
+
+NAMES = ["performer", "cosformer", "flash", "flash_quad", "tnn"]
+names = pytest.mark.parametrize("name", NAMES)
+# Small parts, and chunks short enough for several in a sentence.
+SMALL = {
+    "performer_features": 8,
+    "flash_key_dim": 8,
+    "flash_chunk_size": 16,
+    "flash_quad_key_dim": 8,
+    "flash_quad_positions": 40,
+    "tnn_network_dim": 8,
+    "glu_dim": 24,
+}
+
+
+def small_lm(name, **options):
+    return build_lm(f"{name}_lm", **{**SMALL, **options})
+
+
+def small_roberta(name, **options):
+    return build_roberta(f"roberta_{name}", **{**SMALL, **options})
+
+
+def close(a, b, tolerance=1e-8):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def counts(model):
+    parameters = list(model.parameters())
+    return sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)
+
+
+# Of the architecture's own, so that its defaults are what is counted.
+LM_DEFAULTS = ("decoder_embed_dim", "decoder_layers", "decoder_attention_heads")
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "total", "trained"),
+    [
+        ("performer", 267_744, 156_000_256, 156_000_256),
+        # Seven layers like those of the vanilla model.
+        ("cosformer", 267_744, 159_152_640, 159_152_640),
+        ("flash", 267_744, 153_517_312, 153_517_312),
+        ("flash_quad", 267_744, 153_512_192, 153_512_192),
+        ("tnn", 50_264, 48_677_376, 48_666_624),
+    ],
+)
+def test_language_models_have_the_size_of_the_papers(name, words, total, trained):
+    config = MODEL_DATACLASS_REGISTRY[f"{name}_lm"]()
+    with torch.device("meta"):
+        model = build_lm(f"{name}_lm", words, **{key: getattr(config, key) for key in LM_DEFAULTS})
+    assert counts(model) == (total, trained)
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "trained"),
+    [
+        ("performer", 124_696_665, 124_696_665),
+        ("cosformer", 124_696_665, 124_696_665),
+        ("flash", 127_117_377, 127_117_377),
+        ("flash_quad", 127_105_089, 127_105_089),
+        ("tnn", 126_400_089, 126_372_441),
+    ],
+)
+def test_encoders_have_the_size_of_the_papers(name, total, trained):
+    assert counts(build_roberta(f"roberta_{name}", words=50_265, base_size=True)) == (total, trained)
+
+
+@names
+def test_architectures_have_the_papers_settings(name):
+    lm, roberta = (MODEL_DATACLASS_REGISTRY[arch]() for arch in (f"{name}_lm", f"roberta_{name}"))
+    layers, heads = {"performer": (6, 8), "cosformer": (7, 1), "tnn": (7, 1)}.get(name, (10, 1))
+    assert (lm.decoder_layers, lm.decoder_attention_heads) == (layers, heads)
+    layers = 24 if name.startswith("flash") else 12
+    assert roberta.encoder_layers == layers
+    for config in (lm, roberta):
+        assert (config.performer_features, config.performer_redraw, config.performer_paper) == (
+            64,
+            1000,
+            False,
+        )
+        assert (config.flash_chunk_size, config.flash_key_dim, config.flash_quad_positions) == (64, 128, 512)
+        assert (config.tnn_decay, config.tnn_network_dim, config.tnn_network_layers) == (0.99, 64, 6)
+        assert config.cosformer_length is None
+
+
+def test_norms_and_positions():
+    flash = small_lm("flash", decoder_layers=1).decoder
+    assert isinstance(flash.layers[0].self_attn_layer_norm, ScaleNorm)
+    assert isinstance(flash.layer_norm, LayerNorm)
+    assert isinstance(flash.embed_positions, SinusoidalPositions)
+    encoder = small_roberta("flash").encoder.sentence_encoder
+    assert isinstance(encoder.layers[0].self_attn_layer_norm, LayerNorm) and encoder.layer_norm is None
+    assert isinstance(encoder.embed_positions, LearnedPositions)
+    tnn = small_lm("tnn").decoder
+    assert isinstance(tnn.layers[0].self_attn_layer_norm, RMSNorm) and isinstance(tnn.layer_norm, LayerNorm)
+    assert tnn.embed_positions is None and tnn.layers[0].pre_norm
+    encoder = small_roberta("tnn").encoder.sentence_encoder
+    assert encoder.embed_positions is None and not encoder.layers[0].pre_norm
+    assert isinstance(encoder.layers[0].final_layer_norm, RMSNorm)
+
+
+def test_absolute_positions_are_an_option():
+    kinds = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions, "none": type(None)}
+    for kind, expected in kinds.items():
+        assert isinstance(small_lm("tnn", absolute_positions=kind).decoder.embed_positions, expected)
+    learned = small_roberta("tnn", absolute_positions="learned").encoder.sentence_encoder
+    assert isinstance(learned.embed_positions, LearnedPositions)
+    with pytest.raises(
+        UserError, match="--absolute-positions is 'rotary'; choose one of sinusoidal, learned"
+    ):
+        small_lm("tnn", absolute_positions="rotary")
+    with pytest.raises(UserError, match="'sinusoidal'; choose one of learned, none"):
+        small_roberta("tnn", absolute_positions="sinusoidal")
+
+
+@names
+@pytest.mark.parametrize("length", [1, 16, 65])
+def test_incremental_equals_full(name, length):
+    model = small_lm(name, decoder_layers=2).double()
+    x = tokens(3, length)
+    full = model(x)[0]
+    state: dict = {}
+    steps = [model(x[:, : i + 1], incremental_state=state)[0] for i in range(length)]
+    close(torch.cat(steps, 1), full)
+    state = {}
+    prompt = model(x[:, : length // 2 + 1], incremental_state=state)[0]
+    rest = [model(x[:, : i + 1], incremental_state=state)[0] for i in range(length // 2 + 1, length)]
+    close(torch.cat([prompt, *rest], 1), full)
+
+
+@names
+def test_incremental_with_padding_on_the_left_and_reordered_beams(name):
+    model = small_lm(name, decoder_layers=2).double()
+    rows = [tokens(1, size, seed=size)[0] for size in (50, 21, 1)]
+    batch = torch.full((3, 50), PAD)
+    for i, row in enumerate(rows):
+        batch[i, 50 - len(row) :] = row
+    state: dict = {}
+    out = torch.cat([model(batch[:, : i + 1], incremental_state=state)[0] for i in range(50)], 1)
+    for i, row in enumerate(rows):
+        close(out[i, 50 - len(row) :], model(row[None])[0][0])
+    order = torch.tensor([1, 1, 0, 2])
+    model.decoder.reorder_incremental_state_scripting(state, order)
+    after = tokens(4, 3)
+    steps = [
+        model(torch.cat([batch[order], after[:, : i + 1]], 1), incremental_state=state)[0] for i in range(3)
+    ]
+    for i, source in enumerate(order):
+        whole = torch.cat([rows[source], after[i]])
+        close(torch.cat(steps, 1)[i], model(whole[None])[0][0, -3:])
+
+
+@names
+def test_padding_on_either_side_changes_nothing(name):
+    model = small_roberta(name).double()
+    lengths = [90, 64, 17, 1]
+    alone = [model(row[row.ne(PAD)].unsqueeze(0))[0][0] for row in sentences(lengths, 90)]
+    for left in (False, True):
+        batch = sentences(lengths, 97, left=left)
+        logits, _ = model(batch)
+        for row, expected in enumerate(alone):
+            close(logits[row][batch[row].ne(PAD)], expected, 1e-9)
+
+
+@names
+def test_saved_models_give_the_same(name):
+    for build, inputs in ((small_lm, tokens(2, 40)), (small_roberta, sentences([40, 9]))):
+        model, other = build(name), build(name)
+        logits = model(inputs)[0]
+        assert torch.equal(model(inputs)[0], logits)
+        assert not torch.equal(other(inputs)[0], logits)
+        other.load_state_dict(model.state_dict())
+        assert torch.equal(other(inputs)[0], logits)
+
+
+@names
+def test_every_option_has_help(name):
+    for arch in (f"{name}_lm", f"roberta_{name}"):
+        for key, field in MODEL_DATACLASS_REGISTRY[arch].__dataclass_fields__.items():
+            interpolated = str(field.default).startswith("${")
+            assert key == "_name" or interpolated or field.metadata.get("help"), key
+
+
+def test_models_pass_the_number_of_updates_on():
+    model = small_lm("performer", performer_redraw=10)
+    start = model.decoder.layers[0].self_attn.eval_proj.clone()
+    model.set_num_updates(9)
+    assert torch.equal(model.decoder.layers[0].self_attn.eval_proj, start)
+    model.set_num_updates(10)
+    first, second = (layer.self_attn.eval_proj for layer in model.decoder.layers)
+    assert not torch.equal(first, start) and not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", ["flash", "flash_quad"])
+def test_a_gated_unit_is_a_whole_layer(name):
+    model = build_lm("transnormer_t1", decoder_attention=f"diag,{name}", **SMALL)
+    first, second = model.decoder.layers
+    assert hasattr(first, "final_layer_norm") and not hasattr(second, "final_layer_norm")
+    with pytest.raises(UserError, match=f"'{name}' is a whole layer.* write it alone"):
+        build_lm("transnormer_t1", decoder_attention=f"diag,norm+{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("performer", {"performer_features": 0}, "--performer-features is 0; it must be a number from 1 up"),
+        ("performer", {"decoder_attention_heads": 5}, "5 attention heads do not divide the width 24"),
+        ("flash", {"decoder_final_norm": "batch"}, "unknown norm 'batch'; choose one of .*scalenorm"),
+        ("cosformer", {"cosformer_length": 0}, "--cosformer-length is 0"),
+    ],
+)
+def test_user_errors(name, options, message):
+    with pytest.raises(UserError, match=message):
+        small_lm(name, **{"decoder_attention_heads": 2, **options})
+
+
+def test_cosformer_refuses_what_is_longer_than_the_model():
+    model = small_lm("cosformer")
+    model(tokens(1, 256))
+    with pytest.raises(UserError, match="257 tokens is longer than the 256 of cosformer attention"):
+        model(tokens(1, 257))
+
+
+@pytest.mark.slow
+def test_a_resumed_performer_trains_as_if_never_stopped(commands, tmp_path):
+    """With redraws before and after the checkpoint that it goes on from."""
+    options = ("--performer-features", "8", "--performer-redraw", "3", "--save-interval-updates", "4")
+    whole = commands.train(tmp_path, *options, "--max-update", "8", arch="performer_lm")
+    straight = losses(commands.run(*whole))
+    checkpoint = tmp_path / "checkpoint_1_4.pt"
+    again = ("--restore-file", str(checkpoint), "--max-update", "8")
+    resumed = losses(commands.run(*commands.train(tmp_path / "again", *options, *again, arch="performer_lm")))
+    assert sorted(resumed) == [5, 6, 7, 8]
+    assert resumed == {update: straight[update] for update in resumed}
+    state = load_checkpoint_to_cpu(str(checkpoint))["model"]
+    assert int(state["decoder.layers.0.self_attn.redraws"]) == 1

@@ -1,0 +1,112 @@
+"""The encoders of Reformer, BigBird and Longformer: size, padding, saving, options, no language model."""
+
+import pytest
+import torch
+from fairseq.models import MODEL_DATACLASS_REGISTRY
+
+from tests.lm import build_lm
+from tests.roberta import PAD, build_roberta, sentences
+from user_dir.errors import UserError
+
+# Small enough that the sentences below have several blocks.
+SMALL_BLOCKS = {"reformer_chunk_size": 16, "bigbird_block_size": 8, "longformer_window": 16}
+ARCHITECTURES = ["roberta_reformer", "roberta_bigbird", "roberta_longformer"]
+architectures = pytest.mark.parametrize("arch", ARCHITECTURES)
+
+VANILLA = 124_696_665
+SQUARE, WIDTH, LAYERS = 768 * 768, 768, 12
+
+
+@pytest.mark.parametrize(
+    ("arch", "parameters"),
+    [
+        # One matrix instead of W_q and W_k, and no bias in it nor in W_v.
+        ("roberta_reformer", VANILLA - LAYERS * (SQUARE + 3 * WIDTH)),
+        # Random blocks are a buffer.
+        ("roberta_bigbird", VANILLA),
+        # The first token's own queries, keys and values.
+        ("roberta_longformer", VANILLA + LAYERS * 3 * (SQUARE + WIDTH)),
+    ],
+)
+def test_parameter_counts(arch, parameters):
+    model = build_roberta(arch, words=50_265, base_size=True)
+    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == parameters
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+@architectures
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_padding_on_either_side_changes_nothing(arch, mode):
+    model = build_roberta(arch, **SMALL_BLOCKS).double()
+    model.train(mode == "train")
+    lengths = [150, 64, 65, 17, 1]
+    alone = [model(row[row.ne(PAD)].unsqueeze(0))[0][0] for row in sentences(lengths, 150)]
+    for left in (False, True):
+        batch = sentences(lengths, 163, left=left)
+        logits, _ = model(batch)
+        for row, expected in enumerate(alone):
+            torch.testing.assert_close(logits[row][batch[row].ne(PAD)], expected, rtol=1e-9, atol=1e-9)
+
+
+@architectures
+def test_padding_contributes_no_gradient(arch):
+    model = build_roberta(arch, **SMALL_BLOCKS).double()
+    batch = sentences([70, 9], 70)
+    logits, _ = model(batch)
+    weights = torch.randn_like(logits)
+    logits[batch.ne(PAD)].mul(weights[batch.ne(PAD)]).sum().backward()
+    together = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    for row, kept in enumerate(batch.ne(PAD)):
+        alone, _ = model(batch[row, kept].unsqueeze(0))
+        alone[0].mul(weights[row, kept]).sum().backward()
+    for name, gradient in together.items():
+        torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-8, atol=1e-8)
+
+
+@architectures
+def test_a_saved_model_gives_the_same(arch):
+    model, other = (build_roberta(arch, **SMALL_BLOCKS) for _ in range(2))
+    tokens = sentences([200, 31])
+    logits, _ = model(tokens)
+    assert torch.equal(model(tokens)[0], logits)
+    state = model.state_dict()
+    other.upgrade_state_dict(state)
+    other.load_state_dict(state)
+    assert torch.equal(other(tokens)[0], logits)
+
+
+@architectures
+def test_initialisation_is_that_of_bert(arch):
+    model = build_roberta(arch, encoder_embed_dim=64)
+    for layer in model.encoder.sentence_encoder.layers:
+        for name, weight in layer.self_attn.named_parameters():
+            if name.endswith("weight"):
+                assert 0.018 < weight.std() < 0.022, name
+            else:
+                assert (weight == 0).all(), name
+
+
+def test_options_reach_the_layers():
+    options = {"reformer_rounds": 3, "bigbird_random_blocks": 2, **SMALL_BLOCKS}
+    plan = "reformer,bigbird+longformer"
+    model = build_roberta("roberta_reformer", encoder_attention=plan, **options)
+    first, second = (layer.self_attn for layer in model.encoder.sentence_encoder.layers)
+    # 2 * floor(256 / 16) buckets; 32 blocks of 8.
+    assert first.rotations.shape == (2, 12, 3, 16)
+    assert second.parts[0].random_blocks.shape == (2, 30, 2)
+    assert second.parts[1].options.window == 16
+
+
+@architectures
+def test_options_have_help(arch):
+    config = MODEL_DATACLASS_REGISTRY[arch].__dataclass_fields__
+    for name in (*SMALL_BLOCKS, "reformer_rounds", "bigbird_random_blocks"):
+        assert config[name].metadata["help"]
+
+
+@pytest.mark.parametrize("name", ["reformer", "bigbird", "longformer"])
+def test_a_language_model_of_them_is_refused(name):
+    with pytest.raises(UserError, match=f"'{name}' has no causal form .*--decoder-attention"):
+        build_lm("transnormer_t1", decoder_attention=f"{name}*2")
+    assert f"{name}_lm" not in MODEL_DATACLASS_REGISTRY

@@ -1,0 +1,142 @@
+"""The language model of Transformer-LS: size, body, initialisation, padding, decoding."""
+
+import pytest
+import torch
+
+from tests.lm import PAD, build_lm, tokens
+from user_dir.errors import UserError
+
+SMALL = {"transformer_ls_window": 16, "transformer_ls_chunk": 8, "transformer_ls_rank": 2}
+
+
+def build(**options):
+    return build_lm("transformer_ls_lm", **{**SMALL, **options}).double()
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
+
+
+def test_parameter_count_of_the_paper():
+    base = {"decoder_embed_dim": 512, "decoder_layers": 6, "decoder_attention_heads": 8}
+    with torch.device("meta"):
+        model = build_lm("transformer_ls_lm", words=267_744, **base)
+    assert sum(p.numel() for p in model.parameters()) == 159_461_904
+    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == 159_461_904
+    attention = model.decoder.layers[0].self_attn
+    assert (attention.window, attention.rank, attention.chunk) == (64, 1, 32)
+
+
+def test_body_is_post_norm_without_positions_and_with_a_bias_in_the_head():
+    model = build()
+    decoder = model.decoder
+    assert decoder.embed_positions is None and decoder.layer_norm is None
+    assert not any(layer.pre_norm for layer in decoder.layers)
+    assert decoder.output_projection.weight is decoder.embed_tokens.weight
+    x = tokens(2, 9)
+    features, _ = model(x, features_only=True)
+    with torch.no_grad():
+        decoder.output_projection.bias.normal_()
+    expected = features @ decoder.embed_tokens.weight.T + decoder.output_projection.bias
+    close(model(x)[0], expected)
+    # sqrt(D) E, then layers of norm(x + f(x)).
+    y = 24**0.5 * decoder.embed_tokens(x).transpose(0, 1)
+    for layer in decoder.layers:
+        y = layer.self_attn_layer_norm(y + layer.self_attn(y)[0])
+        y = layer.final_layer_norm(y + layer.fc2(torch.relu(layer.fc1(y))))
+    close(features, y.transpose(0, 1))
+
+
+def test_initialisation():
+    model = build_lm("transformer_ls_lm", words=500, decoder_embed_dim=128)
+    assert (model.decoder.embed_tokens.weight[PAD] == 0).all()
+    for name, parameter in model.named_parameters():
+        if name.endswith("norm.weight") or (".dual_ln" in name and name.endswith("weight")):
+            assert abs(parameter.mean() - 1) < 0.01 and 0.015 < parameter.std() < 0.025, name
+        elif name.endswith(("weight", "r_w_bias", "r_r_bias")):
+            assert abs(parameter.mean()) < 0.005 and 0.016 < parameter.std() < 0.024, name
+        else:
+            assert (parameter == 0).all(), name
+
+
+@pytest.mark.parametrize("length", [1, 33, 100])
+def test_padding_on_either_side_changes_nothing(length):
+    model = build()
+    rows = [tokens(1, n, seed=n)[0] for n in (length, max(1, length // 2), 1)]
+    for left in (False, True):
+        batch = torch.full((3, length + 5), PAD)
+        for i, row in enumerate(rows):
+            batch[i, slice(length + 5 - len(row), None) if left else slice(len(row))] = row
+        out = model(batch)[0]
+        for i, row in enumerate(rows):
+            close(out[i][batch[i].ne(PAD)], model(row[None])[0][0])
+
+
+@pytest.mark.parametrize("length", [1, 33, 100])
+def test_incremental_equals_full(length):
+    model = build()
+    x = tokens(3, length)
+    full = model(x)[0]
+    state: dict = {}
+    close(torch.cat([model(x[:, : i + 1], incremental_state=state)[0] for i in range(length)], 1), full)
+    prompt, state = length // 2 + 1, {}
+    out = [model(x[:, :prompt], incremental_state=state)[0]]
+    out += [model(x[:, i : i + 1], incremental_state=state)[0] for i in range(prompt, length)]
+    close(torch.cat(out, 1), full)
+
+
+def test_beams_of_padded_prompts_are_reordered():
+    model = build()
+    rows = [tokens(1, n, seed=n)[0] for n in (40, 17, 1)]
+    prompt = torch.full((3, 40), PAD)
+    for i, row in enumerate(rows):
+        prompt[i, 40 - len(row) :] = row
+    after = tokens(3, 20, seed=9)
+    order = torch.tensor([1, 2, 2, 0])
+    state: dict = {}
+    model(prompt, incremental_state=state)
+    model.decoder.reorder_incremental_state_scripting(state, order)
+    steps = [model(after[order, i : i + 1], incremental_state=state)[0] for i in range(20)]
+    out = torch.cat(steps, 1)
+    for place, i in enumerate(order.tolist()):
+        close(out[place], model(torch.cat([rows[i], after[i]])[None])[0][0, len(rows[i]) :])
+
+
+def test_no_memory_of_earlier_batches():
+    model = build()
+    x, other = tokens(2, 70), tokens(2, 70, seed=4)
+    first = model(x)[0]
+    model(other)
+    assert torch.equal(model(x)[0], first)
+
+
+def test_its_parts_are_options_of_every_language_model():
+    model = build_lm(
+        "transnormer_t1",
+        decoder_attention="transformer_ls,norm",
+        decoder_norm_position="post",
+        decoder_output_bias="learned",
+        decoder_init_std=0.5,
+        transformer_ls_chunk=4,
+    )
+    first = model.decoder.layers[0]
+    assert first.self_attn.chunk == 4 and not first.pre_norm and model.decoder.layer_norm is None
+    assert model.decoder.output_projection.bias is not None
+    assert 0.4 < first.self_attn.proj_query.weight.std() < 0.6
+    plain = build_lm("transnormer_t1")
+    assert plain.decoder.output_projection.bias is None and plain.decoder.layers[0].pre_norm
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decoder_norm_position": "middle"}, "--decoder-norm-position is 'middle'; choose one of pre, post"),
+        ({"decoder_output_bias": "yes"}, "--decoder-output-bias is 'yes'; choose one of none, learned"),
+        ({"decoder_init_std": -1.0}, "--decoder-init-std is -1.0; it must be 0 or more"),
+        ({"transformer_ls_window": 63}, "--transformer-ls-window is 63; it must be an even number"),
+        ({"transformer_ls_chunk": 0}, "--transformer-ls-chunk is 0"),
+    ],
+)
+def test_user_errors(options, message):
+    with pytest.raises(UserError, match=message):
+        build(**options)

@@ -1,0 +1,254 @@
+"""Causal linear attention with exponential features, in range whatever the exponents are.
+
+    a = alpha q,  b = beta k,  w[i, j] = sum_d exp(a[i, d] + b[j, d]),
+    out[i] = sum_j w[i, j] v[j] / sum_j w[i, j]  over j <= i.
+
+With features exp(a) and exp(b) this is linear attention, but the exponentials overflow, and one maximum
+for all positions would let a large later key push the earlier ones to zero. Here every product takes its
+reference from a running maximum, m[i, d] = max of b[j, d] over j <= i:
+
+    w[i, j] exp(-r[i]) = sum_d exp(a[i, d] + m[p, d] - r[i]) exp(b[j, d] - m[p, d]),  j <= p <= i,
+    r[i] = max over d of a[i, d] + m[i, d]
+
+Both factors are at most 1, the largest term of a row is 1, and what becomes zero is below exp(-87) of it;
+r cancels in the quotient. Within chunks, pairs of positions are grouped as the secondary chunking of gated
+linear attention (Yang et al. 2024) does it, as a tree: blocks of BLOCK positions are summed term by term,
+the right half of every larger block attends to its left half, p being the left half's end, and earlier
+chunks stand in a sum of shape (D, M + 1) that is rescaled when m grows. O(N D (M + C)) time for chunks
+of C; kept for the backward pass are the inputs, the output and, a segment, one sum. Sums are float32
+(float64 for float64 inputs).
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from causal_linear_attention.chunked import accumulation_dtype
+
+BLOCK = 4
+CHUNK = 64
+SEGMENT = 8 * CHUNK
+# The maximum over no keys: finite, so that differences are, and below every exponent.
+LOWEST = -1e30
+# The logarithm of a sum over no keys, for the backward pass: so large that all weights are zero.
+NOTHING = 2e30
+# Added to or below a denominator, whose largest term is 1 where any key is visible.
+FLOOR = 1e-20
+
+
+def first_sums(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums `(B, H, D, M + 1)` and maxima `(B, H, 1, D)` before the first key; shapes as below."""
+    dtype = accumulation_dtype(k.dtype)
+    return (
+        k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1] + 1, dtype=dtype),
+        k.new_full((*k.shape[:2], 1, k.shape[-1]), LOWEST, dtype=dtype),
+    )
+
+
+def causal_exponential_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alpha: Tensor | float,
+    beta: Tensor | float,
+    hidden: Tensor | None = None,
+    state: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """The `out` of the module's docstring, and the state after the last position.
+
+    Args:
+        q, k: `(B, H, N, D)`; v: `(B, H, N, M)`.
+        alpha, beta: numbers, or tensors of one element; no gradient goes to them.
+        hidden: bool `(B, N)`, True where a key counts for nothing.
+        state: the sums and maxima over earlier keys, see `first_sums`.
+
+    Returns:
+        `out: (B, H, N, M)` in v's dtype, zero where no key is visible, and the new state.
+    """
+    total, top = first_sums(k, v) if state is None else state
+    out, total, top = ExponentialAttention.apply(q, k, v, alpha, beta, hidden, total, top)
+    return out, (total, top)
+
+
+def exponential_attention_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alpha: Tensor | float,
+    beta: Tensor | float,
+    hidden: Tensor | None,
+    state: tuple[Tensor, Tensor],
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """`causal_exponential_attention` for N = 1: O(D M) whatever the position, and the recurrence in full."""
+    total, top = state
+    a, b = q.to(total.dtype) * alpha, k.to(total.dtype) * beta
+    if hidden is not None:
+        b = b.masked_fill(hidden[:, None, :, None], -torch.inf)
+    new = torch.maximum(top, b).detach()
+    kept, phi_k = torch.exp(top - new), torch.exp(b - new)
+    total = kept.mT * total + phi_k.mT * F.pad(v.to(total.dtype), (0, 1), value=1.0)
+    exponent = a + new
+    phi_q = torch.exp(exponent - exponent.amax(-1, keepdim=True).detach())
+    return _quotient(phi_q @ total).to(v.dtype), (total, new)
+
+
+class ExponentialAttention(torch.autograd.Function):
+    """`causal_exponential_attention` and its gradients.
+
+    `(q, k, v, alpha, beta, hidden, total, top) -> (out, total, top)`
+    """
+
+    @staticmethod
+    def forward(ctx, q, k, v, alpha, beta, hidden, total, top):
+        outs, saved = [], []
+        for start in range(0, q.shape[2], SEGMENT):
+            segment = _segment(q, k, v, alpha, beta, hidden, top, start)
+            length = min(SEGMENT, q.shape[2] - start)
+            saved += [total, top]
+            out, log, total = _forward(segment, total)
+            top = segment.top[:, :, -1:].clone()  # a view would keep the whole segment for the backward pass
+            outs.append(out[:, :, :length].to(v.dtype))
+            saved.append(log[:, :, :length])
+        out = torch.cat(outs, 2) if outs else torch.zeros_like(v)
+        ctx.save_for_backward(q, k, v, hidden, out, *saved)
+        ctx.scales = alpha, beta
+        top = top.clone()
+        ctx.mark_non_differentiable(top)
+        return out, total.clone(), top
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_out, grad_total, _):
+        q, k, v, hidden, out, *saved = ctx.saved_tensors
+        grads = [torch.empty_like(x) for x in (q, k, v)]
+        for start in reversed(range(0, q.shape[2], SEGMENT)):
+            log, top, total = saved.pop(), saved.pop(), saved.pop()
+            segment = _segment(q, k, v, *ctx.scales, hidden, top, start)
+            here = slice(start, start + log.shape[2])
+            g, o = (x[:, :, here].to(log.dtype) for x in (grad_out, out))
+            cotangent = torch.cat([g, -(g * o).sum(-1, keepdim=True)], -1)
+            *parts, grad_total = _backward(segment, log, cotangent, total, grad_total)
+            for grad, part, scale in zip(grads, parts, (*ctx.scales, 1.0), strict=True):
+                grad[:, :, here] = part[:, :, : log.shape[2]] * scale
+        return *grads, None, None, None, grad_total, None
+
+
+class _Segment(NamedTuple):
+    """Some chunks in the accumulation dtype; the last one is filled up with hidden positions."""
+
+    a: Tensor  # (B, H, L, D)
+    b: Tensor  # (B, H, L, D), -inf where hidden
+    v: Tensor  # (B, H, L, M + 1), the last column ones
+    top: Tensor  # (B, H, L, D), the running maximum m
+    before: Tensor  # (B, H, 1, D), the maximum before the segment
+    chunk: int
+
+
+def _segment(q, k, v, alpha, beta, hidden, top, start) -> _Segment:
+    length = min(SEGMENT, q.shape[2] - start)
+    q, k, v = (x.narrow(2, start, length).to(top.dtype) for x in (q, k, v))
+    a, b, v = q * alpha, k * beta, F.pad(v, (0, 1), value=1.0)
+    if hidden is not None:
+        b = b.masked_fill(hidden.narrow(1, start, length)[:, None, :, None], -torch.inf)
+    chunk = BLOCK
+    while chunk < min(length, CHUNK):
+        chunk *= 2
+    fill = (0, 0, 0, -length % chunk)
+    a, b, v = F.pad(a, fill), F.pad(b, fill, value=-torch.inf), F.pad(v, fill)
+    return _Segment(a, b, v, torch.maximum(b.cummax(2).values, top), top, chunk)
+
+
+def _forward(s: _Segment, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`out`, the logarithm of its denominator `(B, H, L, 1)`, and the sums after the segment."""
+    exponent = s.a + s.top
+    largest = exponent.amax(-1, keepdim=True)
+    a = s.a - largest
+    weights = _within_blocks(a, s.b).sum(-1).tril_()
+    sums = (weights @ s.v.unflatten(2, (-1, BLOCK))).flatten(2, 3)
+    for size, phi_q, phi_k in _halved_blocks(a, s):
+        right = _halves(sums, size)[1]
+        right += (phi_q @ phi_k.mT) @ _halves(s.v, size)[0]
+    phi_q, phi_k, decay = _chunks(a, s)
+    products = phi_k.mT @ s.v.unflatten(2, (-1, s.chunk))
+    before, total = _running(products, decay, total)
+    sums += (phi_q @ before).flatten(2, 3)
+    denominator = sums[..., -1:]
+    log = torch.where(denominator > 0, largest + denominator.log(), NOTHING)
+    return _quotient(sums), log, total
+
+
+def _backward(s: _Segment, log: Tensor, cotangent: Tensor, total: Tensor, grad_total: Tensor):
+    """Gradients of a, b, v and of the sums before the segment, given that of the sums after it.
+
+    `cotangent: (B, H, N, M + 1)` is that of the numerators and the denominator of each row, each row
+    being taken with denominator 1: exp(-log) is in the weights.
+    """
+    fill = (0, 0, 0, s.a.shape[2] - log.shape[2])
+    a, u = s.a - F.pad(log, fill, value=NOTHING), F.pad(cotangent, fill)
+    blocks_u, blocks_v = u.unflatten(2, (-1, BLOCK)), s.v.unflatten(2, (-1, BLOCK))
+    terms = _within_blocks(a, s.b)
+    dv = (terms.sum(-1).tril_().mT @ blocks_u).flatten(2, 3)
+    terms *= (blocks_u @ blocks_v.mT).tril_().unsqueeze(-1)
+    da, db = terms.sum(-2).flatten(2, 3), terms.sum(-3).flatten(2, 3)
+    for size, phi_q, phi_k in _halved_blocks(a, s):
+        right_u, left_v = _halves(u, size)[1], _halves(s.v, size)[0]
+        products = right_u @ left_v.mT
+        right_a, left_b, left_v = _halves(da, size)[1], _halves(db, size)[0], _halves(dv, size)[0]
+        right_a += (products @ phi_k).mul_(phi_q)
+        left_b += (products.mT @ phi_q).mul_(phi_k)
+        left_v += (phi_q @ phi_k.mT).mT @ right_u
+    phi_q, phi_k, decay = _chunks(a, s)
+    chunks_u, chunks_v = u.unflatten(2, (-1, s.chunk)), s.v.unflatten(2, (-1, s.chunk))
+    before, _ = _running(phi_k.mT @ chunks_v, decay, total)
+    after, grad_total = _running(phi_q.mT @ chunks_u, decay, grad_total, reverse=True)
+    da += (chunks_u @ before.mT).mul_(phi_q).flatten(2, 3)
+    db += (chunks_v @ after.mT).mul_(phi_k).flatten(2, 3)
+    dv += (phi_k @ after).flatten(2, 3)
+    return da, db, dv[..., :-1], grad_total
+
+
+def _halves(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Left and right halves of the blocks of 2 size positions, `(B, H, L / (2 size), size, ·)`, as views."""
+    x = x.unflatten(2, (-1, 2, size))
+    return x[:, :, :, 0], x[:, :, :, 1]
+
+
+def _within_blocks(a: Tensor, b: Tensor) -> Tensor:
+    """`exp(a[i, d] + b[j, d])`, `(B, H, L / BLOCK, BLOCK, BLOCK, D)`, for j <= i; elsewhere at most 1."""
+    return (a.unflatten(2, (-1, BLOCK, 1)) + b.unflatten(2, (-1, 1, BLOCK))).clamp_(max=0).exp_()
+
+
+def _halved_blocks(a: Tensor, s: _Segment) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """For each size of halves, the features of the right halves' queries and the left halves' keys."""
+    size = BLOCK
+    while size < s.chunk:
+        reference = _halves(s.top, size)[0][:, :, :, -1:]
+        yield size, (_halves(a, size)[1] + reference).exp_(), (_halves(s.b, size)[0] - reference).exp_()
+        size *= 2
+
+
+def _chunks(a: Tensor, s: _Segment) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries' features for the sums before their chunk, keys' for those after it, and the sums' decay."""
+    a, b = a.unflatten(2, (-1, s.chunk)), s.b.unflatten(2, (-1, s.chunk))
+    after = s.top.unflatten(2, (-1, s.chunk))[:, :, :, -1:]
+    before = torch.cat([s.before.unsqueeze(2), after[:, :, :-1]], 2)
+    return (a + before).exp_(), (b - after).exp_(), (before - after).exp_().mT
+
+
+def _running(products: Tensor, decay: Tensor, total: Tensor, reverse: bool = False) -> tuple[Tensor, Tensor]:
+    """The sum that meets each chunk, and the one behind the last; `reverse` runs from the last chunk on."""
+    met = torch.empty_like(products)
+    chunks = range(products.shape[2])
+    for chunk in reversed(chunks) if reverse else chunks:
+        met[:, :, chunk] = total
+        total = torch.addcmul(products[:, :, chunk], decay[:, :, chunk], total)
+    return met, total
+
+
+def _quotient(sums: Tensor) -> Tensor:
+    """The numerators by the denominator, which is the last column; zero where no key is visible."""
+    return sums[..., :-1] / sums[..., -1:].clamp(min=FLOOR)
