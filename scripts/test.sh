@@ -15,4 +15,6 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 help_if_asked "$@"
 ensure_environment
 cd -- "$ROOT"
-exec "$VENV_PYTHON" -m pytest "$@"
+# A process a core, one thread each; -n 0 runs all in one.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+exec "$VENV_PYTHON" -m pytest -n auto --maxprocesses 4 --dist loadfile "$@"

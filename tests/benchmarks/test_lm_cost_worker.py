@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.architectures import ARCHITECTURES, TINY
+from benchmarks.architectures import ARCHITECTURES, MAIN, TINY
 from benchmarks.language_models import LanguageModel, copy_state, fill_state
 from benchmarks.lm_cost_worker import measure_decoding, measure_training
 from benchmarks.memory import PeakMemory, ran_out_of_memory
@@ -11,7 +11,7 @@ from benchmarks.memory import PeakMemory, ran_out_of_memory
 CASE = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60}
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", [*MAIN, "tnn_lm"])
 def test_training_is_timed(name):
     case = {**CASE, "architecture": name, "length": 32, "tokens": 64, "steps": 2}
     result = measure_training(case)
