@@ -12,6 +12,8 @@ backwards in time for k and v, so nothing but the inputs is kept for the backwar
 every order exist.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,6 +25,13 @@ SEGMENT = 8 * CHUNK
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """float64 accumulates in float64, every other floating type in float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager:
+    """Products keep the types they are given: autocast would cast them down and sum in 16 bits."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def _segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
@@ -65,7 +74,8 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor, reverse: bo
     for start in reversed(starts) if reverse else starts:
         # A narrow of each input, converted here, keeps the float32 copies as short as a segment.
         parts = (x.narrow(2, start, min(SEGMENT, length - start)).to(dtype) for x in (q, k, v))
-        piece, state = _segment(*parts, state, reverse)
+        with without_autocast(q.device):
+            piece, state = _segment(*parts, state, reverse)
         pieces.append(piece.to(v.dtype))
     if not pieces:
         return torch.zeros_like(v), state.clone()

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import extension, operators, reference
-from .chunked import accumulation_dtype, chunked, normalized
+from .chunked import accumulation_dtype, chunked, normalized, without_autocast
 
 logger = logging.getLogger(__name__)
 
@@ -107,10 +107,11 @@ def causal_linear_attention(
         out, state, _ = operators.forward(q, k, v, initial_state, normalize, eps)
         return (out, state) if return_state else out
     run = chunked if name == "torch" else reference.quadratic
-    if normalize:
-        out, state = normalized(run, q, k, v, eps, initial_state)
-    else:
-        out, state = run(q, k, v, _as_state(initial_state, run, q))
+    with without_autocast(q.device):
+        if normalize:
+            out, state = normalized(run, q, k, v, eps, initial_state)
+        else:
+            out, state = run(q, k, v, _as_state(initial_state, run, q))
     return (out, state.to(accumulation_dtype(q.dtype))) if return_state else out
 
 
@@ -152,7 +153,8 @@ def causal_linear_attention_step(
     if normalize:
         wide = F.pad(wide, (0, 1), value=1.0)
     state = torch.addcmul(state, k.unsqueeze(-1), wide.unsqueeze(-2))
-    out = torch.matmul(q.unsqueeze(-2), state).squeeze(-2)
+    with without_autocast(q.device):
+        out = torch.matmul(q.unsqueeze(-2), state).squeeze(-2)
     if normalize:
         out = out[..., :-1] / (out[..., -1:] + eps)
     return out.to(v.dtype), state
@@ -181,16 +183,17 @@ def linear_attention(
     Raises:
         ValueError: naming the argument, its shape or type, and what was expected.
     """
+    q, k, v = _promoted_under_autocast(q, k, v)
     _check_inputs(q, k, v, None if q.dim() == 4 and q.shape[2:3] != k.shape[2:3] else "N", rank=4)
     if key_padding_mask is not None:
         _check_mask(key_padding_mask, k)
         k = k.masked_fill(key_padding_mask[:, None, :, None], 0.0)
     wide = accumulation_dtype(q.dtype)
-    keys = k.to(wide)
-    state = keys.transpose(-2, -1) @ v.to(wide)
-    out = q.to(wide) @ state
-    if normalize:
-        out = out / (q.to(wide) @ keys.sum(2).unsqueeze(-1) + eps)
+    queries, keys = q.to(wide), k.to(wide)
+    with without_autocast(q.device):
+        out = queries @ (keys.transpose(-2, -1) @ v.to(wide))
+        if normalize:
+            out = out / (queries @ keys.sum(2).unsqueeze(-1) + eps)
     return out.to(v.dtype)
 
 

@@ -197,6 +197,38 @@ def test_non_causal_matches_definition_and_ignores_padding():
     )
 
 
+@pytest.mark.parametrize("name", ["bidirectional", "torch", "reference", "step"])
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+def test_autocast_does_not_cast_the_sums_down(normalize, name):
+    q, k, v = (torch.rand(1, 2, 300, 8, requires_grad=True) for _ in range(3))
+    state = torch.rand(1, 2, 8, 8 + normalize)
+
+    def run():
+        if name == "bidirectional":
+            return linear_attention(q, k, v, normalize=normalize)
+        if name == "step":
+            rows = (x[:, :, 0] for x in (q, k, v))
+            return causal_linear_attention_step(*rows, state, normalize=normalize)[0]
+        return causal_linear_attention(q, k, v, normalize=normalize, backend=name)
+
+    expected = run()
+    grads = torch.autograd.grad(expected.square().sum(), (q, k, v))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = run()
+    found = torch.autograd.grad(out.square().sum(), (q, k, v))
+    assert torch.equal(out, expected)
+    for x, y in zip(found, grads, strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_bidirectional_promotes_mixed_types_under_autocast():
+    q, k, v = (torch.rand(1, 2, 30, 8) for _ in range(3))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = linear_attention(q, k.bfloat16(), v.bfloat16())
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out, linear_attention(q, k.bfloat16().float(), v.bfloat16().float()))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -233,8 +265,10 @@ def test_importable_without_fairseq():
 
 def test_compiles_without_graph_break():
     q, k, v, _ = inputs(1, 2, 130, 4, 4, torch.float32, state=False)
-    compiled = torch.compile(causal_linear_attention, fullgraph=True, backend="aot_eager")
-    out = compiled(q, k, v)
-    torch.testing.assert_close(out, causal_linear_attention(q, k, v))
-    out.sum().backward()
-    assert q.grad is not None
+    for backend in ("auto", "torch"):
+        compiled = torch.compile(causal_linear_attention, fullgraph=True, backend="aot_eager")
+        out = compiled(q, k, v, backend=backend)
+        torch.testing.assert_close(out, causal_linear_attention(q, k, v, backend=backend))
+        q.grad = None
+        out.sum().backward()
+        assert q.grad is not None

@@ -1,0 +1,225 @@
+// Cuts a sweep into segments and spreads heads and segments over threads.
+//
+// The length of a segment depends on the number of rows alone. The state that enters segment s + 1 is the
+// one that enters segment s plus the sum of segment s, whoever computes that sum: one thread on its way
+// through the head, or, when there are fewer heads than threads, another thread in a pass of its own. So
+// the results have the same bits whatever the number of threads.
+#include "walk.h"
+
+#include <cstring>
+
+#include "tasks.h"
+
+namespace cla {
+namespace {
+
+constexpr int64_t kMaxSegments = 24;
+constexpr int64_t kStreamingBytes = int64_t{1} << 24;
+
+int64_t segment_rows(int64_t rows) {
+  const int64_t length = round_up((rows + kMaxSegments - 1) / kMaxSegments, kChunk);
+  return length < 4 * kChunk ? 4 * kChunk : length;
+}
+
+template <class T>
+void run_segment(const Segment& s, const T* base, T* sums, T* workspace) {
+  if constexpr (sizeof(T) == 8) {
+    current_kernels().segment_f64(s, base, sums, workspace);
+  } else {
+    current_kernels().segment_f32(s, base, sums, workspace);
+  }
+}
+
+char* row_pointer(const Array& array, Dtype dtype, int64_t b, int64_t h, int64_t row) {
+  return static_cast<char*>(array.data) +
+         (b * array.batch + h * array.head + row * array.row) * bytes_of(dtype);
+}
+
+template <class T>
+Rows rows_of(const Sweep& s, const Operand& x, int64_t b, int64_t h) {
+  Rows rows;
+  const int64_t first = s.reverse && s.rows > 0 ? s.rows - 1 : 0, direction = s.reverse ? -1 : 1;
+  const int64_t at = (b * s.heads + h) * s.rows + first;
+  rows.data = row_pointer(x.rows, x.dtype, b, h, first);
+  rows.stride = direction * x.rows.row;
+  rows.dtype = x.dtype;
+  if (x.scale != nullptr) rows.scale = static_cast<const T*>(x.scale) + at;
+  rows.scale_stride = direction;
+  if (x.extra != nullptr) rows.extra = static_cast<const T*>(x.extra) + (x.constant ? 0 : at);
+  rows.extra_stride = x.constant ? 0 : direction;
+  return rows;
+}
+
+template <class T>
+Segment segment_of(const Sweep& s, int64_t head) {
+  const int64_t b = head / s.heads, h = head % s.heads;
+  Segment segment;
+  segment.a = rows_of<T>(s, s.a, b, h);
+  segment.b = rows_of<T>(s, s.b, b, h);
+  segment.c = rows_of<T>(s, s.c, b, h);
+  const Rows out = rows_of<T>(s, s.out, b, h);
+  segment.out = const_cast<void*>(out.data);
+  segment.out_stride = out.stride;
+  segment.out_dtype = out.dtype;
+  segment.depth = s.depth;
+  segment.width = s.width;
+  segment.rows = s.rows;
+  segment.normalize = s.normalize;
+  segment.eps = s.eps;
+  if (s.inverse != nullptr) segment.inverse = static_cast<T*>(s.inverse) + head * s.rows;
+  if (s.slope != nullptr) {
+    segment.queries = rows_of<T>(s, s.queries, b, h);
+    segment.slope = static_cast<T*>(s.slope) + head * s.rows;
+  }
+  const int64_t bytes = s.batch * s.heads * s.rows * s.width * static_cast<int64_t>(sizeof(T));
+  const auto address = reinterpret_cast<uintptr_t>(out.data);
+  segment.streaming = bytes >= kStreamingBytes && out.dtype != Dtype::bf16 && out.dtype != Dtype::f16 &&
+                      address % 64 == 0 && (out.stride * static_cast<int64_t>(sizeof(T))) % 64 == 0;
+  return segment;
+}
+
+template <class T>
+void read_state(const Sweep& s, int64_t head, T* to) {
+  std::memset(to, 0, static_cast<size_t>(state_size(s.depth, s.width)) * sizeof(T));
+  if (s.initial.data == nullptr) return;
+  const T* const from = static_cast<const T*>(s.initial.data) + head * s.initial.head;
+  for (int64_t e = 0; e < s.depth; ++e) {
+    for (int64_t m = 0; m < s.width; ++m) {
+      to[e * pitch(s.width) + m] = from[e * s.initial.row + m * s.initial.column];
+    }
+    if (s.normalize) {
+      to[padded_depth(s.depth) * pitch(s.width) + e] = from[s.initial.z + e * s.initial.z_row];
+    }
+  }
+}
+
+template <class T>
+void write_state(const Sweep& s, int64_t head, const T* from) {
+  if (s.final.data == nullptr) return;
+  T* const to = static_cast<T*>(s.final.data) + head * s.final.head;
+  for (int64_t e = 0; e < s.depth; ++e) {
+    for (int64_t m = 0; m < s.width; ++m) {
+      to[e * s.final.row + m * s.final.column] = from[e * pitch(s.width) + m];
+    }
+    if (s.normalize) {
+      to[s.final.z + e * s.final.z_row] = from[padded_depth(s.depth) * pitch(s.width) + e];
+    }
+  }
+}
+
+// What one thread works with: the state that enters a segment, the segment's sum, the kernel's scratch.
+template <class T>
+struct Scratch {
+  int64_t state;
+  Buffer<T> memory;
+  explicit Scratch(const Sweep& s)
+      : state(state_size(s.depth, s.width)),
+        memory(allocate<T>(2 * state + workspace_size(s.depth, s.width))) {}
+  T* base() const { return memory.get(); }
+  T* sums() const { return memory.get() + state; }
+  T* workspace() const { return memory.get() + 2 * state; }
+  void advance() const {
+    for (int64_t x = 0; x < state; ++x) base()[x] += sums()[x];
+  }
+};
+
+// Rows [segment first, segment last) of a head, whose entering state is scratch.base().
+template <class T>
+void walk(Segment segment, int64_t length, int64_t first, int64_t last, const Scratch<T>& scratch) {
+  for (int64_t s = first; s < last; ++s) {
+    segment.begin = s * length;
+    segment.end = segment.begin + length < segment.rows ? segment.begin + length : segment.rows;
+    run_segment<T>(segment, scratch.base(), scratch.sums(), scratch.workspace());
+    scratch.advance();
+  }
+}
+
+template <class T>
+void sweep_by_heads(const Sweep& s, int64_t length, int64_t segments, const Threads& threads) {
+  for_tasks(s.batch * s.heads, threads, [&](auto next) {
+    const Scratch<T> scratch(s);
+    for (int64_t head = next(); head >= 0; head = next()) {
+      read_state(s, head, scratch.base());
+      walk(segment_of<T>(s, head), length, 0, segments, scratch);
+      write_state(s, head, scratch.base());
+    }
+  });
+}
+
+// Fewer heads than threads: each head is cut into `parts` + 1 stretches. First pass: the first stretch is
+// computed, of the others but the last only the sums of their segments. Second pass: all the others.
+// A sum costs about 0.4 of a full computation, so the first stretch is 0.4 of the others.
+template <class T>
+void sweep_by_stretches(const Sweep& s, int64_t length, int64_t segments, int64_t parts,
+                        const Threads& threads) {
+  const int64_t heads = s.batch * s.heads, size = state_size(s.depth, s.width);
+  auto boundary = [&](int64_t part) -> int64_t {  // first segment of stretch `part`, 0 <= part <= parts + 1
+    if (part == 0) return 0;
+    const double unit = static_cast<double>(segments) / (0.4 + static_cast<double>(parts));
+    const auto at = static_cast<int64_t>(unit * (0.4 + static_cast<double>(part - 1)) + 0.5);
+    return part == parts + 1 || at > segments ? segments : at;
+  };
+  const int64_t summed = boundary(parts);  // segments from here on need no sum of their own
+  const Buffer<T> sums = allocate<T>(heads * (summed > 0 ? summed : 1) * size);
+  const Buffer<T> bases = allocate<T>(heads * (parts + 1) * size);
+  for_tasks(heads * parts, threads, [&](auto next) {
+    const Scratch<T> scratch(s);
+    for (int64_t task = next(); task >= 0; task = next()) {
+      const int64_t head = task / parts, part = task % parts;
+      Segment segment = segment_of<T>(s, head);
+      if (part == 0) {
+        read_state(s, head, scratch.base());
+        walk(segment, length, 0, boundary(1), scratch);
+        std::memcpy(bases.get() + (head * (parts + 1) + 1) * size, scratch.base(), sizeof(T) * size);
+        continue;
+      }
+      segment.out = nullptr;
+      for (int64_t i = boundary(part); i < boundary(part + 1); ++i) {
+        segment.begin = i * length;
+        segment.end = segment.begin + length < s.rows ? segment.begin + length : s.rows;
+        run_segment<T>(segment, scratch.base(), sums.get() + (head * summed + i) * size,
+                       scratch.workspace());
+      }
+    }
+  });
+  for (int64_t head = 0; head < heads; ++head) {
+    for (int64_t part = 2; part <= parts; ++part) {
+      T* const base = bases.get() + (head * (parts + 1) + part) * size;
+      std::memcpy(base, base - size, sizeof(T) * size);
+      for (int64_t i = boundary(part - 1); i < boundary(part); ++i) {
+        const T* const sum = sums.get() + (head * summed + i) * size;
+        for (int64_t x = 0; x < size; ++x) base[x] += sum[x];
+      }
+    }
+  }
+  for_tasks(heads * parts, threads, [&](auto next) {
+    const Scratch<T> scratch(s);
+    for (int64_t task = next(); task >= 0; task = next()) {
+      const int64_t head = task / parts, part = task % parts + 1;
+      std::memcpy(scratch.base(), bases.get() + (head * (parts + 1) + part) * size, sizeof(T) * size);
+      walk(segment_of<T>(s, head), length, boundary(part), boundary(part + 1), scratch);
+      if (part == parts) write_state(s, head, scratch.base());
+    }
+  });
+}
+
+}  // namespace
+
+template <class T>
+void run_sweep(const Sweep& s, Threads threads) {
+  const int64_t heads = s.batch * s.heads;
+  if (heads == 0) return;
+  threads.count = useful_threads(threads, 4 * heads * s.rows * s.depth * s.width);
+  const int64_t length = segment_rows(s.rows), segments = (s.rows + length - 1) / length;
+  const int64_t parts = (threads.count + heads - 1) / heads;
+  if (parts <= 1 || segments <= 2) {
+    sweep_by_heads<T>(s, length, segments, threads);
+  } else {
+    sweep_by_stretches<T>(s, length, segments, parts < segments - 1 ? parts : segments - 1, threads);
+  }
+}
+
+template void run_sweep<float>(const Sweep&, Threads);
+template void run_sweep<double>(const Sweep&, Threads);
+
+}  // namespace cla

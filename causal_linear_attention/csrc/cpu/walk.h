@@ -1,0 +1,42 @@
+// One sweep (see kernels.h) over all heads: what driver.cpp asks for and walk.cpp cuts up.
+#pragma once
+
+#include "driver.h"
+
+namespace cla {
+
+struct Operand {
+  Array rows;
+  Dtype dtype = Dtype::f32;
+  const void* scale = nullptr;  // (batch, heads, rows) of the accumulation type
+  const void* extra = nullptr;  // the same, or one number for all rows if `constant`
+  bool constant = false;
+};
+
+// A state in memory: element (row, column) of head h is data[h * head + row * row_stride + column * ...].
+struct StateView {
+  void* data = nullptr;
+  int64_t head = 0, row = 0, column = 0;
+  int64_t z = 0;      // offset and stride of the normaliser's vector (forward only)
+  int64_t z_row = 0;
+};
+
+struct Sweep {
+  int64_t batch = 0, heads = 0, rows = 0, depth = 0, width = 0;
+  Operand a, b, c, out;
+  StateView initial, final;
+  bool reverse = false;
+  bool normalize = false;
+  double eps = 0.0;
+  void* inverse = nullptr;
+  Operand queries;
+  void* slope = nullptr;
+};
+
+inline int64_t bytes_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }
+
+// T is the accumulation type, float or double.
+template <class T>
+void run_sweep(const Sweep& sweep, Threads threads);
+
+}  // namespace cla
