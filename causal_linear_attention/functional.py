@@ -27,7 +27,7 @@ _DTYPES = {
     "cpp": (torch.float32, torch.float64, torch.bfloat16, torch.float16),
     "cuda": (torch.float32, torch.bfloat16, torch.float16),
 }
-# Wider heads do not fit the shared memory of every GPU; "auto" leaves them to PyTorch.
+# The kernels keep a row of the state in registers; "auto" leaves wider heads to PyTorch.
 _CUDA_MAX_DIM = 128
 _LOADED = frozenset(name for name in _DEVICES if extension.loaded(name))
 

@@ -1,0 +1,189 @@
+// The few things a GPU has that C++ has not. tests/cpp/emulated_device.h gives them to a CPU, so that the
+// kernels can be tested without a GPU; nothing else in this folder may use CUDA's own names.
+#pragma once
+
+#include <cstdint>
+
+namespace cla_cuda {
+
+struct Bf16 {
+  uint16_t bits;
+};
+struct Half {
+  uint16_t bits;
+};
+
+}  // namespace cla_cuda
+
+#ifndef __CUDACC__
+#include <emulated_device.h>
+#else
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#define CLA_DEVICE __device__ __forceinline__
+#define CLA_DEVICE_AND_HOST __host__ __device__ __forceinline__
+#define CLA_KERNEL(threads) __global__ void __launch_bounds__(threads)
+#define CLA_PARAMETER const __grid_constant__
+#if defined(__CUDA_ARCH__)
+#define CLA_CAPABILITY (__CUDA_ARCH__ / 10)
+#else
+#define CLA_CAPABILITY 80
+#endif
+
+namespace cla_cuda {
+
+CLA_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+CLA_DEVICE int block_threads() { return static_cast<int>(blockDim.x); }
+CLA_DEVICE int64_t head_index() { return blockIdx.x; }
+CLA_DEVICE int segment_index() { return static_cast<int>(blockIdx.y); }
+CLA_DEVICE void sync_threads() { __syncthreads(); }
+CLA_DEVICE void sync_warp() { __syncwarp(); }
+CLA_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+CLA_DEVICE float shuffle_from(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+CLA_DEVICE bool any_lane(bool x) { return __any_sync(0xffffffffu, x) != 0; }
+CLA_DEVICE uint32_t bits_of(float x) { return __float_as_uint(x); }
+CLA_DEVICE float from_bits(uint32_t x) { return __uint_as_float(x); }
+
+CLA_DEVICE unsigned char* shared_memory() {
+  extern __shared__ __align__(128) unsigned char memory[];
+  return memory;
+}
+
+// Two numbers rounded into one register, the first one low, and back.
+CLA_DEVICE uint32_t pack(float x, float y, Bf16) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(x, y);
+  return *reinterpret_cast<const uint32_t*>(&both);
+}
+CLA_DEVICE uint32_t pack(float x, float y, Half) {
+  const __half2 both = __floats2half2_rn(x, y);
+  return *reinterpret_cast<const uint32_t*>(&both);
+}
+CLA_DEVICE float low(uint32_t x, Bf16) { return from_bits(x << 16); }
+CLA_DEVICE float high(uint32_t x, Bf16) { return from_bits(x & 0xffff0000u); }
+CLA_DEVICE float low(uint32_t x, Half) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(x & 0xffffu)));
+}
+CLA_DEVICE float high(uint32_t x, Half) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(x >> 16)));
+}
+
+CLA_DEVICE uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// Four 8 x 8 matrices of 16-bit numbers; lane l gives the address of row l % 8 of matrix l / 8.
+template <bool kTranspose>
+CLA_DEVICE void load_matrices(uint32_t (&x)[4], const void* row) {
+  if constexpr (kTranspose) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+  }
+}
+
+// d += a b for 16 x 16 by 16 x 8 numbers in the registers of a warp, as PTX's mma.m16n8k16 has them.
+CLA_DEVICE void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Half) {
+#if CLA_CAPABILITY >= 80
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b0));
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[2]), "r"(a[3]), "r"(b1));
+#endif
+}
+
+#if CLA_CAPABILITY >= 80
+CLA_DEVICE void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Bf16) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#else
+// Compute capability 7.5 has no such instruction: each lane gathers its two rows and columns.
+CLA_DEVICE void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Bf16 type) {
+  const int lane = thread_index() % 32, row = lane / 4 * 4, column = lane % 4 * 8;
+#pragma unroll 1
+  for (int t = 0; t < 4; ++t) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t b = half == 0 ? b0 : b1;
+      const uint32_t top = __shfl_sync(0xffffffffu, a[2 * half], row + t);
+      const uint32_t bottom = __shfl_sync(0xffffffffu, a[2 * half + 1], row + t);
+      const uint32_t left = __shfl_sync(0xffffffffu, b, column + t);
+      const uint32_t right = __shfl_sync(0xffffffffu, b, column + 4 + t);
+      d[0] += low(top, type) * low(left, type) + high(top, type) * high(left, type);
+      d[1] += low(top, type) * low(right, type) + high(top, type) * high(right, type);
+      d[2] += low(bottom, type) * low(left, type) + high(bottom, type) * high(left, type);
+      d[3] += low(bottom, type) * low(right, type) + high(bottom, type) * high(right, type);
+    }
+  }
+}
+#endif
+
+// Copies of kBytes (4 or 16) from global to shared memory, zeros where not `wanted`, that are there after
+// `wait_for_copies` and a barrier.
+template <int kBytes>
+CLA_DEVICE void start_copy(void* to, const void* from, bool wanted) {
+#if CLA_CAPABILITY >= 80
+  const int bytes = wanted ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
+                 : "memory");
+  }
+#else
+  if constexpr (kBytes == 16) {
+    *static_cast<uint4*>(to) = wanted ? *static_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
+  } else {
+    *static_cast<uint32_t*>(to) = wanted ? *static_cast<const uint32_t*>(from) : 0u;
+  }
+#endif
+}
+CLA_DEVICE void end_copy_group() {
+#if CLA_CAPABILITY >= 80
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Until at most kPending of this thread's groups, the last ones, are unfinished.
+template <int kPending>
+CLA_DEVICE void wait_for_copies() {
+#if CLA_CAPABILITY >= 80
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+// Launches kernel(parameter) on heads x segments blocks; null or what went wrong.
+template <class Parameter>
+const char* launch_kernel(void (*kernel)(Parameter), const Parameter& parameter, int64_t heads, int segments,
+                          int threads, int64_t shared_bytes, void* stream) {
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(shared_bytes));
+  if (error == cudaSuccess) {
+    const dim3 grid(static_cast<unsigned>(heads), static_cast<unsigned>(segments));
+    kernel<<<grid, threads, shared_bytes, static_cast<cudaStream_t>(stream)>>>(parameter);
+    error = cudaGetLastError();
+  }
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+}  // namespace cla_cuda
+
+#endif
