@@ -4,64 +4,53 @@
 Forward, forward + backward and the decoding step of the compiled kernels, of the PyTorch path, of the
 quadratic product, of scaled_dot_product_attention (softmax) and, where installed, of
 pytorch-fast-transformers and flash-linear-attention: one run, rounds interleaved, medians with their range.
-Writes operator_cost.json and operator_cost.md into OUT_DIR. On a CPU the heap decides much of the time at
-long lengths: run it with MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=8589934592 ("heap kept")
-and without; the setting is recorded.
+Besides: one head alone, bfloat16, peak memory, and from which length on linear beats softmax.
+Writes operator_cost.json, .md and .png into OUT_DIR. On a CPU the heap decides much of the time at long
+lengths, so everything is measured with freed memory kept ("heap kept") and the longest length again with the
+C library's defaults ("heap stock"), each in a process of its own.
 """
 
-import statistics
+import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.common import CommandLine, environment, markdown_table, spread, write_json  # noqa: E402
-from causal_linear_attention import causal_linear_attention, select_backend  # noqa: E402
+from benchmarks.common import CommandLine, environment, write_json  # noqa: E402
+from benchmarks.memory import PeakMemory, exact_frees, usual_frees  # noqa: E402
+from benchmarks.operator_cost_goals import BOTH, CACHE, DECODING, FORWARD, ONE_HEAD, goals  # noqa: E402
+from benchmarks.operator_cost_peers import (  # noqa: E402
+    FAST,
+    FAST_TUNED,
+    LIMITS,
+    SOFTMAX,
+    implementations,
+    ours,
+)
+from benchmarks.operator_cost_report import plot, report  # noqa: E402
+from causal_linear_attention import (  # noqa: E402
+    causal_linear_attention,
+    causal_linear_attention_step,
+    operators,
+    select_backend,
+)
 from scripts.command import run_command  # noqa: E402
 
 LENGTHS = (512, 2048, 8192, 32768)
-QUADRATIC_LIMIT = 8192  # beyond, one product takes seconds and gigabytes
-# Operations of a forward pass per head and position at chunks of 32, and bytes read and written once.
-CHUNK = 32
-
-
-def implementations(device: str, dtype: torch.dtype) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
-    """Name to function of q, k, v; what cannot be imported is left out."""
-    found = {}
-    compiled = select_backend("auto", device, dtype)
-    for name in dict.fromkeys((compiled, "torch")):
-        found[f"ours, {name}"] = lambda q, k, v, name=name: causal_linear_attention(q, k, v, backend=name)
-    try:
-        from fast_transformers.causal_product import causal_dot_product
-
-        if dtype == torch.float32:
-            found["fast-transformers"] = causal_dot_product
-    except ImportError:
-        pass
-    if device == "cuda":
-        try:
-            from fla.ops.linear_attn import chunk_linear_attn
-
-            def fla(q, k, v):
-                rows = (x.transpose(1, 2) for x in (q, k, v))
-                return chunk_linear_attn(*rows, scale=1.0, normalize=False)[0].transpose(1, 2)
-
-            found["flash-linear-attention"] = fla
-        except ImportError:
-            pass
-
-    def softmax(q, k, v):
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-    found["softmax (SDPA)"] = softmax
-    found["quadratic"] = lambda q, k, v: (q @ k.transpose(-2, -1)).tril() @ v
-    return found
+HEAPS = {
+    "kept": {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"},
+    "stock": {},
+}
+CROSSOVER_DIMS, CROSSOVER_LENGTHS = (16, 32, 64, 128), (64, 128, 256, 512, 1024, 2048, 4096)
+CHUNK = 32  # of the compiled CPU kernels, in the count of operations
 
 
 def clock(device: str) -> float:
@@ -101,35 +90,84 @@ def peak(device: str, dtype: torch.dtype) -> dict[str, float]:
     return {"GF/s": 2 * n**3 / product / 1e6, "GB/s": 2 * x.numel() * 4 / copy / 1e6}
 
 
-def costs(options, dtype: torch.dtype) -> list[dict]:
+def timed(options, q, k, v, functions, part: str, heap: str, rounds: int | None = None) -> list[dict]:
+    """Records of one part at one length; the compiled kernels' with rates."""
+    batch, heads, length, dim = q.shape
+    grad = torch.rand_like(v)
+    calls = {n: lambda f=f: f(q, k, v) for n, f in functions.items()}
+    if part != FORWARD:
+        calls = {n: forward_and_backward(f, q, k, v, grad) for n, f in functions.items()}
+    print(f"{part}, N = {length}", file=sys.stderr, flush=True)
+    both = part != FORWARD
+    # A backward pass does about 2.5 times the forward's operations and moves seven tensors.
+    work = batch * heads * length * (4 * dim * dim + 2 * CHUNK * dim) * (3.5 if both else 1)
+    moved = (11 if both else 4) * batch * heads * length * dim * q.element_size()
     records = []
-    device, batch, heads, dim = options.device, options.batch, options.heads, options.dim
-    for length in options.lengths:
-        q, k, v, grad = (torch.rand(batch, heads, length, dim, device=device).to(dtype) for _ in range(4))
-        made = implementations(device, dtype)
-        if length > QUADRATIC_LIMIT:
-            made = {name: f for name, f in made.items() if name not in ("quadratic", "softmax (SDPA)")}
-        parts = {
-            "forward": {n: lambda f=f, x=(q, k, v): f(*x) for n, f in made.items()},
-            "forward + backward": {n: forward_and_backward(f, q, k, v, grad) for n, f in made.items()},
-        }
-        for part, functions in parts.items():
-            print(f"{part}, N = {length}", file=sys.stderr, flush=True)
-            work = batch * heads * length * (4 * dim * dim + 2 * CHUNK * dim)
-            moved = 4 * batch * heads * length * dim * q.element_size()
-            for name, times in measure(functions, device, options.rounds).items():
-                record = {"part": part, "length": length, "name": name, "ms": times}
-                if part == "forward" and name.startswith("ours"):
-                    middle = statistics.median(times)
-                    record |= {"GF/s": work / middle / 1e6, "GB/s": moved / middle / 1e6}
-                records.append(record)
+    for name, times in measure(calls, options.device, rounds or options.rounds).items():
+        rates = {"GF/s": work / min(times) / 1e6, "GB/s": moved / min(times) / 1e6}
+        record = {"part": part, "heap": heap, "length": length, "name": name, "ms": times}
+        records.append(record | (rates if name.startswith("ours") else {}))
     return records
+
+
+def draw(options, length: int, dtype: torch.dtype, dim: int | None = None, heads: int | None = None):
+    shape = (1 if heads else options.batch, heads or options.heads, length, dim or options.dim)
+    return [torch.rand(shape, device=options.device).to(dtype) for _ in range(3)]
+
+
+def costs(options, dtype: torch.dtype, heap: str) -> list[dict]:
+    builds = {FAST: options.fast_transformers, FAST_TUNED: options.fast_transformers_tuned}
+    builds = {name: folder for name, folder in builds.items() if name == FAST or folder}
+    made, device = implementations(options.device, dtype, builds), options.device
+    records = []
+    for length in options.lengths if heap != "stock" else options.lengths[-1:]:
+        cpu = device == "cpu"
+        here = {n: f for n, f in made.items() if not (cpu and length > LIMITS.get(n, length))}
+        rows = draw(options, length, dtype)
+        for part in (FORWARD, BOTH):
+            records += timed(options, *rows, here, part, heap)
+        if cpu and heap != "stock" and dtype == torch.float32:
+            name, low = ours(device), [x.bfloat16() for x in rows]
+            found = timed(options, *low, {f"{name}, bfloat16": made[name]}, FORWARD, heap)
+            records += found
+    if heap != "stock":
+        few = {n: f for n, f in made.items() if n in (ours(device, dtype), FAST, FAST_TUNED)}
+        records += timed(options, *draw(options, max(options.lengths), dtype, heads=1), few, ONE_HEAD, heap)
+    return records
+
+
+def crossover(options, dtype: torch.dtype) -> list[dict]:
+    """Milliseconds forward of softmax and of the compiled kernels by head width and length."""
+    made = implementations(options.device, dtype, {})
+    pair = {n: made[n] for n in (ours(options.device, dtype), SOFTMAX)}
+    records = []
+    for dim in CROSSOVER_DIMS:
+        for length in CROSSOVER_LENGTHS:
+            q, k, v = draw(options, length, dtype, dim)
+            calls = {n: lambda f=f, x=(q, k, v): f(*x) for n, f in pair.items()}
+            times = measure(calls, options.device, 5)
+            records.append({"dim": dim, "length": length, "ms": {n: min(t) for n, t in times.items()}})
+    return records
+
+
+def memory(options, dtype: torch.dtype) -> dict[str, float]:
+    """Peak above the inputs of forward + backward at 8,192, in tensors like q, by implementation."""
+    made = implementations(options.device, dtype, {})
+    q, k, v = draw(options, 8192, dtype)
+    grad, found = torch.rand_like(v), {}
+    exact_frees()
+    for name in dict.fromkeys((ours(options.device, dtype), "ours, torch")):
+        call = forward_and_backward(made[name], q, k, v, grad)
+        call()
+        peak_memory = PeakMemory(options.device)
+        call()
+        found[name] = peak_memory.bytes() / (q.numel() * q.element_size())
+    usual_frees()
+    return found
 
 
 def decoding(options, dtype: torch.dtype) -> list[dict]:
     """Microseconds a token at positions 1,024 and 32,768: the step, and a cache of keys with softmax."""
-    from causal_linear_attention import causal_linear_attention_step, operators
-
     device, shape = options.device, (options.batch, options.heads)
     q, k, v = (torch.rand(*shape, options.dim, device=device).to(dtype) for _ in range(3))
     records, repeats = [], 200
@@ -144,7 +182,7 @@ def decoding(options, dtype: torch.dtype) -> list[dict]:
             for _ in range(repeats):
                 causal_linear_attention_step(q, k, v, state)
 
-        functions = {"step": step, "softmax over a cache": cached}
+        functions = {"step": step, CACHE: cached}
         if select_backend("auto", device, dtype) == "cpp":
 
             def operator(state=state):
@@ -154,64 +192,35 @@ def decoding(options, dtype: torch.dtype) -> list[dict]:
             functions["step, the operator itself"] = operator
         with torch.no_grad():
             for name, times in measure(functions, device, options.rounds).items():
-                calls = 1 if "cache" in name else repeats
-                record = {"part": "decoding", "length": position, "name": name}
+                calls = 1 if name == CACHE else repeats
+                record = {"part": DECODING, "heap": "", "length": position, "name": name}
                 records.append(record | {"ms": [x / calls for x in times]})
     return records
 
 
-def goals(records: list[dict], device: str) -> list[tuple[str, str, str]]:
-    """(goal, measured, met or not) for what this run measured."""
-    middle = {(r["part"], r["length"], r["name"]): statistics.median(r["ms"]) for r in records}
-    rows = []
-
-    def ratio(goal, above, below, least):
-        if above in middle and below in middle:
-            value = middle[above] / middle[below]
-            rows.append((f"{goal}: at least {least}", f"{value:.2f}", "met" if value >= least else "not met"))
-
-    ours = f"ours, {'cuda' if device == 'cuda' else 'cpp'}"
-    for part in ("forward", "forward + backward"):
-        for length in sorted({r["length"] for r in records}):
-            peer = (part, length, "fast-transformers")
-            ratio(f"{part}, N = {length}: times fast-transformers", peer, (part, length, ours), 4.5)
-            peer = (part, length, "flash-linear-attention")
-            ratio(f"{part}, N = {length}: times flash-linear-attention", peer, (part, length, ours), 2)
-    for length, least in ((8192, 12), (16384, 24)):
-        if device == "cuda":
-            peer = ("forward", length, "softmax (SDPA)")
-            ratio(f"forward, N = {length}: times softmax", peer, ("forward", length, ours), least)
-    for name, least in (("step, the operator itself", 1000), ("step", 100)):
-        peer = ("decoding", 32768, "softmax over a cache")
-        ratio(f"decoding at 32,768, {name}: times softmax", peer, ("decoding", 32768, name), least)
-    short, long = ("decoding", 1024, "step"), ("decoding", 32768, "step")
-    if short in middle:
-        value = middle[long] / middle[short]
-        verdict = "met" if value <= 1.05 else "not met"
-        rows.append(("decoding at 32,768 over 1,024: at most 1.05", f"{value:.2f}", verdict))
-    return rows
+def run_heap(options, heap: str) -> list[dict]:
+    """`costs` with one setting of the heap, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "records.json"
+        known = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+        command = [
+            sys.executable,
+            str(Path(__file__).resolve()),
+            *sys.argv[1:],
+            "--only-heap",
+            heap,
+            str(target),
+        ]
+        subprocess.run(command, env=known | HEAPS[heap], check=True)
+        return json.loads(target.read_text(encoding="utf-8"))
 
 
-def report(result: dict) -> str:
-    pieces = []
-    names = list(dict.fromkeys(r["name"] for r in result["records"]))
-    for part in ("forward", "forward + backward", "decoding"):
-        records = [r for r in result["records"] if r["part"] == part]
-        lengths = sorted({r["length"] for r in records})
-        cells = {(r["name"], r["length"]): spread(r["ms"], "{:.3f}") for r in records}
-        here = [n for n in names if any(n == r["name"] for r in records)]
-        rows = [[n, *(cells.get((n, x), "–") for x in lengths)] for n in here]
-        pieces.append(f"{part}, milliseconds\n\n" + markdown_table(["N", *map(str, lengths)], rows))
-    fraction, rows = result["peak"], []
-    for r in (r for r in result["records"] if "GF/s" in r):
-        row = [r["name"], str(r["length"])]
-        for unit in ("GF/s", "GB/s"):
-            row += [f"{r[unit]:.1f}", f"{r[unit] / fraction[unit]:.2f}"]
-        rows.append(row)
-    header = ["forward", "N", "GF/s", "of a matrix product", "GB/s", "of a copy"]
-    pieces.append(markdown_table(header, rows))
-    pieces.append(markdown_table(["goal", "measured", ""], [list(x) for x in result["goals"]]))
-    return "\n\n".join(pieces) + "\n"
+def floors(records: list[dict], peak: dict[str, float], device: str) -> None:
+    """Adds the fraction of the machine's measured peak that bounds: operations on a CPU, bytes on a GPU."""
+    unit = "GB/s" if device == "cuda" else "GF/s"
+    for record in records:
+        if unit in record:
+            record["of floor"] = record[unit] / peak[unit]
 
 
 def main() -> None:
@@ -225,6 +234,11 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, help="of torch; default: its own choice")
+    parser.add_argument("--fast-transformers", type=Path, metavar="FOLDER", help="default: as installed")
+    parser.add_argument("--fast-transformers-tuned", type=Path, metavar="FOLDER", help="a second build")
+    parser.add_argument(
+        "--only-heap", nargs=2, metavar=("HEAP", "JSON"), help="one part, for the script itself"
+    )
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("no GPU is available")
@@ -232,17 +246,28 @@ def main() -> None:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     dtype = getattr(torch, options.dtype)
-    records = costs(options, dtype) + decoding(options, dtype)
+    if options.only_heap:
+        return write_json(Path(options.only_heap[1]), costs(options, dtype, options.only_heap[0]))
+    if options.device == "cuda":
+        records = costs(options, dtype, "")
+    else:
+        records = [x for heap in HEAPS for x in run_heap(options, heap)]
+    left_out = ("out_dir", "only_heap", "fast_transformers", "fast_transformers_tuned")
     result = {
         "environment": environment(options.device),
-        "settings": {k: v for k, v in vars(options).items() if k != "out_dir"},
+        "settings": {k: v for k, v in vars(options).items() if k not in left_out},
+        "heaps": HEAPS,
         "peak": peak(options.device, dtype),
-        "records": records,
-        "goals": goals(records, options.device),
+        "records": records + decoding(options, dtype),
+        "crossover": crossover(options, dtype),
+        "memory": memory(options, dtype),
     }
+    floors(result["records"], result["peak"], options.device)
+    result["goals"] = goals(result)
     write_json(options.out_dir / "operator_cost.json", result)
     text = report(result)
     (options.out_dir / "operator_cost.md").write_text(text, encoding="utf-8")
+    plot(result, options.out_dir / "operator_cost.png")
     print(text)
 
 

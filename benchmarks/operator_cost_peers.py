@@ -1,0 +1,72 @@
+"""What the operator is measured against: everything installed that computes causal linear attention, and the
+softmax attention and quadratic product that it replaces."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from causal_linear_attention import causal_linear_attention, select_backend
+from user_dir.errors import UserError
+
+Function = Callable[[Tensor, Tensor, Tensor], Tensor]
+SOFTMAX, QUADRATIC = "softmax (SDPA)", "quadratic"
+FAST, FAST_TUNED = "fast-transformers", "fast-transformers, tuned build"
+FLA = "flash-linear-attention"
+# On a CPU these take seconds a call beyond.
+LIMITS = {SOFTMAX: 8192, QUADRATIC: 2048}
+
+
+def ours(device: str, dtype: torch.dtype = torch.float32) -> str:
+    """The name of the compiled kernels' rows, of PyTorch's where there are none."""
+    return f"ours, {select_backend('auto', device, dtype)}"
+
+
+def implementations(device: str, dtype: torch.dtype, builds: dict[str, Path | None]) -> dict[str, Function]:
+    """Name to function of q, k, v. `builds` are folders of fast-transformers; None is the installed one."""
+    found = {}
+    for name in dict.fromkeys((select_backend("auto", device, dtype), "torch")):
+        found[f"ours, {name}"] = lambda q, k, v, name=name: causal_linear_attention(q, k, v, backend=name)
+    if dtype == torch.float32:
+        for name, folder in builds.items():
+            if (function := fast_transformers(folder)) is not None:
+                found[name] = function
+    if device == "cuda" and (function := flash_linear_attention()) is not None:
+        found[FLA] = function
+    found[SOFTMAX] = lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    found[QUADRATIC] = lambda q, k, v: (q @ k.transpose(-2, -1)).tril() @ v
+    return found
+
+
+def fast_transformers(folder: Path | None) -> Function | None:
+    """Its causal product, as installed (None if it is not) or from a folder of its own."""
+    if folder is not None:
+        sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module("fast_transformers.causal_product").causal_dot_product
+    except ImportError as error:
+        if folder is None:
+            return None
+        raise UserError(f"{folder} holds no fast-transformers that can be imported ({error})") from None
+    finally:
+        if folder is not None:
+            sys.path.remove(str(folder))
+        for name in [x for x in sys.modules if x.partition(".")[0] == "fast_transformers"]:
+            del sys.modules[name]
+
+
+def flash_linear_attention() -> Function | None:
+    """Its chunked kernel, None if it is not installed."""
+    try:
+        from fla.ops.linear_attn import chunk_linear_attn
+    except ImportError:
+        return None
+
+    def run(q, k, v):
+        rows = (x.transpose(1, 2) for x in (q, k, v))
+        return chunk_linear_attn(*rows, scale=1.0, normalize=False)[0].transpose(1, 2)
+
+    return run
