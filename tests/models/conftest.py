@@ -2,6 +2,7 @@
 
 import json
 import random
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,28 @@ def losses(output: str) -> dict[int, str]:
             entry = json.loads(line[line.index("{") :])
             found[int(entry["num_updates"])] = entry["loss"]
     return found
+
+
+def train_in_two_processes(command: list[str]) -> None:
+    """Run a training command as two workers that speak over gloo."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    distributed = [
+        "--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-init-method", address,
+        "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp",
+    ]  # fmt: skip
+    processes = [
+        subprocess.Popen(
+            [*command, *distributed, "--distributed-rank", str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs[0][-3000:]
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """The real fairseq commands: training, resuming, two processes, evaluation, generation."""
 
 import re
-import socket
 import subprocess
 import sys
 
@@ -10,7 +9,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.sequence_generator import SequenceGenerator
 
-from tests.models.conftest import losses
+from tests.models.conftest import losses, train_in_two_processes
 
 
 def test_training_learns_and_logs(trained):
@@ -38,24 +37,7 @@ def test_resumes_after_kill_with_the_same_losses(commands, trained, tmp_path):
 def test_two_processes_equal_one_with_twice_the_accumulation(commands, tmp_path):
     options = ("--max-update", "6", "--dropout", "0", "--disable-validation")
     commands.run(*commands.train(tmp_path / "one", *options, "--update-freq", "2"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    distributed = [
-        "--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-init-method", address,
-        "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp",
-    ]  # fmt: skip
-    processes = [
-        subprocess.Popen(
-            commands.train(tmp_path / "two", *options, *distributed, "--distributed-rank", str(rank)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outputs = [p.communicate()[0] for p in processes]
-    assert [p.returncode for p in processes] == [0, 0], outputs[0][-3000:]
+    train_in_two_processes(commands.train(tmp_path / "two", *options))
     one, two = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("one", "two"))
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5, msg=name)
