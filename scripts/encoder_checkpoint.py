@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,8 +44,9 @@ class EncoderCheckpoint:
                 words += as_flag(key, value, fields[key])
         return words
 
+    @cached_property
     def fingerprint(self) -> str:
-        """sha256 of the file, shortened."""
+        """sha256 of the file as it was when first asked for, shortened."""
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:12]
 
@@ -52,7 +54,7 @@ class EncoderCheckpoint:
 def read_encoder(path: Path) -> EncoderCheckpoint:
     """Look into a checkpoint; UserError if it is no RoBERTa that this project has."""
     state, configuration = load_safely(path)
-    weights = state["model"]
+    weights = {newer_name(key): tensor for key, tensor in state["model"].items()}
     names = (f"{ENCODER}embed_tokens.weight", f"{ENCODER}embed_positions.weight")
     if names[0] not in weights:
         raise UserError(f"{path} holds no RoBERTa encoder")
@@ -73,6 +75,11 @@ def read_encoder(path: Path) -> EncoderCheckpoint:
         updates=updates(state),
         heads=heads_of(weights),
     )
+
+
+def newer_name(key: str) -> str:
+    """The name of a weight today: older RoBERTa checkpoints, the published ones among them, say decoder."""
+    return f"encoder.{key.removeprefix('decoder.')}" if key.startswith("decoder.") else key
 
 
 def architecture_of(path: Path, model: Mapping[str, Any]) -> str:

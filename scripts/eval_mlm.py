@@ -21,6 +21,7 @@ from user_dir.models import LinearAttentionRoberta
 
 TOKENS_PER_BATCH = 4096
 SEED = 1
+LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
 @torch.inference_mode()
@@ -32,8 +33,9 @@ def masked_lm_loss(model: LinearAttentionRoberta, task: MaskedLMTask, split: str
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device).eval()
     task.load_dataset(split)
+    size = max(TOKENS_PER_BATCH, model.max_positions())
     batches = task.get_batch_iterator(
-        task.dataset(split), max_tokens=TOKENS_PER_BATCH, ignore_invalid_inputs=False
+        task.dataset(split), max_tokens=size, ignore_invalid_inputs=False
     ).next_epoch_itr(shuffle=False)
     total, count = 0.0, 0
     for batch in batches:
@@ -66,7 +68,7 @@ def evaluate(encoder: EncoderCheckpoint, data: PreparedData, split: str) -> dict
         "tokens_per_sample": encoder.max_positions,
         "masked_tokens": count,
         "loss_nats_per_token": loss,
-        "perplexity_per_token": math.exp(loss),
+        "perplexity_per_token": math.exp(loss) if loss < LARGEST_EXPONENT else math.inf,
     }
 
 

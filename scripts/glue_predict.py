@@ -53,16 +53,16 @@ def decide(task: GlueTask, outputs: np.ndarray) -> np.ndarray:
 def score(task: GlueTask, predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
     """Each of the task's metrics, in percent.
 
-    F1 is that of class 1. A correlation with constant predictions is not defined and counts as 0.
+    F1 is that of class 1. A correlation that is not defined (of constant predictions, of one example) counts
+    as 0.
     """
     return {metric: round(100 * _METRICS[metric](predictions, targets), 4) for metric in task.metrics}
 
 
 def _correlation(function):
     def value(predictions: np.ndarray, targets: np.ndarray) -> float:
-        if np.ptp(predictions) == 0 or np.ptp(targets) == 0:
-            return 0.0
-        return float(function(predictions, targets)[0])
+        found = function(predictions, targets)[0] if len(targets) > 1 else np.nan
+        return 0.0 if np.isnan(found) else float(found)
 
     return value
 

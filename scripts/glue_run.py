@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,17 @@ from benchmarks.common import environment, read_json, write_json
 from scripts import ROOT
 from scripts.command import write_atomically
 from scripts.encoder_checkpoint import EncoderCheckpoint, load_encoder, read_dictionary, read_encoder
-from scripts.experiment import read_experiment
+from scripts.experiment import Experiment, read_experiment
 from scripts.glue_predict import decide, predict, read_rows, read_targets, score
 from scripts.glue_tasks import GlueTask
 from scripts.logged_run import run_fairseq
 from scripts.progress import read_records
 from scripts.save_dir import LAST, TOKENIZER_FILES, keep_file, mend_last, whole_checkpoint
+from user_dir.errors import UserError
 
 CONFIG = ROOT / "configs" / "glue" / "finetune.yaml"
 RESULT = "result.json"
+ABOUT = "glue_task.json"  # beside the weights: the task they are fine-tuned for
 # What fairseq's criterion must be asked for, and the name under which it reports it.
 REPORTS = {
     "accuracy": ([], "accuracy"),
@@ -32,6 +35,12 @@ REPORTS = {
     "matthews": (["--report-mcc"], "mcc"),
     "pearson": (["--regression-target", "--report-pearson-and-spearman"], "pearson"),
 }
+
+
+@cache
+def recipe() -> Experiment:
+    """What all runs share; read once, because hydra, which reads it, takes long and is not for threads."""
+    return read_experiment(CONFIG)
 
 
 @dataclass(frozen=True)
@@ -71,34 +80,43 @@ class Cell:
 
     def updates(self) -> int:
         """How many updates it makes."""
-        experiment = read_experiment(CONFIG)
-        batch = experiment.get("dataset", "batch_size")
-        epochs = experiment.get("optimization", "max_epoch")
+        batch = recipe().get("dataset", "batch_size")
+        epochs = recipe().get("optimization", "max_epoch")
         whole = math.ceil(self.data.examples("train") / batch) * epochs
         return min(whole, self.max_updates or whole)
 
     def fingerprint(self) -> str:
         """A short hash of all that decides its result."""
         decisive = [
-            self.encoder.fingerprint(),
+            self.encoder.fingerprint,
             self.data.manifest["tokenizer_fingerprint"],
             self.data.manifest["splits"],
-            read_experiment(CONFIG).settings,
+            recipe().settings,
             [self.learning_rate, self.seed, self.warmup_share, self.updates()],
         ]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
+
+    def valid_batch(self) -> int:
+        """Dev examples in a batch such that the last has two: fairseq takes the correlation of each batch."""
+        examples = self.data.examples(self.data.dev_splits[0])
+        for size in range(recipe().get("dataset", "batch_size"), 1, -1):
+            if examples % size != 1:
+                return size
+        raise UserError(f"{self.data.folder} has one dev example, for which there is no correlation")
 
     def arguments(self) -> list[str]:
         """Those of `fairseq-train`."""
         task, updates = self.data.task, self.updates()
         flags, metric = REPORTS[task.metrics[0]]
         words = [str(self.data.folder), "--user-dir", str(ROOT / "user_dir")]
-        words += [*self.encoder.flags(), *read_experiment(CONFIG).flags(), *flags]
+        words += [*self.encoder.flags(), *recipe().flags(), *flags]
         words += ["--num-classes", str(task.classes), "--max-positions", str(self.encoder.max_positions)]
         words += ["--lr", str(self.learning_rate), "--seed", str(self.seed)]
         words += ["--max-update", str(updates), "--total-num-update", str(updates)]
         words += ["--warmup-updates", str(round(self.warmup_share * updates))]
         words += ["--best-checkpoint-metric", metric, "--valid-subset", self.data.dev_splits[0]]
+        if task.is_regression:
+            words += ["--batch-size-valid", str(self.valid_batch())]
         words += ["--finetune-from-model", str(self.encoder.path), "--save-dir", str(self.folder)]
         return words if torch.cuda.is_available() else [*words, "--cpu"]
 
@@ -119,7 +137,7 @@ def run_cell(cell: Cell, environ: dict[str, str]) -> dict[str, Any]:
     """
     prepare_folder(cell)
     run_fairseq("train", cell.arguments(), cell.folder / "train.log", environment=environ)
-    best = whole_checkpoint(cell.folder / "checkpoint_best.pt")
+    best = best_checkpoint(cell.folder)
     result = {
         "task": cell.data.task.name,
         "learning_rate": cell.learning_rate,
@@ -136,6 +154,17 @@ def run_cell(cell: Cell, environ: dict[str, str]) -> dict[str, Any]:
     return result
 
 
+def best_checkpoint(folder: Path) -> Path:
+    """The weights of the best epoch; of the last if the metric was never defined: fairseq keeps no best then.
+
+    (The correlation of constant scores, such as those of a run that has diverged.)
+    """
+    best = folder / "checkpoint_best.pt"
+    if not best.is_file() and (folder / LAST).is_file():
+        os.replace(folder / LAST, best)
+    return whole_checkpoint(best)
+
+
 def prepare_folder(cell: Cell) -> None:
     """The run's folder with tokeniser and labels; what other settings have left in it is removed."""
     cell.folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +177,7 @@ def prepare_folder(cell: Cell) -> None:
         if (cell.data.folder / name).is_file():
             keep_file(cell.data.folder / name, cell.folder)
     about = {key: cell.data.manifest[key] for key in ("task", "tokenizer", "partial")}
-    write_json(cell.folder / "glue_task.json", about)
+    write_json(cell.folder / ABOUT, about)
     if not mend_last(cell.folder):
         (cell.folder / LAST).unlink()
 

@@ -103,7 +103,7 @@ def write_table(record: Mapping[str, Any]) -> str:
     rows = [[f"{record['architecture']}, here", *(our_figure(record, *column) for column in columns)]]
     for title, (path, which) in PAPERS.items():
         for row in read_rows_of(path):
-            figures = [row.get(COLUMNS[column][which] or "", "") or "–" for column in columns]
+            figures = [paper_figure(row, COLUMNS[column][which]) for column in columns]
             if any(figure != "–" for figure in figures):
                 rows.append([f"{row['method']} ({title})", *figures])
     notes = [
@@ -116,6 +116,12 @@ def write_table(record: Mapping[str, Any]) -> str:
             f"* Parts of {', '.join(partial)} only: these figures cannot be compared with published ones."
         )
     return markdown_table(header, rows) + "\n\n" + "\n".join(notes)
+
+
+def paper_figure(row: Mapping[str, str], column: str | None) -> str:
+    """A figure of a paper's row as it stands there, a dash if it has none."""
+    figure = row.get(column or "", "-")
+    return "–" if figure == "-" else figure
 
 
 def column_title(task: str, split: str) -> str:

@@ -20,6 +20,7 @@ from scripts.encoder_checkpoint import read_encoder
 from scripts.experiment import Experiment, read_experiment
 from scripts.finetune_glue import finetune
 from scripts.glue_predict import read_targets, score
+from scripts.glue_run import recipe
 from scripts.glue_tasks import GlueTask, glue_task
 from scripts.measured_runs import is_done, short_hash, training_figures
 from scripts.prepared_data import PreparedData, open_prepared
@@ -67,19 +68,23 @@ def glue_data(source: Path | None, tokenizer_from: Path, tasks: Sequence[str]) -
     return GLUE_DATA
 
 
-def fingerprint(experiment: Experiment, data: PreparedData, updates: int) -> str:
-    """A short hash of all that decides a result."""
+def pretraining_fingerprint(experiment: Experiment, data: PreparedData, updates: int) -> str:
+    """A short hash of all that decides pre-training."""
     corpus = {key: data.manifest.get(key) for key in ("tokenizer", "vocabulary", "splits")}
-    own = OmegaConf.to_container(OmegaConf.load(GLUE))
-    recipe = read_experiment(ROOT / "configs" / "glue" / "finetune.yaml").settings
-    return short_hash([experiment.settings, updates, corpus, own, recipe])
+    return short_hash([experiment.settings, updates, corpus])
+
+
+def fingerprint(name: str, pretraining: str) -> str:
+    """A short hash of all that decides a result."""
+    if name not in MAIN:
+        return pretraining
+    return short_hash([pretraining, OmegaConf.to_container(OmegaConf.load(GLUE)), recipe().settings])
 
 
 def pretrain(
-    name: str, experiment: Experiment, data: PreparedData, updates: int, mark: str
+    name: str, experiment: Experiment, data: PreparedData, updates: int, save_dir: Path
 ) -> dict[str, Any]:
-    """Train (or go on training) and evaluate: the first half of a record."""
-    save_dir = RUNS / f"{name}-{mark}"
+    """Train (or go on training) in `save_dir` and evaluate: the first half of a record."""
     flags = ["--max-update", str(updates)]
     machines = Machines(torch.cuda.device_count())
     train(CONFIGS / f"{name}.yaml", data.folder, machines, save_dir, flags)
@@ -93,7 +98,6 @@ def pretrain(
         "name": name,
         "architecture": encoder.architecture,
         "seed": experiment.get("common", "seed"),
-        "fingerprint": mark,
         "parameters": evaluated["test"]["parameters"],
         "updates": updates,
         "best_update": encoder.updates,
@@ -157,15 +161,16 @@ def measure(name: str, options: argparse.Namespace) -> None:
     experiment = read_experiment(CONFIGS / f"{name}.yaml")
     data = pretraining_data(experiment.data_folder(), options.source)
     updates = options.updates or int(experiment.get("optimization", "max_update"))
-    mark = fingerprint(experiment, data, updates)
+    pretraining = pretraining_fingerprint(experiment, data, updates)
+    mark = fingerprint(name, pretraining)
     result = options.out.absolute() / f"{name}.json"
     if is_done(result, mark):
         print(f"{name}: done before ({shown_path(result)})", flush=True)
         return
-    part = RUNS / f"{name}-{mark}" / "pretraining.json"
+    part = RUNS / f"{name}-{pretraining}" / "pretraining.json"
     if not part.is_file():
-        write_json(part, pretrain(name, experiment, data, updates, mark))
-    record = read_json(part)
+        write_json(part, pretrain(name, experiment, data, updates, part.parent))
+    record = {**read_json(part), "fingerprint": mark}
     print(f"{name}: test masked-LM perplexity {record['test']['perplexity_per_token']:.2f}", flush=True)
     if options.pretrain_only:
         return

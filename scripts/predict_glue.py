@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import shown_path
+from benchmarks.common import read_json, shown_path
 from scripts import ROOT
 from scripts.command import Parser, run_command, write_atomically
-from scripts.encoder_checkpoint import load_encoder, read_dictionary, read_encoder
+from scripts.encoder_checkpoint import EncoderCheckpoint, load_encoder, read_dictionary, read_encoder
 from scripts.glue_predict import HEAD, decide, predict, score
+from scripts.glue_run import ABOUT
 from scripts.glue_tasks import GlueTask, glue_task
 from scripts.save_dir import whole_checkpoint
 from scripts.text_encoding import TextEncoder, encode_sentences
@@ -35,19 +36,28 @@ def read_input(path: Path, task: GlueTask) -> Examples:
         raise UserError(str(error).rstrip(".")) from None
 
 
-def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> np.ndarray:
-    """Class indices or scores, one an example."""
-    encoder = read_encoder(whole_checkpoint(checkpoint))
+def check_task(encoder: EncoderCheckpoint, task: GlueTask) -> None:
+    """UserError for an encoder that cannot have been fine-tuned for the task."""
     classes = encoder.heads.get(HEAD)
     if classes is None:
         raise UserError(
-            f"{checkpoint} has no classification head; fine-tune it first with scripts/finetune_glue.sh"
+            f"{encoder.path} has no classification head; fine-tune it first with scripts/finetune_glue.sh"
         )
+    beside = encoder.path.with_name(ABOUT)
+    trained_for = read_json(beside)["task"] if beside.is_file() else task.name
+    if trained_for != task.name:
+        raise UserError(f"{encoder.path} is fine-tuned for {trained_for}, not for {task.name}")
     if classes != task.classes:
         raise UserError(
-            f"{checkpoint} tells {classes} classes apart, but {task.name} has {task.classes}; "
+            f"{encoder.path} tells {classes} classes apart, but {task.name} has {task.classes}; "
             "is it fine-tuned for another task?"
         )
+
+
+def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> np.ndarray:
+    """Class indices or scores, one an example."""
+    encoder = read_encoder(whole_checkpoint(checkpoint))
+    check_task(encoder, task)
     folder = encoder.path.parent
     dictionary = read_dictionary(folder)
     text_encoder = TextEncoder.from_folder(folder)
@@ -92,6 +102,8 @@ def main() -> None:
     if not examples.sentences:
         raise UserError(f"{options.input} holds no example")
     print(f"{task.name}: {len(examples.sentences)} examples of {options.input}", flush=True)
+    if examples.broken_rows:
+        print(f"{examples.broken_rows} rows with another number of columns are left out, also of the count")
     predicted = predictions(options.checkpoint.absolute(), task, examples)
     write_atomically(out, as_text(task, predicted).encode())
     if examples.labels is not None:

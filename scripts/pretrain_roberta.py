@@ -2,8 +2,10 @@
 
 from functools import partial
 
+from scripts import train_lm
 from scripts.command import run_command
-from scripts.train_lm import main
+
+main = partial(train_lm.main, "pretrain_roberta.sh")
 
 if __name__ == "__main__":
-    run_command(partial(main, "pretrain_roberta.sh"))
+    run_command(main)

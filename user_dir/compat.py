@@ -47,6 +47,33 @@ def keep_cuda_with_bf16() -> None:
     options.parse_args_and_arch = parse_args_and_arch
 
 
+def show_options_in_help() -> None:
+    """fairseq's `--help` ends before the options of the task, model and criterion on the line are known."""
+    from fairseq import options
+
+    parse = options.parse_args_and_arch
+    if getattr(parse, "shows_options", False):
+        return
+
+    def parse_args_and_arch(parser, input_args=None, *args, modify_parser=None, **kwargs):
+        given = sys.argv[1:] if input_args is None else input_args
+        rest = [word for word in given if word not in ("-h", "--help")]
+        calls = []
+
+        def modify(parser):  # fairseq calls it before and after it has added the options
+            calls.append(parser)
+            if modify_parser is not None:
+                modify_parser(parser)
+            if len(calls) == 2 and len(rest) < len(given):
+                parser.print_help()
+                parser.exit()
+
+        return parse(parser, rest, *args, modify_parser=modify, **kwargs)
+
+    parse_args_and_arch.shows_options = True
+    options.parse_args_and_arch = parse_args_and_arch
+
+
 def keep_last_batch() -> None:
     """fairseq 0.12.3 leaves out the last batch unless its size is a multiple of 8 (a default few know).
 
@@ -70,18 +97,29 @@ def keep_last_batch() -> None:
 
 
 def keep_plain_scores_in_checkpoints() -> None:
-    """fairseq stores a best score of NumPy's (STS-B's correlation), which torch 2.6 and later refuse."""
-    from fairseq import checkpoint_utils
+    """fairseq stores scores of NumPy's (STS-B's correlation), which torch 2.6 and later refuse to load.
 
-    original = checkpoint_utils.save_checkpoint
-    if getattr(original, "plain_scores", False):
+    The best one is in the checkpoint itself, another in the state of the learning rate's scheduler.
+    """
+    from fairseq import checkpoint_utils
+    from fairseq.trainer import Trainer
+
+    save, step = checkpoint_utils.save_checkpoint, Trainer.lr_step
+    if getattr(save, "plain_scores", False):
         return
 
     def save_checkpoint(cfg, trainer, epoch_itr, val_loss):
-        return original(cfg, trainer, epoch_itr, val_loss if val_loss is None else float(val_loss))
+        return save(cfg, trainer, epoch_itr, _plain(val_loss))
+
+    def lr_step(self, epoch, val_loss=None):
+        return step(self, epoch, _plain(val_loss))
 
     save_checkpoint.plain_scores = True  # fairseq keeps the best score as another attribute of the function
-    checkpoint_utils.save_checkpoint = save_checkpoint
+    checkpoint_utils.save_checkpoint, Trainer.lr_step = save_checkpoint, lr_step
+
+
+def _plain(score: float | None) -> float | None:
+    return None if score is None else float(score)
 
 
 def end_gloo_at_exit() -> None:
@@ -104,6 +142,7 @@ REPAIRS: tuple[Callable[[], None], ...] = (
     allow_namespace_in_checkpoints,
     restore_numpy_names,
     keep_cuda_with_bf16,
+    show_options_in_help,
     keep_last_batch,
     keep_plain_scores_in_checkpoints,
     end_gloo_at_exit,

@@ -44,6 +44,15 @@ BROKEN = {
             args = options.parse_args_and_arch(options.get_training_parser())
             assert args.bf16 and args.tpu == tpu
         """,
+    "show_options_in_help": """
+        import contextlib, io
+        from fairseq import options
+        words = ["data", "--task", "language_modeling", "--arch", "transformer_lm", "--help"]
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+            options.parse_args_and_arch(options.get_training_parser(), words)
+        assert "--decoder-layers" in text.getvalue() and "--sample-break-mode" in text.getvalue()
+        """,
 }
 
 # Registered first, so called last: a process group that is still open then makes the process fail.

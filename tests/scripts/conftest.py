@@ -1,6 +1,8 @@
 """Fixtures: a tiny corpus, an experiment on it, a model trained by it, and commands run in-process."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from scripts.command import run_command
+from tests import encoders, forked_fairseq
 from tests.models.conftest import write_corpus
 
 BASE = """
@@ -95,3 +98,97 @@ def refused(call) -> Refusal:
         return sentence
 
     return run
+
+
+@pytest.fixture
+def kill(root) -> Callable[..., None]:
+    """Runs a command in processes of its own and kills (-9) all of them when its log says `sign`.
+
+    `log` is a pipe until then: nobody has to look at a file again and again.
+    """
+
+    def run(module: ModuleType, arguments: list[object], log: Path, sign: str) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(log)
+        command = [sys.executable, "-m", module.__name__, *map(str, arguments)]
+        # The shell holds the pipe open, so that reading ends when the command does.
+        process = subprocess.Popen(
+            ["sh", "-c", '"$@" 3>>"$0"; exit', log, *command],
+            cwd=root,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+        )
+        with log.open() as lines:
+            seen = any(sign in line for line in lines)
+            os.killpg(process.pid, signal.SIGKILL)
+        assert seen and process.wait() == -signal.SIGKILL
+        log.unlink()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def encoder_corpus(tmp_path_factory) -> Path:
+    """A folder for masked_lm as data-prep/roberta.sh leaves it, with a sentencepiece tokeniser."""
+    folder = tmp_path_factory.mktemp("encoder corpus")
+    encoders.write_text(folder)
+    options = ("--tokenizer", "sentencepiece", "--vocab-size", 340)
+    encoders.prepare("roberta", "text", "--from", folder, "--dest", folder / "prepared", *options)
+    return folder / "prepared"
+
+
+@pytest.fixture(scope="session")
+def encoder_configs(tmp_path_factory) -> Path:
+    """The YAMLs of a tiny masked-LM experiment."""
+    folder = tmp_path_factory.mktemp("configs") / "encoders"
+    folder.mkdir()
+    (folder / "base.yaml").write_text(encoders.BASE)
+    for name in ("roberta_transnormer_t1", "roberta_lln_diag"):
+        (folder / f"{name}.yaml").write_text(encoders.MODEL % name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pretrained(encoder_corpus, encoder_configs, tmp_path_factory) -> Path:
+    """The folder of a pre-training run of four updates, saved after every second."""
+    from scripts import train_lm
+
+    save_dir = tmp_path_factory.mktemp("runs") / "an encoder"
+    config = encoder_configs / "roberta_transnormer_t1.yaml"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_lm, "run_fairseq", forked_fairseq.run_fairseq)
+        return train_lm.train(config, encoder_corpus, train_lm.Machines(0), save_dir)
+
+
+@pytest.fixture(scope="session")
+def glue(encoder_corpus, tmp_path_factory) -> Path:
+    """The nine GLUE tasks, prepared from a few made-up rows each; the rows lie in `raw`."""
+    folder = tmp_path_factory.mktemp("glue")
+    encoders.write_glue(folder / "raw")
+    encoders.prepare(
+        "glue", folder / "raw", "--tokenizer-from", encoder_corpus, "--dest", folder / "prepared", "--partial"
+    )
+    return folder / "prepared"
+
+
+@pytest.fixture(scope="session")
+def finetuned(pretrained, glue, tmp_path_factory) -> Path:
+    """The results of a sweep over all nine tasks: one run of three updates each."""
+    from scripts import finetune_glue, glue_run
+
+    out = tmp_path_factory.mktemp("sweep") / "results"
+    arguments = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", out, "--max-update", 3]
+    arguments += ["--learning-rates", "0.01", "--seeds", "1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(glue_run, "run_fairseq", forked_fairseq.run_fairseq)
+        finetune_glue.finetune(finetune_glue.parse([str(word) for word in arguments]))
+    return out
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    """The commands run fairseq as forks of a process that has imported it."""
+    from scripts import glue_run, train_lm
+
+    for module in (glue_run, train_lm):
+        monkeypatch.setattr(module, "run_fairseq", forked_fairseq.run_fairseq)

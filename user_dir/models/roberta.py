@@ -2,10 +2,12 @@
 
 from argparse import ArgumentParser
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fairseq.models import BaseFairseqModel, FairseqEncoder
 from fairseq.models.roberta.model import RobertaClassificationHead, RobertaLMHead, RobertaModel
+from fairseq.models.roberta.model import RobertaHubInterface as Hub
 from torch import Tensor, nn
 
 from ..errors import UserError
@@ -81,6 +83,32 @@ class LinearAttentionRoberta(RobertaModel):
     def hub_models(cls) -> dict[str, str]:
         """None of fairseq's downloads fits these models."""
         return {}
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        checkpoint_file: str = "model.pt",
+        data_name_or_path: str = ".",
+        bpe: str | None = None,
+        **changes: object,
+    ) -> Hub:
+        """A checkpoint with the dictionary and the tokeniser beside it, as fairseq's hub interface.
+
+        Args:
+            model_name_or_path: the folder that training wrote.
+            checkpoint_file: a file in it.
+            data_name_or_path: the folder of the dictionary, or of a task's `label` and `input0`.
+            bpe: fairseq's name of another tokeniser than the one in the folder, with its files in `changes`.
+            changes: other values for the checkpoint's settings.
+        """
+        folder = Path(model_name_or_path)
+        files = {"gpt2_encoder_json": folder / "encoder.json", "gpt2_vocab_bpe": folder / "vocab.bpe"}
+        if bpe is None and all(path.is_file() for path in files.values()):
+            bpe, changes = "gpt2", {key: str(path) for key, path in files.items()} | changes
+        return super().from_pretrained(
+            model_name_or_path, checkpoint_file, data_name_or_path, bpe or "sentencepiece", **changes
+        )
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
