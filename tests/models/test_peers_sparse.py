@@ -1,11 +1,10 @@
-"""The encoders of Reformer, BigBird and Longformer: size, padding, saving, options, no language model."""
+"""The encoders of Reformer, BigBird and Longformer: size, options, no language model."""
 
 import pytest
-import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
 from tests.lm import build_lm
-from tests.roberta import PAD, build_roberta, sentences
+from tests.roberta import build_roberta
 from user_dir.errors import UserError
 
 # Small enough that the sentences below have several blocks.
@@ -32,48 +31,6 @@ def test_parameter_counts(arch, parameters):
     model = build_roberta(arch, words=50_265, base_size=True)
     assert sum(p.numel() for p in model.parameters() if p.requires_grad) == parameters
     assert sum(p.numel() for p in model.parameters()) == parameters
-
-
-@architectures
-@pytest.mark.parametrize("mode", ["train", "eval"])
-def test_padding_on_either_side_changes_nothing(arch, mode):
-    model = build_roberta(arch, **SMALL_BLOCKS).double()
-    model.train(mode == "train")
-    lengths = [150, 64, 65, 17, 1]
-    alone = [model(row[row.ne(PAD)].unsqueeze(0))[0][0] for row in sentences(lengths, 150)]
-    for left in (False, True):
-        batch = sentences(lengths, 163, left=left)
-        logits, _ = model(batch)
-        for row, expected in enumerate(alone):
-            torch.testing.assert_close(logits[row][batch[row].ne(PAD)], expected, rtol=1e-9, atol=1e-9)
-
-
-@architectures
-def test_padding_contributes_no_gradient(arch):
-    model = build_roberta(arch, **SMALL_BLOCKS).double()
-    batch = sentences([70, 9], 70)
-    logits, _ = model(batch)
-    weights = torch.randn_like(logits)
-    logits[batch.ne(PAD)].mul(weights[batch.ne(PAD)]).sum().backward()
-    together = {name: p.grad.clone() for name, p in model.named_parameters()}
-    model.zero_grad()
-    for row, kept in enumerate(batch.ne(PAD)):
-        alone, _ = model(batch[row, kept].unsqueeze(0))
-        alone[0].mul(weights[row, kept]).sum().backward()
-    for name, gradient in together.items():
-        torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-8, atol=1e-8)
-
-
-@architectures
-def test_a_saved_model_gives_the_same(arch):
-    model, other = (build_roberta(arch, **SMALL_BLOCKS) for _ in range(2))
-    tokens = sentences([200, 31])
-    logits, _ = model(tokens)
-    assert torch.equal(model(tokens)[0], logits)
-    state = model.state_dict()
-    other.upgrade_state_dict(state)
-    other.load_state_dict(state)
-    assert torch.equal(other(tokens)[0], logits)
 
 
 @architectures
