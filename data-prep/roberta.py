@@ -64,17 +64,10 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("corpus", choices=[*wikitext.CORPORA, OWN_TEXT])
-    parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the result goes")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--from",
-        dest="source",
-        type=Path,
-        metavar="PATH",
-        help="folder with wiki.{train,valid,test}.raw, wiki.{train,valid,test}.tokens or "
-        "{train,valid,test}.txt, each plain or packed as .gz; or the zip as published",
+    wikitext.add_places(
+        parser,
+        "wiki.{train,valid,test}.raw, wiki.{train,valid,test}.tokens or {train,valid,test}.txt",
     )
-    source.add_argument("--url", help="address of the zip, to be downloaded beside --dest")
     parser.add_argument(
         "--tokenizer",
         choices=ENCODERS,
@@ -89,11 +82,6 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--gpt2-bpe", type=Path, metavar="FOLDER", help="folder with encoder.json, vocab.bpe and dict.txt"
-    )
-    parser.add_argument(
-        "--allow-unverified",
-        action="store_true",
-        help="go on, with a warning, where WikiText is not the published one",
     )
     arguments = parser.parse_args()
     if arguments.corpus == OWN_TEXT and not arguments.source:

@@ -80,17 +80,7 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("corpus", choices=[name for name in CORPORA if not name.endswith("-raw")])
-    parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the result goes")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--from",
-        dest="source",
-        type=Path,
-        metavar="PATH",
-        help="folder with wiki.{train,valid,test}.tokens or {train,valid,test}.txt, "
-        "each plain or packed as .gz; or the zip as published",
-    )
-    source.add_argument("--url", help="address of the zip, to be downloaded beside --dest")
+    add_places(parser, "wiki.{train,valid,test}.tokens or {train,valid,test}.txt")
     parser.add_argument(
         "--tokenizer",
         choices=("words", "sentencepiece"),
@@ -109,11 +99,6 @@ def parse_arguments() -> argparse.Namespace:
         metavar="FOLDER",
         help="use the vocabulary of this prepared folder, so that its models can read the result",
     )
-    parser.add_argument(
-        "--allow-unverified",
-        action="store_true",
-        help="go on, with a warning, where counts or checksums are not the published ones",
-    )
     arguments = parser.parse_args()
     if arguments.vocabulary_from and (arguments.tokenizer or arguments.vocab_size):
         parser.error("--vocabulary-from settles the tokenizer: give no --tokenizer or --vocab-size")
@@ -122,6 +107,25 @@ def parse_arguments() -> argparse.Namespace:
         parser.error("--vocab-size goes with --tokenizer sentencepiece")
     arguments.vocab_size = arguments.vocab_size or 4000
     return arguments
+
+
+def add_places(parser: argparse.ArgumentParser, files: str) -> None:
+    """The options that say where the text comes from, in which `files`, and where the result goes."""
+    parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the result goes")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="PATH",
+        help=f"folder with {files}, each plain or packed as .gz; or the zip as published",
+    )
+    source.add_argument("--url", help="address of the zip, to be downloaded beside --dest")
+    parser.add_argument(
+        "--allow-unverified",
+        action="store_true",
+        help="go on, with a warning, where the counts or checksums of WikiText are not the published ones",
+    )
 
 
 def make_tokenizer(arguments: argparse.Namespace) -> Tokenizer:

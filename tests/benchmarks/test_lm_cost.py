@@ -39,7 +39,7 @@ def sample(step: float = 2.0, late_token: float = 0.001) -> dict:
     return {"settings": settings, "sessions": [SESSION], "records": records}
 
 
-def test_cases_cover_the_issue_and_take_turns():
+def test_cases_take_turns_over_all_lengths():
     settings = lm_cost.settings_for("cpu", False, ["a", "b"])
     cases = lm_cost.cases_of(settings)
     lengths = {c["length"] for c in cases if c["kind"] == "training"}
@@ -47,27 +47,6 @@ def test_cases_cover_the_issue_and_take_turns():
     assert settings["positions"] == [10, 1000, 10_000, 100_000]
     assert all(settings["tokens"] % length == 0 for length in lengths)
     assert [c["architecture"] for c in cases[:4]] == ["a", "b", "a", "b"]
-
-
-def test_finished_and_hopeless_cases_are_not_run_again():
-    case = {"kind": "training", "architecture": "a", "length": 8, "round": 1}
-    results = {"records": [{**case, "round": 0, "status": "ok"}]}
-    assert not lm_cost.is_done(results, case)
-    assert lm_cost.is_done(results, {**case, "round": 0})
-    results["records"][0]["status"] = "out of memory"
-    assert lm_cost.is_done(results, case)
-    results["records"][0]["status"] = "failed"
-    assert not lm_cost.is_done(results, case)
-
-
-def test_other_settings_are_not_mixed(tmp_path):
-    path = tmp_path / "r.json"
-    settings = lm_cost.settings_for("cpu", True, ["transformer_lm"])
-    path.write_text(json.dumps({"settings": settings, "sessions": [], "records": ["kept"]}))
-    assert lm_cost.start_or_resume(path, settings, False)["records"] == ["kept"]
-    assert lm_cost.start_or_resume(path, settings, True)["records"] == []
-    with pytest.raises(UserError, match="other settings"):
-        lm_cost.start_or_resume(path, {**settings, "tokens": 1}, False)
 
 
 def test_promises_are_judged_by_the_ratio():
@@ -100,40 +79,6 @@ def test_plot_and_section_are_written(tmp_path):
     assert "Not measured" in lm_cost_section(tmp_path / "cost.json")
     (tmp_path / "cost.json").write_text(json.dumps(sample()))
     assert "Tokens per second" in lm_cost_section(tmp_path / "cost.json")
-
-
-def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys):
-    out = tmp_path / "cost.json"
-    words = ["--quick", "--device", "cpu", "--architectures", "transnormer_t1", "--out", str(out)]
-    arguments, measured = lm_cost.parse_arguments(words), []
-
-    def measure(case, settings, _):
-        if len(measured) == 2:
-            raise KeyboardInterrupt
-        measured.append(case)
-        return {**case, "status": "ok", "step_seconds": [1.0], "peak_bytes": 5}
-
-    monkeypatch.setattr(lm_cost, "measure", measure)
-    with pytest.raises(KeyboardInterrupt):
-        lm_cost.run(arguments)
-    assert len(json.loads(out.read_text())["records"]) == 2
-
-    def fail(case, settings, _):
-        return {**case, "status": "failed", "message": "ValueError: broken"}
-
-    monkeypatch.setattr(lm_cost, "measure", fail)
-    assert lm_cost.run(arguments) == 1
-    text = capsys.readouterr()
-    assert "3 cases on cpu, 2 done before" in text.out and "broken" in text.err
-    results = json.loads(out.read_text())
-    assert [r["session"] for r in results["records"]] == [0, 0, 1]
-
-
-def test_a_gpu_that_is_not_there_is_said_in_a_sentence(monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert lm_cost.choose_device("auto") == "cpu"
-    with pytest.raises(UserError, match="no GPU"):
-        lm_cost.choose_device("cuda")
 
 
 @pytest.mark.parametrize("words", [["--architectures", "transformer_lm,nonsense"], ["--nonsense"]])

@@ -9,6 +9,7 @@ import torch
 
 from benchmarks import roberta_cost
 from benchmarks.architectures import TINY
+from benchmarks.cost_run import training_cases
 from benchmarks.encoders import ENCODERS
 from benchmarks.roberta_cost_models import (
     BASE,
@@ -38,7 +39,7 @@ def sample(linear_seconds=1e-3, growth=1.0) -> dict:
     """Softmax takes N² and the others N**growth; softmax has no memory at 16,384 and no time at 8,192."""
     settings = roberta_cost.settings_for("cpu", False, NAMES, 60)
     records = []
-    for case in roberta_cost.cases_of(settings):
+    for case in training_cases(settings):
         n, softmax = case["length"], case["architecture"] == "roberta_softmax"
         record = {**case, "session": 0, "status": "ok", "parameters": 10}
         time = 1e-6 * n**2 if softmax else linear_seconds * n**growth
@@ -59,7 +60,7 @@ def test_defaults_are_the_rows_asked_for():
 
 def test_cases_take_turns_over_all_lengths():
     settings = roberta_cost.settings_for("cpu", False, NAMES, 60)
-    cases = roberta_cost.cases_of(settings)
+    cases = training_cases(settings)
     assert [c["length"] for c in cases[::3]][:6] == [512, 1024, 2048, 4096, 8192, 16384]
     assert [c["length"] for c in cases[::3]][6:] == [16384, 8192, 4096, 2048, 1024, 512]
     assert [c["architecture"] for c in cases[:4]] == [*NAMES, NAMES[0]]
@@ -132,31 +133,11 @@ def test_plot_is_written(tmp_path):
     assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys):
-    out = tmp_path / "cost.json"
-    words = ["--quick", "--device", "cpu", "--architectures", "roberta_linear", "--out", str(out)]
-    arguments, measured = roberta_cost.parse_arguments(words), []
-
-    def measure(case, settings, _):
-        if measured:
-            raise KeyboardInterrupt
-        measured.append(case)
-        return {**case, "status": "ok", "step_seconds": [1.0], "peak_bytes": 5}
-
-    monkeypatch.setattr(roberta_cost, "measure", measure)
-    with pytest.raises(KeyboardInterrupt):
-        roberta_cost.run(arguments)
-    assert len(json.loads(out.read_text())["records"]) == 1
-
-    def fail(case, settings, _):
-        return {**case, "status": "failed", "message": "ValueError: broken"}
-
-    monkeypatch.setattr(roberta_cost, "measure", fail)
-    assert roberta_cost.run(arguments) == 1
-    text = capsys.readouterr()
-    assert "2 cases on cpu, 1 done before" in text.out and "broken" in text.err
-    assert json.loads(out.read_text())["benchmark"] == "roberta_cost"
-    arguments.time_limit = 7.0
+def test_results_of_another_time_limit_are_not_mixed(tmp_path):
+    words = ["--quick", "--device", "cpu", "--out", str(tmp_path / "cost.json")]
+    arguments = roberta_cost.parse_arguments(words)
+    settings = roberta_cost.settings_for("cpu", True, arguments.architectures.split(","), 7.0)
+    (tmp_path / "cost.json").write_text(json.dumps({"settings": settings}))
     with pytest.raises(UserError, match="other settings"):
         roberta_cost.run(arguments)
 
@@ -181,7 +162,9 @@ def test_quick_run_from_another_folder(tmp_path):
 
 @pytest.mark.slow
 def test_memory_that_runs_out_is_a_row():
-    settings = roberta_cost.settings_for("cpu", True, ["roberta_softmax"], 120)
-    settings["size"] = CPU_SIZE.as_dict()
+    words = ["--architectures", "roberta_softmax", "--time-limit", "120", "--memory-limit-gib", "1.5"]
+    arguments = roberta_cost.parse_arguments(words)
     case = {"kind": "training", "architecture": "roberta_softmax", "length": 8192, "round": 0}
-    assert roberta_cost.measure(case, settings, 1.5)["status"] == "out of memory"
+    question = {"size": CPU_SIZE.as_dict(), "threads": 1, "steps": 1, "tokens": 8192}
+    record = roberta_cost.BENCHMARK.measure(case, question, arguments, "cpu")
+    assert record["status"] == "out of memory"

@@ -133,7 +133,7 @@ def test_folder_without_permission(run, refused, tmp_path):
     assert "Permission denied" in sentence
 
 
-@pytest.mark.parametrize("script", ["wikitext.sh", "bundled_corpus.sh"])
+@pytest.mark.parametrize("script", ["wikitext.sh", "bundled_corpus.sh", "roberta.sh", "glue.sh"])
 def test_shell_scripts_explain_themselves(script, data_prep, tmp_path):
     import subprocess
     import sys

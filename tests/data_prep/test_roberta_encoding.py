@@ -140,16 +140,3 @@ def test_download_of_something_else_is_refused(server, tmp_path):
     with pytest.raises(PreparationError, match=r"encoder.json \(now removed\) has the sha256"):
         gpt2_bpe.find_files(None, tmp_path, url)
     assert list((tmp_path / "gpt2_bpe").iterdir()) == []
-
-
-@pytest.mark.parametrize("script", ["roberta.sh", "glue.sh"])
-def test_shell_scripts_explain_themselves(script, data_prep, tmp_path):
-    result = subprocess.run(
-        [data_prep / script, "--help"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.startswith(f"usage: {script}")

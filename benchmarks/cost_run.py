@@ -1,0 +1,219 @@
+"""What the cost benchmarks share: command line, cases that are kept one by one and carried on, the end."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import CommandLine, environment, read_json, shown_path, write_json
+from benchmarks.memory import memory_available
+from benchmarks.processes import run_case
+from scripts import ROOT
+from scripts.command import write_atomically
+from user_dir.errors import UserError
+
+Case = dict[str, Any]
+Results = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CostBenchmark:
+    """A benchmark that measures case after case in processes of their own.
+
+    `name` is that of its files, `worker` the module that measures a case; `label` names an architecture,
+    `markdown` and `plot` make the report.
+    """
+
+    name: str
+    worker: str
+    label: Callable[[str], str]
+    markdown: Callable[[Results], str]
+    plot: Callable[[Results, Path], None]
+
+    def parse(
+        self,
+        text: str,
+        known: Sequence[str],
+        default: Sequence[str],
+        time_limit: float,
+        argv: list[str] | None,
+    ) -> argparse.Namespace:
+        """The command line; `text` is what the help says, `default` which `known` architectures are run."""
+        parser = CommandLine(text)
+        parser.add_argument(
+            "--device",
+            choices=("auto", "cpu", "cuda"),
+            default="auto",
+            help="auto (the default): a GPU if there is one",
+        )
+        parser.add_argument(
+            "--quick", action="store_true", help="tiny models and lengths, to see that all works"
+        )
+        parser.add_argument(
+            "--architectures",
+            default=",".join(default),
+            help=f"comma-separated, of {', '.join(known)}; default %(default)s",
+        )
+        parser.add_argument(
+            "--out",
+            type=Path,
+            help="results file (.json); the table (.md) and the plot (.png) go beside it; default "
+            f"results/measured/{self.name}_DEVICE.json, with --quick runs/{self.name}_quick.json",
+        )
+        parser.add_argument(
+            "--restart", action="store_true", help="measure anew instead of carrying on with --out"
+        )
+        parser.add_argument(
+            "--time-limit",
+            type=float,
+            default=time_limit,
+            metavar="S",
+            help="seconds a process may take before it is ended and becomes a row (default "
+            "%(default)s); after a fifth of it no further step is timed",
+        )
+        parser.add_argument(
+            "--memory-limit-gib",
+            type=float,
+            metavar="GIB",
+            help="memory a process may take; default on a CPU: 80%% of what is free, on a GPU: all",
+        )
+        arguments = parser.parse_args(argv)
+        unknown = [name for name in arguments.architectures.split(",") if name not in known]
+        if unknown:
+            parser.error(f"unknown architecture {', '.join(unknown)}; choose of {', '.join(known)}")
+        return arguments
+
+    def measure(self, case: Case, question: Case, arguments: argparse.Namespace, device: str) -> Case:
+        """Run one case in a process of its own, which gets `question` beside it."""
+        limit = arguments.memory_limit_gib
+        if limit is None and device == "cpu":
+            limit = 0.8 * memory_available() / 2**30
+        question = {
+            **case,
+            **question,
+            "device": device,
+            "memory_limit": int(limit * 2**30) if limit else None,
+            "enough_s": arguments.time_limit / 5,
+        }
+        return {**case, **run_case(self.worker, question, arguments.time_limit)}
+
+    def run(
+        self,
+        arguments: argparse.Namespace,
+        settings: dict[str, Any],
+        cases: Sequence[Case],
+        question: Callable[[Case], Case],
+    ) -> int:
+        """Measure what is not measured yet; write results, table and plot; the exit status."""
+        device = settings["device"]
+        name = f"runs/{self.name}_quick" if arguments.quick else f"results/measured/{self.name}_{device}"
+        path = (arguments.out or ROOT / f"{name}.json").resolve()
+        results = start_or_resume(self.name, path, settings, arguments.restart)
+        todo = [case for case in cases if not is_done(results, case)]
+        done = len(cases) - len(todo)
+        print(f"{len(cases)} cases on {device}, {done} done before; results: {shown_path(path)}")
+        if todo:
+            results["sessions"].append(environment(device))
+        start = time.monotonic()
+        for number, case in enumerate(todo, 1):
+            if is_done(results, case):
+                continue
+            record = self.measure(case, question(case), arguments, device)
+            record["session"] = len(results["sessions"]) - 1
+            results["records"] = [r for r in results["records"] if not same_case(r, case)] + [record]
+            write_json(path, results)
+            progress = f"[{number}/{len(todo)}, {time.monotonic() - start:.0f} s]"
+            label = self.label(case["architecture"])
+            print(f"{progress} {label}, {place(case)}: {describe(record)}", flush=True)
+        return self.finish(results, path)
+
+    def finish(self, results: Results, path: Path) -> int:
+        """Write and print table and plot; 1 if a case failed for a reason of its own."""
+        text = self.markdown(results)
+        write_atomically(path.with_suffix(".md"), text.encode())
+        self.plot(results, path.with_suffix(".png"))
+        print(f"\n{text}")
+        for suffix in (".json", ".md", ".png"):
+            print(f"written: {shown_path(path.with_suffix(suffix))}")
+        failed = [r for r in results["records"] if r["status"] == "failed"]
+        for record in failed:
+            print(f"error: {record['architecture']}, {place(record)}: {record['message']}", file=sys.stderr)
+        return 1 if failed else 0
+
+
+def end(run: Callable[[], int]) -> None:
+    """Exit with the status of `run`; on Ctrl-C say that nothing is lost."""
+    try:
+        status = run()
+    except KeyboardInterrupt:
+        print("\nStopped; the same command carries on.")
+        raise
+    sys.exit(status)
+
+
+def choose_device(asked: str) -> str:
+    """The device `asked` for; raises UserError for a GPU that is not there."""
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda was asked for, but torch sees no GPU; use --device cpu")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
+
+
+def training_cases(settings: dict[str, Any]) -> list[Case]:
+    """Those of training: in a round lengths go up or down, and architectures take turns."""
+    return [
+        {"kind": "training", "architecture": name, "length": length, "round": turn}
+        for turn in range(settings["rounds"])
+        for length in settings["lengths"][:: -1 if turn % 2 else 1]
+        for name in settings["architectures"]
+    ]
+
+
+def start_or_resume(name: str, path: Path, settings: dict[str, Any], restart: bool) -> Results:
+    """The results so far; raises UserError if `path` holds a run with other settings."""
+    if restart or not path.exists():
+        return {"benchmark": name, "settings": settings, "sessions": [], "records": []}
+    results = read_json(path)
+    if not isinstance(results, dict) or results.get("settings") != settings:
+        raise UserError(
+            f"{shown_path(path)} holds a run with other settings; name another file with --out, "
+            "or measure anew with --restart"
+        )
+    return results
+
+
+def is_done(results: Results, case: Case) -> bool:
+    """Whether `case` has a record, or an earlier round has shown that it cannot be measured."""
+    same = {key: value for key, value in case.items() if key != "round"}
+    for record in results["records"]:
+        if same_case(record, same) and (
+            record["round"] == case["round"] or record["status"] in ("out of memory", "time limit")
+        ):
+            return True
+    return False
+
+
+def same_case(record: Case, case: Case) -> bool:
+    """Whether `record` answers `case`."""
+    return all(record.get(key) == value for key, value in case.items())
+
+
+def place(case: Case) -> str:
+    """Where on the axis a case lies."""
+    return f"length {case['length']:,}" if "length" in case else "decoding"
+
+
+def describe(record: Case) -> str:
+    """A record in a few words, for the progress lines."""
+    if record["status"] != "ok":
+        return " ".join(filter(None, [record["status"], record.get("message")]))
+    if record["kind"] == "training":
+        seconds = sorted(record["step_seconds"])
+        peak = record["peak_bytes"] / 2**20
+        return f"{seconds[len(seconds) // 2]:.2f} s a step, peak {peak:,.0f} MiB"
+    times = (f"{p}: {1e3 * sorted(s)[len(s) // 2]:.2f}" for p, s in record["token_seconds"].items())
+    return "ms a token at " + ", ".join(times)

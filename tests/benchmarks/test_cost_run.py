@@ -1,0 +1,64 @@
+"""What the cost benchmarks share: cases are kept, carried on and not mixed."""
+
+import json
+
+import pytest
+
+from benchmarks import cost_run, lm_cost
+from user_dir.errors import UserError
+
+
+def test_finished_and_hopeless_cases_are_not_run_again():
+    case = {"kind": "training", "architecture": "a", "length": 8, "round": 1}
+    results = {"records": [{**case, "round": 0, "status": "ok"}]}
+    assert not cost_run.is_done(results, case)
+    assert cost_run.is_done(results, {**case, "round": 0})
+    results["records"][0]["status"] = "out of memory"
+    assert cost_run.is_done(results, case)
+    results["records"][0]["status"] = "failed"
+    assert not cost_run.is_done(results, case)
+
+
+def test_other_settings_are_not_mixed(tmp_path):
+    path = tmp_path / "r.json"
+    settings = {"tokens": 256}
+    path.write_text(json.dumps({"settings": settings, "sessions": [], "records": ["kept"]}))
+    assert cost_run.start_or_resume("lm_cost", path, settings, False)["records"] == ["kept"]
+    assert cost_run.start_or_resume("lm_cost", path, settings, True)["records"] == []
+    with pytest.raises(UserError, match="other settings"):
+        cost_run.start_or_resume("lm_cost", path, {**settings, "tokens": 1}, False)
+
+
+def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "cost.json"
+    words = ["--quick", "--device", "cpu", "--architectures", "transnormer_t1", "--out", str(out)]
+    arguments, measured = lm_cost.parse_arguments(words), []
+
+    def measure(worker, question, time_limit):
+        assert (worker, time_limit) == ("benchmarks.lm_cost_worker", 150)
+        assert question["enough_s"] == 30 and question["memory_limit"] > 0
+        assert question["steps"] == {"training": 1, "decoding": 4}[question["kind"]]
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.append(question)
+        return {"status": "ok", "step_seconds": [1.0], "peak_bytes": 5}
+
+    monkeypatch.setattr(cost_run, "run_case", measure)
+    with pytest.raises(KeyboardInterrupt):
+        lm_cost.run(arguments)
+    assert len(json.loads(out.read_text())["records"]) == 2
+    failure = {"status": "failed", "message": "ValueError: broken"}
+    monkeypatch.setattr(cost_run, "run_case", lambda *_: failure)
+    with pytest.raises(SystemExit, match="1"):
+        cost_run.end(lambda: lm_cost.run(arguments))
+    text = capsys.readouterr()
+    assert "3 cases on cpu, 2 done before" in text.out and "broken" in text.err
+    results = json.loads(out.read_text())
+    assert [r["session"] for r in results["records"]] == [0, 0, 1]
+
+
+def test_a_gpu_that_is_not_there_is_said_in_a_sentence(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert cost_run.choose_device("auto") == "cpu"
+    with pytest.raises(UserError, match="no GPU"):
+        cost_run.choose_device("cuda")
