@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.architectures import ARCHITECTURES, TRANSNORMERS, Size
-from benchmarks.common import markdown_table, read_json, spread, where
+from benchmarks.common import markdown_table, spread, where
 from benchmarks.plots import Curve, plot_curves
 
 NEAR, FAR, MOST_TRAINING = 1024, 16384, 1.2
@@ -144,13 +144,6 @@ def markdown(results: dict[str, Any]) -> str:
     promises = "\n".join(f"- {verdict}" for verdict in verdicts(results))
     parts = [caption(results), training_tables(results), decoding_table(results), promises]
     return "\n\n".join(parts) + "\n"
-
-
-def lm_cost_section(path: Path) -> str:
-    """The report of a results file as a document's section."""
-    if not path.is_file():
-        return "Not measured yet; `benchmarks/lm_cost.py` does it."
-    return markdown(read_json(path))
 
 
 def _curves(results, kind, places, value) -> list[Curve]:

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,8 +18,8 @@ sys.path.insert(0, str(ROOT))
 
 from PIL import Image  # noqa: E402
 
+from benchmarks import lm_cost_report, operator_cost_report, roberta_cost_report  # noqa: E402
 from benchmarks.common import CommandLine, read_json, shown_path, where  # noqa: E402
-from benchmarks.lm_cost_report import lm_cost_section  # noqa: E402
 from benchmarks.lm_results import (  # noqa: E402
     comparison_section,
     plot_learning_curves,
@@ -37,6 +38,7 @@ WIKITEXT2 = MEASURED / "wikitext2"
 ROBERTA = MEASURED / "roberta_wikitext2"
 ROBERTA_CURVES = ROOT / "results" / "roberta_wikitext2_curves.png"
 CURVES = ROOT / "results" / "wikitext2_curves.png"
+DEVICES = ("cpu", "cuda")
 DOCUMENTS = (ROOT / "results" / "README.md", ROOT / "README.md")
 
 
@@ -47,11 +49,40 @@ def picture_link(title: str, path: Path, document: Path) -> str:
     return f"![{title}]({os.path.relpath(path, document.parent)})"
 
 
+def cost(script: str, path: Path, render: Callable[[dict], str], document: Path) -> str:
+    """A cost benchmark's tables and plot."""
+    if not path.is_file():
+        return f"Not measured yet; `{script}` does it."
+    picture = picture_link("Time and memory against length", path.with_suffix(".png"), document)
+    return f"{render(read_json(path))}\n{picture}"
+
+
 def lm_cost(device: str, document: Path) -> str:
-    """The cost benchmark's tables and plot on "cpu" or "cuda"."""
-    results = MEASURED / f"lm_cost_{device}.json"
-    plot = picture_link("Time and memory per token", results.with_suffix(".png"), document)
-    return f"{lm_cost_section(results)}\n{plot}"
+    """What the language models cost on "cpu" or "cuda"."""
+    return cost(
+        "benchmarks/lm_cost.py", MEASURED / f"lm_cost_{device}.json", lm_cost_report.markdown, document
+    )
+
+
+def roberta_cost(device: str, document: Path) -> str:
+    """What the encoders cost on "cpu" or "cuda"."""
+    path = MEASURED / f"roberta_cost_{device}.json"
+    return cost("benchmarks/roberta_cost.py", path, roberta_cost_report.markdown, document)
+
+
+def operator_cost(device: str, document: Path) -> str:
+    """What the operator costs on "cpu" or "cuda"."""
+    path = MEASURED / f"operator_{device}" / "operator_cost.json"
+    return cost("benchmarks/operator_cost.py", path, operator_cost_report.report, document)
+
+
+def crossover(document: Path) -> str:
+    """From which length on the operator is faster than softmax, on a CPU."""
+    path = MEASURED / "operator_cpu" / "operator_cost.json"
+    if not path.is_file():
+        return "Not measured yet; `benchmarks/operator_cost.py` does it."
+    record = read_json(path)
+    return f"{operator_cost_report.crossover_table(record)}\n\n{where(record['environment'])}"
 
 
 def quickstart(document: Path) -> str:
@@ -71,8 +102,10 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     "roberta-runs": lambda document: encoders_section(read_encoders(ROBERTA), PAPER),
     "roberta-curves": lambda document: picture_link("Masked-LM loss", ROBERTA_CURVES, document),
     "quickstart": quickstart,
-    "lm-cost-cpu": lambda document: lm_cost("cpu", document),
-    "lm-cost-cuda": lambda document: lm_cost("cuda", document),
+    **{f"lm-cost-{device}": partial(lm_cost, device) for device in DEVICES},
+    **{f"roberta-cost-{device}": partial(roberta_cost, device) for device in DEVICES},
+    **{f"operator-{device}": partial(operator_cost, device) for device in DEVICES},
+    "crossover": crossover,
 }
 SECTION = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

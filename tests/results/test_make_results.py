@@ -22,6 +22,8 @@ def project(measured, tmp_path, monkeypatch):
     monkeypatch.setattr(make_results, "WIKITEXT2", measured)
     monkeypatch.setattr(make_results, "MEASURED", tmp_path / "none")
     monkeypatch.setattr(make_results, "CURVES", tmp_path / "curves.png")
+    monkeypatch.setattr(make_results, "ROBERTA", tmp_path / "none" / "roberta")
+    monkeypatch.setattr(make_results, "ROBERTA_CURVES", tmp_path / "roberta_curves.png")
     monkeypatch.setattr(make_results, "DOCUMENTS", (document, tmp_path / "missing.md"))
     return document
 
@@ -49,6 +51,18 @@ def test_a_new_result_makes_table_and_picture_stale(project, measured):
     run["test"]["perplexity_per_word"] = 1.0
     path.write_text(json.dumps(run))
     assert make_results.stale() == [project, make_results.CURVES]
+
+
+def test_a_cost_benchmark_has_its_tables_and_its_plot(project):
+    measured = make_results.MEASURED
+    committed = ROOT / "results" / "measured"
+    measured.mkdir()
+    for suffix in (".json", ".png"):
+        (measured / f"lm_cost_cpu{suffix}").write_bytes((committed / f"lm_cost_cpu{suffix}").read_bytes())
+    make_results.write_all()
+    text = project.read_text(encoding="utf-8")
+    assert "Tokens per second" in text and "![Time and memory against length](none/lm_cost_cpu.png)" in text
+    assert "Not measured yet; `benchmarks/roberta_cost.py` does it." in text
 
 
 def test_an_edited_table_is_noticed(project):

@@ -53,17 +53,19 @@ def test_a_log_without_losses_is_said():
         measure_lm.training_figures(LOG[:1])
 
 
-def test_runs_are_those_of_the_issue():
+def test_every_configuration_is_run_and_two_with_a_second_seed():
     names = [run.name for run in measure_lm.all_runs()]
-    assert names[:4] == [f"{name}-seed1" for name in measure_lm.SEEDS]
-    assert sorted(names[4:]) == ["transformer_lm-seed2", "transnormer_t1-seed2"]
+    configurations = {path.stem for path in measure_lm.CONFIGS.glob("*.yaml")} - {"base"}
+    assert set(names[:-2]) == {f"{name}-seed1" for name in configurations}
+    assert sorted(names[-2:]) == ["transformer_lm-seed2", "transnormer_t1-seed2"]
+    assert len(names) == len(configurations) + 2
     assert all(run.config.is_file() for run in measure_lm.all_runs())
 
 
 def test_only_chooses_an_architecture_or_a_run():
     assert [run.seed for run in measure_lm.chosen_runs("transnormer_t1")] == [1, 2]
     assert [run.seed for run in measure_lm.chosen_runs("transnormer_t1-seed2")] == [2]
-    with pytest.raises(UserError, match="choose one of transnormer_t1"):
+    with pytest.raises(UserError, match="choose one of transformer_lm, transnormer_t1, "):
         measure_lm.chosen_runs("nonsense")
 
 
@@ -106,9 +108,11 @@ def test_what_is_done_is_skipped(commands, tmp_path, monkeypatch, capsys):
     measure(monkeypatch, "--out", out, "--only", "transnormer_t1-seed2")
     assert commands == [("transnormer_t1", "--seed", "2", "--max-update", "40")]
     measure(monkeypatch, "--out", out)
-    assert len(commands) == 6
+    everything = len(measure_lm.all_runs())
+    assert len(commands) == everything
     measure(monkeypatch, "--out", out)
-    assert len(commands) == 6 and capsys.readouterr().out.count("done before") == 7
+    assert len(commands) == everything
+    assert capsys.readouterr().out.count("done before") == 1 + everything
     record = json.loads((tmp_path / "a b" / "transnormer_t1-seed2.json").read_text())
     assert record["seed"] == 2 and record["updates"] == 40 and record["best_update"] == 40
     assert record["test"]["perplexity_per_word"] == 5.0 and record["parameters"] == 7
