@@ -4,6 +4,7 @@ import hashlib
 import json
 import statistics
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,26 +34,29 @@ def training_figures(log: Iterable[str]) -> dict[str, Any]:
     """Curves (update, bits per token), speed, batch and memory from the log of a run.
 
     A resumed run repeats the updates after its last checkpoint: the later record counts, the time of
-    both does. fairseq's clock ("wall") starts anew in every process.
+    both does. fairseq's clock ("wall") stands still in a resumed process; the time is that of tokens at
+    their speed.
     """
     train_loss: dict[int, float] = {}
     valid_loss: dict[int, float] = {}
-    speeds, batches, peak, seconds, wall = [], [], None, 0.0, 0.0
+    updates, speeds, batches, peak = [], [], [], None
     for kind, record in read_records(log):
         if kind == "train_inner":
-            train_loss[int(record["num_updates"])] = record["loss"]
+            updates.append(int(record["num_updates"]))
+            train_loss[updates[-1]] = record["loss"]
             speeds.append(record["wps"])
             batches.append(record["wpb"])
-            seconds += record["wall"] - wall if record["wall"] >= wall else record["wall"]
-            wall = record["wall"]
         elif kind == "valid":
             valid_loss[int(record["valid_num_updates"])] = record["valid_loss"]
         elif kind == "usage":
             peak = max(peak or 0, int(record["peak_memory"]))
     if not train_loss or not valid_loss:
         raise UserError("the training log holds no losses; was log_format in the YAML changed?")
+    interval = min((b - a for a, b in pairwise(updates) if b > a), default=updates[0])
+    usual = statistics.median(speeds)
+    seconds = sum(interval * batch / (speed or usual) for batch, speed in zip(batches, speeds, strict=True))
     return {
-        "tokens_per_second": statistics.median(speeds),
+        "tokens_per_second": usual,
         "tokens_per_update": statistics.median(batches),
         "peak_memory_bytes": peak,
         "train_seconds": seconds,

@@ -22,18 +22,18 @@ def line(kind: str, **figures: float) -> str:
     return f"{PREFIX}{kind} | {json.dumps({key: str(value) for key, value in figures.items()})}\n"
 
 
-def inner(update: int, loss: float, wall: float) -> str:
-    return line("train_inner", loss=loss, wps=100.0 + update, wpb=64, num_updates=update, wall=wall)
+def inner(update: int, loss: float, wps: float) -> str:
+    return line("train_inner", loss=loss, wps=wps, wpb=64, num_updates=update, wall=0)
 
 
 LOG = [
     "a line of another kind\n",
-    inner(10, 9.0, 5),
-    inner(20, 8.0, 10),
+    inner(10, 9.0, 0),
+    inner(20, 8.0, 128),
     line("valid", valid_loss=8.5, valid_num_updates=20),
-    inner(30, 7.9, 15),  # lost: the run was ended before the next checkpoint
-    inner(30, 7.5, 6),
-    inner(40, 7.0, 11),
+    inner(30, 7.9, 64),  # lost: the run was ended before the next checkpoint
+    inner(30, 7.5, 128),
+    inner(40, 7.0, 160),
     line("valid", valid_loss=7.2, valid_num_updates=40),
     line("usage", peak_memory=1000),
 ]
@@ -43,8 +43,8 @@ def test_curves_and_time_of_an_interrupted_run():
     figures = measure_lm.training_figures(LOG)
     assert figures["curves"]["train"] == [(10, 9.0), (20, 8.0), (30, 7.5), (40, 7.0)]
     assert figures["curves"]["valid"] == [(20, 8.5), (40, 7.2)]
-    assert figures["train_seconds"] == 15 + 11
-    assert figures["tokens_per_second"] == 130 and figures["tokens_per_update"] == 64
+    assert figures["train_seconds"] == 5 + 5 + 10 + 5 + 4  # the first is without a speed: the usual one
+    assert figures["tokens_per_second"] == 128 and figures["tokens_per_update"] == 64
     assert figures["peak_memory_bytes"] == 1000
 
 
