@@ -35,15 +35,10 @@ class CostBenchmark:
     markdown: Callable[[Results], str]
     plot: Callable[[Results, Path], None]
 
-    def parse(
-        self,
-        text: str,
-        known: Sequence[str],
-        default: Sequence[str],
-        time_limit: float,
-        argv: list[str] | None,
-    ) -> argparse.Namespace:
-        """The command line; `text` is what the help says, `default` which `known` architectures are run."""
+    def command_line(
+        self, text: str, known: Sequence[str], default: Sequence[str], time_limit: float
+    ) -> CommandLine:
+        """The options of all; `text` is what the help says, `default` which `known` architectures are run."""
         parser = CommandLine(text)
         parser.add_argument(
             "--device",
@@ -82,6 +77,10 @@ class CostBenchmark:
             metavar="GIB",
             help="memory a process may take; default on a CPU: 80%% of what is free, on a GPU: all",
         )
+        return parser
+
+    def parse(self, parser: CommandLine, known: Sequence[str], argv: list[str] | None) -> argparse.Namespace:
+        """What was given; an unknown architecture ends here."""
         arguments = parser.parse_args(argv)
         unknown = [name for name in arguments.architectures.split(",") if name not in known]
         if unknown:

@@ -49,13 +49,27 @@ BENCHMARK = CostBenchmark(
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    return BENCHMARK.parse(__doc__, list(ARCHITECTURES), MAIN, 150, argv)
+    known = list(ARCHITECTURES)
+    parser = BENCHMARK.command_line(__doc__, known, MAIN, 150)
+    parser.add_argument(
+        "--lengths",
+        help="comma-separated; lengths that divide the number of tokens in a batch; default: all",
+    )
+    parser.add_argument("--rounds", type=int, help="times that training is measured at each length")
+    arguments = BENCHMARK.parse(parser, known, argv)
+    lengths = arguments.lengths.split(",") if arguments.lengths else []
+    tokens = (QUICK if arguments.quick else FULL)["tokens"]
+    if not all(x.isdecimal() and int(x) and tokens % int(x) == 0 for x in lengths):
+        parser.error(f"--lengths is {arguments.lengths}; expected divisors of {tokens}, comma-separated")
+    if arguments.rounds is not None and arguments.rounds < 1:
+        parser.error(f"--rounds is {arguments.rounds}; expected 1 or more")
+    return arguments
 
 
-def settings_for(device: str, quick: bool, architectures: list[str]) -> dict[str, Any]:
-    """What is measured; two runs with equal settings may be joined."""
+def settings_for(device: str, quick: bool, architectures: list[str], **chosen: Any) -> dict[str, Any]:
+    """What is measured, `chosen` in the place of the plan's; two runs with equal settings may be joined."""
     size = TINY if quick else BASE if device == "cuda" else SMALL
-    plan = QUICK if quick else FULL
+    plan = {**(QUICK if quick else FULL), **chosen}
     return {"device": device, "size": size.as_dict(), **plan, "architectures": architectures}
 
 
@@ -68,7 +82,10 @@ def cases_of(settings: dict[str, Any]) -> list[dict[str, Any]]:
 def run(arguments: argparse.Namespace) -> int:
     """Measure what is not measured yet; write results, table and plot; the exit status."""
     device = choose_device(arguments.device)
-    settings = settings_for(device, arguments.quick, arguments.architectures.split(","))
+    chosen = {"rounds": arguments.rounds} if arguments.rounds else {}
+    if arguments.lengths:
+        chosen["lengths"] = [int(x) for x in arguments.lengths.split(",")]
+    settings = settings_for(device, arguments.quick, arguments.architectures.split(","), **chosen)
 
     def question(case: dict[str, Any]) -> dict[str, Any]:
         shared = {key: settings[key] for key in ("size", "tokens", "positions", "visits", "threads")}

@@ -10,6 +10,7 @@ lengths, so everything is measured with freed memory kept ("heap kept") and the 
 C library's defaults ("heap stock"), each in a process of its own.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -43,6 +44,7 @@ from causal_linear_attention import (  # noqa: E402
     select_backend,
 )
 from scripts.command import run_command  # noqa: E402
+from user_dir.errors import UserError  # noqa: E402
 
 LENGTHS = (512, 2048, 8192, 32768)
 HEAPS = {
@@ -121,12 +123,11 @@ def costs(options, dtype: torch.dtype, heap: str) -> list[dict]:
     made, device = implementations(options.device, dtype, builds), options.device
     records = []
     for length in options.lengths if heap != "stock" else options.lengths[-1:]:
-        cpu = device == "cpu"
-        here = {n: f for n, f in made.items() if not (cpu and length > LIMITS.get(n, length))}
+        here = {n: f for n, f in made.items() if length <= LIMITS[device].get(n, length)}
         rows = draw(options, length, dtype)
         for part in (FORWARD, BOTH):
             records += timed(options, *rows, here, part, heap)
-        if cpu and heap != "stock" and dtype == torch.float32:
+        if device == "cpu" and heap != "stock" and dtype == torch.float32:
             name, low = ours(device), [x.bfloat16() for x in rows]
             found = timed(options, *low, {f"{name}, bfloat16": made[name]}, FORWARD, heap)
             records += found
@@ -223,7 +224,8 @@ def floors(records: list[dict], peak: dict[str, float], device: str) -> None:
             record["of floor"] = record[unit] / peak[unit]
 
 
-def main() -> None:
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = CommandLine(__doc__)
     parser.add_argument("out_dir", type=Path, metavar="OUT_DIR")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -239,9 +241,14 @@ def main() -> None:
     parser.add_argument(
         "--only-heap", nargs=2, metavar=("HEAP", "JSON"), help="one part, for the script itself"
     )
-    options = parser.parse_args()
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    """Entry point."""
+    options = parse_arguments()
     if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("no GPU is available")
+        raise UserError("--device cuda was asked for, but torch sees no GPU; use --device cpu")
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)

@@ -1,7 +1,7 @@
 """What the operator is measured against: everything installed that computes causal linear attention, and the
 softmax attention and quadratic product that it replaces."""
 
-import importlib
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +16,8 @@ Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 SOFTMAX, QUADRATIC = "softmax (SDPA)", "quadratic"
 FAST, FAST_TUNED = "fast-transformers", "fast-transformers, tuned build"
 FLA = "flash-linear-attention"
-# On a CPU these take seconds a call beyond.
-LIMITS = {SOFTMAX: 8192, QUADRATIC: 2048}
+# Beyond, a call takes seconds on a CPU, and more memory than a GPU has.
+LIMITS = {"cpu": {SOFTMAX: 8192, QUADRATIC: 2048}, "cuda": {QUADRATIC: 4096}}
 
 
 def ours(device: str, dtype: torch.dtype = torch.float32) -> str:
@@ -43,19 +43,21 @@ def implementations(device: str, dtype: torch.dtype, builds: dict[str, Path | No
 
 def fast_transformers(folder: Path | None) -> Function | None:
     """Its causal product, as installed (None if it is not) or from a folder of its own."""
-    if folder is not None:
-        sys.path.insert(0, str(folder))
-    try:
-        return importlib.import_module("fast_transformers.causal_product").causal_dot_product
-    except ImportError as error:
-        if folder is None:
+    if folder is None:
+        try:
+            return importlib.import_module("fast_transformers.causal_product").causal_dot_product
+        except ImportError:
             return None
+    # A name of its own: a second module of the same name would run the first one's compiled code.
+    package = folder.resolve() / "fast_transformers" / "causal_product"
+    name, init = f"fast_transformers_{len(sys.modules)}", package / "__init__.py"
+    spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(package)])
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, OSError) as error:
         raise UserError(f"{folder} holds no fast-transformers that can be imported ({error})") from None
-    finally:
-        if folder is not None:
-            sys.path.remove(str(folder))
-        for name in [x for x in sys.modules if x.partition(".")[0] == "fast_transformers"]:
-            del sys.modules[name]
+    return module.causal_dot_product
 
 
 def flash_linear_attention() -> Function | None:

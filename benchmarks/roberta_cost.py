@@ -44,7 +44,8 @@ BENCHMARK = CostBenchmark(
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    return BENCHMARK.parse(__doc__, known_architectures(), DEFAULT, 60, argv)
+    known = known_architectures()
+    return BENCHMARK.parse(BENCHMARK.command_line(__doc__, known, DEFAULT, 60), known, argv)
 
 
 def settings_for(device: str, quick: bool, architectures: list[str], time_limit: float) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 import importlib.util
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,27 +32,30 @@ def parts(out: Path, data: Path | None) -> list[Part]:
     python = sys.executable
     operator = [python, "-m", "benchmarks.operator_cost", str(out), "--device", "cuda"]
     operator += ["--dtype", "bfloat16", "--batch", "8", "--heads", "12"]
-    models = [python, "-m", "benchmarks.lm_cost", "--device", "cuda", "--time-limit", "15"]
-    models += ["--architectures", ",".join(ARCHITECTURES), "--out", str(out / "lm_cost.json")]
+    models = [python, "-m", "benchmarks.lm_cost", "--device", "cuda", "--time-limit", "25"]
+    models += ["--lengths", "2048,16384", "--rounds", "1", "--architectures", ",".join(ARCHITECTURES)]
+    models += ["--out", str(out / "lm_cost.json")]
+    build = ["env", "CAUSAL_LINEAR_ATTENTION_CUDA=force", python, "setup.py", "build_ext", "--inplace"]
     tests = [python, "-m", "pytest", "-q", "-m", "cuda", "tests/operator", "-p", "no:cacheprovider"]
     chosen = [
-        Part("build", [python, "setup.py", "build_ext", "--inplace"], 100),
-        Part("info", [python, "-m", "causal_linear_attention.info", "--json"], 30),
-        Part("tests", tests, 100),
+        Part("build", build, 100),
+        Part("info", [python, "-m", "causal_linear_attention.info", "--json"], 25),
+        Part("tests", tests, 80),
         Part("operator", [*operator, "--lengths", "2048", "8192", "16384", "65536"], 80),
-        Part("models", models, 100),
+        Part("models", models, 125),
     ]
     if data is not None:
-        chosen += [Part(f"train-{name}", training(name, data), 40) for name in ARCHITECTURES]
+        chosen += [Part(f"train-{name}", training(name, data, out), 40) for name in ARCHITECTURES]
     return chosen
 
 
-def training(architecture: str, data: Path) -> list[str]:
+def training(architecture: str, data: Path, out: Path) -> list[str]:
     """200 updates in bf16, the same batches and learning rate for every architecture."""
     command = [sys.executable, "-m", "fairseq_cli.train", str(data), "--user-dir", "user_dir"]
     command += ["--task", "language_modeling", "--arch", architecture, "--bf16", "--max-update", "200"]
     command += ["--tokens-per-sample", "512", "--max-tokens", "8192", "--optimizer", "adam", "--lr", "5e-4"]
     command += ["--log-interval", "20", "--log-format", "json", "--no-save", "--disable-validation"]
+    command += ["--save-dir", str(out / f"train-{architecture}")]  # fairseq makes it and leaves it empty
     if architecture == "transformer_lm":
         command.append("--share-decoder-input-output-embed")
     return command
@@ -59,18 +65,19 @@ def run_part(part: Part, out: Path) -> dict:
     """Runs it with its output in OUT/<name>.log; never raises for what the command does."""
     start = time.monotonic()
     with (out / f"{part.name}.log").open("w", encoding="utf-8") as log:
+        # A session of its own: what the command has started ends with it.
+        process = subprocess.Popen(
+            part.command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
+        )
         try:
-            code = subprocess.run(
-                part.command,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=ROOT,
-                timeout=part.seconds,
-                check=False,
-            ).returncode
+            code = process.wait(part.seconds)
             outcome = "passed" if code == 0 else f"failed with exit code {code}"
         except subprocess.TimeoutExpired:
             outcome = f"stopped after {part.seconds} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     return {"part": part.name, "outcome": outcome, "seconds": round(time.monotonic() - start, 1)}
 
 

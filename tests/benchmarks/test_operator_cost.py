@@ -1,0 +1,79 @@
+"""The operator's benchmark: the builds it compares with, its goals and tables. No times are judged."""
+
+import pytest
+
+from benchmarks.operator_cost_goals import BOTH, CACHE, DECODING, FORWARD, ONE_HEAD, goals
+from benchmarks.operator_cost_peers import FAST, SOFTMAX, fast_transformers, ours
+from benchmarks.operator_cost_report import crossover_table
+from user_dir.errors import UserError
+
+
+def build(folder, answer):
+    package = folder / "fast_transformers" / "causal_product"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from .compiled import causal_dot_product\n")
+    (package / "compiled.py").write_text(f"def causal_dot_product(q, k, v):\n    return {answer}\n")
+    return folder
+
+
+def test_two_builds_of_a_peer_do_not_share_code(tmp_path):
+    folders = [build(tmp_path / str(answer), answer) for answer in (1, 2)]
+    functions = [fast_transformers(folder) for folder in folders]
+    assert [f(None, None, None) for f in functions] == [1, 2]
+    assert len({f.__module__ for f in functions}) == 2
+
+
+def test_a_folder_without_the_peer_is_named(tmp_path):
+    with pytest.raises(UserError, match=f"{tmp_path} holds no fast-transformers"):
+        fast_transformers(tmp_path)
+
+
+def result(device="cpu", **times):
+    """Records of `part: {name: milliseconds}` at one length."""
+    length = 512
+    records = [
+        {"part": part, "heap": "kept", "length": length, "name": name, "ms": [ms - 0.1, ms, ms + 5]}
+        for part, named in times.items()
+        for name, ms in named.items()
+    ]
+    return {"settings": {"device": device}, "records": records, "memory": {}}
+
+
+def verdicts(found):
+    return {goal: (measured, verdict) for goal, measured, verdict in goals(found)}
+
+
+def test_goals_compare_medians():
+    main = ours("cpu")
+    found = result(**{FORWARD: {main: 2.0, FAST: 9.0}, BOTH: {main: 2.0, FAST: 8.9}})
+    rows = verdicts(found)
+    assert rows[f"forward, N = 512, heap kept: times {FAST}: at least 4.5"] == ("4.50", "met")
+    assert rows[f"forward + backward, N = 512, heap kept: times {FAST}: at least 4.5"][1] == "not met"
+    found = result(**{ONE_HEAD: {main: 1.0, FAST: 6.9}})
+    assert next(iter(verdicts(found).values())) == ("6.90", "not met")
+    found["memory"] = {main: 4.05}
+    assert [*verdicts(found).values()][-1] == ("4.05", "met")
+
+
+def test_decoding_must_not_depend_on_the_position():
+    times = {("step", 1024): 0.02, ("step", 32768): 0.03, (CACHE, 32768): 4.0}
+    records = [
+        {"part": DECODING, "heap": "", "length": at, "name": name, "ms": [ms]}
+        for (name, at), ms in times.items()
+    ]
+    rows = verdicts({"settings": {"device": "cpu"}, "records": records, "memory": {}})
+    assert rows["decoding at 32,768 over 1,024: at most 1.05"] == ("1.50", "not met")
+    assert rows[f"decoding at 32,768, step: times {CACHE}: at least 100"] == ("133", "met")
+
+
+def test_crossover_is_behind_the_last_length_that_softmax_wins():
+    def times(dim, softmax):
+        return [
+            {"dim": dim, "length": n, "ms": {"ours, cpp": 1.0, SOFTMAX: ms}}
+            for n, ms in zip((64, 128, 256), softmax, strict=True)
+        ]
+
+    lines = crossover_table({"crossover": times(16, [2, 0.5, 3]) + times(32, [2, 2, 0.5])}).splitlines()
+    assert lines[2] == "| 16 | 256 | 3.0 |" and lines[3] == "| 32 | beyond 256 | 0.5 |"
+    lines = crossover_table({"crossover": times(64, [2, 3, 4])}).splitlines()
+    assert lines[2] == "| 64 | up to 64 | 4.0 |"
