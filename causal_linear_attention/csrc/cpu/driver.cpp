@@ -85,12 +85,11 @@ void backward_as(const Problem& p, Array grad_out, const void* grad_state, const
   for_k.reverse = true;
   for_k.initial = state_view(p, grad_state, true);
   for_k.final = state_view(p, gradients.state, true);
-  run_sweep<T>(for_k, threads);
 
   Sweep for_v = sweep_of(p, k, q, grads, plain(gradients.v, p.dtype), p.depth, p.width);
   for_v.reverse = true;
   for_v.initial = state_view(p, grad_state, false);
-  run_sweep<T>(for_v, threads);
+  run_sweeps<T>(for_k, for_v, threads);
 }
 
 }  // namespace

@@ -135,14 +135,18 @@ void walk(Segment segment, int64_t length, int64_t first, int64_t last, const Sc
 }
 
 template <class T>
-void sweep_by_heads(const Sweep& s, int64_t length, int64_t segments, const Threads& threads) {
+void walk_head(const Sweep& s, int64_t head, const Scratch<T>& scratch) {
+  const int64_t length = segment_rows(s.rows);
+  read_state(s, head, scratch.base());
+  walk(segment_of<T>(s, head), length, 0, (s.rows + length - 1) / length, scratch);
+  write_state(s, head, scratch.base());
+}
+
+template <class T>
+void sweep_by_heads(const Sweep& s, const Threads& threads) {
   for_tasks(s.batch * s.heads, threads, [&](auto next) {
     const Scratch<T> scratch(s);
-    for (int64_t head = next(); head >= 0; head = next()) {
-      read_state(s, head, scratch.base());
-      walk(segment_of<T>(s, head), length, 0, segments, scratch);
-      write_state(s, head, scratch.base());
-    }
+    for (int64_t head = next(); head >= 0; head = next()) walk_head(s, head, scratch);
   });
 }
 
@@ -203,23 +207,45 @@ void sweep_by_stretches(const Sweep& s, int64_t length, int64_t segments, int64_
   });
 }
 
+int64_t operations(const Sweep& s) { return 4 * s.batch * s.heads * s.rows * s.depth * s.width; }
+
 }  // namespace
 
 template <class T>
 void run_sweep(const Sweep& s, Threads threads) {
   const int64_t heads = s.batch * s.heads;
   if (heads == 0) return;
-  threads.count = useful_threads(threads, 4 * heads * s.rows * s.depth * s.width);
+  threads.count = useful_threads(threads, operations(s));
   const int64_t length = segment_rows(s.rows), segments = (s.rows + length - 1) / length;
   const int64_t parts = (threads.count + heads - 1) / heads;
   if (parts <= 1 || segments <= 2) {
-    sweep_by_heads<T>(s, length, segments, threads);
+    sweep_by_heads<T>(s, threads);
   } else {
     sweep_by_stretches<T>(s, length, segments, parts < segments - 1 ? parts : segments - 1, threads);
   }
 }
 
+template <class T>
+void run_sweeps(const Sweep& one, const Sweep& other, Threads threads) {
+  const int64_t heads = one.batch * one.heads;
+  Threads used = threads;
+  used.count = useful_threads(threads, operations(one) + operations(other));
+  if (used.count > 2 * heads) {
+    run_sweep<T>(one, threads);
+    run_sweep<T>(other, threads);
+    return;
+  }
+  for_tasks(2 * heads, used, [&](auto next) {
+    const Scratch<T> scratch(one), other_scratch(other);
+    for (int64_t task = next(); task >= 0; task = next()) {
+      task % 2 == 0 ? walk_head(one, task / 2, scratch) : walk_head(other, task / 2, other_scratch);
+    }
+  });
+}
+
 template void run_sweep<float>(const Sweep&, Threads);
 template void run_sweep<double>(const Sweep&, Threads);
+template void run_sweeps<float>(const Sweep&, const Sweep&, Threads);
+template void run_sweeps<double>(const Sweep&, const Sweep&, Threads);
 
 }  // namespace cla

@@ -38,5 +38,8 @@ inline int64_t bytes_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype ==
 // T is the accumulation type, float or double.
 template <class T>
 void run_sweep(const Sweep& sweep, Threads threads);
+// Two that do not wait for each other, over the same heads.
+template <class T>
+void run_sweeps(const Sweep& one, const Sweep& other, Threads threads);
 
 }  // namespace cla
