@@ -27,7 +27,7 @@ _DTYPES = {
     "cpp": (torch.float32, torch.float64, torch.bfloat16, torch.float16),
     "cuda": (torch.float32, torch.bfloat16, torch.float16),
 }
-# The kernels keep a row of the state in registers; "auto" leaves wider heads to PyTorch.
+# The kernels keep the state in registers; "auto" leaves wider heads to PyTorch.
 _CUDA_MAX_DIM = 128
 _LOADED = frozenset(name for name in _DEVICES if extension.loaded(name))
 
@@ -99,7 +99,11 @@ def causal_linear_attention(
     _check_inputs(q, k, v, "N")
     _check_state(initial_state, q, v.shape[-1] + normalize)
     name = select_backend(backend, q.device, q.dtype)
-    if name == "cuda" and backend == "auto" and max(q.shape[-1], v.shape[-1]) > _CUDA_MAX_DIM:
+    if name == "cuda" and max(q.shape[-1], v.shape[-1]) > _CUDA_MAX_DIM:
+        if backend == "cuda":
+            raise ValueError(
+                f"backend is 'cuda'; expected D and M of at most {_CUDA_MAX_DIM}, not {_shapes(q=q, v=v)}"
+            )
         name = "torch"
     if backend == "auto" and not torch.compiler.is_compiling():
         _announce(name, q.device.type)

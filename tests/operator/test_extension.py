@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 
 import pytest
 import torch
@@ -132,6 +134,32 @@ def test_installs_without_a_compiler(root, tmp_path):
     assert "built no kernels (PyTorch runs instead)" in done.stdout
     assert "C++: no C++ compiler (no-such-compiler)" in done.stdout
     assert list((tmp_path / "out").rglob("functional.py"))
+
+
+def test_wheel_and_sdist_contain_the_sources(root, tmp_path):
+    shutil.copy(root / "MANIFEST.in", tmp_path)
+    shutil.copy(root / "requirements.txt", tmp_path)
+    build(root, tmp_path, CXX="no-such-compiler", CAUSAL_LINEAR_ATTENTION_CUDA="skip")
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", "sdist", "bdist_wheel"],
+        cwd=tmp_path,
+        env={**os.environ, "CXX": "no-such-compiler", "CAUSAL_LINEAR_ATTENTION_CUDA": "skip"},
+        capture_output=True,
+        check=True,
+    )
+    sources = root / "causal_linear_attention"
+    wanted = {
+        str(path.relative_to(root))
+        for path in sources.rglob("*")
+        if path.suffix in (".py", ".h", ".cpp", ".cu", ".cuh", ".inl")
+    }
+    (wheel,), (sdist,) = (tmp_path / "dist").glob("*.whl"), (tmp_path / "dist").glob("*.tar.gz")
+    assert "-py3-none-" in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        assert wanted <= set(archive.namelist())
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {*wanted, "build_kernels.py", "setup.py", "pyproject.toml"} <= names
 
 
 def test_a_forced_cuda_build_that_cannot_be_is_an_error(root, tmp_path):
