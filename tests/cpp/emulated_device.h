@@ -12,7 +12,8 @@
 
 #define CLA_DEVICE inline
 #define CLA_DEVICE_AND_HOST inline
-#define CLA_KERNEL(threads) void
+#define CLA_CALL inline
+#define CLA_KERNEL(threads, blocks) void
 #define CLA_PARAMETER const
 
 namespace emulation {

@@ -191,6 +191,8 @@ def test_compiles_without_spills(root, tmp_path, arch, dtype):
     kernels = re.findall(r"sweep_kernelI\w*?Li(\d+)ELi\d+E.*?(\d+) bytes spill stores", report, re.DOTALL)
     assert len(kernels) >= 4, report
     for columns, spilled in kernels:
-        # float32 at 128 columns fills every register; a handful go through the first-level cache.
-        allowed = 64 if dtype == "f32" and columns == "8" else 0
+        # At 128 columns float32, and float16 on 7.5, fill every register; a handful go through the
+        # first-level cache.
+        full = columns == "8" and (dtype == "f32" or (arch, dtype) == ("75", "f16"))
+        allowed = 64 if full else 0
         assert int(spilled) <= allowed, report

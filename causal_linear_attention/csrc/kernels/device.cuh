@@ -25,12 +25,19 @@ struct Half {
 
 #define CLA_DEVICE __device__ __forceinline__
 #define CLA_DEVICE_AND_HOST __host__ __device__ __forceinline__
-#define CLA_KERNEL(threads) __global__ void __launch_bounds__(threads)
+#define CLA_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define CLA_PARAMETER const __grid_constant__
 #if defined(__CUDA_ARCH__)
 #define CLA_CAPABILITY (__CUDA_ARCH__ / 10)
 #else
 #define CLA_CAPABILITY 80
+#endif
+// Compute capability 7.5 has no instructions for bfloat16. What takes their place is called, not inlined: a
+// kernel with a hundred copies of it takes minutes to compile.
+#if CLA_CAPABILITY >= 80
+#define CLA_CALL __device__ __forceinline__
+#else
+#define CLA_CALL __device__ __noinline__
 #endif
 
 namespace cla_cuda {
@@ -115,24 +122,33 @@ CLA_DEVICE void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 #else
-// Compute capability 7.5 has no such instruction: each lane gathers its two rows and columns.
-CLA_DEVICE void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Bf16 type) {
+// Each lane gathers its two rows and columns.
+CLA_CALL float4 gathered_product(float4 d, uint4 a, uint2 b) {
   const int lane = thread_index() % 32, row = lane / 4 * 4, column = lane % 4 * 8;
+  const Bf16 type{};
 #pragma unroll 1
   for (int t = 0; t < 4; ++t) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t b = half == 0 ? b0 : b1;
-      const uint32_t top = __shfl_sync(0xffffffffu, a[2 * half], row + t);
-      const uint32_t bottom = __shfl_sync(0xffffffffu, a[2 * half + 1], row + t);
-      const uint32_t left = __shfl_sync(0xffffffffu, b, column + t);
-      const uint32_t right = __shfl_sync(0xffffffffu, b, column + 4 + t);
-      d[0] += low(top, type) * low(left, type) + high(top, type) * high(left, type);
-      d[1] += low(top, type) * low(right, type) + high(top, type) * high(right, type);
-      d[2] += low(bottom, type) * low(left, type) + high(bottom, type) * high(left, type);
-      d[3] += low(bottom, type) * low(right, type) + high(bottom, type) * high(right, type);
+      const uint32_t top = __shfl_sync(0xffffffffu, half == 0 ? a.x : a.z, row + t);
+      const uint32_t bottom = __shfl_sync(0xffffffffu, half == 0 ? a.y : a.w, row + t);
+      const uint32_t left = __shfl_sync(0xffffffffu, half == 0 ? b.x : b.y, column + t);
+      const uint32_t right = __shfl_sync(0xffffffffu, half == 0 ? b.x : b.y, column + 4 + t);
+      d.x += low(top, type) * low(left, type) + high(top, type) * high(left, type);
+      d.y += low(top, type) * low(right, type) + high(top, type) * high(right, type);
+      d.z += low(bottom, type) * low(left, type) + high(bottom, type) * high(left, type);
+      d.w += low(bottom, type) * low(right, type) + high(bottom, type) * high(right, type);
     }
   }
+  return d;
+}
+
+CLA_DEVICE void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Bf16) {
+  const float4 sums = gathered_product({d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1});
+  d[0] = sums.x;
+  d[1] = sums.y;
+  d[2] = sums.z;
+  d[3] = sums.w;
 }
 #endif
 

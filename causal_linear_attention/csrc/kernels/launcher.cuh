@@ -13,8 +13,18 @@ CLA_DEVICE_AND_HOST constexpr int row_blocks(int capability, int bytes, int colu
   return warps > kMostWarps ? 1 : capability < 80 || bytes == 4 || column_blocks == 8 ? 2 : 4;
 }
 
+// The most warps of a block: 16 columns of c each, and of both parts where they share one.
+constexpr int most_warps(int column_blocks, int row_blocks) {
+  return row_blocks == 1 ? kMostWarps + 1 : column_blocks == 8 ? kMostWarps : 2 * column_blocks;
+}
+// On a multiprocessor: with all registers that a thread can have, 8 warps.
+constexpr int least_blocks(int column_blocks, int row_blocks) {
+  return row_blocks == 1 ? 1 : kMostWarps / most_warps(column_blocks, row_blocks);
+}
+
 template <class In, int kColumnBlocks, int kRowBlocks>
-CLA_KERNEL(32 * (kRowBlocks == 1 ? kMostWarps + 1 : kMostWarps)) sweep_kernel(CLA_PARAMETER Sweep s) {
+CLA_KERNEL(32 * most_warps(kColumnBlocks, kRowBlocks), least_blocks(kColumnBlocks, kRowBlocks))
+sweep_kernel(CLA_PARAMETER Sweep s) {
   // Of the two other variants only the one that this architecture runs has a body.
   if constexpr (kRowBlocks == 1 || row_blocks(CLA_CAPABILITY, sizeof(In), kColumnBlocks, 1) == kRowBlocks) {
     walk_segment<In, kColumnBlocks, kRowBlocks>(s);

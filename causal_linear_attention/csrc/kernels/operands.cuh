@@ -68,27 +68,30 @@ CLA_DEVICE float second_of(const Operand<kParts>& from, int r) {
   return total;
 }
 
+template <bool kTranspose>
+CLA_CALL Operand<3> load_split(const float* from, int pitch) {
+  Operand<3> to;
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const int m = lane_row() + r % 2 * 8, k = lane_column() + r / 2 * 8;
+    const float* const at = from + (kTranspose ? k * pitch + m : m * pitch + k);
+    split<Bf16>(at[0], at[kTranspose ? pitch : 1], r, to);
+  }
+  return to;
+}
+
 // The piece at (row, column) of an array in shared memory whose rows are `pitch` numbers apart, or the
 // transposed one, whose rows are the array's columns.
 template <bool kTranspose, class In>
 CLA_DEVICE void load(const In* from, int pitch, int row, int column, Operand<Kind<In>::kInput>& to) {
-  const int lane = lane_index();
+  const In* const corner = from + row * pitch + column;
   if constexpr (sizeof(In) == 2) {
+    const int lane = lane_index();
     const int down = kTranspose ? lane / 16 * 8 : lane / 8 % 2 * 8;
     const int across = kTranspose ? lane / 8 % 2 * 8 : lane / 16 * 8;
-    load_matrices<kTranspose>(to.x[0], from + (row + down + lane % 8) * pitch + column + across);
+    load_matrices<kTranspose>(to.x[0], corner + (down + lane % 8) * pitch + across);
   } else {
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const int m = lane_row() + r % 2 * 8, k = lane_column() + r / 2 * 8;
-      if constexpr (kTranspose) {
-        const In* const at = from + (row + k) * pitch + column + m;
-        split<Bf16>(at[0], at[pitch], r, to);
-      } else {
-        const In* const at = from + (row + m) * pitch + column + k;
-        split<Bf16>(at[0], at[1], r, to);
-      }
-    }
+    to = load_split<kTranspose>(corner, pitch);
   }
 }
 
