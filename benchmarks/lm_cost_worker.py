@@ -19,6 +19,7 @@ from benchmarks.language_models import LanguageModel, copy_state, fill_state
 from benchmarks.memory import (
     PeakMemory,
     exact_frees,
+    keep_frees,
     limit_memory,
     ran_out_of_memory,
     usual_frees,
@@ -41,7 +42,8 @@ def measure_training(case: dict[str, Any], build: type = LanguageModel) -> dict[
 
     `build` is `LanguageModel` or a class like it.
     A small step comes first, so that the baseline holds model, optimizer state and libraries. Then
-    one full step under the memory meter, which also warms up, then the timed ones.
+    one full step under the memory meter, which also warms up, then the timed ones; with
+    "keep_frees", freed memory is kept for them.
     """
     device, length = case["device"], case["length"]
     rows = case["tokens"] // length
@@ -54,6 +56,9 @@ def measure_training(case: dict[str, Any], build: type = LanguageModel) -> dict[
     lm.train_step(sample)
     peak = meter.bytes()
     usual_frees()
+    if case.get("keep_frees"):
+        keep_frees()
+        lm.train_step(sample)
     seconds = []
     while len(seconds) < case["steps"]:
         seconds.append(timed(lambda: lm.train_step(sample), device))

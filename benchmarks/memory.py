@@ -11,7 +11,7 @@ import resource
 
 import torch
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
 MIB = 2**20
 
 
@@ -31,6 +31,16 @@ def usual_frees() -> None:
     """What glibc arrives at by itself in a program that frees large blocks."""
     _mallopt(M_MMAP_THRESHOLD, 32 * MIB)
     _mallopt(M_TRIM_THRESHOLD, 64 * MIB)
+
+
+def keep_frees() -> None:
+    """Keep all freed memory for later, as torch does on a GPU, so that steps of all sizes reuse theirs.
+
+    Otherwise blocks above 32 MiB come anew from the system at every step, which takes longer than the rest
+    of some steps and sets in at some length.
+    """
+    _mallopt(M_MMAP_MAX, 0)
+    _mallopt(M_TRIM_THRESHOLD, -1)
 
 
 class PeakMemory:

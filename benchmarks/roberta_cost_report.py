@@ -69,7 +69,8 @@ def caption(results: dict[str, Any]) -> str:
     return (
         f"RoBERTa encoder of {Size(**settings['size'])}; float32, dropout 0.1 (also of attention weights, "
         f"where there are any); one row of random tokens a batch, {MASKED:.0%} of them masked; forward, "
-        "backward and Adam; every architecture and length in processes of its own, taking turns. "
+        "backward and Adam; every architecture and length in processes of its own, taking turns; timed with "
+        "freed memory kept by the process. "
         f"{where(session, settings['threads'])}, torch {session['versions']['torch']}, {' and '.join(runs)}."
     )
 
