@@ -59,49 +59,6 @@ def test_initialisation():
             assert (parameter == 0).all(), name
 
 
-@pytest.mark.parametrize("length", [1, 33, 100])
-def test_padding_on_either_side_changes_nothing(length):
-    model = build()
-    rows = [tokens(1, n, seed=n)[0] for n in (length, max(1, length // 2), 1)]
-    for left in (False, True):
-        batch = torch.full((3, length + 5), PAD)
-        for i, row in enumerate(rows):
-            batch[i, slice(length + 5 - len(row), None) if left else slice(len(row))] = row
-        out = model(batch)[0]
-        for i, row in enumerate(rows):
-            close(out[i][batch[i].ne(PAD)], model(row[None])[0][0])
-
-
-@pytest.mark.parametrize("length", [1, 33, 100])
-def test_incremental_equals_full(length):
-    model = build()
-    x = tokens(3, length)
-    full = model(x)[0]
-    state: dict = {}
-    close(torch.cat([model(x[:, : i + 1], incremental_state=state)[0] for i in range(length)], 1), full)
-    prompt, state = length // 2 + 1, {}
-    out = [model(x[:, :prompt], incremental_state=state)[0]]
-    out += [model(x[:, i : i + 1], incremental_state=state)[0] for i in range(prompt, length)]
-    close(torch.cat(out, 1), full)
-
-
-def test_beams_of_padded_prompts_are_reordered():
-    model = build()
-    rows = [tokens(1, n, seed=n)[0] for n in (40, 17, 1)]
-    prompt = torch.full((3, 40), PAD)
-    for i, row in enumerate(rows):
-        prompt[i, 40 - len(row) :] = row
-    after = tokens(3, 20, seed=9)
-    order = torch.tensor([1, 2, 2, 0])
-    state: dict = {}
-    model(prompt, incremental_state=state)
-    model.decoder.reorder_incremental_state_scripting(state, order)
-    steps = [model(after[order, i : i + 1], incremental_state=state)[0] for i in range(20)]
-    out = torch.cat(steps, 1)
-    for place, i in enumerate(order.tolist()):
-        close(out[place], model(torch.cat([rows[i], after[i]])[None])[0][0, len(rows[i]) :])
-
-
 def test_no_memory_of_earlier_batches():
     model = build()
     x, other = tokens(2, 70), tokens(2, 70, seed=4)
