@@ -17,4 +17,4 @@ ensure_environment
 cd -- "$ROOT"
 # A process a core, one thread each; -n 0 runs all in one.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec "$VENV_PYTHON" -m pytest -n auto --maxprocesses 4 --dist loadfile "$@"
+exec "$VENV_PYTHON" -m pytest -n auto --maxprocesses 4 --dist worksteal "$@"

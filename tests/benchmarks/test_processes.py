@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from benchmarks.architectures import SMALL
-from benchmarks.lm_cost import WORKER
+from benchmarks.lm_cost import BENCHMARK
 from benchmarks.processes import run_case
 
 
@@ -72,4 +72,4 @@ def test_memory_limit_is_a_record():
         "enough_s": 10,
         "memory_limit": 2**30,
     }
-    assert run_case(WORKER, case, 120) == {"status": "out of memory"}
+    assert run_case(BENCHMARK.worker, case, 120) == {"status": "out of memory"}

@@ -28,7 +28,9 @@ def parsed(flags: list[str], data: Path) -> Namespace:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_flags_say_what_the_yaml_says(path, tmp_path):
     experiment = read_experiment(path)
-    cfg = parsed(experiment.flags(), tmp_path)
+    # Fine-tuning has its model from the checkpoint, its updates from the data.
+    rest = [] if "model" in experiment.settings else ["--arch", "roberta_softmax", "--total-num-update", "9"]
+    cfg = parsed([*experiment.flags(), *rest], tmp_path)
     depends_on_machines = {"distributed_world_size", "update_freq", "data"}
     for group, settings in experiment.settings.items():
         for key in settings.keys() - depends_on_machines:
