@@ -198,6 +198,7 @@ def finetune(options: argparse.Namespace) -> dict[str, Any]:
     failures = run_all(missing, options.jobs)
     results = {name: [r for r in map(finished, group) if r] for name, group in cells.items()}
     record = sweep_record(encoder, tasks, results)
+    record["tasks"] = earlier_tasks(out / "glue.json", encoder) | record["tasks"]
     write_json(out / "glue.json", record)
     table = write_table(record)
     write_atomically(out / "glue.md", (table + "\n").encode())
@@ -206,6 +207,12 @@ def finetune(options: argparse.Namespace) -> dict[str, Any]:
     if failures:
         raise UserError(f"{len(failures)} runs failed; the first: {failures[0]}")
     return record
+
+
+def earlier_tasks(path: Path, encoder: EncoderCheckpoint) -> dict[str, Any]:
+    """What an earlier sweep of the same encoder has written there, so that one table holds all its tasks."""
+    record = read_json(path) if path.is_file() else {}
+    return record["tasks"] if record.get("encoder") == encoder.fingerprint else {}
 
 
 def keep_best(cells: dict[str, list[Cell]], record: dict[str, Any]) -> None:

@@ -49,6 +49,7 @@ def sweep_record(
     """
     record: dict[str, Any] = {
         "architecture": encoder.architecture,
+        "encoder": encoder.fingerprint,
         "pretraining_updates": encoder.updates,
         "tasks": {},
     }

@@ -76,6 +76,22 @@ def test_what_is_finished_is_not_run_again(call, no_training, finetuned, pretrai
         assert (out / name).read_text() == (finetuned / name).read_text()
 
 
+def test_one_table_holds_the_tasks_of_several_sweeps(
+    call, no_training, finetuned, pretrained, glue, tmp_path
+):
+    out = tmp_path / "out"
+    shutil.copytree(finetuned, out)
+    words = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", out, "--max-update", 3]
+    words += ["--learning-rates", "0.01", "--seeds", "1", "--task", "RTE"]
+    call(finetune_glue, *words)
+    for name in ("glue.md", "glue.json"):
+        assert (out / name).read_text() == (finetuned / name).read_text()
+    record = read(out / "glue.json")
+    (out / "glue.json").write_text(json.dumps({**record, "encoder": "another"}))
+    call(finetune_glue, *words)
+    assert list(read(out / "glue.json")["tasks"]) == ["RTE"]
+
+
 def test_what_decides_a_result(finetuned, pretrained, glue, tmp_path):
     """A cell with another rate, seed, length, encoder or task's data is not taken for finished."""
 
