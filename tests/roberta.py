@@ -1,6 +1,7 @@
 """Small RoBERTa encoders for the tests."""
 
 from types import SimpleNamespace
+from unittest import mock
 
 import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
@@ -29,13 +30,18 @@ def task(words: int) -> SimpleNamespace:
 
 
 def build_roberta(arch: str, words: int = 40, base_size: bool = False, **options):
-    """An encoder of the named architecture, small unless `base_size`, in evaluation mode."""
+    """An encoder of the named architecture, small unless `base_size` (then without storage), to evaluate."""
     config = MODEL_DATACLASS_REGISTRY[arch]()
     for name, value in {**({} if base_size else SMALL), **options}.items():
         if not hasattr(config, name):
             raise AttributeError(f"{arch} has no option {name}")
         setattr(config, name, value)
-    return MODEL_REGISTRY[arch].build_model(config, task(words)).eval()
+    build = MODEL_REGISTRY[arch].build_model
+    if not base_size:
+        return build(config, task(words)).eval()
+    # fairseq's initialisation needs values.
+    with torch.device("meta"), mock.patch("fairseq.models.roberta.model.init_bert_params"):
+        return build(config, task(words)).eval()
 
 
 def sentences(lengths, width=None, words=40, left=False, seed=0) -> torch.Tensor:
