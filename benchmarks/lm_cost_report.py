@@ -93,14 +93,20 @@ def _quartiles(seconds: list[float]) -> str:
 
 def caption(results: dict[str, Any]) -> str:
     """One paragraph: model size, batch, machine, versions, day."""
-    settings, session = results["settings"], results["sessions"][-1]
-    runs = sorted({f"{s['date']} (commit {s['commit']})" for s in results["sessions"]})
+    settings = results["settings"]
     return (
         f"{Size(**settings['size'])}; float32, embeddings tied, dropout 0.1; "
         f"{settings['tokens']:,} random tokens a batch whatever the length; forward, backward and "
         "Adam; every architecture and length in processes of its own, taking turns. "
-        f"{where(session, settings['threads'])}, torch {session['versions']['torch']}, {' and '.join(runs)}."
+        f"{measured_on(results)}"
     )
+
+
+def measured_on(results: dict[str, Any]) -> str:
+    """Machine, versions, days and commits in a sentence."""
+    session, threads = results["sessions"][-1], results["settings"]["threads"]
+    runs = sorted({f"{s['date']} (commit {s['commit']})" for s in results["sessions"]})
+    return f"{where(session, threads)}, torch {session['versions']['torch']}, {' and '.join(runs)}."
 
 
 @dataclass(frozen=True)

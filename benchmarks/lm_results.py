@@ -158,7 +158,7 @@ def runs_section(runs: Sequence[Run]) -> str:
             f"{ARCHITECTURES[run['architecture']].label}, {run['seed']}",
             f"{run['parameters']:,}",
             f"{run['updates']:,} ({run['best_update']:,})",
-            f"{_last_train_loss(run):.3f}",
+            f"{last_train_loss(run):.3f}",
             *(_both_perplexities(run[split]) for split in ("valid", "test")),
             f"{run['tokens_per_second']:,.0f}",
             f"{run['peak_memory_bytes'] / 2**20:,.0f}",
@@ -166,10 +166,10 @@ def runs_section(runs: Sequence[Run]) -> str:
         )
         for run in runs
     ]
-    return f"{markdown_table(header, rows)}\n\n{_provenance(runs)}"
+    return f"{markdown_table(header, rows)}\n\n{provenance(runs)}"
 
 
-def _last_train_loss(run: Run) -> float:
+def last_train_loss(run: Run) -> float:
     """Mean over the last tenth of the training: single batches differ."""
     losses = [loss for _, loss in run["curves"]["train"]]
     return statistics.mean(losses[-max(1, len(losses) // 10) :])
@@ -179,7 +179,7 @@ def _both_perplexities(figures: dict[str, float]) -> str:
     return f"{figures['perplexity_per_token']:.2f}, {figures['perplexity_per_word']:.2f}"
 
 
-def _provenance(runs: Sequence[Run]) -> str:
+def provenance(runs: Sequence[Run]) -> str:
     """Where and when, once for each different machine, version or commit."""
     sentences = []
     for run in runs:
@@ -198,17 +198,17 @@ def plot_learning_curves(runs: Sequence[Run], path: Path) -> None:
             for run, style in zip(group, STYLES, strict=False):
                 look = ARCHITECTURES[run["architecture"]]
                 label = look.label if run is group[0] else ""
-                curves.append(Curve(label, look.color, *_points(run, split), style))
+                curves.append(Curve(label, look.color, *points(run, split), style))
         panels.append((title, "updates", "bits per token", curves))
-    note = "One line a run; dashed: the second seed. " + _provenance(runs)
+    note = "One line a run; dashed: the second seed. " + provenance(runs)
     plot_curves(path, panels, note=note, log=False, markers=False, source=source_of(runs))
 
 
-def _points(run: Run, split: str) -> tuple[list[float], list[float]]:
-    """A curve's points; training loss as the mean of a fiftieth of the run, batches differ much."""
-    points = run["curves"][split]
-    width = max(1, len(points) // 50) if split == "train" else 1
-    pieces = [points[i : i + width] for i in range(0, len(points), width)]
+def points(run: Run, split: str, parts: int = 50) -> tuple[list[float], list[float]]:
+    """A curve's points; training loss as the mean of one of `parts` of the run, batches differ much."""
+    measured = run["curves"][split]
+    width = max(1, len(measured) // parts) if split == "train" else 1
+    pieces = [measured[i : i + width] for i in range(0, len(measured), width)]
     return (
         [piece[-1][0] for piece in pieces],
         [statistics.mean(loss for _, loss in piece) for piece in pieces],

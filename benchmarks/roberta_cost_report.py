@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.architectures import Size
-from benchmarks.common import markdown_table, spread, where
-from benchmarks.lm_cost_report import Cell, Verdict, cell
+from benchmarks.common import markdown_table, spread
+from benchmarks.lm_cost_report import Cell, Verdict, cell, measured_on
 from benchmarks.plots import Curve, plot_curves
 from benchmarks.roberta_cost_models import MASKED, QUADRATIC, SOFTMAX, look
 from scripts import ROOT
@@ -64,14 +64,13 @@ def paper_table(metric: str) -> str:
 
 def caption(results: dict[str, Any]) -> str:
     """One paragraph: model, batch, machine, versions, day."""
-    settings, session = results["settings"], results["sessions"][-1]
-    runs = sorted({f"{s['date']} (commit {s['commit']})" for s in results["sessions"]})
+    size = Size(**results["settings"]["size"])
     return (
-        f"RoBERTa encoder of {Size(**settings['size'])}; float32, dropout 0.1 (also of attention weights, "
+        f"RoBERTa encoder of {size}; float32, dropout 0.1 (also of attention weights, "
         f"where there are any); one row of random tokens a batch, {MASKED:.0%} of them masked; forward, "
         "backward and Adam; every architecture and length in processes of its own, taking turns; timed with "
         "freed memory kept by the process. "
-        f"{where(session, settings['threads'])}, torch {session['versions']['torch']}, {' and '.join(runs)}."
+        f"{measured_on(results)}"
     )
 
 

@@ -1,17 +1,14 @@
 """From the measured encoders and the papers' tables to Markdown and learning curves."""
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.common import markdown_table, read_json, where
+from benchmarks.common import markdown_table, read_json
 from benchmarks.encoders import ENCODERS, PANELS
-from benchmarks.lm_results import read_table, source_of
+from benchmarks.lm_results import Run, last_train_loss, points, provenance, read_table, source_of
 from benchmarks.plots import Curve, plot_curves
 from scripts.glue_tasks import TASKS
 
-Run = dict[str, Any]
 NOT_MEASURED = "Not measured yet; `scripts/measure_roberta.sh` does it."
 
 
@@ -109,7 +106,7 @@ def runs_section(runs: Sequence[Run], paper: Path) -> str:
                 " / ".join(f"{run[split]['perplexity_per_token']:.1f}" for split in ("valid", "test")),
                 f"{run['parameters']:,}",
                 f"{run['updates']:,} ({run['best_update']:,})",
-                f"{_last_train_loss(run):.3f}",
+                f"{last_train_loss(run):.3f}",
                 f"{run['tokens_per_second']:,.0f}",
                 f"{run['peak_memory_bytes'] / 2**20:,.0f}",
                 f"{run['train_seconds'] / 60:.1f}",
@@ -117,24 +114,11 @@ def runs_section(runs: Sequence[Run], paper: Path) -> str:
                 averages[1].get(encoder.lln, "–"),
             )
         )
-    return f"{markdown_table(header, rows)}\n\n{_provenance(runs)}"
+    return f"{markdown_table(header, rows)}\n\n{provenance(runs)}"
 
 
 def _averages(table: Path) -> dict[str, str]:
     return {row["method"]: row["avg"] for row in read_table(table)}
-
-
-def _last_train_loss(run: Run) -> float:
-    losses = [loss for _, loss in run["curves"]["train"]]
-    return statistics.mean(losses[-max(1, len(losses) // 10) :])
-
-
-def _provenance(runs: Sequence[Run]) -> str:
-    sentences = (
-        f"{where(run)}, torch {run['versions']['torch']}, {run['date']}, commit {run['commit']}."
-        for run in runs
-    )
-    return "Measured on " + " ".join(dict.fromkeys(sentences))
 
 
 def plot_encoders(runs: Sequence[Run], path: Path) -> None:
@@ -144,13 +128,9 @@ def plot_encoders(runs: Sequence[Run], path: Path) -> None:
         (title, "updates", "bits per masked token", [_curve(measured[n]) for n in names if n in measured])
         for title, names in PANELS.items()
     ]
-    plot_curves(path, panels, note=_provenance(runs), log=False, markers=False, source=source_of(runs))
+    plot_curves(path, panels, note=provenance(runs), log=False, markers=False, source=source_of(runs))
 
 
 def _curve(run: Run) -> Curve:
-    """The training loss, averaged so that forty points are left."""
-    encoder, points = ENCODERS[run["name"]], run["curves"]["train"]
-    width = max(1, len(points) // 40)
-    pieces = [points[i : i + width] for i in range(0, len(points), width)]
-    x = [piece[-1][0] for piece in pieces]
-    return Curve(encoder.label, encoder.color, x, [statistics.mean(y for _, y in piece) for piece in pieces])
+    encoder = ENCODERS[run["name"]]
+    return Curve(encoder.label, encoder.color, *points(run, "train", 40))

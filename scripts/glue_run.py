@@ -22,7 +22,7 @@ from scripts.glue_predict import decide, predict, read_rows, read_targets, score
 from scripts.glue_tasks import GlueTask
 from scripts.logged_run import run_fairseq
 from scripts.progress import read_records
-from scripts.save_dir import LAST, TOKENIZER_FILES, keep_file, mend_last, whole_checkpoint
+from scripts.save_dir import LAST, keep_vocabulary, mend_last, whole_checkpoint
 from user_dir.errors import UserError
 
 CONFIG = ROOT / "configs" / "glue" / "finetune.yaml"
@@ -173,9 +173,7 @@ def prepare_folder(cell: Cell) -> None:
         shutil.rmtree(cell.folder)
         cell.folder.mkdir()
     write_atomically(mark, cell.fingerprint().encode())
-    for name in ("dict.txt", *TOKENIZER_FILES):
-        if (cell.data.folder / name).is_file():
-            keep_file(cell.data.folder / name, cell.folder)
+    keep_vocabulary(cell.data.folder, cell.folder)
     about = {key: cell.data.manifest[key] for key in ("task", "tokenizer", "partial")}
     write_json(cell.folder / ABOUT, about)
     if not mend_last(cell.folder):

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from scripts.command import write_atomically
 from scripts.prepared_data import PreparedData
-from scripts.text_encoding import GPT2Encoder, SentencePieceEncoder
+from scripts.text_encoding import DICTIONARY, VOCABULARY_FILES
 from user_dir.errors import UserError
 
 LAST = "checkpoint_last.pt"
-TOKENIZER_FILES = (*GPT2Encoder.files, *SentencePieceEncoder.files)
 
 
 def prepare_save_dir(save_dir: Path, data: PreparedData) -> None:
@@ -22,9 +21,7 @@ def prepare_save_dir(save_dir: Path, data: PreparedData) -> None:
     leaves half a file. The checkpoint it was copied from is complete then, and takes its place.
     """
     save_dir.mkdir(parents=True, exist_ok=True)
-    for name in ("dict.txt", *TOKENIZER_FILES):
-        if (data.folder / name).is_file():
-            keep_file(data.folder / name, save_dir)
+    keep_vocabulary(data.folder, save_dir)
     if not mend_last(save_dir):
         raise UserError(f"{save_dir / LAST} is damaged and there is no other; remove it to start anew")
 
@@ -47,13 +44,20 @@ def mend_last(save_dir: Path) -> bool:
     return True
 
 
+def keep_vocabulary(source: Path, save_dir: Path) -> None:
+    """Copies of the dictionary and the tokeniser of `source`; UserError if others are there."""
+    for name in VOCABULARY_FILES:
+        if (source / name).is_file():
+            keep_file(source / name, save_dir)
+
+
 def keep_file(source: Path, save_dir: Path) -> None:
     """A copy of `source` in the folder; UserError if another file of that name is there."""
     kept = save_dir / source.name
     if not kept.exists():
         write_atomically(kept, source.read_bytes())
     elif not filecmp.cmp(kept, source, shallow=False):
-        what = "dictionary" if source.name == "dict.txt" else "tokeniser"
+        what = "dictionary" if source.name == DICTIONARY else "tokeniser"
         raise UserError(
             f"{save_dir} holds a run with another {what} than {source.parent}; choose another --save-dir"
         )

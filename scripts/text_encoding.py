@@ -104,6 +104,10 @@ class SentencePieceEncoder(TextEncoder):
         return self.processor.decode_pieces(tokens.split())
 
 
+# What says how text becomes numbers, in a prepared folder and beside a checkpoint.
+VOCABULARY_FILES = (DICTIONARY, *GPT2Encoder.files, *SentencePieceEncoder.files)
+
+
 def encode_sentences(encoder: TextEncoder, dictionary: Dictionary, sentences: Sequence[str]) -> torch.Tensor:
     """One row for a RoBERTa model, `<s> a </s>` or `<s> a </s> </s> b </s>`, of shape (length,).
 
@@ -125,9 +129,8 @@ def tokenizer_fingerprint(folder: Path) -> str:
 
     Works for every prepared folder, words included (their dictionary is all there is).
     """
-    names = (DICTIONARY, *GPT2Encoder.files, *SentencePieceEncoder.files)
     total = hashlib.sha256()
-    for name in names:
+    for name in VOCABULARY_FILES:
         path = folder / name
         if path.is_file():
             total.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())

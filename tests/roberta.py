@@ -8,7 +8,7 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
 from tests.lm import PAD, dictionary
 
-__all__ = ["PAD", "build_roberta", "sentences", "task"]
+__all__ = ["PAD", "SMALL_PARTS", "build_roberta", "sentences", "task"]
 
 SMALL = {
     "encoder_embed_dim": 24,
@@ -18,6 +18,22 @@ SMALL = {
     "dropout": 0.0,
     "attention_dropout": 0.0,
     "max_positions": 256,
+}
+
+
+# Parts small enough that a sentence of some dozens of tokens has more of them than one.
+SMALL_PARTS = {
+    "nystromformer_landmarks": 16,
+    "linformer_rank": 16,
+    "skyformer_landmarks": 16,
+    "informer_factor": 2,
+    "transformer_ls_rank": 4,
+    "reformer_chunk_size": 16,
+    "bigbird_block_size": 8,
+    "longformer_window": 16,
+    "diag_block_size": 16,
+    "lln_diag_block_size": 16,
+    "flash_chunk_size": 16,
 }
 
 

@@ -1,5 +1,7 @@
 """Mechanisms and modules against arrays computed with the authors' code."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,23 @@ def check(module, arrays, prefix=""):
         # The authors' key bias has a zero gradient under 1+elu sums but for rounding.
         scale = max(want.abs().max(), 1e-6 * largest)
         assert (parameters[name].grad - want).abs().max() / scale < 5e-5, name
+
+
+def check_run(module, golden_dir, file, run):
+    """As `check`, of a run of a file that names the parameters whose gradient is zero by analysis."""
+    meta = json.loads(str(np.load(golden_dir / file)["meta"]))
+    zero = meta["runs"][run]["analytically_zero_gradient"]
+    arrays, place = load(golden_dir, file), run.rpartition("/")[0]
+    x = torch.tensor(arrays[f"{place}/input"], requires_grad=True)
+    out, _ = module(x)
+    out.backward(torch.tensor(arrays[f"{place}/cotangent"]))
+    assert relative(out, arrays[f"{run}/output"]) < 1e-5
+    assert relative(x.grad, arrays[f"{run}/grad_input"]) < 5e-5
+    for name, parameter in module.named_parameters():
+        if name in zero:
+            assert parameter.grad.abs().max() < 1e-5
+        else:
+            assert relative(parameter.grad, arrays[f"{run}/grad/{name}"]) < 5e-5, name
 
 
 @pytest.mark.parametrize(("file", "name", "causal", "options"), CASES, ids=[c[0] for c in CASES])

@@ -74,20 +74,6 @@ def test_usual_numbers_of_samples(longest, factor, count):
     assert module.factor == factor and module.sampled.draws.shape == (longest, count)
 
 
-def test_training_draws_samples_that_evaluation_keeps():
-    module = build(factor=1)
-    x = torch.randn(64, 2, 12, dtype=torch.float64)
-    before = module(x)[0]
-    assert torch.equal(module(x)[0], before)
-    module.train()
-    torch.manual_seed(7)
-    first = module(x)[0]
-    assert not torch.allclose(module(x)[0], first)
-    torch.manual_seed(7)
-    assert torch.equal(module(x)[0], first)
-    assert torch.equal(module.eval()(x)[0], first) and not torch.allclose(first, before)
-
-
 def test_rows_may_be_as_long_as_the_longest_and_padding_longer():
     module = build(factor=1)
     x = torch.randn(80, 2, 12, dtype=torch.float64)

@@ -172,21 +172,6 @@ def test_kernel_of_large_inputs_keeps_its_range(dtype):
     assert torch.allclose(weights.diagonal(dim1=-2, dim2=-1).float(), torch.ones(40), atol=0.02)
 
 
-def test_training_draws_samples_that_evaluation_keeps():
-    module = build("skyformer", landmarks=8)
-    x = torch.randn(40, 2, 12, **F64)
-    before = module(x)[0]
-    assert torch.equal(module(x)[0], before)
-    module.train()
-    torch.manual_seed(7)
-    first = module(x)[0]
-    assert not torch.allclose(module(x)[0], first)
-    torch.manual_seed(7)
-    assert torch.equal(module(x)[0], first)
-    module.eval()
-    assert torch.equal(module(x)[0], first) and not torch.allclose(first, before)
-
-
 def test_half_precision_keeps_the_samples():
     module = build("skyformer", landmarks=8)
     draws = module.sampled.draws.clone()

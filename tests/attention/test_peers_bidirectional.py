@@ -1,4 +1,4 @@
-"""What the landmark, sampling and long-short attentions share: saving, extreme inputs, no causal form."""
+"""What the attentions of encoders share: saving, drawing, extreme inputs, no causal form."""
 
 import pytest
 import torch
@@ -15,18 +15,27 @@ OPTIONS = {
     "informer": {"factor": 1},
     "transformer_ls": {"window": 8, "rank": 2, "chunk": 8},
 }
-FORMS = [(name, False) for name in OPTIONS] + [("transformer_ls", True)]
-forms = pytest.mark.parametrize(("name", "causal"), FORMS, ids=[f"{n}{'-causal' * c}" for n, c in FORMS])
-bidirectional = pytest.mark.parametrize("name", [name for name in OPTIONS if name != "transformer_ls"])
+SPARSE = {"reformer": {"chunk_size": 8}, "bigbird": {"block_size": 8}, "longformer": {"window": 16}}
+
+
+def forms_of(names):
+    """Each name with the forms it has."""
+    forms = [(name, False) for name in names] + [("transformer_ls", True)]
+    ids = [f"{name}{'-causal' * causal}" for name, causal in forms]
+    return pytest.mark.parametrize(("name", "causal"), forms, ids=ids)
+
+
+forms, all_forms = forms_of(OPTIONS), forms_of([*OPTIONS, *SPARSE])
+bidirectional = pytest.mark.parametrize("name", sorted((OPTIONS | SPARSE).keys() - {"transformer_ls"}))
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 
 
 def build(name, causal, dtype=torch.float32):
-    options = {"max_positions": 128, **OPTIONS[name]}
+    options = {"max_positions": 128, **(OPTIONS | SPARSE)[name]}
     return build_attention(name, 12, 2, causal=causal, **options).to(dtype).eval()
 
 
-@forms
+@all_forms
 def test_saved_and_loaded_it_gives_the_same(name, causal, tmp_path):
     """What was drawn at random is saved with it."""
     first, second = build(name, causal), build(name, causal)
@@ -39,6 +48,23 @@ def test_saved_and_loaded_it_gives_the_same(name, causal, tmp_path):
     assert torch.equal(second(x)[0], out) == (not list(second.buffers()))
     second.load_state_dict(weights)
     assert torch.equal(second(x)[0], out)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "length"), [("informer", {"factor": 1}, 64), ("skyformer", {"landmarks": 8}, 40)]
+)
+def test_training_draws_samples_that_evaluation_keeps(name, options, length):
+    module = build_attention(name, 12, 2, causal=False, max_positions=64, **options).double().eval()
+    x = torch.randn(length, 2, 12, dtype=torch.float64)
+    before = module(x)[0]
+    assert torch.equal(module(x)[0], before)
+    module.train()
+    torch.manual_seed(7)
+    first = module(x)[0]
+    assert not torch.allclose(module(x)[0], first)
+    torch.manual_seed(7)
+    assert torch.equal(module(x)[0], first)
+    assert torch.equal(module.eval()(x)[0], first) and not torch.allclose(first, before)
 
 
 @forms
@@ -75,7 +101,7 @@ def test_one_token_among_padding_and_none_at_all(name, causal, dtype):
     assert (x.grad[mask.t()] == 0).all()
 
 
-@forms
+@all_forms
 @dtypes
 @pytest.mark.parametrize("kind", ["signs", "normal"])
 def test_large_inputs_stay_finite(name, causal, dtype, kind):
@@ -102,7 +128,8 @@ def test_autocast_changes_little(name, causal):
 
 @bidirectional
 def test_there_is_no_causal_form(name):
-    with pytest.raises(UserError, match=f"'{name}' attention has no causal form and cannot be in a language"):
+    message = f"'{name}' attention has no causal form and cannot be in a language model; those that have one"
+    with pytest.raises(UserError, match=message):
         build_attention(name, 12, 2, causal=True, max_positions=128)
     with pytest.raises(UserError, match=f"'{name}' has no causal form at character 8 of the layer plan"):
         parse_layer_plan(f"norm*2,{name}", 3, "--decoder-attention", causal=True)

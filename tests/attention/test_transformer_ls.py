@@ -1,8 +1,5 @@
 """Transformer-LS: the causal form against public code, the bidirectional one against its formula."""
 
-import json
-
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import layer_norm
@@ -10,28 +7,16 @@ from torch.nn.functional import layer_norm
 from user_dir.attention import build_attention
 from user_dir.errors import UserError
 
-from .test_golden import load, relative, state
+from .test_golden import check_run, load, state
 
 
 @pytest.mark.parametrize("length", [150, 128])
 def test_causal_form_equals_public_code(golden_dir, length):
     """Its weights load under their names."""
-    run = f"L{length}/no_memory"
-    file = np.load(golden_dir / "peers_ls_causal.npz")
-    zero = json.loads(str(file["meta"]))["runs"][run]["analytically_zero_gradient"]
-    arrays = load(golden_dir, "peers_ls_causal.npz")
+    file = "peers_ls_causal.npz"
     module = build_attention("transformer_ls", 32, 4, causal=True, window=32, chunk=16, rank=2)
-    module.load_state_dict(state(arrays))
-    x = torch.tensor(arrays[f"L{length}/input"], requires_grad=True)
-    out, _ = module(x)
-    out.backward(torch.tensor(arrays[f"L{length}/cotangent"]))
-    assert relative(out, arrays[f"{run}/output"]) < 1e-5
-    assert relative(x.grad, arrays[f"{run}/grad_input"]) < 5e-5
-    for name, parameter in module.named_parameters():
-        if name in zero:
-            assert parameter.grad.abs().max() < 1e-5
-        else:
-            assert relative(parameter.grad, arrays[f"{run}/grad/{name}"]) < 5e-5, name
+    module.load_state_dict(state(load(golden_dir, file)))
+    check_run(module, golden_dir, file, f"L{length}/no_memory")
 
 
 def build(causal, dim=12, **options):

@@ -4,22 +4,8 @@ import pytest
 import torch
 from fairseq.models import MODEL_REGISTRY
 
-from tests.roberta import PAD, build_roberta, sentences
+from tests.roberta import PAD, SMALL_PARTS, build_roberta, sentences
 
-# Small enough that the sentences below are longer than a block and have more tokens than features.
-SMALL = {
-    "nystromformer_landmarks": 16,
-    "linformer_rank": 16,
-    "skyformer_landmarks": 16,
-    "informer_factor": 2,
-    "transformer_ls_rank": 4,
-    "reformer_chunk_size": 16,
-    "bigbird_block_size": 8,
-    "longformer_window": 16,
-    "diag_block_size": 16,
-    "lln_diag_block_size": 16,
-    "flash_chunk_size": 16,
-}
 ENCODERS = sorted(
     name
     for name, model in MODEL_REGISTRY.items()
@@ -31,7 +17,7 @@ encoders = pytest.mark.parametrize("arch", ENCODERS)
 
 
 def build(arch: str):
-    return build_roberta(arch, **SMALL)
+    return build_roberta(arch, **SMALL_PARTS)
 
 
 def logits_of(model, tokens):

@@ -5,18 +5,10 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
 from tests.lm import build_lm
-from tests.roberta import build_roberta, sentences
+from tests.roberta import SMALL_PARTS, build_roberta, sentences
 from user_dir.errors import UserError
 
 VANILLA = 124_696_665
-# Small enough that the sentences below are longer.
-SMALL = {
-    "nystromformer_landmarks": 16,
-    "linformer_rank": 16,
-    "skyformer_landmarks": 16,
-    "informer_factor": 2,
-    "transformer_ls_rank": 4,
-}
 NAMES = ["nystromformer", "linformer", "skyformer", "kernelized", "informer", "transformer_ls"]
 DRAWING = ["skyformer", "informer"]
 architectures = pytest.mark.parametrize("arch", [f"roberta_{name}" for name in NAMES])
@@ -43,12 +35,12 @@ def test_parameter_counts(name, parameters):
 @pytest.mark.parametrize("name", DRAWING)
 def test_a_resumed_run_draws_the_same_samples(name):
     """fairseq seeds the generator at every update, with the run's seed and the number of updates."""
-    model = build_roberta(f"roberta_{name}", **SMALL).train()
+    model = build_roberta(f"roberta_{name}", **SMALL_PARTS).train()
     tokens = sentences([100, 31])
     for update in range(3):
         torch.manual_seed(1 + update)
         logits, _ = model(tokens)
-    resumed = build_roberta(f"roberta_{name}", **SMALL).train()
+    resumed = build_roberta(f"roberta_{name}", **SMALL_PARTS).train()
     resumed.load_state_dict(model.state_dict())
     torch.manual_seed(1 + 2)
     assert torch.equal(resumed(tokens)[0], logits)
@@ -57,8 +49,8 @@ def test_a_resumed_run_draws_the_same_samples(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_checkpointed_activations_give_the_same_gradients(name):
     """The recomputation draws the samples of the first pass."""
-    plain = build_roberta(f"roberta_{name}", **SMALL).train()
-    other = build_roberta(f"roberta_{name}", checkpoint_activations=True, **SMALL).train()
+    plain = build_roberta(f"roberta_{name}", **SMALL_PARTS).train()
+    other = build_roberta(f"roberta_{name}", checkpoint_activations=True, **SMALL_PARTS).train()
     other.load_state_dict(plain.state_dict())
     for model in (plain, other):
         torch.manual_seed(5)
@@ -69,7 +61,7 @@ def test_checkpointed_activations_give_the_same_gradients(name):
 
 def test_they_mix_in_one_plan():
     plan = "nystromformer+transformer_ls,linformer,skyformer+informer,kernelized"
-    model = build_roberta("roberta_softmax", encoder_attention=plan, encoder_layers=4, **SMALL).double()
+    model = build_roberta("roberta_softmax", encoder_attention=plan, encoder_layers=4, **SMALL_PARTS).double()
     layers = [layer.self_attn for layer in model.encoder.sentence_encoder.layers]
     assert layers[0].parts[0].landmarks == 16 and layers[0].parts[1].rank == 4
     assert layers[1].E.shape == (2, 16, 256) and layers[2].parts[0].sampled.draws.shape == (2, 8)
@@ -81,7 +73,7 @@ def test_they_mix_in_one_plan():
 @architectures
 def test_options_have_help(arch):
     config = MODEL_DATACLASS_REGISTRY[arch].__dataclass_fields__
-    names = (*SMALL, "nystromformer_conv_width", "linformer_projection", "transformer_ls_window")
+    names = (*SMALL_PARTS, "nystromformer_conv_width", "linformer_projection", "transformer_ls_window")
     assert all(config[name].metadata["help"] for name in names)
 
 
@@ -96,7 +88,7 @@ def test_only_long_short_attention_has_a_causal_form(name):
 
 @pytest.mark.parametrize("name", ["linformer", "informer"])
 def test_a_sentence_longer_than_the_model_is_refused(name):
-    model = build_roberta(f"roberta_{name}", max_positions=20, absolute_positions="none", **SMALL)
+    model = build_roberta(f"roberta_{name}", max_positions=20, absolute_positions="none", **SMALL_PARTS)
     assert model(sentences([20], 40))[0].shape == (1, 40, 40)
     with pytest.raises(UserError, match=f"21 tokens is longer than the 20 positions of '{name}' attention"):
         model(sentences([21]))

@@ -4,11 +4,9 @@ import pytest
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
 from tests.lm import build_lm
-from tests.roberta import build_roberta
+from tests.roberta import SMALL_PARTS, build_roberta
 from user_dir.errors import UserError
 
-# Small enough that the sentences below have several blocks.
-SMALL_BLOCKS = {"reformer_chunk_size": 16, "bigbird_block_size": 8, "longformer_window": 16}
 ARCHITECTURES = ["roberta_reformer", "roberta_bigbird", "roberta_longformer"]
 architectures = pytest.mark.parametrize("arch", ARCHITECTURES)
 
@@ -45,7 +43,7 @@ def test_initialisation_is_that_of_bert(arch):
 
 
 def test_options_reach_the_layers():
-    options = {"reformer_rounds": 3, "bigbird_random_blocks": 2, **SMALL_BLOCKS}
+    options = {"reformer_rounds": 3, "bigbird_random_blocks": 2, **SMALL_PARTS}
     plan = "reformer,bigbird+longformer"
     model = build_roberta("roberta_reformer", encoder_attention=plan, **options)
     first, second = (layer.self_attn for layer in model.encoder.sentence_encoder.layers)
@@ -58,7 +56,7 @@ def test_options_reach_the_layers():
 @architectures
 def test_options_have_help(arch):
     config = MODEL_DATACLASS_REGISTRY[arch].__dataclass_fields__
-    for name in (*SMALL_BLOCKS, "reformer_rounds", "bigbird_random_blocks"):
+    for name in (*SMALL_PARTS, "reformer_rounds", "bigbird_random_blocks"):
         assert config[name].metadata["help"]
 
 
