@@ -49,27 +49,34 @@ def masked_lm_loss(model: LinearAttentionRoberta, task: MaskedLMTask, split: str
     return total / count, count
 
 
-def evaluate(encoder: EncoderCheckpoint, data: PreparedData, split: str) -> dict[str, Any]:
-    """The result for one split, as it is written to JSON."""
-    dictionary = read_dictionary(data.folder)
-    model = load_encoder(encoder, dictionary)
+def evaluate(
+    encoder: EncoderCheckpoint, data: PreparedData, splits: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """The result for each split, as it is written to JSON."""
+    model = load_encoder(encoder, read_dictionary(data.folder))
     config = MaskedLMConfig(
         data=str(data.folder), tokens_per_sample=encoder.max_positions, sample_break_mode="none", seed=SEED
     )
     task = MaskedLMTask.setup_task(config)
-    loss, count = masked_lm_loss(model, task, split)
-    return {
+    about = {
         "checkpoint": str(encoder.path),
         "architecture": encoder.architecture,
         "parameters": sum(p.numel() for p in model.parameters()),
         "updates": encoder.updates,
         "corpus": data.manifest.get("corpus"),
-        "split": split,
         "tokens_per_sample": encoder.max_positions,
-        "masked_tokens": count,
-        "loss_nats_per_token": loss,
-        "perplexity_per_token": math.exp(loss) if loss < LARGEST_EXPONENT else math.inf,
     }
+    results = {}
+    for split in splits:
+        loss, count = masked_lm_loss(model, task, split)
+        results[split] = {
+            **about,
+            "split": split,
+            "masked_tokens": count,
+            "loss_nats_per_token": loss,
+            "perplexity_per_token": math.exp(loss) if loss < LARGEST_EXPONENT else math.inf,
+        }
+    return results
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -87,8 +94,7 @@ def main() -> None:
     encoder = read_encoder(whole_checkpoint(options.checkpoint.absolute()))
     splits = options.split.split(",")
     data = open_prepared(options.data.absolute(), tuple(splits))
-    for split in splits:
-        result = evaluate(encoder, data, split)
+    for split, result in evaluate(encoder, data, splits).items():
         out = encoder.path.with_suffix(f".{split}.json")
         write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
         print(

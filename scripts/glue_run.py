@@ -21,6 +21,7 @@ from scripts.experiment import Experiment, read_experiment
 from scripts.glue_predict import decide, predict, read_rows, read_targets, score
 from scripts.glue_tasks import GlueTask
 from scripts.logged_run import run_fairseq
+from scripts.measured_runs import seconds_at_speed
 from scripts.progress import read_records
 from scripts.save_dir import LAST, keep_vocabulary, mend_last, whole_checkpoint
 from user_dir.errors import UserError
@@ -193,10 +194,11 @@ def evaluate(encoder: EncoderCheckpoint, data: TaskData) -> dict[str, dict[str, 
 
 
 def training_seconds(log: Path) -> float | None:
-    """What fairseq's clock showed at the end of training; of the last process, if it was resumed."""
+    """The time of training up to the last record of the log, None if it ended before the first."""
     with log.open(encoding="utf-8") as lines:
-        walls = [record["train_wall"] for kind, record in read_records(lines) if kind == "train"]
-    return walls[-1] if walls else None
+        records = [record for kind, record in read_records(lines) if kind == "train_inner"]
+    keys = ("num_updates", "wpb", "wps")
+    return seconds_at_speed(*([r[key] for r in records] for key in keys)) if records else None
 
 
 def prune(cells: Sequence[Cell], keep: Cell) -> None:

@@ -15,8 +15,14 @@ from benchmarks.common import environment, portable_command, read_json, shown_pa
 from scripts import ROOT, make_results
 from scripts.command import Parser, run_command
 from scripts.experiment import Experiment, read_experiment
-from scripts.measured_runs import is_done, short_hash, training_figures
-from scripts.prepared_data import PreparedData, open_prepared
+from scripts.measured_runs import (
+    EVALUATED,
+    is_done,
+    prepared_wikitext2,
+    short_hash,
+    training_figures,
+)
+from scripts.prepared_data import PreparedData
 from scripts.train_lm import Machines, train
 from user_dir.errors import UserError
 
@@ -24,7 +30,6 @@ CONFIGS = ROOT / "configs" / "wikitext2"
 RUNS = ROOT / "runs" / "measured" / "wikitext2"
 # One seed each, and a second of two to see how much it changes.
 SEEDS = dict.fromkeys(ARCHITECTURES, (1,)) | {"transnormer_t1": (1, 2), "transformer_lm": (1, 2)}
-EVALUATED = ("valid", "test")
 EVALUATION_FIGURES = (
     "tokens",
     "words",
@@ -75,14 +80,7 @@ def fingerprint(run: Run, experiment: Experiment, data: PreparedData, updates: i
 
 def prepared_data(folder: Path, source: Path | None) -> PreparedData:
     """The corpus, prepared first if need be from `source` (or by download)."""
-    if not (folder / "preparation.json").is_file():
-        command = [str(ROOT / "data-prep" / "wikitext.sh"), "wikitext-2", "--dest", str(folder)]
-        command += ["--tokenizer", "sentencepiece"]
-        if source is not None:
-            command += ["--from", str(source.absolute())]
-        if subprocess.run(command).returncode:
-            raise UserError("the data could not be prepared (the reason stands above)")
-    return open_prepared(folder, ("train", *EVALUATED))
+    return prepared_wikitext2("wikitext.sh", folder, source)
 
 
 def evaluations(checkpoint: Path, data: Path) -> dict[str, dict[str, Any]]:

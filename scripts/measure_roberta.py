@@ -1,7 +1,6 @@
 """The measured encoders: pre-train, fine-tune the papers' own, one JSON each (behind measure_roberta.sh)."""
 
 import argparse
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -22,8 +21,15 @@ from scripts.finetune_glue import finetune
 from scripts.glue_predict import read_targets, score
 from scripts.glue_run import recipe
 from scripts.glue_tasks import GlueTask, glue_task
-from scripts.measured_runs import is_done, short_hash, training_figures
-from scripts.prepared_data import PreparedData, open_prepared
+from scripts.measured_runs import (
+    EVALUATED,
+    is_done,
+    prepare,
+    prepared_wikitext2,
+    short_hash,
+    training_figures,
+)
+from scripts.prepared_data import PreparedData
 from scripts.train_lm import Machines, train
 from user_dir.errors import UserError
 
@@ -31,7 +37,6 @@ CONFIGS = ROOT / "configs" / "roberta_wikitext2"
 GLUE = ROOT / "configs" / "roberta_wikitext2_glue.yaml"
 RUNS = ROOT / "runs" / "measured" / "roberta_wikitext2"
 GLUE_DATA = ROOT / "data" / "glue-wikitext-2-roberta-4000"
-EVALUATED = ("valid", "test")
 VOCABULARY = 4000
 
 
@@ -40,19 +45,9 @@ def all_names() -> list[str]:
     return list(ENCODERS)
 
 
-def prepare(command: Sequence[str | Path]) -> None:
-    """Run a script of data-prep/."""
-    if subprocess.run([str(word) for word in command]).returncode:
-        raise UserError("the data could not be prepared (the reason stands above)")
-
-
 def pretraining_data(folder: Path, source: Path | None) -> PreparedData:
     """The corpus, prepared first if need be from `source` (or by download)."""
-    if not (folder / "preparation.json").is_file():
-        command = [ROOT / "data-prep" / "roberta.sh", "wikitext-2", "--dest", folder]
-        command += ["--tokenizer", "sentencepiece", "--vocab-size", VOCABULARY]
-        prepare([*command, *(["--from", source.absolute()] if source else [])])
-    return open_prepared(folder, ("train", *EVALUATED))
+    return prepared_wikitext2("roberta.sh", folder, source, "--vocab-size", str(VOCABULARY))
 
 
 def glue_data(source: Path | None, tokenizer_from: Path, tasks: Sequence[str]) -> Path:
@@ -61,10 +56,9 @@ def glue_data(source: Path | None, tokenizer_from: Path, tasks: Sequence[str]) -
     if missing:
         if source is None:
             raise UserError(f"{', '.join(missing)} are not prepared; name the folder of GLUE with --glue")
-        command = [ROOT / "data-prep" / "glue.sh", source.absolute(), "--dest", GLUE_DATA]
-        command += ["--tokenizer-from", tokenizer_from]
+        places = (source.absolute(), "--dest", GLUE_DATA, "--tokenizer-from", tokenizer_from)
         for task in missing:
-            prepare([*command, "--task", task])
+            prepare("glue.sh", *places, "--task", task)
     return GLUE_DATA
 
 
@@ -91,7 +85,7 @@ def pretrain(
     with (save_dir / "train.log").open(encoding="utf-8") as log:
         figures = training_figures(log)
     encoder = read_encoder(save_dir / "checkpoint_best.pt")
-    evaluated = {split: eval_mlm.evaluate(encoder, data, split) for split in EVALUATED}
+    evaluated = eval_mlm.evaluate(encoder, data, EVALUATED)
     chosen = ("masked_tokens", "loss_nats_per_token", "perplexity_per_token")
     return {
         "experiment": CONFIGS.name,

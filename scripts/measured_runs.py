@@ -3,19 +3,39 @@
 import hashlib
 import json
 import statistics
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import read_json, shown_path
+from scripts import ROOT
+from scripts.prepared_data import PreparedData, open_prepared
 from scripts.progress import read_records
 from user_dir.errors import UserError
+
+EVALUATED = ("valid", "test")
 
 
 def short_hash(decisive: Any) -> str:
     """A fingerprint of everything that decides a result."""
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def prepare(script: str, *arguments: str | Path) -> None:
+    """Run a script of data-prep/."""
+    command = [ROOT / "data-prep" / script, *arguments]
+    if subprocess.run([str(word) for word in command]).returncode:
+        raise UserError("the data could not be prepared (the reason stands above)")
+
+
+def prepared_wikitext2(script: str, folder: Path, source: Path | None, *options: str) -> PreparedData:
+    """WikiText-2 in `folder`, prepared first if need be by `script` from `source` (or by download)."""
+    if not (folder / "preparation.json").is_file():
+        origin = ["--from", source.absolute()] if source else []
+        prepare(script, "wikitext-2", "--dest", folder, "--tokenizer", "sentencepiece", *options, *origin)
+    return open_prepared(folder, ("train", *EVALUATED))
 
 
 def is_done(result: Path, mark: str) -> bool:
@@ -34,8 +54,7 @@ def training_figures(log: Iterable[str]) -> dict[str, Any]:
     """Curves (update, bits per token), speed, batch and memory from the log of a run.
 
     A resumed run repeats the updates after its last checkpoint: the later record counts, the time of
-    both does. fairseq's clock ("wall") stands still in a resumed process; the time is that of tokens at
-    their speed.
+    both does.
     """
     train_loss: dict[int, float] = {}
     valid_loss: dict[int, float] = {}
@@ -52,13 +71,21 @@ def training_figures(log: Iterable[str]) -> dict[str, Any]:
             peak = max(peak or 0, int(record["peak_memory"]))
     if not train_loss or not valid_loss:
         raise UserError("the training log holds no losses; was log_format in the YAML changed?")
-    interval = min((b - a for a, b in pairwise(updates) if b > a), default=updates[0])
-    usual = statistics.median(speeds)
-    seconds = sum(interval * batch / (speed or usual) for batch, speed in zip(batches, speeds, strict=True))
     return {
-        "tokens_per_second": usual,
+        "tokens_per_second": statistics.median(speeds),
         "tokens_per_update": statistics.median(batches),
         "peak_memory_bytes": peak,
-        "train_seconds": seconds,
+        "train_seconds": seconds_at_speed(updates, batches, speeds),
         "curves": {"train": sorted(train_loss.items()), "valid": sorted(valid_loss.items())},
     }
+
+
+def seconds_at_speed(updates: Sequence[int], batches: Sequence[float], speeds: Sequence[float]) -> float:
+    """The time of a training from its log: of all tokens at the speed of their record.
+
+    fairseq's own clock ("wall") stands still in a resumed process.
+    """
+    interval = min((b - a for a, b in pairwise(updates) if b > a), default=updates[0])
+    usual = statistics.median(speeds)
+    pairs = zip(batches, speeds, strict=True)
+    return sum(interval * batch / (speed or usual) for batch, speed in pairs if speed or usual)

@@ -76,7 +76,7 @@ def run(config: Path, save_dir: Path, options: argparse.Namespace, extra: list[s
             f"{shown_path(save_dir)} holds a run with other settings; move it away, or name another --out"
         )
     train(config, data.folder, Machines(options.gpus), save_dir, extra)
-    evaluated = eval_mlm.evaluate(read_encoder(save_dir / "checkpoint_best.pt"), data, "valid")
+    evaluated = eval_mlm.evaluate(read_encoder(save_dir / "checkpoint_best.pt"), data, ["valid"])["valid"]
     record = {
         "configuration": experiment.name,
         "fingerprint": mark,
