@@ -38,6 +38,19 @@ ARCHITECTURES = {
 # Those that the benchmarks compare unless they are told others.
 MAIN = ("transformer_lm", "transnormer_t1", "transnormer_t2", "linear_transformer_lm")
 TRANSNORMERS = ("transnormer_t1", "transnormer_t2")
+# Rows of a plot in which all of them are drawn.
+PANELS = {
+    "Linear attention of the papers": (*MAIN, "lln_lm", "lln_diag_lm"),
+    "Methods they compare with": (
+        "transformer_lm",
+        "performer_lm",
+        "cosformer_lm",
+        "transformer_ls_lm",
+        "flash_lm",
+        "flash_quad_lm",
+        "tnn_lm",
+    ),
+}
 
 
 @dataclass(frozen=True)

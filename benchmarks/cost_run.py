@@ -52,7 +52,8 @@ class CostBenchmark:
         parser.add_argument(
             "--architectures",
             default=",".join(default),
-            help=f"comma-separated, of {', '.join(known)}; default %(default)s",
+            help=f"comma-separated, of {', '.join(known)}, or all; what --out holds of others stays; "
+            "default %(default)s",
         )
         parser.add_argument(
             "--out",
@@ -82,6 +83,8 @@ class CostBenchmark:
     def parse(self, parser: CommandLine, known: Sequence[str], argv: list[str] | None) -> argparse.Namespace:
         """What was given; an unknown architecture ends here."""
         arguments = parser.parse_args(argv)
+        if arguments.architectures == "all":
+            arguments.architectures = ",".join(known)
         unknown = [name for name in arguments.architectures.split(",") if name not in known]
         if unknown:
             parser.error(f"unknown architecture {', '.join(unknown)}; choose of {', '.join(known)}")
@@ -173,11 +176,17 @@ def training_cases(settings: dict[str, Any]) -> list[Case]:
 
 
 def start_or_resume(name: str, path: Path, settings: dict[str, Any], restart: bool) -> Results:
-    """The results so far; raises UserError if `path` holds a run with other settings."""
+    """The results so far, whose architectures now include those of `settings`.
+
+    Raises UserError if `path` holds a run with other settings.
+    """
     if restart or not path.exists():
         return {"benchmark": name, "settings": settings, "sessions": [], "records": []}
     results = read_json(path)
-    if not isinstance(results, dict) or results.get("settings") != settings:
+    before = results.get("settings") if isinstance(results, dict) else None
+    names = before.get("architectures", []) if isinstance(before, dict) else []
+    names += [name for name in settings["architectures"] if name not in names]
+    if before != {**settings, "architectures": names}:
         raise UserError(
             f"{shown_path(path)} holds a run with other settings; name another file with --out, "
             "or measure anew with --restart"

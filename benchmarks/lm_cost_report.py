@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.architectures import ARCHITECTURES, TRANSNORMERS, Size
+from benchmarks.architectures import ARCHITECTURES, PANELS, TRANSNORMERS, Size
 from benchmarks.common import markdown_table, spread, where
 from benchmarks.plots import Curve, plot_curves
 
@@ -123,6 +123,12 @@ class Verdict:
         met = "met" if self.ratio <= self.most else "NOT MET"
         return f"{met}: {self.promise}; measured {self.ratio:.2f}, allowed {self.most}"
 
+    def short(self) -> str:
+        """The figure, for a table whose header has the promise."""
+        if self.ratio is None:
+            return "not measured"
+        return f"{self.ratio:.2f}" if self.ratio <= self.most else f"{self.ratio:.2f}, NOT MET"
+
 
 def verdicts(results: dict[str, Any]) -> list[Verdict]:
     """Whether T1 and T2 cost the same per token at any length, in training and in decoding."""
@@ -152,9 +158,9 @@ def markdown(results: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _curves(results, kind, places, value) -> list[Curve]:
+def _curves(results, names, kind, places, value) -> list[Curve]:
     curves = []
-    for name in results["settings"]["architectures"]:
+    for name in names:
         points = [(at, cell(results, kind, name, at)) for at in places]
         points = [(at, value(c)) for at, c in points if c is not None and c.status == "ok"]
         if points:
@@ -163,19 +169,32 @@ def _curves(results, kind, places, value) -> list[Curve]:
     return curves
 
 
+def groups(results: dict[str, Any], panels: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
+    """Of `panels` (title, architectures) those with more in them than their first, the common yardstick.
+
+    A title comes with a line break before it, and is empty if there is but one group.
+    """
+    measured = results["settings"]["architectures"]
+    found = {title: [name for name in names if name in measured] for title, names in panels.items()}
+    found = {title: names for title, names in found.items() if set(names) - {panels[title][0]}}
+    if len(found) < 2:
+        return {"": measured}
+    return {f"\n{title}": names for title, names in found.items()}
+
+
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Three panels in one PNG: training time, peak memory, decoding time, per token, log axes."""
+    """Training time, peak memory, decoding time, per token, in one PNG; a row for every group of models."""
     settings = results["settings"]
-    tokens, lengths = settings["tokens"], settings["lengths"]
-    time = _curves(results, "training", lengths, lambda c: 1e6 * c.median / tokens)
-    memory = _curves(results, "training", lengths, lambda c: max(c.peaks) / 1024 / tokens)
-    decoding = _curves(results, "decoding", settings["positions"], lambda c: 1e3 * c.median)
-    plot_curves(
-        path,
-        [
-            ("Training time per token", "length of a sequence, tokens", "microseconds", time),
-            ("Peak training memory per token", "length of a sequence, tokens", "KiB", memory),
-            ("Decoding time per token", "position, tokens", "milliseconds", decoding),
-        ],
-        note=caption(results),
-    )
+    tokens, lengths, positions = settings["tokens"], settings["lengths"], settings["positions"]
+    length, position = "length of a sequence, tokens", "position, tokens"
+    panels = []
+    for title, names in groups(results, PANELS).items():
+        time = _curves(results, names, "training", lengths, lambda c: 1e6 * c.median / tokens)
+        memory = _curves(results, names, "training", lengths, lambda c: max(c.peaks) / 1024 / tokens)
+        decoding = _curves(results, names, "decoding", positions, lambda c: 1e3 * c.median)
+        panels += [
+            (f"Training time per token{title}", length, "microseconds", time),
+            (f"Peak training memory per token{title}", length, "KiB", memory),
+            (f"Decoding time per token{title}", position, "milliseconds", decoding),
+        ]
+    plot_curves(path, panels, columns=3, note=caption(results))

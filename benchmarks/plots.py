@@ -38,23 +38,27 @@ def plot_curves(
     panels: Sequence[Panel],
     *,
     note: str,
+    columns: int | None = None,
     log: bool = True,
     markers: bool = True,
     source: str = "",
 ) -> None:
-    """Write a PNG with the panels `(title, x label, y unit, curves)` side by side.
+    """Write a PNG with the panels `(title, x label, y unit, curves)`, row after row.
 
     Args:
         path: the PNG, written in one piece.
         panels: panels without curves stay empty, with their title.
         note: printed below: what was measured, where, when.
+        columns: panels side by side, of which their number is a multiple; default: all. With logarithmic
+            axes, those below each other share the range of their y axis.
         log: logarithmic axes.
         markers: a dot at every point.
         source: what the picture was drawn from, kept in its "Source" field.
     """
-    width = 5.2 * len(panels)
-    figure, axes = plt.subplots(1, len(panels), figsize=(width, 4.6), squeeze=False)
-    for axis, (title, x_label, y_label, curves) in zip(axes[0], panels, strict=True):
+    columns = columns or len(panels)
+    rows, width = len(panels) // columns, 5.2 * columns
+    figure, axes = plt.subplots(rows, columns, figsize=(width, 4.6 * rows), squeeze=False)
+    for place, (axis, (title, x_label, y_label, curves)) in enumerate(zip(axes.flat, panels, strict=True)):
         axis.set_title(title, loc="left", fontsize=12)
         axis.set_xlabel(x_label)
         axis.set_ylabel(y_label)
@@ -64,10 +68,10 @@ def plot_curves(
             marker = "o" if markers else ""
             axis.plot(curve.x, curve.y, curve.style, color=curve.color, marker=marker, ms=4, lw=1.8)
         if log and curves:
-            _log_axes(axis, curves)
+            _log_axes(axis, curves, [c for *_, below in panels[place % columns :: columns] for c in below])
         _label_ends(axis, curves, log)
     lines = textwrap.wrap(note, int(15 * width))
-    below = 0.035 * len(lines) + 0.03
+    below = (0.035 * len(lines) + 0.03) / rows
     figure.text(0.01, 0.01, "\n".join(lines), fontsize=8, color="0.35", va="bottom")
     figure.tight_layout(rect=(0, below, 1, 1))
     picture = io.BytesIO()
@@ -80,13 +84,14 @@ def _plain(value: float, _position: int = 0) -> str:
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
-def _log_axes(axis: Axes, curves: list[Curve]) -> None:
+def _log_axes(axis: Axes, curves: list[Curve], column: list[Curve]) -> None:
+    """`column`: the curves that share the range of the y axis."""
     axis.set_xscale("log")
     axis.set_yscale("log")
     places = sorted({x for curve in curves for x in curve.x})
     axis.set_xticks(places, [_plain(x) for x in places], rotation=30 if len(places) > 4 else 0)
     axis.xaxis.set_minor_locator(NullLocator())
-    values = [y for curve in curves for y in curve.y]
+    values = [y for curve in column for y in curve.y]
     # A panel whose values all lie within a factor of four would look like noise: give it a decade.
     low, high = min(values), max(values)
     middle, reach = math.sqrt(low * high), max(math.sqrt(high / low), 2.0) * 1.25

@@ -23,7 +23,7 @@ from benchmarks.roberta_cost_models import (  # noqa: E402
     BASE,
     CPU_SIZE,
     DEFAULT,
-    known_architectures,
+    KNOWN,
     look,
 )
 from benchmarks.roberta_cost_report import markdown, plot  # noqa: E402
@@ -45,8 +45,7 @@ BENCHMARK = CostBenchmark(
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    known = known_architectures()
-    return BENCHMARK.parse(BENCHMARK.command_line(__doc__, known, DEFAULT, 60), known, argv)
+    return BENCHMARK.parse(BENCHMARK.command_line(__doc__, KNOWN, DEFAULT, 60), KNOWN, argv)
 
 
 def settings_for(device: str, quick: bool, architectures: list[str], time_limit: float) -> dict[str, Any]:

@@ -1,34 +1,22 @@
 """RoBERTa encoders as fairseq itself builds them, to be trained on random tokens; their names and looks."""
 
-from argparse import Namespace
 from typing import Any
 
 import torch
-from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
-from fairseq.utils import import_user_module
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 
 from benchmarks.architectures import Size
 from benchmarks.encoders import ENCODERS, MAIN, Encoder
 from benchmarks.language_models import LanguageModel
-from scripts import ROOT
 
 SOFTMAX = "roberta_softmax"
 # Of the peers, those whose cost grows with the square of the length.
 QUADRATIC = (SOFTMAX, "roberta_kernelized", "roberta_flash_quad")
+KNOWN = [encoder.architecture for encoder in ENCODERS.values()]
 DEFAULT = [ENCODERS[name].architecture for name in MAIN]
 CPU_SIZE = Size(layers=2, width=256, heads=4, vocabulary=1000)
 BASE = Size(layers=12, width=768, heads=12, vocabulary=50_265)
 MASKED = 0.15  # the part of the tokens that is to be guessed
-
-
-def known_architectures() -> list[str]:
-    """The names of all encoders of the plugin, sorted."""
-    import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
-    return sorted(
-        name
-        for name, model in MODEL_REGISTRY.items()
-        if name.startswith("roberta_") and hasattr(model, "default_plan")
-    )
 
 
 def look(architecture: str) -> Encoder:

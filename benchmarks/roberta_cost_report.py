@@ -8,7 +8,8 @@ from typing import Any
 
 from benchmarks.architectures import Size
 from benchmarks.common import markdown_table, spread
-from benchmarks.lm_cost_report import Cell, Verdict, cell, measured_on
+from benchmarks.encoders import ENCODERS, PANELS
+from benchmarks.lm_cost_report import Cell, Verdict, cell, groups, measured_on
 from benchmarks.plots import Curve, plot_curves
 from benchmarks.roberta_cost_models import MASKED, QUADRATIC, SOFTMAX, look
 from scripts import ROOT
@@ -99,15 +100,25 @@ def tables(results: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def verdicts(results: dict[str, Any]) -> list[Verdict]:
+def verdicts(results: dict[str, Any]) -> dict[str, list[Verdict]]:
     """Whether linear encoders cost less than softmax on long sequences, and in proportion to the length."""
-    found = []
-    for name in results["settings"]["architectures"]:
-        if name not in QUADRATIC:
-            found += [_against_softmax(results, name, "time", seconds)]
-            found += [_against_softmax(results, name, "peak memory", peak)]
-            found += [_per_doubling(results, name)]
-    return found
+    return {
+        name: [
+            _against_softmax(results, name, "time", seconds),
+            _against_softmax(results, name, "peak memory", peak),
+            _per_doubling(results, name),
+        ]
+        for name in results["settings"]["architectures"]
+        if name not in QUADRATIC
+    }
+
+
+def verdict_table(results: dict[str, Any]) -> str:
+    """What is promised of each encoder but the quadratic ones, and what was measured, in Markdown."""
+    found = verdicts(results)
+    promises = [f"{v.promise}: at most {v.most:g}" for v in next(iter(found.values()), [])]
+    rows = [[look(name).label, *(v.short() for v in row)] for name, row in found.items()]
+    return markdown_table(["", *promises], rows)
 
 
 def _measured(results: dict[str, Any], name: str) -> dict[int, Cell]:
@@ -119,17 +130,15 @@ def _measured(results: dict[str, Any], name: str) -> dict[int, Cell]:
 def _against_softmax(results: dict[str, Any], name: str, what: str, value: Value) -> Verdict:
     ours, theirs = _measured(results, name), _measured(results, SOFTMAX)
     ratios = {n: value(ours[n]) / value(theirs[n]) for n in ours if n >= LONG and n in theirs}
-    at = ", ".join(f"{n:,}" for n in ratios) or f"{LONG:,} and more"
-    return Verdict(f"{look(name).label}, largest {what} over softmax's at {at}", _largest(ratios), 1.0)
+    promise = f"largest {what} over softmax's, from {LONG:,} on"
+    return Verdict(promise, _largest(ratios), 1.0)
 
 
 def _per_doubling(results: dict[str, Any], name: str) -> Verdict:
     cells = _measured(results, name)
     pairs = [(a, b) for a, b in pairwise(cells) if b == 2 * a]
     ratios = {b: seconds(cells[b]) / seconds(cells[a]) for a, b in pairs}
-    up_to = f" up to {max(ratios):,}" if ratios else ""
-    promise = f"{look(name).label}, largest growth of time when the length doubles{up_to}"
-    return Verdict(promise, _largest(ratios), MOST_PER_DOUBLING)
+    return Verdict("largest growth of time when the length doubles", _largest(ratios), MOST_PER_DOUBLING)
 
 
 def _largest(ratios: dict[int, float]) -> float | None:
@@ -138,13 +147,13 @@ def _largest(ratios: dict[int, float]) -> float | None:
 
 def markdown(results: dict[str, Any]) -> str:
     """The whole report."""
-    promises = "\n".join(f"- {verdict}" for verdict in verdicts(results))
-    return "\n\n".join([caption(results), tables(results), differences(results), promises]) + "\n"
+    parts = [caption(results), tables(results), differences(results), verdict_table(results)]
+    return "\n\n".join(parts) + "\n"
 
 
-def _curves(results: dict[str, Any], value: Value) -> list[Curve]:
+def _curves(results: dict[str, Any], names: list[str], value: Value) -> list[Curve]:
     curves = []
-    for name in results["settings"]["architectures"]:
+    for name in names:
         points = [(n, value(c)) for n, c in _measured(results, name).items()]
         if points:
             curves.append(Curve(look(name).label, look(name).color, *zip(*points, strict=True)))
@@ -152,9 +161,12 @@ def _curves(results: dict[str, Any], value: Value) -> list[Curve]:
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Two panels in one PNG: time and peak memory of a training step, log axes."""
-    panels = [
-        ("Time of a training step", "length of the sequence, tokens", "seconds", _curves(results, seconds)),
-        ("Peak memory of a training step", "length of the sequence, tokens", "MiB", _curves(results, peak)),
-    ]
-    plot_curves(path, panels, note=caption(results))
+    """Time and peak memory of a training step in one PNG, log axes; a row for every group of encoders."""
+    length, panels = "length of the sequence, tokens", []
+    known = {title: tuple(ENCODERS[x].architecture for x in names) for title, names in PANELS.items()}
+    for title, names in groups(results, known).items():
+        panels += [
+            (f"Time of a training step{title}", length, "seconds", _curves(results, names, seconds)),
+            (f"Peak memory of a training step{title}", length, "MiB", _curves(results, names, peak)),
+        ]
+    plot_curves(path, panels, columns=2, note=caption(results))

@@ -21,12 +21,23 @@ def test_finished_and_hopeless_cases_are_not_run_again():
 
 def test_other_settings_are_not_mixed(tmp_path):
     path = tmp_path / "r.json"
-    settings = {"tokens": 256}
+    settings = {"tokens": 256, "architectures": ["a"]}
     path.write_text(json.dumps({"settings": settings, "sessions": [], "records": ["kept"]}))
     assert cost_run.start_or_resume("lm_cost", path, settings, False)["records"] == ["kept"]
     assert cost_run.start_or_resume("lm_cost", path, settings, True)["records"] == []
     with pytest.raises(UserError, match="other settings"):
         cost_run.start_or_resume("lm_cost", path, {**settings, "tokens": 1}, False)
+
+
+def test_another_architecture_joins_what_is_measured(tmp_path):
+    path = tmp_path / "r.json"
+    kept = {"settings": {"tokens": 256, "architectures": ["a", "b"]}, "sessions": [], "records": ["kept"]}
+    path.write_text(json.dumps(kept))
+    asked = {"tokens": 256, "architectures": ["c", "b"]}
+    results = cost_run.start_or_resume("lm_cost", path, asked, False)
+    assert results["records"] == ["kept"] and results["settings"]["architectures"] == ["a", "b", "c"]
+    with pytest.raises(UserError, match="other settings"):
+        cost_run.start_or_resume("lm_cost", path, {**asked, "tokens": 1}, False)
 
 
 def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys):
