@@ -55,3 +55,4 @@ def test_masked_softmax(dtype):
     assert (weights[2][~visible[2]] == 0).all()
     expected = torch.softmax(scores[2, visible[2]].double(), 0)
     torch.testing.assert_close(weights[2, visible[2]], expected.to(dtype))
+    assert torch.equal(masked_softmax(scores, None), masked_softmax(scores, torch.ones_like(visible)))

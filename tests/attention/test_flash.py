@@ -13,7 +13,7 @@ from .test_golden import load, relative, state
 
 
 def in_layer(name):
-    """The name in a layer of ours for one of the authors', whose unit holds the norm, too."""
+    """The name in a layer of ours for one of the authors' unit, which holds the norm, too."""
     return f"self_attn_layer_norm.{name[5:]}" if name.startswith("norm.") else f"self_attn.{name}"
 
 
@@ -23,7 +23,7 @@ def test_flash_layer_of_the_authors(golden_dir, length, kind):
     arrays = load(golden_dir, "peers_flash_scalenorm.npz")
     unit = build_attention("flash", 32, 1, causal=kind == "causal", key_dim=16, positions=160)
     layer = GatedLayer(unit, 32, "scalenorm")
-    layer.load_state_dict({in_layer(name): x for name, x in state(arrays).items()})
+    layer.load_state_dict({f"self_attn.{name}": x for name, x in state(arrays).items()})
     x = torch.tensor(arrays[f"L{length}/input"], requires_grad=True)
     out = layer(x)
     assert relative(out, arrays[f"L{length}/{kind}/output"]) < 1e-5
@@ -33,6 +33,24 @@ def test_flash_layer_of_the_authors(golden_dir, length, kind):
     assert {in_layer(name) for name in gradients} == {name for name, _ in layer.named_parameters()}
     for name, want in gradients.items():
         assert relative(layer.get_parameter(in_layer(name)).grad, want) < 5e-5, name
+
+
+@pytest.mark.parametrize("norm", ["scalenorm", "layernorm"])
+@pytest.mark.parametrize("name", ["flash", "flash_quad"])
+def test_names_of_the_authors_load(name, norm):
+    """The norm inside the unit, FLASH-quad's shorter names, and the two vectors without a gradient."""
+    layer, other = (
+        GatedLayer(build_attention(name, 12, 1, causal=True, key_dim=4), 12, norm) for _ in range(2)
+    )
+    theirs = {}
+    for key, value in layer.state_dict().items():
+        key = key.replace("self_attn_layer_norm.", "self_attn.norm.")
+        theirs[key.replace("quad_", "") if name == "flash_quad" else key] = value
+    assert "self_attn.quad_q_weight" not in theirs or name == "flash"
+    theirs |= {f"self_attn.{vector}": torch.randn(1, 4) for vector in "ab"}
+    other.load_state_dict(theirs)
+    x = torch.randn(70, 2, 12)
+    assert torch.equal(other(x), layer(x))
 
 
 def slow_unit(module, x):
@@ -134,7 +152,7 @@ def test_scalenorm():
     ("name", "options", "message"),
     [
         ("flash", {"chunk_size": 0}, "--flash-chunk-size is 0; it must be a number from 1 up"),
-        ("flash", {"key_dim": 7}, "--flash-key-dim is 7; it must be an even number from 1 up"),
+        ("flash", {"key_dim": 7}, "--flash-key-dim is 7; it must be an even number from 2 up"),
         ("flash_quad", {"key_dim": 0}, "--flash-quad-key-dim is 0"),
         ("flash_quad", {"positions": 0}, "--flash-quad-positions is 0; it must be a number from 1 up"),
         ("flash_quad", {"expansion": 0}, "--flash-quad-expansion is 0; it must be a number from 1 up"),

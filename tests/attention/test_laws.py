@@ -5,7 +5,7 @@ import torch
 
 from .mechanisms import MECHANISMS, all_forms, build, causal_mechanisms
 
-LENGTHS = [1, 63, 64, 65, 150]
+LENGTHS = [1, 17, 63, 64, 65, 150]
 lengths = pytest.mark.parametrize("length", LENGTHS, ids="N{}".format)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
 

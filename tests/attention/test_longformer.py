@@ -67,6 +67,6 @@ def test_a_window_over_the_whole_sequence_is_full_attention_but_for_the_first_to
 
 @pytest.mark.parametrize("window", [0, 7, -2])
 def test_odd_windows_are_refused(window):
-    message = f"--longformer-window is {window}; it must be an even number from 1 up"
+    message = f"--longformer-window is {window}; it must be an even number from 2 up"
     with pytest.raises(UserError, match=message):
         build(window=window)

@@ -15,7 +15,13 @@ from .mechanisms import MAX_POSITIONS
     ("name", "heads", "options", "message"),
     [
         ("dig", 2, {}, "unknown attention 'dig'; choose one of .*diag, elu, .*, softmax"),
-        ("diag", 5, {}, "5 attention heads do not divide the width 12"),
+        (
+            "diag",
+            5,
+            {},
+            "5 attention heads do not divide the width 12; --decoder-attention-heads or "
+            "--encoder-attention-heads must be one of 1, 2, 3, 4, 6, 12$",
+        ),
         ("diag", 0, {}, "0 attention heads do not divide"),
         ("diag", 2, {"block_size": 0}, "block size of diag attention is 0; it must be 1 or more"),
         ("diag", 2, {"activation": "gelu"}, "no activation 'gelu'; choose one of relu, softmax"),

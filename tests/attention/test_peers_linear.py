@@ -27,6 +27,15 @@ def test_performer_of_the_paper(golden_dir, run, kind):
     check(module, arrays, f"{run}/{kind}/")
 
 
+def test_features_of_the_paper(golden_dir):
+    arrays = load(golden_dir, "peers_performer.npz")
+    module = performer(False, torch.float32, paper=True)
+    module.load_state_dict(state(arrays))
+    q, k, _ = module._projections(torch.tensor(arrays["L150/input"]))
+    for name, features in zip(("phi_q", "phi_k"), module._features_of_the_paper(q, k, None), strict=True):
+        assert relative(features, arrays[f"L150/{name}"]) < 1e-5
+
+
 @runs
 @pytest.mark.parametrize(("file", "kind"), [("fast", "full"), ("fast_first", "causal")])
 def test_performer_equals_performer_pytorch(golden_dir, run, file, kind):
@@ -271,6 +280,11 @@ def test_cosformer_without_output_map():
     ("name", "options", "message"),
     [
         ("performer", {"features": 0}, "--performer-features is 0; it must be a number from 1 up"),
+        (
+            "performer",
+            {"features": 17},
+            "--performer-features is 17; it must be a number from 1 to 16, the longest",
+        ),
         ("performer", {"redraw": -1}, "--performer-redraw is -1; .* 0 for never"),
         ("cosformer", {"length": 0}, "--cosformer-length is 0; it must be a number from 1 up"),
     ],

@@ -169,14 +169,19 @@ def test_dropout_acts_on_the_weights_in_training(causal):
 @pytest.mark.parametrize(
     ("causal", "options", "message"),
     [
-        (True, {"window": 7}, "--transformer-ls-window is 7; it must be an even number from 1 up"),
-        (False, {"window": 0}, "--transformer-ls-window is 0; it must be an even number from 1 up"),
+        (True, {"window": 7}, "--transformer-ls-window is 7; it must be an even number from 2 up"),
+        (False, {"window": 0}, "--transformer-ls-window is 0; it must be an even number from 2 up"),
         (True, {"chunk": 0}, "--transformer-ls-chunk is 0; it must be a number from 1 up"),
         (False, {"rank": 0}, "--transformer-ls-rank is 0; it must be a number from 1 up"),
         (
             False,
             {"rank": 9, "max_positions": 8},
             "rank is 9; it must be a number from 1 to 8",
+        ),
+        (
+            True,
+            {"rank": 9, "max_positions": 8},
+            "--transformer-ls-rank is 9; it must be a number from 1 to 8, the longest",
         ),
         (True, {"dim": 13}, "2 attention heads do not divide the width 13"),
     ],

@@ -29,7 +29,7 @@ BATCH_STATISTICS = ("lln", "lln_diag")
 # Those whose decoding state grows with the text; that of transformer_ls by a vector a chunk.
 GROWING = ("softmax", "transformer_ls", "flash_quad", "tnn")
 models = pytest.mark.parametrize("key", MODELS)
-lengths = pytest.mark.parametrize("length", [1, 63, 64, 65, 150], ids="N{}".format)
+lengths = pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 150], ids="N{}".format)
 
 
 def build(key, dtype=torch.float64, **options):

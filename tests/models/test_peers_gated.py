@@ -127,6 +127,20 @@ def test_absolute_positions_are_an_option():
         small_roberta("tnn", absolute_positions="sinusoidal")
 
 
+@pytest.mark.parametrize("name", ["flash", "flash_quad"])
+def test_checkpoints_of_the_authors_fork_load(name):
+    """Their units hold the norms of the layers."""
+    for build, rows in ((small_lm, tokens(2, 40)), (small_roberta, tokens(2, 40))):
+        model, other = build(name), build(name)
+        theirs = {
+            key.replace("self_attn_layer_norm.", "self_attn.norm."): value
+            for key, value in model.state_dict().items()
+        }
+        assert theirs.keys() != model.state_dict().keys()
+        other.load_state_dict(theirs)
+        assert torch.equal(other(rows)[0], model(rows)[0])
+
+
 @names
 def test_every_option_has_help(name):
     for arch in (f"{name}_lm", f"roberta_{name}"):

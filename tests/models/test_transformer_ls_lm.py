@@ -67,6 +67,29 @@ def test_no_memory_of_earlier_batches():
     assert torch.equal(model(x)[0], first)
 
 
+def test_checkpoint_of_the_authors_fork_loads():
+    """Theirs is a model inside the decoder, with names of its own and a buffer that is computed here."""
+    model, other = build(), build()
+    renamed = {
+        "embed_tokens.": "in_emb.",
+        "output_projection.": "out_emb.",
+        ".self_attn.": ".attn.",
+        ".self_attn_layer_norm.": ".norm1.",
+        ".final_layer_norm.": ".norm2.",
+        ".fc1.": ".ff.fc1.",
+        ".fc2.": ".ff.fc2.",
+    }
+    theirs = {"decoder.model.pos_emb.inv_freq": torch.ones(12)}
+    for key, value in model.state_dict().items():
+        for own, name in renamed.items():
+            key = key.replace(own, name)
+        theirs[key.replace("decoder.", "decoder.model.", 1)] = value
+    assert {"decoder.model.layers.1.attn.r_net.bias", "decoder.model.out_emb.bias"} < theirs.keys()
+    other.load_state_dict(theirs)
+    x = tokens(2, 40)
+    assert torch.equal(other(x)[0], model(x)[0])
+
+
 def test_its_parts_are_options_of_every_language_model():
     model = build_lm(
         "transnormer_t1",

@@ -57,9 +57,10 @@ class Attention(DecodingState, nn.Module):
     ) -> None:
         super().__init__()
         if num_heads < 1 or embed_dim % num_heads:
+            divisors = ", ".join(str(n) for n in range(1, embed_dim + 1) if embed_dim % n == 0)
             raise UserError(
                 f"{num_heads} attention heads do not divide the width {embed_dim}; "
-                "choose a number of heads that does"
+                f"--decoder-attention-heads or --encoder-attention-heads must be one of {divisors}"
             )
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.head_dim = embed_dim // num_heads

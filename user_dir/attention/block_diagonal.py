@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import new_tokens
+from .blocks import block_count, join_blocks, split_blocks
 from .state import State
 
 Weigh = Callable[[Tensor, Tensor | None], Tensor]
@@ -23,14 +24,6 @@ def relu_weights(scores: Tensor, visible: Tensor | None) -> Tensor:
     return weights if visible is None else weights.masked_fill(~visible, 0.0)
 
 
-def softmax_weights(scores: Tensor, visible: Tensor | None) -> Tensor:
-    """`softmax(scores)` over the visible keys, computed in float32 at least; a row without keys is finite."""
-    if visible is not None:  # the lowest number, not -inf
-        scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    return torch.softmax(scores, dim=-1, dtype=wide).to(scores.dtype)
-
-
 def attend_in_blocks(
     q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, *, size: int, causal: bool, weigh: Weigh
 ) -> Tensor:
@@ -38,20 +31,16 @@ def attend_in_blocks(
     length = q.shape[2]
     if length == 0:
         return v
-    # A single short block is left as it is; otherwise the last one is filled up.
-    size = min(size, length)
-    blocks = -(-length // size)
-    fill = blocks * size - length
-    q, k, v = (F.pad(x, (0, 0, 0, fill)).unflatten(2, (blocks, size)) for x in (q, k, v))
+    size = min(size, length)  # a single short block is left as it is
+    q, k, v = (split_blocks(x, size, dim=2) for x in (q, k, v))
     visible = None
     if causal:
         visible = _up_to_itself(size, q)
-    elif padding is not None or fill:
+    elif padding is not None or length % size:
         if padding is None:
             padding = torch.zeros(1, length, dtype=torch.bool, device=q.device)
-        hidden = F.pad(padding, (0, fill), value=True)
-        visible = ~hidden.unflatten(1, (blocks, size))[:, None, :, None, :]
-    return _attention(q, k, v, visible, weigh).flatten(2, 3)[:, :, :length]
+        visible = ~split_blocks(padding, size, dim=1, value=True)[:, None, :, None, :]
+    return join_blocks(_attention(q, k, v, visible, weigh), length, dim=2)
 
 
 def first_block(q: Tensor, size: int) -> State:
@@ -91,7 +80,7 @@ def _read_one(q, k, v, place, advance, state, weigh) -> tuple[Tensor, Tensor, Te
 def _read_many(q, k, v, place, advance, state, weigh) -> tuple[Tensor, Tensor, Tensor]:
     """Several tokens: the block begun and the new tokens make whole blocks, row by row."""
     size = state["k"].shape[2]
-    blocks = -(-(size - 1 + q.shape[2]) // size)
+    blocks = block_count(size - 1 + q.shape[2], size)
 
     def laid_out(new: Tensor, begun: Tensor) -> Tensor:
         room = F.pad(begun, (0, 0, 0, (blocks - 1) * size))

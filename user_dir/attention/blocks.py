@@ -15,7 +15,9 @@ def block_count(length: int, size: int) -> int:
 
 def split_blocks(x: Tensor, size: int, dim: int, value: float = 0.0) -> Tensor:
     """`(..., N, ...)` with N at `dim` to `(..., blocks, size, ...)`; `value` fills the last block."""
-    return block_windows(x, size, 0, 0, dim, value)
+    blocks = block_count(x.shape[dim], size)
+    fill = blocks * size - x.shape[dim]
+    return F.pad(x, [0, 0] * (x.dim() - 1 - dim) + [0, fill], value=value).unflatten(dim, (blocks, size))
 
 
 def block_windows(x: Tensor, size: int, before: int, after: int, dim: int, value: float = 0.0) -> Tensor:
@@ -61,11 +63,14 @@ def gather_blocks(x: Tensor, index: Tensor) -> Tensor:
     return x.flatten(0, 2).index_select(0, flat.flatten()).view(*index.shape, *x.shape[3:])
 
 
-def masked_softmax(scores: Tensor, visible: Tensor) -> Tensor:
+def masked_softmax(scores: Tensor, visible: Tensor | None) -> Tensor:
     """Softmax over the last dimension where `visible`, in float32 for half precision; scores' dtype.
 
-    What is not visible weighs exactly 0; a row that sees nothing is finite and means nothing.
+    What is not visible weighs exactly 0; a row that sees nothing is finite and means nothing. With None
+    everything is visible.
     """
     wide = torch.promote_types(scores.dtype, torch.float32)
-    hidden = scores.to(wide).masked_fill(~visible, torch.finfo(wide).min)
+    if visible is None:
+        return torch.softmax(scores, dim=-1, dtype=wide).to(scores.dtype)
+    hidden = scores.to(wide).masked_fill(~visible, torch.finfo(wide).min)  # the lowest number, not -inf
     return torch.softmax(hidden, dim=-1).to(scores.dtype)

@@ -14,8 +14,8 @@ from .block_diagonal import (
     first_block,
     next_places,
     relu_weights,
-    softmax_weights,
 )
+from .blocks import masked_softmax
 from .registry import register_attention
 from .state import State
 
@@ -89,7 +89,7 @@ class DiagAttention(SelfAttention):
         return self.urpe(q, positions), self.urpe(k, positions)
 
     def _weights(self, scores: Tensor, visible: Tensor | None) -> Tensor:
-        weigh = softmax_weights if self.norm is None else relu_weights
+        weigh = masked_softmax if self.norm is None else relu_weights
         return self.dropout(weigh(scores, visible))
 
     def finish(self, x: Tensor) -> Tensor:

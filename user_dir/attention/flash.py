@@ -126,6 +126,12 @@ class FlashQuadAttention(GatedAttentionUnit):
     Options = FlashQuadOptions
     projections = ("quad_q", "quad_k")
 
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        for name in ("q_weight", "q_bias", "k_weight", "k_bias"):  # the authors' names
+            if f"{prefix}{name}" in state_dict:
+                state_dict[f"{prefix}quad_{name}"] = state_dict.pop(f"{prefix}{name}")
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
         if len(x) == 0:

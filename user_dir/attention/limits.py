@@ -7,8 +7,8 @@ from ..errors import UserError
 
 def check_count(option: str, value: int, longest: int | None = None, even: bool = False) -> None:
     """Raises UserError unless `value` lies between 1 and `longest`, the model's longest sequence, if any."""
-    allowed = "an even number" if even else "a number"
-    allowed += " from 1 up" if longest is None else f" from 1 to {longest}, the longest sequence of the model"
+    allowed = "an even number from 2" if even else "a number from 1"
+    allowed += " up" if longest is None else f" to {longest}, the longest sequence of the model"
     if value < 1 or (longest is not None and value > longest) or (even and value % 2):
         raise UserError(f"{option} is {value}; it must be {allowed}")
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from .block_diagonal import attend_in_blocks, decode_in_blocks, first_block, softmax_weights
+from .block_diagonal import attend_in_blocks, decode_in_blocks, first_block
+from .blocks import masked_softmax
 from .lln import LLNAttention, LLNOptions
 from .registry import register_attention
 from .state import State
@@ -83,7 +84,7 @@ class LLNDiagAttention(LLNAttention):
         return self._combined(lln, diag), {**sums, **block}
 
     def _weights(self, scores: Tensor, visible: Tensor | None) -> Tensor:
-        return self.dropout(softmax_weights(scores, visible))
+        return self.dropout(masked_softmax(scores, visible))
 
     def _combined(self, lln: Tensor, diag: Tensor) -> Tensor:
         if self.options.combination == "average":

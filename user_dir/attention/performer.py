@@ -72,6 +72,7 @@ class PerformerAttention(SelfAttention):
 
     def __init__(self, embed_dim: int, num_heads: int, **kwargs) -> None:
         super().__init__(embed_dim, num_heads, **kwargs)
+        check_count("--performer-features", self.options.features, self.max_positions)
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             projection.reset_parameters()
         self.register_buffer("seed", torch.randint(2**62, (), device="cpu"))
@@ -153,19 +154,22 @@ class PerformerAttention(SelfAttention):
         return out, {"max": end, "sum": total}
 
     def _attend_as_in_the_paper(self, q, k, v, padding) -> Tensor:
-        omega = torch.randn_like(self.eval_proj) if self.training else self.eval_proj
-        scale = self.options.features**-0.5
-        phi_q = self._query_features(q, omega, 0.0) * scale + EPSILON
-        exponents, tops = self._key_exponents(k, padding, omega)
-        phi_k = torch.exp(exponents - tops.amax(2)[:, :, None, None]) * scale + EPSILON
-        if padding is not None:
-            phi_k = phi_k.masked_fill(padding[:, None, :, None], 0.0)
+        phi_q, phi_k = self._features_of_the_paper(q, k, padding)
         values = F.pad(v.to(phi_q.dtype), (0, 1), value=1.0)
         if self.causal:
             sums = causal_linear_attention(phi_q, phi_k, values, backend=self.backend)
         else:
             sums = linear_attention(phi_q, phi_k, values)
         return sums[..., :-1] / sums[..., -1:].clamp(min=PAPER_FLOOR)
+
+    def _features_of_the_paper(self, q: Tensor, k: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of queries and keys, both `(B, H, N, m)`; those of padding are zero."""
+        omega = torch.randn_like(self.eval_proj) if self.training else self.eval_proj
+        scale = self.options.features**-0.5
+        phi_q = self._query_features(q, omega, 0.0) * scale + EPSILON
+        exponents, tops = self._key_exponents(k, padding, omega)
+        phi_k = torch.exp(exponents - tops.amax(2)[:, :, None, None]) * scale + EPSILON
+        return phi_q, phi_k if padding is None else phi_k.masked_fill(padding[:, None, :, None], 0.0)
 
     def _projected(self, x: Tensor, omega: Tensor | None) -> tuple[Tensor, Tensor]:
         """a: `(B, H, N, m)` and r: `(B, H, N, 1)` of the class's docstring, float32 for half precision."""

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from ..modules import build_norm
 from .base import Attention, new_tokens
-from .blocks import join_blocks, masked_softmax, split_blocks
+from .blocks import block_count, block_windows, join_blocks, masked_softmax, split_blocks
+from .limits import check_count
 from .state import State
 
 WINDOW, RANK, CHUNK = 64, 1, 32
@@ -31,6 +32,7 @@ class CausalLongShortAttention(Attention):
         super().__init__(embed_dim, num_heads, **kwargs)
         self.window = self.options.window or WINDOW
         self.rank, self.chunk = self.options.rank or RANK, self.options.chunk or CHUNK
+        check_count("--transformer-ls-rank", self.rank, self.max_positions)
         names = ("proj_query", "proj_key", "proj_val", "proj_out", "r_net", "r_net_chunk")
         for name in names:
             projection = nn.Linear(embed_dim, embed_dim)
@@ -88,7 +90,7 @@ class CausalLongShortAttention(Attention):
     def _pool(self, new: Tensor, advance: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """The pooled vectors with those of the chunks that `new: (B, T, ·)` ends; the chunk begun last."""
         position, size, batch = state["position"], self.chunk, new.shape[0]
-        count = -(-(size - 1 + new.shape[1]) // size)
+        count = block_count(size - 1 + new.shape[1], size)
         place = (position % size)[:, None] + torch.arange(new.shape[1], device=new.device)
         room = F.pad(state["begun"].to(new.dtype), (0, 0, 0, (count - 1) * size))
         chunks = room.scatter(1, place.unsqueeze(-1).expand_as(new), new).unflatten(1, (count, size))
@@ -131,8 +133,8 @@ class CausalLongShortAttention(Attention):
         size = min(self.window, length)
         span = self.window + size - 1
         # Blocks of queries, each with the positions that one of them sees: `(B, H, blocks, span, d)`.
-        fill = (0, 0, 0, -length % size)
-        k, v = F.pad(near, fill).unfold(2, span, size).transpose(-2, -1).chunk(2, -1)
+        blocks = block_count(length, size)
+        k, v = block_windows(near, size, 0, self.window - 1, dim=2)[:, :, :blocks].chunk(2, -1)
         scores = self._window_scores(q, k, tables[0], size)
         seen = (state["length"] + length - 1) // self.chunk * self.rank
         far_k, far_v = pooled[:, :, :seen].chunk(2, -1)

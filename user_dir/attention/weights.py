@@ -1,6 +1,5 @@
 """Softmax over whole rows of keys."""
 
-import torch
 from torch import Tensor
 
 from .blocks import masked_softmax
@@ -14,7 +13,4 @@ def softmax_over_keys(scores: Tensor, padding: Tensor | None) -> Tensor:
         padding: `(B, M)`, True at keys that weigh exactly 0, or None. A row of padding alone is finite and
             means nothing.
     """
-    if padding is not None:
-        return masked_softmax(scores, ~padding[:, None, None])
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    return torch.softmax(scores, dim=-1, dtype=wide).to(scores.dtype)
+    return masked_softmax(scores, None if padding is None else ~padding[:, None, None])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..attention.state import DecodingState, State
 from ..modules import LearnedPositions, SinusoidalPositions, build_norm
 from ..modules.padding import leading_padding, roll_rows
+from .fork_names import rename_transformer_ls
 from .layer_plan import Layer
 from .stack import build_layers, is_pre_norm, positions_kind
 
@@ -173,6 +174,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Reads checkpoints of the authors' fork and of fairseq, whose further entries mean nothing here."""
+        rename_transformer_ls(state_dict, name)
         for key in ("version", "embed_positions._float_tensor", "embed_positions.weights"):
             state_dict.pop(f"{name}.{key}", None)
         tied = f"{name}.output_projection.weight"

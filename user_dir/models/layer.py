@@ -79,6 +79,12 @@ class GatedLayer(nn.Module):
         self.self_attn = unit
         self.self_attn_layer_norm = build_norm(norm, embed_dim)
 
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        own, authors = f"{prefix}self_attn_layer_norm.", f"{prefix}self_attn.norm."
+        for key in [key for key in state_dict if key.startswith(authors)]:  # their units hold the norm
+            state_dict[own + key.removeprefix(authors)] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def forward(
         self,
         x: Tensor,
