@@ -101,8 +101,10 @@ class BuildKernels(build_ext):
     def copy_extensions_to_source(self):
         for ext in self.extensions:
             built = Path(self.build_lib) / self.get_ext_filename(ext.name)
+            target = Path(__file__).parent / self.get_ext_filename(ext.name)
+            target.unlink(missing_ok=True)  # not the one of an older source
             if built.is_file():
-                shutil.copy2(built, Path(__file__).parent / self.get_ext_filename(ext.name))
+                shutil.copy2(built, target)
         info = Path(self.build_lib) / PACKAGE / "_build.json"
         if info.is_file():
             shutil.copy2(info, Path(__file__).parent / PACKAGE / info.name)

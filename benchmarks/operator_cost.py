@@ -52,6 +52,7 @@ HEAPS = {
     "stock": {},
 }
 CROSSOVER_DIMS, CROSSOVER_LENGTHS = (16, 32, 64, 128), (64, 128, 256, 512, 1024, 2048, 4096)
+SAMPLE_MS = 10
 CHUNK = 32  # of the compiled CPU kernels, in the count of operations
 
 
@@ -62,14 +63,25 @@ def clock(device: str) -> float:
 
 
 def measure(functions: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds a call, `rounds` times each, in turns, after one call that does not count."""
+    """Milliseconds a call, `rounds` times each, in turns, after one call that does not count.
+
+    A short call is repeated until some ten milliseconds are over, so that a sample is not the call's first
+    after another function has used the caches.
+    """
     times = {name: [] for name in functions}
+    repeats = dict.fromkeys(functions, 1)
     for turn in range(rounds + 1):
         for name, function in functions.items():
+            if repeats[name] > 1:
+                function()
             start = clock(device)
-            function()
+            for _ in range(repeats[name]):
+                function()
+            spent = (clock(device) - start) * 1e3 / repeats[name]
             if turn:
-                times[name].append((clock(device) - start) * 1e3)
+                times[name].append(spent)
+            else:
+                repeats[name] = max(1, int(SAMPLE_MS / max(spent, 1e-3)))
     return times
 
 

@@ -58,7 +58,7 @@ Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const void
 }
 
 std::optional<Tensor> contiguous_state(const std::optional<Tensor>& state) {
-  return state.has_value() ? std::optional<Tensor>(torch::stable::contiguous(*state)) : std::nullopt;
+  return state.has_value() ? std::optional<Tensor>(as_contiguous(*state)) : std::nullopt;
 }
 
 const void* data_of(const std::optional<Tensor>& x) { return x.has_value() ? x->const_data_ptr() : nullptr; }
@@ -87,7 +87,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   k = with_dense_rows(k);
   v = with_dense_rows(v);
   grad_out = with_dense_rows(grad_out);
-  inverse = torch::stable::contiguous(inverse);
+  inverse = as_contiguous(inverse);
   require(inverse.numel() == (normalize ? q.size(0) * q.size(1) * q.size(2) : 0) &&
               inverse.scalar_type() == accumulation_type(q),
           "inverse must be what forward returned");
@@ -114,12 +114,12 @@ std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, b
           "q, k and v must have one dtype, state float32 (float64 for float64 inputs)");
   require(state.size(2) == q.size(2) && state.size(3) == v.size(2) + normalize,
           "state must be (batch, heads, D, M), with a normaliser (batch, heads, D, M + 1)");
-  q = torch::stable::contiguous(q);
-  k = torch::stable::contiguous(k);
-  v = torch::stable::contiguous(v);
-  state = torch::stable::contiguous(state);
-  Tensor out = torch::stable::new_empty(v, v.sizes());
-  Tensor state_out = torch::stable::new_empty(state, state.sizes());
+  q = as_contiguous(q);
+  k = as_contiguous(k);
+  v = as_contiguous(v);
+  state = as_contiguous(state);
+  Tensor out = empty(v, {v.size(0), v.size(1), v.size(2)}, v.scalar_type());
+  Tensor state_out = new_like(state);
   Problem p;
   p.batch = q.size(0);
   p.heads = q.size(1);

@@ -81,15 +81,14 @@ void backward_as(const Problem& p, Array grad_out, const void* grad_state, const
 
   wide_grads.extra = slope.get();
   wide_grads.constant = false;
-  Sweep for_k = sweep_of(p, values, wide_grads, q, plain(gradients.k, p.dtype), inner, p.depth);
-  for_k.reverse = true;
-  for_k.initial = state_view(p, grad_state, true);
-  for_k.final = state_view(p, gradients.state, true);
-
-  Sweep for_v = sweep_of(p, k, q, grads, plain(gradients.v, p.dtype), p.depth, p.width);
-  for_v.reverse = true;
-  for_v.initial = state_view(p, grad_state, false);
-  run_sweeps<T>(for_k, for_v, threads);
+  Sweep for_kv = sweep_of(p, values, wide_grads, q, plain(gradients.k, p.dtype), inner, p.depth);
+  for_kv.reverse = true;
+  for_kv.initial = state_view(p, grad_state, true);
+  for_kv.final = state_view(p, gradients.state, true);
+  for_kv.pair = k;
+  for_kv.pair_out = plain(gradients.v, p.dtype);
+  for_kv.pair_width = p.width;
+  run_sweep<T>(for_kv, threads);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace {
 #include "vector.inl"
 #include "tiles.inl"
 #include "sweep.inl"
+#include "step.inl"
 
 #define CLA_TEXT(x) #x
 #define CLA_NAME(x) CLA_TEXT(x)

@@ -5,8 +5,12 @@
 //     out[i] = sum over j <= i of (a[i] . b[j]) c[j]  +  a[i] @ S,      S: (depth, width)
 //
 // The forward pass has (a, b, c) = (q, k, v). The gradient of q has (grad_out, v, k) and the transposed
-// state; those of k and v run from the last row to the first (negative strides) with (v, grad_out, q) and
-// (k, q, grad_out). With a normaliser the inner products of the gradients gain one more column.
+// state. Those of k and v are a pair: one sweep from the last row to the first (negative strides) with
+// (v, grad_out, q), whose state, transposed, also serves (k, q, grad_out):
+//
+//     pair_out[i] = sum over j <= i of (pair[i] . c[j]) b[j]  +  pair[i] @ S^T
+//
+// With a normaliser the inner products of the gradients gain one more column.
 #pragma once
 
 #include <cstddef>
@@ -38,6 +42,14 @@ struct Segment {
   void* out = nullptr;   // row i at out + i * out_stride; null: only the sums are wanted
   int64_t out_stride = 0;
   Dtype out_dtype = Dtype::f32;
+  bool streaming = false;  // outputs larger than the caches: write around them
+  // The second of a pair: rows of `width` columns, and where its outputs go, of `pair_width` columns (the
+  // first of b's). Of the same type as `out`.
+  Rows pair;
+  void* pair_out = nullptr;
+  int64_t pair_stride = 0;
+  int64_t pair_width = 0;
+  bool pair_streaming = false;
   // Normaliser of the forward pass: out[i] is divided by a[i] . z[i] + eps, whose inverse goes to
   // inverse[i]. z starts from the vector behind the state.
   bool normalize = false;
@@ -47,7 +59,6 @@ struct Segment {
   // set, out[i] becomes out[i] + slope[i] z[i], slope[i] = -(queries[i] . out[i]) inverse[i].
   Rows queries;
   void* slope = nullptr;
-  bool streaming = false;  // outputs larger than the caches: write around them
 };
 
 // A state is stored padded: `depth` rows of `pitch(width)` columns, then the normaliser's z.
@@ -64,8 +75,9 @@ constexpr int64_t state_size(int64_t depth, int64_t width) {
 // Elements of the accumulation type that one thread needs beside the states.
 constexpr int64_t workspace_size(int64_t depth, int64_t width) {
   return state_size(depth, width)                    // the state that outputs read
-         + 3 * padded_depth(depth) * kChunk          // a, b, b transposed
-         + 3 * pitch(width) * kChunk                 // c, out, queries
+         + padded_depth(depth) * pitch(width)        // the same, transposed
+         + 4 * padded_depth(depth) * kChunk          // a, b, b transposed, the pair's out
+         + 4 * pitch(width) * kChunk                 // c, c transposed, out, queries or pair
          + kChunk * kChunk + kChunk + padded_depth(depth) + pitch(width);
 }
 

@@ -2,10 +2,12 @@
 //
 //     P = A B^T (lower triangle),  out = P C + A S,  S += B^T C
 //
-// Only B is transposed, into a tile of its own: both of its products then read it along a chunk. A and C
-// are read where they lie if they already are what the arithmetic needs, else a converted copy of the
-// chunk is made. The sum of the segment is kept apart from the state that entered it, so that segments
-// can be summed by different threads and still give the same bits as one thread that walks through all.
+// and for a pair, before S changes, the same with (pair, C, B) and S^T. B is transposed, into a tile of its
+// own: both of its products then read it along a chunk; of a pair C and S are, too, which costs less than
+// summing S twice. A and C are read where they lie if they already are what the arithmetic needs, else a
+// converted copy of the chunk is made. The sum of the segment is kept apart from the state that entered it,
+// so that segments can be summed by different threads and still give the same bits as one thread that walks
+// through all.
 // Included inside a namespace of the instruction set, after tiles.inl.
 
 template <class T>
@@ -13,7 +15,7 @@ constexpr Dtype kDtype = sizeof(T) == 8 ? Dtype::f64 : Dtype::f32;
 
 template <class T>
 struct Workspace {
-  T *state, *a, *b, *b_across, *c, *out, *queries, *scores, *inverse, *z;
+  T *state, *state_across, *a, *b, *b_across, *c, *c_across, *out, *pair, *pair_out, *scores, *inverse, *z;
 
   CLA_INLINE Workspace(T* memory, int64_t depth, int64_t width) {
     auto take = [&memory](int64_t count) {
@@ -22,12 +24,15 @@ struct Workspace {
       return start;
     };
     state = take(padded_depth(depth) * pitch(width));
+    state_across = take(padded_depth(depth) * pitch(width));
     a = take(padded_depth(depth) * kChunk);
     b = take(padded_depth(depth) * kChunk);
     b_across = take(padded_depth(depth) * kChunk);
     c = take(pitch(width) * kChunk);
+    c_across = take(pitch(width) * kChunk);
     out = take(pitch(width) * kChunk);
-    queries = take(pitch(width) * kChunk);
+    pair = take(pitch(width) * kChunk);
+    pair_out = take(padded_depth(depth) * kChunk);
     scores = take(kChunk * kChunk);
     inverse = take(kChunk);
     z = take(padded_depth(depth) + pitch(width));
@@ -94,11 +99,12 @@ CLA_INLINE Chunk<T> chunk_of(const Rows& rows, int64_t first, int64_t count, int
   return {copy, round_up(columns, kMaxLanes)};
 }
 
+// to[x][i] = from[i][x]; `rows` and the columns are rounded up to vectors.
 template <class T>
-CLA_INLINE void transpose(const Chunk<T>& rows, int64_t columns, T* to) {
+CLA_INLINE void transpose(const Chunk<T>& from, int64_t rows, int64_t columns, T* to, int64_t to_stride) {
   for (int64_t x = 0; x < columns; x += kLanes<T>) {
-    for (int64_t i = 0; i < kChunk; i += kLanes<T>) {
-      transpose_square(rows.data + i * rows.stride + x, rows.stride, to + x * kChunk + i, kChunk);
+    for (int64_t i = 0; i < rows; i += kLanes<T>) {
+      transpose_square(from.data + i * from.stride + x, from.stride, to + x * to_stride + i, to_stride);
     }
   }
 }
@@ -134,7 +140,7 @@ CLA_INLINE void score_chunk(const Chunk<T>& a, const T* b_across, int64_t rows, 
       constexpr int V = decltype(columns)::value > 2 ? 2 : decltype(columns)::value;
       for (int64_t y = x; y < x + decltype(columns)::value * kLanes<T>; y += V * kLanes<T>) {
         tile.zero();
-        tile.multiply(a.data + i * a.stride, a.stride, 1, b_across + y, kChunk, depth);
+        tile.multiply(a.data + i * a.stride, a.stride, b_across + y, kChunk, depth);
         tile.write(scores + i * kChunk + y, kChunk);
       }
     });
@@ -183,8 +189,8 @@ CLA_INLINE void output_columns(const Chunk<T>& a, const Chunk<T>& c, const T* sc
   for (int64_t i = 0; i < rows; i += R) {
     Tile<T, R, V> tile;
     tile.zero();
-    tile.multiply(a.data + i * a.stride, a.stride, 1, state, state_stride, depth);
-    tile.multiply(scores + i * kChunk, kChunk, 1, c.data, c.stride, i);
+    tile.multiply(a.data + i * a.stride, a.stride, state, state_stride, depth);
+    tile.multiply(scores + i * kChunk, kChunk, c.data, c.stride, i);
     tile.multiply_triangle(scores + i * kChunk + i, kChunk, c.data + i * c.stride, c.stride);
     if (inverse != nullptr) tile.scale(inverse + i);
     if (streaming) {
@@ -196,6 +202,36 @@ CLA_INLINE void output_columns(const Chunk<T>& a, const Chunk<T>& c, const T* sc
   }
 }
 
+// Where the outputs of a chunk go: straight to their place, or by way of a copy if they are converted, cut
+// or changed first.
+template <class T>
+struct Target {
+  T* data;
+  int64_t stride;
+  bool direct, streaming;
+
+  CLA_INLINE Target(char* place, int64_t place_stride, Dtype dtype, bool whole, int64_t columns, T* copy,
+                    bool stream) {
+    direct = whole && dtype == kDtype<T> && columns % kLanes<T> == 0;
+    data = direct ? reinterpret_cast<T*>(place) : copy;
+    stride = direct ? place_stride : round_up(columns, kMaxLanes);
+    streaming = direct && stream;
+  }
+};
+
+// Scores and outputs of a chunk: out = tril(A B^T) C + A S, S: (depth, width).
+template <class T>
+CLA_INLINE void attend_chunk(const Chunk<T>& a, const T* b_across, const Chunk<T>& c, const Chunk<T>& state,
+                             int64_t rows, int64_t depth, int64_t width, const T* inverse, T* scores,
+                             const Target<T>& out, Prefetch& first, Prefetch& second) {
+  score_chunk(a, b_across, rows, depth, scores, first);
+  for_columns<T>(width, [&](auto columns, int64_t x) {
+    const Chunk<T> part{c.data + x, c.stride};
+    output_columns<T, decltype(columns)::value>(a, part, scores, state.data + x, state.stride, rows, depth,
+                                                inverse, out.data + x, out.stride, out.streaming, second);
+  });
+}
+
 // sums += B^T C and, where asked for, state = base + sums, for one block of columns.
 template <class T, int V>
 CLA_INLINE void update_columns(const T* b_across, const Chunk<T>& c, int64_t rows, int64_t depth, T* sums,
@@ -204,7 +240,7 @@ CLA_INLINE void update_columns(const T* b_across, const Chunk<T>& c, int64_t row
   for (int64_t e = 0; e < depth; e += R) {
     Tile<T, R, V> tile;
     tile.read(sums + e * state_stride, state_stride);
-    tile.multiply(b_across + e * kChunk, kChunk, 1, c.data, c.stride, rows);
+    tile.multiply(b_across + e * kChunk, kChunk, c.data, c.stride, rows);
     tile.write(sums + e * state_stride, state_stride);
     if (state != nullptr) {
 #pragma GCC unroll 16
@@ -263,6 +299,58 @@ CLA_INLINE int64_t element_size(Dtype dtype) {
   return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2;
 }
 
+CLA_INLINE char* output_row(void* out, int64_t stride, Dtype dtype, int64_t row) {
+  return static_cast<char*>(out) + row * stride * element_size(dtype);
+}
+
+// The outputs of a chunk, from the state before it.
+template <class T>
+CLA_INLINE void outputs_of_chunk(const Segment& s, int64_t first, int64_t count, const Chunk<T>& b,
+                                 const Chunk<T>& c, const T* base, T* sums, const Workspace<T>& work,
+                                 Prefetch& next_a, Prefetch& next_b) {
+  const int64_t state_stride = pitch(s.width), z = padded_depth(s.depth) * state_stride;
+  const Chunk<T> a = chunk_of(s.a, first, count, s.depth, 1, work.a);
+  const T* inverse = nullptr;
+  if (s.normalize) {
+    normalize_chunk(a, b, count, s.depth, static_cast<T>(s.eps), base + z, sums + z, work.z, work.inverse);
+    inverse = work.inverse;
+    for (int64_t i = 0; i < count; ++i) static_cast<T*>(s.inverse)[first + i] = inverse[i];
+  }
+  char* const place = output_row(s.out, s.out_stride, s.out_dtype, first);
+  const bool whole = count == kChunk && s.slope == nullptr;
+  const Target<T> out(place, s.out_stride, s.out_dtype, whole, s.width, work.out, s.streaming);
+  attend_chunk(a, work.b_across, c, {work.state, state_stride}, round_up(count, kMaxRows), s.depth, s.width,
+               inverse, work.scores, out, next_b, next_a);
+  if (s.slope != nullptr) {
+    const Chunk<T> q = chunk_of(s.queries, first, count, s.width, 1, work.pair);
+    project_chunk(q, c, count, s.width, work.state + (s.depth - 1) * state_stride,
+                  static_cast<const T*>(s.inverse) + first, static_cast<T*>(s.slope) + first, work.z,
+                  out.data, out.stride);
+  }
+  if (!out.direct) write_rows(out.data, out.stride, count, s.width, place, s.out_stride, s.out_dtype);
+}
+
+// Those of the second of a pair: a, b, c and the state are (pair, c, b) and the state transposed.
+template <class T>
+CLA_INLINE void pair_of_chunk(const Segment& s, int64_t first, int64_t count, const Chunk<T>& b,
+                              const Chunk<T>& c, const Workspace<T>& work) {
+  Prefetch next(s.pair, first + kChunk, s.width, s.rows);
+  const Chunk<T> a = chunk_of(s.pair, first, count, s.width, 1, work.pair);
+  transpose(c, kChunk, s.width, work.c_across, kChunk);
+  char* const place = output_row(s.pair_out, s.pair_stride, s.out_dtype, first);
+  const Target<T> out(place, s.pair_stride, s.out_dtype, count == kChunk, s.pair_width, work.pair_out,
+                      s.pair_streaming);
+  attend_chunk<T>(a, work.c_across, b, {work.state_across, padded_depth(s.depth)}, round_up(count, kMaxRows),
+                  s.width, s.pair_width, nullptr, work.scores, out, next, next);
+  if (!out.direct) write_rows(out.data, out.stride, count, s.pair_width, place, s.pair_stride, s.out_dtype);
+}
+
+template <class T>
+CLA_INLINE void transpose_state(const Segment& s, const Workspace<T>& work) {
+  const Chunk<T> state{work.state, pitch(s.width)};
+  transpose(state, padded_depth(s.depth), s.width, work.state_across, padded_depth(s.depth));
+}
+
 template <class T>
 CLA_INLINE void compute_chunk(const Segment& s, int64_t first, int64_t count, const T* base, T* sums,
                               const Workspace<T>& work) {
@@ -274,35 +362,10 @@ CLA_INLINE void compute_chunk(const Segment& s, int64_t first, int64_t count, co
 
   const Chunk<T> b = chunk_of(s.b, first, count, s.depth, kLanes<T>, work.b);
   const Chunk<T> c = chunk_of(s.c, first, count, s.width, kLanes<T>, work.c);
-  transpose(b, s.depth, work.b_across);
+  transpose(b, kChunk, s.depth, work.b_across, kChunk);
   if (wanted) {
-    const Chunk<T> a = chunk_of(s.a, first, count, s.depth, 1, work.a);
-    const T* inverse = nullptr;
-    if (s.normalize) {
-      normalize_chunk(a, b, count, s.depth, static_cast<T>(s.eps), base + z, sums + z, work.z,
-                      work.inverse);
-      inverse = work.inverse;
-      for (int64_t i = 0; i < count; ++i) static_cast<T*>(s.inverse)[first + i] = inverse[i];
-    }
-    score_chunk(a, work.b_across, rows, s.depth, work.scores, next_b);
-    char* const to = static_cast<char*>(s.out) + first * s.out_stride * element_size(s.out_dtype);
-    const bool direct =
-        s.out_dtype == kDtype<T> && count == kChunk && s.width % kLanes<T> == 0 && s.slope == nullptr;
-    T* const out = direct ? reinterpret_cast<T*>(to) : work.out;
-    const int64_t out_stride = direct ? s.out_stride : state_stride;
-    for_columns<T>(s.width, [&](auto columns, int64_t x) {
-      const Chunk<T> part{c.data + x, c.stride};
-      output_columns<T, decltype(columns)::value>(a, part, work.scores, work.state + x, state_stride, rows,
-                                                  s.depth, inverse, out + x, out_stride,
-                                                  direct && s.streaming, next_a);
-    });
-    if (s.slope != nullptr) {
-      const Chunk<T> q = chunk_of(s.queries, first, count, s.width, 1, work.queries);
-      project_chunk(q, c, count, s.width, work.state + (s.depth - 1) * state_stride,
-                    static_cast<const T*>(s.inverse) + first, static_cast<T*>(s.slope) + first, work.z, out,
-                    out_stride);
-    }
-    if (!direct) write_rows(out, out_stride, count, s.width, to, s.out_stride, s.out_dtype);
+    outputs_of_chunk(s, first, count, b, c, base, sums, work, next_a, next_b);
+    if (s.pair_out != nullptr) pair_of_chunk(s, first, count, b, c, work);
   } else if (s.normalize) {
     for (int64_t x = 0; x < s.depth; ++x) {
       T chunk = 0;
@@ -315,6 +378,7 @@ CLA_INLINE void compute_chunk(const Segment& s, int64_t first, int64_t count, co
     update_columns<T, decltype(columns)::value>(work.b_across, part, rows, s.depth, sums + x, base + x,
                                                 wanted ? work.state + x : nullptr, state_stride, next_c);
   });
+  if (s.pair_out != nullptr) transpose_state(s, work);
 }
 
 template <class T>
@@ -326,52 +390,11 @@ void segment(const Segment& s, const T* base, T* sums, T* memory) {
   if (s.out != nullptr) {
     for (int64_t x = 0; x < matrix; ++x) work.state[x] = base[x];
     for (int64_t x = 0; x < padded_depth(s.depth); ++x) work.z[x] = base[matrix + x];
+    if (s.pair_out != nullptr) transpose_state(s, work);
   }
   for (int64_t first = s.begin; first < s.end; first += kChunk) {
     const int64_t count = s.end - first < kChunk ? s.end - first : kChunk;
     compute_chunk(s, first, count, base, sums, work);
   }
-  if (s.streaming) stream_fence();
+  if (s.streaming || s.pair_streaming) stream_fence();
 }
-
-template <class T, class In>
-CLA_INLINE void step_as(const Step& s) {
-  const In *q = static_cast<const In*>(s.q), *k = static_cast<const In*>(s.k);
-  const In* v = static_cast<const In*>(s.v);
-  const int64_t columns = s.width + s.normalize;
-  constexpr int64_t kBlock = 256;
-  T values[kBlock], totals[kBlock];
-  T denominator = 1;
-  // From the last block to the first, so that the denominator is known when outputs are written.
-  for (int64_t end = columns, begin; end > 0; end = begin) {
-    begin = end > kBlock ? round_up(end - kBlock, kBlock) : 0;
-    const int64_t count = end - begin;
-    for (int64_t x = 0; x < count; ++x) {
-      values[x] = begin + x < s.width ? static_cast<T>(widen(v[begin + x])) : T(1);
-      totals[x] = 0;
-    }
-    for (int64_t e = 0; e < s.depth; ++e) {
-      const T key = widen(k[e]), query = widen(q[e]);
-      const T* const from = static_cast<const T*>(s.state) + e * columns + begin;
-      T* const to = static_cast<T*>(s.state_out) + e * columns + begin;
-      for (int64_t x = 0; x < count; ++x) {
-        const T value = from[x] + key * values[x];
-        to[x] = value;
-        totals[x] += query * value;
-      }
-    }
-    if (s.normalize && end == columns) denominator = totals[count - 1] + static_cast<T>(s.eps);
-    for (int64_t x = 0; x < count; ++x) {
-      if (begin + x < s.width) {
-        narrow(s.normalize ? totals[x] / denominator : totals[x], static_cast<In*>(s.out) + begin + x);
-      }
-    }
-  }
-}
-
-void step_f32(const Step& s) {
-  if (s.dtype == Dtype::f32) return step_as<float, float>(s);
-  if (s.dtype == Dtype::bf16) return step_as<float, bf16>(s);
-  return step_as<float, f16>(s);
-}
-void step_f64(const Step& s) { step_as<double, double>(s); }

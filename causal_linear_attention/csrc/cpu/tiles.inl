@@ -37,18 +37,26 @@ struct Tile {
     }
   }
 
-  // acc[r] += sum over k < depth of a[r * row + k * column] * b[k * stride].
-  CLA_INLINE void multiply(const T* a, int64_t row, int64_t column, const T* b, int64_t stride,
-                           int64_t depth) {
+  // acc[r] += sum over k < depth of a[r * row + k] * b[k * stride].
+  CLA_INLINE void multiply(const T* a, int64_t row, const T* b, int64_t stride, int64_t depth) {
+    // Three rows a pointer: more pointers than that and the processor runs out of registers for them.
+    const T* rows[(R + 2) / 3];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r += 3) rows[r / 3] = a + r * row;
     for (int64_t k = 0; k < depth; ++k) {
       Vector<T> values[V];
 #pragma GCC unroll 4
       for (int x = 0; x < V; ++x) values[x] = load(b + k * stride + x * kLanes<T>);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
-        const Vector<T> factor = broadcast(a[r * row + k * column]);
+        const Vector<T> factor = broadcast(rows[r / 3][r % 3 * row]);
 #pragma GCC unroll 4
         for (int x = 0; x < V; ++x) acc[r][x] += factor * values[x];
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < R; r += 3) {
+        ++rows[r / 3];
+        asm("" : "+r"(rows[r / 3]));  // keeps the compiler from making a pointer for every row after all
       }
     }
   }

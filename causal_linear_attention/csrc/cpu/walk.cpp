@@ -18,7 +18,7 @@ constexpr int64_t kStreamingBytes = int64_t{1} << 24;
 
 int64_t segment_rows(int64_t rows) {
   const int64_t length = round_up((rows + kMaxSegments - 1) / kMaxSegments, kChunk);
-  return length < 4 * kChunk ? 4 * kChunk : length;
+  return length < 8 * kChunk ? 8 * kChunk : length;
 }
 
 template <class T>
@@ -51,6 +51,13 @@ Rows rows_of(const Sweep& s, const Operand& x, int64_t b, int64_t h) {
 }
 
 template <class T>
+bool worth_streaming(const Sweep& s, const Rows& out, int64_t width) {
+  const int64_t element = static_cast<int64_t>(sizeof(T));
+  return s.batch * s.heads * s.rows * width * element >= kStreamingBytes && bytes_of(out.dtype) == element &&
+         reinterpret_cast<uintptr_t>(out.data) % 64 == 0 && out.stride * element % 64 == 0;
+}
+
+template <class T>
 Segment segment_of(const Sweep& s, int64_t head) {
   const int64_t b = head / s.heads, h = head % s.heads;
   Segment segment;
@@ -71,10 +78,15 @@ Segment segment_of(const Sweep& s, int64_t head) {
     segment.queries = rows_of<T>(s, s.queries, b, h);
     segment.slope = static_cast<T*>(s.slope) + head * s.rows;
   }
-  const int64_t bytes = s.batch * s.heads * s.rows * s.width * static_cast<int64_t>(sizeof(T));
-  const auto address = reinterpret_cast<uintptr_t>(out.data);
-  segment.streaming = bytes >= kStreamingBytes && out.dtype != Dtype::bf16 && out.dtype != Dtype::f16 &&
-                      address % 64 == 0 && (out.stride * static_cast<int64_t>(sizeof(T))) % 64 == 0;
+  segment.streaming = worth_streaming<T>(s, out, s.width);
+  if (s.pair_width > 0) {
+    const Rows pair_out = rows_of<T>(s, s.pair_out, b, h);
+    segment.pair = rows_of<T>(s, s.pair, b, h);
+    segment.pair_out = const_cast<void*>(pair_out.data);
+    segment.pair_stride = pair_out.stride;
+    segment.pair_width = s.pair_width;
+    segment.pair_streaming = worth_streaming<T>(s, pair_out, s.pair_width);
+  }
   return segment;
 }
 
@@ -108,16 +120,26 @@ void write_state(const Sweep& s, int64_t head, const T* from) {
 }
 
 // What one thread works with: the state that enters a segment, the segment's sum, the kernel's scratch.
+// The memory stays with the thread: some 200 KiB for heads of 64, which the system would otherwise have to
+// clear page by page at every call.
 template <class T>
 struct Scratch {
   int64_t state;
-  Buffer<T> memory;
-  explicit Scratch(const Sweep& s)
-      : state(state_size(s.depth, s.width)),
-        memory(allocate<T>(2 * state + workspace_size(s.depth, s.width))) {}
-  T* base() const { return memory.get(); }
-  T* sums() const { return memory.get() + state; }
-  T* workspace() const { return memory.get() + 2 * state; }
+  T* memory;
+  explicit Scratch(const Sweep& s) : state(state_size(s.depth, s.width)) {
+    static thread_local Buffer<T> kept;
+    static thread_local int64_t size = 0;
+    const int64_t wanted = 2 * state + workspace_size(s.depth, s.width);
+    if (wanted > size) {
+      size = 0;
+      kept = allocate<T>(wanted);
+      size = wanted;
+    }
+    memory = kept.get();
+  }
+  T* base() const { return memory; }
+  T* sums() const { return memory + state; }
+  T* workspace() const { return memory + 2 * state; }
   void advance() const {
     for (int64_t x = 0; x < state; ++x) base()[x] += sums()[x];
   }
@@ -152,15 +174,16 @@ void sweep_by_heads(const Sweep& s, const Threads& threads) {
 
 // Fewer heads than threads: each head is cut into `parts` + 1 stretches. First pass: the first stretch is
 // computed, of the others but the last only the sums of their segments. Second pass: all the others.
-// A sum costs about 0.4 of a full computation, so the first stretch is 0.4 of the others.
+// A sum costs about 0.4 of a full computation, of a pair 0.25, so the first stretch is that much shorter.
 template <class T>
 void sweep_by_stretches(const Sweep& s, int64_t length, int64_t segments, int64_t parts,
                         const Threads& threads) {
   const int64_t heads = s.batch * s.heads, size = state_size(s.depth, s.width);
+  const double share = s.pair_width > 0 ? 0.25 : 0.4;
   auto boundary = [&](int64_t part) -> int64_t {  // first segment of stretch `part`, 0 <= part <= parts + 1
     if (part == 0) return 0;
-    const double unit = static_cast<double>(segments) / (0.4 + static_cast<double>(parts));
-    const auto at = static_cast<int64_t>(unit * (0.4 + static_cast<double>(part - 1)) + 0.5);
+    const double unit = static_cast<double>(segments) / (share + static_cast<double>(parts));
+    const auto at = static_cast<int64_t>(unit * (share + static_cast<double>(part - 1)) + 0.5);
     return part == parts + 1 || at > segments ? segments : at;
   };
   const int64_t summed = boundary(parts);  // segments from here on need no sum of their own
@@ -178,6 +201,7 @@ void sweep_by_stretches(const Sweep& s, int64_t length, int64_t segments, int64_
         continue;
       }
       segment.out = nullptr;
+      segment.pair_out = nullptr;
       for (int64_t i = boundary(part); i < boundary(part + 1); ++i) {
         segment.begin = i * length;
         segment.end = segment.begin + length < s.rows ? segment.begin + length : s.rows;
@@ -207,7 +231,9 @@ void sweep_by_stretches(const Sweep& s, int64_t length, int64_t segments, int64_
   });
 }
 
-int64_t operations(const Sweep& s) { return 4 * s.batch * s.heads * s.rows * s.depth * s.width; }
+int64_t operations(const Sweep& s) {
+  return (s.pair_width > 0 ? 6 : 4) * s.batch * s.heads * s.rows * s.depth * s.width;
+}
 
 }  // namespace
 
@@ -225,27 +251,7 @@ void run_sweep(const Sweep& s, Threads threads) {
   }
 }
 
-template <class T>
-void run_sweeps(const Sweep& one, const Sweep& other, Threads threads) {
-  const int64_t heads = one.batch * one.heads;
-  Threads used = threads;
-  used.count = useful_threads(threads, operations(one) + operations(other));
-  if (used.count > 2 * heads) {
-    run_sweep<T>(one, threads);
-    run_sweep<T>(other, threads);
-    return;
-  }
-  for_tasks(2 * heads, used, [&](auto next) {
-    const Scratch<T> scratch(one), other_scratch(other);
-    for (int64_t task = next(); task >= 0; task = next()) {
-      task % 2 == 0 ? walk_head(one, task / 2, scratch) : walk_head(other, task / 2, other_scratch);
-    }
-  });
-}
-
 template void run_sweep<float>(const Sweep&, Threads);
 template void run_sweep<double>(const Sweep&, Threads);
-template void run_sweeps<float>(const Sweep&, const Sweep&, Threads);
-template void run_sweeps<double>(const Sweep&, const Sweep&, Threads);
 
 }  // namespace cla

@@ -31,6 +31,8 @@ struct Sweep {
   void* inverse = nullptr;
   Operand queries;
   void* slope = nullptr;
+  Operand pair, pair_out;  // see Segment
+  int64_t pair_width = 0;  // 0: there is none
 };
 
 inline int64_t bytes_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }
@@ -38,8 +40,5 @@ inline int64_t bytes_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype ==
 // T is the accumulation type, float or double.
 template <class T>
 void run_sweep(const Sweep& sweep, Threads threads);
-// Two that do not wait for each other, over the same heads.
-template <class T>
-void run_sweeps(const Sweep& one, const Sweep& other, Threads threads);
 
 }  // namespace cla

@@ -34,7 +34,7 @@ float* floats(const Tensor& x) { return static_cast<float*>(const_cast<void*>(x.
 float* floats(const std::optional<Tensor>& x) { return x.has_value() ? floats(*x) : nullptr; }
 
 std::optional<Tensor> contiguous_state(const std::optional<Tensor>& state) {
-  return state.has_value() ? std::optional<Tensor>(torch::stable::contiguous(*state)) : std::nullopt;
+  return state.has_value() ? std::optional<Tensor>(as_contiguous(*state)) : std::nullopt;
 }
 
 int attribute(cudaDeviceAttr name, int device) {
@@ -60,7 +60,7 @@ void* stream_of(const Tensor& x) {
 
 Tensor scratch_of(const Tensor& like, int64_t numbers) {
   const int64_t size[] = {numbers};
-  return torch::stable::new_empty(like, {size, 1}, ScalarType::Float);
+  return empty(like, {size}, ScalarType::Float);
 }
 
 void check_launch(const char* error) {
@@ -116,7 +116,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   k = with_dense_rows(k);
   v = with_dense_rows(v);
   grad_out = with_dense_rows(grad_out);
-  inverse = torch::stable::contiguous(inverse);
+  inverse = as_contiguous(inverse);
   require(inverse.numel() == (normalize ? q.size(0) * q.size(1) * q.size(2) : 0) &&
               inverse.scalar_type() == ScalarType::Float,
           "inverse must be what forward returned");
