@@ -1,5 +1,6 @@
 """The compared language models: what to call them, and the flags that make fairseq build them."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 
@@ -51,6 +52,18 @@ PANELS = {
         "tnn_lm",
     ),
 }
+
+
+def groups(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Of `panels` (title to names) those with more in them than their first, the common yardstick.
+
+    A title comes with a line break before it, and is empty if there is but one group.
+    """
+    found = {title: [name for name in names if name in measured] for title, names in panels.items()}
+    found = {title: names for title, names in found.items() if set(names) - {panels[title][0]}}
+    if len(found) < 2:
+        return {"": list(measured)}
+    return {f"\n{title}": names for title, names in found.items()}
 
 
 @dataclass(frozen=True)

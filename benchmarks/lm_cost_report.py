@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.architectures import ARCHITECTURES, PANELS, TRANSNORMERS, Size
+from benchmarks.architectures import ARCHITECTURES, PANELS, TRANSNORMERS, Size, groups
 from benchmarks.common import markdown_table, spread, where
 from benchmarks.plots import Curve, plot_curves
 
@@ -169,26 +169,13 @@ def _curves(results, names, kind, places, value) -> list[Curve]:
     return curves
 
 
-def groups(results: dict[str, Any], panels: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
-    """Of `panels` (title, architectures) those with more in them than their first, the common yardstick.
-
-    A title comes with a line break before it, and is empty if there is but one group.
-    """
-    measured = results["settings"]["architectures"]
-    found = {title: [name for name in names if name in measured] for title, names in panels.items()}
-    found = {title: names for title, names in found.items() if set(names) - {panels[title][0]}}
-    if len(found) < 2:
-        return {"": measured}
-    return {f"\n{title}": names for title, names in found.items()}
-
-
 def plot(results: dict[str, Any], path: Path) -> None:
     """Training time, peak memory, decoding time, per token, in one PNG; a row for every group of models."""
     settings = results["settings"]
     tokens, lengths, positions = settings["tokens"], settings["lengths"], settings["positions"]
     length, position = "length of a sequence, tokens", "position, tokens"
     panels = []
-    for title, names in groups(results, PANELS).items():
+    for title, names in groups(settings["architectures"], PANELS).items():
         time = _curves(results, names, "training", lengths, lambda c: 1e6 * c.median / tokens)
         memory = _curves(results, names, "training", lengths, lambda c: max(c.peaks) / 1024 / tokens)
         decoding = _curves(results, names, "decoding", positions, lambda c: 1e3 * c.median)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.architectures import ARCHITECTURES
+from benchmarks.architectures import ARCHITECTURES, PANELS, groups
 from benchmarks.common import markdown_table, read_json, where
 from benchmarks.plots import Curve, plot_curves
 
@@ -190,18 +190,23 @@ def provenance(runs: Sequence[Run]) -> str:
 
 
 def plot_learning_curves(runs: Sequence[Run], path: Path) -> None:
-    """Training and validation loss against updates; further seeds are dashed."""
-    panels = []
-    for split, title in (("train", "Training loss"), ("valid", "Validation loss")):
-        curves = []
-        for group in by_architecture(runs).values():
-            for run, style in zip(group, STYLES, strict=False):
-                look = ARCHITECTURES[run["architecture"]]
-                label = look.label if run is group[0] else ""
-                curves.append(Curve(label, look.color, *points(run, split), style))
-        panels.append((title, "updates", "bits per token", curves))
+    """Training and validation loss against updates, a row for every group; further seeds are dashed."""
+    found, panels = by_architecture(runs), []
+    for group, names in groups(list(found), PANELS).items():
+        for split, title in (("train", "Training loss"), ("valid", "Validation loss")):
+            curves = [
+                Curve(
+                    ARCHITECTURES[name].label if run is found[name][0] else "",
+                    ARCHITECTURES[name].color,
+                    *points(run, split),
+                    style,
+                )
+                for name in names
+                for run, style in zip(found[name], STYLES, strict=False)
+            ]
+            panels.append((f"{title}{group}", "updates", "bits per token", curves))
     note = "One line a run; dashed: the second seed. " + provenance(runs)
-    plot_curves(path, panels, note=note, log=False, markers=False, source=source_of(runs))
+    plot_curves(path, panels, columns=2, note=note, log=False, markers=False, source=source_of(runs))
 
 
 def points(run: Run, split: str, parts: int = 50) -> tuple[list[float], list[float]]:

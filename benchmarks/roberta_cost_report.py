@@ -6,10 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.architectures import Size
+from benchmarks.architectures import Size, groups
 from benchmarks.common import markdown_table, spread
 from benchmarks.encoders import ENCODERS, PANELS
-from benchmarks.lm_cost_report import Cell, Verdict, cell, groups, measured_on
+from benchmarks.lm_cost_report import Cell, Verdict, cell, measured_on
 from benchmarks.plots import Curve, plot_curves
 from benchmarks.roberta_cost_models import MASKED, QUADRATIC, SOFTMAX, look
 from scripts import ROOT
@@ -164,7 +164,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
     """Time and peak memory of a training step in one PNG, log axes; a row for every group of encoders."""
     length, panels = "length of the sequence, tokens", []
     known = {title: tuple(ENCODERS[x].architecture for x in names) for title, names in PANELS.items()}
-    for title, names in groups(results, known).items():
+    for title, names in groups(results["settings"]["architectures"], known).items():
         panels += [
             (f"Time of a training step{title}", length, "seconds", _curves(results, names, seconds)),
             (f"Peak memory of a training step{title}", length, "MiB", _curves(results, names, peak)),
