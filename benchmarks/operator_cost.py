@@ -63,25 +63,28 @@ def clock(device: str) -> float:
 
 
 def measure(functions: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds a call, `rounds` times each, in turns, after one call that does not count.
+    """Milliseconds a call, `rounds` times each, in turns, after two calls that do not count.
 
-    A short call is repeated until some ten milliseconds are over, so that a sample is not the call's first
-    after another function has used the caches.
+    A short call is repeated until some ten milliseconds are over, after one that does not count, so that a
+    sample is not the call's first after another function has used the caches.
     """
+
+    def sample(function: Callable[[], object], calls: int) -> float:
+        start = clock(device)
+        for _ in range(calls):
+            function()
+        return (clock(device) - start) * 1e3 / calls
+
+    repeats = {}
+    for name, function in functions.items():
+        function()
+        repeats[name] = max(1, int(SAMPLE_MS / max(sample(function, 1), 1e-3)))
     times = {name: [] for name in functions}
-    repeats = dict.fromkeys(functions, 1)
-    for turn in range(rounds + 1):
+    for _ in range(rounds):
         for name, function in functions.items():
             if repeats[name] > 1:
                 function()
-            start = clock(device)
-            for _ in range(repeats[name]):
-                function()
-            spent = (clock(device) - start) * 1e3 / repeats[name]
-            if turn:
-                times[name].append(spent)
-            else:
-                repeats[name] = max(1, int(SAMPLE_MS / max(spent, 1e-3)))
+            times[name].append(sample(function, repeats[name]))
     return times
 
 

@@ -13,7 +13,7 @@
 namespace cla {
 namespace {
 
-constexpr int64_t kMaxSegments = 24;
+constexpr int64_t kMaxSegments = 48;
 constexpr int64_t kStreamingBytes = int64_t{1} << 24;
 
 int64_t segment_rows(int64_t rows) {
