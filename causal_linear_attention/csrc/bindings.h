@@ -31,51 +31,22 @@ inline ScalarType accumulation_type(const Tensor& x) {
   return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
 }
 
-// A new contiguous tensor on the device of `like`. Not torch::stable::new_empty: that looks its operator up
-// by name, which takes longer than a decoding step.
-template <size_t N>
-Tensor empty(const Tensor& like, const int64_t (&sizes)[N], ScalarType dtype) {
-  int64_t strides[N];
-  int64_t stride = 1;
-  for (size_t i = N; i-- > 0; stride *= sizes[i] > 0 ? sizes[i] : 1) strides[i] = stride;
-  int32_t type = 0, device = 0, index = 0;
-  switch (dtype) {
-    case ScalarType::Double:
-      type = aoti_torch_dtype_float64();
-      break;
-    case ScalarType::Half:
-      type = aoti_torch_dtype_float16();
-      break;
-    case ScalarType::BFloat16:
-      type = aoti_torch_dtype_bfloat16();
-      break;
-    default:
-      type = aoti_torch_dtype_float32();
-  }
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(like.get(), &index));
-  AtenTensorHandle made = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(
-      aoti_torch_empty_strided(static_cast<int64_t>(N), sizes, strides, type, device, index, &made));
-  return Tensor(made);
-}
-
 // A new tensor like x, in x's order of dimensions if that has dense rows. _new_like of operators.py
 // follows the same rule.
 inline Tensor new_like(const Tensor& x) {
-  if (!x.is_contiguous()) {
-    const Tensor result = torch::stable::empty_like(x);
-    if (result.size(3) <= 1 || result.stride(3) == 1) return result;
-  }
-  return empty(x, {x.size(0), x.size(1), x.size(2), x.size(3)}, x.scalar_type());
+  const Tensor result = torch::stable::empty_like(x);
+  if (result.size(3) <= 1 || result.stride(3) == 1) return result;
+  return torch::stable::new_empty(x, x.sizes());
 }
 
 inline Tensor new_state(const Tensor& q, const Tensor& v, bool normalize) {
-  return empty(q, {q.size(0), q.size(1), q.size(3), v.size(3) + normalize}, accumulation_type(q));
+  const int64_t size[] = {q.size(0), q.size(1), q.size(3), v.size(3) + normalize};
+  return torch::stable::new_empty(q, {size, 4}, accumulation_type(q));
 }
 
 inline Tensor new_inverse(const Tensor& q, bool normalize) {
-  return empty(q, {q.size(0), q.size(1), normalize ? q.size(2) : 0}, accumulation_type(q));
+  const int64_t size[] = {q.size(0), q.size(1), normalize ? q.size(2) : 0};
+  return torch::stable::new_empty(q, {size, 3}, accumulation_type(q));
 }
 
 inline void require(bool condition, const char* message) {

@@ -102,6 +102,23 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   return {grad_q, grad_k, grad_v, grad_initial};
 }
 
+// A new contiguous tensor. torch::stable::new_empty looks its operator up by name, which takes longer than a
+// step itself.
+template <size_t N>
+Tensor empty(const int64_t (&sizes)[N], ScalarType dtype) {
+  int64_t strides[N];
+  int64_t stride = 1;
+  for (size_t i = N; i-- > 0; stride *= sizes[i] > 0 ? sizes[i] : 1) strides[i] = stride;
+  const int32_t type = dtype == ScalarType::Double     ? aoti_torch_dtype_float64()
+                       : dtype == ScalarType::Half     ? aoti_torch_dtype_float16()
+                       : dtype == ScalarType::BFloat16 ? aoti_torch_dtype_bfloat16()
+                                                       : aoti_torch_dtype_float32();
+  AtenTensorHandle made = nullptr;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(N), sizes, strides, type,
+                                                         aoti_torch_device_type_cpu(), 0, &made));
+  return Tensor(made);
+}
+
 std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps) {
   require(q.dim() == 3 && k.dim() == 3 && v.dim() == 3 && state.dim() == 4,
           "q, k and v must have 3 dimensions, state 4");
@@ -118,8 +135,9 @@ std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, b
   k = as_contiguous(k);
   v = as_contiguous(v);
   state = as_contiguous(state);
-  Tensor out = empty(v, {v.size(0), v.size(1), v.size(2)}, v.scalar_type());
-  Tensor state_out = new_like(state);
+  Tensor out = empty({v.size(0), v.size(1), v.size(2)}, v.scalar_type());
+  Tensor state_out =
+      empty({state.size(0), state.size(1), state.size(2), state.size(3)}, state.scalar_type());
   Problem p;
   p.batch = q.size(0);
   p.heads = q.size(1);

@@ -60,7 +60,7 @@ void* stream_of(const Tensor& x) {
 
 Tensor scratch_of(const Tensor& like, int64_t numbers) {
   const int64_t size[] = {numbers};
-  return empty(like, {size}, ScalarType::Float);
+  return torch::stable::new_empty(like, {size, 1}, ScalarType::Float);
 }
 
 void check_launch(const char* error) {
