@@ -76,7 +76,7 @@ def settings_for(device: str, quick: bool, architectures: list[str], **chosen: A
 def cases_of(settings: dict[str, Any]) -> list[dict[str, Any]]:
     """All processes to run."""
     decoding = [{"kind": "decoding", "architecture": name, "round": 0} for name in settings["architectures"]]
-    return training_cases(settings) + decoding
+    return decoding + training_cases(settings)
 
 
 def run(arguments: argparse.Namespace) -> int:

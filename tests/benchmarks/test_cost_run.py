@@ -52,7 +52,9 @@ def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys
         if len(measured) == 2:
             raise KeyboardInterrupt
         measured.append(question)
-        return {"status": "ok", "step_seconds": [1.0], "peak_bytes": 5}
+        tokens = {"token_seconds": {"10": [1.0] * 4, "100": [1.0] * 4}}
+        training = {"step_seconds": [1.0], "peak_bytes": 5}
+        return {"status": "ok", **(tokens if question["kind"] == "decoding" else training)}
 
     monkeypatch.setattr(cost_run, "run_case", measure)
     with pytest.raises(KeyboardInterrupt):
