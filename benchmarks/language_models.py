@@ -1,6 +1,8 @@
 """Language models as fairseq itself builds them, to be trained or decoded on random tokens."""
 
+import math
 import tempfile
+import time
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -85,18 +87,24 @@ class LanguageModel:
         self.updates += 1
 
 
-def fill_state(model: nn.Module, tokens: Tensor, state: dict, start: int, end: int) -> None:
-    """Bring `state`, which has seen `tokens[:, :start]`, to position `end`.
+def fill_state(
+    model: nn.Module, tokens: Tensor, state: dict, start: int, end: int, deadline: float = math.inf
+) -> bool:
+    """Bring `state`, which has seen `tokens[:, :start]`, to position `end`; False if `deadline` came first.
 
     This project's decoder reads a prompt in pieces. fairseq's own takes one token a call, so its
     cache of keys and values is filled with random numbers: what they are does not change the time.
+    `deadline` is a reading of `time.monotonic`.
     """
     if type(model).__module__.startswith("fairseq."):
         _fill_cache(model, state, len(tokens), end)
-        return
+        return True
     piece = 4096
     for done in range(start, end, piece):
+        if time.monotonic() > deadline:
+            return False
         model.decoder(tokens[:, : min(done + piece, end)], incremental_state=state, features_only=True)
+    return True
 
 
 def _fill_cache(model: nn.Module, state: dict, rows: int, position: int) -> None:

@@ -81,7 +81,10 @@ def training_tables(results: dict[str, Any]) -> str:
 def decoding_table(results: dict[str, Any]) -> str:
     """Time per decoded token against position, in Markdown."""
     thread = ", one thread" if results["settings"]["device"] == "cpu" else ""
-    title = f"Milliseconds per decoded token (batch 1{thread}), median (quartiles), by position:"
+    title = (
+        f"Milliseconds per decoded token (batch 1{thread}), median (quartiles), by position (–: not within "
+        "the time that reading the context may take):"
+    )
     places = results["settings"]["positions"]
     return _table(results, "decoding", title, places, lambda c: _quartiles(c.seconds))
 
