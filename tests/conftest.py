@@ -1,6 +1,7 @@
 """Shared fixtures: the plugin imported once, fixed seeds, and the reference data beside the repository."""
 
 import os
+import signal
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -13,6 +14,8 @@ sys.path.insert(0, str(ROOT))
 
 
 def pytest_configure(config):
+    # Started in the background of a script, a process ignores Ctrl-C, and so would what the tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     from fairseq.utils import import_user_module
 
     import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))

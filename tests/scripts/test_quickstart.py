@@ -44,7 +44,6 @@ def interrupt(runs: Path) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     log = runs / "transnormer_t1" / "train.log"
     while process.poll() is None and not (runs / "transnormer_t1" / "checkpoint_last.pt").exists():
