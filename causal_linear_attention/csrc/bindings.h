@@ -18,8 +18,13 @@ namespace cla {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
+// Most tensors are contiguous, and torch::stable::contiguous looks its operator up by name even for them.
 inline Tensor as_contiguous(const Tensor& x) {
   return x.is_contiguous() ? x : torch::stable::contiguous(x);
+}
+
+inline std::optional<Tensor> contiguous_state(const std::optional<Tensor>& state) {
+  return state.has_value() ? std::optional<Tensor>(as_contiguous(*state)) : std::nullopt;
 }
 
 // Kernels read rows whose numbers lie side by side; whatever else the strides are is theirs to handle.

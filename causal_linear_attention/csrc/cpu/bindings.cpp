@@ -57,10 +57,6 @@ Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const void
   return p;
 }
 
-std::optional<Tensor> contiguous_state(const std::optional<Tensor>& state) {
-  return state.has_value() ? std::optional<Tensor>(as_contiguous(*state)) : std::nullopt;
-}
-
 const void* data_of(const std::optional<Tensor>& x) { return x.has_value() ? x->const_data_ptr() : nullptr; }
 
 std::tuple<Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,

@@ -109,6 +109,10 @@ CLA_INLINE void transpose(const Chunk<T>& from, int64_t rows, int64_t columns, T
   }
 }
 
+CLA_INLINE int64_t element_size(Dtype dtype) {
+  return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2;
+}
+
 // Rows of the next chunk, asked for while this one is computed.
 struct Prefetch {
   const char* data;
@@ -116,7 +120,7 @@ struct Prefetch {
   int64_t left;
 
   CLA_INLINE Prefetch(const Rows& rows, int64_t first, int64_t columns, int64_t total) {
-    const int64_t element = rows.dtype == Dtype::f64 ? 8 : rows.dtype == Dtype::f32 ? 4 : 2;
+    const int64_t element = element_size(rows.dtype);
     row = rows.stride * element;
     bytes = columns * element;
     left = total - first < kChunk ? total - first : kChunk;
@@ -293,10 +297,6 @@ CLA_INLINE void write_rows(const T* from, int64_t stride, int64_t count, int64_t
       narrow_row(row, static_cast<f16*>(out) + at, columns);
     }
   }
-}
-
-CLA_INLINE int64_t element_size(Dtype dtype) {
-  return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2;
 }
 
 CLA_INLINE char* output_row(void* out, int64_t stride, Dtype dtype, int64_t row) {

@@ -33,10 +33,6 @@ Array array_of(const Tensor& x) {
 float* floats(const Tensor& x) { return static_cast<float*>(const_cast<void*>(x.const_data_ptr())); }
 float* floats(const std::optional<Tensor>& x) { return x.has_value() ? floats(*x) : nullptr; }
 
-std::optional<Tensor> contiguous_state(const std::optional<Tensor>& state) {
-  return state.has_value() ? std::optional<Tensor>(as_contiguous(*state)) : std::nullopt;
-}
-
 int attribute(cudaDeviceAttr name, int device) {
   int value = 0;
   const cudaError_t error = cudaDeviceGetAttribute(&value, name, device);
