@@ -165,19 +165,34 @@ def test_every_instruction_set(isa, normalize):
         check("cpp", (2, 2, 150, 40, 72), dtype, normalize)
 
 
+def results_with(threads, given, normalize):
+    torch.set_num_threads(threads)
+    return run(kernel("cpp", normalize), *given, normalize)
+
+
 @cpp
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("heads", [1, 2, 5])
-def test_threads_change_no_bit(heads, normalize, dtype):
+@pytest.mark.parametrize("heads", [2, 7])
+def test_threads_up_to_the_number_of_heads_change_no_bit(heads, normalize, dtype):
     given = draw((1, heads, 1100, 24, 40), dtype, normalize)
-    results = []
-    for threads in (1, 2, 3, 7):
-        torch.set_num_threads(threads)
-        results.append(run(kernel("cpp", normalize), *given, normalize))
-    for other in results[1:]:
-        for x, y in zip(results[0], other, strict=True):
+    first = results_with(1, given, normalize)
+    for threads in (t for t in (2, 3, 7) if t <= heads):
+        for x, y in zip(first, results_with(threads, given, normalize), strict=True):
             assert torch.equal(x, y)
+
+
+@cpp
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("heads, threads", [(1, 2), (1, 3), (2, 3), (2, 7), (1, 64)])
+def test_more_threads_than_heads(heads, threads, normalize, dtype):
+    shape = (1, heads, 1100, 24, 40)
+    given = draw(shape, dtype, normalize)
+    first = results_with(threads, given, normalize)
+    for x, y in zip(first, results_with(threads, given, normalize), strict=True):
+        assert torch.equal(x, y), "the same number of threads gives other bits the second time"
+    check("cpp", shape, dtype, normalize)
 
 
 @pytest.mark.parametrize("backend", [*KINDS, "torch"])

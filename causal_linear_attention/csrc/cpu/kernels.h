@@ -63,7 +63,7 @@ struct Segment {
 
 // A state is stored padded: `depth` rows of `pitch(width)` columns, then the normaliser's z.
 constexpr int64_t kMaxLanes = 16;  // of the widest vector of 4-byte numbers
-constexpr int64_t kChunk = 32;
+constexpr int64_t kChunk = 16;
 constexpr int64_t kMaxRows = 8;    // rows of the tallest register tile
 
 constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
@@ -74,11 +74,10 @@ constexpr int64_t state_size(int64_t depth, int64_t width) {
 }
 // Elements of the accumulation type that one thread needs beside the states.
 constexpr int64_t workspace_size(int64_t depth, int64_t width) {
-  return state_size(depth, width)                    // the state that outputs read
-         + padded_depth(depth) * pitch(width)        // the same, transposed
+  return padded_depth(depth) * pitch(width)          // the state transposed
          + 4 * padded_depth(depth) * kChunk          // a, b, b transposed, the pair's out
          + 4 * pitch(width) * kChunk                 // c, c transposed, out, queries or pair
-         + kChunk * kChunk + kChunk + padded_depth(depth) + pitch(width);
+         + kChunk * kChunk + kChunk + pitch(width);
 }
 
 // One decoding position of one head: state_out = state + k^T v, out = q @ state_out (normalised).
@@ -93,12 +92,12 @@ struct Step {
   double eps = 0.0;
 };
 
-// What one instruction set offers; `base` is the state that enters the segment and is left as it is,
-// `sums` receives the segment's own sum of b[j]^T c[j] (and of b[j] for z).
+// What one instruction set offers; `state` enters the segment and gains its sum of b[j]^T c[j] (and of b[j]
+// for z).
 struct Kernels {
   const char* name;
-  void (*segment_f32)(const Segment&, const float* base, float* sums, float* workspace);
-  void (*segment_f64)(const Segment&, const double* base, double* sums, double* workspace);
+  void (*segment_f32)(const Segment&, float* state, float* workspace);
+  void (*segment_f64)(const Segment&, double* state, double* workspace);
   void (*step_f32)(const Step&);
   void (*step_f64)(const Step&);
 };

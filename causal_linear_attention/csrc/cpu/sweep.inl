@@ -5,9 +5,8 @@
 // and for a pair, before S changes, the same with (pair, C, B) and S^T. B is transposed, into a tile of its
 // own: both of its products then read it along a chunk; of a pair C and S are, too, which costs less than
 // summing S twice. A and C are read where they lie if they already are what the arithmetic needs, else a
-// converted copy of the chunk is made. The sum of the segment is kept apart from the state that entered it,
-// so that segments can be summed by different threads and still give the same bits as one thread that walks
-// through all.
+// converted copy of the chunk is made. A chunk's B^T C is summed by itself before it is added to S, which
+// keeps the error of a long S small.
 // Included inside a namespace of the instruction set, after tiles.inl.
 
 template <class T>
@@ -15,7 +14,7 @@ constexpr Dtype kDtype = sizeof(T) == 8 ? Dtype::f64 : Dtype::f32;
 
 template <class T>
 struct Workspace {
-  T *state, *state_across, *a, *b, *b_across, *c, *c_across, *out, *pair, *pair_out, *scores, *inverse, *z;
+  T *state_across, *a, *b, *b_across, *c, *c_across, *out, *pair, *pair_out, *scores, *inverse, *running;
 
   CLA_INLINE Workspace(T* memory, int64_t depth, int64_t width) {
     auto take = [&memory](int64_t count) {
@@ -23,7 +22,6 @@ struct Workspace {
       memory += count;
       return start;
     };
-    state = take(padded_depth(depth) * pitch(width));
     state_across = take(padded_depth(depth) * pitch(width));
     a = take(padded_depth(depth) * kChunk);
     b = take(padded_depth(depth) * kChunk);
@@ -35,7 +33,7 @@ struct Workspace {
     pair_out = take(padded_depth(depth) * kChunk);
     scores = take(kChunk * kChunk);
     inverse = take(kChunk);
-    z = take(padded_depth(depth) + pitch(width));
+    running = take(pitch(width));
   }
 };
 
@@ -128,7 +126,7 @@ struct Prefetch {
   }
   CLA_INLINE void next(int64_t count) {
     for (; count > 0 && left > 0; --count, --left, data += row) {
-      for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(data + x, 0, 3);
+      for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(data + x, 0, 2);
     }
   }
 };
@@ -152,10 +150,10 @@ CLA_INLINE void score_chunk(const Chunk<T>& a, const T* b_across, int64_t rows, 
   }
 }
 
-// inverse[i] = 1 / (a[i] . (z + sum over j <= i of b[j]) + eps); `sum` gains the chunk's b, z = base + sum.
+// inverse[i] = 1 / (a[i] . (z + sum over j <= i of b[j]) + eps); z gains the chunk's b.
 template <class T>
 CLA_INLINE void normalize_chunk(const Chunk<T>& a, const Chunk<T>& b, int64_t rows, int64_t depth, T eps,
-                                const T* base, T* sums, T* z, T* inverse) {
+                                T* z, T* inverse) {
   T total[kChunk];
   for (int64_t i = 0; i < rows; ++i) total[i] = 0;
   int64_t x = 0;
@@ -168,9 +166,7 @@ CLA_INLINE void normalize_chunk(const Chunk<T>& a, const Chunk<T>& b, int64_t ro
       chunk += load(b.data + i * b.stride + x);
       partial[i] += load(a.data + i * a.stride + x) * (before + chunk);
     }
-    const Vector<T> segment = load(sums + x) + chunk;
-    store(sums + x, segment);
-    store(z + x, load(base + x) + segment);
+    store(z + x, before + chunk);
   }
   for (; x < depth; ++x) {
     T chunk = 0;
@@ -178,8 +174,7 @@ CLA_INLINE void normalize_chunk(const Chunk<T>& a, const Chunk<T>& b, int64_t ro
       chunk += b.data[i * b.stride + x];
       total[i] += a.data[i * a.stride + x] * (z[x] + chunk);
     }
-    sums[x] += chunk;
-    z[x] = base[x] + sums[x];
+    z[x] += chunk;
   }
   for (int64_t i = 0; i < rows; ++i) inverse[i] = T(1) / (sum<T>(partial[i]) + total[i] + eps);
 }
@@ -236,26 +231,16 @@ CLA_INLINE void attend_chunk(const Chunk<T>& a, const T* b_across, const Chunk<T
   });
 }
 
-// sums += B^T C and, where asked for, state = base + sums, for one block of columns.
+// S += B^T C for one block of columns.
 template <class T, int V>
-CLA_INLINE void update_columns(const T* b_across, const Chunk<T>& c, int64_t rows, int64_t depth, T* sums,
-                               const T* base, T* state, int64_t state_stride, Prefetch& prefetch) {
+CLA_INLINE void update_columns(const T* b_across, const Chunk<T>& c, int64_t rows, int64_t depth, T* state,
+                               int64_t state_stride, Prefetch& prefetch) {
   constexpr int R = kTall<V>;
   for (int64_t e = 0; e < depth; e += R) {
     Tile<T, R, V> tile;
-    tile.read(sums + e * state_stride, state_stride);
+    tile.zero();
     tile.multiply(b_across + e * kChunk, kChunk, c.data, c.stride, rows);
-    tile.write(sums + e * state_stride, state_stride);
-    if (state != nullptr) {
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-        for (int x = 0; x < V; ++x) {
-          const int64_t at = (e + r) * state_stride + x * kLanes<T>;
-          store(state + at, load(base + at) + tile.acc[r][x]);
-        }
-      }
-    }
+    tile.add_to(state + e * state_stride, state_stride);
     prefetch.next(R);
   }
 }
@@ -306,25 +291,26 @@ CLA_INLINE char* output_row(void* out, int64_t stride, Dtype dtype, int64_t row)
 // The outputs of a chunk, from the state before it.
 template <class T>
 CLA_INLINE void outputs_of_chunk(const Segment& s, int64_t first, int64_t count, const Chunk<T>& b,
-                                 const Chunk<T>& c, const T* base, T* sums, const Workspace<T>& work,
-                                 Prefetch& next_a, Prefetch& next_b) {
-  const int64_t state_stride = pitch(s.width), z = padded_depth(s.depth) * state_stride;
+                                 const Chunk<T>& c, T* state, const Workspace<T>& work, Prefetch& next_a,
+                                 Prefetch& next_b) {
+  const int64_t state_stride = pitch(s.width);
   const Chunk<T> a = chunk_of(s.a, first, count, s.depth, 1, work.a);
   const T* inverse = nullptr;
   if (s.normalize) {
-    normalize_chunk(a, b, count, s.depth, static_cast<T>(s.eps), base + z, sums + z, work.z, work.inverse);
+    T* const z = state + padded_depth(s.depth) * state_stride;
+    normalize_chunk(a, b, count, s.depth, static_cast<T>(s.eps), z, work.inverse);
     inverse = work.inverse;
     for (int64_t i = 0; i < count; ++i) static_cast<T*>(s.inverse)[first + i] = inverse[i];
   }
   char* const place = output_row(s.out, s.out_stride, s.out_dtype, first);
   const bool whole = count == kChunk && s.slope == nullptr;
   const Target<T> out(place, s.out_stride, s.out_dtype, whole, s.width, work.out, s.streaming);
-  attend_chunk(a, work.b_across, c, {work.state, state_stride}, round_up(count, kMaxRows), s.depth, s.width,
-               inverse, work.scores, out, next_b, next_a);
+  attend_chunk<T>(a, work.b_across, c, {state, state_stride}, round_up(count, kMaxRows), s.depth, s.width,
+                  inverse, work.scores, out, next_b, next_a);
   if (s.slope != nullptr) {
     const Chunk<T> q = chunk_of(s.queries, first, count, s.width, 1, work.pair);
-    project_chunk(q, c, count, s.width, work.state + (s.depth - 1) * state_stride,
-                  static_cast<const T*>(s.inverse) + first, static_cast<T*>(s.slope) + first, work.z,
+    project_chunk(q, c, count, s.width, state + (s.depth - 1) * state_stride,
+                  static_cast<const T*>(s.inverse) + first, static_cast<T*>(s.slope) + first, work.running,
                   out.data, out.stride);
   }
   if (!out.direct) write_rows(out.data, out.stride, count, s.width, place, s.out_stride, s.out_dtype);
@@ -346,16 +332,15 @@ CLA_INLINE void pair_of_chunk(const Segment& s, int64_t first, int64_t count, co
 }
 
 template <class T>
-CLA_INLINE void transpose_state(const Segment& s, const Workspace<T>& work) {
-  const Chunk<T> state{work.state, pitch(s.width)};
-  transpose(state, padded_depth(s.depth), s.width, work.state_across, padded_depth(s.depth));
+CLA_INLINE void transpose_state(const Segment& s, const T* state, const Workspace<T>& work) {
+  transpose<T>({state, pitch(s.width)}, padded_depth(s.depth), s.width, work.state_across,
+               padded_depth(s.depth));
 }
 
 template <class T>
-CLA_INLINE void compute_chunk(const Segment& s, int64_t first, int64_t count, const T* base, T* sums,
+CLA_INLINE void compute_chunk(const Segment& s, int64_t first, int64_t count, T* state,
                               const Workspace<T>& work) {
-  const int64_t state_stride = pitch(s.width), z = padded_depth(s.depth) * state_stride;
-  const int64_t rows = round_up(count, kMaxRows), next = first + kChunk;
+  const int64_t state_stride = pitch(s.width), rows = round_up(count, kMaxRows), next = first + kChunk;
   const bool wanted = s.out != nullptr;
   Prefetch next_a(s.a, next, s.depth, wanted ? s.rows : next);
   Prefetch next_b(s.b, next, s.depth, s.rows), next_c(s.c, next, s.width, s.rows);
@@ -364,37 +349,31 @@ CLA_INLINE void compute_chunk(const Segment& s, int64_t first, int64_t count, co
   const Chunk<T> c = chunk_of(s.c, first, count, s.width, kLanes<T>, work.c);
   transpose(b, kChunk, s.depth, work.b_across, kChunk);
   if (wanted) {
-    outputs_of_chunk(s, first, count, b, c, base, sums, work, next_a, next_b);
+    outputs_of_chunk(s, first, count, b, c, state, work, next_a, next_b);
     if (s.pair_out != nullptr) pair_of_chunk(s, first, count, b, c, work);
   } else if (s.normalize) {
+    T* const z = state + padded_depth(s.depth) * state_stride;
     for (int64_t x = 0; x < s.depth; ++x) {
       T chunk = 0;
       for (int64_t i = 0; i < count; ++i) chunk += b.data[i * b.stride + x];
-      sums[z + x] += chunk;
+      z[x] += chunk;
     }
   }
   for_columns<T>(s.width, [&](auto columns, int64_t x) {
     const Chunk<T> part{c.data + x, c.stride};
-    update_columns<T, decltype(columns)::value>(work.b_across, part, rows, s.depth, sums + x, base + x,
-                                                wanted ? work.state + x : nullptr, state_stride, next_c);
+    update_columns<T, decltype(columns)::value>(work.b_across, part, rows, s.depth, state + x, state_stride,
+                                                next_c);
   });
-  if (s.pair_out != nullptr) transpose_state(s, work);
+  if (s.pair_out != nullptr) transpose_state(s, state, work);
 }
 
 template <class T>
-void segment(const Segment& s, const T* base, T* sums, T* memory) {
+void segment(const Segment& s, T* state, T* memory) {
   const Workspace<T> work(memory, s.depth, s.width);
-  const int64_t size = state_size(s.depth, s.width);
-  const int64_t matrix = padded_depth(s.depth) * pitch(s.width);
-  for (int64_t x = 0; x < size; ++x) sums[x] = 0;
-  if (s.out != nullptr) {
-    for (int64_t x = 0; x < matrix; ++x) work.state[x] = base[x];
-    for (int64_t x = 0; x < padded_depth(s.depth); ++x) work.z[x] = base[matrix + x];
-    if (s.pair_out != nullptr) transpose_state(s, work);
-  }
+  if (s.pair_out != nullptr) transpose_state(s, state, work);
   for (int64_t first = s.begin; first < s.end; first += kChunk) {
     const int64_t count = s.end - first < kChunk ? s.end - first : kChunk;
-    compute_chunk(s, first, count, base, sums, work);
+    compute_chunk(s, first, count, state, work);
   }
   if (s.streaming || s.pair_streaming) stream_fence();
 }

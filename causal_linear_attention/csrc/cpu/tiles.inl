@@ -13,19 +13,22 @@ struct Tile {
     }
   }
 
-  CLA_INLINE void read(const T* from, int64_t stride) {
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-      for (int x = 0; x < V; ++x) acc[r][x] = load(from + r * stride + x * kLanes<T>);
-    }
-  }
-
   CLA_INLINE void write(T* to, int64_t stride) const {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
       for (int x = 0; x < V; ++x) store(to + r * stride + x * kLanes<T>, acc[r][x]);
+    }
+  }
+
+  CLA_INLINE void add_to(T* to, int64_t stride) const {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int x = 0; x < V; ++x) {
+        T* const at = to + r * stride + x * kLanes<T>;
+        store(at, load(at) + acc[r][x]);
+      }
     }
   }
 

@@ -1,9 +1,6 @@
-// Cuts a sweep into segments and spreads heads and segments over threads.
-//
-// The length of a segment depends on the number of rows alone. The state that enters segment s + 1 is the
-// one that enters segment s plus the sum of segment s, whoever computes that sum: one thread on its way
-// through the head, or, when there are fewer heads than threads, another thread in a pass of its own. So
-// the results have the same bits whatever the number of threads.
+// Spreads the heads of a sweep over threads and, where there are fewer heads than threads, cuts their length
+// into stretches. Up to as many threads as there are heads the results have the same bits whatever the number
+// of threads; beyond that the sums of a stretch are made apart, so the last bits depend on the stretches.
 #include "walk.h"
 
 #include <cstring>
@@ -13,20 +10,15 @@
 namespace cla {
 namespace {
 
-constexpr int64_t kMaxSegments = 48;
-constexpr int64_t kStreamingBytes = int64_t{1} << 24;
-
-int64_t segment_rows(int64_t rows) {
-  const int64_t length = round_up((rows + kMaxSegments - 1) / kMaxSegments, kChunk);
-  return length < 8 * kChunk ? 8 * kChunk : length;
-}
+constexpr int64_t kMinStretch = 256;
+constexpr int64_t kStreamingBytes = int64_t{1} << 22;
 
 template <class T>
-void run_segment(const Segment& s, const T* base, T* sums, T* workspace) {
+void run_segment(const Segment& s, T* state, T* workspace) {
   if constexpr (sizeof(T) == 8) {
-    current_kernels().segment_f64(s, base, sums, workspace);
+    current_kernels().segment_f64(s, state, workspace);
   } else {
-    current_kernels().segment_f32(s, base, sums, workspace);
+    current_kernels().segment_f32(s, state, workspace);
   }
 }
 
@@ -119,49 +111,35 @@ void write_state(const Sweep& s, int64_t head, const T* from) {
   }
 }
 
-// What one thread works with: the state that enters a segment, the segment's sum, the kernel's scratch.
-// The memory stays with the thread: some 200 KiB for heads of 64, which the system would otherwise have to
-// clear page by page at every call.
+// What one thread works with: the running state of a head and the kernel's scratch. The memory stays with the
+// thread: some 70 KiB for heads of 64, which the system would otherwise have to clear page by page at every
+// call.
 template <class T>
 struct Scratch {
-  int64_t state;
+  int64_t size;
   T* memory;
-  explicit Scratch(const Sweep& s) : state(state_size(s.depth, s.width)) {
+  explicit Scratch(const Sweep& s) : size(state_size(s.depth, s.width)) {
     static thread_local Buffer<T> kept;
-    static thread_local int64_t size = 0;
-    const int64_t wanted = 2 * state + workspace_size(s.depth, s.width);
-    if (wanted > size) {
-      size = 0;
+    static thread_local int64_t length = 0;
+    const int64_t wanted = size + workspace_size(s.depth, s.width);
+    if (wanted > length) {
+      length = 0;
       kept = allocate<T>(wanted);
-      size = wanted;
+      length = wanted;
     }
     memory = kept.get();
   }
-  T* base() const { return memory; }
-  T* sums() const { return memory + state; }
-  T* workspace() const { return memory + 2 * state; }
-  void advance() const {
-    for (int64_t x = 0; x < state; ++x) base()[x] += sums()[x];
-  }
+  T* state() const { return memory; }
+  T* workspace() const { return memory + size; }
 };
-
-// Rows [segment first, segment last) of a head, whose entering state is scratch.base().
-template <class T>
-void walk(Segment segment, int64_t length, int64_t first, int64_t last, const Scratch<T>& scratch) {
-  for (int64_t s = first; s < last; ++s) {
-    segment.begin = s * length;
-    segment.end = segment.begin + length < segment.rows ? segment.begin + length : segment.rows;
-    run_segment<T>(segment, scratch.base(), scratch.sums(), scratch.workspace());
-    scratch.advance();
-  }
-}
 
 template <class T>
 void walk_head(const Sweep& s, int64_t head, const Scratch<T>& scratch) {
-  const int64_t length = segment_rows(s.rows);
-  read_state(s, head, scratch.base());
-  walk(segment_of<T>(s, head), length, 0, (s.rows + length - 1) / length, scratch);
-  write_state(s, head, scratch.base());
+  Segment segment = segment_of<T>(s, head);
+  segment.end = s.rows;
+  read_state(s, head, scratch.state());
+  run_segment<T>(segment, scratch.state(), scratch.workspace());
+  write_state(s, head, scratch.state());
 }
 
 template <class T>
@@ -173,60 +151,59 @@ void sweep_by_heads(const Sweep& s, const Threads& threads) {
 }
 
 // Fewer heads than threads: each head is cut into `parts` + 1 stretches. First pass: the first stretch is
-// computed, of the others but the last only the sums of their segments. Second pass: all the others.
+// computed, of the others but the last only the sum. Second pass: all the others.
 // A sum costs about 0.4 of a full computation, of a pair 0.25, so the first stretch is that much shorter.
 template <class T>
-void sweep_by_stretches(const Sweep& s, int64_t length, int64_t segments, int64_t parts,
-                        const Threads& threads) {
+void sweep_by_stretches(const Sweep& s, int64_t parts, const Threads& threads) {
   const int64_t heads = s.batch * s.heads, size = state_size(s.depth, s.width);
   const double share = s.pair_width > 0 ? 0.25 : 0.4;
-  auto boundary = [&](int64_t part) -> int64_t {  // first segment of stretch `part`, 0 <= part <= parts + 1
-    if (part == 0) return 0;
-    const double unit = static_cast<double>(segments) / (share + static_cast<double>(parts));
-    const auto at = static_cast<int64_t>(unit * (share + static_cast<double>(part - 1)) + 0.5);
-    return part == parts + 1 || at > segments ? segments : at;
+  auto boundary = [&](int64_t stretch) -> int64_t {  // its first row
+    if (stretch == 0) return 0;
+    const double unit = static_cast<double>(s.rows) / (share + static_cast<double>(parts));
+    const double row = unit * (share + static_cast<double>(stretch - 1));
+    const int64_t at = round_up(static_cast<int64_t>(row), kChunk);
+    return stretch == parts + 1 || at > s.rows ? s.rows : at;
   };
-  const int64_t summed = boundary(parts);  // segments from here on need no sum of their own
-  const Buffer<T> sums = allocate<T>(heads * (summed > 0 ? summed : 1) * size);
-  const Buffer<T> bases = allocate<T>(heads * (parts + 1) * size);
+  // The state that enters stretch p + 1, at first the sum of stretch p alone.
+  const Buffer<T> entering = allocate<T>(heads * parts * size);
+  auto state_after = [&](int64_t head, int64_t stretch) {
+    return entering.get() + (head * parts + stretch) * size;
+  };
+  auto stretch_of = [&](int64_t head, int64_t stretch) {
+    Segment segment = segment_of<T>(s, head);
+    segment.begin = boundary(stretch);
+    segment.end = boundary(stretch + 1);
+    return segment;
+  };
   for_tasks(heads * parts, threads, [&](auto next) {
     const Scratch<T> scratch(s);
     for (int64_t task = next(); task >= 0; task = next()) {
       const int64_t head = task / parts, part = task % parts;
-      Segment segment = segment_of<T>(s, head);
+      Segment segment = stretch_of(head, part);
+      T* const state = state_after(head, part);
       if (part == 0) {
-        read_state(s, head, scratch.base());
-        walk(segment, length, 0, boundary(1), scratch);
-        std::memcpy(bases.get() + (head * (parts + 1) + 1) * size, scratch.base(), sizeof(T) * size);
-        continue;
+        read_state(s, head, state);
+      } else {
+        std::memset(state, 0, sizeof(T) * size);
+        segment.out = nullptr;
+        segment.pair_out = nullptr;
       }
-      segment.out = nullptr;
-      segment.pair_out = nullptr;
-      for (int64_t i = boundary(part); i < boundary(part + 1); ++i) {
-        segment.begin = i * length;
-        segment.end = segment.begin + length < s.rows ? segment.begin + length : s.rows;
-        run_segment<T>(segment, scratch.base(), sums.get() + (head * summed + i) * size,
-                       scratch.workspace());
-      }
+      run_segment<T>(segment, state, scratch.workspace());
     }
   });
   for (int64_t head = 0; head < heads; ++head) {
-    for (int64_t part = 2; part <= parts; ++part) {
-      T* const base = bases.get() + (head * (parts + 1) + part) * size;
-      std::memcpy(base, base - size, sizeof(T) * size);
-      for (int64_t i = boundary(part - 1); i < boundary(part); ++i) {
-        const T* const sum = sums.get() + (head * summed + i) * size;
-        for (int64_t x = 0; x < size; ++x) base[x] += sum[x];
-      }
+    for (int64_t part = 1; part < parts; ++part) {
+      T *const state = state_after(head, part), *const before = state_after(head, part - 1);
+      for (int64_t x = 0; x < size; ++x) state[x] += before[x];
     }
   }
   for_tasks(heads * parts, threads, [&](auto next) {
     const Scratch<T> scratch(s);
     for (int64_t task = next(); task >= 0; task = next()) {
-      const int64_t head = task / parts, part = task % parts + 1;
-      std::memcpy(scratch.base(), bases.get() + (head * (parts + 1) + part) * size, sizeof(T) * size);
-      walk(segment_of<T>(s, head), length, boundary(part), boundary(part + 1), scratch);
-      if (part == parts) write_state(s, head, scratch.base());
+      const int64_t head = task / parts, part = task % parts;
+      std::memcpy(scratch.state(), state_after(head, part), sizeof(T) * size);
+      run_segment<T>(stretch_of(head, part + 1), scratch.state(), scratch.workspace());
+      if (part + 1 == parts) write_state(s, head, scratch.state());
     }
   });
 }
@@ -242,12 +219,12 @@ void run_sweep(const Sweep& s, Threads threads) {
   const int64_t heads = s.batch * s.heads;
   if (heads == 0) return;
   threads.count = useful_threads(threads, operations(s));
-  const int64_t length = segment_rows(s.rows), segments = (s.rows + length - 1) / length;
-  const int64_t parts = (threads.count + heads - 1) / heads;
-  if (parts <= 1 || segments <= 2) {
+  const int64_t wanted = (threads.count + heads - 1) / heads, most = s.rows / kMinStretch;
+  const int64_t parts = wanted < most ? wanted : most;
+  if (parts <= 1) {
     sweep_by_heads<T>(s, threads);
   } else {
-    sweep_by_stretches<T>(s, length, segments, parts < segments - 1 ? parts : segments - 1, threads);
+    sweep_by_stretches<T>(s, parts, threads);
   }
 }
 
