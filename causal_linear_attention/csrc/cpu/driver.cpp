@@ -51,7 +51,7 @@ void forward_as(const Problem& p, Array out, void* final_state, void* inverse, c
   s.normalize = p.normalize;
   s.eps = p.eps;
   s.inverse = inverse;
-  run_sweep<T>(s, threads);
+  run_sweeps<T>({&s, 1}, threads);
 }
 
 template <class T>
@@ -77,7 +77,6 @@ void backward_as(const Problem& p, Array grad_out, const void* grad_state, const
   for_q.queries = q;
   for_q.inverse = const_cast<void*>(inverse);
   for_q.slope = slope.get();
-  run_sweep<T>(for_q, threads);
 
   wide_grads.extra = slope.get();
   wide_grads.constant = false;
@@ -88,7 +87,8 @@ void backward_as(const Problem& p, Array grad_out, const void* grad_state, const
   for_kv.pair = k;
   for_kv.pair_out = plain(gradients.v, p.dtype);
   for_kv.pair_width = p.width;
-  run_sweep<T>(for_kv, threads);
+  const Sweep both[] = {for_q, for_kv};
+  run_sweeps<T>(both, threads);
 }
 
 }  // namespace

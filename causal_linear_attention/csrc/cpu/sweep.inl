@@ -60,6 +60,7 @@ __attribute__((noinline)) void copy_rows(const Rows& rows, int64_t first, int64_
   } else {
     copy_rows_as<T, f16>(rows, first, count, stored, to, stride);
   }
+  if (rows.scale == nullptr && rows.extra == nullptr && columns == stride && count == kChunk) return;
   for (int64_t i = 0; i < count; ++i) {
     T* const row = to + i * stride;
     if (rows.scale != nullptr) {

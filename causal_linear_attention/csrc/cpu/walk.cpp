@@ -142,11 +142,13 @@ void walk_head(const Sweep& s, int64_t head, const Scratch<T>& scratch) {
   write_state(s, head, scratch.state());
 }
 
+// A thread does all sweeps of a head in turn: what they have in common is in its caches then.
 template <class T>
-void sweep_by_heads(const Sweep& s, const Threads& threads) {
-  for_tasks(s.batch * s.heads, threads, [&](auto next) {
-    const Scratch<T> scratch(s);
-    for (int64_t head = next(); head >= 0; head = next()) walk_head(s, head, scratch);
+void sweep_by_heads(std::span<const Sweep> sweeps, const Threads& threads) {
+  for_tasks(sweeps[0].batch * sweeps[0].heads, threads, [&](auto next) {
+    for (int64_t head = next(); head >= 0; head = next()) {
+      for (const Sweep& s : sweeps) walk_head(s, head, Scratch<T>(s));
+    }
   });
 }
 
@@ -215,20 +217,22 @@ int64_t operations(const Sweep& s) {
 }  // namespace
 
 template <class T>
-void run_sweep(const Sweep& s, Threads threads) {
-  const int64_t heads = s.batch * s.heads;
+void run_sweeps(std::span<const Sweep> sweeps, Threads threads) {
+  const int64_t heads = sweeps[0].batch * sweeps[0].heads;
   if (heads == 0) return;
-  threads.count = useful_threads(threads, operations(s));
-  const int64_t wanted = (threads.count + heads - 1) / heads, most = s.rows / kMinStretch;
+  int64_t work = 0;
+  for (const Sweep& s : sweeps) work += operations(s);
+  threads.count = useful_threads(threads, work);
+  const int64_t wanted = (threads.count + heads - 1) / heads, most = sweeps[0].rows / kMinStretch;
   const int64_t parts = wanted < most ? wanted : most;
   if (parts <= 1) {
-    sweep_by_heads<T>(s, threads);
+    sweep_by_heads<T>(sweeps, threads);
   } else {
-    sweep_by_stretches<T>(s, parts, threads);
+    for (const Sweep& s : sweeps) sweep_by_stretches<T>(s, parts, threads);
   }
 }
 
-template void run_sweep<float>(const Sweep&, Threads);
-template void run_sweep<double>(const Sweep&, Threads);
+template void run_sweeps<float>(std::span<const Sweep>, Threads);
+template void run_sweeps<double>(std::span<const Sweep>, Threads);
 
 }  // namespace cla

@@ -1,5 +1,7 @@
-// One sweep (see kernels.h) over all heads: what driver.cpp asks for and walk.cpp cuts up.
+// Sweeps (see kernels.h) over all heads: what driver.cpp asks for and walk.cpp cuts up.
 #pragma once
+
+#include <span>
 
 #include "driver.h"
 
@@ -37,8 +39,9 @@ struct Sweep {
 
 inline int64_t bytes_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }
 
+// Sweeps over the same heads and rows, of which a later one may read what an earlier one wrote for its head.
 // T is the accumulation type, float or double.
 template <class T>
-void run_sweep(const Sweep& sweep, Threads threads);
+void run_sweeps(std::span<const Sweep> sweeps, Threads threads);
 
 }  // namespace cla
