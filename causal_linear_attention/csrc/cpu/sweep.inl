@@ -112,7 +112,7 @@ CLA_INLINE int64_t element_size(Dtype dtype) {
   return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2;
 }
 
-// Rows of the next chunk, asked for while this one is computed.
+// Rows of the next chunk, inputs and places of outputs, asked for while this one is computed.
 struct Prefetch {
   const char* data;
   int64_t row, bytes;
@@ -123,7 +123,8 @@ struct Prefetch {
     row = rows.stride * element;
     bytes = columns * element;
     left = total - first < kChunk ? total - first : kChunk;
-    data = static_cast<const char*>(rows.data) + first * row;
+    data = static_cast<const char*>(rows.data);
+    if (left > 0) data += first * row;
   }
   CLA_INLINE void next(int64_t count) {
     for (; count > 0 && left > 0; --count, --left, data += row) {
@@ -235,14 +236,14 @@ CLA_INLINE void attend_chunk(const Chunk<T>& a, const T* b_across, const Chunk<T
 // S += B^T C for one block of columns.
 template <class T, int V>
 CLA_INLINE void update_columns(const T* b_across, const Chunk<T>& c, int64_t rows, int64_t depth, T* state,
-                               int64_t state_stride, Prefetch& prefetch) {
+                               int64_t state_stride, Prefetch& first, Prefetch& second) {
   constexpr int R = kTall<V>;
   for (int64_t e = 0; e < depth; e += R) {
     Tile<T, R, V> tile;
     tile.zero();
     tile.multiply(b_across + e * kChunk, kChunk, c.data, c.stride, rows);
     tile.add_to(state + e * state_stride, state_stride);
-    prefetch.next(R);
+    (first.left > 0 ? first : second).next(R);
   }
 }
 
@@ -322,13 +323,15 @@ template <class T>
 CLA_INLINE void pair_of_chunk(const Segment& s, int64_t first, int64_t count, const Chunk<T>& b,
                               const Chunk<T>& c, const Workspace<T>& work) {
   Prefetch next(s.pair, first + kChunk, s.width, s.rows);
+  Prefetch next_out({s.pair_out, s.pair_stride, s.out_dtype}, first + kChunk, s.pair_width,
+                    s.pair_streaming ? 0 : s.rows);
   const Chunk<T> a = chunk_of(s.pair, first, count, s.width, 1, work.pair);
   transpose(c, kChunk, s.width, work.c_across, kChunk);
   char* const place = output_row(s.pair_out, s.pair_stride, s.out_dtype, first);
   const Target<T> out(place, s.pair_stride, s.out_dtype, count == kChunk, s.pair_width, work.pair_out,
                       s.pair_streaming);
   attend_chunk<T>(a, work.c_across, b, {work.state_across, padded_depth(s.depth)}, round_up(count, kMaxRows),
-                  s.width, s.pair_width, nullptr, work.scores, out, next, next);
+                  s.width, s.pair_width, nullptr, work.scores, out, next, next_out);
   if (!out.direct) write_rows(out.data, out.stride, count, s.pair_width, place, s.pair_stride, s.out_dtype);
 }
 
@@ -345,6 +348,7 @@ CLA_INLINE void compute_chunk(const Segment& s, int64_t first, int64_t count, T*
   const bool wanted = s.out != nullptr;
   Prefetch next_a(s.a, next, s.depth, wanted ? s.rows : next);
   Prefetch next_b(s.b, next, s.depth, s.rows), next_c(s.c, next, s.width, s.rows);
+  Prefetch next_out({s.out, s.out_stride, s.out_dtype}, next, s.width, wanted && !s.streaming ? s.rows : 0);
 
   const Chunk<T> b = chunk_of(s.b, first, count, s.depth, kLanes<T>, work.b);
   const Chunk<T> c = chunk_of(s.c, first, count, s.width, kLanes<T>, work.c);
@@ -363,7 +367,7 @@ CLA_INLINE void compute_chunk(const Segment& s, int64_t first, int64_t count, T*
   for_columns<T>(s.width, [&](auto columns, int64_t x) {
     const Chunk<T> part{c.data + x, c.stride};
     update_columns<T, decltype(columns)::value>(work.b_across, part, rows, s.depth, state + x, state_stride,
-                                                next_c);
+                                                next_c, next_out);
   });
   if (s.pair_out != nullptr) transpose_state(s, state, work);
 }
