@@ -127,9 +127,9 @@ def _label_ends(axis: Axes, curves: list[Curve], log: bool) -> None:
 
 
 def _spaced(heights: list[float]) -> list[float]:
-    """`heights` (ascending) moved apart to `LABEL_GAP`, their centre kept."""
+    """`heights` (ascending) moved apart to `LABEL_GAP`, their centre kept if the lowest stays above zero."""
     placed: list[float] = []
     for height in heights:
         placed.append(max(height, placed[-1] + LABEL_GAP) if placed else height)
-    shift = (sum(placed) - sum(heights)) / len(heights)
+    shift = min((sum(placed) - sum(heights)) / len(heights), placed[0] - LABEL_GAP / 2)
     return [height - shift for height in placed]
