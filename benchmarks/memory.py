@@ -2,9 +2,11 @@
 
 On a CPU the peak is that of the whole process as the kernel counts it (`VmHWM`), so it is exact
 only if freed memory goes back to the system at once. glibc keeps blocks of up to 32 MiB for later;
-`exact_frees` switches that off while memory is measured, `usual_frees` on again for timing.
+`exact_frees` switches that off while memory is measured, `usual_frees` on again for timing. What was
+kept before goes back when a measurement begins.
 """
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -20,6 +22,11 @@ def _mallopt(option: int, value: int) -> bool:
         return bool(ctypes.CDLL(None).mallopt(option, value))
     except (AttributeError, OSError):
         return False  # not glibc: the figure may include memory kept for later
+
+
+def _give_back_freed() -> None:
+    with contextlib.suppress(AttributeError, OSError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def exact_frees() -> bool:
@@ -54,6 +61,7 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats()
             self.baseline = torch.cuda.memory_allocated()
         else:
+            _give_back_freed()
             _reset_process_peak()
             self.baseline = _process_memory("VmRSS")
 

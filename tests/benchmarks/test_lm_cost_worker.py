@@ -70,6 +70,18 @@ def test_peak_memory_sees_what_was_freed_again():
     assert 48 * 2**20 < meter.bytes() < 256 * 2**20
 
 
+def test_memory_freed_before_counts_when_it_is_used_again():
+    def blocks():
+        return [torch.ones(2**19 // 4) for _ in range(128)]  # too small to be returned one by one
+
+    first, last = blocks(), torch.ones(2**19 // 4)  # without the last the system would get all of it back
+    del first
+    meter = PeakMemory("cpu")
+    again = blocks()
+    assert meter.bytes() > 48 * 2**20
+    del again, last
+
+
 def test_only_failed_allocations_are_out_of_memory():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
