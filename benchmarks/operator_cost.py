@@ -65,8 +65,8 @@ def clock(device: str) -> float:
 def measure(functions: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, list[float]]:
     """Milliseconds a call, `rounds` times each, in turns, after two calls that do not count.
 
-    A short call is repeated until some ten milliseconds are over, after one that does not count, so that a
-    sample is not the call's first after another function has used the caches.
+    A short call is repeated until some ten milliseconds are over. Before each sample comes a call that does
+    not count, since another function has used the caches and the heap.
     """
 
     def sample(function: Callable[[], object], calls: int) -> float:
@@ -82,8 +82,7 @@ def measure(functions: dict[str, Callable[[], object]], device: str, rounds: int
     times = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():
-            if repeats[name] > 1:
-                function()
+            function()
             times[name].append(sample(function, repeats[name]))
     return times
 
