@@ -53,7 +53,8 @@ HEAPS = {
 }
 CROSSOVER_DIMS, CROSSOVER_LENGTHS = (16, 32, 64, 128), (64, 128, 256, 512, 1024, 2048, 4096)
 SAMPLE_MS = 10
-CHUNK = 32  # of the compiled CPU kernels, in the count of operations
+ENOUGH_MS = 2000
+CHUNK = 16  # of the compiled CPU kernels, in the count of operations
 
 
 def clock(device: str) -> float:
@@ -62,8 +63,10 @@ def clock(device: str) -> float:
     return time.perf_counter()
 
 
-def measure(functions: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds a call, `rounds` times each, in turns, after two calls that do not count.
+def measure(
+    functions: dict[str, Callable[[], object]], device: str, rounds: int, enough_ms: float = 0.0
+) -> dict[str, list[float]]:
+    """Milliseconds a call, `rounds` times each, in turns, or up to five times as often in `enough_ms`.
 
     A short call is repeated until some ten milliseconds are over. Before each sample comes a call that does
     not count, since another function has used the caches and the heap.
@@ -80,7 +83,10 @@ def measure(functions: dict[str, Callable[[], object]], device: str, rounds: int
         function()
         repeats[name] = max(1, int(SAMPLE_MS / max(sample(function, 1), 1e-3)))
     times = {name: [] for name in functions}
-    for _ in range(rounds):
+    begin = clock(device)
+    for done in range(5 * rounds):
+        if done >= rounds and (clock(device) - begin) * 1e3 > enough_ms:
+            break
         for name, function in functions.items():
             function()
             times[name].append(sample(function, repeats[name]))
@@ -106,7 +112,7 @@ def peak(device: str, dtype: torch.dtype) -> dict[str, float]:
     return {"GF/s": 2 * n**3 / product / 1e6, "GB/s": 2 * x.numel() * 4 / copy / 1e6}
 
 
-def timed(options, q, k, v, functions, part: str, heap: str, rounds: int | None = None) -> list[dict]:
+def timed(options, q, k, v, functions, part: str, heap: str) -> list[dict]:
     """Records of one part at one length; the compiled kernels' with rates."""
     batch, heads, length, dim = q.shape
     grad = torch.rand_like(v)
@@ -119,7 +125,7 @@ def timed(options, q, k, v, functions, part: str, heap: str, rounds: int | None 
     work = batch * heads * length * (4 * dim * dim + 2 * CHUNK * dim) * (3.5 if both else 1)
     moved = (11 if both else 4) * batch * heads * length * dim * q.element_size()
     records = []
-    for name, times in measure(calls, options.device, rounds or options.rounds).items():
+    for name, times in measure(calls, options.device, options.rounds, ENOUGH_MS).items():
         rates = {"GF/s": work / min(times) / 1e6, "GB/s": moved / min(times) / 1e6}
         record = {"part": part, "heap": heap, "length": length, "name": name, "ms": times}
         records.append(record | (rates if name.startswith("ours") else {}))
@@ -206,7 +212,7 @@ def decoding(options, dtype: torch.dtype) -> list[dict]:
 
             functions["step, the operator itself"] = operator
         with torch.no_grad():
-            for name, times in measure(functions, device, options.rounds).items():
+            for name, times in measure(functions, device, options.rounds, ENOUGH_MS).items():
                 calls = 1 if name == CACHE else repeats
                 record = {"part": DECODING, "heap": "", "length": position, "name": name}
                 records.append(record | {"ms": [x / calls for x in times]})
