@@ -188,10 +188,10 @@ def memory(options, dtype: torch.dtype) -> dict[str, float]:
 
 
 def decoding(options, dtype: torch.dtype) -> list[dict]:
-    """Microseconds a token at positions 1,024 and 32,768: the step, and a cache of keys with softmax."""
+    """Milliseconds a token at positions 1,024 and 32,768: the step, and a cache of keys with softmax."""
     device, shape = options.device, (options.batch, options.heads)
     q, k, v = (torch.rand(*shape, options.dim, device=device).to(dtype) for _ in range(3))
-    records, repeats = [], 200
+    functions, repeats = {}, 200
     for position in (1024, 32768):
         keys, values = (torch.rand(*shape, position, options.dim, device=device).to(dtype) for _ in "kv")
         _, state = causal_linear_attention(keys, keys, values, return_state=True)
@@ -201,21 +201,21 @@ def decoding(options, dtype: torch.dtype) -> list[dict]:
 
         def step(state=state):
             for _ in range(repeats):
-                causal_linear_attention_step(q, k, v, state)
+                _, state = causal_linear_attention_step(q, k, v, state)
 
-        functions = {"step": step, CACHE: cached}
+        def operator(state=state):
+            for _ in range(repeats):
+                _, state = operators.step(q, k, v, state, False, 0.0)
+
+        functions |= {("step", position): step, (CACHE, position): cached}
         if select_backend("auto", device, dtype) == "cpp":
-
-            def operator(state=state):
-                for _ in range(repeats):
-                    operators.step(q, k, v, state, False, 0.0)
-
-            functions["step, the operator itself"] = operator
-        with torch.no_grad():
-            for name, times in measure(functions, device, options.rounds, ENOUGH_MS).items():
-                calls = 1 if name == CACHE else repeats
-                record = {"part": DECODING, "heap": "", "length": position, "name": name}
-                records.append(record | {"ms": [x / calls for x in times]})
+            functions["step, the operator itself", position] = operator
+    records = []
+    with torch.no_grad():
+        for (name, position), times in measure(functions, device, options.rounds, ENOUGH_MS).items():
+            calls = 1 if name == CACHE else repeats
+            record = {"part": DECODING, "heap": "", "length": position, "name": name}
+            records.append(record | {"ms": [x / calls for x in times]})
     return records
 
 

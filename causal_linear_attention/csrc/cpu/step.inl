@@ -1,9 +1,35 @@
 // The decoding step of one head (see kernels.h). Included inside a namespace of the instruction set.
 
+// Columns [x, x + V vectors) of the new state and of the output before its division.
+template <class T, int V, class In>
+CLA_INLINE void step_columns(const Step& s, int64_t columns, int64_t x, const T* values, T* totals) {
+  const In *q = static_cast<const In*>(s.q), *k = static_cast<const In*>(s.k);
+  const T* from = static_cast<const T*>(s.state) + x;
+  T* to = static_cast<T*>(s.state_out) + x;
+  Vector<T> value[V], total[V];
+#pragma GCC unroll 4
+  for (int y = 0; y < V; ++y) {
+    value[y] = load(values + y * kLanes<T>);
+    total[y] = Vector<T>{};
+  }
+  for (int64_t e = 0; e < s.depth; ++e, from += columns, to += columns) {
+    const Vector<T> key = broadcast(static_cast<T>(widen(k[e])));
+    const Vector<T> query = broadcast(static_cast<T>(widen(q[e])));
+#pragma GCC unroll 4
+    for (int y = 0; y < V; ++y) {
+      const Vector<T> state = load(from + y * kLanes<T>) + key * value[y];
+      store(to + y * kLanes<T>, state);
+      total[y] += query * state;
+    }
+  }
+#pragma GCC unroll 4
+  for (int y = 0; y < V; ++y) store(totals + y * kLanes<T>, total[y]);
+}
+
 template <class T, class In>
 CLA_INLINE void step_as(const Step& s) {
   const In *q = static_cast<const In*>(s.q), *k = static_cast<const In*>(s.k);
-  const In* v = static_cast<const In*>(s.v);
+  const In* const v = static_cast<const In*>(s.v);
   const int64_t columns = s.width + s.normalize;
   constexpr int64_t kBlock = 256;
   T values[kBlock], totals[kBlock];
@@ -14,20 +40,26 @@ CLA_INLINE void step_as(const Step& s) {
     const int64_t count = end - begin;
     for (int64_t x = 0; x < count; ++x) {
       values[x] = begin + x < s.width ? static_cast<T>(widen(v[begin + x])) : T(1);
-      totals[x] = 0;
     }
-    for (int64_t e = 0; e < s.depth; ++e) {
-      const T key = widen(k[e]), query = widen(q[e]);
-      const T* const from = static_cast<const T*>(s.state) + e * columns + begin;
-      T* const to = static_cast<T*>(s.state_out) + e * columns + begin;
-      for (int64_t x = 0; x < count; ++x) {
-        const T value = from[x] + key * values[x];
-        to[x] = value;
-        totals[x] += query * value;
+    int64_t x = 0;
+    for (; x + 4 * kLanes<T> <= count; x += 4 * kLanes<T>) {
+      step_columns<T, 4, In>(s, columns, begin + x, values + x, totals + x);
+    }
+    for (; x + kLanes<T> <= count; x += kLanes<T>) {
+      step_columns<T, 1, In>(s, columns, begin + x, values + x, totals + x);
+    }
+    for (; x < count; ++x) {
+      const T* from = static_cast<const T*>(s.state) + begin + x;
+      T* to = static_cast<T*>(s.state_out) + begin + x;
+      T total = 0;
+      for (int64_t e = 0; e < s.depth; ++e, from += columns, to += columns) {
+        *to = *from + static_cast<T>(widen(k[e])) * values[x];
+        total += static_cast<T>(widen(q[e])) * *to;
       }
+      totals[x] = total;
     }
     if (s.normalize && end == columns) denominator = totals[count - 1] + static_cast<T>(s.eps);
-    for (int64_t x = 0; x < count; ++x) {
+    for (x = 0; x < count; ++x) {
       if (begin + x < s.width) {
         narrow(s.normalize ? totals[x] / denominator : totals[x], static_cast<In*>(s.out) + begin + x);
       }
