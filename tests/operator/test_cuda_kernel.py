@@ -181,7 +181,7 @@ def test_compiles_without_spills(root, tmp_path, arch, dtype):
     source = root / "causal_linear_attention" / "csrc" / "kernels" / f"sweep_{dtype}.cu"
     target = [f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Xptxas", "-v"]
     done = subprocess.run(
-        [NVCC, "-std=c++20", "-O3", *target, "-c", str(source), "-o", str(tmp_path / "x.o")],
+        [NVCC, "-std=c++20", "-O3", *target, "-cubin", str(source), "-o", str(tmp_path / "x.cubin")],
         capture_output=True,
         text=True,
         check=False,
