@@ -15,8 +15,6 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 help_if_asked "$@"
 ensure_environment
 cd -- "$ROOT"
-# Three processes for two cores, one thread each, since many tests wait for a process of theirs; four at most.
-# -n 0 runs all in one.
+# A process a core, one thread each; -n 0 runs all in one.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-processes=$((($(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2))
-exec "$VENV_PYTHON" -m pytest -n "$((processes < 4 ? processes : 4))" --dist worksteal "$@"
+exec "$VENV_PYTHON" -m pytest -n auto --maxprocesses 4 --dist worksteal "$@"
