@@ -6,7 +6,6 @@ only if freed memory goes back to the system at once. glibc keeps blocks of up t
 kept before goes back when a measurement begins.
 """
 
-import contextlib
 import ctypes
 import os
 import resource
@@ -17,27 +16,22 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
 MIB = 2**20
 
 
-def _mallopt(option: int, value: int) -> bool:
+def _glibc(function: str, *arguments: int) -> bool:
     try:
-        return bool(ctypes.CDLL(None).mallopt(option, value))
+        return bool(getattr(ctypes.CDLL(None), function)(*arguments))
     except (AttributeError, OSError):
         return False  # not glibc: the figure may include memory kept for later
 
 
-def _give_back_freed() -> None:
-    with contextlib.suppress(AttributeError, OSError):  # not glibc
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def exact_frees() -> bool:
     """Have blocks from 1 MiB on returned to the system when freed; False if that cannot be."""
-    return _mallopt(M_MMAP_THRESHOLD, MIB)
+    return _glibc("mallopt", M_MMAP_THRESHOLD, MIB)
 
 
 def usual_frees() -> None:
     """What glibc arrives at by itself in a program that frees large blocks."""
-    _mallopt(M_MMAP_THRESHOLD, 32 * MIB)
-    _mallopt(M_TRIM_THRESHOLD, 64 * MIB)
+    _glibc("mallopt", M_MMAP_THRESHOLD, 32 * MIB)
+    _glibc("mallopt", M_TRIM_THRESHOLD, 64 * MIB)
 
 
 def keep_frees() -> None:
@@ -46,8 +40,8 @@ def keep_frees() -> None:
     Otherwise blocks above 32 MiB come anew from the system at every step, which takes longer than the rest
     of some steps and sets in at some length.
     """
-    _mallopt(M_MMAP_MAX, 0)
-    _mallopt(M_TRIM_THRESHOLD, -1)
+    _glibc("mallopt", M_MMAP_MAX, 0)
+    _glibc("mallopt", M_TRIM_THRESHOLD, -1)
 
 
 class PeakMemory:
@@ -61,7 +55,7 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats()
             self.baseline = torch.cuda.memory_allocated()
         else:
-            _give_back_freed()
+            _glibc("malloc_trim", 0)
             _reset_process_peak()
             self.baseline = _process_memory("VmRSS")
 

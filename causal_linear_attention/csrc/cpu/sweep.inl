@@ -299,7 +299,7 @@ CLA_INLINE void outputs_of_chunk(const Segment& s, int64_t first, int64_t count,
   const Chunk<T> a = chunk_of(s.a, first, count, s.depth, 1, work.a);
   const T* inverse = nullptr;
   if (s.normalize) {
-    T* const z = state + padded_depth(s.depth) * state_stride;
+    T* const z = state + z_offset(s.depth, s.width);
     normalize_chunk(a, b, count, s.depth, static_cast<T>(s.eps), z, work.inverse);
     inverse = work.inverse;
     for (int64_t i = 0; i < count; ++i) static_cast<T*>(s.inverse)[first + i] = inverse[i];
@@ -346,7 +346,7 @@ CLA_INLINE void compute_chunk(const Segment& s, int64_t first, int64_t count, T*
                               const Workspace<T>& work) {
   const int64_t state_stride = pitch(s.width), rows = round_up(count, kMaxRows), next = first + kChunk;
   const bool wanted = s.out != nullptr;
-  Prefetch next_a(s.a, next, s.depth, wanted ? s.rows : next);
+  Prefetch next_a(s.a, next, s.depth, wanted ? s.rows : 0);
   Prefetch next_b(s.b, next, s.depth, s.rows), next_c(s.c, next, s.width, s.rows);
   Prefetch next_out({s.out, s.out_stride, s.out_dtype}, next, s.width, wanted && !s.streaming ? s.rows : 0);
 
@@ -357,7 +357,7 @@ CLA_INLINE void compute_chunk(const Segment& s, int64_t first, int64_t count, T*
     outputs_of_chunk(s, first, count, b, c, state, work, next_a, next_b);
     if (s.pair_out != nullptr) pair_of_chunk(s, first, count, b, c, work);
   } else if (s.normalize) {
-    T* const z = state + padded_depth(s.depth) * state_stride;
+    T* const z = state + z_offset(s.depth, s.width);
     for (int64_t x = 0; x < s.depth; ++x) {
       T chunk = 0;
       for (int64_t i = 0; i < count; ++i) chunk += b.data[i * b.stride + x];

@@ -92,7 +92,7 @@ void read_state(const Sweep& s, int64_t head, T* to) {
       to[e * pitch(s.width) + m] = from[e * s.initial.row + m * s.initial.column];
     }
     if (s.normalize) {
-      to[padded_depth(s.depth) * pitch(s.width) + e] = from[s.initial.z + e * s.initial.z_row];
+      to[z_offset(s.depth, s.width) + e] = from[s.initial.z + e * s.initial.z_row];
     }
   }
 }
@@ -106,7 +106,7 @@ void write_state(const Sweep& s, int64_t head, const T* from) {
       to[e * s.final.row + m * s.final.column] = from[e * pitch(s.width) + m];
     }
     if (s.normalize) {
-      to[s.final.z + e * s.final.z_row] = from[padded_depth(s.depth) * pitch(s.width) + e];
+      to[s.final.z + e * s.final.z_row] = from[z_offset(s.depth, s.width) + e];
     }
   }
 }
