@@ -55,7 +55,7 @@ def extensions() -> list[Extension]:
     """The two shared objects; which of them can be built is found out when they are."""
     sources = {
         "_cpu": sorted((SOURCES / "cpu").glob("*.cpp")),
-        "_cuda": sorted((SOURCES / "cuda").glob("*.cpp")) + sorted((SOURCES / "kernels").glob("*.cu")),
+        "_cuda": sorted(path for kind in ("*.cpp", "*.cu") for path in (SOURCES / "cuda").glob(kind)),
     }
     root = Path(__file__).parent
     return [

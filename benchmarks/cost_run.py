@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import CommandLine, environment, read_json, shown_path, write_json
 from benchmarks.memory import memory_available
 from benchmarks.processes import run_case
-from scripts import ROOT
-from scripts.command import write_atomically
-from user_dir.errors import UserError
+from pipeline.console import CommandLine
+from pipeline.errors import UserError
+from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_json
+from pipeline.provenance import environment
 
 Case = dict[str, Any]
 Results = dict[str, Any]

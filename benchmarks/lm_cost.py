@@ -9,17 +9,12 @@ and it carries on. On two cores it takes about ten minutes, and the machine shou
 """
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.architectures import ARCHITECTURES, BASE, MAIN, SMALL, TINY  # noqa: E402
-from benchmarks.cost_run import CostBenchmark, choose_device, end, training_cases  # noqa: E402
-from benchmarks.lm_cost_report import markdown, plot  # noqa: E402
-from scripts.command import run_command  # noqa: E402
+from benchmarks.cost_run import CostBenchmark, choose_device, end, training_cases
+from pipeline.console import run_command
+from pipeline.methods import ARCHITECTURES, BASE, MAIN, SMALL, TINY
+from pipeline.reports.lm_cost import markdown, plot
 
 FULL = {
     "tokens": 16384,

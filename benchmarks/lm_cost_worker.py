@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.architectures import Size
-from benchmarks.common import write_json
 from benchmarks.language_models import LanguageModel, copy_state, fill_state
 from benchmarks.memory import (
     PeakMemory,
@@ -24,6 +22,8 @@ from benchmarks.memory import (
     ran_out_of_memory,
     usual_frees,
 )
+from pipeline.files import write_json
+from pipeline.methods import Size
 
 
 def timed(run: Callable[[], Any], device: str) -> float:

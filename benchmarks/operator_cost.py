@@ -22,13 +22,8 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.common import CommandLine, environment, write_json  # noqa: E402
-from benchmarks.memory import PeakMemory, exact_frees, usual_frees  # noqa: E402
-from benchmarks.operator_cost_goals import BOTH, CACHE, DECODING, FORWARD, ONE_HEAD, goals  # noqa: E402
-from benchmarks.operator_cost_peers import (  # noqa: E402
+from benchmarks.memory import PeakMemory, exact_frees, usual_frees
+from benchmarks.operator_cost_peers import (
     FAST,
     FAST_TUNED,
     LIMITS,
@@ -36,15 +31,18 @@ from benchmarks.operator_cost_peers import (  # noqa: E402
     implementations,
     ours,
 )
-from benchmarks.operator_cost_report import plot, report  # noqa: E402
-from causal_linear_attention import (  # noqa: E402
+from causal_linear_attention import (
     causal_linear_attention,
     causal_linear_attention_step,
     operators,
     select_backend,
 )
-from scripts.command import run_command  # noqa: E402
-from user_dir.errors import UserError  # noqa: E402
+from pipeline.console import CommandLine, run_command
+from pipeline.errors import UserError
+from pipeline.files import write_json
+from pipeline.provenance import environment
+from pipeline.reports.operator_cost import plot, report
+from pipeline.reports.operator_goals import BOTH, CACHE, DECODING, FORWARD, ONE_HEAD, goals
 
 LENGTHS = (512, 2048, 8192, 32768)
 HEAPS = {

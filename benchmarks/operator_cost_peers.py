@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from causal_linear_attention import causal_linear_attention, select_backend
-from user_dir.errors import UserError
+from pipeline.errors import UserError
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 SOFTMAX, QUADRATIC = "softmax (SDPA)", "quadratic"

@@ -9,8 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import read_json
-from scripts import ROOT
+from pipeline.files import ROOT, read_json
 
 
 def run_case(module: str, case: dict[str, Any], time_limit: float) -> dict[str, Any]:

@@ -10,24 +10,19 @@ should do nothing else.
 """
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.architectures import TINY  # noqa: E402
-from benchmarks.cost_run import CostBenchmark, choose_device, end, training_cases  # noqa: E402
-from benchmarks.roberta_cost_models import (  # noqa: E402
+from benchmarks.cost_run import CostBenchmark, choose_device, end, training_cases
+from benchmarks.roberta_cost_models import (
     BASE,
     CPU_SIZE,
     DEFAULT,
     KNOWN,
     look,
 )
-from benchmarks.roberta_cost_report import markdown, plot  # noqa: E402
-from scripts.command import run_command  # noqa: E402
+from pipeline.console import run_command
+from pipeline.methods import TINY
+from pipeline.reports.encoder_cost import markdown, plot
 
 FULL = {
     "lengths": [512, 1024, 2048, 4096, 8192, 16384],

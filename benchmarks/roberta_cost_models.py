@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
-from benchmarks.architectures import Size
-from benchmarks.encoders import ENCODERS, MAIN, Encoder
 from benchmarks.language_models import LanguageModel
+from pipeline.encoder_methods import ENCODERS, MAIN, Encoder
+from pipeline.methods import Size
 
 SOFTMAX = "roberta_softmax"
 # Of the peers, those whose cost grows with the square of the length.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prepare the small corpus that comes with Python; --help says how. bundled_corpus.py does the work.
+# Prepare the small corpus that comes with Python; --help says how. pipeline/data/bundled_corpus.py does the work.
 set -euo pipefail
-source "$(dirname -- "${BASH_SOURCE[0]}")/run.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
-run_script bundled_corpus.py "$@"
+run_module_with_help data.bundled_corpus "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prepare the GLUE tasks for fine-tuning RoBERTa models; --help says how. glue.py does the work.
+# Prepare the GLUE tasks for fine-tuning RoBERTa models; --help says how. pipeline/data/glue.py does the work.
 set -euo pipefail
-source "$(dirname -- "${BASH_SOURCE[0]}")/run.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
-run_script glue.py "$@"
+run_module_with_help data.glue "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prepare a text for pre-training RoBERTa models; --help says how. roberta.py does the work.
+# Prepare a text for pre-training RoBERTa models; --help says how. pipeline/data/masked_lm.py does the work.
 set -euo pipefail
-source "$(dirname -- "${BASH_SOURCE[0]}")/run.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
-run_script roberta.py "$@"
+run_module_with_help data.masked_lm "$@"

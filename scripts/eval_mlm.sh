@@ -13,4 +13,4 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 help_if_asked "$@"
-run_module eval_mlm "$@"
+run_module evaluation.masked_lm "$@"

@@ -22,4 +22,4 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 help_if_asked "$@"
-run_module finetune_glue "$@"
+run_module studies.glue_sweep "$@"

@@ -68,12 +68,29 @@ ensure_environment() {
     "$python" "$ROOT/scripts/environment.py"
 }
 
-# run_module NAME ARGUMENTS...: the Python module scripts.NAME in .venv, in place of this shell.
+# run_module NAME ARGUMENTS...: the Python module pipeline.NAME in .venv, in place of this shell.
 run_module() {
     local module=$1
     shift
     ensure_environment
-    # The user's own directory may hold a package called "scripts": it must not come first.
-    PYTHONSAFEPATH=1 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" \
-        exec "$VENV_PYTHON" -m "scripts.$module" "$@"
+    exec_module "$VENV_PYTHON" "$module" "$@"
+}
+
+# As run_module, for modules whose --help needs no .venv.
+run_module_with_help() {
+    local argument module=$1
+    shift
+    for argument in "$@"; do
+        if [[ $argument == --help || $argument == -h ]]; then
+            exec_module "$(find_python)" "$module" --help
+        fi
+    done
+    run_module "$module" "$@"
+}
+
+exec_module() {
+    local python=$1 module=$2
+    shift 2
+    # The user's own directory may hold a package called "pipeline": it must not come first.
+    PYTHONSAFEPATH=1 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m "pipeline.$module" "$@"
 }

@@ -17,4 +17,4 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 help_if_asked "$@"
-run_module measure_lm "$@"
+run_module studies.language_models "$@"

@@ -15,4 +15,4 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 help_if_asked "$@"
-run_module predict_glue "$@"
+run_module evaluation.predict_glue "$@"

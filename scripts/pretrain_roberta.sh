@@ -21,4 +21,4 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 help_if_asked "$@"
-run_module pretrain_roberta "$@"
+run_module training.pretrain_roberta "$@"

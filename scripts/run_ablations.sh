@@ -16,4 +16,4 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 help_if_asked "$@"
-run_module run_ablations "$@"
+run_module studies.ablations "$@"

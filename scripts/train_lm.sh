@@ -20,4 +20,4 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 help_if_asked "$@"
-run_module train_lm "$@"
+run_module training.train "$@"

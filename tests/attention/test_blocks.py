@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from user_dir.attention.blocks import (
+from user_dir.attention.parts.blocks import (
     block_count,
     block_windows,
     gather_blocks,

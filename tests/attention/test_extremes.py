@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from .mechanisms import all_forms, build
+from tests.helpers.mechanisms import all_forms, build
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 

@@ -89,7 +89,7 @@ def test_linear_transformer_attention(golden_dir, length, kind):
 @pytest.mark.parametrize("kind", ["causal", "full", "causal_padded", "full_padded"])
 def test_linear_product_equals_fast_transformers(golden_dir, kind):
     from causal_linear_attention import causal_linear_attention, linear_attention
-    from user_dir.attention.features import one_plus_elu
+    from user_dir.attention.parts.features import one_plus_elu
 
     arrays = state(load(golden_dir, "peers_linear_elu.npz"), "ft/L150/")
     q, k, v = (arrays[name].requires_grad_() for name in "qkv")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from user_dir.attention import build_attention
-from user_dir.attention.landmarks import iterative_inverse, segment_means
+from user_dir.attention.parts.landmarks import iterative_inverse, segment_means
 from user_dir.errors import UserError
 
 from .test_golden import load, relative

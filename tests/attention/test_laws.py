@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from .mechanisms import MECHANISMS, all_forms, build, causal_mechanisms
+from tests.helpers.mechanisms import MECHANISMS, all_forms, build, causal_mechanisms
 
 LENGTHS = [1, 17, 63, 64, 65, 150]
 lengths = pytest.mark.parametrize("length", LENGTHS, ids="N{}".format)

@@ -7,12 +7,12 @@ import torch
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 
 from user_dir.attention import build_attention, lln_attention
-from user_dir.attention.exponential import (
+from user_dir.attention.parts.exponential import (
     causal_exponential_attention,
     exponential_attention_step,
     first_sums,
 )
-from user_dir.attention.moment_matching import AUTHORS_CONSTANTS
+from user_dir.attention.parts.moment_matching import AUTHORS_CONSTANTS
 from user_dir.errors import UserError
 
 both = pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])

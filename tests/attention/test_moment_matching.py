@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from user_dir.attention import fit_moment_matching
-from user_dir.attention.moment_matching import (
+from user_dir.attention.parts.moment_matching import (
     AUTHORS_CONSTANTS,
     constants,
     lln_log_variance,

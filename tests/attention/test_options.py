@@ -3,12 +3,11 @@
 import pytest
 import torch
 
+from tests.helpers.mechanisms import MAX_POSITIONS
 from user_dir.attention import attention_names, build_attention
-from user_dir.attention.features import one_plus_elu
+from user_dir.attention.parts.features import one_plus_elu
 from user_dir.errors import UserError
 from user_dir.modules import LRPE, RMSNorm, SinusoidalPositions, build_norm
-
-from .mechanisms import MAX_POSITIONS
 
 
 @pytest.mark.parametrize(

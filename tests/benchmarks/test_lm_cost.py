@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from benchmarks import lm_cost
-from benchmarks.architectures import ARCHITECTURES, TINY, fairseq_flags
-from benchmarks.lm_cost_report import caption, cell, markdown, plot, verdicts
-from scripts import ROOT
+from pipeline.files import ROOT
+from pipeline.methods import ARCHITECTURES, TINY, fairseq_flags
+from pipeline.reports.lm_cost import caption, cell, markdown, plot, verdicts
 from user_dir.errors import UserError
 
 SESSION = {

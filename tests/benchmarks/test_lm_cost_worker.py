@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from benchmarks.architectures import ARCHITECTURES, MAIN, TINY
 from benchmarks.language_models import LanguageModel, copy_state, fill_state
 from benchmarks.lm_cost_worker import measure_decoding, measure_training
 from benchmarks.memory import PeakMemory, ran_out_of_memory
+from pipeline.methods import ARCHITECTURES, MAIN, TINY
 
 CASE = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60}
 

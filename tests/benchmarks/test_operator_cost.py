@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.operator_cost_goals import BOTH, CACHE, DECODING, FORWARD, ONE_HEAD, goals
 from benchmarks.operator_cost_peers import FAST, SOFTMAX, fast_transformers, ours
-from benchmarks.operator_cost_report import crossover_table
+from pipeline.reports.operator_cost import crossover_table
+from pipeline.reports.operator_goals import BOTH, CACHE, DECODING, FORWARD, ONE_HEAD, goals
 from user_dir.errors import UserError
 
 

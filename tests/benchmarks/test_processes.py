@@ -4,9 +4,9 @@ import textwrap
 
 import pytest
 
-from benchmarks.architectures import SMALL
 from benchmarks.lm_cost import BENCHMARK
 from benchmarks.processes import run_case
+from pipeline.methods import SMALL
 
 
 @pytest.fixture

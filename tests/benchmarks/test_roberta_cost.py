@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from benchmarks import roberta_cost
-from benchmarks.architectures import TINY
 from benchmarks.cost_run import training_cases
 from benchmarks.roberta_cost_models import (
     BASE,
@@ -19,9 +18,10 @@ from benchmarks.roberta_cost_models import (
     encoder_flags,
     look,
 )
-from benchmarks.roberta_cost_report import caption, markdown, plot, verdict_table, verdicts
 from benchmarks.roberta_cost_worker import MEASURES
-from scripts import ROOT
+from pipeline.files import ROOT
+from pipeline.methods import TINY
+from pipeline.reports.encoder_cost import caption, markdown, plot, verdict_table, verdicts
 from user_dir.errors import UserError
 
 SESSION = {

@@ -1,4 +1,4 @@
-// The device layer of the CUDA kernels (csrc/kernels/device.cuh) on a CPU.
+// The device layer of the CUDA kernels (csrc/cuda/device.cuh) on a CPU.
 //
 // Every thread of a block is a fiber. What a warp does together (matrix products, loads of matrices,
 // shuffles) waits for its 32 lanes and follows the layouts of PTX; a barrier waits for all threads. Shared

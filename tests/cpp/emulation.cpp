@@ -1,5 +1,5 @@
 // Runs the CUDA kernels on a CPU, block after block: see emulated_device.h. Built with the sources in
-// csrc/kernels into one shared object, which tests/operator/test_cuda_kernel.py calls.
+// csrc/cuda into one shared object, which tests/operator/test_cuda_kernel.py calls.
 #include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>

@@ -8,8 +8,8 @@ import pytest
 import torch
 from fairseq.models import MODEL_REGISTRY
 
+from tests.helpers.train_each import COMMON, ROOT, flags
 from tests.models.conftest import losses, train_in_two_processes
-from tests.models.train_each import COMMON, ROOT, flags
 
 ARCHITECTURES = sorted(name for name, model in MODEL_REGISTRY.items() if hasattr(model, "default_plan"))
 
@@ -17,7 +17,7 @@ ARCHITECTURES = sorted(name for name, model in MODEL_REGISTRY.items() if hasattr
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundled") / "data"
-    command = [sys.executable, str(ROOT / "data-prep" / "bundled_corpus.py"), "--dest", str(folder)]
+    command = [sys.executable, "-m", "pipeline.data.bundled_corpus", "--dest", str(folder)]
     subprocess.run([*command, "--vocab-size", "500"], check=True, capture_output=True)
     return folder
 
@@ -25,7 +25,7 @@ def bundled(tmp_path_factory):
 @pytest.fixture(scope="module")
 def logs(bundled) -> dict[str, str]:
     """What each architecture's training printed."""
-    command = [sys.executable, "-m", "tests.models.train_each", str(bundled), *ARCHITECTURES]
+    command = [sys.executable, "-m", "tests.helpers.train_each", str(bundled), *ARCHITECTURES]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     sections = done.stdout.split("== ")[1:]
     return {section.split("\n", 1)[0]: section for section in sections}

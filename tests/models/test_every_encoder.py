@@ -4,7 +4,7 @@ import pytest
 import torch
 from fairseq.models import MODEL_REGISTRY
 
-from tests.roberta import PAD, SMALL_PARTS, build_roberta, sentences
+from tests.helpers.roberta import PAD, SMALL_PARTS, build_roberta, sentences
 
 ENCODERS = sorted(
     name

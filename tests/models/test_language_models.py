@@ -5,7 +5,7 @@ import pytest
 import torch
 from fairseq.models.transformer_lm import TransformerLanguageModel
 
-from tests.lm import PAD, build_lm, tokens
+from tests.helpers.lm import PAD, build_lm, tokens
 from user_dir.errors import UserError
 
 MODELS = {

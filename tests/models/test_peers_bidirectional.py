@@ -4,8 +4,8 @@ import pytest
 import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
-from tests.lm import build_lm
-from tests.roberta import SMALL_PARTS, build_roberta, sentences
+from tests.helpers.lm import build_lm
+from tests.helpers.roberta import SMALL_PARTS, build_roberta, sentences
 from user_dir.errors import UserError
 
 VANILLA = 124_696_665

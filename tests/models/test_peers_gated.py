@@ -5,9 +5,9 @@ import torch
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
-from tests.lm import build_lm, tokens
+from tests.helpers.lm import build_lm, tokens
+from tests.helpers.roberta import build_roberta
 from tests.models.conftest import losses
-from tests.roberta import build_roberta
 from user_dir.errors import UserError
 from user_dir.modules import LearnedPositions, RMSNorm, ScaleNorm, SinusoidalPositions
 from user_dir.modules.norms import LayerNorm

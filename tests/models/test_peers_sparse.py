@@ -3,8 +3,8 @@
 import pytest
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
-from tests.lm import build_lm
-from tests.roberta import SMALL_PARTS, build_roberta
+from tests.helpers.lm import build_lm
+from tests.helpers.roberta import SMALL_PARTS, build_roberta
 from user_dir.errors import UserError
 
 ARCHITECTURES = ["roberta_reformer", "roberta_bigbird", "roberta_longformer"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from fairseq.models.roberta import RobertaModel
 
-from tests.roberta import PAD, build_roberta, sentences, task
+from tests.helpers.roberta import PAD, build_roberta, sentences, task
 from user_dir.errors import UserError
 
 ARCHITECTURES = ["roberta_softmax", "roberta_linear", "roberta_transnormer_t1", "roberta_transnormer_t2"]

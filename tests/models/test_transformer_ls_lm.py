@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.lm import PAD, build_lm, tokens
+from tests.helpers.lm import PAD, build_lm, tokens
 from user_dir.errors import UserError
 
 SMALL = {"transformer_ls_window": 16, "transformer_ls_chunk": 8, "transformer_ls_rank": 2}

@@ -10,8 +10,7 @@ import torch
 
 from causal_linear_attention.chunked import normalized
 from causal_linear_attention.reference import quadratic
-
-from . import emulation
+from tests.helpers import emulation
 
 NVCC = shutil.which("nvcc")
 H200, SMALL, TURING = (90, 132, 232448), (86, 132, 101376), (75, 40, 65536)
@@ -178,7 +177,7 @@ def test_too_little_shared_memory_is_said(library):
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
 @pytest.mark.parametrize("arch", ["75", "80", "90a"])
 def test_compiles_without_spills(root, tmp_path, arch, dtype):
-    source = root / "causal_linear_attention" / "csrc" / "kernels" / f"sweep_{dtype}.cu"
+    source = root / "causal_linear_attention" / "csrc" / "cuda" / f"sweep_{dtype}.cu"
     target = [f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Xptxas", "-v"]
     done = subprocess.run(
         [NVCC, "-std=c++20", "-O3", *target, "-cubin", str(source), "-o", str(tmp_path / "x.cubin")],

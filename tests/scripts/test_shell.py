@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import ROOT
+from pipeline.files import ROOT
 
 SHELL = sorted([*ROOT.glob("scripts/*.sh"), *ROOT.glob("data-prep/*.sh"), ROOT / ".ci" / "run"])
 COMMANDS = [path for path in SHELL if os.access(path, os.X_OK) and path.suffix]

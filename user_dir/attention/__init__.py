@@ -22,7 +22,7 @@ from . import (  # noqa: F401  (each registers its mechanism)
 )
 from .base import Attention, ParallelAttention, SelfAttention
 from .lln import lln_attention
-from .moment_matching import fit_moment_matching
+from .parts.moment_matching import fit_moment_matching
 from .registry import (
     attention_class,
     attention_names,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from .state import DecodingState, State
+from .parts.state import DecodingState, State
 
 
 @dataclass

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from ..errors import UserError
 from .base import SelfAttention, new_tokens
-from .blocks import block_count, gather_blocks, join_blocks, masked_softmax, split_blocks
-from .limits import check_count, check_length, needed_length
+from .parts.blocks import block_count, gather_blocks, join_blocks, masked_softmax, split_blocks
+from .parts.limits import check_count, check_length, needed_length
+from .parts.weights import softmax_over_keys
 from .registry import register_attention
-from .weights import softmax_over_keys
 
 
 @dataclass

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from causal_linear_attention.chunked import accumulation_dtype
 
 from ..errors import UserError
-from .limits import check_count, needed_length
-from .linear import LinearAttention
+from .parts.limits import check_count, needed_length
+from .parts.linear import LinearAttention
+from .parts.state import State
 from .registry import register_attention
-from .state import State
 
 # The smallest denominator, as in the comparison code (the authors' release has 1e-6).
 FLOOR = 1e-4

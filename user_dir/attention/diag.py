@@ -8,16 +8,16 @@ from torch import Tensor
 from ..errors import UserError
 from ..modules import LRPE, RMSNorm
 from .base import SelfAttention
-from .block_diagonal import (
+from .parts.block_diagonal import (
     attend_in_blocks,
     decode_in_blocks,
     first_block,
     next_places,
     relu_weights,
 )
-from .blocks import masked_softmax
+from .parts.blocks import masked_softmax
+from .parts.state import State
 from .registry import register_attention
-from .state import State
 
 
 @dataclass

@@ -13,11 +13,11 @@ from causal_linear_attention.chunked import accumulation_dtype
 
 from ..modules import rotate_halves
 from .base import Attention
-from .block_diagonal import attend_in_blocks, decode_in_blocks, next_places
-from .limits import check_count
-from .linear import next_sums
+from .parts.block_diagonal import attend_in_blocks, decode_in_blocks, next_places
+from .parts.limits import check_count
+from .parts.linear import next_sums
+from .parts.state import State, append_to_cache
 from .registry import register_attention
-from .state import State, append_to_cache
 
 # Wider values than the kernels of the linear product hold are handed to them in pieces.
 WIDEST = 128

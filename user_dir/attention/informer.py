@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import SelfAttention, new_tokens
-from .limits import check_count, check_length, needed_length
+from .parts.limits import check_count, check_length, needed_length
+from .parts.sampling import SampledPositions
+from .parts.weights import softmax_over_keys
 from .registry import register_attention
-from .sampling import SampledPositions
-from .weights import softmax_over_keys
 
 # Queries whose sampled keys are gathered at a time: bounds the (queries, samples, d) numbers a head.
 QUERIES = 128

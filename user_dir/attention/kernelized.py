@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from .base import SelfAttention
-from .gaussian import gaussian_kernel, scaled
+from .parts.gaussian import gaussian_kernel, scaled
 from .registry import register_attention
 
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from .base import SelfAttention
-from .limits import check_count, check_length, needed_length
+from .parts.limits import check_count, check_length, needed_length
+from .parts.weights import softmax_over_keys
 from .registry import register_attention
-from .weights import softmax_over_keys
 
 PROJECTIONS = ("heads", "separate", "shared")
 

@@ -16,16 +16,16 @@ from causal_linear_attention.chunked import accumulation_dtype
 
 from ..errors import UserError
 from .base import SelfAttention
-from .exponential import (
+from .parts.exponential import (
     FLOOR,
     LOWEST,
     causal_exponential_attention,
     exponential_attention_step,
     first_sums,
 )
-from .moment_matching import constants
+from .parts.moment_matching import constants
+from .parts.state import State
 from .registry import register_attention
-from .state import State
 
 MOMENTUM = 0.1
 # Below it a standard deviation is rounding: equal queries or keys attend evenly, and alpha, beta stay finite.

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from .block_diagonal import attend_in_blocks, decode_in_blocks, first_block
-from .blocks import masked_softmax
 from .lln import LLNAttention, LLNOptions
+from .parts.block_diagonal import attend_in_blocks, decode_in_blocks, first_block
+from .parts.blocks import masked_softmax
+from .parts.state import State
 from .registry import register_attention
-from .state import State
 
 COMBINATIONS = ("average", "learnable_scale", "learnable_ratio")
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from .base import SelfAttention
-from .blocks import block_windows, join_blocks, masked_softmax, split_blocks
-from .limits import check_count
+from .parts.blocks import block_windows, join_blocks, masked_softmax, split_blocks
+from .parts.limits import check_count
+from .parts.weights import softmax_over_keys
 from .registry import register_attention
-from .weights import softmax_over_keys
 
 
 @dataclass

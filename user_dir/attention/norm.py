@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..modules import LRPE, RMSNorm
-from .features import FEATURE_MAPS
-from .linear import LinearAttention
+from .parts.features import FEATURE_MAPS
+from .parts.linear import LinearAttention
 from .registry import register_attention
 
 

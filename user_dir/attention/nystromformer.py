@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from .base import SelfAttention, new_tokens
-from .landmarks import iterative_inverse, segment_means
-from .limits import check_count
+from .parts.landmarks import iterative_inverse, segment_means
+from .parts.limits import check_count
+from .parts.weights import softmax_over_keys
 from .registry import register_attention
-from .weights import softmax_over_keys
 
 
 @dataclass

@@ -11,10 +11,10 @@ from causal_linear_attention.chunked import CHUNK, accumulation_dtype
 
 from ..errors import UserError
 from .base import SelfAttention
-from .limits import check_count
-from .linear import next_sums
+from .parts.limits import check_count
+from .parts.linear import next_sums
+from .parts.state import State
 from .registry import register_attention
-from .state import State
 
 # Added to every feature, and to every component of the causal sum of keys, by performer-pytorch.
 EPSILON, KEY_SUM_EPSILON = 1e-4, 1e-6

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Attention, new_tokens
-from .blocks import block_count, gather_blocks, split_blocks
-from .limits import check_count, needed_length
+from .parts.blocks import block_count, gather_blocks, split_blocks
+from .parts.limits import check_count, needed_length
 from .registry import register_attention
 
 # A token sees itself only where it sees no other, and padding never; values of the public code.

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from .base import SelfAttention, new_tokens
-from .gaussian import gaussian_kernel, scaled
-from .landmarks import iterative_inverse
-from .limits import check_count
+from .parts.gaussian import gaussian_kernel, scaled
+from .parts.landmarks import iterative_inverse
+from .parts.limits import check_count
+from .parts.sampling import SampledPositions
 from .registry import register_attention
-from .sampling import SampledPositions
 
 # gamma of the paper: what is added to the diagonal before the inverse.
 RIDGE = 0.1

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import SelfAttention
+from .parts.state import State, append_to_cache
 from .registry import register_attention
-from .state import State, append_to_cache
 
 
 @register_attention("softmax")

@@ -11,9 +11,9 @@ from causal_linear_attention.chunked import accumulation_dtype
 from ..errors import UserError
 from ..modules import RMSNorm
 from .base import Attention
-from .limits import check_count
+from .parts.limits import check_count
+from .parts.state import State
 from .registry import register_attention
-from .state import State
 
 
 @dataclass

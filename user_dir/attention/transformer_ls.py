@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from .base import Attention
-from .limits import check_count
+from .parts.limits import check_count
 from .registry import register_attention
 from .transformer_ls_causal import CausalLongShortAttention
 from .transformer_ls_full import FullLongShortAttention

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from ..modules import build_norm
 from .base import Attention, new_tokens
-from .blocks import block_count, block_windows, join_blocks, masked_softmax, split_blocks
-from .limits import check_count
-from .state import State
+from .parts.blocks import block_count, block_windows, join_blocks, masked_softmax, split_blocks
+from .parts.limits import check_count
+from .parts.state import State
 
 WINDOW, RANK, CHUNK = 64, 1, 32
 

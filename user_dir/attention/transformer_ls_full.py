@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 from ..modules import build_norm
 from .base import Attention
-from .blocks import block_windows, join_blocks, masked_softmax, split_blocks
-from .limits import check_count
-from .weights import softmax_over_keys
+from .parts.blocks import block_windows, join_blocks, masked_softmax, split_blocks
+from .parts.limits import check_count
+from .parts.weights import softmax_over_keys
 
 WINDOW, RANK = 8, 32
 

@@ -9,7 +9,7 @@ from fairseq.modules import AdaptiveSoftmax
 from fairseq.utils import eval_str_list
 from torch import Tensor, nn
 
-from ..attention.state import DecodingState, State
+from ..attention.parts.state import DecodingState, State
 from ..modules import LearnedPositions, SinusoidalPositions, build_norm
 from ..modules.padding import leading_padding, roll_rows
 from .fork_names import rename_transformer_ls

@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <torch/csrc/stable/accelerator.h>
 
-#include "../kernels/attention.h"
+#include "attention.h"
 
 namespace cla {
 namespace {

@@ -1,0 +1,1 @@
+"""The Python behind the commands of scripts/ and data-prep/."""

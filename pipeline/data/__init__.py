@@ -1,0 +1,1 @@
+"""Raw corpora to what fairseq reads."""

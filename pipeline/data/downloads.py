@@ -1,0 +1,114 @@
+"""Download one file over HTTP, going on where an earlier attempt stopped."""
+
+import fcntl
+import http.client
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import BinaryIO
+
+from pipeline.errors import UserError
+
+CHUNK = 1 << 20
+SILENCE = 60
+"""Seconds without a byte after which a download counts as interrupted."""
+
+USER_AGENT = "transnormer-data-prep/1.0"
+"""Some hosts answer Python's own name with 403."""
+
+
+OTHER_SOURCES = "give another address with --url or a folder with --from"
+
+
+def download(url: str, path: Path, other_sources: str = OTHER_SOURCES) -> None:
+    """Fetch `url` to `path`, which appears only when every announced byte is there.
+
+    What has arrived lies in `PATH.part` and is continued, not repeated, by the next call. Errors
+    end with `other_sources`, what the user can do instead.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise UserError(f"{url} is not an http or https address.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.part")
+    with partial.open("ab") as output:
+        _claim(output)
+        try:
+            _receive(url, output)
+        except urllib.error.HTTPError as error:
+            raise UserError(f"{url} answered {error.code} {error.reason}; {other_sources}.") from None
+        except (
+            urllib.error.URLError,
+            http.client.HTTPException,
+            ConnectionError,
+            TimeoutError,
+            ValueError,  # an address with characters that none may have
+        ) as error:
+            reason = getattr(error, "reason", error)
+            raise UserError(
+                f"no download from {url} ({reason}); {_outlook(output, other_sources)}"
+            ) from None
+        finally:
+            if not output.tell():
+                partial.unlink()
+    os.replace(partial, path)
+
+
+def _claim(output: BinaryIO) -> None:
+    """Two downloads into one file would spoil it."""
+    try:
+        fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"another run is downloading {output.name}; wait for it or stop it.") from None
+    except OSError:
+        pass  # a file system without locks
+
+
+def _receive(url: str, output: BinaryIO) -> None:
+    start = output.tell()
+    request = urllib.request.Request(url, headers={"User-Agent": USER_AGENT})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    try:
+        response = urllib.request.urlopen(request, timeout=SILENCE)
+    except urllib.error.HTTPError as error:
+        if start and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if error.headers.get("Content-Range") == f"bytes */{start}":
+                return  # it had all arrived already
+            _empty(output)
+            return _receive(url, output)
+        raise
+    with response:
+        if start and response.status != http.client.PARTIAL_CONTENT:
+            _empty(output)  # a server that knows no ranges sends it all again
+            start = 0
+        length = response.headers.get("Content-Length")
+        total = start + int(length) if length else None
+        print(f"{'Continuing' if start else 'Downloading'} {url}", flush=True)
+        _copy(response, output, start, total)
+
+
+def _empty(output: BinaryIO) -> None:
+    output.seek(0)
+    output.truncate()
+
+
+def _copy(source: BinaryIO, output: BinaryIO, done: int, total: int | None) -> None:
+    announced = done
+    while chunk := source.read(CHUNK):
+        output.write(chunk)
+        done += len(chunk)
+        if done - announced >= (total or 1 << 28) // 20:
+            announced = done
+            print(f"  {done / 1e6:,.1f} of {f'{total / 1e6:,.1f}' if total else '?'} MB", flush=True)
+    output.flush()
+    if not done:
+        raise ConnectionError("the answer is empty")
+    if total is not None and done != total:
+        raise ConnectionError(f"it broke off after {done:,} of {total:,} bytes")
+
+
+def _outlook(output: BinaryIO, other_sources: str) -> str:
+    if output.tell():
+        return "the same command goes on from there."
+    return f"try again later, or {other_sources}."

@@ -1,0 +1,282 @@
+"""Prepare GLUE tasks for fine-tuning RoBERTa models: check, encode with the model's tokeniser, binarise.
+
+FOLDER holds a folder a task with the files of the original download (train.tsv, dev.tsv, test.tsv;
+MNLI dev_matched.tsv …; .tsv.gz as well; MRPC also as msr_paraphrase_*.txt with dev_ids.tsv). Each
+task becomes a folder of --dest that fairseq's sentence_prediction task reads.
+"""
+
+import argparse
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.data.glue_files import Examples, Source, find_sources, read_examples
+from pipeline.data.parallel_encoding import encode_all
+from pipeline.data.preparation import (
+    Workplace,
+    dictionary_size,
+    prepare_once,
+    read_manifest,
+    run_command_line,
+    worker_count,
+    write_manifest,
+)
+from pipeline.data.text_encoding import DICTIONARY, TextEncoder, tokenizer_fingerprint
+from pipeline.errors import UserError
+from pipeline.glue_tasks import TASKS, GlueTask, glue_task
+
+if TYPE_CHECKING:
+    import torch
+    from fairseq.data import Dictionary
+
+EPILOG = f"""
+tasks: {", ".join(TASKS)}
+
+Every split must have as many examples as published, or it is refused. With --partial any number will
+do, a missing dev split too, and samples are taken where train.tsv is missing (train.sample.json and
+dev.sample.json, else train.kshot.tsv and dev.kshot.tsv, all of them parts of the published train
+file); preparation.json then says "partial": true, and no result from it may stand beside a published
+one. Labels are classes in the order of label/dict.txt; STS-B's scores are divided by 5. A task that
+is ready is left as it is, so a command that broke off is simply repeated.
+"""
+
+
+def main() -> None:
+    """The command line."""
+    arguments = parse_arguments()
+    tasks = find_tasks(arguments.folder, arguments.task)
+    sources = {
+        task.name: find_sources(arguments.folder / task.name, task, arguments.partial) for task in tasks
+    }
+    tokenizer_from = Path(os.path.abspath(arguments.tokenizer_from))
+    encoder = open_encoder(tokenizer_from)
+    for task in tasks:
+        dest = Path(os.path.abspath(arguments.dest)) / task.name
+        manifest = prepare_once(
+            dest,
+            lambda place, task=task: prepare(
+                task, sources[task.name], encoder, tokenizer_from, place, arguments.partial
+            ),
+        )
+        check_same(manifest, tokenizer_from, dest, arguments.partial)
+        print(f"{dest} is ready: {describe(manifest)}", flush=True)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        prog="glue.sh",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the original files, a folder a task")
+    parser.add_argument(
+        "--tokenizer-from",
+        required=True,
+        type=Path,
+        metavar="PREPARED",
+        help="the folder made by roberta.sh that the model was pre-trained on",
+    )
+    parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the results go")
+    parser.add_argument(
+        "--task",
+        action="append",
+        metavar="TASK",
+        help="only this one; may be repeated (default: all tasks that FOLDER holds)",
+    )
+    parser.add_argument(
+        "--partial", action="store_true", help="accept parts and samples of the published files"
+    )
+    return parser.parse_args()
+
+
+def find_tasks(folder: Path, names: list[str] | None) -> list[GlueTask]:
+    """The tasks asked for, or all that `folder` holds; says which it does not."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; name the one with CoLA, MRPC and so on.")
+    try:
+        tasks = [glue_task(name) for name in names or TASKS]
+    except ValueError as error:
+        raise UserError(f"{error}.") from None
+    missing = [task.name for task in tasks if not (folder / task.name).is_dir()]
+    if missing and (names or len(missing) == len(tasks)):
+        raise UserError(f"{folder} has no folder {missing[0]}.")
+    if missing:
+        print(f"{folder} has no {', '.join(missing)}.")
+    return [task for task in tasks if task.name not in missing]
+
+
+def open_encoder(folder: Path) -> TextEncoder:
+    """The tokeniser of the pre-training's folder."""
+    if read_manifest(folder) is None:
+        raise UserError(f"--tokenizer-from: {folder} holds no prepared corpus.")
+    try:
+        return TextEncoder.from_folder(folder)
+    except ValueError as error:
+        raise UserError(f"{error}.") from None
+
+
+def check_same(manifest: dict, tokenizer_from: Path, dest: Path, partial: bool) -> None:
+    """Refuse to pass a folder prepared otherwise for what was asked."""
+    if manifest.get("tokenizer_fingerprint") != tokenizer_fingerprint(tokenizer_from):
+        raise UserError(
+            f"{dest} was prepared with another tokeniser than that of {tokenizer_from}; name another "
+            "--dest or remove it."
+        )
+    if manifest["partial"] and not partial:
+        raise UserError(
+            f"{dest} was prepared from parts of the published files; remove it, or accept it with --partial."
+        )
+
+
+def describe(manifest: dict) -> str:
+    """One line, for people."""
+    part = " (PARTIAL)" if manifest["partial"] else ""
+    sizes = [f"{split} {entry['examples']:,}" for split, entry in manifest["splits"].items()]
+    return f"{manifest['tokenizer']}, {', '.join(sizes)}{part}"
+
+
+def prepare(
+    task: GlueTask,
+    sources: dict[str, Source],
+    encoder: TextEncoder,
+    tokenizer_from: Path,
+    place: Workplace,
+    partial: bool,
+) -> dict:
+    """Read and check all splits of a task, then encode and binarise them."""
+    splits = {}
+    for split in task.files:
+        if split in sources:
+            splits[split] = read_examples(sources[split], task, split)
+            check_size(splits[split], task, split, partial)
+    from fairseq.data import Dictionary
+
+    for name in (DICTIONARY, *encoder.files):
+        shutil.copyfile(tokenizer_from / name, place.folder / name)
+    dictionary = Dictionary.load(str(place.folder / DICTIONARY))
+    entries = {}
+    for split, examples in splits.items():
+        print(f"{task.name}: {split}, {len(examples.sentences):,} examples ...", flush=True)
+        longest = write_inputs(place.folder, split, examples, encoder, dictionary)
+        entries[split] = split_entry(task, examples, longest)
+    write_labels(place.folder, task, splits)
+    manifest = {
+        "corpus": f"GLUE {task.name}",
+        "task": task.name,
+        "tokenizer": encoder.name,
+        "tokenizer_fingerprint": tokenizer_fingerprint(place.folder),
+        "vocabulary": dictionary_size(place.folder / DICTIONARY),
+        "labels": list(task.labels),
+        "metrics": list(task.metrics),
+        "partial": is_partial(task, splits),
+        "splits": entries,
+    }
+    return write_manifest(place.folder, manifest)
+
+
+def check_size(examples: Examples, task: GlueTask, split: str, partial: bool) -> None:
+    """Refuse a split of another size than published, unless that is accepted; an empty one always."""
+    size, published = len(examples.sentences), task.sizes[split]
+    if not size or (size not in published and not partial):
+        expected = " or ".join(f"{number:,}" for number in published)
+        raise UserError(
+            f"{examples.source} has {size:,} {split} examples of {task.name} instead of {expected}; get "
+            "the whole file" + (", or go on with --partial." if size else ".")
+        )
+
+
+def is_partial(task: GlueTask, splits: dict[str, Examples]) -> bool:
+    """Whether train or a dev split is missing or not as large as published."""
+    return any(
+        split not in splits or len(splits[split].sentences) not in task.sizes[split]
+        for split in ("train", *task.dev_splits)
+    )
+
+
+def split_entry(task: GlueTask, examples: Examples, longest: int) -> dict:
+    """What the manifest says of a split."""
+    entry = {
+        "examples": len(examples.sentences),
+        "longest": longest,
+        "broken_rows": examples.broken_rows,
+        "empty_sentences": examples.empty_sentences,
+        "file": examples.source.name,
+        "sha256": examples.sha256,
+    }
+    if examples.labels is not None and not task.is_regression:
+        counts = Counter(examples.labels)
+        entry["labels"] = {label: counts[label] for label in task.labels}
+    return entry
+
+
+def write_inputs(
+    folder: Path, split: str, examples: Examples, encoder: TextEncoder, dictionary: "Dictionary"
+) -> int:
+    """Write input0 and input1; returns the tokens of the longest `<s> a </s> </s> b </s>`."""
+    lengths = [0] * len(examples.sentences)
+    for number, sentences in enumerate(zip(*examples.sentences, strict=True)):
+        workers = worker_count(sum(map(len, sentences)))
+        rows = encoded_rows(encoder, sentences, dictionary, workers)
+        here = write_rows(folder / f"input{number}", split, rows, dictionary)
+        lengths = [before + 1 + length for before, length in zip(lengths, here, strict=True)]
+        shutil.copyfile(folder / DICTIONARY, folder / f"input{number}" / DICTIONARY)
+    return max(lengths)
+
+
+def encoded_rows(
+    encoder: TextEncoder, sentences: Iterable[str], dictionary: "Dictionary", workers: int
+) -> Iterator["torch.Tensor"]:
+    """The sentences as numbers of the dictionary, `</s>` at the end."""
+    for number, tokens in enumerate(encode_all(encoder, sentences, workers), 1):
+        row = dictionary.encode_line(tokens, add_if_not_exist=False)
+        if (row == dictionary.unk()).any():
+            raise UserError("the tokeniser has a token that its dictionary lacks; prepare both again.")
+        if number % 50_000 == 0:
+            print(f"  {number:,} sentences", flush=True)
+        yield row
+
+
+def write_rows(
+    folder: Path, split: str, rows: Iterable["torch.Tensor"], dictionary: "Dictionary"
+) -> list[int]:
+    """Write rows as fairseq-preprocess does; returns their lengths."""
+    from fairseq.data import indexed_dataset
+
+    folder.mkdir(exist_ok=True)
+    content, index = (str(folder / f"{split}.{ending}") for ending in ("bin", "idx"))
+    builder = indexed_dataset.make_builder(content, impl="mmap", vocab_size=len(dictionary))
+    lengths = []
+    for row in rows:
+        builder.add_item(row)
+        lengths.append(len(row))
+    builder.finalize(index)
+    return lengths
+
+
+def write_labels(folder: Path, task: GlueTask, splits: dict[str, Examples]) -> None:
+    """Write the labels of all splits that have some: rows of a label and `</s>`, or scores as text."""
+    from fairseq.data import Dictionary
+
+    place = folder / "label"
+    place.mkdir()
+    labelled = {split: examples.labels for split, examples in splits.items() if examples.labels is not None}
+    if task.is_regression:
+        for split, labels in labelled.items():
+            scores = (f"{float(label) / task.highest_score}\n" for label in labels)
+            (place / f"{split}.label").write_text("".join(scores))
+        return
+    counts = Counter(labelled["train"])
+    lines = (f"{label} {counts[label]}\n" for label in task.labels)
+    (place / DICTIONARY).write_text("".join(lines))
+    dictionary = Dictionary.load(str(place / DICTIONARY))
+    for split, labels in labelled.items():
+        write_rows(place, split, (dictionary.encode_line(label) for label in labels), dictionary)
+
+
+if __name__ == "__main__":
+    run_command_line(main)

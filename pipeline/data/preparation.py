@@ -1,0 +1,271 @@
+"""What every corpus goes through: text files in, a folder that fairseq trains on out.
+
+The folder is built under another name beside its final one (`NAME.preparing`) and renamed when
+complete, so that the final name never holds half a corpus. `preparation.json` says what is in it.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.data.tokenization import SPECIAL_SYMBOLS, Tokenizer
+from pipeline.errors import UserError
+
+SPLITS = ("train", "valid", "test")
+MANIFEST = "preparation.json"
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+OUT_OF_SPACE_TEXT = re.compile("|".join(os.strerror(code) for code in OUT_OF_SPACE))
+BYTES_PER_WORKER = 4_000_000
+MOST_WORKERS = 16
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split as given: `words` counts white-space words plus one end-of-line per line."""
+
+    words: int
+    sha256: str
+    documents: int | None = None
+    """Where the text keeps an empty line between documents, their number."""
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """The folder being filled, and the descriptor that keeps other runs out of it."""
+
+    folder: Path
+    lock: int
+
+    def text(self, split: str) -> Path:
+        """Where a split's plain text lies while the folder is made."""
+        return self.folder / f"{split}.txt"
+
+
+def run_command_line(main: Callable[[], None]) -> None:
+    """Run a script's main; whatever the user can mend ends in one sentence and an exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        main()
+    except UserError as error:
+        message, code = str(error), 1
+    except KeyboardInterrupt:
+        message, code = "interrupted; run the same command again.", 130
+    except OSError as error:
+        message, code = f"{error}.", 1
+    else:
+        return
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def read_manifest(folder: Path) -> dict | None:
+    """What `folder` was prepared from; None if nothing is there; a damaged one is refused."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        sizes = manifest["files"].items()
+    except (OSError, ValueError, KeyError, AttributeError):
+        raise UserError(
+            f"{folder} exists but holds no prepared corpus; name another folder or remove it."
+        ) from None
+    for name, size in sizes:
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != size:
+            raise UserError(
+                f"{path} is missing or not {size:,} bytes long; remove {folder} and prepare again."
+            )
+    return manifest
+
+
+def describe(manifest: dict) -> str:
+    """One line a split, for people."""
+    unverified = " (NOT verified)" if manifest["verified"] is False else ""
+    lines = [
+        f"{manifest['corpus']}{unverified}, {manifest['tokenizer']}, dictionary of {manifest['vocabulary']:,}"
+    ]
+    lines += [
+        f"  {name}: {split['words']:,} words, {split['tokens']:,} tokens"
+        for name, split in manifest["splits"].items()
+    ]
+    return "\n".join(lines)
+
+
+def prepare_once(dest: Path, build: Callable[[Workplace], dict]) -> dict:
+    """The manifest of `dest`, which `build` makes unless it is there.
+
+    `build` fills a folder beside `dest` that becomes `dest` at the end, or disappears on any
+    failure. What a killed run has left is cleared away; a run still alive is waited for.
+    """
+    if manifest := read_manifest(dest):
+        return manifest
+    folder = dest.with_name(f"{dest.name}.preparing")
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    lock = _lock(folder)
+    try:
+        manifest = read_manifest(dest)  # another run may have made it meanwhile
+        if manifest is None:
+            _clear(folder)
+            manifest = build(Workplace(folder, lock))
+            os.rename(folder, dest)
+        return manifest
+    except OSError as error:
+        if error.errno in OUT_OF_SPACE:
+            raise UserError(
+                f"no space left on the disk of {dest}; free some and run the same command again."
+            ) from None
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _lock(folder: Path) -> int:
+    """Create and lock `folder`; the lock dies with this process and those it has started."""
+    while True:
+        folder.mkdir(exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"Waiting for another run at work in {folder} ...", flush=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            return descriptor  # a file system without locks
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+                return descriptor
+        os.close(descriptor)  # it was renamed or removed by the run that held it
+
+
+def _clear(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def finish(
+    place: Workplace, corpus: str, splits: dict[str, Split], tokenizer: Tokenizer, verified: bool | None
+) -> dict:
+    """Turn the texts in `place` into fairseq's files and write the manifest, which is returned.
+
+    `verified` is None for a text of which no checksum was ever published.
+    """
+    expected = tokenizer.apply({split: place.text(split) for split in splits})
+    _preprocess(place, list(splits), tokenizer.dictionary)
+    for split in splits:
+        place.text(split).unlink()
+    tokens = {split: _token_count(place.folder / f"{split}.idx") for split in splits}
+    if tokens != expected:
+        raise UserError(f"fairseq-preprocess wrote {tokens} tokens instead of {expected}.")
+    manifest = {
+        "corpus": corpus,
+        "tokenizer": tokenizer.name,
+        "vocabulary": dictionary_size(place.folder / "dict.txt"),
+        "splits": {name: _split_entry(split, tokens[name]) for name, split in splits.items()},
+        "verified": verified,
+    }
+    return write_manifest(place.folder, manifest)
+
+
+def _split_entry(split: Split, tokens: int) -> dict:
+    entry = {"words": split.words, "tokens": tokens, "sha256": split.sha256}
+    return entry if split.documents is None else {**entry, "documents": split.documents}
+
+
+def write_manifest(folder: Path, manifest: dict) -> dict:
+    """Write preparation.json, the sizes of all files of `folder` added; returns it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest["files"] = {str(path.relative_to(folder)): path.stat().st_size for path in files}
+    partial = folder / f"{MANIFEST}.part"
+    partial.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, folder / MANIFEST)
+    return manifest
+
+
+def _preprocess(place: Workplace, splits: list[str], dictionary: Path | None) -> None:
+    """Run fairseq-preprocess inside the folder: with bare names no path can be misread.
+
+    (fairseq splits its --validpref at commas.)
+    """
+    workers = worker_count(max(place.text(split).stat().st_size for split in splits))
+    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source", "--destdir", "."]
+    command += ["--workers", str(workers)]
+    for split in splits:
+        command += [f"--{split}pref", place.text(split).name]
+    if dictionary:
+        command += ["--srcdict", os.path.abspath(dictionary)]
+    print(f"fairseq-preprocess, {workers} process(es) ...", flush=True)
+    code, output = _run(command, place)
+    if code:
+        if OUT_OF_SPACE_TEXT.search(output):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        last = (output.strip() or f"exit status {code}").splitlines()[-1].strip()
+        raise UserError(f"fairseq-preprocess failed: {last}")
+    (place.folder / "preprocess.log").unlink(missing_ok=True)
+
+
+def worker_count(size: int) -> int:
+    """Processes worth starting for a text of `size` bytes."""
+    return max(1, min(os.cpu_count() or 1, size // BYTES_PER_WORKER, MOST_WORKERS))
+
+
+def _run(command: list[str], place: Workplace) -> tuple[int, str]:
+    """Run in a process group of its own, which never outlives an interrupted preparation.
+
+    The output comes through a pipe: on a full disk the reason could not be written to a file.
+    """
+    process = subprocess.Popen(
+        command,
+        cwd=place.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        pass_fds=[place.lock],
+    )
+    try:
+        while True:
+            try:
+                output, _ = process.communicate(timeout=15)
+                return process.returncode, output
+            except subprocess.TimeoutExpired:
+                done = sum(path.stat().st_size for path in place.folder.glob("*.bin*"))
+                print(f"  {done / 1e6:,.1f} MB written", flush=True)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+
+
+def dictionary_size(path: Path) -> int:
+    """Entries of fairseq's dictionary, its special symbols (which the file leaves out) included."""
+    with path.open("rb") as lines:
+        return sum(1 for _ in lines) + len(SPECIAL_SYMBOLS)
+
+
+def _token_count(index: Path) -> int:
+    """Tokens in a split as fairseq's index file lists them: the sum of its row lengths."""
+    with index.open("rb") as file:
+        magic, _, _, rows = struct.unpack("<9sQBQ", file.read(26))
+        lengths = array("i", file.read(4 * rows))
+    if magic != b"MMIDIDX\x00\x00" or len(lengths) != rows:
+        raise UserError(f"{index} is not an index of fairseq's.")
+    return sum(lengths)

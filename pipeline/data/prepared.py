@@ -1,0 +1,93 @@
+"""A folder that fairseq-preprocess made, looked at before it is used.
+
+fairseq maps the files into memory: a truncated one is noticed only when a read passes its end, long
+after the start. `preparation.json`, which data-prep/ writes, adds what the tokens mean in words.
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq.data.indexed_dataset import _code_to_dtype
+
+from pipeline.errors import UserError
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = struct.Struct("<9sQBQ")  # magic, version, code of the token type, number of rows
+PREPARE = "prepare it again with a script of data-prep/"
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """A prepared corpus; `manifest` is its preparation.json, empty if it has none."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def dictionary(self) -> Path:
+        """The file with the vocabulary."""
+        return self.folder / "dict.txt"
+
+    @property
+    def sentencepiece_model(self) -> Path | None:
+        """The model that cut the words, None if whole words are the tokens."""
+        model = self.folder / "sentencepiece.bpe.model"
+        return model if model.is_file() else None
+
+    def words(self, split: str) -> int | None:
+        """Words of the raw text, with one end-of-line a line; None if nobody counted them."""
+        return self.manifest.get("splits", {}).get(split, {}).get("words")
+
+    def tokens(self, split: str) -> int:
+        """Tokens of a split as fairseq counts them; UserError if a file is missing or truncated."""
+        index = self.folder / f"{split}.idx"
+        content = self.folder / f"{split}.bin"
+        for path in (index, content):
+            if not path.is_file():
+                raise UserError(f"the data folder {self.folder} has no {path.name}; {PREPARE}")
+        with index.open("rb") as file:
+            header = file.read(HEADER.size)
+            if len(header) < HEADER.size or header[:9] != MAGIC:
+                raise UserError(f"{index} is no index of a prepared corpus; {PREPARE}")
+            _, _, code, rows = HEADER.unpack(header)
+            lengths = struct.unpack(f"<{rows}i", expect(file.read(4 * rows), 4 * rows, index))
+            expect(file.read(), 8 * rows, index)  # where each row starts
+        expected = sum(lengths) * _code_to_dtype[code]().itemsize
+        if content.stat().st_size != expected:
+            raise UserError(
+                f"{content} holds {content.stat().st_size} bytes instead of {expected}; {PREPARE}"
+            )
+        return sum(lengths)
+
+
+def expect(content: bytes, size: int, path: Path) -> bytes:
+    """`content`, if it is as long as it must be."""
+    if len(content) != size:
+        raise UserError(f"{path} is truncated; {PREPARE}")
+    return content
+
+
+def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
+    """A prepared corpus with these splits, all files checked; UserError says what is wrong."""
+    if not folder.is_dir():
+        raise UserError(f"no data folder {folder}; prepare it with a script of data-prep/")
+    if ":" in str(folder):
+        raise UserError(f"fairseq cannot read a path that holds a colon; rename {folder}")
+    try:
+        manifest = json.loads((folder / "preparation.json").read_text())
+    except FileNotFoundError:
+        manifest = {}
+    except ValueError:
+        raise UserError(f"{folder / 'preparation.json'} is damaged; {PREPARE}") from None
+    data = PreparedData(folder, manifest)
+    if not data.dictionary.is_file():
+        raise UserError(f"the data folder {folder} has no dict.txt; {PREPARE}")
+    size = manifest.get("files", {}).get("dict.txt")
+    if size not in (None, data.dictionary.stat().st_size):
+        raise UserError(f"{data.dictionary} is not {size} bytes long as it was made; {PREPARE}")
+    for split in splits:
+        data.tokens(split)
+    return data

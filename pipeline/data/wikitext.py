@@ -1,0 +1,307 @@
+"""Prepare WikiText-2 or WikiText-103 for fairseq: find or download, check, tokenise, binarise."""
+
+import argparse
+import gzip
+import hashlib
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import urlsplit
+
+from pipeline.data.downloads import download
+from pipeline.data.preparation import (
+    SPLITS,
+    Split,
+    Workplace,
+    describe,
+    finish,
+    prepare_once,
+    read_manifest,
+    run_command_line,
+)
+from pipeline.data.tokenization import SentencePieceTokenizer, Tokenizer, WordTokenizer
+from pipeline.errors import UserError
+from pipeline.files import ROOT
+
+CORPORA = json.loads((ROOT / "data-prep" / "wikitext_checksums.json").read_text("utf-8"))
+NAMES = tuple(f"{stem}{end}" for stem in ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt") for end in ("", ".gz"))
+URL_VARIABLE = "WIKITEXT_URL"
+CHARACTER_COVERAGE = 0.9999
+"""Share of the characters that get a piece of their own; in WikiText-2 the commonest 129 of 281."""
+
+EPILOG = f"""
+The source is --from (a folder, or a zip), else --url, else ${URL_VARIABLE}, else
+  wikitext-2     {CORPORA["wikitext-2"]["url"]}
+  wikitext-103   {CORPORA["wikitext-103"]["url"]}
+which the corpus' first author keeps; the published address at s3.amazonaws.com is dead. Wherever
+the files come from, their word counts and checksums must be the published ones, or they are
+refused. A download that breaks off is continued by the same command.
+"""
+
+
+@dataclass(frozen=True)
+class Text:
+    """What reading a split once tells about it."""
+
+    words: int
+    sha256: str
+    sha1: str
+
+
+def main() -> None:
+    """The command line."""
+    arguments = parse_arguments()
+    dest = Path(os.path.abspath(arguments.dest))
+
+    def build(place: Workplace) -> dict:
+        tokenizer = make_tokenizer(arguments)
+        source = find_source(arguments, dest)
+        return prepare(arguments.corpus, source, tokenizer, place, arguments.allow_unverified)
+
+    manifest = prepare_once(dest, build)
+    check_same(manifest, arguments, dest)
+    print(f"{dest} is ready: {describe(manifest)}")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options; contradictions end here."""
+    parser = argparse.ArgumentParser(
+        prog="wikitext.sh",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("corpus", choices=[name for name in CORPORA if not name.endswith("-raw")])
+    add_places(parser, "wiki.{train,valid,test}.tokens or {train,valid,test}.txt")
+    parser.add_argument(
+        "--tokenizer",
+        choices=("words", "sentencepiece"),
+        help="words as published (default), or pieces learnt from the train split",
+    )
+    parser.add_argument(
+        "--vocab-size",
+        type=int,
+        metavar="N",
+        help="size of fairseq's dictionary with sentencepiece (default 4000); "
+        "words always take all words of the train split",
+    )
+    parser.add_argument(
+        "--vocabulary-from",
+        type=Path,
+        metavar="FOLDER",
+        help="use the vocabulary of this prepared folder, so that its models can read the result",
+    )
+    arguments = parser.parse_args()
+    if arguments.vocabulary_from and (arguments.tokenizer or arguments.vocab_size):
+        parser.error("--vocabulary-from settles the tokenizer: give no --tokenizer or --vocab-size")
+    arguments.tokenizer = arguments.tokenizer or "words"
+    if arguments.vocab_size and arguments.tokenizer != "sentencepiece":
+        parser.error("--vocab-size goes with --tokenizer sentencepiece")
+    arguments.vocab_size = arguments.vocab_size or 4000
+    return arguments
+
+
+def add_places(parser: argparse.ArgumentParser, files: str) -> None:
+    """The options that say where the text comes from, in which `files`, and where the result goes."""
+    parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the result goes")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="PATH",
+        help=f"folder with {files}, each plain or packed as .gz; or the zip as published",
+    )
+    source.add_argument("--url", help="address of the zip, to be downloaded beside --dest")
+    parser.add_argument(
+        "--allow-unverified",
+        action="store_true",
+        help="go on, with a warning, where the counts or checksums of WikiText are not the published ones",
+    )
+
+
+def make_tokenizer(arguments: argparse.Namespace) -> Tokenizer:
+    """The tokenizer asked for, or that of the folder whose vocabulary shall be used."""
+    folder = arguments.vocabulary_from
+    name = arguments.tokenizer
+    if folder:
+        manifest = read_manifest(folder)
+        if manifest is None:
+            raise UserError(f"--vocabulary-from: {folder} holds no prepared corpus.")
+        name = manifest["tokenizer"]
+    if name == "words":
+        return WordTokenizer(folder)
+    if name != "sentencepiece":
+        raise UserError(f"--vocabulary-from: {folder} has the tokens of {name}; give another folder.")
+    return SentencePieceTokenizer(arguments.vocab_size, CHARACTER_COVERAGE, folder)
+
+
+def check_same(manifest: dict, arguments: argparse.Namespace, dest: Path) -> None:
+    """Refuse to pass a folder prepared otherwise for what was asked."""
+    wanted = {"corpus": arguments.corpus}
+    if not arguments.vocabulary_from:
+        wanted["tokenizer"] = arguments.tokenizer
+        if arguments.tokenizer == "sentencepiece":
+            wanted["vocabulary"] = arguments.vocab_size
+    for key, value in wanted.items():
+        if manifest[key] != value:
+            raise UserError(
+                f"{dest} was prepared with {key} {manifest[key]}, not {value}; "
+                "name another --dest or remove it."
+            )
+    if not manifest["verified"] and not arguments.allow_unverified:
+        raise UserError(
+            f"{dest} was prepared from unverified files; remove it, or accept it with --allow-unverified."
+        )
+
+
+def find_source(arguments: argparse.Namespace, dest: Path) -> Path:
+    """The folder or zip to read; a download lies beside `dest`, for the next preparation too."""
+    if arguments.source:
+        if not arguments.source.exists():
+            raise UserError(f"{arguments.source} (given with --from) does not exist.")
+        return arguments.source
+    url = arguments.url or os.environ.get(URL_VARIABLE) or CORPORA[arguments.corpus]["url"]
+    # A name of its own for each address: two sources are never mixed in one file.
+    digest = hashlib.sha256(url.encode()).hexdigest()[:8]
+    stem = Path(urlsplit(url).path).stem or arguments.corpus
+    archive = dest.with_name(f"{stem}-{digest}.zip")
+    if archive.exists():
+        print(f"Using {archive}, downloaded earlier.")
+    else:
+        download(url, archive)
+    if not zipfile.is_zipfile(archive):
+        archive.unlink()
+        raise UserError(
+            f"{url} sent something that is not a zip file (now removed); give another address "
+            "with --url or a folder with --from."
+        )
+    return archive
+
+
+def prepare(
+    corpus: str, source: Path, tokenizer: Tokenizer, place: Workplace, allow_unverified: bool
+) -> dict:
+    """Read and check the splits, the small ones first, then tokenise and binarise."""
+    splits, complaints = {}, []
+    for name in ("valid", "test", "train"):
+        text = read_split(source, corpus, name, place.text(name))
+        complaint = compare(corpus, name, text)
+        if complaint and not allow_unverified:
+            raise UserError(
+                f"{source}: {complaint}; get the published file, or go on with --allow-unverified."
+            )
+        print(f"{name}: {text.words:,} words, {complaint or 'as published'}", flush=True)
+        complaints += [complaint] if complaint else []
+        splits[name] = Split(text.words, text.sha256)
+    splits = {name: splits[name] for name in SPLITS}
+    own_words = isinstance(tokenizer, WordTokenizer) and tokenizer.dictionary is None
+    manifest = finish(place, corpus, splits, tokenizer, verified=not complaints)
+    published = CORPORA[corpus]["words_dictionary"]
+    if own_words and manifest["verified"] and manifest["vocabulary"] != published:
+        raise UserError(
+            f"fairseq-preprocess made a dictionary of {manifest['vocabulary']:,} words instead of "
+            f"the {published:,} that models of {corpus} have; check the installed fairseq."
+        )
+    return manifest
+
+
+def compare(corpus: str, split: str, text: Text) -> str:
+    """What is wrong with a split, in words; nothing if it is the published one."""
+    published = CORPORA[corpus]["splits"][split]
+    if text.words != published.get("words", text.words):
+        return (
+            f"the {split} split has {text.words:,} words instead of {published['words']:,}, "
+            f"it is not that of {corpus}"
+        )
+    algorithm = "sha256" if "sha256" in published else "sha1"
+    if getattr(text, algorithm) != published[algorithm]:
+        return (
+            f"the {split} split has the {algorithm} {getattr(text, algorithm)} "
+            f"instead of {published[algorithm]}, it is not that of {corpus}"
+        )
+    return ""
+
+
+def read_split(source: Path, corpus: str, split: str, target: Path) -> Text:
+    """Copy a split to `target` with single spaces between words, counting and hashing the source."""
+    reader = SplitReader(source, corpus, split)
+    with target.open("w", encoding="utf-8") as output:
+        output.writelines(" ".join(line.split()) + "\n" for line in reader.lines())
+    return reader.text()
+
+
+class SplitReader:
+    """Reads a split once, counting and hashing.
+
+    Words are counted as WikiText does: the words between white space and one end per line.
+    """
+
+    def __init__(self, source: Path, corpus: str, split: str):
+        self.source, self.corpus, self.split = source, corpus, split
+        self.words = self.read = 0
+        self.sha256, self.sha1 = hashlib.sha256(), hashlib.sha1(usedforsecurity=False)
+
+    def lines(self) -> Iterator[str]:
+        """The lines without their ends."""
+        with open_split(self.source, self.corpus, self.split) as stream:
+            try:
+                for self.read, content in enumerate(stream, 1):
+                    self.sha256.update(content)
+                    self.sha1.update(content)
+                    line = content.decode("utf-8")
+                    self.words += len(line.split()) + 1
+                    yield line.rstrip("\n")
+                    if self.read % 200_000 == 0:
+                        print(f"  {self.split}: {self.words:,} words read", flush=True)
+            except UnicodeDecodeError:
+                raise UserError(
+                    f"{self.source}: line {self.read} of the {self.split} split is not UTF-8 text."
+                ) from None
+            except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+                raise UserError(
+                    f"{self.source} is damaged in its {self.split} split ({error}); remove it and get it "
+                    "again."
+                ) from None
+
+    def text(self) -> Text:
+        """What the split was found to be, after all its lines."""
+        if self.words == self.read:
+            raise UserError(f"{self.source}: the {self.split} split is empty.")
+        return Text(self.words, self.sha256.hexdigest(), self.sha1.hexdigest())
+
+
+@contextmanager
+def open_split(source: Path, corpus: str, split: str) -> Iterator[BinaryIO]:
+    """The split's bytes, unpacked; `source` or its subfolder named like the corpus is searched."""
+    names = [name.format(split) for name in NAMES]
+    if source.is_dir():
+        paths = [folder / name for folder in (source, source / corpus) for name in names]
+        path = next((path for path in paths if path.is_file()), None)
+        if path is None:
+            raise UserError(
+                f"{source} holds no {split} split of {corpus} (none of {', '.join(names)})."
+            )
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            yield stream
+        return
+    try:
+        archive = zipfile.ZipFile(source)
+    except zipfile.BadZipFile:
+        raise UserError(f"{source} is neither a folder nor a zip file.") from None
+    with archive:
+        member = next((item for item in archive.namelist() if Path(item).name in names), None)
+        if member is None:
+            raise UserError(f"{source} holds no {names[0]}.")
+        with archive.open(member) as stream:
+            yield stream
+
+
+if __name__ == "__main__":
+    run_command_line(main)

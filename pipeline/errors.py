@@ -1,0 +1,69 @@
+"""What a user did wrong, and known ways in which a run fails through its input, each said in one sentence."""
+
+import errno
+import pickle
+import re
+
+
+class UserError(ValueError):
+    """A mistake of the user's; its message says in one sentence what is wrong and what to do."""
+
+
+MISMATCH = (
+    "the checkpoint does not fit the model: it was trained with another architecture, size or "
+    "dictionary; give the settings it was trained with, or another --save-dir to start anew"
+)
+DAMAGED = (
+    "the checkpoint is damaged, or no checkpoint of fairseq's at all; nothing in it was run; "
+    "copy it again, or remove it to start anew"
+)
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+# Texts of exceptions that fairseq and torch raise, and what they mean.
+MEANINGS = {
+    "Cannot load model parameters from checkpoint": MISMATCH,
+    "Error(s) in loading state_dict": MISMATCH,
+    "PytorchStreamReader failed": DAMAGED,
+    "Weights only load failed": DAMAGED,
+    "Invalid magic number": DAMAGED,
+    "Neither args nor cfg exist": DAMAGED,
+    "enforce fail at inline_container": "a checkpoint could not be written; is the disk full?",
+    "Dataset not found": "the data folder lacks a split; prepare it with a script of data-prep/",
+    "embed_dim must be divisible by num_heads": (
+        "the number of attention heads does not divide the width; change "
+        "--decoder-attention-heads or --decoder-embed-dim"
+    ),
+    "should not exceed max_tokens": (
+        "--max-tokens is less than the length of a sample, --tokens-per-sample; raise it"
+    ),
+    "since max_positions": (
+        "--tokens-per-sample is more than the positions of the model (--max-target-positions)"
+    ),
+    "Minimum loss scale reached": (
+        "the loss has diverged in half precision; lower --lr or train with --bf16"
+    ),
+    "out of memory": (
+        "the GPU's memory is full; lower --batch-size and raise --update-freq by the same factor"
+    ),
+    "can't allocate memory": (
+        "the memory is full; lower --batch-size and raise --update-freq by the same factor"
+    ),
+    "EADDRINUSE": "the port of --master is taken; name another one",
+}
+
+
+def explain(error: BaseException) -> str | None:
+    """The sentence for a failure that the user can mend; None for anything else."""
+    # The plugin has an exception of this name, too; importing it here would load fairseq.
+    if any(kind.__name__ == UserError.__name__ for kind in type(error).__mro__):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in OUT_OF_SPACE:
+        return f"the disk is full while writing {error.filename or 'a file'}; free some space"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, pickle.UnpicklingError | EOFError):
+        return DAMAGED
+    text = str(error)
+    if raised_by_worker := re.search(r"UserError: (.+)\s*\Z", text):
+        return raised_by_worker[1].strip()
+    return next((meaning for sign, meaning in MEANINGS.items() if sign in text), None)

@@ -1,0 +1,115 @@
+"""Masked-LM perplexity of an encoder (the command behind eval_mlm.sh)."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+
+from pipeline.console import Parser, run_command
+from pipeline.data.prepared import PreparedData, open_prepared
+from pipeline.errors import UserError
+from pipeline.files import write_atomically
+from pipeline.training.encoder_checkpoint import (
+    EncoderCheckpoint,
+    load_encoder,
+    read_dictionary,
+    read_encoder,
+)
+from pipeline.training.save_dir import whole_checkpoint
+from user_dir.models import LinearAttentionRoberta
+
+TOKENS_PER_BATCH = 4096
+SEED = 1
+LARGEST_EXPONENT = math.log(sys.float_info.max)
+
+
+@torch.inference_mode()
+def masked_lm_loss(model: LinearAttentionRoberta, task: MaskedLMTask, split: str) -> tuple[float, int]:
+    """Mean loss in nats, and the number of masked tokens it is the mean of.
+
+    The masks are those of fairseq's task with its seed: the same for every encoder of one length.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = model.to(device).eval()
+    task.load_dataset(split)
+    size = max(TOKENS_PER_BATCH, model.max_positions())
+    batches = task.get_batch_iterator(
+        task.dataset(split), max_tokens=size, ignore_invalid_inputs=False
+    ).next_epoch_itr(shuffle=False)
+    total, count = 0.0, 0
+    for batch in batches:
+        tokens, targets = batch["net_input"]["src_tokens"].to(device), batch["target"].to(device)
+        masked = targets.ne(task.source_dictionary.pad())
+        logits, _ = model(tokens, masked_tokens=masked)
+        total += float(F.cross_entropy(logits.float(), targets[masked], reduction="sum"))
+        count += int(masked.sum())
+    if count == 0:
+        raise UserError(f"not one token of {split} was masked; is the split empty?")
+    return total / count, count
+
+
+def evaluate(
+    encoder: EncoderCheckpoint, data: PreparedData, splits: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """The result for each split, as it is written to JSON."""
+    model = load_encoder(encoder, read_dictionary(data.folder))
+    config = MaskedLMConfig(
+        data=str(data.folder), tokens_per_sample=encoder.max_positions, sample_break_mode="none", seed=SEED
+    )
+    task = MaskedLMTask.setup_task(config)
+    about = {
+        "checkpoint": str(encoder.path),
+        "architecture": encoder.architecture,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "updates": encoder.updates,
+        "corpus": data.manifest.get("corpus"),
+        "tokens_per_sample": encoder.max_positions,
+    }
+    results = {}
+    for split in splits:
+        loss, count = masked_lm_loss(model, task, split)
+        results[split] = {
+            **about,
+            "split": split,
+            "masked_tokens": count,
+            "loss_nats_per_token": loss,
+            "perplexity_per_token": math.exp(loss) if loss < LARGEST_EXPONENT else math.inf,
+        }
+    return results
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line; eval_mlm.sh holds the help."""
+    parser = Parser("eval_mlm.sh")
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--split", default="test")
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    """Entry point."""
+    options = parse(sys.argv[1:])
+    encoder = read_encoder(whole_checkpoint(options.checkpoint.absolute()))
+    splits = options.split.split(",")
+    data = open_prepared(options.data.absolute(), tuple(splits))
+    for split, result in evaluate(encoder, data, splits).items():
+        out = encoder.path.with_suffix(f".{split}.json")
+        write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
+        print(
+            f"{encoder.architecture}, {encoder.updates:,} updates, {split}: masked-LM perplexity "
+            f"{result['perplexity_per_token']:.2f} over {result['masked_tokens']:,} masked tokens\n"
+            f"  written to  {out}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    run_command(main)

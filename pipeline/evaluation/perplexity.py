@@ -1,0 +1,188 @@
+"""Perplexity of a checkpoint, with the counts that make it trustworthy (behind eval_ppl.sh)."""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import options as fairseq_options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq_cli import eval_lm
+
+from pipeline.console import Parser, run_command
+from pipeline.data.prepared import PreparedData, open_prepared
+from pipeline.errors import UserError
+from pipeline.files import ROOT, write_atomically
+from pipeline.training.checkpoint import CheckpointInfo, read_checkpoint
+
+LOGITS_PER_BATCH = 2**26  # a quarter of a GiB in float32, whatever the vocabulary
+MAX_TOKENS = 36_000  # fairseq-eval-lm's own limit
+
+
+def evaluate(
+    checkpoint: CheckpointInfo,
+    data: PreparedData,
+    split: str,
+    context_window: int = 0,
+    extra: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Run `fairseq-eval-lm` on one split; the result as it is written to JSON."""
+    dictionary = Dictionary.load(str(data.dictionary))
+    checkpoint.check_dictionary(data, len(dictionary))
+    words = [str(data.folder), "--path", str(checkpoint.path), "--gen-subset", split]
+    words += ["--user-dir", str(ROOT / "user_dir"), "--sample-break-mode", "none"]
+    words += ["--tokens-per-sample", str(checkpoint.tokens_per_sample)]
+    words += ["--context-window", str(context_window), "--no-progress-bar"]
+    words += ["--max-tokens", str(max_tokens(checkpoint, len(dictionary)))]
+    if not torch.cuda.is_available():
+        words.append("--cpu")
+    parser = fairseq_options.get_eval_lm_parser()
+    parser.error = Parser("eval_ppl.sh").error  # argparse would print fairseq's four screens of usage
+    args = fairseq_options.parse_args_and_arch(parser, [*words, *extra])
+    check_lengths(checkpoint, args)
+    start = time.monotonic()
+    with counted() as counter:
+        bits = float(eval_lm.main(convert_namespace_to_omegaconf(args))["loss"])
+    if counter.tokens == 0:
+        raise UserError(
+            f"not one token of {split} was evaluated; is --tokens-per-sample "
+            f"({args.tokens_per_sample}) longer than the model or the batch allows?"
+        )
+    return {
+        "checkpoint": str(checkpoint.path),
+        "architecture": checkpoint.architecture,
+        "parameters": counter.parameters,
+        "updates": checkpoint.updates,
+        "data": str(data.folder),
+        "corpus": data.manifest.get("corpus"),
+        "split": split,
+        "tokens_per_sample": args.tokens_per_sample,
+        "context_window": context_window,
+        **figures(bits, counter.tokens, data, split),
+        "seconds": round(time.monotonic() - start, 2),
+    }
+
+
+def max_tokens(checkpoint: CheckpointInfo, vocabulary: int) -> int:
+    """Tokens a batch, such that the logits do not fill the memory; one sequence at least."""
+    return max(checkpoint.tokens_per_sample, min(MAX_TOKENS, LOGITS_PER_BATCH // vocabulary))
+
+
+def check_lengths(checkpoint: CheckpointInfo, args: argparse.Namespace) -> None:
+    """UserError where fairseq would leave samples out silently, or fail."""
+    if args.tokens_per_sample > checkpoint.max_positions:
+        raise UserError(
+            f"--tokens-per-sample is {args.tokens_per_sample}, but {checkpoint.path} was trained "
+            f"for {checkpoint.max_positions} positions"
+        )
+    if not 0 <= args.context_window < args.tokens_per_sample:
+        raise UserError(
+            f"--context-window is {args.context_window}; it must be at least 0 and less than "
+            f"--tokens-per-sample, {args.tokens_per_sample}"
+        )
+
+
+@dataclass
+class Counter:
+    """What `fairseq-eval-lm` has evaluated, which it does not tell itself."""
+
+    tokens: int = 0
+    parameters: int = 0
+
+    def count(self, batches: Iterable[dict[str, Any]], pad: int) -> Iterator[dict[str, Any]]:
+        """The batches, their scored targets added up on the way."""
+        for batch in batches:
+            targets = batch.get("target", [])
+            starts = batch.get("start_indices", [0] * len(targets))
+            for target, start in zip(targets, starts, strict=True):
+                self.tokens += int(target[start:].ne(pad).sum())
+            yield batch
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[Counter]:
+    """While inside, `fairseq_cli.eval_lm` counts what it evaluates."""
+    counter = Counter()
+    function = eval_lm.eval_lm
+
+    def counting(models: Any, batch_iterator: Any, target_dictionary: Any, **rest: Any) -> Any:
+        counter.parameters = sum(p.numel() for p in models[0].parameters())
+        batches = counter.count(batch_iterator, target_dictionary.pad())
+        return function(models, batch_iterator=batches, target_dictionary=target_dictionary, **rest)
+
+    eval_lm.eval_lm = counting
+    try:
+        yield counter
+    finally:
+        eval_lm.eval_lm = function
+
+
+def figures(bits: float, tokens: int, data: PreparedData, split: str) -> dict[str, Any]:
+    """Loss and perplexities from bits per token; per word if the whole split was evaluated."""
+    words = data.words(split)
+    if tokens != data.tokens(split):
+        words = None
+    nats = bits * math.log(2)
+    return {
+        "tokens": tokens,
+        "words": words,
+        "loss_bits_per_token": bits,
+        "loss_nats_per_token": nats,
+        "perplexity_per_token": math.exp(nats),
+        "perplexity_per_word": math.exp(nats * tokens / words) if words else None,
+    }
+
+
+def describe(result: dict[str, Any]) -> str:
+    """The result in a few lines for a person."""
+    per_word = result["perplexity_per_word"]
+    return (
+        f"{result['architecture']}, {result['updates']:,} updates, {result['split']}: "
+        f"{result['tokens']:,} tokens\n"
+        f"  loss        {result['loss_bits_per_token']:.4f} bits = "
+        f"{result['loss_nats_per_token']:.4f} nats per token\n"
+        f"  perplexity  {result['perplexity_per_token']:.2f} per token, "
+        + (f"{per_word:.2f} per word" if per_word else "per word unknown")
+    )
+
+
+def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The command line: our own options, and what is left for fairseq."""
+    parser = Parser("eval_ppl.sh")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--context-window", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    if len(words) < 2 or words[0].startswith("-") or words[1].startswith("-"):
+        parser.error("the first two arguments are a checkpoint and a data folder")
+    options, extra = parser.parse_known_args(words[2:])
+    options.checkpoint, options.data = Path(words[0]), Path(words[1])
+    options.splits = options.split.split(",")
+    if options.out and len(options.splits) > 1:
+        parser.error("--out names one file, but --split several splits")
+    return options, extra
+
+
+def main() -> None:
+    options, extra = parse(sys.argv[1:])
+    checkpoint = read_checkpoint(options.checkpoint.absolute())
+    data = open_prepared(options.data.absolute(), tuple(options.splits))
+    for split in options.splits:
+        out = options.out or checkpoint.path.with_suffix(f".{split}.json")
+        if not os.access(out.parent, os.W_OK):
+            raise UserError(f"cannot write {out}; name another file with --out")
+        result = evaluate(checkpoint, data, split, options.context_window, extra)
+        write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
+        print(f"{describe(result)}\n  written to  {out}", flush=True)
+
+
+if __name__ == "__main__":
+    run_command(main)

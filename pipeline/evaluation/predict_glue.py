@@ -1,0 +1,116 @@
+"""Predictions of a fine-tuned encoder for a TSV of its task (the command behind predict_glue.sh)."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.console import Parser, run_command
+from pipeline.data.glue_files import Examples, LineReader, Source, read_examples
+from pipeline.data.text_encoding import TextEncoder, encode_sentences
+from pipeline.errors import UserError
+from pipeline.evaluation.classification import HEAD, decide, predict, score
+from pipeline.files import read_json, shown_path, write_atomically
+from pipeline.glue_tasks import GlueTask, glue_task
+from pipeline.studies.glue_cell import ABOUT
+from pipeline.training.encoder_checkpoint import (
+    EncoderCheckpoint,
+    load_encoder,
+    read_dictionary,
+    read_encoder,
+)
+from pipeline.training.save_dir import whole_checkpoint
+
+
+def read_input(path: Path, task: GlueTask) -> Examples:
+    """The examples of a TSV in the layout of the task's train, dev or test file."""
+    if not path.is_file():
+        raise UserError(f"no file {path}")
+    try:
+        first = next(LineReader(path).lines(), (1, ""))[1].split("\t")
+        labelled = task.label in first or (bool(task.columns) and len(first) == len(task.columns))
+        return read_examples(Source(path), task, "valid" if labelled else "test")
+    except UserError as error:
+        raise UserError(str(error).rstrip(".")) from None
+
+
+def check_task(encoder: EncoderCheckpoint, task: GlueTask) -> None:
+    """UserError for an encoder that cannot have been fine-tuned for the task."""
+    classes = encoder.heads.get(HEAD)
+    if classes is None:
+        raise UserError(
+            f"{encoder.path} has no classification head; fine-tune it first with scripts/finetune_glue.sh"
+        )
+    beside = encoder.path.with_name(ABOUT)
+    trained_for = read_json(beside)["task"] if beside.is_file() else task.name
+    if trained_for != task.name:
+        raise UserError(f"{encoder.path} is fine-tuned for {trained_for}, not for {task.name}")
+    if classes != task.classes:
+        raise UserError(
+            f"{encoder.path} tells {classes} classes apart, but {task.name} has {task.classes}; "
+            "is it fine-tuned for another task?"
+        )
+
+
+def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> np.ndarray:
+    """Class indices or scores, one an example."""
+    encoder = read_encoder(whole_checkpoint(checkpoint))
+    check_task(encoder, task)
+    folder = encoder.path.parent
+    dictionary = read_dictionary(folder)
+    text_encoder = TextEncoder.from_folder(folder)
+    rows = [encode_sentences(text_encoder, dictionary, sentences) for sentences in examples.sentences]
+    if cut := sum(len(row) > encoder.max_positions for row in rows):
+        print(f"{cut} examples are longer than the {encoder.max_positions} positions and are cut")
+    model = load_encoder(encoder, dictionary)
+    return decide(task, predict(model, rows, dictionary.pad()))
+
+
+def as_text(task: GlueTask, predicted: np.ndarray) -> str:
+    """What GLUE's server takes: a header, then index and prediction, a line each."""
+    values = [f"{value:.3f}" if task.is_regression else task.labels[value] for value in predicted]
+    return "index\tprediction\n" + "".join(f"{i}\t{value}\n" for i, value in enumerate(values))
+
+
+def targets_of(task: GlueTask, examples: Examples) -> np.ndarray:
+    """The labels of a labelled file as class indices or scores."""
+    if task.is_regression:
+        return np.array([float(label) for label in examples.labels])
+    return np.array([task.labels.index(label) for label in examples.labels])
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line; predict_glue.sh holds the help."""
+    parser = Parser("predict_glue.sh")
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--task", required=True)
+    parser.add_argument("--input", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    """Entry point."""
+    options = parse(sys.argv[1:])
+    task = glue_task(options.task)
+    out = options.out or Path(f"{options.input.name.split('.')[0]}.{task.name}.predictions.tsv")
+    if not out.absolute().parent.is_dir():
+        raise UserError(f"there is no folder for {out}; name another file with --out")
+    examples = read_input(options.input, task)
+    if not examples.sentences:
+        raise UserError(f"{options.input} holds no example")
+    print(f"{task.name}: {len(examples.sentences)} examples of {options.input}", flush=True)
+    if examples.broken_rows:
+        print(f"{examples.broken_rows} rows with another number of columns are left out, also of the count")
+    predicted = predictions(options.checkpoint.absolute(), task, examples)
+    write_atomically(out, as_text(task, predicted).encode())
+    if examples.labels is not None:
+        figures = score(task, predicted, targets_of(task, examples))
+        print(", ".join(f"{name} {value:.2f}" for name, value in figures.items()))
+    print(f"written: {shown_path(out)}")
+
+
+if __name__ == "__main__":
+    run_command(main)

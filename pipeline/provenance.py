@@ -1,0 +1,118 @@
+"""What every measurement needs: a record of where it ran, results files, Markdown tables."""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.files import ROOT
+
+ALLOCATOR_VARIABLES = (
+    "MALLOC_ARENA_MAX",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "LD_PRELOAD",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+)
+
+
+def environment(device: str) -> dict[str, Any]:
+    """What is recorded with every measurement: code, day, machine, versions, threads, command."""
+    return {
+        "commit": commit(),
+        "date": date.today().isoformat(),
+        "command": portable_command(sys.argv),
+        "device": device,
+        "hardware": hardware(device),
+        "threads": torch.get_num_threads(),
+        "allocator": {k: os.environ[k] for k in ALLOCATOR_VARIABLES if k in os.environ},
+        "versions": versions(),
+    }
+
+
+def commit() -> str:
+    """The commit measured, with "+changes" when tracked files differ; "unknown" outside a clone."""
+    try:
+        head = _git("rev-parse", "--short=12", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head + ("+changes" if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def hardware(device: str) -> dict[str, Any]:
+    """Processor, cores this process may use, memory in GiB, and the GPU's name if it is used."""
+    record: dict[str, Any] = {"cpu": _cpu_name(), "cores": usable_cores()}
+    total = memory_total()
+    if total is not None:
+        record["memory_gib"] = round(total / 2**30, 1)
+    if device == "cuda":
+        record["gpu"] = torch.cuda.get_device_name()
+    return record
+
+
+def usable_cores() -> int:
+    """Cores this process may run on, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_total() -> int | None:
+    """Bytes of main memory, or None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide the figures."""
+    found = {"python": platform.python_version()}
+    for package in ("torch", "numpy", "fairseq-fixed"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def portable_command(argv: Sequence[str]) -> str:
+    """`argv` as one can type it in a clone.
+
+    Paths below the root become relative; of others, which other machines lack, the name stays.
+    """
+    words = []
+    for word in argv:
+        flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        path = Path(value)
+        if path.is_absolute():
+            inside = path.is_relative_to(ROOT)
+            value = str(path.relative_to(ROOT)) if inside else f"FOLDER/{path.name}"
+        words.append(shlex.quote(f"{flag}{equals}{value}"))
+    return " ".join(words)

@@ -1,0 +1,190 @@
+"""Make the tables and learning curves of results/ from results/measured/ and results/paper/.
+
+Documents hold the tables between two comments; what stands between them is replaced, the prose
+around them is left alone. No figure in them is typed by hand.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from PIL import Image
+
+from pipeline.console import CommandLine, run_command
+from pipeline.errors import UserError
+from pipeline.files import ROOT, read_json, shown_path, write_atomically
+from pipeline.reports import encoder_cost as roberta_cost_report
+from pipeline.reports import lm_cost as lm_cost_report
+from pipeline.reports import operator_cost as operator_cost_report
+from pipeline.reports.encoders import glue_section, plot_encoders, read_encoders
+from pipeline.reports.encoders import runs_section as encoders_section
+from pipeline.reports.language_models import (
+    comparison_section,
+    plot_learning_curves,
+    read_runs,
+    runs_section,
+    source_of,
+)
+from pipeline.reports.quickstart import quickstart_table
+from pipeline.reports.tables import where
+
+MEASURED, PAPER = ROOT / "results" / "measured", ROOT / "results" / "paper"
+WIKITEXT2 = MEASURED / "wikitext2"
+ROBERTA = MEASURED / "roberta_wikitext2"
+ROBERTA_CURVES = ROOT / "results" / "roberta_wikitext2_curves.png"
+CURVES = ROOT / "results" / "wikitext2_curves.png"
+DEVICES = ("cpu", "cuda")
+DOCUMENTS = (ROOT / "results" / "README.md", ROOT / "README.md")
+
+
+def picture_link(title: str, path: Path, document: Path) -> str:
+    """A link from `document` to the picture `path`; empty if there is none."""
+    if not path.is_file():
+        return ""
+    return f"![{title}]({os.path.relpath(path, document.parent)})"
+
+
+def cost(script: str, path: Path, render: Callable[[dict], str], document: Path) -> str:
+    """A cost benchmark's tables and plot."""
+    if not path.is_file():
+        return f"Not measured yet; `{script}` does it."
+    picture = picture_link("Time and memory against length", path.with_suffix(".png"), document)
+    return f"{render(read_json(path))}\n{picture}"
+
+
+def lm_cost(device: str, document: Path) -> str:
+    """What the language models cost on "cpu" or "cuda"."""
+    return cost(
+        "benchmarks/lm_cost.py", MEASURED / f"lm_cost_{device}.json", lm_cost_report.markdown, document
+    )
+
+
+def roberta_cost(device: str, document: Path) -> str:
+    """What the encoders cost on "cpu" or "cuda"."""
+    path = MEASURED / f"roberta_cost_{device}.json"
+    return cost("benchmarks/roberta_cost.py", path, roberta_cost_report.markdown, document)
+
+
+def operator_cost(device: str, document: Path) -> str:
+    """What the operator costs on "cpu" or "cuda"."""
+    path = MEASURED / f"operator_{device}" / "operator_cost.json"
+    return cost("benchmarks/operator_cost.py", path, operator_cost_report.report, document)
+
+
+def crossover(document: Path) -> str:
+    """From which length on the operator is faster than softmax, on a CPU."""
+    path = MEASURED / "operator_cpu" / "operator_cost.json"
+    if not path.is_file():
+        return "Not measured yet; `benchmarks/operator_cost.py` does it."
+    record = read_json(path)
+    return f"{operator_cost_report.crossover_table(record)}\n\n{where(record['environment'])}"
+
+
+def quickstart(document: Path) -> str:
+    """The table that quickstart.sh ended with when its result was kept."""
+    path = MEASURED / "quickstart.json"
+    if not path.is_file():
+        return "Not measured yet; `scripts/quickstart.sh` does it."
+    record = read_json(path)
+    return f"```text\n{quickstart_table(record['models'])}\n```\n\n{where(record)}"
+
+
+SECTIONS: dict[str, Callable[[Path], str]] = {
+    "wikitext2": lambda document: comparison_section(read_runs(WIKITEXT2), PAPER),
+    "wikitext2-runs": lambda document: runs_section(read_runs(WIKITEXT2)),
+    "wikitext2-curves": lambda document: picture_link("Learning curves", CURVES, document),
+    "roberta": lambda document: glue_section(read_encoders(ROBERTA), PAPER),
+    "roberta-runs": lambda document: encoders_section(read_encoders(ROBERTA), PAPER),
+    "roberta-curves": lambda document: picture_link("Masked-LM loss", ROBERTA_CURVES, document),
+    "quickstart": quickstart,
+    **{f"lm-cost-{device}": partial(lm_cost, device) for device in DEVICES},
+    **{f"roberta-cost-{device}": partial(roberta_cost, device) for device in DEVICES},
+    **{f"operator-{device}": partial(operator_cost, device) for device in DEVICES},
+    "crossover": crossover,
+}
+SECTION = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def filled(text: str, document: Path) -> str:
+    """`text` with every section made anew; UserError for a name that nobody makes."""
+
+    def section(match: re.Match[str]) -> str:
+        start, name, end = match.groups()
+        if name not in SECTIONS:
+            known = ", ".join(SECTIONS)
+            raise UserError(f"{shown_path(document)} asks for table {name}; there are {known}")
+        return f"{start}\n{SECTIONS[name](document).strip()}\n\n{end}"
+
+    return SECTION.sub(section, text)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Learning curves drawn from the results of a folder."""
+
+    path: Path
+    read: Callable[[], list[dict]]
+    plot: Callable[[list[dict], Path], None]
+
+    def is_current(self) -> bool:
+        """Whether it was drawn from the results that are there."""
+        runs = self.read()
+        if not runs:
+            return True
+        if not self.path.is_file():
+            return False
+        with Image.open(self.path) as picture:
+            return picture.info.get("Source") == source_of(runs)
+
+
+def pictures() -> tuple[Picture, ...]:
+    """The learning curves of results/."""
+    return (
+        Picture(CURVES, lambda: read_runs(WIKITEXT2), plot_learning_curves),
+        Picture(ROBERTA_CURVES, lambda: read_encoders(ROBERTA), plot_encoders),
+    )
+
+
+def stale() -> list[Path]:
+    """The documents and pictures that the measured results have left behind."""
+    found = []
+    for document in filter(Path.is_file, DOCUMENTS):
+        text = document.read_text(encoding="utf-8")
+        if filled(text, document) != text:
+            found.append(document)
+    return found + [picture.path for picture in pictures() if not picture.is_current()]
+
+
+def write_all() -> None:
+    """Bring pictures and documents up to date."""
+    for picture in pictures():
+        if not picture.is_current():
+            picture.plot(picture.read(), picture.path)
+            print(f"written: {shown_path(picture.path)}")
+    for document in filter(Path.is_file, DOCUMENTS):
+        text = document.read_text(encoding="utf-8")
+        new = filled(text, document)
+        if new != text:
+            write_atomically(document, new.encode())
+            print(f"written: {shown_path(document)}")
+
+
+def main() -> None:
+    """Entry point."""
+    parser = CommandLine(__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a table or plot is out of date"
+    )
+    if not parser.parse_args().check:
+        write_all()
+    elif old := stale():
+        names = ", ".join(shown_path(path) for path in old)
+        raise UserError(f"{names} out of date; run scripts/make_results.sh and commit what it made")
+    print("The tables and plots of results/ are those of the measured results.")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,168 @@
+"""The ablations of TransNormer's tables: pre-train what is missing, and the table beside the paper's."""
+
+import argparse
+import csv
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.console import Parser, run_command
+from pipeline.data.prepared import open_prepared
+from pipeline.errors import UserError
+from pipeline.evaluation import masked_lm as eval_mlm
+from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_json
+from pipeline.provenance import environment
+from pipeline.reports.tables import markdown_table
+from pipeline.studies.measured_runs import short_hash
+from pipeline.training.encoder_checkpoint import read_encoder
+from pipeline.training.recipe import read_experiment
+from pipeline.training.train import Machines, train
+
+PAPER = ROOT / "results" / "paper"
+T1_AND_T2 = {"t1_": "t1_ppl_val", "t2_": "t2_ppl_val"}
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A table of the paper: its file, our configuration for each of its rows, and its columns by prefix."""
+
+    table: str
+    rows: tuple[str, ...]
+    columns: dict[str, str]
+
+    def configurations(self) -> list[str]:
+        """The names of the YAMLs."""
+        return [prefix + row for row in self.rows for prefix in self.columns]
+
+
+ABLATIONS = {
+    "ablation_01_scaling": Ablation(
+        "transnormer_01_scaling_ablation.csv", ("elu", "elu_unscaled", "norm"), {"": "ppl_val"}
+    ),
+    "ablation_03_dilution": Ablation(
+        "transnormer_03_dilution_ablation.csv", ("elu_elu", "elu_softmax", "softmax_elu"), {"": "ppl_val"}
+    ),
+    "ablation_08_proportion": Ablation(
+        "transnormer_08_proportion.csv", ("diag0", "diag3", "diag6", "diag9", "diag12"), T1_AND_T2
+    ),
+    "ablation_09_order": Ablation("transnormer_09_order.csv", ("norm_diag", "diag_norm"), T1_AND_T2),
+    "ablation_10_ffn": Ablation("transnormer_10_ffn.csv", ("ffn", "glu"), T1_AND_T2),
+    "ablation_11_block_size": Ablation(
+        "transnormer_11_block_size.csv", ("block32", "block64", "block128"), T1_AND_T2
+    ),
+    "ablation_12_combination": Ablation(
+        "transnormer_12_combination.csv",
+        ("alternating_diag_norm", "alternating_norm_diag", "parallel", "transnormer"),
+        T1_AND_T2,
+    ),
+}
+
+
+def run(config: Path, save_dir: Path, options: argparse.Namespace, extra: list[str]) -> dict[str, Any]:
+    """The result of one configuration: what is there already, or trained and evaluated now."""
+    experiment = read_experiment(config)
+    data = open_prepared(options.data or experiment.data_folder(), ("train", "valid"))
+    mark = short_hash([experiment.settings, extra, data.manifest.get("splits")])
+    result = save_dir / "ablation.json"
+    if result.is_file():
+        record = read_json(result)
+        if record["fingerprint"] == mark:
+            print(f"{experiment.name}: done before ({shown_path(result)})", flush=True)
+            return record
+        raise UserError(
+            f"{shown_path(save_dir)} holds a run with other settings; move it away, or name another --out"
+        )
+    train(config, data.folder, Machines(options.gpus), save_dir, extra)
+    evaluated = eval_mlm.evaluate(read_encoder(save_dir / "checkpoint_best.pt"), data, ["valid"])["valid"]
+    record = {
+        "configuration": experiment.name,
+        "fingerprint": mark,
+        "settings": experiment.settings,
+        "extra_flags": shlex.join(extra),
+        "valid_perplexity": evaluated["perplexity_per_token"],
+        "updates": evaluated["updates"],
+        "parameters": evaluated["parameters"],
+        "corpus": evaluated["corpus"],
+        **environment("cuda" if options.gpus else "cpu"),
+    }
+    write_json(result, record)
+    return record
+
+
+def table(ablation: Ablation, results: dict[str, dict[str, Any]]) -> str:
+    """The paper's table with our perplexities, as far as they are there, behind its own."""
+    with (PAPER / ablation.table).open(encoding="utf-8", newline="") as file:
+        paper = list(csv.DictReader(file))
+    shown = [key for key in paper[0] if key not in ablation.columns.values()]
+    header = list(shown)
+    for column in ablation.columns.values():
+        header += [f"{column}, paper", f"{column}, here"]
+    lines = []
+    for row, stem in zip(paper, ablation.rows, strict=True):
+        line = [row[key] for key in shown]
+        for prefix, column in ablation.columns.items():
+            ours = results.get(prefix + stem)
+            line += [row[column], f"{ours['valid_perplexity']:.2f}" if ours else "–"]
+        lines.append(line)
+    return f"{markdown_table(header, lines)}\n\n{setting(results)}"
+
+
+def setting(results: dict[str, dict[str, Any]]) -> str:
+    """In what our figures differ from the paper's, once for all that agree."""
+    sentences = {
+        f"Here: masked-LM perplexity of the valid split of {record['corpus']} after "
+        f"{record['updates']:,} updates (best checkpoint), flags added: {record['extra_flags'] or 'none'}."
+        for record in results.values()
+    }
+    return " ".join(sorted(sentences))
+
+
+def chosen(word: str) -> Iterator[tuple[str, Ablation]]:
+    """The ablation called `word`, or all."""
+    if word != "all" and word not in ABLATIONS:
+        raise UserError(f"there is no ablation {word}; there are {', '.join(ABLATIONS)}, or all")
+    yield from ABLATIONS.items() if word == "all" else [(word, ABLATIONS[word])]
+
+
+def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The command line: our own options, and what is left for fairseq-train."""
+    parser = Parser("run_ablations.sh")
+    if not words or words[0].startswith("-"):
+        parser.error("the first argument is an ablation, such as ablation_08_proportion, or all")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--gpus", type=int, default=torch.cuda.device_count())
+    parser.add_argument("--out", type=Path, default=ROOT / "runs")
+    options, extra = parser.parse_known_args(words[1:])
+    options.which = words[0]
+    return options, extra
+
+
+def main() -> None:
+    """Entry point."""
+    options, extra = parse(sys.argv[1:])
+    failures = []
+    for folder, ablation in chosen(options.which):
+        results = {}
+        out = options.out.absolute() / folder
+        for name in ablation.configurations():
+            config = ROOT / "configs" / folder / f"{name}.yaml"
+            try:
+                results[name] = run(config, out / name, options, extra)
+            except UserError as error:
+                failures.append(f"{folder}/{name}: {error}")
+                print(f"error: {failures[-1]}", flush=True)
+        text = table(ablation, results)
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / "table.md", (text + "\n").encode())
+        print(f"{text}\nwritten: {shown_path(out / 'table.md')}", flush=True)
+    if failures:
+        raise UserError(f"{len(failures)} configurations failed, the first: {failures[0]}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,193 @@
+"""The measured encoders: pre-train, fine-tune the papers' own, one JSON each (behind measure_roberta.sh)."""
+
+import argparse
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+
+from pipeline.console import Parser, run_command
+from pipeline.data.prepared import PreparedData
+from pipeline.encoder_methods import ENCODERS, MAIN
+from pipeline.errors import UserError
+from pipeline.evaluation import masked_lm as eval_mlm
+from pipeline.evaluation.classification import read_targets, score
+from pipeline.files import ROOT, read_json, shown_path, write_json
+from pipeline.glue_tasks import GlueTask, glue_task
+from pipeline.provenance import environment, portable_command
+from pipeline.reports import documents as make_results
+from pipeline.studies.glue_cell import recipe
+from pipeline.studies.glue_sweep import finetune
+from pipeline.studies.measured_runs import (
+    EVALUATED,
+    is_done,
+    prepare,
+    prepared_wikitext2,
+    short_hash,
+    training_figures,
+)
+from pipeline.training.encoder_checkpoint import read_encoder
+from pipeline.training.recipe import Experiment, read_experiment
+from pipeline.training.train import Machines, train
+
+CONFIGS = ROOT / "configs" / "roberta_wikitext2"
+GLUE = ROOT / "configs" / "roberta_wikitext2_glue.yaml"
+RUNS = ROOT / "runs" / "measured" / "roberta_wikitext2"
+GLUE_DATA = ROOT / "data" / "glue-wikitext-2-roberta-4000"
+VOCABULARY = 4000
+
+
+def all_names() -> list[str]:
+    """The configurations, in the order of the tables."""
+    return list(ENCODERS)
+
+
+def pretraining_data(folder: Path, source: Path | None) -> PreparedData:
+    """The corpus, prepared first if need be from `source` (or by download)."""
+    return prepared_wikitext2("roberta.sh", folder, source, "--vocab-size", str(VOCABULARY))
+
+
+def glue_data(source: Path | None, tokenizer_from: Path, tasks: Sequence[str]) -> Path:
+    """The GLUE tasks, prepared first if need be from `source`."""
+    missing = [task for task in tasks if not (GLUE_DATA / task / "preparation.json").is_file()]
+    if missing:
+        if source is None:
+            raise UserError(f"{', '.join(missing)} are not prepared; name the folder of GLUE with --glue")
+        places = (source.absolute(), "--dest", GLUE_DATA, "--tokenizer-from", tokenizer_from)
+        for task in missing:
+            prepare("glue.sh", *places, "--task", task)
+    return GLUE_DATA
+
+
+def pretraining_fingerprint(experiment: Experiment, data: PreparedData, updates: int) -> str:
+    """A short hash of all that decides pre-training."""
+    corpus = {key: data.manifest.get(key) for key in ("tokenizer", "vocabulary", "splits")}
+    return short_hash([experiment.settings, updates, corpus])
+
+
+def fingerprint(name: str, pretraining: str) -> str:
+    """A short hash of all that decides a result."""
+    if name not in MAIN:
+        return pretraining
+    return short_hash([pretraining, OmegaConf.to_container(OmegaConf.load(GLUE)), recipe().settings])
+
+
+def pretrain(
+    name: str, experiment: Experiment, data: PreparedData, updates: int, save_dir: Path
+) -> dict[str, Any]:
+    """Train (or go on training) in `save_dir` and evaluate: the first half of a record."""
+    flags = ["--max-update", str(updates)]
+    machines = Machines(torch.cuda.device_count())
+    train(CONFIGS / f"{name}.yaml", data.folder, machines, save_dir, flags)
+    with (save_dir / "train.log").open(encoding="utf-8") as log:
+        figures = training_figures(log)
+    encoder = read_encoder(save_dir / "checkpoint_best.pt")
+    evaluated = eval_mlm.evaluate(encoder, data, EVALUATED)
+    chosen = ("masked_tokens", "loss_nats_per_token", "perplexity_per_token")
+    return {
+        "experiment": CONFIGS.name,
+        "name": name,
+        "architecture": encoder.architecture,
+        "seed": experiment.get("common", "seed"),
+        "parameters": evaluated["test"]["parameters"],
+        "updates": updates,
+        "best_update": encoder.updates,
+        **{split: {key: evaluated[split][key] for key in chosen} for split in EVALUATED},
+        **figures,
+        "data": {key: data.manifest.get(key) for key in ("corpus", "tokenizer", "vocabulary", "splits")},
+        "settings": experiment.settings,
+        "train_command": portable_command(
+            ["scripts/pretrain_roberta.sh", str(CONFIGS / f"{name}.yaml"), *flags]
+        ),
+    }
+
+
+def fine_tune(checkpoint: Path, data: Path) -> dict[str, Any]:
+    """Fine-tune on every task: the best of each, as `finetune_glue` records it, without the single runs."""
+    own = OmegaConf.to_container(OmegaConf.load(GLUE))
+    found = {}
+    for task in own["tasks"]:
+        options = Namespace(
+            checkpoint=checkpoint, task=task, data=data, out=None, jobs=max(1, torch.cuda.device_count()),
+            learning_rates=own["learning_rates"], seeds=own["seeds"], max_update=own["max_updates"].get(task),
+        )  # fmt: skip
+        result = finetune(options)["tasks"][task]
+        found[task] = {
+            "examples": result["examples"],
+            "best": result["best"],
+            "updates": result["cells"][0]["updates"],
+            "majority": majority(glue_task(task), data / task),
+            "runs": [
+                {key: cell[key] for key in ("learning_rate", "seed", "dev")} for cell in result["cells"]
+            ],
+        }
+    return found
+
+
+def majority(task: GlueTask, folder: Path) -> dict[str, float]:
+    """The dev metrics of always answering the train set's most frequent class."""
+    train, dev = (read_targets(folder, split, task) for split in ("train", "valid"))
+    return score(task, np.full_like(dev, np.bincount(train).argmax()), dev)
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line; measure_roberta.sh holds the help."""
+    parser = Parser("measure_roberta.sh")
+    parser.add_argument("--glue", type=Path)
+    parser.add_argument("--from", dest="source", type=Path)
+    parser.add_argument("--only", choices=all_names())
+    parser.add_argument("--pretrain-only", action="store_true")
+    parser.add_argument("--updates", type=int)
+    parser.add_argument("--out", type=Path, default=make_results.ROBERTA)
+    options = parser.parse_args(words)
+    if options.updates is not None and options.updates < 1:
+        parser.error("--updates must be 1 or more")
+    if options.updates and options.out.absolute() == make_results.ROBERTA:
+        parser.error("--updates needs --out FOLDER: the project's results have the updates of the YAML")
+    return options
+
+
+def measure(name: str, options: argparse.Namespace) -> None:
+    """Measure one encoder unless its result is there."""
+    experiment = read_experiment(CONFIGS / f"{name}.yaml")
+    data = pretraining_data(experiment.data_folder(), options.source)
+    updates = options.updates or int(experiment.get("optimization", "max_update"))
+    pretraining = pretraining_fingerprint(experiment, data, updates)
+    mark = fingerprint(name, pretraining)
+    result = options.out.absolute() / f"{name}.json"
+    if is_done(result, mark):
+        print(f"{name}: done before ({shown_path(result)})", flush=True)
+        return
+    part = RUNS / f"{name}-{pretraining}" / "pretraining.json"
+    if not part.is_file():
+        write_json(part, pretrain(name, experiment, data, updates, part.parent))
+    record = {**read_json(part), "fingerprint": mark}
+    print(f"{name}: test masked-LM perplexity {record['test']['perplexity_per_token']:.2f}", flush=True)
+    if options.pretrain_only:
+        return
+    if name in MAIN:
+        tasks = OmegaConf.to_container(OmegaConf.load(GLUE))["tasks"]
+        folder = glue_data(options.glue, data.folder, tasks)
+        record["glue"] = fine_tune(part.with_name("checkpoint_best.pt"), folder)
+    write_json(result, {**record, **environment("cuda" if torch.cuda.is_available() else "cpu")})
+    print(f"{name}: written: {shown_path(result)}", flush=True)
+
+
+def main() -> None:
+    """Measure what is not measured yet, then make the tables."""
+    options = parse(sys.argv[1:])
+    names = [options.only] if options.only else all_names()
+    print(f"{len(names)} encoders; results: {shown_path(options.out)}", flush=True)
+    for name in names:
+        measure(name, options)
+    if options.out.absolute() == make_results.ROBERTA:
+        make_results.write_all()
+
+
+if __name__ == "__main__":
+    run_command(main)

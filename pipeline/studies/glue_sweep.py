@@ -1,0 +1,234 @@
+"""The GLUE sweep of an encoder: every task, learning rate and seed (the command behind finetune_glue.sh)."""
+
+import argparse
+import os
+import queue
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.data import data_utils
+from omegaconf import OmegaConf
+
+from pipeline.console import Parser, run_command
+from pipeline.data.text_encoding import tokenizer_fingerprint
+from pipeline.errors import UserError
+from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_json
+from pipeline.glue_tasks import TASKS, glue_task
+from pipeline.provenance import usable_cores
+from pipeline.reports.glue import best_setting, sweep_record, task_sentence, write_table
+from pipeline.studies.glue_cell import Cell, TaskData, finished, prune, run_cell
+from pipeline.training.encoder_checkpoint import EncoderCheckpoint, read_dictionary, read_encoder
+from pipeline.training.save_dir import whole_checkpoint
+
+SWEEP = ROOT / "configs" / "glue_sweep.yaml"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is tried for every task."""
+
+    learning_rates: list[float]
+    seeds: list[int]
+    warmup_share: float
+    max_updates: int | None
+
+    def cells(self, encoder: EncoderCheckpoint, data: TaskData, out: Path) -> list[Cell]:
+        """The runs of one task."""
+        return [
+            Cell(
+                encoder, data, rate, seed, self.warmup_share, self.max_updates,
+                out / data.task.name / f"lr{rate:g}-seed{seed}",
+            )
+            for rate in self.learning_rates
+            for seed in self.seeds
+        ]  # fmt: skip
+
+
+def open_task(folder: Path, name: str, encoder: EncoderCheckpoint) -> TaskData:
+    """A prepared task that fits the encoder; UserError if it is missing or cut by another tokeniser."""
+    task, where = glue_task(name), folder / name
+    if not (where / "preparation.json").is_file():
+        raise UserError(f"{where} is not prepared; data-prep/glue.sh does it")
+    manifest = read_json(where / "preparation.json")
+    beside = encoder.path.parent
+    if (beside / "dict.txt").is_file() and tokenizer_fingerprint(beside) != manifest["tokenizer_fingerprint"]:
+        raise UserError(
+            f"{encoder.path} was trained with another tokeniser than {where} was prepared with; prepare the "
+            f"task again with data-prep/glue.sh --tokenizer-from {beside}"
+        )
+    size = len(read_dictionary(where))
+    if size != encoder.vocabulary:
+        raise UserError(
+            f"{where} has a dictionary of {size} entries with the mask, but {encoder.path} was trained with "
+            f"{encoder.vocabulary}: another tokeniser; prepare the task again with the encoder's"
+        )
+    return TaskData(task, where, manifest)
+
+
+def cut_sentences(data: TaskData, longest: int) -> int:
+    """How many training and dev examples have more tokens than the encoder's positions."""
+    count = 0
+    for split in ("train", *data.dev_splits):
+        sizes = 1
+        for part in ("input0", "input1"):
+            if (data.folder / part).is_dir():
+                dataset = data_utils.load_indexed_dataset(str(data.folder / part / split), None)
+                sizes = sizes + dataset.sizes + (part == "input1")
+        count += int((sizes > longest).sum())
+    return count
+
+
+def run_all(cells: Iterable[Cell], jobs: int) -> list[str]:
+    """Run the cells, `jobs` at a time, each on a GPU of its own if there are any; a line for what failed."""
+    gpus = queue.SimpleQueue()
+    for number in range(jobs):
+        gpus.put(number)
+
+    def work(cell: Cell) -> dict[str, Any]:
+        gpu = gpus.get()
+        try:
+            print(f"{cell.name}: started, log {shown_path(cell.folder / 'train.log')}", flush=True)
+            return run_cell(cell, placement(gpu, jobs))
+        finally:
+            gpus.put(gpu)
+
+    failures = []
+    with ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(work, cell): cell for cell in cells}
+        try:
+            for future in as_completed(running):
+                cell = running[future]
+                try:
+                    print(f"{cell.name}: {task_sentence(future.result())}", flush=True)
+                except UserError as error:
+                    failures.append(f"{cell.name}: {error}")
+                    print(f"{cell.name}: failed: {error}", flush=True)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return failures
+
+
+def placement(gpu: int, jobs: int) -> dict[str, str]:
+    """The environment of one of `jobs` runs side by side: its GPU, or its share of the cores."""
+    if torch.cuda.is_available():
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+        return {"CUDA_VISIBLE_DEVICES": names[gpu]}
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // jobs)))}
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line; finetune_glue.sh holds the help."""
+    parser = Parser("finetune_glue.sh")
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--task", default="all")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--learning-rates", type=numbers(float))
+    parser.add_argument("--seeds", type=numbers(int))
+    parser.add_argument("--max-update", type=int)
+    parser.add_argument("--jobs", type=int, default=max(1, torch.cuda.device_count()))
+    options = parser.parse_args(words)
+    if options.jobs < 1 or (torch.cuda.is_available() and options.jobs > torch.cuda.device_count()):
+        parser.error(f"--jobs is {options.jobs}; it must be 1 or more, and no more than the GPUs there are")
+    if options.max_update is not None and options.max_update < 1:
+        parser.error("--max-update must be 1 or more")
+    return options
+
+
+def numbers(kind: type):
+    """A parser of comma-separated numbers above 0."""
+
+    def read(text: str) -> list:
+        values = [kind(word) for word in text.split(",")]
+        if not all(value > 0 for value in values):
+            raise ValueError(text)
+        return values
+
+    read.__name__ = f"list of {kind.__name__}"
+    return read
+
+
+def read_sweep(options: argparse.Namespace) -> Sweep:
+    """The sweep of configs/glue_sweep.yaml with what the command line says otherwise."""
+    given = OmegaConf.to_container(OmegaConf.load(SWEEP))
+    return Sweep(
+        options.learning_rates or given["learning_rates"],
+        options.seeds or given["seeds"],
+        given["warmup_share"],
+        options.max_update,
+    )
+
+
+def find_tasks(options: argparse.Namespace, encoder: EncoderCheckpoint) -> list[TaskData]:
+    """The tasks asked for; with "all" those that are prepared."""
+    folder = (options.data or ROOT / "data" / "glue").absolute()
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}; prepare it with data-prep/glue.sh, or name one with --data")
+    names = options.task.split(",")
+    if names == ["all"]:
+        names = [name for name in TASKS if (folder / name / "preparation.json").is_file()]
+        if not names:
+            raise UserError(f"{folder} holds no prepared task; data-prep/glue.sh makes them")
+    return [open_task(folder, glue_task(name).name, encoder) for name in names]
+
+
+def finetune(options: argparse.Namespace) -> dict[str, Any]:
+    """Run what is missing of the sweep and write its table; the record."""
+    encoder = read_encoder(whole_checkpoint(options.checkpoint.absolute()))
+    tasks = find_tasks(options, encoder)
+    out = (options.out or encoder.path.parent / "glue" / encoder.path.stem).absolute()
+    sweep = read_sweep(options)
+    cells = {data.task.name: sweep.cells(encoder, data, out) for data in tasks}
+    missing = [cell for group in cells.values() for cell in group if finished(cell) is None]
+    total = sum(map(len, cells.values()))
+    print(f"{encoder.architecture}, {total} runs, {total - len(missing)} done before; results: {out}")
+    for data in tasks:
+        if count := cut_sentences(data, encoder.max_positions):
+            print(
+                f"{data.task.name}: {count} examples are longer than the {encoder.max_positions} "
+                "positions of the encoder and are cut"
+            )
+    failures = run_all(missing, options.jobs)
+    results = {name: [r for r in map(finished, group) if r] for name, group in cells.items()}
+    record = sweep_record(encoder, tasks, results)
+    record["tasks"] = earlier_tasks(out / "glue.json", encoder) | record["tasks"]
+    write_json(out / "glue.json", record)
+    table = write_table(record)
+    write_atomically(out / "glue.md", (table + "\n").encode())
+    print(f"{table}\n\nwritten: {shown_path(out / 'glue.json')}, {shown_path(out / 'glue.md')}")
+    keep_best(cells, record)
+    if failures:
+        raise UserError(f"{len(failures)} runs failed; the first: {failures[0]}")
+    return record
+
+
+def earlier_tasks(path: Path, encoder: EncoderCheckpoint) -> dict[str, Any]:
+    """What an earlier sweep of the same encoder has written there, so that one table holds all its tasks."""
+    record = read_json(path) if path.is_file() else {}
+    return record["tasks"] if record.get("encoder") == encoder.fingerprint else {}
+
+
+def keep_best(cells: dict[str, list[Cell]], record: dict[str, Any]) -> None:
+    """Of every task with all its results, keep the weights of the best run only."""
+    for name, group in cells.items():
+        if all(finished(cell) for cell in group):
+            rate, seed = best_setting(record["tasks"][name])
+            best = next(cell for cell in group if (cell.learning_rate, cell.seed) == (rate, seed))
+            prune(group, best)
+            print(f"{name}: best weights in {shown_path(best.folder)}")
+
+
+def main() -> None:
+    """Entry point."""
+    finetune(parse(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    run_command(main)

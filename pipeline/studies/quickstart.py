@@ -1,0 +1,190 @@
+"""Train, evaluate and compare three small language models (the command behind quickstart.sh)."""
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.console import Parser, run_command
+from pipeline.data.prepared import PreparedData, open_prepared
+from pipeline.errors import UserError
+from pipeline.evaluation.perplexity import evaluate
+from pipeline.files import ROOT, shown_path, write_atomically, write_json
+from pipeline.provenance import environment
+from pipeline.reports.quickstart import quickstart_table
+from pipeline.training.checkpoint import read_checkpoint
+from pipeline.training.logged_run import run_fairseq
+from pipeline.training.progress import read_records
+from pipeline.training.recipe import Experiment, read_experiment
+from pipeline.training.train import Machines, fairseq_arguments, train
+
+CONFIGS = ROOT / "configs" / "quickstart"
+ARCHITECTURES = ("transnormer_t1", "transnormer_t2", "transformer_lm")
+SPLITS = ("valid", "test")
+SETTINGS = "settings.json"  # marks a folder as this command's
+# Sampling, since a greedy continuation by a model this small repeats itself.
+GENERATION = ["--sampling", "--sampling-topp", "0.8", "--temperature", "0.7", "--beam", "1"]
+GENERATION += ["--max-len-a", "1", "--max-len-b", "40", "--seed", "1"]
+
+
+@dataclass(frozen=True)
+class Quickstart:
+    """One comparison: the corpus, where results go, and how long to train."""
+
+    data: PreparedData
+    runs: Path
+    updates: int | None
+    machines: Machines
+
+    def budget(self, experiment: Experiment) -> list[str]:
+        """Flags for another number of updates than the YAML's, the warm-up in proportion."""
+        if self.updates is None:
+            return []
+        share = self.updates / experiment.get("optimization", "max_update")
+        warmup = int(experiment.get("lr_scheduler", "warmup_updates") * share)
+        return ["--max-update", str(self.updates), "--warmup-updates", str(warmup)]
+
+    def result(self, architecture: str) -> dict[str, Any]:
+        """The measured figures of one model: those on file, or after training and evaluating it."""
+        folder = self.runs / architecture
+        config = CONFIGS / f"{architecture}.yaml"
+        experiment = read_experiment(config)
+        extra = self.budget(experiment)
+        command = fairseq_arguments(experiment, self.data.folder, self.machines, folder, extra)
+        forget_other_settings(folder, {"command": command, "data": self.data.manifest})
+        file = folder / "result.json"
+        if file.exists():
+            print(f"\n{architecture}: trained and evaluated before ({file})", flush=True)
+            return json.loads(file.read_text())
+        print(f"\n{architecture}: training", flush=True)
+        train(config, self.data.folder, self.machines, folder, extra)
+        print("  evaluating", flush=True)
+        checkpoint = read_checkpoint(folder / "checkpoint_last.pt")
+        result = {split: evaluate(checkpoint, self.data, split) for split in SPLITS}
+        result["training"] = training_figures(folder / "train.log")
+        write_atomically(file, (json.dumps(result, indent=2) + "\n").encode())
+        return result
+
+    def continuations(self, architecture: str) -> list[str]:
+        """What a trained model makes of the prompts, through `fairseq-interactive`, once."""
+        folder = self.runs / architecture
+        file = folder / "continuations.txt"
+        if file.exists():
+            return file.read_text().splitlines()
+        arguments = [str(self.data.folder), "--user-dir", str(ROOT / "user_dir")]
+        arguments += ["--task", "language_modeling", *GENERATION]
+        arguments += ["--path", str(folder / "checkpoint_last.pt")]
+        arguments += ["--input", str(CONFIGS / "prompts.txt")]
+        if model := self.data.sentencepiece_model:
+            arguments += ["--bpe", "sentencepiece", "--sentencepiece-model", str(model)]
+        if self.machines.gpus == 0:
+            arguments.append("--cpu")
+        lines: list[str] = []
+        run_fairseq("interactive", arguments, folder / "generate.log", lines.append)
+        found = [re.match(r"D-\d+\t[^\t]*\t(.*)", line) for line in lines]
+        texts = [match[1] for match in found if match]
+        write_atomically(file, "".join(f"{text}\n" for text in texts).encode())
+        return texts
+
+
+def forget_other_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Start a model anew whose earlier run had other settings, which are kept beside the results."""
+    file = folder / SETTINGS
+    content = (json.dumps(settings, indent=2) + "\n").encode()
+    if file.exists() and file.read_bytes() != content:
+        print(f"\nThe settings have changed since {folder} was made; it is made anew.")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, content)
+
+
+def training_figures(log: Path) -> dict[str, float]:
+    """Speed (the median over the log's intervals) and peak memory of a training run."""
+    with log.open(encoding="utf-8") as lines:
+        records = list(read_records(lines))
+    speeds = [record["wps"] for kind, record in records if kind == "train_inner"]
+    if not speeds:  # fewer updates than log_interval
+        speeds = [record["train_wps"] for kind, record in records if kind == "train"]
+    return {
+        "tokens_per_second": statistics.median(speeds),
+        "peak_memory_bytes": max(r["peak_memory"] for k, r in records if k == "usage"),
+    }
+
+
+def portable(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The results with paths that do not depend on where the project lies."""
+
+    def shown(figures: dict[str, Any]) -> dict[str, Any]:
+        paths = {key: shown_path(Path(figures[key])) for key in ("checkpoint", "data") if key in figures}
+        return {**figures, **paths}
+
+    return {
+        name: {part: shown(figures) for part, figures in result.items()} for name, result in results.items()
+    }
+
+
+def bundled_corpus() -> PreparedData:
+    """The corpus that needs no download, prepared if it is not there."""
+    folder = ROOT / "data" / "python-reference"
+    script = ROOT / "data-prep" / "bundled_corpus.sh"
+    if subprocess.run([script, "--dest", folder], stdin=subprocess.DEVNULL).returncode:
+        raise UserError("the corpus could not be prepared, as said above")
+    return open_prepared(folder, ("train", *SPLITS))
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = Parser("quickstart.sh")
+    parser.add_argument("--updates", type=int)
+    parser.add_argument("--runs", type=Path)
+    parser.add_argument("--fresh", action="store_true")
+    options = parser.parse_args(words)
+    if options.updates is not None and options.updates < 1:
+        parser.error(f"--updates is {options.updates}; it must be 1 or more")
+    if options.runs is None:
+        suffix = f"-{options.updates}" if options.updates else ""
+        options.runs = ROOT / "runs" / f"quickstart{suffix}"
+    options.runs = options.runs.absolute()
+    return options
+
+
+def main() -> None:
+    start = time.monotonic()
+    options = parse(sys.argv[1:])
+    data = bundled_corpus()
+    if options.fresh:
+        for settings in options.runs.glob(f"*/{SETTINGS}"):
+            shutil.rmtree(settings.parent)
+    machines = Machines(min(1, torch.cuda.device_count()))
+    quickstart = Quickstart(data, options.runs, options.updates, machines)
+    try:
+        results = {name: quickstart.result(name) for name in ARCHITECTURES}
+        texts = quickstart.continuations(ARCHITECTURES[0])
+    except KeyboardInterrupt:
+        print("\nStopped; the same command goes on from here.")
+        raise
+    device = "cuda" if machines.gpus else "cpu"
+    record = {"models": portable(results), "continuations": texts, **environment(device)}
+    write_json(options.runs / "quickstart.json", record)
+    print(f"\n{ARCHITECTURES[0]} continues three prompts:")
+    for text in texts:
+        print(f"  {text}")
+    print(f"\n{quickstart_table(results)}\n")
+    print("Perplexity per word of the raw text, and per token that the models see.")
+    print(f"Logs, checkpoints and results: {options.runs}")
+    tensorboard = [str(Path(sys.prefix, "bin", "tensorboard")), "--logdir", str(options.runs)]
+    print(f"Curves: {shlex.join(tensorboard)}")
+    print(f"Done in {time.monotonic() - start:.0f} s.")
+
+
+if __name__ == "__main__":
+    run_command(main)

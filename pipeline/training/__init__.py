@@ -1,0 +1,1 @@
+"""From a YAML to a finished run."""

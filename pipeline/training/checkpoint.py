@@ -1,0 +1,120 @@
+"""What a checkpoint of fairseq's says about its model, read with torch's safe loader only."""
+
+import pickle
+import zipfile
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from pipeline.data.prepared import PreparedData
+from pipeline.errors import UserError
+
+EMBEDDING = "decoder.embed_tokens."
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """The facts about a language model that an evaluation must fit."""
+
+    path: Path
+    architecture: str
+    tokens_per_sample: int
+    max_positions: int
+    vocabulary: int | None
+    updates: int
+
+    def check_dictionary(self, data: PreparedData, size: int) -> None:
+        """UserError if the `size` entries of a corpus' dictionary are not those of the training."""
+        if self.vocabulary not in (None, size):
+            raise UserError(
+                f"{data.dictionary} has {size} entries, but {self.path} was trained with "
+                f"{self.vocabulary}; give the data folder with the dictionary of its training"
+            )
+        trained_with = self.path.parent / "dict.txt"
+        if trained_with.is_file() and trained_with.read_bytes() != data.dictionary.read_bytes():
+            raise UserError(
+                f"{data.dictionary} differs from {trained_with}, with which {self.path.name} was "
+                "trained; give the data folder with that dictionary"
+            )
+
+
+def read_checkpoint(path: Path) -> CheckpointInfo:
+    """Look into a checkpoint of a language model; UserError if it is none, or damaged."""
+    state, configuration = load_safely(path)
+    model, task = sections(configuration)
+    tokens_per_sample = task.get("tokens_per_sample") or model.get("tokens_per_sample")
+    if not tokens_per_sample:
+        raise UserError(f"{path} holds no language model")
+    return CheckpointInfo(
+        path=path,
+        architecture=str(model.get("_name") or model.get("arch")),
+        tokens_per_sample=tokens_per_sample,
+        max_positions=model.get("max_target_positions") or tokens_per_sample,
+        vocabulary=embedding_rows(state["model"]),
+        updates=updates(state),
+    )
+
+
+def updates(state: Mapping[str, Any]) -> int:
+    """How many updates the weights have seen."""
+    history = state.get("optimizer_history") or [{}]
+    return history[-1].get("num_updates", 0)
+
+
+def load_safely(path: Path) -> tuple[Mapping[str, Any], Any]:
+    """A checkpoint and the configuration in it; UserError if it is none, damaged, or holds code.
+
+    Only tensors and plain values are read: a pickle that would run code is refused.
+    """
+    if not path.is_file():
+        raise UserError(f"no checkpoint {path}")
+    mapped = zipfile.is_zipfile(path)  # else truncated, foreign, or older than torch 1.6
+    try:
+        state = torch.load(path, map_location="cpu", mmap=mapped, weights_only=True)
+    except pickle.UnpicklingError:
+        raise UserError(
+            f"{path} is refused: it holds Python objects that a checkpoint has no need of; "
+            "nothing in it was run"
+        ) from None
+    except Exception:  # bytes that are no checkpoint make the loader fail in many ways
+        raise UserError(f"{path} is damaged or no checkpoint of fairseq's") from None
+    if not isinstance(state, Mapping) or not isinstance(state.get("model"), Mapping):
+        raise UserError(f"{path} is no checkpoint of fairseq's: it holds no model")
+    configuration = state.get("cfg") or state.get("args")
+    if not configuration:
+        raise UserError(f"{path} is no checkpoint of fairseq's: it holds no configuration")
+    return state, configuration
+
+
+def sections(configuration: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The model's and the task's settings of a configuration, new style or old."""
+    if isinstance(configuration, Namespace):
+        return vars(configuration), vars(configuration)
+    settings = OmegaConf.create(configuration, flags={"allow_objects": True})
+    parts = OmegaConf.to_container(settings, resolve=False)
+    model, task = (parts.get(key) or {} for key in ("model", "task"))
+    if isinstance(model, Namespace):
+        model = vars(model)
+    return {key: value for key, value in model.items() if not is_reference(value)}, task
+
+
+def is_reference(value: Any) -> bool:
+    """Whether a setting only points at another one, such as `${task.tokens_per_sample}`."""
+    return isinstance(value, str) and value.startswith("${")
+
+
+def embedding_rows(weights: Mapping[str, torch.Tensor]) -> int | None:
+    """The size of the input vocabulary, None if the model has other embeddings than fairseq's."""
+    if f"{EMBEDDING}weight" in weights:
+        return weights[f"{EMBEDDING}weight"].shape[0]
+    clusters = [
+        tensor.shape[0]
+        for name, tensor in weights.items()
+        if name.startswith(f"{EMBEDDING}embeddings.") and name.endswith(".0.weight")
+    ]
+    return sum(clusters) or None

@@ -1,0 +1,60 @@
+"""Run one of fairseq's commands; a failure ends in one line `error: ...` instead of a traceback.
+
+    python -m pipeline.training.child {train,interactive} ARGUMENTS...
+
+The arguments are those of `fairseq-train` and the like. Everything is printed on stdout, meant for
+a log: `logged_run.py` starts this and shows a person the little that matters.
+"""
+
+import importlib
+import json
+import logging
+import resource
+import sys
+import traceback
+
+import torch
+
+from pipeline.errors import explain
+
+logger = logging.getLogger("usage")
+
+
+def peak_memory() -> int:
+    """The most memory held so far in bytes: of the GPU if one is in use, else of this process."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+
+
+def log_like_fairseq() -> None:
+    """fairseq's own logging, which the packages it imports have prevented."""
+    logging.basicConfig(
+        format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+        level=logging.INFO,
+        stream=sys.stdout,
+        force=True,
+    )
+
+
+def main() -> None:
+    command = sys.argv.pop(1)
+    sys.argv[0] = f"fairseq-{command}"
+    log_like_fairseq()
+    try:
+        importlib.import_module(f"fairseq_cli.{command}").cli_main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        sentence = explain(error)
+        if sentence is None:
+            traceback.print_exc(file=sys.stdout)
+            sentence = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"
+        print(f"error: {sentence}", flush=True)
+        sys.exit(1)
+    logger.info(json.dumps({"peak_memory": peak_memory()}))
+
+
+if __name__ == "__main__":
+    main()

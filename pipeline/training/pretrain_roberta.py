@@ -1,0 +1,11 @@
+"""The command behind pretrain_roberta.sh: train_lm's code with the configurations of encoders."""
+
+from functools import partial
+
+from pipeline.console import run_command
+from pipeline.training import train as train_lm
+
+main = partial(train_lm.main, "pretrain_roberta.sh")
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,167 @@
+"""An experiment's YAML: read the way hydra reads it, and written as flags of `fairseq-train`.
+
+`configs/<experiment>/<architecture>.yaml` says `defaults: [_self_, base]`: it names the
+architecture, and base.yaml beside it holds what all architectures of the experiment share. The
+order matters to `fairseq-hydra-train`, which fills the named file up with fairseq's defaults: base
+comes after it and has the last word. A setting that differs in both files is an error here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.registry import REGISTRIES
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from pipeline.errors import UserError
+from pipeline.files import ROOT
+
+Settings = dict[str, dict[str, Any]]
+
+# The flag that names what a group is made of; the other groups have no name.
+NAME_FLAGS = {
+    "task": "--task",
+    "model": "--arch",
+    "criterion": "--criterion",
+    "optimizer": "--optimizer",
+    "lr_scheduler": "--lr-scheduler",
+}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A YAML's settings, by fairseq's groups (`optimization`, `model`, ...), all files merged."""
+
+    config: Path
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        """`<experiment>/<architecture>`, as in `configs/`."""
+        return f"{self.config.parent.name}/{self.config.stem}"
+
+    def get(self, group: str, key: str, default: Any = None) -> Any:
+        """One setting, `default` if the YAML does not have it."""
+        return self.settings.get(group, {}).get(key, default)
+
+    def data_folder(self) -> Path | None:
+        """The prepared corpus the YAML names; a relative path counts from the project's root."""
+        data = self.get("task", "data")
+        return ROOT / data if data else None
+
+    def flags(self) -> list[str]:
+        """The settings as flags of `fairseq-train`, less what depends on the machines."""
+        return [word for group in self.settings for word in self._group_flags(group)]
+
+    def _group_flags(self, group: str) -> Iterator[str]:
+        settings = self.settings[group]
+        if group in NAME_FLAGS:
+            yield from (NAME_FLAGS[group], settings["_name"])
+        fields = group_fields(group, settings.get("_name"))
+        for key, value in settings.items():
+            if key in ("_name", "data", "update_freq", "distributed_world_size"):
+                continue  # a name, the positional argument, and what depends on the machines
+            yield from as_flag(key, value, fields[key])
+
+
+def read_experiment(config: Path) -> Experiment:
+    """Read a YAML; UserError if it is missing, damaged, or sets what fairseq does not have."""
+    if not config.is_file():
+        known = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("configs/*/*.yaml"))
+        names = ", ".join(name for name in known if not name.endswith("/base.yaml"))
+        raise UserError(f"no configuration file {config}; there are {names}")
+    config = config.resolve()
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(config.parent), version_base="1.1"):
+            composed = compose(config.stem)
+        settings = OmegaConf.to_container(composed, resolve=True)
+        own = OmegaConf.to_container(OmegaConf.load(config), resolve=False)
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{config} cannot be read: {reason}") from None
+    own.pop("defaults", None)
+    check_settings(config, own, settings)
+    return Experiment(config, settings)
+
+
+def check_settings(config: Path, own: Any, settings: Any) -> None:
+    """UserError for a setting that fairseq does not have, or that base.yaml overrules."""
+    groups = list(FairseqConfig.__dataclass_fields__)
+    for group, values in settings.items():
+        if group not in groups or not isinstance(values, dict):
+            raise UserError(f"{config}: {group} is no group of settings{suggestion(group, groups)}")
+        if group in NAME_FLAGS and not values.get("_name"):
+            raise UserError(f"{config}: {group} needs a _name")
+        fields = group_fields(group, values.get("_name"))
+        for key, value in values.items():
+            if key != "_name" and key not in fields:
+                raise UserError(f"{config}: {group}.{key} is no setting of fairseq{suggestion(key, fields)}")
+            mine = own.get(group, {}).get(key, value)
+            if mine != value and not str(mine).startswith("${"):
+                raise UserError(
+                    f"{config} sets {group}.{key} to {mine} and base.yaml, which has the last "
+                    f"word, to {value}; take it out of one of them"
+                )
+
+
+def group_fields(group: str, name: str | None) -> dict[str, Any]:
+    """The dataclass fields behind a group; for `model`, `task` and the like those of `name`."""
+    if group == "model":
+        kinds = MODEL_DATACLASS_REGISTRY
+        kind = kinds.get(ARCH_MODEL_NAME_REGISTRY.get(name, name))
+    elif group == "task":
+        kinds = TASK_DATACLASS_REGISTRY
+        kind = kinds.get(name)
+    elif group in REGISTRIES:
+        kinds = REGISTRIES[group]["dataclass_registry"]
+        kind = kinds.get(name)
+    else:
+        return FairseqConfig.__dataclass_fields__[group].type.__dataclass_fields__
+    if kind is None:
+        raise UserError(f"no {group} is called {name!r}{suggestion(str(name), kinds)}")
+    return kind.__dataclass_fields__
+
+
+def suggestion(word: str, known: Any) -> str:
+    """`; did you mean ...?` or nothing."""
+    close = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def as_flag(key: str, value: Any, field: Any) -> list[str]:
+    """A setting as `fairseq-train` takes it: a switch is given if it is not at its default."""
+    flag = "--" + key.replace("_", "-")
+    if isinstance(value, bool):
+        return [flag] if value != bool(field.default) else []
+    if value is None:
+        return []
+    if isinstance(value, list):
+        value = ",".join(map(str, value))
+    return [flag, str(value)]
+
+
+def scaled_update_freq(experiment: Experiment, processes: int) -> list[int]:
+    """`--update-freq` for `processes` GPUs (or CPU processes) with the YAML's effective batch.
+
+    The YAML's `update_freq` is for its own `distributed_world_size`; their product is kept.
+    """
+    reference = experiment.get("distributed_training", "distributed_world_size", 1)
+    wanted = [steps * reference for steps in experiment.get("optimization", "update_freq", [1])]
+    if any(total % processes for total in wanted):
+        possible = [n for n in range(1, min(wanted) + 1) if not any(t % n for t in wanted)]
+        raise UserError(
+            f"{processes} processes cannot share the batch of {experiment.name} evenly; take "
+            f"{', '.join(map(str, possible))}, or choose the batch yourself with --update-freq"
+        )
+    return [total // processes for total in wanted]

@@ -1,0 +1,189 @@
+"""From a YAML of configs/ to a running `fairseq-train` (behind train_lm.sh and pretrain_roberta.sh)."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pipeline.console import Parser, run_command
+from pipeline.data.prepared import open_prepared
+from pipeline.errors import UserError
+from pipeline.files import ROOT
+from pipeline.training.checkpoint import read_checkpoint
+from pipeline.training.logged_run import run_fairseq
+from pipeline.training.progress import Progress
+from pipeline.training.recipe import Experiment, read_experiment, scaled_update_freq
+from pipeline.training.save_dir import prepare_save_dir
+
+DEFAULT_PORT = 29500
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Where to train: `gpus` on each of `nodes` machines; 0 GPUs mean one CPU process each."""
+
+    gpus: int
+    nodes: int = 1
+    node_rank: int = 0
+    master: str | None = None
+
+    @property
+    def processes(self) -> int:
+        """Processes that share a batch."""
+        return max(1, self.gpus) * self.nodes
+
+    def check(self) -> None:
+        """UserError if this machine or the combination cannot do it."""
+        available = torch.cuda.device_count()
+        if not 0 <= self.gpus <= available:
+            raise UserError(f"--gpus is {self.gpus}, but this machine has {available} usable GPUs")
+        if self.nodes < 1 or not 0 <= self.node_rank < self.nodes:
+            raise UserError(
+                f"--node-rank is {self.node_rank}; with --nodes {self.nodes} it must be between 0 "
+                f"and {self.nodes - 1}"
+            )
+        if self.nodes > 1 and not self.master:
+            raise UserError("--nodes needs --master, the address of the machine with --node-rank 0")
+
+    def flags(self) -> list[str]:
+        """What `fairseq-train` must be told."""
+        flags = ["--distributed-world-size", str(self.processes)]
+        if self.gpus == 0:
+            flags.insert(0, "--cpu")
+        if self.nodes == 1:
+            return flags
+        master = str(self.master)
+        address = master if ":" in master else f"{master}:{DEFAULT_PORT}"
+        rank = self.node_rank * max(1, self.gpus)
+        flags += ["--distributed-init-method", f"tcp://{address}", "--distributed-rank", str(rank)]
+        if self.gpus == 0:
+            flags += ["--distributed-no-spawn", "--distributed-backend", "gloo"]
+            flags += ["--ddp-backend", "legacy_ddp"]
+        return flags
+
+    def environment(self) -> dict[str, str]:
+        """Across nodes fairseq starts a process for each GPU it sees, so it may see only ours."""
+        if self.nodes == 1 or self.gpus in (0, torch.cuda.device_count()):
+            return {}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = visible.split(",") if visible else [str(i) for i in range(self.gpus)]
+        return {"CUDA_VISIBLE_DEVICES": ",".join(names[: self.gpus])}
+
+
+def fairseq_arguments(
+    experiment: Experiment, data: Path, machines: Machines, save_dir: Path, extra: Sequence[str]
+) -> list[str]:
+    """The arguments of `fairseq-train`; `extra`, which the user gave, comes last and wins."""
+    arguments = [str(data), "--user-dir", str(ROOT / "user_dir")]
+    arguments += [*experiment.flags(), *machines.flags()]
+    if option(extra, "--update-freq") is None:
+        steps = scaled_update_freq(experiment, machines.processes)
+        arguments += ["--update-freq", ",".join(map(str, steps))]
+    curves = save_dir / "tensorboard"
+    arguments += ["--save-dir", str(save_dir), "--tensorboard-logdir", str(curves)]
+    return [*arguments, *extra]
+
+
+def option(arguments: Sequence[str], flag: str) -> str | None:
+    """The value that counts of a flag given as `--flag value` or `--flag=value`: the last one."""
+    value = None
+    for i, word in enumerate(arguments):
+        if word == flag:
+            value = arguments[i + 1] if i + 1 < len(arguments) else None
+        elif word.startswith(f"{flag}="):
+            value = word.partition("=")[2]
+    return value
+
+
+def train(
+    config: Path,
+    data: Path | None,
+    machines: Machines,
+    save_dir: Path | None = None,
+    extra: Sequence[str] = (),
+    dry_run: bool = False,
+) -> Path:
+    """Train until the YAML's last update, from the last checkpoint if there is one.
+
+    Returns the folder with checkpoints, log and TensorBoard curves.
+    """
+    experiment = read_experiment(config)
+    folder = data or experiment.data_folder()
+    if folder is None:
+        raise UserError(f"{config} names no data folder; name one after it")
+    machines.check()
+    save_dir = (save_dir or ROOT / "runs" / experiment.name).absolute()
+    arguments = fairseq_arguments(experiment, folder.absolute(), machines, save_dir, extra)
+    environment = machines.environment()
+    words = [f"{key}={value}" for key, value in environment.items()]
+    print(shlex.join([*words, str(Path(sys.prefix, "bin", "fairseq-train")), *arguments]))
+    if dry_run:
+        return save_dir
+    prepared = open_prepared(folder, ("train", "valid"))
+    for flag in ("--restore-file", "--finetune-from-model"):
+        if start := option(extra, flag):
+            read_checkpoint(Path(start))
+    prepare_save_dir(save_dir, prepared)
+    suffix = f".node{machines.node_rank}" if machines.node_rank else ""
+    log = save_dir / f"train{suffix}.log"
+    print(f"log, checkpoints and TensorBoard curves: {save_dir}", flush=True)
+    updates = option(arguments, "--max-update")
+    progress = Progress(int(updates) if updates else None)
+    try:
+        run_fairseq("train", arguments, log, progress.feed, environment)
+    finally:
+        progress.close()
+    return save_dir
+
+
+def parse(command: str, words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The command line: our own options, and what is left for fairseq."""
+    parser = Parser(command)
+    parser.add_argument("--gpus", type=int, default=torch.cuda.device_count())
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--node-rank", type=int, default=0)
+    parser.add_argument("--master")
+    parser.add_argument("--save-dir", type=Path)
+    parser.add_argument("--dry-run", action="store_true")
+    positional = []
+    while words and not words[0].startswith("-") and len(positional) < 2:
+        positional.append(words.pop(0))
+    if not positional:
+        parser.error("the first argument is a YAML of configs/")
+    options, extra = parser.parse_known_args(words)
+    options.config = Path(positional[0])
+    options.data = Path(positional[1]) if positional[1:] else None
+    return options, extra
+
+
+# Which command trains a YAML of which task.
+COMMANDS = {"language_modeling": "train_lm.sh", "masked_lm": "pretrain_roberta.sh"}
+
+
+def check_task(command: str, config: Path) -> None:
+    """UserError for the YAML of a task that another command trains."""
+    task = read_experiment(config).get("task", "_name")
+    if COMMANDS.get(task) != command:
+        right = f"; train it with scripts/{COMMANDS[task]}" if task in COMMANDS else ""
+        raise UserError(f"{config} is not for {command}: its task is {task}{right}")
+
+
+def main(command: str = "train_lm.sh") -> None:
+    """Entry point."""
+    options, extra = parse(command, sys.argv[1:])
+    check_task(command, options.config)
+    machines = Machines(options.gpus, options.nodes, options.node_rank, options.master)
+    try:
+        train(options.config, options.data, machines, options.save_dir, extra, options.dry_run)
+    except KeyboardInterrupt:
+        print("Stopped; the same command goes on from the last checkpoint.")
+        raise
+
+
+if __name__ == "__main__":
+    run_command(main)

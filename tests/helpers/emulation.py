@@ -1,0 +1,77 @@
+"""The CUDA kernels compiled for the CPU (tests/cpp/emulation.cpp), called with tensors."""
+
+import ctypes
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+COMPILER = shutil.which("g++")
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+FLAGS = ["-std=c++20", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
+# Locals that are read before they are written hold huge numbers.
+FLAGS += ["-ftrivial-auto-var-init=pattern", "-ffp-contract=off"]
+
+
+def build(root: Path, folder: Path, capability: int) -> ctypes.CDLL:
+    """The kernels as a GPU of this compute capability (75 or 80) would run them."""
+    kernels, tests = root / "causal_linear_attention" / "csrc" / "cuda", root / "tests" / "cpp"
+    flags = [*FLAGS, f"-DCLA_CAPABILITY={capability}", f"-I{tests}", f"-I{kernels}"]
+    objects = []
+
+    def compile_(source):
+        target = folder / f"{source.stem}.o"
+        objects.append(str(target))
+        command = [COMPILER, *flags, "-x", "c++", "-c", str(source), "-o", str(target)]
+        subprocess.run(command, check=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(compile_, [*sorted(kernels.glob("*.cu")), tests / "emulation.cpp"]))
+    library = folder / "emulation.so"
+    subprocess.run([COMPILER, "-shared", *objects, "-o", str(library)], check=True)
+    result = ctypes.CDLL(str(library))
+    result.emulate.restype = ctypes.c_char_p
+    return result
+
+
+class HostArray(ctypes.Structure):
+    """As in emulation.cpp."""
+
+    _fields_ = [("data", ctypes.c_void_p)] + [(x, ctypes.c_int64) for x in ("bytes", "batch", "head", "row")]
+
+
+def _array(x: torch.Tensor | None) -> HostArray:
+    if x is None or x.numel() == 0:
+        return HostArray()
+    strides = [*x.stride()[:3]] if x.dim() == 4 else [0, 0, 0]
+    numbers = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) + 1
+    return HostArray(x.data_ptr(), numbers * x.element_size(), *strides)
+
+
+def emulate(library, q, k, v, state, grad_out, grad_state, normalize, device, order=0, at_end=True):
+    """Output, final state and the four gradients; what the kernels do not write stays NaN.
+
+    `device` is (compute capability, multiprocessors, bytes of shared memory).
+    """
+    columns = v.shape[-1] + normalize
+
+    def new(x, **kind):
+        return torch.full_like(x, torch.nan, **kind)
+
+    def new_state():
+        return torch.full((*q.shape[:2], q.shape[-1], columns), torch.nan)
+
+    inverse = torch.full(q.shape[:3], torch.nan) if normalize else None
+    out, final, grad_initial = new(v), new_state(), new_state()
+    grads = [new(x) for x in (q, k, v)]
+    tensors = [q, k, v, state, out, final, inverse, grad_out, grad_state, *grads, grad_initial]
+    arrays = (HostArray * 13)(*[_array(x) for x in tensors])
+    shape = (ctypes.c_int64 * 5)(*q.shape, v.shape[-1])
+    error = library.emulate(
+        *(shape, DTYPES[q.dtype], int(normalize), arrays, (ctypes.c_int * 3)(*device), order, int(at_end))
+    )
+    if error:
+        raise RuntimeError(error.decode())
+    return out, final, *grads, grad_initial

@@ -1,0 +1,196 @@
+"""Fixtures: a tiny corpus, an experiment on it, a model trained by it, and commands run in-process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pipeline.console import run_command
+from tests.helpers import encoders, forked_fairseq
+from tests.models.conftest import write_corpus
+
+BASE = """
+common: {seed: 1, log_format: json, log_interval: 1}
+task: {_name: language_modeling, data: nowhere, tokens_per_sample: 32, sample_break_mode: none}
+criterion: {_name: cross_entropy}
+dataset: {batch_size: 8, num_workers: 0}
+distributed_training: {distributed_world_size: 2}
+optimization: {max_update: 4, update_freq: [2], lr: [0.01]}
+optimizer: {_name: adam, adam_betas: "(0.9, 0.98)"}
+lr_scheduler: {_name: inverse_sqrt, warmup_updates: 2}
+checkpoint: {no_epoch_checkpoints: true, save_interval_updates: 2, keep_interval_updates: 1}
+model: {decoder_embed_dim: 16, decoder_layers: 2, decoder_attention_heads: 2, dropout: 0.0}
+"""
+MODEL = """
+defaults: [_self_, base]
+model: {_name: %s}
+"""
+Refusal = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Path:
+    """A folder as data-prep/ leaves it, its path with spaces and a quote."""
+    raw = tmp_path_factory.mktemp("raw")
+    write_corpus(raw)
+    folder = tmp_path_factory.mktemp("prepared") / "it's a corpus"
+    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source"]
+    command += ["--destdir", folder]
+    for split in ("train", "valid", "test"):
+        command += [f"--{split}pref", raw / f"{split}.txt"]
+    subprocess.run(command, check=True, capture_output=True)
+    splits = {}
+    for split in ("train", "valid", "test"):
+        lines = (raw / f"{split}.txt").read_text().splitlines()
+        splits[split] = {"words": sum(len(line.split()) + 1 for line in lines)}
+    manifest = {"corpus": "tiny", "tokenizer": "words", "splits": splits}
+    (folder / "preparation.json").write_text(json.dumps(manifest))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def config(tmp_path_factory) -> Path:
+    """The YAML of a tiny experiment; base.yaml and one of the vanilla model lie beside it."""
+    folder = tmp_path_factory.mktemp("configs") / "tiny"
+    folder.mkdir()
+    (folder / "base.yaml").write_text(BASE)
+    (folder / "transformer_lm.yaml").write_text(MODEL % "transformer_lm")
+    path = folder / "transnormer_t1.yaml"
+    path.write_text(MODEL % "transnormer_t1")
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained(corpus, config, tmp_path_factory) -> Path:
+    """The folder of a run of the tiny experiment."""
+    from pipeline.training.train import Machines, train
+
+    return train(config, corpus, Machines(0), tmp_path_factory.mktemp("runs") / "a run")
+
+
+@pytest.fixture
+def call(monkeypatch) -> Callable[..., None]:
+    """Runs the command behind a script in this process: `call(module, argument, ...)`."""
+
+    def run(module: ModuleType, *arguments: object) -> None:
+        monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
+        run_command(module.main)
+
+    return run
+
+
+@pytest.fixture
+def refused(call) -> Refusal:
+    """Runs a command that must end as a user's mistake ends; gives its sentence."""
+
+    def run(module: ModuleType, *arguments: object) -> str:
+        with pytest.raises(SystemExit) as exit_:
+            call(module, *arguments)
+        sentence = exit_.value.code
+        assert isinstance(sentence, str), f"exit code {sentence}"
+        assert sentence.startswith("error: ") and "\n" not in sentence
+        return sentence
+
+    return run
+
+
+@pytest.fixture
+def kill(root) -> Callable[..., None]:
+    """Runs a command in processes of its own and kills (-9) all of them when its log says `sign`.
+
+    `log` is a pipe until then: nobody has to look at a file again and again.
+    """
+
+    def run(module: ModuleType, arguments: list[object], log: Path, sign: str) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(log)
+        command = [sys.executable, "-m", module.__name__, *map(str, arguments)]
+        # The shell holds the pipe open, so that reading ends when the command does.
+        process = subprocess.Popen(
+            ["sh", "-c", '"$@" 3>>"$0"; exit', log, *command],
+            cwd=root,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+        )
+        with log.open() as lines:
+            seen = any(sign in line for line in lines)
+            os.killpg(process.pid, signal.SIGKILL)
+        assert seen and process.wait() == -signal.SIGKILL
+        log.unlink()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def encoder_corpus(tmp_path_factory) -> Path:
+    """A folder for masked_lm as data-prep/roberta.sh leaves it, with a sentencepiece tokeniser."""
+    folder = tmp_path_factory.mktemp("encoder corpus")
+    encoders.write_text(folder)
+    options = ("--tokenizer", "sentencepiece", "--vocab-size", 340)
+    encoders.prepare("masked_lm", "text", "--from", folder, "--dest", folder / "prepared", *options)
+    return folder / "prepared"
+
+
+@pytest.fixture(scope="session")
+def encoder_configs(tmp_path_factory) -> Path:
+    """The YAMLs of a tiny masked-LM experiment."""
+    folder = tmp_path_factory.mktemp("configs") / "encoders"
+    folder.mkdir()
+    (folder / "base.yaml").write_text(encoders.BASE)
+    for name in ("roberta_transnormer_t1", "roberta_lln_diag"):
+        (folder / f"{name}.yaml").write_text(encoders.MODEL % name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pretrained(encoder_corpus, encoder_configs, tmp_path_factory) -> Path:
+    """The folder of a pre-training run of four updates, saved after every second."""
+    from pipeline.training import train as train_lm
+
+    save_dir = tmp_path_factory.mktemp("runs") / "an encoder"
+    config = encoder_configs / "roberta_transnormer_t1.yaml"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_lm, "run_fairseq", forked_fairseq.run_fairseq)
+        return train_lm.train(config, encoder_corpus, train_lm.Machines(0), save_dir)
+
+
+@pytest.fixture(scope="session")
+def glue(encoder_corpus, tmp_path_factory) -> Path:
+    """The nine GLUE tasks, prepared from a few made-up rows each; the rows lie in `raw`."""
+    folder = tmp_path_factory.mktemp("glue")
+    encoders.write_glue(folder / "raw")
+    encoders.prepare(
+        "glue", folder / "raw", "--tokenizer-from", encoder_corpus, "--dest", folder / "prepared", "--partial"
+    )
+    return folder / "prepared"
+
+
+@pytest.fixture(scope="session")
+def finetuned(pretrained, glue, tmp_path_factory) -> Path:
+    """The results of a sweep over all nine tasks: one run of three updates each."""
+    from pipeline.studies import glue_cell as glue_run
+    from pipeline.studies import glue_sweep as finetune_glue
+
+    out = tmp_path_factory.mktemp("sweep") / "results"
+    arguments = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", out, "--max-update", 3]
+    arguments += ["--learning-rates", "0.01", "--seeds", "1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(glue_run, "run_fairseq", forked_fairseq.run_fairseq)
+        finetune_glue.finetune(finetune_glue.parse([str(word) for word in arguments]))
+    return out
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    """The commands run fairseq as forks of a process that has imported it."""
+    from pipeline.studies import glue_cell as glue_run
+    from pipeline.training import train as train_lm
+
+    for module in (glue_run, train_lm):
+        monkeypatch.setattr(module, "run_fairseq", forked_fairseq.run_fairseq)

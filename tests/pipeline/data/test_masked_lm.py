@@ -1,0 +1,242 @@
+"""Pre-training data for RoBERTa models: documents, tokens, and what fairseq makes of them."""
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from itertools import groupby
+
+import numpy as np
+import pytest
+import sentencepiece
+from fairseq.data import Dictionary, TokenBlockDataset, data_utils
+from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+
+from pipeline.data import documents
+from pipeline.data.text_encoding import TextEncoder, tokenizer_fingerprint
+
+SPLITS = ("train", "valid", "test")
+
+
+def manifest(folder):
+    return json.loads((folder / "preparation.json").read_text())
+
+
+def rows(folder, split, dictionary):
+    return data_utils.load_indexed_dataset(str(folder / split), dictionary, combine=False)
+
+
+def decoded(folder, split):
+    """The lines of a split."""
+    dictionary = Dictionary.load(str(folder / "dict.txt"))
+    encoder = TextEncoder.from_folder(folder)
+    lines = []
+    for row in rows(folder, split, dictionary):
+        assert row[-1] == dictionary.eos()
+        assert dictionary.unk() not in row
+        lines.append(encoder.decode(" ".join(dictionary[index] for index in row[:-1])))
+    return lines
+
+
+def test_articles_of_wikitext():
+    article = (
+        " \n = Ceres = \n \n It is small ( r = 5 = \n = half ; of = \n 10 ) . \n"
+        " \n = = Orbit = = \n \n Round . \n"
+    )
+    lines = f" \n Some words . \n{article}{article} \n".splitlines()
+    first, *others = documents.documents_by_titles(lines)
+    assert first == ["Some words ."]
+    whole = ["= Ceres =", "It is small ( r = 5 =", "= half ; of =", "10 ) .", "= = Orbit = =", "Round ."]
+    assert others == [whole, whole]
+
+
+def test_title_at_the_very_beginning_and_end():
+    assert list(documents.documents_by_titles(["= A =", "", "b", "", "= C ="])) == [["= A =", "b"], ["= C ="]]
+    assert list(documents.documents_by_titles(["", ""])) == []
+
+
+@pytest.mark.parametrize(
+    ("corpus", "split", "articles"),
+    [("wikitext-2", "train", 600), ("wikitext-2", "valid", 60), ("wikitext-2", "test", 60)]
+    + [("wikitext-103", "valid", 60), ("wikitext-103", "test", 60)],
+)
+def test_number_of_articles_is_the_published_one(shared_dir, corpus, split, articles):
+    with gzip.open(shared_dir / "data" / corpus / f"wiki.{split}.tokens.gz", "rt", encoding="utf-8") as lines:
+        text = lines.readlines()
+    cut = list(documents.documents_by_titles(text))
+    assert len(cut) == articles
+    assert [line for document in cut for line in document] == [line.strip() for line in text if line.strip()]
+
+
+def test_own_text_has_one_empty_row_between_documents(tiny_pretraining):
+    source = (tiny_pretraining.parent / "train.txt").read_text().split("\n")
+    kept = [line for line in source if line.strip()]
+    assert decoded(tiny_pretraining, "train") == [*kept[:-2], "", kept[-2], "", kept[-1]]
+    facts = manifest(tiny_pretraining)
+    assert facts["corpus"] == "text"
+    assert facts["verified"] is None
+    assert [facts["splits"][split]["documents"] for split in SPLITS] == [3, 2, 2]
+    assert facts["splits"]["valid"]["words"] == 4 + 4 + 3 + 4
+
+
+def test_samples_of_fairseq_stay_within_documents(tiny_pretraining):
+    dictionary = Dictionary.load(str(tiny_pretraining / "dict.txt"))
+    dataset = rows(tiny_pretraining, "train", dictionary)
+    blocks = TokenBlockDataset(
+        dataset, dataset.sizes, 60, dictionary.pad(), dictionary.eos(), break_mode="complete_doc"
+    )
+    expected = [
+        np.concatenate(list(group)).tolist()
+        for empty, group in groupby((row.numpy() for row in dataset), key=lambda row: len(row) == 1)
+        if not empty
+    ]
+    assert len(expected) == 3
+    samples = [block.tolist() for block in blocks]
+    assert len(samples) > len(expected)
+    for document in expected:
+        taken = []
+        while taken != document:
+            taken += samples.pop(0)
+            assert taken == document[: len(taken)]
+    assert samples == []
+
+
+def test_masked_lm_adds_the_mask_alone(tiny_pretraining):
+    task = MaskedLMTask.setup_task(MaskedLMConfig(data=str(tiny_pretraining)))
+    assert len(task.source_dictionary) == manifest(tiny_pretraining)["vocabulary"] + 1 == 341
+    assert task.mask_idx == 340
+
+
+@pytest.fixture(scope="module")
+def gpt2_files(shared_dir):
+    return shared_dir / "data" / "gpt2_bpe"
+
+
+@pytest.fixture(scope="module")
+def with_gpt2(data_prep, small_corpus, gpt2_files, tmp_path_factory):
+    """The small corpus with RoBERTa's vocabulary."""
+    dest = tmp_path_factory.mktemp("gpt2") / "data"
+    command = [sys.executable, "-m", "pipeline.data.masked_lm", "wikitext-2", "--from", small_corpus]
+    command += ["--dest", dest]
+    subprocess.run([*command, "--gpt2-bpe", gpt2_files, "--allow-unverified"], check=True)
+    return dest
+
+
+def test_gpt2_vocabulary_is_robertas(with_gpt2, gpt2_files):
+    facts = manifest(with_gpt2)
+    assert (facts["tokenizer"], facts["vocabulary"]) == ("gpt2", 50_264)
+    assert facts["verified"] is False
+    for name in ("encoder.json", "vocab.bpe", "dict.txt"):
+        assert (with_gpt2 / name).read_bytes() == (gpt2_files / name).read_bytes()
+    task = MaskedLMTask.setup_task(MaskedLMConfig(data=str(with_gpt2)))
+    assert len(task.source_dictionary) == 50_265
+
+
+def test_gpt2_rows_decode_to_the_text_and_are_fairseqs(with_gpt2, small_texts, gpt2_files):
+    files = {"gpt2_encoder_json": "encoder.json", "gpt2_vocab_bpe": "vocab.bpe"}
+    fairseqs = GPT2BPE(GPT2BPEConfig(**{key: str(gpt2_files / name) for key, name in files.items()}))
+    dictionary = Dictionary.load(str(with_gpt2 / "dict.txt"))
+    for split, lines in small_texts.items():
+        kept = [line.strip() for line in lines if line.strip()]
+        found = decoded(with_gpt2, split)
+        assert [line for line in found if line] == kept
+        empty = [number for number, line in enumerate(found) if not line]
+        assert all(found[number + 1].startswith("= ") for number in empty)
+        facts = manifest(with_gpt2)["splits"][split]
+        assert len(empty) == facts["documents"] - 1
+        dataset = rows(with_gpt2, split, dictionary)
+        assert facts["tokens"] == dataset.sizes.sum()
+        first = dictionary.encode_line(fairseqs.encode(kept[0]), add_if_not_exist=False)
+        assert dataset[0].tolist() == first.tolist()
+
+
+def test_sentencepiece_on_wikitext(run, small_corpus, small_texts, small_prepared, tmp_path):
+    """The pieces are those that data-prep/wikitext.py learns: empty lines make no difference."""
+    dest = tmp_path / "data"
+    arguments = ["wikitext-2", "--from", small_corpus, "--dest", dest, "--allow-unverified"]
+    result = run("masked_lm", *arguments, "--tokenizer", "sentencepiece", "--vocab-size", 1000)
+    assert result.returncode == 0, result.stderr
+    assert [line for line in decoded(dest, "test") if line] == [
+        line.strip() for line in small_texts["test"] if line.strip()
+    ]
+    model = "sentencepiece.bpe.model"
+    pieces, others = (
+        sentencepiece.SentencePieceProcessor(model_file=str(folder / model))
+        for folder in (dest, small_prepared)
+    )
+    assert [pieces.id_to_piece(i) for i in range(len(pieces))] == [
+        others.id_to_piece(i) for i in range(len(others))
+    ]
+    assert tokenizer_fingerprint(dest) == tokenizer_fingerprint(small_prepared)
+
+
+def test_second_run_is_ready_at_once_and_other_settings_are_refused(run, refused, tiny_pretraining):
+    before = {path.name: path.stat().st_mtime_ns for path in tiny_pretraining.iterdir()}
+    start = ["--from", "gone", "--dest", tiny_pretraining]
+    result = run("masked_lm", "text", *start, "--tokenizer", "sentencepiece", "--vocab-size", 340)
+    assert result.returncode == 0, result.stderr
+    assert "is ready: text, sentencepiece" in result.stdout
+    assert before == {path.name: path.stat().st_mtime_ns for path in tiny_pretraining.iterdir()}
+    sentence = refused(run("masked_lm", "text", *start, "--tokenizer", "sentencepiece"))
+    assert "vocabulary 340, not 4000" in sentence
+    assert "tokenizer sentencepiece, not gpt2" in refused(run("masked_lm", "text", *start))
+    sentence = refused(run("masked_lm", "wikitext-2", *start, "--tokenizer", "sentencepiece"))
+    assert "corpus text, not wikitext-2" in sentence
+
+
+def test_folder_of_a_language_model_is_refused(run, refused, small_prepared):
+    arguments = ["wikitext-2", "--dest", small_prepared, "--tokenizer", "sentencepiece"]
+    arguments += ["--vocab-size", 1000, "--allow-unverified"]
+    assert "without marking its documents" in refused(run("masked_lm", *arguments))
+
+
+def test_language_models_cannot_take_gpt2s_vocabulary(run, refused, small_corpus, with_gpt2, tmp_path):
+    arguments = ["wikitext-2", "--from", small_corpus, "--dest", tmp_path / "data"]
+    sentence = refused(run("wikitext", *arguments, "--vocabulary-from", with_gpt2))
+    assert "has the tokens of gpt2" in sentence
+
+
+def test_same_text_gives_same_files(run, tiny_pretraining, tmp_path):
+    arguments = ["text", "--from", tiny_pretraining.parent, "--dest", tmp_path / "data"]
+    arguments += ["--tokenizer", "sentencepiece", "--vocab-size", 340]
+    assert run("masked_lm", *arguments).returncode == 0
+    for path in tiny_pretraining.iterdir():
+        assert (tmp_path / "data" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_raw_wikitext_is_checked(run, refused, tmp_path):
+    (tmp_path / "wiki.valid.raw").write_text(" \n = A title = \n \n Words . \n")
+    arguments = ["wikitext-103-raw", "--from", tmp_path, "--dest", tmp_path / "out" / "data"]
+    sentence = refused(run("masked_lm", *arguments, "--tokenizer", "sentencepiece"))
+    assert "sha1" in sentence
+    assert "it is not that of wikitext-103-raw" in sentence
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["text"], "needs --from"),
+        (["text", "--from", ".", "--vocab-size", 100], "goes with --tokenizer sentencepiece"),
+        (["wikitext-2", "--tokenizer", "sentencepiece", "--gpt2-bpe", "."], "goes with --tokenizer gpt2"),
+    ],
+)
+def test_contradictions(run, tmp_path, arguments, expected):
+    result = run("masked_lm", *arguments, "--dest", tmp_path / "data")
+    assert result.returncode == 2
+    assert expected in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_encoder_of_a_folder_without_one(tmp_path, tiny_pretraining):
+    from user_dir.errors import UserError
+
+    with pytest.raises(UserError, match="no sub-word tokeniser"):
+        TextEncoder.from_folder(tmp_path)
+    shutil.copy(tiny_pretraining / "dict.txt", tmp_path)
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="damaged"):
+        TextEncoder.from_folder(tmp_path)
+    assert tokenizer_fingerprint(tmp_path) != tokenizer_fingerprint(tiny_pretraining)

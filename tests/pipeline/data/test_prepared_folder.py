@@ -1,0 +1,158 @@
+"""What a prepared folder holds, read back with fairseq's own readers."""
+
+import json
+from itertools import zip_longest
+
+import pytest
+import sentencepiece
+from fairseq.data import Dictionary, data_utils
+
+SPLITS = ("train", "valid", "test")
+
+
+def manifest(folder):
+    return json.loads((folder / "preparation.json").read_text())
+
+
+def rows(folder, split, dictionary):
+    return data_utils.load_indexed_dataset(str(folder / split), dictionary, combine=False)
+
+
+@pytest.mark.slow
+def test_wikitext2_words(run, wikitext2, tmp_path):
+    dest = tmp_path / "wikitext-2 words"
+    result = run("wikitext", "wikitext-2", "--from", wikitext2, "--dest", dest)
+    assert result.returncode == 0, result.stderr
+    facts = manifest(dest)
+    assert facts["verified"] is True
+    assert facts["vocabulary"] == 33_280
+    words = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
+    for split, expected in words.items():
+        assert facts["splits"][split]["words"] == expected
+        assert facts["splits"][split]["tokens"] == expected
+    dictionary = Dictionary.load(str(dest / "dict.txt"))
+    # 33,278 types with <unk> and the end of line, which are two of fairseq's four symbols.
+    assert len(dictionary) == 33_278 - 2 + 4
+    assert not any(symbol.startswith("madeupword") for symbol in dictionary.symbols)
+    test_rows = rows(dest, "test", dictionary)
+    assert test_rows.sizes.sum() == words["test"]
+    assert sorted(path.name for path in dest.iterdir()) == sorted(
+        ["dict.txt", "preparation.json"] + [f"{split}.{kind}" for split in SPLITS for kind in ("bin", "idx")]
+    )
+
+
+@pytest.mark.slow
+def test_wikitext2_sentencepiece(run, wikitext2, tmp_path):
+    dest = tmp_path / "data"
+    arguments = ["wikitext-2", "--from", wikitext2, "--dest", dest, "--tokenizer", "sentencepiece"]
+    result = run("wikitext", *arguments)
+    assert result.returncode == 0, result.stderr
+    facts = manifest(dest)
+    assert facts["vocabulary"] == 4000
+    tokens = {split: facts["splits"][split]["tokens"] for split in SPLITS}
+    assert tokens == {"train": 2_980_490, "valid": 297_649, "test": 333_445}
+
+
+def test_dictionary_of_wikitext103s_size_is_the_models(run, tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    # As many types as WikiText-103 has: 267,735, of which <unk> and the end of line are two.
+    (source / "train.txt").write_text("".join(f"word{number} <unk>\n" for number in range(267_735 - 2)))
+    for split in ("valid", "test"):
+        (source / f"{split}.txt").write_text("word1 word2\n")
+    arguments = ["wikitext-103", "--from", source, "--dest", tmp_path / "data"]
+    result = run("wikitext", *arguments, "--allow-unverified")
+    assert result.returncode == 0, result.stderr
+    assert manifest(tmp_path / "data")["vocabulary"] == 267_744
+    dictionary = Dictionary.load(str(tmp_path / "data" / "dict.txt"))
+    assert len(dictionary) == 267_744
+    assert [s for s in dictionary.symbols if s.startswith("madeup")] == [
+        f"madeupword{number:04d}" for number in range(7)
+    ]
+
+
+def test_counts_are_fairseqs(small_prepared, small_texts):
+    facts = manifest(small_prepared)
+    dictionary = Dictionary.load(str(small_prepared / "dict.txt"))
+    assert facts["vocabulary"] == len(dictionary) == 1000
+    for split, lines in small_texts.items():
+        assert facts["splits"][split]["words"] == sum(len(line.split()) + 1 for line in lines)
+        dataset = rows(small_prepared, split, dictionary)  # its sizes die with it
+        assert facts["splits"][split]["tokens"] == dataset.sizes.sum()
+        assert len(dataset) == len(lines)
+
+
+def test_rows_decode_to_the_text(small_prepared, small_texts):
+    """Also through rare characters, which are spelt in bytes, and without any unknown piece."""
+    dictionary = Dictionary.load(str(small_prepared / "dict.txt"))
+    processor = sentencepiece.SentencePieceProcessor(
+        model_file=str(small_prepared / "sentencepiece.bpe.model")
+    )
+    spelt = 0
+    for split, lines in small_texts.items():
+        for row, line in zip_longest(rows(small_prepared, split, dictionary), lines):
+            assert row[-1] == dictionary.eos()
+            assert dictionary.unk() not in row
+            pieces = [dictionary[index] for index in row[:-1]]
+            spelt += sum(piece.startswith("<0x") for piece in pieces)
+            assert processor.decode_pieces(pieces) == " ".join(line.split())
+    assert spelt > 0
+
+
+def test_unknown_word_of_wikitext_is_one_piece(small_prepared, small_texts):
+    dictionary = Dictionary.load(str(small_prepared / "dict.txt"))
+    index = dictionary.index("\u2581<unk>")
+    assert index != dictionary.unk()
+    for split, lines in small_texts.items():
+        found = sum(int((row == index).sum()) for row in rows(small_prepared, split, dictionary))
+        assert found == sum(line.split().count("<unk>") for line in lines)
+
+
+def test_dictionary_is_ordered_by_frequency(small_prepared):
+    lines = (small_prepared / "dict.txt").read_text(encoding="utf-8").splitlines()
+    counts = [int(line.rsplit(" ", 1)[1]) for line in lines]
+    assert counts == sorted(counts, reverse=True)
+    assert sum(counts) == manifest(small_prepared)["splits"]["train"]["tokens"] - 3760
+
+
+def test_fairseqs_own_sentencepiece_reads_the_model(small_prepared):
+    from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
+
+    model = str(small_prepared / "sentencepiece.bpe.model")
+    bpe = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=model))
+    text = "The <unk> was first seen in 1 @,@ 937 , and again ."
+    dictionary = Dictionary.load(str(small_prepared / "dict.txt"))
+    encoded = bpe.encode(text)
+    assert dictionary.unk() not in dictionary.encode_line(encoded, add_if_not_exist=False)
+    assert bpe.decode(encoded) == text
+
+
+def test_same_text_gives_same_files(run, small_corpus, small_prepared, tmp_path):
+    arguments = ["wikitext-2", "--from", small_corpus, "--dest", tmp_path / "data"]
+    arguments += ["--tokenizer", "sentencepiece", "--vocab-size", 1000, "--allow-unverified"]
+    assert run("wikitext", *arguments).returncode == 0
+    for path in small_prepared.iterdir():
+        assert (tmp_path / "data" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_vocabulary_of_another_folder(run, refused, small_corpus, small_prepared, tmp_path):
+    source, dest = tmp_path / "source", tmp_path / "data"
+    source.mkdir()
+    for split in SPLITS:
+        (source / f"{split}.txt").write_text("Something else entirely , 你好 .\n")
+    arguments = ["wikitext-2", "--from", source, "--dest", dest, "--allow-unverified"]
+    result = run("wikitext", *arguments, "--vocabulary-from", small_prepared)
+    assert result.returncode == 0, result.stderr
+    for name in ("dict.txt", "sentencepiece.bpe.model"):
+        assert (dest / name).read_bytes() == (small_prepared / name).read_bytes()
+    arguments[4] = tmp_path / "other"
+    sentence = refused(run("wikitext", *arguments, "--vocabulary-from", source))
+    assert "holds no prepared corpus" in sentence
+
+
+@pytest.mark.parametrize("size", [100, 900_000])
+def test_impossible_vocabulary(run, refused, small_corpus, tmp_path, size):
+    arguments = ["wikitext-2", "--from", small_corpus, "--dest", tmp_path / "out" / "data"]
+    arguments += ["--tokenizer", "sentencepiece", "--vocab-size", size, "--allow-unverified"]
+    assert f"no vocabulary of {size:,}" in refused(run("wikitext", *arguments))
+    assert list((tmp_path / "out").iterdir()) == []

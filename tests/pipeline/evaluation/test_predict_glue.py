@@ -1,0 +1,181 @@
+"""predict_glue.sh on what finetune_glue.sh has kept: figures, files, and what bad input gets."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from pipeline.evaluation import predict_glue
+from pipeline.glue_tasks import TASKS
+from tests.helpers.encoders import ROWS
+
+RUN = "lr0.01-seed1"
+HEADER = "index\tsentence1\tsentence2\tlabel\n"
+
+
+@pytest.fixture
+def best(finetuned, tmp_path):
+    """A copy of what a run on RTE has left, to be spoilt."""
+    shutil.copytree(finetuned / "RTE" / RUN, tmp_path / "run")
+    return tmp_path / "run" / "checkpoint_best.pt"
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Writes a file of rows of RTE."""
+
+    def write(text):
+        (tmp_path / "rows.tsv").write_text(text)
+        return tmp_path / "rows.tsv"
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["CoLA", "MRPC", "STS-B", "MNLI"])
+def test_predictions_of_a_dev_file(call, finetuned, glue, tmp_path, capsys, name):
+    """The raw file gives the figures that fine-tuning found on the prepared one."""
+    task, run = TASKS[name], finetuned / name / RUN
+    dev = glue.parent / "raw" / name / f"{task.files['valid']}.tsv"
+    out = tmp_path / "out.tsv"
+    call(predict_glue, run / "checkpoint_best.pt", "--task", name, "--input", dev, "--out", out)
+    said = capsys.readouterr().out
+    assert f"{name}: {ROWS['valid']} examples of {dev}" in said
+    figures = json.loads((run / "result.json").read_text())["dev"]["valid"]
+    assert ", ".join(f"{metric} {value:.2f}" for metric, value in figures.items()) in said
+    header, *lines = (line.split("\t") for line in out.read_text().splitlines())
+    assert header == ["index", "prediction"]
+    assert [index for index, _ in lines] == [str(i) for i in range(ROWS["valid"])]
+    if task.is_regression:
+        assert len({float(value) for _, value in lines}) > 1
+    else:
+        assert {value for _, value in lines} <= set(task.labels)
+
+
+def test_test_file_has_no_figures(call, finetuned, glue, tmp_path, monkeypatch, capsys):
+    """Predictions go to the current folder, called after input and task."""
+    monkeypatch.chdir(tmp_path)
+    checkpoint = finetuned / "MNLI" / RUN / "checkpoint_best.pt"
+    test = glue.parent / "raw" / "MNLI" / "test_mismatched.tsv"
+    call(predict_glue, checkpoint, "--task", "MNLI", "--input", test)
+    assert "accuracy" not in capsys.readouterr().out
+    written = (tmp_path / "test_mismatched.MNLI.predictions.tsv").read_text()
+    assert len(written.splitlines()) == 1 + ROWS["test1"]
+
+
+def test_one_example_has_no_correlation(call, finetuned, tmp_path, capsys):
+    path, out = tmp_path / "one.tsv", tmp_path / "out.tsv"
+    path.write_text("sentence1\tsentence2\tscore\nThe cat .\tThe dog .\t2.5\n")
+    checkpoint = finetuned / "STS-B" / RUN / "checkpoint_best.pt"
+    call(predict_glue, checkpoint, "--task", "STS-B", "--input", path, "--out", out)
+    assert "pearson 0.00, spearman 0.00" in capsys.readouterr().out
+    assert len(out.read_text().splitlines()) == 2
+
+
+def test_long_sentence_is_cut_and_counted(call, best, rows, tmp_path, capsys):
+    """What lies behind the last position decides nothing; the other examples are as without it."""
+    short, long = "0\tThe cat .\tThe dog .\tentailment\n", "The cat saw the dog . " * 20
+    path, out = rows(f"{HEADER}{short}1\t{long}\tThe cat .\tentailment\n"), tmp_path / "out.tsv"
+    call(predict_glue, best, "--task", "RTE", "--input", path, "--out", out)
+    assert "1 examples are longer than the 32 positions and are cut" in capsys.readouterr().out
+    lines = out.read_text().splitlines()
+    assert len(lines) == 3
+    call(predict_glue, best, "--task", "RTE", "--input", rows(HEADER + short), "--out", out)
+    assert "longer" not in capsys.readouterr().out
+    assert out.read_text().splitlines() == lines[:2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEADER + "0\tThe cat .\t\tentailment\n", "line 2, has an empty sentence"),
+        ("index\tsentence1\tlabel\n0\tThe cat .\tentailment\n", "has no column 'sentence2'"),
+        (HEADER + "0\tThe cat .\tThe dog .\n", "line 2, has 3 columns instead of 4"),
+        (HEADER + "0\tA\tB\tneutral\n", "has the label 'neutral'; RTE has entailment, not_entailment"),
+        (HEADER, "holds no example"),
+        ("", "line 1, has no column"),
+    ],
+    ids=["empty sentence", "header", "columns", "label", "no rows", "empty file"],
+)
+def test_wrong_input(text, message, refused, best, rows, tmp_path):
+    """Predictions that were there before stay."""
+    out = tmp_path / "out.tsv"
+    out.write_text("before")
+    sentence = refused(predict_glue, best, "--task", "RTE", "--input", rows(text), "--out", out)
+    assert message in sentence
+    assert out.read_text() == "before"
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ("--task RET", "there is no GLUE task RET (did you mean RTE?)"),
+        ("--task mnli", "there is no GLUE task mnli (did you mean MNLI?)"),
+        ("--task CoLA --input cola.tsv", "is fine-tuned for RTE, not for CoLA"),
+        ("--input nowhere.tsv", "no file nowhere.tsv"),
+        ("--out nowhere/out.tsv", "there is no folder for nowhere/out.tsv"),
+        ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
+    ],
+)
+def test_wrong_arguments(extra, message, refused, best, rows, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cola.tsv").write_text("x\t1\t\tThe cat sat .\n")
+    words = ["--task", "RTE", "--input", rows(HEADER + "0\tA\tB\tentailment\n"), *extra.split()]
+    assert message in refused(predict_glue, best, *words)
+    assert not list(tmp_path.glob("*predictions*"))
+
+
+@pytest.fixture
+def predict(rows, tmp_path):
+    """The arguments of a prediction for one row."""
+    path = rows(HEADER + "0\tThe cat .\tThe dog .\tentailment\n")
+    return ["--task", "RTE", "--input", path, "--out", tmp_path / "out.tsv"]
+
+
+def test_head_is_missing_or_another_tasks(refused, best, predict, pretrained, finetuned, tmp_path):
+    sentence = refused(predict_glue, pretrained / "checkpoint_last.pt", *predict)
+    assert "has no classification head; fine-tune it first with scripts/finetune_glue.sh" in sentence
+    # Without the note beside it, the number of classes still tells.
+    shutil.copy(finetuned / "MNLI" / RUN / "checkpoint_best.pt", best)
+    best.with_name("glue_task.json").unlink()
+    assert "tells 3 classes apart, but RTE has 2" in refused(predict_glue, best, *predict)
+    assert not (tmp_path / "out.tsv").exists()
+
+
+def test_tokeniser_is_missing_or_damaged(refused, best, predict, tmp_path):
+    (best.parent / "sentencepiece.bpe.model").write_bytes(b"no model")
+    assert "carries a damaged tokeniser" in refused(predict_glue, best, *predict)
+    (best.parent / "sentencepiece.bpe.model").unlink()
+    assert "carries no sub-word tokeniser" in refused(predict_glue, best, *predict)
+    (best.parent / "dict.txt").unlink()
+    assert "dict.txt is missing; it belongs beside the checkpoint" in refused(predict_glue, best, *predict)
+    assert not (tmp_path / "out.tsv").exists()
+
+
+def test_dictionary_of_another_tokeniser(refused, best, predict):
+    dictionary = best.with_name("dict.txt")
+    dictionary.write_text(dictionary.read_text() + "more 1\n")
+    assert "it belongs to another tokeniser" in refused(predict_glue, best, *predict)
+
+
+def test_half_written_checkpoint(call, refused, best, predict, tmp_path, capsys):
+    """The whole one beside it is taken, and named; without one the command cannot go on."""
+    whole = best.with_name("checkpoint_last.pt")
+    shutil.copy(best, whole)
+    call(predict_glue, whole, *predict)
+    expected = (tmp_path / "out.tsv").read_bytes()
+    best.write_bytes(best.read_bytes()[:-100])
+    call(predict_glue, best, *predict)
+    assert "checkpoint_best.pt is incomplete; taking checkpoint_last.pt" in capsys.readouterr().out
+    assert (tmp_path / "out.tsv").read_bytes() == expected
+    whole.unlink()
+    sentence = refused(predict_glue, best, *predict)
+    assert "checkpoint_best.pt is incomplete and there is no other checkpoint beside it" in sentence
+    assert (tmp_path / "out.tsv").read_bytes() == expected
+
+
+def test_weights_that_do_not_fit_their_settings(refused, best, predict):
+    state = torch.load(best, weights_only=True)
+    state["model"].pop("encoder.sentence_encoder.layers.0.self_attn.out_proj.bias")
+    torch.save(state, best)
+    assert "does not fit the model" in refused(predict_glue, best, *predict)

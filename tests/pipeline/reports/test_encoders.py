@@ -1,0 +1,95 @@
+"""Tables and plot of the measured encoders."""
+
+import csv
+
+import pytest
+
+from pipeline.encoder_methods import ENCODERS, MAIN, PANELS
+from pipeline.files import write_json
+from pipeline.reports.documents import PAPER
+from pipeline.reports.encoders import NOT_MEASURED, glue_section, plot_encoders, read_encoders, runs_section
+from pipeline.studies.encoders import CONFIGS, all_names
+
+
+def record(name: str) -> dict:
+    """What measuring writes, with invented figures."""
+    scores = {"accuracy": 60.0, "f1": 70.0}
+    best = {metric: {"mean": value} for metric, value in scores.items()}
+    task = {
+        "best": {"dev": {"valid": best}},
+        "majority": scores,
+        "updates": 9,
+        "runs": [{"learning_rate": 1e-3, "seed": 1}],
+    }
+    glue = {"glue": {"MRPC": task}} if name in MAIN else {}
+    return {
+        "name": name,
+        "parameters": 1234567,
+        "updates": 20,
+        "best_update": 10,
+        "valid": {"perplexity_per_token": 101.25},
+        "test": {"perplexity_per_token": 99.75},
+        "tokens_per_second": 5000,
+        "tokens_per_update": 2048,
+        "peak_memory_bytes": 2**29,
+        "train_seconds": 90,
+        "curves": {"train": [(n, 8 - n / 10) for n in range(1, 21)], "valid": [(20, 6.0)]},
+        "data": {
+            "corpus": "wikitext-2",
+            "tokenizer": "x",
+            "vocabulary": 9,
+            "splits": {"train": {"words": 5}},
+        },
+        "settings": {"model": {"encoder_layers": 4, "encoder_embed_dim": 8, "encoder_attention_heads": 2}},
+        "date": "2000-01-02",
+        "commit": "abc",
+        "versions": {"torch": "2.13.0"},
+        "hardware": {"cpu": "a CPU", "cores": 2},
+        "threads": 1,
+        **glue,
+    }
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for name in ("bigbird", "performer", "lln", "softmax"):
+        write_json(tmp_path / f"{name}.json", record(name))
+    return read_encoders(tmp_path)
+
+
+def test_every_configuration_is_in_the_tables_and_in_one_panel():
+    assert sorted(all_names()) == sorted(path.stem for path in CONFIGS.glob("*.yaml") if path.stem != "base")
+    drawn = [name for names in PANELS.values() for name in names if name != "softmax"]
+    assert sorted([*drawn, "softmax"]) == sorted(ENCODERS)
+    for names in PANELS.values():
+        assert len({ENCODERS[name].color for name in names}) == len(names)
+
+
+def test_rows_of_the_papers_exist():
+    for table, field in (("transnormer_05_glue", "transnormer"), ("lln_01_glue", "lln")):
+        with (PAPER / f"{table}.csv").open(encoding="utf-8", newline="") as file:
+            methods = {row["method"] for row in csv.DictReader(file)}
+        ours = {getattr(encoder, field) for encoder in ENCODERS.values()} - {""}
+        assert ours == methods, table
+
+
+def test_all_methods_stand_in_order_with_the_papers_averages(runs):
+    assert [run["name"] for run in runs] == ["softmax", "lln", "performer", "bigbird"]
+    text = runs_section(runs, PAPER)
+    assert (
+        "| softmax | 101.2 / 99.8 | 1,234,567 | 20 (10) | 6.050 | 5,000 | 512 | 1.5 | 78.79 | 87.0 |" in text
+    )
+    assert "| BigBird |" in text and text.splitlines()[5].endswith("| – | – |")
+    assert runs_section([], PAPER) == NOT_MEASURED
+
+
+def test_glue_table_has_only_what_was_fine_tuned(runs):
+    text = glue_section(runs, PAPER)
+    assert "| softmax | 99.8 | 70.0 / 60.0 | 88.35, 38.63, 90.25 | 90.6 |" in text
+    assert "Performer" not in text and "the most frequent class" in text
+    assert glue_section([record("bigbird")], PAPER) == NOT_MEASURED
+
+
+def test_plot_is_written(runs, tmp_path):
+    plot_encoders(runs, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,118 @@
+"""quickstart.sh itself, with fewer updates: interrupted, continued, and asked for its table again."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.files import ROOT
+from pipeline.studies import quickstart
+from pipeline.training.progress import read_records
+
+UPDATES = 64  # an epoch, after which there is a checkpoint, has 57
+
+
+def command(runs: Path) -> list[str]:
+    return [str(ROOT / "scripts" / "quickstart.sh"), "--updates", str(UPDATES), "--runs", str(runs)]
+
+
+def run(runs: Path) -> str:
+    """The output of a quickstart that must succeed."""
+    done = subprocess.run(command(runs), cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+def updates(log: Path) -> list[int]:
+    """The updates in a training log, in order; none if there is no log."""
+    if not log.exists():
+        return []
+    with log.open() as lines:
+        return [int(r["num_updates"]) for kind, r in read_records(lines) if kind == "train_inner"]
+
+
+def interrupt(runs: Path) -> str:
+    """Press Ctrl-C while the first model trains; gives what was printed."""
+    process = subprocess.Popen(
+        command(runs),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    log = runs / "transnormer_t1" / "train.log"
+    while process.poll() is None and not (runs / "transnormer_t1" / "checkpoint_last.pt").exists():
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    output = process.communicate()[0]
+    assert process.returncode == 130, output
+    assert max(updates(log), default=0) < UPDATES
+    return output
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """Where everything goes."""
+    if not (ROOT / ".venv" / "ready.json").exists():
+        pytest.skip("needs .venv, which scripts/test.sh makes")
+    return tmp_path_factory.mktemp("quick start") / "runs"
+
+
+@pytest.mark.slow
+def test_interrupted_continued_and_repeated(runs):
+    output = interrupt(runs)
+    assert "Stopped; the same command goes on from here." in output
+    assert "Traceback" not in output
+    output = run(runs)
+    done = updates(runs / "transnormer_t1" / "train.log")
+    assert done.count(10) == 1, "the first model started anew instead of going on"
+    assert done[-1] == UPDATES // 10 * 10
+    check_output(output, runs)
+    start = time.monotonic()
+    again = run(runs)
+    assert again.count("trained and evaluated before") == 3
+    assert again[again.index("architecture") :].splitlines()[:4] == table_of(output)
+    assert time.monotonic() - start < 60
+
+
+def table_of(output: str) -> list[str]:
+    return output[output.index("architecture") :].splitlines()[:4]
+
+
+def check_output(output: str, runs: Path) -> None:
+    """The table, three continuations, and where things lie."""
+    for row, architecture in zip(table_of(output)[1:], quickstart.ARCHITECTURES, strict=True):
+        number = r"\s+([\d,.]+)"
+        cells = re.fullmatch(architecture + number * 7 + r"\s+\d[\d,]* MiB", row)
+        assert cells, row
+        parameters, trained, *figures = (float(cell.replace(",", "")) for cell in cells.groups())
+        assert 1e6 < parameters < 1.1e6 and trained == UPDATES
+        assert all(figure > 1 for figure in figures)
+        folder = runs / architecture
+        assert (folder / "checkpoint_last.pt").exists() and any((folder / "tensorboard").iterdir())
+    prompts = (quickstart.CONFIGS / "prompts.txt").read_text().splitlines()
+    texts = output[output.index("continues three prompts") :].splitlines()[1:4]
+    for prompt, text in zip(prompts, texts, strict=True):
+        assert text.strip().startswith(prompt)
+    assert f"Logs, checkpoints and results: {runs}" in output
+
+
+def test_changed_settings_start_anew(tmp_path, capsys):
+    folder = tmp_path / "run"
+    quickstart.forget_other_settings(folder, {"a": 1})
+    (folder / "result.json").write_text("{}")
+    quickstart.forget_other_settings(folder, {"a": 1})
+    assert (folder / "result.json").exists()
+    quickstart.forget_other_settings(folder, {"a": 2})
+    assert not (folder / "result.json").exists()
+    assert "settings have changed" in capsys.readouterr().out
+
+
+def test_updates_must_be_positive(refused):
+    assert "must be 1 or more" in refused(quickstart, "--updates", 0)

@@ -1,0 +1,41 @@
+"""fairseq's log, read."""
+
+import io
+
+from pipeline.training.progress import Progress, read_records
+
+LOG = """\
+2026-01-01 | INFO | fairseq_cli.train | Start iterating over samples
+2026-01-01 | INFO | train_inner | {"epoch": 1, "loss": "9.5", "wps": "1000", "num_updates": "10"}
+2026-01-01 | INFO | valid | {"epoch": 1, "valid_loss": "8.25", "valid_num_updates": "10"}
+2026-01-01 | INFO | train_inner | {"loss": "7.25", "wps": "2000", "num_updates": "20", "x": null}
+2026-01-01 | INFO | usage | {"peak_memory": 1048576}
+"""
+
+
+def test_records():
+    records = list(read_records(LOG.splitlines()))
+    assert [kind for kind, _ in records] == ["train_inner", "valid", "train_inner", "usage"]
+    assert records[2][1] == {"loss": 7.25, "wps": 2000, "num_updates": 20}
+
+
+def test_progress_shows_the_first_and_the_last_update():
+    out = io.StringIO()
+    progress = Progress(20, out)
+    for line in LOG.splitlines():
+        progress.feed(line)
+    progress.close()
+    assert out.getvalue().splitlines() == [
+        "  update 10/20, loss 9.50 bits, 1,000 tokens/s",
+        "  update 20/20, loss 7.25 bits (validation 8.25), 2,000 tokens/s",
+    ]
+
+
+def test_progress_rewrites_its_line_on_a_terminal():
+    out = io.StringIO()
+    out.isatty = lambda: True
+    progress = Progress(None, out)
+    for line in LOG.splitlines():
+        progress.feed(line)
+    progress.close()
+    assert out.getvalue().count("\r") == 2 and out.getvalue().endswith("\n")

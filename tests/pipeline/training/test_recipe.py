@@ -1,0 +1,113 @@
+"""YAMLs of configs/: composition, translation to the command line, the effective batch."""
+
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+from pipeline.files import ROOT
+from pipeline.training.recipe import read_experiment, scaled_update_freq
+from user_dir.errors import UserError
+
+CONFIGS = sorted(p for p in ROOT.glob("configs/*/*.yaml") if p.name != "base.yaml")
+
+
+def parsed(flags: list[str], data: Path) -> Namespace:
+    """fairseq's configuration for a command line of `fairseq-train`."""
+    parser = options.get_training_parser()
+    return convert_namespace_to_omegaconf(
+        options.parse_args_and_arch(parser, [str(data), "--user-dir", f"{ROOT}/user_dir", *flags])
+    )
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_flags_say_what_the_yaml_says(path, tmp_path):
+    experiment = read_experiment(path)
+    # Fine-tuning has its model from the checkpoint, its updates from the data.
+    rest = [] if "model" in experiment.settings else ["--arch", "roberta_softmax", "--total-num-update", "9"]
+    cfg = parsed([*experiment.flags(), *rest], tmp_path)
+    depends_on_machines = {"distributed_world_size", "update_freq", "data"}
+    for group, settings in experiment.settings.items():
+        for key in settings.keys() - depends_on_machines:
+            assert cfg[group][key] == settings[key], (group, key)
+
+
+def test_base_is_shared_and_references_are_resolved():
+    experiment = read_experiment(ROOT / "configs/wikitext103/transformer_lm.yaml")
+    assert experiment.get("model", "decoder_input_dim") == experiment.get("model", "decoder_embed_dim")
+    assert experiment.name == "wikitext103/transformer_lm"
+    assert experiment.data_folder() == ROOT / "data/wikitext-103"
+
+
+def test_total_batch_of_the_paper():
+    for path in (ROOT / "configs/wikitext103").glob("t*.yaml"):
+        experiment = read_experiment(path)
+        for gpus in (1, 2, 4, 8, 16):
+            steps = scaled_update_freq(experiment, gpus)
+            assert [gpus * n * experiment.get("dataset", "batch_size") for n in steps] == [128]
+
+
+def test_batch_that_cannot_be_shared(config):
+    with pytest.raises(UserError, match="3 processes cannot share .* take 1, 2, 4"):
+        scaled_update_freq(read_experiment(config), 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("optimization: {max_updates: 3}", "max_updates is no setting.*did you mean max_update"),
+        ("optimisation: {max_update: 3}", "no group of settings; did you mean optimization"),
+        ("model: {_name: transnormer_t3}", "no model is called .*did you mean transnormer_t"),
+        ("task: {_name: language_modelling}", "no task is called .*did you mean language_model"),
+        ("optimizer: {lr: [1]}", "optimizer needs a _name"),
+        ("model: {_name: transnormer_t1, diag_blocksize: 4}", "did you mean diag_block_size"),
+        ("task: [", "cannot be read"),
+        ("defaults: [basis]", "cannot be read"),
+        ("model: {_name: '${nothing}'}", "cannot be read"),
+    ],
+)
+def test_mistakes_in_a_yaml(text, message, tmp_path):
+    path = tmp_path / "mistake.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        read_experiment(path)
+    assert "\n" not in str(error.value)
+
+
+def test_setting_that_base_overrules(config, tmp_path):
+    (tmp_path / "base.yaml").write_text((config.parent / "base.yaml").read_text())
+    path = tmp_path / "twice.yaml"
+    path.write_text(config.read_text() + "optimization: {max_update: 5}\n")
+    with pytest.raises(UserError, match=r"optimization.max_update to 5 and base.*to 4"):
+        read_experiment(path)
+
+
+def test_missing_yaml_names_those_there_are(tmp_path):
+    with pytest.raises(UserError, match="configs/quickstart/transnormer_t1.yaml"):
+        read_experiment(tmp_path / "nothing.yaml")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["transnormer_t1", "transformer_lm"])
+def test_fairseq_hydra_train_reads_the_same_yaml(architecture, config, corpus, tmp_path):
+    """The same losses, hence the same model, data and optimiser, as through the command line."""
+    command = [sys.executable, "-m", "fairseq_cli.hydra_train", "--config-dir", config.parent]
+    command += ["--config-name", architecture, f"common.user_dir={ROOT / 'user_dir'}"]
+    command += ["common.cpu=true", "distributed_training.distributed_world_size=1"]
+    quoted = str(corpus).replace("'", r"\'")
+    command += [f"task.data='{quoted}'", f"checkpoint.save_dir={tmp_path / 'hydra'}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    flags = read_experiment(config.with_name(f"{architecture}.yaml")).flags()
+    command = [sys.executable, "-m", "fairseq_cli.train", corpus, "--user-dir", ROOT / "user_dir"]
+    command += [*flags, "--cpu", "--update-freq", "2", "--save-dir", tmp_path / "flags"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    one, two = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("hydra", "flags"))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)

@@ -1,0 +1,231 @@
+"""train_lm.sh: the command it makes, resuming, several nodes, and what bad input gets."""
+
+import pickle
+import re
+import resource
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.training import train as train_lm
+from pipeline.training.progress import read_records
+from pipeline.training.train import Machines
+from user_dir.errors import UserError
+
+
+class Evil:
+    """A pickle that leaves a trace if anything in it is run."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self):
+        return Path.touch, (self.trace,)
+
+
+def last_value(line: str, flag: str) -> str:
+    words = shlex.split(line)
+    return words[len(words) - words[::-1].index(flag)]
+
+
+def updates(folder: Path) -> list[int]:
+    """The updates in a run's log, in order."""
+    with (folder / "train.log").open() as log:
+        return [int(record["num_updates"]) for kind, record in read_records(log) if kind == "train_inner"]
+
+
+def test_dry_run_prints_the_command_and_writes_nothing(call, config, tmp_path, capsys):
+    save_dir = tmp_path / "a 'run'"
+    call(train_lm, config, tmp_path / "my data", "--gpus", 0, "--dry-run", "--save-dir", save_dir,
+         "--lr", "0.5", "--max-update", "7")  # fmt: skip
+    line = capsys.readouterr().out.strip()
+    assert shlex.split(line)[1] == str(tmp_path / "my data")
+    assert last_value(line, "--arch") == "transnormer_t1"
+    assert last_value(line, "--lr") == "0.5" and last_value(line, "--max-update") == "7"
+    assert last_value(line, "--update-freq") == "4"  # 2 processes x 2 steps on one
+    assert last_value(line, "--save-dir") == str(save_dir)
+    assert "--cpu" in shlex.split(line)
+    assert not save_dir.exists()
+
+
+def test_own_update_freq_is_left_alone(call, config, tmp_path, capsys):
+    call(train_lm, config, tmp_path, "--gpus", 0, "--dry-run", "--update-freq", 3)
+    assert shlex.split(capsys.readouterr().out).count("--update-freq") == 1
+
+
+@pytest.mark.parametrize(
+    ("machines", "processes", "expected"),
+    [
+        (Machines(0), 1, "--cpu --distributed-world-size 1"),
+        (Machines(8), 8, "--distributed-world-size 8"),
+        (
+            Machines(4, 2, 1, "node0"),
+            8,
+            "--distributed-world-size 8 --distributed-init-method tcp://node0:29500 --distributed-rank 4",
+        ),
+        (
+            Machines(0, 2, 1, "node0:99"),
+            2,
+            "--cpu --distributed-world-size 2 --distributed-init-method tcp://node0:99 "
+            "--distributed-rank 1 --distributed-no-spawn --distributed-backend gloo "
+            "--ddp-backend legacy_ddp",
+        ),
+    ],
+)
+def test_flags_of_machines(machines, processes, expected):
+    assert machines.processes == processes
+    assert machines.flags() == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("machines", "message"),
+    [
+        (Machines(1000), "--gpus is 1000, but this machine has"),
+        (Machines(-1), "--gpus is -1"),
+        (Machines(0, 2, 2, "a"), "must be between 0 and 1"),
+        (Machines(0, 2, 0), "--nodes needs --master"),
+    ],
+)
+def test_machines_that_cannot_be(machines, message):
+    with pytest.raises(UserError, match=message):
+        machines.check()
+
+
+def test_training_writes_checkpoints_log_curves_and_dictionary(trained, corpus):
+    assert updates(trained) == [1, 2, 3, 4]
+    names = {path.name for path in trained.iterdir()}
+    assert {"checkpoint_last.pt", "checkpoint_best.pt", "train.log", "tensorboard"} <= names
+    assert (trained / "dict.txt").read_bytes() == (corpus / "dict.txt").read_bytes()
+
+
+@pytest.mark.slow
+def test_goes_on_from_the_last_whole_checkpoint(call, config, corpus, trained, tmp_path, capsys):
+    """An interrupted save has left half of checkpoint_last.pt."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    last = folder / "checkpoint_last.pt"
+    last.write_bytes(last.read_bytes()[:1000])
+    call(train_lm, config, corpus, "--gpus", 0, "--save-dir", folder, "--max-update", 6)
+    assert "checkpoint_last.pt is incomplete; going on from checkpoint" in capsys.readouterr().out
+    assert updates(folder) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.slow
+def test_two_nodes_train_what_one_process_trains(config, corpus, trained, tmp_path, root):
+    """Two CPU processes as two nodes: half the accumulation each, so the same effective batch."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        master = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "pipeline.training.train", config, corpus, "--gpus", "0"]
+    command += ["--nodes", "2", "--master", master, "--save-dir", tmp_path / "run", "--node-rank"]
+    nodes = [subprocess.Popen([*command, rank], cwd=root, stdout=subprocess.PIPE, text=True) for rank in "01"]
+    outputs = [node.communicate()[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0]
+    assert last_value(outputs[1].splitlines()[0], "--update-freq") == "2"
+    assert updates(tmp_path / "run") == [1, 2, 3, 4]
+    two, one = (torch.load(folder / "checkpoint_last.pt")["model"] for folder in (tmp_path / "run", trained))
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_missing_and_truncated_data(refused, config, corpus, tmp_path):
+    run = (train_lm, config, tmp_path / "data", "--gpus", 0, "--save-dir", tmp_path / "run")
+    assert "no data folder" in refused(*run)
+    shutil.copytree(corpus, tmp_path / "data")
+    content = tmp_path / "data" / "train.bin"
+    content.write_bytes(content.read_bytes()[:-2])
+    assert "train.bin holds" in refused(*run)
+    (tmp_path / "data" / "train.idx").write_bytes(b"MMIDIDX")
+    assert "train.idx is no index" in refused(*run)
+    index = (corpus / "train.idx").read_bytes()
+    (tmp_path / "data" / "train.idx").write_bytes(index[:-8])
+    assert "train.idx is truncated" in refused(*run)
+    (tmp_path / "data" / "valid.idx").unlink()
+    shutil.copy(corpus / "train.idx", tmp_path / "data")
+    shutil.copy(corpus / "train.bin", tmp_path / "data")
+    assert "has no valid.idx" in refused(*run)
+    (tmp_path / "data" / "dict.txt").unlink()
+    assert "has no dict.txt" in refused(*run)
+    assert not (tmp_path / "run").exists()
+
+
+def test_run_of_another_dictionary(refused, config, corpus, trained, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(corpus, data)
+    words = (data / "dict.txt").read_text().splitlines()
+    (data / "dict.txt").write_text("\n".join(words[::-1]) + "\n")
+    sentence = refused(train_lm, config, data, "--gpus", 0, "--save-dir", trained)
+    assert "holds a run with another dictionary" in sentence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("architecture", "flags", "message"),
+    [
+        ("transformer_lm", "--decoder-attention-heads 3", "does not divide the width"),
+        ("transnormer_t1", "--diag-block-size 0", "block"),
+        ("transnormer_t1", "--decoder-attention diag,nrom", "nrom.*norm"),
+        ("transnormer_t1", "--max-target-positions 8", "positions"),
+        ("transformer_lm", "--max-target-positions 8", "positions"),
+        ("transnormer_t1", "--learning-rate 1", "unrecognized arguments: --learning-rate"),
+    ],
+)
+def test_impossible_models(architecture, flags, message, refused, config, corpus, tmp_path):
+    yaml = config.with_name(f"{architecture}.yaml")
+    run = (train_lm, yaml, corpus, "--gpus", 0, "--save-dir", tmp_path / "run", *flags.split())
+    sentence = refused(*run)
+    assert re.search(message, sentence), sentence
+    assert not list((tmp_path / "run").glob("*.pt"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("evil", "is refused"),
+        ("foreign", "holds no model"),
+        ("truncated", "is damaged"),
+        ("other model", "does not fit the model"),
+    ],
+)
+def test_checkpoints_that_training_cannot_go_on_from(
+    kind, message, refused, config, corpus, trained, tmp_path
+):
+    checkpoint = tmp_path / "given.pt"
+    trace = tmp_path / "trace"
+    if kind == "evil":
+        checkpoint.write_bytes(pickle.dumps(Evil(trace)))
+    elif kind == "foreign":
+        torch.save({"weights": torch.zeros(3)}, checkpoint)
+    elif kind == "truncated":
+        checkpoint.write_bytes((trained / "checkpoint_last.pt").read_bytes()[:5000])
+    else:
+        shutil.copy(trained / "checkpoint_last.pt", checkpoint)
+    extra = ("--decoder-embed-dim", 32) if kind == "other model" else ()
+    sentence = refused(train_lm, config, corpus, "--gpus", 0, "--save-dir", tmp_path / "run",
+                       "--restore-file", checkpoint, *extra)  # fmt: skip
+    assert message in sentence
+    assert not trace.exists()
+
+
+@pytest.mark.slow
+def test_full_disk(config, corpus, tmp_path, root):
+    """Files are limited to 20 kB, less than a checkpoint."""
+    command = [sys.executable, "-m", "pipeline.training.train", config, corpus, "--gpus", "0"]
+    command += ["--save-dir", tmp_path / "run"]
+    done = subprocess.run(
+        command,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ") and "disk" in done.stderr
+    assert done.stderr.count("\n") == 1

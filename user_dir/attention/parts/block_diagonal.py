@@ -1,0 +1,109 @@
+"""Attention inside blocks of C positions on the diagonal: what DiagAttention and LLN+Diag share. O(N C d).
+
+Blocks start at the first token; the last one may be shorter, and only its real positions are keys. q and k
+come scaled and positioned, `(B, H, N, d)`. `weigh(scores, visible)` turns the scores of blocks into weights;
+`visible` broadcasts to them, None where every key is.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..base import new_tokens
+from .blocks import block_count, join_blocks, split_blocks
+from .state import State
+
+Weigh = Callable[[Tensor, Tensor | None], Tensor]
+
+
+def relu_weights(scores: Tensor, visible: Tensor | None) -> Tensor:
+    """`relu(scores)`, zero where hidden (ReLA)."""
+    weights = F.relu(scores)
+    return weights if visible is None else weights.masked_fill(~visible, 0.0)
+
+
+def attend_in_blocks(
+    q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, *, size: int, causal: bool, weigh: Weigh
+) -> Tensor:
+    """Whole sequences; shapes as in `SelfAttention.attend`."""
+    length = q.shape[2]
+    if length == 0:
+        return v
+    size = min(size, length)  # a single short block is left as it is
+    q, k, v = (split_blocks(x, size, dim=2) for x in (q, k, v))
+    visible = None
+    if causal:
+        visible = _up_to_itself(size, q)
+    elif padding is not None or length % size:
+        if padding is None:
+            padding = torch.zeros(1, length, dtype=torch.bool, device=q.device)
+        visible = ~split_blocks(padding, size, dim=1, value=True)[:, None, :, None, :]
+    return join_blocks(_attention(q, k, v, visible, weigh), length, dim=2)
+
+
+def first_block(q: Tensor, size: int) -> State:
+    """The state before the first token of `q: (B, H, T, d)`: the keys and values of one block."""
+    batch, heads, _, dim = q.shape
+    return {
+        "k": q.new_zeros(batch, heads, size, dim),
+        "v": q.new_zeros(batch, heads, size, dim),
+        "position": torch.zeros(batch, dtype=torch.long, device=q.device),
+    }
+
+
+def decode_in_blocks(
+    q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State, *, size: int, weigh: Weigh
+) -> tuple[Tensor, State]:
+    """See `SelfAttention.decode`; O(C d) a token. Rows may stand at different places of their blocks."""
+    place = next_places(state, q, size)
+    # A padding token is overwritten by the next one: the position does not move.
+    advance = new_tokens(padding, q)
+    read = _read_one if q.shape[2] == 1 else _read_many
+    out, keys, values = read(q, k, v, place, advance, state, weigh)
+    return out, {"k": keys, "v": values, "position": state["position"] + advance}
+
+
+def next_places(state: State, q: Tensor, size: int) -> Tensor:
+    """The places of the tokens of `q: (B, H, T, d)`, `(B, T)`, counted from the start of the block begun."""
+    return state["position"][:, None] % size + torch.arange(q.shape[2], device=q.device)
+
+
+def _read_one(q, k, v, place, advance, state, weigh) -> tuple[Tensor, Tensor, Tensor]:
+    """One token: written to its place in the block, it sees the block up to there."""
+    keys, values = (begun.scatter(2, _index(place, x), x) for x, begun in ((k, state["k"]), (v, state["v"])))
+    visible = torch.arange(keys.shape[2], device=q.device) <= place[:, None, :, None]
+    return _attention(q, keys, values, visible, weigh), keys, values
+
+
+def _read_many(q, k, v, place, advance, state, weigh) -> tuple[Tensor, Tensor, Tensor]:
+    """Several tokens: the block begun and the new tokens make whole blocks, row by row."""
+    size = state["k"].shape[2]
+    blocks = block_count(size - 1 + q.shape[2], size)
+
+    def laid_out(new: Tensor, begun: Tensor) -> Tensor:
+        room = F.pad(begun, (0, 0, 0, (blocks - 1) * size))
+        return room.scatter(2, _index(place, new), new).unflatten(2, (blocks, size))
+
+    q, keys, values = laid_out(q, state["k"]), laid_out(k, state["k"]), laid_out(v, state["v"])
+    out = _attention(q, keys, values, _up_to_itself(size, q), weigh).flatten(2, 3)
+    out = out.gather(2, _index(place, v))
+    # The block that the next token goes to; past the last one when that is full, and then unread.
+    current = ((place[:, 0] + advance) // size).clamp(max=blocks - 1)
+    rows = torch.arange(len(current), device=q.device)
+    return out, keys[rows, :, current], values[rows, :, current]
+
+
+def _index(place: Tensor, like: Tensor) -> Tensor:
+    """Places `(B, T)` as an index into dimension 2, for `like: (B, H, T, d)`."""
+    return place[:, None, :, None].expand_as(like)
+
+
+def _up_to_itself(size: int, like: Tensor) -> Tensor:
+    place = torch.arange(size, device=like.device)
+    return place <= place[:, None]
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, weigh: Weigh) -> Tensor:
+    return weigh(q @ k.transpose(-2, -1), visible).to(v.dtype) @ v

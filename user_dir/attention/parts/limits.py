@@ -1,0 +1,35 @@
+"""What the options of a mechanism and the length of a sequence may be, said in a sentence."""
+
+from torch import Tensor
+
+from ...errors import UserError
+
+
+def check_count(option: str, value: int, longest: int | None = None, even: bool = False) -> None:
+    """Raises UserError unless `value` lies between 1 and `longest`, the model's longest sequence, if any."""
+    allowed = "an even number from 2" if even else "a number from 1"
+    allowed += " up" if longest is None else f" to {longest}, the longest sequence of the model"
+    if value < 1 or (longest is not None and value > longest) or (even and value % 2):
+        raise UserError(f"{option} is {value}; it must be {allowed}")
+
+
+def needed_length(name: str, longest: int | None) -> int:
+    """`longest`, for mechanisms whose parameters or buffers depend on it; raises UserError without one."""
+    if longest is None:
+        raise UserError(
+            f"{name!r} attention depends on the longest sequence of the model; give it (max_positions)"
+        )
+    return longest
+
+
+def check_length(name: str, length: int, padding: Tensor | None, longest: int) -> None:
+    """Raises UserError for a row with more than `longest` real positions; padding may reach further."""
+    if length <= longest:
+        return
+    if padding is not None:
+        length = int((~padding).sum(1).max())
+    if length > longest:
+        raise UserError(
+            f"a sequence of {length} tokens is longer than the {longest} positions of {name!r} attention; "
+            "shorten it (--tokens-per-sample) or train with a larger --max-positions"
+        )

@@ -1,0 +1,71 @@
+"""What linear mechanisms share: feature maps of q and k, the product, and a state of constant size."""
+
+import torch
+from torch import Tensor
+
+from causal_linear_attention import (
+    causal_linear_attention,
+    causal_linear_attention_step,
+    linear_attention,
+)
+
+from ..base import SelfAttention, new_tokens
+from .state import State
+
+
+class LinearAttention(SelfAttention):
+    """`phi(q_t) sum_s phi(k_s)^T v_s`, s up to t when causal; a subclass defines `features`.
+
+    Time O(N d^2) in both forms; the decoding state is the (d, d) sum and a position count.
+    """
+
+    normalize = False
+
+    def features(self, x: Tensor, positions: Tensor) -> Tensor:
+        """phi of queries or keys `(B, H, N, d)` at integer `positions` that broadcast to `(B, H, N)`."""
+        raise NotImplementedError
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        """See `SelfAttention.attend`."""
+        positions = torch.arange(q.shape[2], device=q.device)
+        q, k = self.features(q, positions), self.features(k, positions)
+        v = v.to(q.dtype)
+        if not self.causal:
+            return linear_attention(q, k, v, normalize=self.normalize, key_padding_mask=padding)
+        return causal_linear_attention(q, k, v, normalize=self.normalize, backend=self.backend)
+
+    def first_state(self, q: Tensor) -> State:
+        """See `SelfAttention.first_state`."""
+        batch, heads, _, dim = q.shape
+        dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+        return {
+            "sum": q.new_zeros(batch, heads, dim, dim + self.normalize, dtype=dtype),
+            "position": torch.zeros(batch, dtype=torch.long, device=q.device),
+        }
+
+    def decode(
+        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State
+    ) -> tuple[Tensor, State]:
+        """See `SelfAttention.decode`; O(d^2) a token."""
+        ahead = torch.arange(q.shape[2], device=q.device)
+        positions = (state["position"][:, None] + ahead)[:, None, :]
+        q, k = self.features(q, positions), self.features(k, positions)
+        v = v.to(q.dtype)
+        if padding is not None:
+            k = k.masked_fill(padding[:, None, :, None], 0.0)
+        out, total = next_sums(q, k, v, state["sum"], normalize=self.normalize, backend=self.backend)
+        return out, {"sum": total, "position": state["position"] + new_tokens(padding, q)}
+
+
+def next_sums(
+    q: Tensor, k: Tensor, v: Tensor, total: Tensor, *, backend: str, **normalization
+) -> tuple[Tensor, Tensor]:
+    """`causal_linear_attention` of the positions after those in `total`, one or many, and the new total."""
+    if q.shape[2] != 1:
+        return causal_linear_attention(
+            q, k, v, initial_state=total, return_state=True, backend=backend, **normalization
+        )
+    out, total = causal_linear_attention_step(
+        q.squeeze(2), k.squeeze(2), v.squeeze(2), total, **normalization
+    )
+    return out.unsqueeze(2), total
