@@ -66,6 +66,30 @@ def test_matched_exponents_have_softmax_variance(dim, sigma):
     assert lln_log_variance(scale * q, scale * k) == pytest.approx(softmax_log_variance(q, k), rel=0.25)
 
 
+@pytest.mark.parametrize(
+    ("sigma", "low", "high"),
+    [
+        (0.3, 9.0, 10.3),  # the line cannot go below -b / a, so alpha and beta stay near 2
+        (0.5, 1.5, 1.75),
+        (0.6, 0.98, 1.12),
+        (0.8, 0.75, 0.83),
+        (1.0, 0.82, 0.92),
+        (1.2, 0.98, 1.11),
+        (1.5, 1.17, 1.36),
+        (2.0, 1.25, 1.5),
+    ],
+)
+def test_band_in_which_the_authors_constants_match(sigma, low, high):
+    """The variance of log P over softmax attention's for heads of 64: within 25 % from 0.6 to 1.2 only."""
+    a, b = AUTHORS_CONSTANTS
+    scale = math.sqrt((sigma**4 - b) / (2 * a)) / sigma
+    ratios = []
+    for _ in range(6):
+        q, k = torch.randn(2, 512, 64) * sigma
+        ratios.append(lln_log_variance(scale * q, scale * k) / softmax_log_variance(q, k))
+    assert low < statistics.mean(ratios) < high
+
+
 def test_fit_is_deterministic_and_leaves_the_global_generator_alone():
     torch.manual_seed(3)
     first = fit_moment_matching(5, length=50, points=4)

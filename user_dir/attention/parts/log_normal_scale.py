@@ -1,0 +1,135 @@
+"""alpha and beta of LLN attention from the standard deviations of queries and keys."""
+
+import logging
+
+import torch
+from fairseq.distributed import utils as workers
+from torch import Tensor, nn
+
+from causal_linear_attention.chunked import accumulation_dtype
+
+logger = logging.getLogger(__name__)
+
+MOMENTUM = 0.1
+# Below it a standard deviation is rounding: equal queries or keys attend evenly, and alpha, beta stay finite.
+SMALLEST_SIGMA = 1e-6
+
+
+class LogNormalScale(nn.Module):
+    """alpha and beta from queries and keys, without gradient.
+
+    In training the standard deviations are those of all real values of the worker's batch, all heads and
+    channels together. A running average of the standard deviations over the batches of all workers (weight
+    0.1 for the newest, a plain mean of the first ten batches) is kept in float32 buffers, also when the model
+    is cast to half precision; evaluation takes it, 1 before any training. It is the same on every worker, so
+    that validation, the checkpoint and a later evaluation agree: each batch costs one all-reduce of five
+    numbers (how many values there are, and the sums and the sums of squares of queries and keys). Only
+    batches that record gradients enter it, so that fairseq's activation checkpointing, which runs a layer
+    twice, counts a batch once.
+
+    Args:
+        a, b: the constants of the moment matching.
+        running: False for the batch's standard deviations, padding included, in evaluation, too.
+        fixed: alpha and beta where they do not come from moment matching. The average is kept all the same.
+    """
+
+    def __init__(self, a: float, b: float, running: bool, fixed: tuple[float, float] | None = None) -> None:
+        super().__init__()
+        self.a, self.b, self.running, self.fixed = a, b, running, fixed
+        self.register_buffer("sigma", torch.ones(2, dtype=torch.float32))  # of q and of k
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+
+    @torch.no_grad()
+    def average(self) -> tuple[Tensor, Tensor]:
+        """alpha and beta from the running average."""
+        return self.matched(self.sigma)
+
+    def forward(self, q: Tensor, k: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+        """alpha and beta for `q, k: (B, H, N, d)`, `padding: (B, N)` True at padding."""
+        if self.running and not self.training:
+            return self.average()
+        remember = self.training and torch.is_grad_enabled()
+        with torch.no_grad():
+            moments = Moments.of(q, k, padding if self.running else None)
+            if remember:
+                self._remember(moments.over_workers().sigma())
+            return self.matched(moments.sigma())
+
+    @torch.no_grad()
+    def matched(self, sigma: Tensor) -> tuple[Tensor, Tensor]:
+        """alpha and beta for `sigma: (2,)`, the standard deviations of q and k; the fixed ones if given."""
+        if self.fixed is not None:
+            return sigma.new_tensor(self.fixed[0]), sigma.new_tensor(self.fixed[1])
+        square_q, square_k = sigma.clamp(min=SMALLEST_SIGMA).square()
+        # s / sigma with s written out: the product of two large squares would overflow.
+        alpha = (square_k - self.b / square_q).clamp(min=0) / (2 * self.a)
+        beta = (square_q - self.b / square_k).clamp(min=0) / (2 * self.a)
+        return alpha.sqrt(), beta.sqrt()
+
+    def _remember(self, sigma: Tensor) -> None:
+        newest = (1 / (self.batches + 1)).clamp(min=MOMENTUM)
+        average = torch.lerp(self.sigma, sigma.to(self.sigma.dtype), newest.to(self.sigma.dtype))
+        # A batch of padding, or one that overflowed, is left out.
+        usable = (torch.isfinite(sigma) & (sigma > 0)).all()
+        self.sigma.copy_(torch.where(usable, average, self.sigma))
+        self.batches.add_(usable)
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        names = [name for name in ("sigma", "batches") if f"{prefix}{name}" not in state_dict]
+        for name in names:  # the authors' checkpoints have none
+            state_dict[f"{prefix}{name}"] = getattr(self, name)
+        if names and self.running and self.fixed is None:
+            logger.warning(
+                f"{prefix}* is not in the checkpoint, so evaluation takes {self.sigma.tolist()} as the "
+                "standard deviations of q and k; evaluate a model of the authors' with statistics 'batch'"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _apply(self, fn, recurse=True):
+        before = self.sigma
+        super()._apply(fn, recurse)
+        if self.sigma.element_size() < 4:  # steps of the average would be rounded away
+            self.sigma = before.to(self.sigma.device)
+        return self
+
+
+class Moments:
+    """How many values q and k have, their means, and their sums of squared differences from the mean.
+
+    Args:
+        count: a tensor of one element, the same for q and k.
+        mean, squares: `(2,)`, of q and of k.
+    """
+
+    def __init__(self, count: Tensor, mean: Tensor, squares: Tensor) -> None:
+        self.count, self.mean, self.squares = count, mean, squares
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, padding: Tensor | None) -> "Moments":
+        """Of `q, k: (B, H, N, d)` at the positions that are not `padding: (B, N)`."""
+        if padding is None:
+            padding = torch.zeros(1, 1, dtype=torch.bool, device=q.device).expand(q.shape[0], q.shape[2])
+        hidden = padding[:, None, :, None]
+        count = (~hidden).sum() * (q.shape[1] * q.shape[3])
+        means, squares = [], []
+        for x in (q, k):
+            x = x.to(accumulation_dtype(x.dtype))
+            mean = x.masked_fill(hidden, 0.0).sum() / count.clamp(min=1)
+            means.append(mean)
+            squares.append((x - mean).masked_fill(hidden, 0.0).square().sum())
+        return cls(count, torch.stack(means), torch.stack(squares))
+
+    def sigma(self) -> Tensor:
+        """The standard deviations of q and k, `(2,)`; 0 for fewer than two values."""
+        return (self.squares / (self.count - 1).clamp(min=1)).sqrt()
+
+    def over_workers(self) -> "Moments":
+        """Of the values of all workers that train in parallel; every worker must call it."""
+        if workers.get_data_parallel_world_size() == 1:
+            return self
+        count, mean, squares = (x.double() for x in (self.count, self.mean, self.squares))
+        totals = torch.cat([count[None], count * mean, squares + count * mean.square()])
+        workers.all_reduce(totals, workers.get_data_parallel_group())
+        count, mean = totals[0], totals[1:3] / totals[0].clamp(min=1)
+        squares = (totals[3:] - count * mean.square()).clamp(min=0)
+        return Moments(count, mean, squares)
