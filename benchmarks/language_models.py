@@ -13,8 +13,9 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.utils import import_user_module
 from torch import Tensor, nn
 
+from benchmarks.sizes import fairseq_flags
 from pipeline.files import ROOT
-from pipeline.methods import Size, fairseq_flags
+from pipeline.methods import Size
 
 SPECIAL_TOKENS = 4  # <s>, <pad>, </s>, <unk> lead every fairseq dictionary
 

@@ -12,8 +12,9 @@ import argparse
 from typing import Any
 
 from benchmarks.cost_run import CostBenchmark, choose_device, end, training_cases
+from benchmarks.sizes import BASE, SMALL, TINY
 from pipeline.console import run_command
-from pipeline.methods import ARCHITECTURES, BASE, MAIN, SMALL, TINY
+from pipeline.methods import LANGUAGE_MODELS, MAIN_LANGUAGE_MODELS
 from pipeline.reports.lm_cost import markdown, plot
 
 FULL = {
@@ -38,14 +39,14 @@ QUICK = {
 }
 
 BENCHMARK = CostBenchmark(
-    "lm_cost", "benchmarks.lm_cost_worker", lambda name: ARCHITECTURES[name].label, markdown, plot
+    "lm_cost", "benchmarks.lm_cost_worker", lambda name: LANGUAGE_MODELS[name].label, markdown, plot
 )
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    known = list(ARCHITECTURES)
-    parser = BENCHMARK.command_line(__doc__, known, MAIN, 150)
+    known = list(LANGUAGE_MODELS)
+    parser = BENCHMARK.command_line(__doc__, known, MAIN_LANGUAGE_MODELS, 150)
     parser.add_argument(
         "--lengths",
         help="comma-separated; lengths that divide the number of tokens in a batch; default: all",

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from causal_linear_attention import causal_linear_attention, select_backend
 from pipeline.errors import UserError
+from pipeline.reports.operator_goals import FLA, QUADRATIC, SOFTMAX
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
-SOFTMAX, QUADRATIC = "softmax (SDPA)", "quadratic"
-FAST, FAST_TUNED = "fast-transformers", "fast-transformers, tuned build"
-FLA = "flash-linear-attention"
 # Beyond, a call takes seconds on a CPU, and more memory than a GPU has.
 LIMITS = {"cpu": {SOFTMAX: 8192, QUADRATIC: 2048}, "cuda": {QUADRATIC: 4096}}
 

@@ -18,11 +18,10 @@ from benchmarks.roberta_cost_models import (
     CPU_SIZE,
     DEFAULT,
     KNOWN,
-    look,
 )
+from benchmarks.sizes import TINY
 from pipeline.console import run_command
-from pipeline.methods import TINY
-from pipeline.reports.encoder_cost import markdown, plot
+from pipeline.reports.encoder_cost import look, markdown, plot
 
 FULL = {
     "lengths": [512, 1024, 2048, 4096, 8192, 16384],

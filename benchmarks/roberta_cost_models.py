@@ -6,22 +6,12 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
 from benchmarks.language_models import LanguageModel
-from pipeline.encoder_methods import ENCODERS, MAIN, Encoder
-from pipeline.methods import Size
+from pipeline.methods import ENCODERS, MAIN_ENCODERS, MASKED_PART, Size
 
-SOFTMAX = "roberta_softmax"
-# Of the peers, those whose cost grows with the square of the length.
-QUADRATIC = (SOFTMAX, "roberta_kernelized", "roberta_flash_quad")
-KNOWN = [encoder.architecture for encoder in ENCODERS.values()]
-DEFAULT = [ENCODERS[name].architecture for name in MAIN]
+KNOWN = [encoder.encoder_architecture for encoder in ENCODERS.values()]
+DEFAULT = [ENCODERS[name].encoder_architecture for name in MAIN_ENCODERS]
 CPU_SIZE = Size(layers=2, width=256, heads=4, vocabulary=1000)
 BASE = Size(layers=12, width=768, heads=12, vocabulary=50_265)
-MASKED = 0.15  # the part of the tokens that is to be guessed
-
-
-def look(architecture: str) -> Encoder:
-    """What to call an architecture and how to draw it."""
-    return ENCODERS[architecture.removeprefix("roberta_")]
 
 
 def encoder_flags(architecture: str, size: Size) -> list[str]:
@@ -59,7 +49,7 @@ class MaskedLanguageModel(LanguageModel):
     def sample(self, rows: int, length: int) -> dict[str, Any]:
         """A training batch as fairseq's masked language modelling data set makes it."""
         words = self.tokens(rows, length)
-        masked = torch.rand(rows, length, device=self.device).argsort() < max(1, int(MASKED * length))
+        masked = torch.rand(rows, length, device=self.device).argsort() < max(1, int(MASKED_PART * length))
         pad, mask = self.task.source_dictionary.pad(), self.task.mask_idx
         return {
             "id": torch.arange(rows),

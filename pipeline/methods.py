@@ -1,49 +1,75 @@
-"""The compared language models: what to call them, and the flags that make fairseq build them."""
+"""The compared methods as language models and as encoders: names, labels, colours, rows of the papers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """One compared model.
+class Method:
+    """A method, in every layer of a model, or TransNormer's two.
 
-    `name` is fairseq's, `label` what a reader sees, `paper` the row of TransNormer's Table 4
-    or "", `color` the one colour it has in every plot (Okabe and Ito's and Tol's sets, which colour-blind
-    readers can read).
+    `label` is what a reader sees; `color` the one colour of the method in every plot (Okabe and Ito's and
+    Tol's sets, which colour-blind readers can read). `language_model` is fairseq's name of the architecture,
+    `encoder` that of the encoder's YAML; "" where there is none. `transnormer` is the row of the method in
+    TransNormer's Tables 4 and 5, `lln` that in LLN's Table 1, or "". `quadratic`: cost grows with the square
+    of the length.
     """
 
-    name: str
     label: str
-    paper: str
     color: str
+    language_model: str = ""
+    encoder: str = ""
+    transnormer: str = ""
+    lln: str = ""
+    quadratic: bool = False
+
+    @property
+    def encoder_architecture(self) -> str:
+        """fairseq's name of the encoder."""
+        return f"roberta_{self.encoder}"
 
 
-ARCHITECTURES = {
-    a.name: a
-    for a in (
-        Architecture("transformer_lm", "vanilla", "Vanilla", "#000000"),
-        Architecture("transnormer_t1", "TransNormer T1", "TransNormer T1", "#0072B2"),
-        Architecture("transnormer_t2", "TransNormer T2", "TransNormer T2", "#D55E00"),
-        Architecture("linear_transformer_lm", "1+elu", "1+elu", "#009E73"),
-        Architecture("lln_lm", "LLN", "", "#CC79A7"),
-        Architecture("lln_diag_lm", "LLN+Diag", "", "#E69F00"),
-        Architecture("performer_lm", "Performer", "Performer", "#882255"),
-        Architecture("cosformer_lm", "cosFormer", "", "#332288"),
-        Architecture("transformer_ls_lm", "Transformer-LS", "LS", "#999933"),
-        Architecture("flash_lm", "FLASH", "FLASH", "#56B4E9"),
-        Architecture("flash_quad_lm", "FLASH-quad", "FLASH-quad", "#AA4499"),
-        Architecture("tnn_lm", "TNN", "", "#888888"),
-    )
-}
-# Those that the benchmarks compare unless they are told others.
-MAIN = ("transformer_lm", "transnormer_t1", "transnormer_t2", "linear_transformer_lm")
+VANILLA = "transformer_lm"
+SOFTMAX = "softmax"
+METHODS = (
+    Method("vanilla", "#000000", VANILLA, "", "Vanilla", quadratic=True),
+    Method("softmax", "#000000", "", SOFTMAX, "Vanilla", "Softmax baseline", quadratic=True),
+    Method(
+        "TransNormer T1", "#0072B2", "transnormer_t1", "transnormer_t1", "TransNormer T1", "TransNormer T1"
+    ),
+    Method(
+        "TransNormer T2", "#D55E00", "transnormer_t2", "transnormer_t2", "TransNormer T2", "TransNormer T2"
+    ),
+    Method("1+elu", "#009E73", "linear_transformer_lm", "linear", "1+elu", "ELU"),
+    Method("LLN", "#CC79A7", "lln_lm", "lln", "", "LLN"),
+    Method("LLN+Diag", "#E69F00", "lln_diag_lm", "lln_diag", "", "LLN+Diag"),
+    Method("Performer", "#882255", "performer_lm", "performer", "Performer", "Performer"),
+    Method("cosFormer", "#332288", "cosformer_lm", "cosformer", "", "cosFormer"),
+    Method("Transformer-LS", "#999933", "transformer_ls_lm", "transformer_ls", "LS", "Transformer LS"),
+    Method("FLASH", "#56B4E9", "flash_lm", "flash", "FLASH", "FLASH"),
+    Method("FLASH-quad", "#AA4499", "flash_quad_lm", "flash_quad", "FLASH-quad", quadratic=True),
+    Method("TNN", "#888888", "tnn_lm", "tnn", "", "TNN"),
+    # Encoders only, whose colours are used a second time.
+    Method("Nyströmformer", "#0072B2", "", "nystromformer", "", "Nystromformer"),
+    Method("Linformer", "#D55E00", "", "linformer"),
+    Method("Skyformer", "#CC79A7", "", "skyformer"),
+    Method("Kernelized", "#E69F00", "", "kernelized", quadratic=True),
+    Method("Informer", "#009E73", "", "informer"),
+    Method("Reformer", "#882255", "", "reformer", "", "Reformer"),
+    Method("BigBird", "#332288", "", "bigbird"),
+    Method("Longformer", "#56B4E9", "", "longformer", "", "Longformer"),
+)
 TRANSNORMERS = ("transnormer_t1", "transnormer_t2")
-# Rows of a plot in which all of them are drawn.
-PANELS = {
-    "Linear attention of the papers": (*MAIN, "lln_lm", "lln_diag_lm"),
+# Those that the benchmarks compare by default.
+MAIN_LANGUAGE_MODELS = (VANILLA, *TRANSNORMERS, "linear_transformer_lm")
+# Those of the papers' own methods: the ones that are fine-tuned.
+MAIN_ENCODERS = (SOFTMAX, *TRANSNORMERS, "lln", "lln_diag", "linear")
+# Panels of a plot in which all of them are drawn, and with them the order of the tables. The first of each is
+# the common yardstick; no colour occurs twice in a panel.
+LANGUAGE_MODEL_PANELS = {
+    "Linear attention of the papers": (*MAIN_LANGUAGE_MODELS, "lln_lm", "lln_diag_lm"),
     "Methods they compare with": (
-        "transformer_lm",
+        VANILLA,
         "performer_lm",
         "cosformer_lm",
         "transformer_ls_lm",
@@ -52,6 +78,40 @@ PANELS = {
         "tnn_lm",
     ),
 }
+ENCODER_PANELS = {
+    "Linear attention of the papers": MAIN_ENCODERS,
+    "Others with a causal form": (
+        SOFTMAX,
+        "performer",
+        "cosformer",
+        "transformer_ls",
+        "flash",
+        "flash_quad",
+        "tnn",
+    ),
+    "Others, encoders only": (
+        SOFTMAX,
+        "nystromformer",
+        "linformer",
+        "skyformer",
+        "kernelized",
+        "informer",
+        "reformer",
+        "bigbird",
+        "longformer",
+    ),
+}
+
+
+def _in_order(panels: Mapping[str, Sequence[str]], methods: Mapping[str, Method]) -> dict[str, Method]:
+    return {name: methods[name] for names in panels.values() for name in names}
+
+
+LANGUAGE_MODELS = _in_order(LANGUAGE_MODEL_PANELS, {m.language_model: m for m in METHODS})
+"""Method of each language model, by fairseq's name of the architecture, in the order of the tables."""
+
+ENCODERS = _in_order(ENCODER_PANELS, {m.encoder: m for m in METHODS})
+"""Method of each encoder, by the name of its YAML, in the order of the tables."""
 
 
 def groups(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -83,23 +143,5 @@ class Size:
         return asdict(self)
 
 
-SMALL = Size(layers=2, width=128, heads=4, vocabulary=4000)
-BASE = Size(layers=6, width=512, heads=8, vocabulary=4000)
-TINY = Size(layers=2, width=16, heads=2, vocabulary=100)
-
-
-def fairseq_flags(architecture: str, size: Size) -> list[str]:
-    """The flags with which fairseq builds `architecture` at `size`, embeddings tied."""
-    flags = {
-        "--arch": architecture,
-        "--decoder-layers": size.layers,
-        "--decoder-embed-dim": size.width,
-        "--decoder-attention-heads": size.heads,
-        "--decoder-ffn-embed-dim": 4 * size.width,
-        "--dropout": 0.1,
-    }
-    if architecture == "transformer_lm":
-        # fairseq's defaults for these two are those of the base size, not the width.
-        flags |= {"--decoder-input-dim": size.width, "--decoder-output-dim": size.width}
-    words = [str(word) for flag in flags.items() for word in flag]
-    return [*words, "--share-decoder-input-output-embed"]
+MASKED_PART = 0.15
+"""Of the tokens of a masked-LM batch, as a benchmark draws it."""

@@ -14,8 +14,8 @@ from pipeline.errors import UserError
 from pipeline.evaluation.classification import HEAD, decide, predict, score
 from pipeline.files import read_json, shown_path, write_atomically
 from pipeline.glue_tasks import GlueTask, glue_task
-from pipeline.studies.glue_cell import ABOUT
 from pipeline.training.encoder_checkpoint import (
+    TASK_FILE,
     EncoderCheckpoint,
     load_encoder,
     read_dictionary,
@@ -43,7 +43,7 @@ def check_task(encoder: EncoderCheckpoint, task: GlueTask) -> None:
         raise UserError(
             f"{encoder.path} has no classification head; fine-tune it first with scripts/finetune_glue.sh"
         )
-    beside = encoder.path.with_name(ABOUT)
+    beside = encoder.path.with_name(TASK_FILE)
     trained_for = read_json(beside)["task"] if beside.is_file() else task.name
     if trained_for != task.name:
         raise UserError(f"{encoder.path} is fine-tuned for {trained_for}, not for {task.name}")

@@ -31,7 +31,7 @@ from pipeline.reports.language_models import (
 from pipeline.reports.quickstart import quickstart_table
 from pipeline.reports.tables import where
 
-MEASURED, PAPER = ROOT / "results" / "measured", ROOT / "results" / "paper"
+MEASURED = ROOT / "results" / "measured"
 WIKITEXT2 = MEASURED / "wikitext2"
 ROBERTA = MEASURED / "roberta_wikitext2"
 ROBERTA_CURVES = ROOT / "results" / "roberta_wikitext2_curves.png"
@@ -93,11 +93,11 @@ def quickstart(document: Path) -> str:
 
 
 SECTIONS: dict[str, Callable[[Path], str]] = {
-    "wikitext2": lambda document: comparison_section(read_runs(WIKITEXT2), PAPER),
+    "wikitext2": lambda document: comparison_section(read_runs(WIKITEXT2)),
     "wikitext2-runs": lambda document: runs_section(read_runs(WIKITEXT2)),
     "wikitext2-curves": lambda document: picture_link("Learning curves", CURVES, document),
-    "roberta": lambda document: glue_section(read_encoders(ROBERTA), PAPER),
-    "roberta-runs": lambda document: encoders_section(read_encoders(ROBERTA), PAPER),
+    "roberta": lambda document: glue_section(read_encoders(ROBERTA)),
+    "roberta-runs": lambda document: encoders_section(read_encoders(ROBERTA)),
     "roberta-curves": lambda document: picture_link("Masked-LM loss", ROBERTA_CURVES, document),
     "quickstart": quickstart,
     **{f"lm-cost-{device}": partial(lm_cost, device) for device in DEVICES},

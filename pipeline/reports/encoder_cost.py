@@ -1,24 +1,25 @@
 """From the records of `roberta_cost.py` to tables beside the paper's, a plot and verdicts."""
 
-import csv
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.roberta_cost_models import MASKED, QUADRATIC, SOFTMAX, look
-from pipeline.encoder_methods import ENCODERS, PANELS
-from pipeline.files import ROOT
-from pipeline.methods import Size, groups
+from pipeline.methods import ENCODER_PANELS, ENCODERS, MASKED_PART, SOFTMAX, Method, Size, groups
+from pipeline.papers import read_table
 from pipeline.reports.lm_cost import Cell, Verdict, cell, measured_on
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table, spread
 
-PAPER = ROOT / "results" / "paper" / "lln_02_roberta_cost.csv"
 LONG, MOST_PER_DOUBLING = 4096, 2.2
 OUT_OF_MEMORY = "OOM"
 
 Value = Callable[[Cell], float]
+
+
+def look(architecture: str) -> Method:
+    """What to call an encoder and how to draw it, by fairseq's name of it."""
+    return ENCODERS[architecture.removeprefix("roberta_")]
 
 
 def seconds(c: Cell) -> float:
@@ -56,8 +57,7 @@ def measured_table(results: dict[str, Any], show: Callable[[Cell], str]) -> str:
 
 def paper_table(metric: str) -> str:
     """The paper's rows of `metric`, "sec_per_it" or "memory_gb"."""
-    with PAPER.open(encoding="utf-8", newline="") as file:
-        lines = [line for line in csv.DictReader(file) if line["metric"] == metric]
+    lines = [line for line in read_table("lln_02_roberta_cost") if line["metric"] == metric]
     lengths = [key for key in lines[0] if key.isdigit()]
     rows = [[line["method"], *(line[n] for n in lengths)] for line in lines]
     return markdown_table(["paper, Table 2", *(f"{int(n):,}" for n in lengths)], rows)
@@ -68,7 +68,7 @@ def caption(results: dict[str, Any]) -> str:
     size = Size(**results["settings"]["size"])
     return (
         f"RoBERTa encoder of {size}; float32, dropout 0.1 (also of attention weights, "
-        f"where there are any); one row of random tokens a batch, {MASKED:.0%} of them masked; forward, "
+        f"where there are any); one row of random tokens a batch, {MASKED_PART:.0%} of them masked; forward, "
         "backward and Adam; every architecture and length in processes of its own, taking turns; timed with "
         "freed memory kept by the process. "
         f"{measured_on(results)}"
@@ -109,7 +109,7 @@ def verdicts(results: dict[str, Any]) -> dict[str, list[Verdict]]:
             _per_doubling(results, name),
         ]
         for name in results["settings"]["architectures"]
-        if name not in QUADRATIC
+        if not look(name).quadratic
     }
 
 
@@ -128,7 +128,7 @@ def _measured(results: dict[str, Any], name: str) -> dict[int, Cell]:
 
 
 def _against_softmax(results: dict[str, Any], name: str, what: str, value: Value) -> Verdict:
-    ours, theirs = _measured(results, name), _measured(results, SOFTMAX)
+    ours, theirs = _measured(results, name), _measured(results, ENCODERS[SOFTMAX].encoder_architecture)
     ratios = {n: value(ours[n]) / value(theirs[n]) for n in ours if n >= LONG and n in theirs}
     promise = f"largest {what} over softmax's, from {LONG:,} on"
     return Verdict(promise, _largest(ratios), 1.0)
@@ -163,7 +163,10 @@ def _curves(results: dict[str, Any], names: list[str], value: Value) -> list[Cur
 def plot(results: dict[str, Any], path: Path) -> None:
     """Time and peak memory of a training step in one PNG, log axes; a row for every group of encoders."""
     length, panels = "length of the sequence, tokens", []
-    known = {title: tuple(ENCODERS[x].architecture for x in names) for title, names in PANELS.items()}
+    known = {
+        title: [ENCODERS[name].encoder_architecture for name in names]
+        for title, names in ENCODER_PANELS.items()
+    }
     for title, names in groups(results["settings"]["architectures"], known).items():
         panels += [
             (f"Time of a training step{title}", length, "seconds", _curves(results, names, seconds)),

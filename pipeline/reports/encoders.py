@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.encoder_methods import ENCODERS, PANELS
 from pipeline.files import read_json
 from pipeline.glue_tasks import TASKS
-from pipeline.reports.language_models import Run, last_train_loss, points, provenance, read_table, source_of
+from pipeline.methods import ENCODER_PANELS, ENCODERS
+from pipeline.papers import read_table
+from pipeline.reports.language_models import Run, last_train_loss, points, provenance, source_of
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table
 
@@ -20,13 +21,13 @@ def read_encoders(folder: Path) -> list[Run]:
     return sorted(runs, key=lambda run: order.index(run["name"]))
 
 
-def glue_section(runs: Sequence[Run], paper: Path) -> str:
+def glue_section(runs: Sequence[Run]) -> str:
     """GLUE figures of the encoders that were fine-tuned, the papers' beside them."""
     runs = [run for run in runs if "glue" in run]
     if not runs:
         return NOT_MEASURED
-    published = {row["method"]: row for row in read_table(paper / "transnormer_05_glue.csv")}
-    lln = {row["method"]: row for row in read_table(paper / "lln_01_glue.csv")}
+    published = {row["method"]: row for row in read_table("transnormer_05_glue")}
+    lln = {row["method"]: row for row in read_table("lln_01_glue")}
     tasks = list(runs[0]["glue"])
     header = ["", "masked-LM perplexity, test", *(_title(task) for task in tasks)]
     header += ["TransNormer's Table 5: MRPC, CoLA, SST-2", "LLN's Table 1: SST-2"]
@@ -81,11 +82,11 @@ def _setting(runs: Sequence[Run]) -> str:
     )
 
 
-def runs_section(runs: Sequence[Run], paper: Path) -> str:
+def runs_section(runs: Sequence[Run]) -> str:
     """Every encoder in pre-training: perplexity, size, speed and memory, the papers' GLUE averages beside."""
     if not runs:
         return NOT_MEASURED
-    averages = [_averages(paper / f"{table}.csv") for table in ("transnormer_05_glue", "lln_01_glue")]
+    averages = [_averages(table) for table in ("transnormer_05_glue", "lln_01_glue")]
     header = (
         "",
         "masked-LM perplexity, valid / test",
@@ -118,7 +119,7 @@ def runs_section(runs: Sequence[Run], paper: Path) -> str:
     return f"{markdown_table(header, rows)}\n\n{provenance(runs)}"
 
 
-def _averages(table: Path) -> dict[str, str]:
+def _averages(table: str) -> dict[str, str]:
     return {row["method"]: row["avg"] for row in read_table(table)}
 
 
@@ -127,7 +128,7 @@ def plot_encoders(runs: Sequence[Run], path: Path) -> None:
     measured = {run["name"]: run for run in runs}
     panels = [
         (title, "updates", "bits per masked token", [_curve(measured[n]) for n in names if n in measured])
-        for title, names in PANELS.items()
+        for title, names in ENCODER_PANELS.items()
     ]
     plot_curves(path, panels, note=provenance(runs), log=False, markers=False, source=source_of(runs))
 

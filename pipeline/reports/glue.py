@@ -1,18 +1,12 @@
-"""The result of a GLUE sweep: the best of each task, and a table with the papers' rows next to it."""
+"""The result of a GLUE sweep as a table, with the papers' rows next to it."""
 
-import csv
-import statistics
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from pipeline.files import ROOT
 from pipeline.glue_tasks import TASKS
+from pipeline.papers import read_table
 from pipeline.reports.tables import markdown_table
-from pipeline.studies.glue_cell import TaskData
-from pipeline.training.encoder_checkpoint import EncoderCheckpoint
 
-PAPER = ROOT / "results" / "paper"
 # Our column, and the columns of the papers' two tables.
 COLUMNS = {
     ("MNLI", "valid"): ("mnli_m", "mnli"),
@@ -27,8 +21,8 @@ COLUMNS = {
     ("WNLI", "valid"): (None, None),
 }
 PAPERS = {
-    "TransNormer, Table 5": (PAPER / "transnormer_05_glue.csv", 0),
-    "LLN, Table 1": (PAPER / "lln_01_glue.csv", 1),
+    "TransNormer, Table 5": ("transnormer_05_glue", 0),
+    "LLN, Table 1": ("lln_01_glue", 1),
 }
 
 
@@ -39,61 +33,6 @@ def task_sentence(result: Mapping[str, Any]) -> str:
     return f"dev {metric} {values} after {result['updates']} updates"
 
 
-def sweep_record(
-    encoder: EncoderCheckpoint, tasks: Sequence[TaskData], results: Mapping[str, list[dict[str, Any]]]
-) -> dict[str, Any]:
-    """What is written to glue.json: every cell, and of every task the best learning rate.
-
-    As in the papers the best is taken on the dev set: the learning rate with the highest mean over the
-    seeds of the task's first metric (of MNLI's matched set).
-    """
-    record: dict[str, Any] = {
-        "architecture": encoder.architecture,
-        "encoder": encoder.fingerprint,
-        "pretraining_updates": encoder.updates,
-        "tasks": {},
-    }
-    for data in tasks:
-        cells = results[data.task.name]
-        record["tasks"][data.task.name] = {
-            "partial": data.manifest["partial"],
-            "examples": {split: data.examples(split) for split in data.manifest["splits"]},
-            "best": best_of(data, cells) if cells else None,
-            "cells": cells,
-        }
-    return record
-
-
-def best_of(data: TaskData, cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The learning rate with the best mean over seeds, and its figures: mean and range of each metric."""
-    metric, first = data.task.metrics[0], data.dev_splits[0]
-    by_rate: dict[float, list[dict[str, Any]]] = {}
-    for cell in cells:
-        by_rate.setdefault(cell["learning_rate"], []).append(cell)
-    rate, group = max(
-        by_rate.items(), key=lambda item: statistics.mean(cell["dev"][first][metric] for cell in item[1])
-    )
-    dev = {}
-    for split in data.dev_splits:
-        dev[split] = {}
-        for name in data.task.metrics:
-            values = [cell["dev"][split][name] for cell in group]
-            dev[split][name] = {
-                "mean": statistics.mean(values),
-                "lowest": min(values),
-                "highest": max(values),
-            }
-    return {"learning_rate": rate, "seeds": [cell["seed"] for cell in group], "dev": dev}
-
-
-def best_setting(task: Mapping[str, Any]) -> tuple[float, int]:
-    """Learning rate and seed of the single best run of a task in a sweep's record."""
-    first = next(iter(task["best"]["dev"]))
-    metric = TASKS[task["cells"][0]["task"]].metrics[0]
-    best = max(task["cells"], key=lambda cell: cell["dev"][first][metric])
-    return best["learning_rate"], best["seed"]
-
-
 def write_table(record: Mapping[str, Any]) -> str:
     """Our row and the papers', by task; figures of parts of a data set are marked."""
     columns = [
@@ -102,8 +41,8 @@ def write_table(record: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     header = ["", *(column_title(task, split) for task, split in columns)]
     rows = [[f"{record['architecture']}, here", *(our_figure(record, *column) for column in columns)]]
-    for title, (path, which) in PAPERS.items():
-        for row in read_rows_of(path):
+    for title, (table, which) in PAPERS.items():
+        for row in read_table(table):
             figures = [paper_figure(row, COLUMNS[column][which]) for column in columns]
             if any(figure != "–" for figure in figures):
                 rows.append([f"{row['method']} ({title})", *figures])
@@ -139,9 +78,3 @@ def our_figure(record: Mapping[str, Any], task: str, split: str) -> str:
     if figures["lowest"] != figures["highest"]:
         text += f" ({figures['lowest']:.2f} to {figures['highest']:.2f})"
     return text + ("*" if entry["partial"] else "")
-
-
-def read_rows_of(path: Path) -> list[dict[str, str]]:
-    """A paper's table, a row each."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))

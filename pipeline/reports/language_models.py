@@ -1,6 +1,5 @@
 """From the measured language models and the paper's tables to Markdown and learning curves."""
 
-import csv
 import hashlib
 import json
 import statistics
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files import read_json
-from pipeline.methods import ARCHITECTURES, PANELS, groups
+from pipeline.methods import LANGUAGE_MODEL_PANELS, LANGUAGE_MODELS, groups
+from pipeline.papers import read_table
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table, where
 
@@ -21,7 +21,7 @@ STYLES = ("-", "--", ":", "-.")
 
 def read_runs(folder: Path) -> list[Run]:
     """The measured runs of `folder`, in the order of the architectures and seeds."""
-    order = list(ARCHITECTURES)
+    order = list(LANGUAGE_MODELS)
     runs = [read_json(path) for path in sorted(folder.glob("*.json"))]
     return sorted(runs, key=lambda run: (order.index(run["architecture"]), run["seed"]))
 
@@ -29,12 +29,6 @@ def read_runs(folder: Path) -> list[Run]:
 def source_of(runs: Sequence[Run]) -> str:
     """A hash of the measured runs, by which a picture tells what it was drawn from."""
     return hashlib.sha256(json.dumps(runs, sort_keys=True).encode()).hexdigest()
-
-
-def read_table(path: Path) -> list[dict[str, str]]:
-    """One of the papers' tables, a row each."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def by_architecture(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -45,16 +39,16 @@ def by_architecture(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return groups
 
 
-def comparison_section(runs: Sequence[Run], paper: Path) -> str:
+def comparison_section(runs: Sequence[Run]) -> str:
     """Settings and perplexities, the paper's Table 4 on the left, what was measured on the right."""
     if not runs:
         return NOT_MEASURED
-    rows = [*_setting_rows(runs, paper), *_perplexity_rows(runs, paper)]
+    rows = [*_setting_rows(runs), *_perplexity_rows(runs)]
     return markdown_table(("", "paper, Table 4", "measured here"), rows)
 
 
-def _setting_rows(runs: Sequence[Run], paper: Path) -> list[tuple[str, str, str]]:
-    config = {row["setting"]: row["alm"] for row in read_table(paper / "transnormer_13_config.csv")}
+def _setting_rows(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
+    config = {row["setting"]: row["alm"] for row in read_table("transnormer_13_config")}
 
     def same(value: Callable[[Run], Any]) -> str:
         values = {_number(value(run)) for run in runs}
@@ -97,12 +91,12 @@ def _number(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 
-def _perplexity_rows(runs: Sequence[Run], paper: Path) -> list[tuple[str, str, str]]:
-    table = {row["method"]: row for row in read_table(paper / "transnormer_04_wikitext103_lm.csv")}
+def _perplexity_rows(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
+    table = {row["method"]: row for row in read_table("transnormer_04_wikitext103_lm")}
     rows, published, measured = [], {}, {}
     for name, group in by_architecture(runs).items():
-        look = ARCHITECTURES[name]
-        row = table.get(look.paper)
+        look = LANGUAGE_MODELS[name]
+        row = table.get(look.transnormer)
         if row:
             published[look.label] = float(row["ppl_test"])
         measured[look.label] = statistics.mean(_perplexities(group, "test"))
@@ -156,7 +150,7 @@ def runs_section(runs: Sequence[Run]) -> str:
     )
     rows = [
         (
-            f"{ARCHITECTURES[run['architecture']].label}, {run['seed']}",
+            f"{LANGUAGE_MODELS[run['architecture']].label}, {run['seed']}",
             f"{run['parameters']:,}",
             f"{run['updates']:,} ({run['best_update']:,})",
             f"{last_train_loss(run):.3f}",
@@ -193,12 +187,12 @@ def provenance(runs: Sequence[Run]) -> str:
 def plot_learning_curves(runs: Sequence[Run], path: Path) -> None:
     """Training and validation loss against updates, a row for every group; further seeds are dashed."""
     found, panels = by_architecture(runs), []
-    for group, names in groups(list(found), PANELS).items():
+    for group, names in groups(list(found), LANGUAGE_MODEL_PANELS).items():
         for split, title in (("train", "Training loss"), ("valid", "Validation loss")):
             curves = [
                 Curve(
-                    ARCHITECTURES[name].label if run is found[name][0] else "",
-                    ARCHITECTURES[name].color,
+                    LANGUAGE_MODELS[name].label if run is found[name][0] else "",
+                    LANGUAGE_MODELS[name].color,
                     *points(run, split),
                     style,
                 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.methods import ARCHITECTURES, PANELS, TRANSNORMERS, Size, groups
+from pipeline.methods import LANGUAGE_MODEL_PANELS, LANGUAGE_MODELS, TRANSNORMERS, Size, groups
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table, spread, where
 
@@ -51,7 +51,7 @@ def cell(results: dict[str, Any], kind: str, architecture: str, at: int) -> Cell
 def _row(results, kind, architecture, places, show) -> list[str]:
     cells = [cell(results, kind, architecture, at) for at in places]
     words = ["–" if c is None else show(c) if c.status == "ok" else c.status for c in cells]
-    return [ARCHITECTURES[architecture].label, *words]
+    return [LANGUAGE_MODELS[architecture].label, *words]
 
 
 def _table(results, kind, title, places, show) -> str:
@@ -137,7 +137,7 @@ def verdicts(results: dict[str, Any]) -> list[Verdict]:
     """Whether T1 and T2 cost the same per token at any length, in training and in decoding."""
     found = []
     for name in TRANSNORMERS:
-        label = ARCHITECTURES[name].label
+        label = LANGUAGE_MODELS[name].label
         near, far = (cell(results, "training", name, at) for at in (NEAR, FAR))
         for what, value in (("time", lambda c: c.median), ("peak memory", lambda c: max(c.peaks))):
             promise = f"{label}, training {what} per token at {FAR:,} over that at {NEAR:,}"
@@ -167,7 +167,7 @@ def _curves(results, names, kind, places, value) -> list[Curve]:
         points = [(at, cell(results, kind, name, at)) for at in places]
         points = [(at, value(c)) for at, c in points if c is not None and c.status == "ok"]
         if points:
-            look = ARCHITECTURES[name]
+            look = LANGUAGE_MODELS[name]
             curves.append(Curve(look.label, look.color, *zip(*points, strict=True)))
     return curves
 
@@ -178,7 +178,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
     tokens, lengths, positions = settings["tokens"], settings["lengths"], settings["positions"]
     length, position = "length of a sequence, tokens", "position, tokens"
     panels = []
-    for title, names in groups(settings["architectures"], PANELS).items():
+    for title, names in groups(settings["architectures"], LANGUAGE_MODEL_PANELS).items():
         time = _curves(results, names, "training", lengths, lambda c: 1e6 * c.median / tokens)
         memory = _curves(results, names, "training", lengths, lambda c: max(c.peaks) / 1024 / tokens)
         decoding = _curves(results, names, "decoding", positions, lambda c: 1e3 * c.median)

@@ -1,7 +1,6 @@
 """The ablations of TransNormer's tables: pre-train what is missing, and the table beside the paper's."""
 
 import argparse
-import csv
 import shlex
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
 from pipeline.evaluation import masked_lm as eval_mlm
 from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_json
+from pipeline.papers import read_table
 from pipeline.provenance import environment
 from pipeline.reports.tables import markdown_table
 from pipeline.studies.measured_runs import short_hash
@@ -23,7 +23,6 @@ from pipeline.training.encoder_checkpoint import read_encoder
 from pipeline.training.recipe import read_experiment
 from pipeline.training.train import Machines, train
 
-PAPER = ROOT / "results" / "paper"
 T1_AND_T2 = {"t1_": "t1_ppl_val", "t2_": "t2_ppl_val"}
 
 
@@ -42,21 +41,21 @@ class Ablation:
 
 ABLATIONS = {
     "ablation_01_scaling": Ablation(
-        "transnormer_01_scaling_ablation.csv", ("elu", "elu_unscaled", "norm"), {"": "ppl_val"}
+        "transnormer_01_scaling_ablation", ("elu", "elu_unscaled", "norm"), {"": "ppl_val"}
     ),
     "ablation_03_dilution": Ablation(
-        "transnormer_03_dilution_ablation.csv", ("elu_elu", "elu_softmax", "softmax_elu"), {"": "ppl_val"}
+        "transnormer_03_dilution_ablation", ("elu_elu", "elu_softmax", "softmax_elu"), {"": "ppl_val"}
     ),
     "ablation_08_proportion": Ablation(
-        "transnormer_08_proportion.csv", ("diag0", "diag3", "diag6", "diag9", "diag12"), T1_AND_T2
+        "transnormer_08_proportion", ("diag0", "diag3", "diag6", "diag9", "diag12"), T1_AND_T2
     ),
-    "ablation_09_order": Ablation("transnormer_09_order.csv", ("norm_diag", "diag_norm"), T1_AND_T2),
-    "ablation_10_ffn": Ablation("transnormer_10_ffn.csv", ("ffn", "glu"), T1_AND_T2),
+    "ablation_09_order": Ablation("transnormer_09_order", ("norm_diag", "diag_norm"), T1_AND_T2),
+    "ablation_10_ffn": Ablation("transnormer_10_ffn", ("ffn", "glu"), T1_AND_T2),
     "ablation_11_block_size": Ablation(
-        "transnormer_11_block_size.csv", ("block32", "block64", "block128"), T1_AND_T2
+        "transnormer_11_block_size", ("block32", "block64", "block128"), T1_AND_T2
     ),
     "ablation_12_combination": Ablation(
-        "transnormer_12_combination.csv",
+        "transnormer_12_combination",
         ("alternating_diag_norm", "alternating_norm_diag", "parallel", "transnormer"),
         T1_AND_T2,
     ),
@@ -96,8 +95,7 @@ def run(config: Path, save_dir: Path, options: argparse.Namespace, extra: list[s
 
 def table(ablation: Ablation, results: dict[str, dict[str, Any]]) -> str:
     """The paper's table with our perplexities, as far as they are there, behind its own."""
-    with (PAPER / ablation.table).open(encoding="utf-8", newline="") as file:
-        paper = list(csv.DictReader(file))
+    paper = read_table(ablation.table)
     shown = [key for key in paper[0] if key not in ablation.columns.values()]
     header = list(shown)
     for column in ablation.columns.values():

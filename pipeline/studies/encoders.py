@@ -13,12 +13,12 @@ from omegaconf import OmegaConf
 
 from pipeline.console import Parser, run_command
 from pipeline.data.prepared import PreparedData
-from pipeline.encoder_methods import ENCODERS, MAIN
 from pipeline.errors import UserError
 from pipeline.evaluation import masked_lm as eval_mlm
 from pipeline.evaluation.classification import read_targets, score
 from pipeline.files import ROOT, read_json, shown_path, write_json
 from pipeline.glue_tasks import GlueTask, glue_task
+from pipeline.methods import ENCODERS, MAIN_ENCODERS
 from pipeline.provenance import environment, portable_command
 from pipeline.reports import documents as make_results
 from pipeline.studies.glue_cell import recipe
@@ -72,7 +72,7 @@ def pretraining_fingerprint(experiment: Experiment, data: PreparedData, updates:
 
 def fingerprint(name: str, pretraining: str) -> str:
     """A short hash of all that decides a result."""
-    if name not in MAIN:
+    if name not in MAIN_ENCODERS:
         return pretraining
     return short_hash([pretraining, OmegaConf.to_container(OmegaConf.load(GLUE)), recipe().settings])
 
@@ -170,7 +170,7 @@ def measure(name: str, options: argparse.Namespace) -> None:
     print(f"{name}: test masked-LM perplexity {record['test']['perplexity_per_token']:.2f}", flush=True)
     if options.pretrain_only:
         return
-    if name in MAIN:
+    if name in MAIN_ENCODERS:
         tasks = OmegaConf.to_container(OmegaConf.load(GLUE))["tasks"]
         folder = glue_data(options.glue, data.folder, tasks)
         record["glue"] = fine_tune(part.with_name("checkpoint_best.pt"), folder)

@@ -20,6 +20,7 @@ from pipeline.glue_tasks import GlueTask
 from pipeline.provenance import environment
 from pipeline.studies.measured_runs import seconds_at_speed
 from pipeline.training.encoder_checkpoint import (
+    TASK_FILE,
     EncoderCheckpoint,
     load_encoder,
     read_dictionary,
@@ -32,7 +33,6 @@ from pipeline.training.save_dir import LAST, keep_vocabulary, mend_last, whole_c
 
 CONFIG = ROOT / "configs" / "glue" / "finetune.yaml"
 RESULT = "result.json"
-ABOUT = "glue_task.json"  # beside the weights: the task they are fine-tuned for
 # What fairseq's criterion must be asked for, and the name under which it reports it.
 REPORTS = {
     "accuracy": ([], "accuracy"),
@@ -180,7 +180,7 @@ def prepare_folder(cell: Cell) -> None:
     write_atomically(mark, cell.fingerprint().encode())
     keep_vocabulary(cell.data.folder, cell.folder)
     about = {key: cell.data.manifest[key] for key in ("task", "tokenizer", "partial")}
-    write_json(cell.folder / ABOUT, about)
+    write_json(cell.folder / TASK_FILE, about)
     if not mend_last(cell.folder):
         (cell.folder / LAST).unlink()
 

@@ -20,8 +20,9 @@ from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_json
 from pipeline.glue_tasks import TASKS, glue_task
 from pipeline.provenance import usable_cores
-from pipeline.reports.glue import best_setting, sweep_record, task_sentence, write_table
+from pipeline.reports.glue import task_sentence, write_table
 from pipeline.studies.glue_cell import Cell, TaskData, finished, prune, run_cell
+from pipeline.studies.glue_record import best_setting, sweep_record
 from pipeline.training.encoder_checkpoint import EncoderCheckpoint, read_dictionary, read_encoder
 from pipeline.training.save_dir import whole_checkpoint
 

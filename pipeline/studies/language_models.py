@@ -14,7 +14,7 @@ from pipeline.console import Parser, run_command
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, shown_path, write_json
-from pipeline.methods import ARCHITECTURES
+from pipeline.methods import LANGUAGE_MODELS
 from pipeline.provenance import environment, portable_command
 from pipeline.reports import documents as make_results
 from pipeline.studies.measured_runs import (
@@ -30,7 +30,7 @@ from pipeline.training.train import Machines, train
 CONFIGS = ROOT / "configs" / "wikitext2"
 RUNS = ROOT / "runs" / "measured" / "wikitext2"
 # One seed each, and a second of two to see how much it changes.
-SEEDS = dict.fromkeys(ARCHITECTURES, (1,)) | {"transnormer_t1": (1, 2), "transformer_lm": (1, 2)}
+SEEDS = dict.fromkeys(LANGUAGE_MODELS, (1,)) | {"transnormer_t1": (1, 2), "transformer_lm": (1, 2)}
 EVALUATION_FIGURES = (
     "tokens",
     "words",

@@ -19,6 +19,7 @@ from user_dir.models import LinearAttentionRoberta
 
 ENCODER = "encoder.sentence_encoder."
 HEADS = "classification_heads."
+TASK_FILE = "glue_task.json"  # beside fine-tuned weights: the task they are for
 POSITIONS_BEFORE_THE_FIRST = 2  # fairseq counts positions from the padding index plus one
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks import cost_run, lm_cost
-from user_dir.errors import UserError
+from pipeline.errors import UserError
 
 
 def test_finished_and_hopeless_cases_are_not_run_again():

@@ -7,10 +7,11 @@ import sys
 import pytest
 
 from benchmarks import lm_cost
+from benchmarks.sizes import TINY, fairseq_flags
+from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.methods import ARCHITECTURES, TINY, fairseq_flags
+from pipeline.methods import LANGUAGE_MODELS
 from pipeline.reports.lm_cost import caption, cell, markdown, plot, verdicts
-from user_dir.errors import UserError
 
 SESSION = {
     "date": "2000-01-02",
@@ -23,7 +24,7 @@ SESSION = {
 
 def sample(step: float = 2.0, late_token: float = 0.001) -> dict:
     """Results in which every step takes 2 s but the longest, and every token 1 ms but the last."""
-    settings = lm_cost.settings_for("cpu", False, list(ARCHITECTURES))
+    settings = lm_cost.settings_for("cpu", False, list(LANGUAGE_MODELS))
     records = []
     for case in lm_cost.cases_of(settings):
         record = {**case, "session": 0, "status": "ok", "parameters": 10}

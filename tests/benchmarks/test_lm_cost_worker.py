@@ -6,12 +6,13 @@ import torch
 from benchmarks.language_models import LanguageModel, copy_state, fill_state
 from benchmarks.lm_cost_worker import measure_decoding, measure_training
 from benchmarks.memory import PeakMemory, ran_out_of_memory
-from pipeline.methods import ARCHITECTURES, MAIN, TINY
+from benchmarks.sizes import TINY
+from pipeline.methods import LANGUAGE_MODELS, MAIN_LANGUAGE_MODELS
 
 CASE = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60}
 
 
-@pytest.mark.parametrize("name", [*MAIN, "tnn_lm"])
+@pytest.mark.parametrize("name", [*MAIN_LANGUAGE_MODELS, "tnn_lm"])
 def test_training_is_timed(name):
     case = {**CASE, "architecture": name, "length": 32, "tokens": 64, "steps": 2}
     result = measure_training(case)
@@ -24,14 +25,14 @@ def test_steps_stop_when_enough_time_has_passed():
     assert len(measure_training({**case, "enough_s": 0})["step_seconds"]) == 1
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_decoding_is_timed_at_every_position(name):
     case = {**CASE, "architecture": name, "positions": [3, 70], "steps": 2, "visits": 3}
     result = measure_decoding(case)["token_seconds"]
     assert {position: len(seconds) for position, seconds in result.items()} == {"3": 6, "70": 6}
 
 
-@pytest.mark.parametrize("name", [n for n in ARCHITECTURES if n != "transformer_lm"])
+@pytest.mark.parametrize("name", [n for n in LANGUAGE_MODELS if n != "transformer_lm"])
 def test_filled_state_is_that_of_the_whole_prompt(name):
     lm = LanguageModel(name, TINY, 80, 80, "cpu")
     lm.model.eval()

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.lm_cost import BENCHMARK
 from benchmarks.processes import run_case
-from pipeline.methods import SMALL
+from benchmarks.sizes import SMALL
 
 
 @pytest.fixture

@@ -16,13 +16,12 @@ from benchmarks.roberta_cost_models import (
     KNOWN,
     MaskedLanguageModel,
     encoder_flags,
-    look,
 )
 from benchmarks.roberta_cost_worker import MEASURES
+from benchmarks.sizes import TINY
+from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.methods import TINY
-from pipeline.reports.encoder_cost import caption, markdown, plot, verdict_table, verdicts
-from user_dir.errors import UserError
+from pipeline.reports.encoder_cost import caption, look, markdown, plot, verdict_table, verdicts
 
 SESSION = {
     "date": "2000-01-02",

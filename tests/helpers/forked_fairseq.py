@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from pipeline.errors import UserError
 from pipeline.training.logged_run import ERROR_LINE
-from user_dir.errors import UserError
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["pipeline.training.child", "fairseq_cli.train", "user_dir"])

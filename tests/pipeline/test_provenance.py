@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
+from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, shown_path, write_json
 from pipeline.provenance import environment, portable_command
 from pipeline.reports.tables import markdown_table, spread
-from user_dir.errors import UserError
 
 
 def test_environment_says_what_is_needed_to_measure_again():

@@ -6,12 +6,10 @@ import sys
 
 import pytest
 
+from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.reports import documents as make_results
 from pipeline.reports.language_models import comparison_section, read_runs, read_table, runs_section
-from user_dir.errors import UserError
-
-PAPER = ROOT / "results" / "paper"
 
 
 @pytest.fixture
@@ -80,8 +78,8 @@ def test_unknown_table_is_a_users_error(project):
 
 
 def test_paper_and_measurement_stand_side_by_side(measured):
-    text = comparison_section(read_runs(measured), PAPER)
-    rows = {row["method"]: row for row in read_table(PAPER / "transnormer_04_wikitext103_lm.csv")}
+    text = comparison_section(read_runs(measured))
+    rows = {row["method"]: row for row in read_table("transnormer_04_wikitext103_lm")}
     t1 = rows["TransNormer T1"]
     published = f"{t1['ppl_val']} / {t1['ppl_test']} ({t1['params_m']})"
     own = "305.00 [seeds: 300.00, 310.00] / 315.00 [seeds: 310.00, 320.00] (1.23)"
@@ -95,7 +93,7 @@ def test_paper_and_measurement_stand_side_by_side(measured):
 def test_settings_that_differ_between_runs_are_shown(measured):
     runs = read_runs(measured)
     runs[0]["updates"] = 1000
-    assert "| 1,000 or 900 |" in comparison_section(runs, PAPER)
+    assert "| 1,000 or 900 |" in comparison_section(runs)
 
 
 def test_every_run_is_a_row(measured):
@@ -106,7 +104,7 @@ def test_every_run_is_a_row(measured):
 
 
 def test_without_measurements_the_section_says_so(tmp_path):
-    assert "Not measured yet" in comparison_section(read_runs(tmp_path), PAPER)
+    assert "Not measured yet" in comparison_section(read_runs(tmp_path))
     assert "Not measured yet" in runs_section([])
 
 

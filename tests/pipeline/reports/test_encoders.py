@@ -1,12 +1,10 @@
 """Tables and plot of the measured encoders."""
 
-import csv
-
 import pytest
 
-from pipeline.encoder_methods import ENCODERS, MAIN, PANELS
 from pipeline.files import write_json
-from pipeline.reports.documents import PAPER
+from pipeline.methods import ENCODER_PANELS, ENCODERS, MAIN_ENCODERS
+from pipeline.papers import read_table
 from pipeline.reports.encoders import NOT_MEASURED, glue_section, plot_encoders, read_encoders, runs_section
 from pipeline.studies.encoders import CONFIGS, all_names
 
@@ -21,7 +19,7 @@ def record(name: str) -> dict:
         "updates": 9,
         "runs": [{"learning_rate": 1e-3, "seed": 1}],
     }
-    glue = {"glue": {"MRPC": task}} if name in MAIN else {}
+    glue = {"glue": {"MRPC": task}} if name in MAIN_ENCODERS else {}
     return {
         "name": name,
         "parameters": 1234567,
@@ -59,35 +57,34 @@ def runs(tmp_path):
 
 def test_every_configuration_is_in_the_tables_and_in_one_panel():
     assert sorted(all_names()) == sorted(path.stem for path in CONFIGS.glob("*.yaml") if path.stem != "base")
-    drawn = [name for names in PANELS.values() for name in names if name != "softmax"]
+    drawn = [name for names in ENCODER_PANELS.values() for name in names if name != "softmax"]
     assert sorted([*drawn, "softmax"]) == sorted(ENCODERS)
-    for names in PANELS.values():
+    for names in ENCODER_PANELS.values():
         assert len({ENCODERS[name].color for name in names}) == len(names)
 
 
 def test_rows_of_the_papers_exist():
     for table, field in (("transnormer_05_glue", "transnormer"), ("lln_01_glue", "lln")):
-        with (PAPER / f"{table}.csv").open(encoding="utf-8", newline="") as file:
-            methods = {row["method"] for row in csv.DictReader(file)}
+        methods = {row["method"] for row in read_table(table)}
         ours = {getattr(encoder, field) for encoder in ENCODERS.values()} - {""}
         assert ours == methods, table
 
 
 def test_all_methods_stand_in_order_with_the_papers_averages(runs):
     assert [run["name"] for run in runs] == ["softmax", "lln", "performer", "bigbird"]
-    text = runs_section(runs, PAPER)
+    text = runs_section(runs)
     assert (
         "| softmax | 101.2 / 99.8 | 1,234,567 | 20 (10) | 6.050 | 5,000 | 512 | 1.5 | 78.79 | 87.0 |" in text
     )
     assert "| BigBird |" in text and text.splitlines()[5].endswith("| – | – |")
-    assert runs_section([], PAPER) == NOT_MEASURED
+    assert runs_section([]) == NOT_MEASURED
 
 
 def test_glue_table_has_only_what_was_fine_tuned(runs):
-    text = glue_section(runs, PAPER)
+    text = glue_section(runs)
     assert "| softmax | 99.8 | 70.0 / 60.0 | 88.35, 38.63, 90.25 | 90.6 |" in text
     assert "Performer" not in text and "the most frequent class" in text
-    assert glue_section([record("bigbird")], PAPER) == NOT_MEASURED
+    assert glue_section([record("bigbird")]) == NOT_MEASURED
 
 
 def test_plot_is_written(runs, tmp_path):

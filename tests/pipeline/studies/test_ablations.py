@@ -6,12 +6,12 @@ from functools import cache
 import pytest
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
+from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.studies import ablations as run_ablations
 from pipeline.studies.ablations import ABLATIONS, T1_AND_T2
 from pipeline.training import train as train_lm
 from pipeline.training.recipe import read_experiment
-from user_dir.errors import UserError
 from user_dir.models.layer_plan import parse_layer_plan
 
 STUDIED = {

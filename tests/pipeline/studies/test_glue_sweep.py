@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 
+from pipeline.errors import UserError
 from pipeline.glue_tasks import TASKS
 from pipeline.studies import glue_cell as glue_run
 from pipeline.studies import glue_sweep as finetune_glue
@@ -13,7 +14,6 @@ from pipeline.studies.glue_cell import Cell, TaskData
 from pipeline.training.progress import read_records
 from tests.helpers.encoders import ROWS
 from tests.helpers.forked_fairseq import run_fairseq
-from user_dir.errors import UserError
 
 UPDATES = 6  # two epochs: the first one's checkpoint is there when the second is killed
 

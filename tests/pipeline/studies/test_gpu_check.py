@@ -11,9 +11,9 @@ from fairseq import options
 
 from benchmarks import lm_cost, operator_cost
 from causal_linear_attention import info
+from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.studies.gpu_check import ARCHITECTURES, Part, parts, run_part
-from user_dir.errors import UserError
 
 
 def module_and_arguments(part: Part) -> tuple[str, list[str]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.data.prepared import PreparedData
+from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.studies import language_models as measure_lm
-from user_dir.errors import UserError
 
 PREFIX = "2000-01-02 03:04:05 | INFO | "
 BASE = """

@@ -10,11 +10,11 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.roberta import RobertaModel
 
 from pipeline.data.text_encoding import TextEncoder, encode_sentences
+from pipeline.errors import UserError
 from pipeline.evaluation.classification import HEAD, predict
 from pipeline.studies import glue_sweep as finetune_glue
 from pipeline.training.encoder_checkpoint import load_encoder, read_dictionary, read_encoder
 from tests.helpers.roberta import task as task_of
-from user_dir.errors import UserError
 from user_dir.models import LinearAttentionRoberta
 
 SENTENCES = ("The cat sat .", "The dog saw the house .")

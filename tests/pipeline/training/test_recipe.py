@@ -10,9 +10,9 @@ import torch
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.training.recipe import read_experiment, scaled_update_freq
-from user_dir.errors import UserError
 
 CONFIGS = sorted(p for p in ROOT.glob("configs/*/*.yaml") if p.name != "base.yaml")
 

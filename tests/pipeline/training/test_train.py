@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline.errors import UserError
 from pipeline.training import train as train_lm
 from pipeline.training.progress import read_records
 from pipeline.training.train import Machines
-from user_dir.errors import UserError
 
 
 class Evil:

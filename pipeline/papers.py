@@ -1,0 +1,13 @@
+"""The papers' figures: results/paper/ holds a CSV for each of their tables."""
+
+import csv
+
+from pipeline.files import ROOT
+
+PAPER = ROOT / "results" / "paper"
+
+
+def read_table(name: str) -> list[dict[str, str]]:
+    """The table `name` (a file's name without its ending), a row each, the header as keys."""
+    with (PAPER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
