@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the tables and learning curves of results/ and README.md from results/measured/ and results/paper/.
+# Generate the tables and learning curves of the documents from results/measured/ and results/paper/.
 #
 # usage: scripts/make_results.sh [--check]
 #

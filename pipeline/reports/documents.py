@@ -1,7 +1,7 @@
-"""Make the tables and learning curves of results/ from results/measured/ and results/paper/.
+"""Generate the tables and learning curves of the documents from results/measured/ and results/paper/.
 
-Documents hold the tables between two comments; what stands between them is replaced, the prose
-around them is left alone. No figure in them is typed by hand.
+A table lives between two comments in results/README.md, README.md or docs/operator.md; what is between them
+is replaced, the prose around them is left alone. No figure in a table is typed by hand.
 """
 
 import os
@@ -37,7 +37,7 @@ ROBERTA = MEASURED / "roberta_wikitext2"
 ROBERTA_CURVES = ROOT / "results" / "roberta_wikitext2_curves.png"
 CURVES = ROOT / "results" / "wikitext2_curves.png"
 DEVICES = ("cpu", "cuda")
-DOCUMENTS = (ROOT / "results" / "README.md", ROOT / "README.md")
+DOCUMENTS = (ROOT / "results" / "README.md", ROOT / "README.md", ROOT / "docs" / "operator.md")
 
 
 def picture_link(title: str, path: Path, document: Path) -> str:
@@ -75,7 +75,7 @@ def operator_cost(device: str, document: Path) -> str:
 
 
 def crossover(document: Path) -> str:
-    """From which length on the operator is faster than softmax, on a CPU."""
+    """The sequence length above which the operator beats softmax on a CPU."""
     path = MEASURED / "operator_cpu" / "operator_cost.json"
     if not path.is_file():
         return "Not measured yet; `benchmarks/operator_cost.py` does it."
@@ -109,7 +109,7 @@ SECTION = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def filled(text: str, document: Path) -> str:
-    """`text` with every section made anew; UserError for a name that nobody makes."""
+    """`text` with every table generated again; UserError for an unknown table."""
 
     def section(match: re.Match[str]) -> str:
         start, name, end = match.groups()
@@ -182,8 +182,8 @@ def main() -> None:
         write_all()
     elif old := stale():
         names = ", ".join(shown_path(path) for path in old)
-        raise UserError(f"{names} out of date; run scripts/make_results.sh and commit what it made")
-    print("The tables and plots of results/ are those of the measured results.")
+        raise UserError(f"{names} out of date; run scripts/make_results.sh and commit what it writes")
+    print("Tables and plots are up to date with the measured results.")
 
 
 if __name__ == "__main__":
