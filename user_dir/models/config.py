@@ -40,6 +40,11 @@ class ModelConfig(FairseqDataclass):
     no_token_positional_embeddings: bool = _option(
         False, "the same as --absolute-positions none (rotary positions inside attention stay)"
     )
+    log_attention_statistics: int = _option(
+        0,
+        "every so many updates log the standard deviations of q and k and, for LLN, alpha and beta of each "
+        "layer, to TensorBoard and the training log; 0 for never",
+    )
     checkpoint_activations: bool = _option(
         False, "recompute each layer in the backward pass instead of keeping its activations"
     )

@@ -10,6 +10,7 @@ from fairseq.utils import eval_str_list
 from torch import nn
 
 from ..errors import UserError
+from .attention_statistics import log_attention_statistics
 from .decoder import LinearAttentionDecoder
 from .stack import planned_layers
 
@@ -29,6 +30,7 @@ class LinearAttentionLM(FairseqLanguageModel):
         # Configurations saved before the option existed lack it.
         if getattr(args, "decoder_init_std", None) is not None:
             _initialise(model, args.decoder_init_std)
+        log_attention_statistics(model, model.decoder.layers, getattr(args, "log_attention_statistics", 0))
         return model
 
 

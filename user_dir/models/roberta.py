@@ -11,6 +11,7 @@ from fairseq.models.roberta.model import RobertaHubInterface as Hub
 from torch import Tensor, nn
 
 from ..errors import UserError
+from .attention_statistics import log_attention_statistics
 from .encoder import LinearAttentionEncoder
 from .layer_plan import Layer
 from .stack import planned_layers
@@ -123,7 +124,10 @@ class LinearAttentionRoberta(RobertaModel):
         if args.max_positions is None:
             args.max_positions = task.max_positions()
         layers = planned_layers(args, "encoder", cls.default_plan(args.encoder_layers))
-        return cls(args, RobertaEncoder(args, task.source_dictionary, layers))
+        model = cls(args, RobertaEncoder(args, task.source_dictionary, layers))
+        layers = model.encoder.sentence_encoder.layers
+        log_attention_statistics(model, layers, getattr(args, "log_attention_statistics", 0))
+        return model
 
     def register_classification_head(
         self, name: str, num_classes: int | None = None, inner_dim: int | None = None, **unused: object

@@ -1,0 +1,101 @@
+"""What `--log-attention-statistics` logs, when, and that it changes nothing else."""
+
+import json
+
+import pytest
+import torch
+from fairseq.logging import metrics
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.helpers.lm import PAD, build_lm, tokens
+from tests.helpers.roberta import build_roberta
+from user_dir.errors import UserError
+
+
+def logged(model, batch, update):
+    """What one training forward of `model` logs in update number `update`, counted from 1."""
+    model.train().set_num_updates(update - 1)
+    with metrics.aggregate(new_root=True) as figures:
+        model(batch)
+    return figures.get_smoothed_values()
+
+
+def test_figures_are_those_of_q_and_k():
+    model = build_lm("lln_lm", log_attention_statistics=3)
+    batch = tokens(2, 20)
+    batch[1, 12:] = PAD
+    found = logged(model, batch, 3)
+    names = ("sigma_q", "sigma_k", "alpha", "beta")
+    assert sorted(found) == sorted(f"{name}/layer{i}" for name in names for i in range(2))
+    seen = []
+    hook = model.decoder.layers[0].self_attn.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    model(batch)
+    hook.remove()
+    attention, real = model.decoder.layers[0].self_attn, (batch != PAD).T
+    sigma = torch.stack([f(seen[0])[real].std() for f in (attention.q_proj, attention.k_proj)])
+    alpha, beta = attention.scale.matched(sigma)
+    expected = dict(zip(names, (*sigma.tolist(), alpha.item(), beta.item()), strict=True))
+    for name in names:
+        assert found[f"{name}/layer0"] == pytest.approx(expected[name], abs=1e-4)
+
+
+def test_every_third_update_of_training_only():
+    model = build_lm("lln_lm", log_attention_statistics=3)
+    assert [bool(logged(model, tokens(1, 5), n)) for n in range(1, 7)] == [False, False, True] * 2
+    model.set_num_updates(2)
+    model.eval()
+    with metrics.aggregate(new_root=True) as figures:
+        model(tokens(1, 5))
+    assert not figures
+
+
+def test_other_mechanisms_parallel_parts_and_recomputed_layers():
+    plan = {"decoder_attention": "softmax+norm,flash,lln", "decoder_layers": 3}
+    model = build_lm("lln_lm", log_attention_statistics=1, checkpoint_activations=True, **plan)
+    found = logged(model, tokens(2, 9), 1)
+    places = ["layer0.0", "layer0.1", "layer2"]
+    assert {name for name in found if "sigma_q" in name} == {f"sigma_q/{place}" for place in places}
+    assert {name for name in found if "alpha" in name} == {"alpha/layer2"}
+    with metrics.aggregate(new_root=True) as figures:  # recomputation in the backward pass
+        model(tokens(2, 9))[0].sum().backward()
+    assert not figures
+
+
+def test_encoders_and_state_dict():
+    plain, model = build_roberta("roberta_lln"), build_roberta("roberta_lln", log_attention_statistics=1)
+    assert plain.state_dict().keys() == model.state_dict().keys()
+    model.load_state_dict(plain.state_dict())
+    batch = tokens(2, 9)
+    assert "beta/layer1" in logged(model, batch, 1)
+    torch.testing.assert_close(model.train()(batch)[0], plain.train()(batch)[0])
+
+
+@pytest.mark.parametrize(
+    ("arch", "every", "message"),
+    [
+        ("lln_lm", -1, "--log-attention-statistics is -1; it must be a number of updates, or 0"),
+        ("flash_lm", 5, "needs a layer that maps its input to queries and keys"),
+    ],
+)
+def test_user_errors(arch, every, message):
+    with pytest.raises(UserError, match=message):
+        build_lm(arch, log_attention_statistics=every)
+
+
+@pytest.mark.slow
+def test_training_writes_them_to_the_log_and_to_tensorboard(commands, tmp_path):
+    options = ("--log-attention-statistics", "2", "--max-update", "4", "--no-save", "--disable-validation")
+    curves = tmp_path / "curves"
+    command = commands.train(tmp_path, *options, "--tensorboard-logdir", str(curves), arch="lln_lm")
+    rows = [
+        json.loads(line[line.index("{") :])
+        for line in commands.run(*command).splitlines()
+        if "| train_inner |" in line
+    ]
+    assert [row.get("alpha/layer1") is not None for row in rows] == [False, True, False, True]
+    events = EventAccumulator(str(curves / "train_inner")).Reload()
+    scalars = events.Scalars("alpha/layer1")
+    assert [event.step for event in scalars] == [2, 4]
+    assert [event.value for event in scalars] == pytest.approx(
+        [float(rows[i]["alpha/layer1"]) for i in (1, 3)]
+    )

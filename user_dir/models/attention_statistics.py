@@ -1,0 +1,111 @@
+"""What attention does during training, logged for every layer (`--log-attention-statistics N`)."""
+
+from collections.abc import Callable
+
+import torch
+from fairseq.logging import metrics
+from torch import Tensor, nn
+
+from ..attention.base import SelfAttention
+from ..attention.lln import LLNAttention
+from ..attention.parts.log_normal_scale import Moments
+from ..errors import UserError
+
+Measure = Callable[[SelfAttention, Tensor, Tensor, Tensor | None], dict[str, Tensor]]
+DIGITS = 4
+
+
+def deviations(attention: SelfAttention, q: Tensor, k: Tensor, padding: Tensor | None) -> dict[str, Tensor]:
+    """sigma_q and sigma_k: the standard deviations of q and k over heads, channels and real positions."""
+    sigma_q, sigma_k = Moments.of(q, k, padding).sigma()
+    return {"sigma_q": sigma_q, "sigma_k": sigma_k}
+
+
+def exponents(attention: SelfAttention, q: Tensor, k: Tensor, padding: Tensor | None) -> dict[str, Tensor]:
+    """alpha and beta of LLN attention on this batch; nothing for another mechanism."""
+    if not isinstance(attention, LLNAttention):
+        return {}
+    scale = attention.scale
+    alpha, beta = scale.matched(Moments.of(q, k, padding if scale.running else None).sigma())
+    return {"alpha": alpha, "beta": beta}
+
+
+# Each maps an attention, its q and k `(B, H, N, d)` as they leave their linear maps, and the padding `(B, N)`
+# (True at padding, or None) to named tensors of one element.
+MEASURES: tuple[Measure, ...] = (deviations, exponents)
+
+
+class AttentionStatistics(nn.Module):
+    """Takes `MEASURES` of every layer in each `every`-th update and logs them as `NAME/layerI`, I from 0.
+
+    fairseq writes them with its other figures: to TensorBoard and the log, at each `--log-interval`, as the
+    mean of what was measured since the last one (null in the JSON log where nothing was). They are those of
+    the first worker's batches. A measurement computes q and k a second time; other updates cost nothing.
+
+    The module has no parameters or buffers. fairseq tells it the number of updates before each batch.
+
+    Args:
+        model: the whole model, whose forward pass ends a measurement.
+        layers: its layers; those whose mechanism is no `SelfAttention` (gated units, Reformer and
+            Transformer-LS) are left out. Mechanisms in parallel are numbered I.0, I.1, ...
+        every: updates from one measurement to the next.
+
+    Raises:
+        UserError: when no layer is left.
+    """
+
+    def __init__(self, model: nn.Module, layers: nn.ModuleList, every: int) -> None:
+        super().__init__()
+        self.every, self.due = every, False
+        self.values: dict[str, Tensor] = {}
+        for number, layer in enumerate(nn.ModuleList.__iter__(layers)):
+            found = [part for part in layer.modules() if isinstance(part, SelfAttention)]
+            for i, attention in enumerate(found):
+                name = f"layer{number}.{i}" if len(found) > 1 else f"layer{number}"
+                attention.register_forward_pre_hook(self._measuring(name), with_kwargs=True)
+        if not any(isinstance(part, SelfAttention) for part in layers.modules()):
+            raise UserError(
+                "--log-attention-statistics needs a layer that maps its input to queries and keys, which "
+                "gated units, Reformer and Transformer-LS do not; leave the option out"
+            )
+        model.register_forward_hook(lambda *unused: self._log())
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Called by fairseq before each batch with the number of updates done."""
+        self.due = (num_updates + 1) % self.every == 0
+
+    def _measuring(self, name: str) -> Callable:
+        @torch.no_grad()
+        def measure(attention: SelfAttention, args: tuple, kwargs: dict) -> None:
+            if not (self.due and attention.training):
+                return
+            x, padding = args[0], kwargs.get("key_padding_mask")
+            q, k = attention.heads(attention.q_proj(x)), attention.heads(attention.k_proj(x))
+            for take in MEASURES:
+                for key, value in take(attention, q, k, padding).items():
+                    self.values[f"{key}/{name}"] = value
+
+        return measure
+
+    def _log(self) -> None:
+        """At the end of the forward pass, so that a layer that is recomputed later is measured once."""
+        if not self.values:
+            return
+        numbers = torch.stack([value.float() for value in self.values.values()]).tolist()
+        for key, number in zip(self.values, numbers, strict=True):
+            metrics.log_scalar(key, number, priority=1000, round=DIGITS)
+        self.values.clear()
+        self.due = False
+
+
+def log_attention_statistics(model: nn.Module, layers: nn.ModuleList, every: int) -> None:
+    """Make `model` log statistics of its `layers` in each `every`-th update; 0 for never.
+
+    Raises UserError for a negative number, or when no layer can be measured.
+    """
+    if every < 0:
+        raise UserError(
+            f"--log-attention-statistics is {every}; it must be a number of updates, or 0 for never"
+        )
+    if every:
+        model.attention_statistics = AttentionStatistics(model, layers, every)
