@@ -2,12 +2,14 @@
 
 import argparse
 import atexit
+import inspect
 import sys
 import types
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from omegaconf import OmegaConf
 
 
 def allow_namespace_in_checkpoints() -> None:
@@ -122,6 +124,83 @@ def _plain(score: float | None) -> float | None:
     return None if score is None else float(score)
 
 
+def broadcast_checkpoints_safely() -> None:
+    """torch 2.6 and later refuse what rank 0 reads from a checkpoint and sends to the others.
+
+    It holds omegaconf's `DictConfig` and fairseq's marks for tensors. The configuration travels as plain
+    values; the mark only stores a number, so the safe loader may build it.
+    """
+    from fairseq.distributed import utils
+
+    broadcast = utils.broadcast_object
+    if getattr(broadcast, "sends_plain_values", False):
+        return
+    torch.serialization.add_safe_globals([utils._TensorPlaceholder])
+
+    def broadcast_object(obj, *args, **kwargs):
+        if isinstance(obj, dict) and OmegaConf.is_config(obj.get("cfg")):
+            obj = {**obj, "cfg": OmegaConf.to_container(obj["cfg"])}
+        received = broadcast(obj, *args, **kwargs)
+        if isinstance(received, dict) and received.get("cfg") is not None:
+            received["cfg"] = OmegaConf.create(received["cfg"], flags={"allow_objects": True})
+        return received
+
+    broadcast_object.sends_plain_values = True
+    utils.broadcast_object = broadcast_object
+
+
+def keep_place_in_epoch() -> None:
+    """fairseq counts the batches of one process, so another number of processes resumes at the wrong place.
+
+    Every version of it: half as many processes then repeat batches, twice as many skip them or fail.
+    """
+    from fairseq.data.iterators import EpochBatchIterator
+
+    state_dict, load_state_dict = EpochBatchIterator.state_dict, EpochBatchIterator.load_state_dict
+    if getattr(state_dict, "counts_processes", False):
+        return
+
+    def state_with_processes(self):
+        return {**state_dict(self), "processes": self.num_shards}
+
+    def load_scaled(self, state):
+        done = state.get("iterations_in_epoch", 0) * state.get("processes", self.num_shards)
+        load_state_dict(self, {**state, "iterations_in_epoch": done // self.num_shards})
+
+    state_with_processes.counts_processes = True
+    EpochBatchIterator.state_dict, EpochBatchIterator.load_state_dict = state_with_processes, load_scaled
+
+
+def keep_batches_when_resuming() -> None:
+    """fairseq batches the samples once, in an order drawn with the number of the epoch it starts in.
+
+    Every version of it: a run resumed after its first epoch gets other batches than it would have had, and
+    in the rest of that epoch sees some samples twice and others not at all.
+    """
+    from fairseq.tasks import FairseqTask
+
+    original = FairseqTask.get_batch_iterator
+    if getattr(original, "keeps_batches", False):
+        return
+    signature = inspect.signature(original)
+
+    def get_batch_iterator(self, dataset, *args, **kwargs):
+        call = signature.bind(self, dataset, *args, **kwargs)
+        call.apply_defaults()
+        given = call.arguments
+        new_each_epoch = given["disable_iterator_cache"] or given["update_epoch_batch_itr"]
+        if new_each_epoch or not self.can_reuse_epoch_itr(dataset) or dataset in self.dataset_to_epoch_iter:
+            return original(*call.args, **call.kwargs)
+        epoch, given["epoch"] = given["epoch"], 1
+        iterator = original(*call.args, **call.kwargs)
+        dataset.set_epoch(epoch)
+        iterator.epoch = max(epoch, 1)
+        return iterator
+
+    get_batch_iterator.keeps_batches = True
+    FairseqTask.get_batch_iterator = get_batch_iterator
+
+
 def end_gloo_at_exit() -> None:
     """fairseq leaves its process group open; gloo's threads then now and then abort a process that ends.
 
@@ -145,6 +224,9 @@ REPAIRS: tuple[Callable[[], None], ...] = (
     show_options_in_help,
     keep_last_batch,
     keep_plain_scores_in_checkpoints,
+    broadcast_checkpoints_safely,
+    keep_place_in_epoch,
+    keep_batches_when_resuming,
     end_gloo_at_exit,
 )
 

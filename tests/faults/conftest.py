@@ -1,0 +1,33 @@
+"""What the fault tests share: a small run to break, and the library that breaks it at one system call."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.faults.runs import Training, write_config
+from tests.scripts.conftest import corpus  # noqa: F401  (a fixture)
+
+
+@pytest.fixture(scope="session")
+def fault_library(tmp_path_factory) -> Path:
+    """fault.c, compiled."""
+    library = tmp_path_factory.mktemp("faults") / "fault.so"
+    source = Path(__file__).with_name("fault.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", source, "-o", library, "-ldl"], check=True)
+    return library
+
+
+@pytest.fixture(scope="session")
+def training(tmp_path_factory, corpus, root, fault_library) -> Training:  # noqa: F811
+    """A run of `UPDATES` updates over three epochs, saved after every fifth."""
+    config = tmp_path_factory.mktemp("configs") / "faults"
+    return Training(root, write_config(config), corpus, fault_library)
+
+
+@pytest.fixture(scope="session")
+def unbroken(training, tmp_path_factory) -> Path:
+    """The folder of a run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("unbroken") / "run"
+    assert training.run(folder) == [0]
+    return folder

@@ -1,0 +1,114 @@
+"""Training runs in processes of their own, broken off at will."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.progress import read_records
+from tests.scripts.conftest import MODEL
+
+UPDATES = 28
+BASE = """
+common: {seed: 1, log_format: json, log_interval: 1}
+task: {_name: language_modeling, data: nowhere, tokens_per_sample: 32, sample_break_mode: none}
+criterion: {_name: cross_entropy}
+dataset: {batch_size: 8, num_workers: 0}
+distributed_training: {distributed_world_size: 2}
+optimization: {max_update: 28, update_freq: [1], lr: [0.01]}
+optimizer: {_name: adam, adam_betas: "(0.9, 0.98)"}
+lr_scheduler: {_name: inverse_sqrt, warmup_updates: 2}
+checkpoint: {no_epoch_checkpoints: true, save_interval_updates: 5, keep_interval_updates: 1}
+model: {decoder_embed_dim: 16, decoder_layers: 2, decoder_attention_heads: 2, dropout: 0.0}
+"""
+
+
+def write_config(folder: Path) -> Path:
+    """The YAML of the run; base.yaml beside it."""
+    folder.mkdir()
+    (folder / "base.yaml").write_text(BASE)
+    path = folder / "transnormer_t1.yaml"
+    path.write_text(MODEL % "transnormer_t1")
+    return path
+
+
+def at(call: str, action: str = "group", path: str = "", text: str = "", nth: int = 1) -> dict[str, str]:
+    """The environment in which fault.c does `action` at the `nth` such system call."""
+    fault = {"FAULT_CALL": call, "FAULT_ACTION": action, "FAULT_NTH": str(nth)}
+    return fault | ({"FAULT_PATH": path} if path else {}) | ({"FAULT_TEXT": text} if text else {})
+
+
+def at_update(update: int, action: str = "group") -> dict[str, str]:
+    """Break off when the log says that `update` is done."""
+    return at("write", action, text=f'"num_updates": "{update}"')
+
+
+def losses(folder: Path) -> dict[int, list[float]]:
+    """Every loss that the log has of an update: several if it was done again after an interruption."""
+    found = defaultdict(list)
+    with (folder / "train.log").open() as log:
+        for kind, record in read_records(log):
+            if kind == "train_inner":
+                found[int(record["num_updates"])].append(record["loss"])
+    return dict(found)
+
+
+def same_losses(folder: Path, unbroken: Path, tolerance: float = 0.0) -> bool:
+    """Whether all updates are there, with the losses of the run that nothing happened to."""
+    ours, theirs = losses(folder), losses(unbroken)
+    return ours.keys() == theirs.keys() and all(
+        abs(loss - theirs[update][0]) <= tolerance for update in ours for loss in ours[update]
+    )
+
+
+@dataclass(frozen=True)
+class Training:
+    """train_lm.sh's command on a small model."""
+
+    root: Path
+    config: Path
+    data: Path
+    library: Path
+
+    def command(self, folder: Path, *extra: str) -> list[str]:
+        """The words of the command."""
+        words = [sys.executable, "-m", "scripts.train_lm", str(self.config), str(self.data)]
+        return [*words, "--gpus", "0", "--save-dir", str(folder), *extra]
+
+    def start(
+        self, command: Sequence[str], fault: dict[str, str] | None = None, **options
+    ) -> subprocess.Popen[str]:
+        """Start a command; `fault` is what `at` gives."""
+        broken = {"LD_PRELOAD": str(self.library), **fault} if fault else {}
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True} | options
+        return subprocess.Popen(command, cwd=self.root, env={**os.environ, **broken}, text=True, **options)
+
+    def run(
+        self, folder: Path, *extra: str, processes: int = 1, fault: dict[str, str] | None = None
+    ) -> list[int]:
+        """Run in one process or as several nodes; the exit codes. A fault hits the group they all are in."""
+        commands = [self.command(folder, *extra)]
+        if processes > 1:
+            nodes = ["--nodes", str(processes), "--master", f"127.0.0.1:{free_port()}", "--node-rank"]
+            commands = [[*commands[0], *nodes, str(rank)] for rank in range(processes)]
+        started, group = [], None
+        for command in commands:
+            process = self.start(command, fault, start_new_session=False, process_group=group or 0)
+            group = group or process.pid
+            started.append(process)
+        outputs = [process.communicate() for process in started]
+        codes = [process.returncode for process in started]
+        if fault is None and any(codes):
+            print(outputs)
+        return codes
+
+
+def free_port() -> int:
+    """A port nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
