@@ -11,11 +11,11 @@ class UserError(ValueError):
 
 MISMATCH = (
     "the checkpoint does not fit the model: it was trained with another architecture, size or "
-    "dictionary; give the settings it was trained with, or another --save-dir to start anew"
+    "dictionary; give the settings it was trained with, or another --save-dir"
 )
 DAMAGED = (
     "the checkpoint is damaged, or no checkpoint of fairseq's at all; nothing in it was run; "
-    "copy it again, or remove it to start anew"
+    "copy it again, or name another one"
 )
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+import user_dir  # noqa: F401  (registers the models that a YAML may name)
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 

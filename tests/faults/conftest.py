@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.runs import Training, write_config
-from tests.scripts.conftest import corpus  # noqa: F401  (a fixture)
+from tests.pipeline.conftest import corpus  # noqa: F401  (a fixture)
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.progress import read_records
-from tests.scripts.conftest import MODEL
+from pipeline.training.progress import read_records
+from tests.pipeline.conftest import MODEL
 
 UPDATES = 28
 BASE = """
@@ -76,7 +76,7 @@ class Training:
 
     def command(self, folder: Path, *extra: str) -> list[str]:
         """The words of the command."""
-        words = [sys.executable, "-m", "scripts.train_lm", str(self.config), str(self.data)]
+        words = [sys.executable, "-m", "pipeline.training.train", str(self.config), str(self.data)]
         return [*words, "--gpus", "0", "--save-dir", str(folder), *extra]
 
     def start(

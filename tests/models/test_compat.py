@@ -31,6 +31,23 @@ BROKEN = {
         )
         assert [len(batch) for batch in batches] == [8, 8, 5]
         """,
+    "keep_place_in_epoch": """
+        from fairseq.data import ListDataset
+        from fairseq.data.iterators import EpochBatchIterator
+
+        def batches(processes, state=None):
+            samples, order = ListDataset(list(range(64))), [[i] for i in range(64)]
+            iterator = EpochBatchIterator(samples, list, order, num_shards=processes)
+            if state:
+                iterator.load_state_dict(state)
+            return iterator, iterator.next_epoch_itr(shuffle=False)
+
+        for before, after in ((1, 4), (4, 1), (2, 2)):
+            iterator, rest = batches(before)
+            for _ in range(32 // before):
+                next(rest)
+            assert next(batches(after, iterator.state_dict())[1]) == [32]
+        """,
     "end_gloo_at_exit": """
         import torch.distributed as distributed
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
