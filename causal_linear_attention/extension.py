@@ -1,8 +1,8 @@
-"""The compiled kernels: where they lie, whether they loaded, and why not.
+"""The compiled kernels: where they are, whether they loaded, and if not, why.
 
-Two shared objects beside this file, `_cpu.so` and `_cuda.so`, hold the kernels of the operators that
-`operators.py` declares. Both are optional and loading never raises: `reason(name)` says in one sentence why
-one is not there, and PyTorch runs instead.
+Two shared objects next to this file, `_cpu.so` and `_cuda.so`, hold the kernels of the operators that
+`operators.py` declares. Both are optional and loading never raises: `reason(name)` says why one is missing,
+and PyTorch runs instead.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ _libraries: dict[str, ctypes.CDLL] = {}
 
 
 def load(name: str) -> None:
-    """Load the kernels "cpp" or "cuda"; what goes wrong is kept for `reason`."""
+    """Load the kernels "cpp" or "cuda"; keep any error for `reason`."""
     _reasons.pop(name, None)
     path = FILES[name]
     if not path.is_file():
@@ -32,14 +32,14 @@ def load(name: str) -> None:
         _reasons[name] = f"torch {torch.__version__} has no CUDA support"
         return
     try:
-        library = ctypes.CDLL(str(path))  # before torch, whose error does not say what is missing
+        library = ctypes.CDLL(str(path))  # first: its error says what is missing, unlike torch's
         torch.ops.load_library(str(path))
         _libraries[name] = library
         if name == "cpp":
             choose_instruction_set("")
     except ValueError as error:
         del _libraries[name]
-        _reasons[name] = f"CAUSAL_LINEAR_ATTENTION_ISA cannot be followed: {error}"
+        _reasons[name] = f"CAUSAL_LINEAR_ATTENTION_ISA cannot be used: {error}"
     except (OSError, RuntimeError) as error:
         built, cause = build_info().get("torch", "another version"), str(error).split("\n")[0]
         _reasons[name] = (
@@ -58,14 +58,14 @@ def reason(name: str) -> str:
 
 
 def is_broken(name: str) -> bool:
-    """Built, but not loadable here: worth a warning, unlike kernels that were never built."""
+    """Whether the kernels were built but do not load: worth a warning, unlike kernels never built."""
     here = name != "cuda" or torch.version.cuda is not None
     return here and name in _reasons and FILES[name].is_file()
 
 
 @cache
 def build_info() -> dict:
-    """What the build wrote down: torch and compiler versions, architectures; {} if nothing was built."""
+    """What the build recorded: torch and compiler versions, architectures; {} if nothing was built."""
     try:
         return json.loads(BUILD_FILE.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -75,18 +75,18 @@ def build_info() -> dict:
 def instruction_set() -> str:
     """The instruction set the CPU kernels use: "baseline", "avx2" or "avx512"; "" without kernels.
 
-    The best that the processor has, or what the environment variable CAUSAL_LINEAR_ATTENTION_ISA names.
+    The best one the processor supports, or the one named by the variable CAUSAL_LINEAR_ATTENTION_ISA.
     """
     return _text("cla_cpu_isa")
 
 
 def available_instruction_sets() -> list[str]:
-    """Those this processor has, the best last; [] without kernels."""
+    """The instruction sets this processor supports, the best last; [] without kernels."""
     return _text("cla_cpu_available_isa").split()
 
 
 def choose_instruction_set(name: str) -> None:
-    """Use the instruction set `name` from now on, "" for the default; ValueError if it is not there."""
+    """Use the instruction set `name` from now on, "" for the default; ValueError if it is not available."""
     function = _libraries["cpp"].cla_cpu_choose_isa
     function.restype, function.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
     message = function(name.encode()).decode()

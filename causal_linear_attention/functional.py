@@ -1,12 +1,12 @@
-"""The public functions: they check their arguments, pick a backend and, if asked, normalise.
+"""The public functions: they check arguments, select a backend and optionally normalise.
 
 Shapes are (batch, heads, length, dim): `q, k: (B, H, N, D)`, `v: (B, H, N, M)`. Formulas are those of
-Katharopoulos et al. 2020, "Transformers are RNNs", section 3. With `normalize=True` a column of ones rides
-along with v, so that numerator and denominator come from the same pass and the state is (D, M + 1) wide:
+Katharopoulos et al. 2020, "Transformers are RNNs", section 3. With `normalize=True` a column of ones is
+appended to v, so that numerator and denominator come from the same pass and the state is (D, M + 1):
 
     out[i] = q[i] @ S[i] / (q[i] @ z[i] + eps),   z[i] = sum of k[j] over j <= i
 
-Under autocast q, k and v may differ in dtype and are promoted to the widest; sums are float32 anyway.
+Under autocast q, k and v may differ in dtype and are promoted to the widest; sums stay float32.
 """
 
 import logging
@@ -27,7 +27,7 @@ _DTYPES = {
     "cpp": (torch.float32, torch.float64, torch.bfloat16, torch.float16),
     "cuda": (torch.float32, torch.bfloat16, torch.float16),
 }
-# The kernels keep the state in registers; "auto" leaves wider heads to PyTorch.
+# The kernels keep the state in registers; "auto" uses PyTorch for wider heads.
 _CUDA_MAX_DIM = 128
 _LOADED = frozenset(name for name in _DEVICES if extension.loaded(name))
 
@@ -37,12 +37,12 @@ def select_backend(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> str:
-    """The name that runs for `backend` on `device` with inputs of `dtype`.
+    """The name of the backend that runs for `backend` on `device` with inputs of `dtype`.
 
-    "auto" is the kernels of the device where they were built, load and know the dtype, else "torch".
+    "auto" selects the device's kernels if they were built, load and support the dtype, else "torch".
 
     Raises:
-        ValueError: for an unknown name, or kernels that are not there or not made for the inputs.
+        ValueError: for an unknown name, or kernels that are missing or do not support the inputs.
     """
     kind = torch.device(device).type
     if backend == "auto":
@@ -81,19 +81,19 @@ def causal_linear_attention(
         q, k: `(B, H, N, D)`, feature maps already applied; any strides, any N, one floating dtype.
         v: `(B, H, N, M)`.
         normalize: divide by `q[i] @ (sum of k[j]) + eps`; the state then has M + 1 columns, the last
-            one being the sum of the keys.
+            of which is the sum of the keys.
         eps: added to the denominator (float32).
         initial_state: `(B, H, D, M)`, or `(B, H, D, M + 1)` with `normalize`; float32 (float64 for float64
             inputs). None starts from zero.
         return_state: also return the state after the last position, in the same dtype.
         backend: "cpp" or "cuda" (the compiled kernels), "torch" (linear time on any device), "reference"
-            (quadratic, for tests) or "auto": the first of these that there is for the inputs.
+            (quadratic, for tests) or "auto": the first of these that supports the inputs.
 
     Returns:
         `out: (B, H, N, M)` in v's dtype, or `(out, state)`.
 
     Raises:
-        ValueError: naming the argument, its shape or type, and what was expected.
+        ValueError: names the argument, its shape or dtype, and what was expected.
     """
     q, k, v = _promoted_under_autocast(q, k, v)
     _check_inputs(q, k, v, "N")
@@ -128,7 +128,7 @@ def causal_linear_attention_step(
     normalize: bool = False,
     eps: float = 1e-6,
 ) -> tuple[Tensor, Tensor]:
-    """One position of `causal_linear_attention`, for decoding: O(D M) whatever the position.
+    """One position of `causal_linear_attention`, for decoding: O(D M) at any position.
 
     Args:
         q, k: `(B, H, D)`; v: `(B, H, M)`.
@@ -140,13 +140,13 @@ def causal_linear_attention_step(
         `out: (B, H, M)` in v's dtype and the new state.
 
     Raises:
-        ValueError: naming the argument, its shape or type, and what was expected.
+        ValueError: names the argument, its shape or dtype, and what was expected.
     """
     if _step_runs_compiled(q, k, v, state):
         try:
             return operators.step(q, k, v, state, normalize, eps)
         except RuntimeError:
-            # The operator has checked its arguments too; the sentences below say more.
+            # The operator checks its arguments as well, but these messages say more.
             _check_inputs(q, k, v, None)
             _check_state(state, q, v.shape[-1] + normalize)
             raise
@@ -171,27 +171,27 @@ def linear_attention(
     *,
     normalize: bool = False,
     eps: float = 1e-6,
-    key_padding_mask: Tensor | None = None,
+    padding_mask: Tensor | None = None,
 ) -> Tensor:
     """Bidirectional linear attention `q @ (k^T v)`, two products, O(N D M).
 
     Args:
-        q, k: `(B, H, N, D)`, feature maps already applied (k may have another length than q, equal to v's).
+        q, k: `(B, H, N, D)`, feature maps already applied (k may differ from q in length, not from v).
         v: `(B, H, N, M)`.
         normalize, eps: as in `causal_linear_attention`, with the sum of all keys.
-        key_padding_mask: bool `(B, N)`, True where a key is padding and counts for nothing.
+        padding_mask: bool `(B, N)`, True where a key is padding, which is then ignored.
 
     Returns:
         `out: (B, H, N, M)` in v's dtype; the sums are float32 (float64 for float64 inputs).
 
     Raises:
-        ValueError: naming the argument, its shape or type, and what was expected.
+        ValueError: names the argument, its shape or dtype, and what was expected.
     """
     q, k, v = _promoted_under_autocast(q, k, v)
     _check_inputs(q, k, v, None if q.dim() == 4 and q.shape[2:3] != k.shape[2:3] else "N", rank=4)
-    if key_padding_mask is not None:
-        _check_mask(key_padding_mask, k)
-        k = k.masked_fill(key_padding_mask[:, None, :, None], 0.0)
+    if padding_mask is not None:
+        _check_mask(padding_mask, k)
+        k = k.masked_fill(padding_mask[:, None, :, None], 0.0)
     wide = accumulation_dtype(q.dtype)
     queries, keys = q.to(wide), k.to(wide)
     with without_autocast(q.device):
@@ -202,7 +202,7 @@ def linear_attention(
 
 
 def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
-    """The compiled step has no derivative and is written for the CPU; it is short, so the test is too."""
+    """The compiled step has no derivative and runs on the CPU only; the check is as short as the step."""
     if "cpp" not in _LOADED or not q.is_cpu or q.dtype not in _DTYPES["cpp"] or q.dtype != v.dtype:
         return False
     if not torch.is_grad_enabled():
@@ -220,7 +220,7 @@ def _promoted_under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, T
 
 @cache
 def _announce(name: str, device: str) -> None:
-    """Says once a device which backend "auto" is, and why it is not the compiled one."""
+    """Logs once per device which backend "auto" selects, and why it is not the compiled one."""
     kernels = next((x for x, home in _DEVICES.items() if home == device), None)
     if name == "cpp":
         why = f"instruction set {extension.instruction_set()}"
@@ -256,7 +256,7 @@ def _check_inputs(q: Tensor, k: Tensor, v: Tensor, length: str | None, rank: int
         raise ValueError(f"k has a shape that does not fit q: {_shapes(q=q, k=k)}; expected equal shapes")
     if k.shape[:-1] != v.shape[:-1]:
         raise ValueError(
-            f"v has a shape that does not fit k: {_shapes(k=k, v=v)}; expected equal sizes but for the last"
+            f"v has a shape that does not fit k: {_shapes(k=k, v=v)}; expected equal sizes except the last"
         )
 
 
@@ -276,6 +276,6 @@ def _check_mask(mask: Tensor, k: Tensor) -> None:
     expected = (k.shape[0], k.shape[2])
     if mask.dtype != torch.bool or tuple(mask.shape) != expected:
         raise ValueError(
-            f"key_padding_mask has dtype {mask.dtype} and shape {tuple(mask.shape)}; "
+            f"padding_mask has dtype {mask.dtype} and shape {tuple(mask.shape)}; "
             f"expected torch.bool and {expected}"
         )

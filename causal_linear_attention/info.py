@@ -1,6 +1,6 @@
-"""`python -m causal_linear_attention.info`: what is installed, what runs by default, and whether it is right.
+"""`python -m causal_linear_attention.info`: what is installed, what runs by default, and whether it works.
 
-The self-test compares every backend that is there with the quadratic definition in float64, forward and
+The self-test compares every available backend with the quadratic definition in float64, forward and
 backward, on small random inputs; it takes about two seconds. The exit code is 1 if a comparison fails.
 """
 
@@ -18,7 +18,7 @@ from .chunked import normalized
 from .functional import BACKENDS, causal_linear_attention, select_backend
 
 SHAPES = [(2, 3, 70, 16, 24), (1, 2, 300, 64, 64), (1, 1, 33, 5, 7)]
-# Relative errors allowed: a few roundings of the type, as the products are summed in float32 or better.
+# Allowed relative errors: a few roundings of the dtype, since products are summed in float32 or better.
 TOLERANCES = {
     torch.float64: 1e-11,
     torch.float32: 3e-5,
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe() -> dict:
-    """Versions, the build, what the machine offers and what "auto" is."""
+    """Versions, the build, what the machine offers, and what "auto" selects."""
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     build = extension.build_info()
     return {
@@ -67,7 +67,7 @@ def describe() -> dict:
 
 
 def peers() -> dict[str, str]:
-    """Other implementations that are installed, by package."""
+    """Other installed implementations, by package."""
     found = {}
     for name in ("pytorch-fast-transformers", "flash-linear-attention"):
         try:
@@ -78,7 +78,7 @@ def peers() -> dict[str, str]:
 
 
 def self_test() -> list[dict]:
-    """One entry for each backend, device, dtype: the largest relative error and whether it is in order."""
+    """One entry per backend, device and dtype: the largest relative error and whether it is acceptable."""
     results = []
     for device in ["cpu"] + (["cuda"] if torch.cuda.is_available() else []):
         for backend in BACKENDS:

@@ -4,8 +4,8 @@
     causal_linear_attention::backward  -> (grad_q, grad_k, grad_v, grad_state)
     causal_linear_attention::step      one position, no derivative
 
-`inverse` is 1 / (q[i] @ z[i] + eps), (B, H, N), kept for the backward pass; it is empty without
-normaliser. The kernels themselves come from the shared objects that `extension.py` loads.
+`inverse` is 1 / (q[i] @ z[i] + eps), (B, H, N), saved for the backward pass; it is empty without a
+normaliser. The kernels live in the shared objects that `extension.py` loads.
 """
 
 import torch
@@ -41,7 +41,7 @@ step = torch.ops.causal_linear_attention.step.default
 
 
 def _new_like(x: Tensor) -> Tensor:
-    """As the kernels allocate: in x's order of dimensions if its rows are dense, else contiguous."""
+    """Allocates as the kernels do: in x's order of dimensions if its rows are dense, else contiguous."""
     if x.shape[-1] > 1 and x.stride(-1) != 1:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     result = torch.empty_like(x)
@@ -106,7 +106,7 @@ def _with_derivative(keys, q, k, v, state, normalize, eps):
 
 
 def _differentiable(ctx, inputs, grad_out, grad_state) -> list[Tensor | None]:
-    """The gradients with a graph of their own, for derivatives of higher order: PyTorch's path once more."""
+    """The gradients with their own graph, for higher-order derivatives: PyTorch's path again."""
     wanted = [x for x in inputs if x is not None and x.requires_grad]
     if ctx.normalize:
         outputs = normalized(chunked, *inputs[:3], ctx.eps, inputs[3])
@@ -122,7 +122,7 @@ _LIBRARY.impl("forward", _with_derivative, "Autograd", with_keyset=True)
 
 
 def promote(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Under autocast q, k and v may come in different types: the widest of them, as for torch.cat."""
+    """Under autocast q, k and v may differ in dtype: the widest of them, as for torch.cat."""
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     return q.to(dtype), k.to(dtype), v.to(dtype)
 

@@ -1,9 +1,9 @@
-"""Definitions of causal linear attention, as short as they can be; every backend is tested against them.
+"""Definitions of causal linear attention, as short as possible; every backend is tested against them.
 
     out[i] = q[i] @ S[i],   S[i] = S[i-1] + k[i]^T v[i],   S[-1] = initial_state
 
 (Katharopoulos et al. 2020, "Transformers are RNNs", equations 16 to 19, without the normaliser.)
-Neither function is meant to be fast: the first costs O(N^2), the second a Python step per position.
+Neither function is fast: the first costs O(N^2), the second one Python step per position.
 """
 
 import torch
@@ -23,7 +23,7 @@ def quadratic(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = No
 
 
 def recurrent(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The same function as a recurrent network: one position after the other (same shapes)."""
+    """The same function as a recurrent network, one position at a time (same shapes)."""
     state = q.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1])
     state = state if initial_state is None else initial_state
     outputs = []

@@ -98,7 +98,7 @@ def test_linear_product_equals_fast_transformers(golden_dir, kind):
         mask = torch.arange(150).expand(2, -1) >= torch.tensor([[150], [100]])
     features = one_plus_elu(q), one_plus_elu(k)
     if kind.startswith("full"):
-        out = linear_attention(*features, v, normalize=True, key_padding_mask=mask)
+        out = linear_attention(*features, v, normalize=True, padding_mask=mask)
     else:
         phi_k = features[1]
         if mask is not None:

@@ -186,12 +186,12 @@ def test_non_causal_matches_definition_and_ignores_padding():
     q, k, v, _ = inputs(2, 2, 30, 4, 5, state=False)
     mask = torch.zeros(2, 30, dtype=torch.bool)
     mask[1, 20:] = True
-    out = linear_attention(q, k, v, key_padding_mask=mask)
+    out = linear_attention(q, k, v, padding_mask=mask)
     torch.testing.assert_close(out[:1], (q @ (k.transpose(-2, -1) @ v))[:1])
     alone = linear_attention(q[1:, :, :20], k[1:, :, :20], v[1:, :, :20])
     torch.testing.assert_close(out[1:, :, :20], alone)
     assert gradcheck(
-        lambda q, k, v: linear_attention(q.abs(), k.abs(), v, normalize=True, key_padding_mask=mask),
+        lambda q, k, v: linear_attention(q.abs(), k.abs(), v, normalize=True, padding_mask=mask),
         (q, k, v),
         fast_mode=True,
     )

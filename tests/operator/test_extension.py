@@ -94,7 +94,7 @@ def test_an_unknown_instruction_set_falls_back_with_a_sentence(root):
     code += "print(select_backend('auto'), e.reason('cpp'))"
     done = python(code, root, CAUSAL_LINEAR_ATTENTION_ISA="mmx")
     assert done.returncode == 0
-    assert done.stdout.startswith("torch CAUSAL_LINEAR_ATTENTION_ISA cannot be followed")
+    assert done.stdout.startswith("torch CAUSAL_LINEAR_ATTENTION_ISA cannot be used")
     assert "expected one of baseline" in done.stdout
 
 

@@ -137,7 +137,7 @@ def _full_exponential_attention(q, k, v, alpha, beta, hidden) -> Tensor:
     exponent = a + top
     phi_q = torch.exp(exponent - exponent.detach().amax(-1, keepdim=True))
     phi_k = torch.exp(b - top)
-    out = linear_attention(phi_q, phi_k, v.to(dtype), normalize=True, eps=FLOOR, key_padding_mask=hidden)
+    out = linear_attention(phi_q, phi_k, v.to(dtype), normalize=True, eps=FLOOR, padding_mask=hidden)
     return out.to(v.dtype)
 
 

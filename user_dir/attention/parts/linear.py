@@ -31,7 +31,7 @@ class LinearAttention(SelfAttention):
         q, k = self.features(q, positions), self.features(k, positions)
         v = v.to(q.dtype)
         if not self.causal:
-            return linear_attention(q, k, v, normalize=self.normalize, key_padding_mask=padding)
+            return linear_attention(q, k, v, normalize=self.normalize, padding_mask=padding)
         return causal_linear_attention(q, k, v, normalize=self.normalize, backend=self.backend)
 
     def first_state(self, q: Tensor) -> State:
