@@ -6,6 +6,8 @@ data-prep/glue.py reads the files by this table; fine-tuning takes classes and m
 import difflib
 from dataclasses import dataclass, field
 
+from pipeline.errors import UserError
+
 BINARY = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
 DEV = {"train": "train", "valid": "dev", "test": "test"}
@@ -162,8 +164,6 @@ def glue_task(name: str) -> GlueTask:
     """The task called `name`; UserError with the nearest name if there is none."""
     if name in TASKS:
         return TASKS[name]
-    from pipeline.errors import UserError  # here, because it loads fairseq
-
     by_letters = {known.lower().replace("-", ""): known for known in TASKS}
     close = difflib.get_close_matches(name.lower().replace("-", ""), by_letters, n=1)
     hint = f" (did you mean {by_letters[close[0]]}?)" if close else ""

@@ -1,6 +1,5 @@
 """RoBERTa's vocabulary: GPT-2's byte-level pairs, and fairseq's dictionary of their numbers."""
 
-import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ from pipeline.data.parallel_encoding import encode_all
 from pipeline.data.preparation import worker_count
 from pipeline.data.text_encoding import GPT2Encoder
 from pipeline.errors import UserError
+from pipeline.files import sha256_of
 
 URL = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"
 CHECKSUMS = {
@@ -53,7 +53,7 @@ def find_files(folder: Path | None, beside: Path, url: str = URL) -> Path:
             raise UserError(
                 f"{source} (given with --gpt2-bpe) holds no {name}; it must hold {', '.join(CHECKSUMS)}."
             )
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        found = sha256_of(path)
         if found != checksum:
             if not folder:
                 path.unlink()

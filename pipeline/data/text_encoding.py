@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.errors import UserError
+from pipeline.files import sha256_of
+
 if TYPE_CHECKING:
     import torch
     from fairseq.data import Dictionary
@@ -36,8 +39,6 @@ class TextEncoder:
             problem = "carries no sub-word tokeniser; give a folder made by data-prep/roberta.sh"
         except (OSError, RuntimeError, ValueError) as error:
             problem = f"carries a damaged tokeniser ({error}); prepare it again"
-        from pipeline.errors import UserError  # here, because it loads fairseq
-
         raise UserError(f"{folder} {problem}")
 
     @staticmethod
@@ -133,5 +134,5 @@ def tokenizer_fingerprint(folder: Path) -> str:
     for name in VOCABULARY_FILES:
         path = folder / name
         if path.is_file():
-            total.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+            total.update(f"{name} {sha256_of(path)}\n".encode())
     return total.hexdigest()

@@ -5,22 +5,22 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pipeline.console import Parser, run_command
-from pipeline.data.prepared import open_prepared
+from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.evaluation import masked_lm as eval_mlm
-from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_json
+from pipeline.files import ROOT, begin, fingerprint, once, shown_path, write_atomically
 from pipeline.papers import read_table
 from pipeline.provenance import environment
 from pipeline.reports.tables import markdown_table
-from pipeline.studies.measured_runs import short_hash
 from pipeline.training.encoder_checkpoint import read_encoder
-from pipeline.training.recipe import read_experiment
+from pipeline.training.recipe import Experiment, read_experiment
 from pipeline.training.train import Machines, train
 
 T1_AND_T2 = {"t1_": "t1_ppl_val", "t2_": "t2_ppl_val"}
@@ -66,31 +66,28 @@ def run(config: Path, save_dir: Path, options: argparse.Namespace, extra: list[s
     """The result of one configuration: what is there already, or trained and evaluated now."""
     experiment = read_experiment(config)
     data = open_prepared(options.data or experiment.data_folder(), ("train", "valid"))
-    mark = short_hash([experiment.settings, extra, data.manifest.get("splits")])
-    result = save_dir / "ablation.json"
-    if result.is_file():
-        record = read_json(result)
-        if record["fingerprint"] == mark:
-            print(f"{experiment.name}: done before ({shown_path(result)})", flush=True)
-            return record
-        raise UserError(
-            f"{shown_path(save_dir)} holds a run with other settings; move it away, or name another --out"
-        )
-    train(config, data.folder, Machines(options.gpus), save_dir, extra)
+    mark = fingerprint([experiment.settings, extra, data.manifest.get("splits")])
+    make = partial(measure, experiment, data, save_dir, mark, options.gpus, extra)
+    return once(save_dir / "ablation.json", mark, make, experiment.name)
+
+
+def measure(
+    experiment: Experiment, data: PreparedData, save_dir: Path, mark: str, gpus: int, extra: list[str]
+) -> dict[str, Any]:
+    """Train (or resume) in `save_dir` and evaluate; the record of one configuration."""
+    begin(save_dir, mark)
+    train(experiment.config, data.folder, Machines(gpus), save_dir, extra)
     evaluated = eval_mlm.evaluate(read_encoder(save_dir / "checkpoint_best.pt"), data, ["valid"])["valid"]
-    record = {
+    return {
         "configuration": experiment.name,
-        "fingerprint": mark,
         "settings": experiment.settings,
         "extra_flags": shlex.join(extra),
         "valid_perplexity": evaluated["perplexity_per_token"],
         "updates": evaluated["updates"],
         "parameters": evaluated["parameters"],
         "corpus": evaluated["corpus"],
-        **environment("cuda" if options.gpus else "cpu"),
+        **environment("cuda" if gpus else "cpu"),
     }
-    write_json(result, record)
-    return record
 
 
 def table(ablation: Ablation, results: dict[str, dict[str, Any]]) -> str:

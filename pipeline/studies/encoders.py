@@ -4,6 +4,7 @@ import argparse
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.evaluation import masked_lm as eval_mlm
 from pipeline.evaluation.classification import read_targets, score
-from pipeline.files import ROOT, read_json, shown_path, write_json
+from pipeline.files import FINGERPRINT, ROOT, fingerprint, finished, once, shown_path
 from pipeline.glue_tasks import GlueTask, glue_task
 from pipeline.methods import ENCODERS, MAIN_ENCODERS
 from pipeline.provenance import environment, portable_command
@@ -25,13 +26,13 @@ from pipeline.studies.glue_cell import recipe
 from pipeline.studies.glue_sweep import finetune
 from pipeline.studies.measured_runs import (
     EVALUATED,
-    is_done,
+    corpus_of,
     prepare,
     prepared_wikitext2,
-    short_hash,
-    training_figures,
+    pretraining_fingerprint,
 )
 from pipeline.training.encoder_checkpoint import read_encoder
+from pipeline.training.figures import training_figures
 from pipeline.training.recipe import Experiment, read_experiment
 from pipeline.training.train import Machines, train
 
@@ -64,17 +65,11 @@ def glue_data(source: Path | None, tokenizer_from: Path, tasks: Sequence[str]) -
     return GLUE_DATA
 
 
-def pretraining_fingerprint(experiment: Experiment, data: PreparedData, updates: int) -> str:
-    """A short hash of all that decides pre-training."""
-    corpus = {key: data.manifest.get(key) for key in ("tokenizer", "vocabulary", "splits")}
-    return short_hash([experiment.settings, updates, corpus])
-
-
-def fingerprint(name: str, pretraining: str) -> str:
-    """A short hash of all that decides a result."""
+def result_fingerprint(name: str, pretraining: str) -> str:
+    """That of a result, of which pre-training decides a part or all."""
     if name not in MAIN_ENCODERS:
         return pretraining
-    return short_hash([pretraining, OmegaConf.to_container(OmegaConf.load(GLUE)), recipe().settings])
+    return fingerprint([pretraining, OmegaConf.to_container(OmegaConf.load(GLUE)), recipe().settings])
 
 
 def pretrain(
@@ -84,8 +79,6 @@ def pretrain(
     flags = ["--max-update", str(updates)]
     machines = Machines(torch.cuda.device_count())
     train(CONFIGS / f"{name}.yaml", data.folder, machines, save_dir, flags)
-    with (save_dir / "train.log").open(encoding="utf-8") as log:
-        figures = training_figures(log)
     encoder = read_encoder(save_dir / "checkpoint_best.pt")
     evaluated = eval_mlm.evaluate(encoder, data, EVALUATED)
     chosen = ("masked_tokens", "loss_nats_per_token", "perplexity_per_token")
@@ -98,8 +91,8 @@ def pretrain(
         "updates": updates,
         "best_update": encoder.updates,
         **{split: {key: evaluated[split][key] for key in chosen} for split in EVALUATED},
-        **figures,
-        "data": {key: data.manifest.get(key) for key in ("corpus", "tokenizer", "vocabulary", "splits")},
+        **training_figures(save_dir / "train.log"),
+        "data": corpus_of(data),
         "settings": experiment.settings,
         "train_command": portable_command(
             ["scripts/pretrain_roberta.sh", str(CONFIGS / f"{name}.yaml"), *flags]
@@ -158,24 +151,29 @@ def measure(name: str, options: argparse.Namespace) -> None:
     data = pretraining_data(experiment.data_folder(), options.source)
     updates = options.updates or int(experiment.get("optimization", "max_update"))
     pretraining = pretraining_fingerprint(experiment, data, updates)
-    mark = fingerprint(name, pretraining)
+    mark = result_fingerprint(name, pretraining)
     result = options.out.absolute() / f"{name}.json"
-    if is_done(result, mark):
-        print(f"{name}: done before ({shown_path(result)})", flush=True)
-        return
     part = RUNS / f"{name}-{pretraining}" / "pretraining.json"
-    if not part.is_file():
-        write_json(part, pretrain(name, experiment, data, updates, part.parent))
-    record = {**read_json(part), "fingerprint": mark}
-    print(f"{name}: test masked-LM perplexity {record['test']['perplexity_per_token']:.2f}", flush=True)
-    if options.pretrain_only:
+
+    def pretrained() -> dict[str, Any]:
+        make = partial(pretrain, name, experiment, data, updates, part.parent)
+        record = once(part, pretraining, make, f"{name}, pre-training")
+        print(f"{name}: test masked-LM perplexity {record['test']['perplexity_per_token']:.2f}", flush=True)
+        return record
+
+    def complete() -> dict[str, Any]:
+        record = {**pretrained(), FINGERPRINT: mark}
+        if name in MAIN_ENCODERS:
+            tasks = OmegaConf.to_container(OmegaConf.load(GLUE))["tasks"]
+            folder = glue_data(options.glue, data.folder, tasks)
+            record["glue"] = fine_tune(part.with_name("checkpoint_best.pt"), folder)
+        return {**record, **environment("cuda" if torch.cuda.is_available() else "cpu")}
+
+    if options.pretrain_only and finished(result, mark) is None:
+        pretrained()
         return
-    if name in MAIN_ENCODERS:
-        tasks = OmegaConf.to_container(OmegaConf.load(GLUE))["tasks"]
-        folder = glue_data(options.glue, data.folder, tasks)
-        record["glue"] = fine_tune(part.with_name("checkpoint_best.pt"), folder)
-    write_json(result, {**record, **environment("cuda" if torch.cuda.is_available() else "cpu")})
-    print(f"{name}: written: {shown_path(result)}", flush=True)
+    once(result, mark, complete, name)
+    print(f"{name}: in {shown_path(result)}", flush=True)
 
 
 def main() -> None:

@@ -1,10 +1,7 @@
 """One cell of a GLUE sweep: fine-tune with one learning rate and seed, evaluate on dev, keep the result."""
 
-import hashlib
-import json
 import math
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,10 +12,9 @@ import torch
 
 from pipeline.errors import UserError
 from pipeline.evaluation.classification import decide, predict, read_rows, read_targets, score
-from pipeline.files import ROOT, read_json, write_atomically, write_json
+from pipeline.files import FINGERPRINT, ROOT, begin, fingerprint, finished, write_json
 from pipeline.glue_tasks import GlueTask
 from pipeline.provenance import environment
-from pipeline.studies.measured_runs import seconds_at_speed
 from pipeline.training.encoder_checkpoint import (
     TASK_FILE,
     EncoderCheckpoint,
@@ -26,8 +22,8 @@ from pipeline.training.encoder_checkpoint import (
     read_dictionary,
     read_encoder,
 )
+from pipeline.training.figures import training_seconds
 from pipeline.training.logged_run import run_fairseq
-from pipeline.training.progress import read_records
 from pipeline.training.recipe import Experiment, read_experiment
 from pipeline.training.save_dir import LAST, keep_vocabulary, mend_last, whole_checkpoint
 
@@ -99,7 +95,11 @@ class Cell:
             recipe().settings,
             [self.learning_rate, self.seed, self.warmup_share, self.updates()],
         ]
-        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
+        return fingerprint(decisive)
+
+    def result(self) -> dict[str, Any] | None:
+        """What it has found if it is finished; UserError if its folder holds a run of other settings."""
+        return finished(self.folder / RESULT, self.fingerprint())
 
     def valid_batch(self) -> int:
         """Dev examples in a batch such that the last has two: fairseq takes the correlation of each batch."""
@@ -126,15 +126,6 @@ class Cell:
         return words if torch.cuda.is_available() else [*words, "--cpu"]
 
 
-def finished(cell: Cell) -> dict[str, Any] | None:
-    """The result of a cell that ran before with the same settings, else None."""
-    path = cell.folder / RESULT
-    if not path.is_file():
-        return None
-    result = read_json(path)
-    return result if result["fingerprint"] == cell.fingerprint() else None
-
-
 def run_cell(cell: Cell, environ: dict[str, str]) -> dict[str, Any]:
     """Fine-tune (or go on where an interrupted run was) and evaluate; the result, also written to its folder.
 
@@ -148,7 +139,7 @@ def run_cell(cell: Cell, environ: dict[str, str]) -> dict[str, Any]:
         "learning_rate": cell.learning_rate,
         "seed": cell.seed,
         "updates": cell.updates(),
-        "fingerprint": cell.fingerprint(),
+        FINGERPRINT: cell.fingerprint(),
         "dev": evaluate(read_encoder(best), cell.data),
         "seconds": training_seconds(cell.folder / "train.log"),
         "checkpoint": best.name,
@@ -171,13 +162,8 @@ def best_checkpoint(folder: Path) -> Path:
 
 
 def prepare_folder(cell: Cell) -> None:
-    """The run's folder with tokeniser and labels; what other settings have left in it is removed."""
-    cell.folder.mkdir(parents=True, exist_ok=True)
-    mark = cell.folder / "fingerprint"
-    if mark.is_file() and mark.read_text() != cell.fingerprint():
-        shutil.rmtree(cell.folder)
-        cell.folder.mkdir()
-    write_atomically(mark, cell.fingerprint().encode())
+    """The run's folder with tokeniser and labels; UserError if other settings have begun a run in it."""
+    begin(cell.folder, cell.fingerprint())
     keep_vocabulary(cell.data.folder, cell.folder)
     about = {key: cell.data.manifest[key] for key in ("task", "tokenizer", "partial")}
     write_json(cell.folder / TASK_FILE, about)
@@ -195,14 +181,6 @@ def evaluate(encoder: EncoderCheckpoint, data: TaskData) -> dict[str, dict[str, 
         targets = read_targets(data.folder, split, data.task)
         metrics[split] = score(data.task, decide(data.task, outputs), targets)
     return metrics
-
-
-def training_seconds(log: Path) -> float | None:
-    """The time of training up to the last record of the log, None if it ended before the first."""
-    with log.open(encoding="utf-8") as lines:
-        records = [record for kind, record in read_records(lines) if kind == "train_inner"]
-    keys = ("num_updates", "wpb", "wps")
-    return seconds_at_speed(*([r[key] for r in records] for key in keys)) if records else None
 
 
 def prune(cells: Sequence[Cell], keep: Cell) -> None:

@@ -21,7 +21,7 @@ from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_
 from pipeline.glue_tasks import TASKS, glue_task
 from pipeline.provenance import usable_cores
 from pipeline.reports.glue import task_sentence, write_table
-from pipeline.studies.glue_cell import Cell, TaskData, finished, prune, run_cell
+from pipeline.studies.glue_cell import Cell, TaskData, prune, run_cell
 from pipeline.studies.glue_record import best_setting, sweep_record
 from pipeline.training.encoder_checkpoint import EncoderCheckpoint, read_dictionary, read_encoder
 from pipeline.training.save_dir import whole_checkpoint
@@ -187,7 +187,7 @@ def finetune(options: argparse.Namespace) -> dict[str, Any]:
     out = (options.out or encoder.path.parent / "glue" / encoder.path.stem).absolute()
     sweep = read_sweep(options)
     cells = {data.task.name: sweep.cells(encoder, data, out) for data in tasks}
-    missing = [cell for group in cells.values() for cell in group if finished(cell) is None]
+    missing = [cell for group in cells.values() for cell in group if cell.result() is None]
     total = sum(map(len, cells.values()))
     print(f"{encoder.architecture}, {total} runs, {total - len(missing)} done before; results: {out}")
     for data in tasks:
@@ -197,7 +197,7 @@ def finetune(options: argparse.Namespace) -> dict[str, Any]:
                 "positions of the encoder and are cut"
             )
     failures = run_all(missing, options.jobs)
-    results = {name: [r for r in map(finished, group) if r] for name, group in cells.items()}
+    results = {name: [r for r in (cell.result() for cell in group) if r] for name, group in cells.items()}
     record = sweep_record(encoder, tasks, results)
     record["tasks"] = earlier_tasks(out / "glue.json", encoder) | record["tasks"]
     write_json(out / "glue.json", record)
@@ -219,7 +219,7 @@ def earlier_tasks(path: Path, encoder: EncoderCheckpoint) -> dict[str, Any]:
 def keep_best(cells: dict[str, list[Cell]], record: dict[str, Any]) -> None:
     """Of every task with all its results, keep the weights of the best run only."""
     for name, group in cells.items():
-        if all(finished(cell) for cell in group):
+        if all(cell.result() for cell in group):
             rate, seed = best_setting(record["tasks"][name])
             best = next(cell for cell in group if (cell.learning_rate, cell.seed) == (rate, seed))
             prune(group, best)

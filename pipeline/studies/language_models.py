@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,17 @@ import torch
 from pipeline.console import Parser, run_command
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
-from pipeline.files import ROOT, read_json, shown_path, write_json
+from pipeline.files import ROOT, once, read_json, shown_path
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.provenance import environment, portable_command
 from pipeline.reports import documents as make_results
 from pipeline.studies.measured_runs import (
     EVALUATED,
-    is_done,
+    corpus_of,
     prepared_wikitext2,
-    short_hash,
-    training_figures,
+    pretraining_fingerprint,
 )
+from pipeline.training.figures import training_figures
 from pipeline.training.recipe import Experiment, read_experiment
 from pipeline.training.train import Machines, train
 
@@ -73,12 +74,6 @@ def chosen_runs(only: str | None) -> list[Run]:
     return runs
 
 
-def fingerprint(run: Run, experiment: Experiment, data: PreparedData, updates: int) -> str:
-    """A short hash of all that decides a run's result: settings, seed, updates, data."""
-    corpus = {key: data.manifest.get(key) for key in ("tokenizer", "vocabulary", "splits")}
-    return short_hash([experiment.settings, run.seed, updates, corpus])
-
-
 def prepared_data(folder: Path, source: Path | None) -> PreparedData:
     """The corpus, prepared first if need be from `source` (or by download)."""
     return prepared_wikitext2("wikitext.sh", folder, source)
@@ -94,26 +89,23 @@ def evaluations(checkpoint: Path, data: Path) -> dict[str, dict[str, Any]]:
 
 def measure(run: Run, experiment: Experiment, data: PreparedData, updates: int, mark: str) -> dict[str, Any]:
     """Train (or go on training) and evaluate; the record that is written to JSON."""
+    print(f"{run.name}: training", flush=True)
     save_dir = RUNS / f"{run.name}-{mark}"
     flags = ["--seed", str(run.seed), "--max-update", str(updates)]
     machines = Machines(torch.cuda.device_count())
     train(run.config, data.folder, machines, save_dir, flags)
-    with (save_dir / "train.log").open(encoding="utf-8") as log:
-        figures = training_figures(log)
     evaluated = evaluations(save_dir / "checkpoint_best.pt", data.folder)
-    manifest = data.manifest
     return {
         "experiment": CONFIGS.name,
         "architecture": run.architecture,
         "seed": run.seed,
-        "fingerprint": mark,
         "parameters": evaluated["test"]["parameters"],
         "updates": updates,
         "best_update": evaluated["test"]["updates"],
         **{split: {key: evaluated[split][key] for key in EVALUATION_FIGURES} for split in EVALUATED},
-        **figures,
+        **training_figures(save_dir / "train.log"),
         "processes": machines.processes,
-        "data": {key: manifest.get(key) for key in ("corpus", "tokenizer", "vocabulary", "splits")},
+        "data": corpus_of(data),
         "settings": experiment.settings,
         "train_command": portable_command(["scripts/train_lm.sh", str(run.config), *flags]),
         **environment("cuda" if machines.gpus else "cpu"),
@@ -150,15 +142,10 @@ def main() -> None:
             data = prepared_data(folder, options.source)
         updates = options.updates or int(experiment.get("optimization", "max_update"))
         result = out / f"{run.name}.json"
-        mark = fingerprint(run, experiment, data, updates)
-        title = f"[{number}/{len(runs)}] {run.name}"
-        if is_done(result, mark):
-            print(f"{title}: done before ({shown_path(result)})", flush=True)
-            continue
-        print(f"{title}: {updates:,} updates", flush=True)
-        record = measure(run, experiment, data, updates, mark)
-        write_json(result, record)
-        print(f"{title}: {describe(record)}; written: {shown_path(result)}", flush=True)
+        mark = pretraining_fingerprint(experiment, data, run.seed, updates)
+        title = f"[{number}/{len(runs)}] {run.name}, {updates:,} updates"
+        record = once(result, mark, partial(measure, run, experiment, data, updates, mark), title)
+        print(f"{title}: {describe(record)}; in {shown_path(result)}", flush=True)
     if out == make_results.WIKITEXT2:
         make_results.write_all()
 

@@ -1,11 +1,9 @@
 """Train, evaluate and compare three small language models (the command behind quickstart.sh)."""
 
 import argparse
-import json
 import re
 import shlex
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -19,19 +17,28 @@ from pipeline.console import Parser, run_command
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.evaluation.perplexity import evaluate
-from pipeline.files import ROOT, shown_path, write_atomically, write_json
+from pipeline.files import (
+    FINGERPRINT,
+    ROOT,
+    begin,
+    fingerprint,
+    once,
+    shown_path,
+    write_atomically,
+    write_json,
+)
 from pipeline.provenance import environment
 from pipeline.reports.quickstart import quickstart_table
 from pipeline.training.checkpoint import read_checkpoint
+from pipeline.training.figures import training_figures
 from pipeline.training.logged_run import run_fairseq
-from pipeline.training.progress import read_records
 from pipeline.training.recipe import Experiment, read_experiment
-from pipeline.training.train import Machines, fairseq_arguments, train
+from pipeline.training.train import Machines, train
 
 CONFIGS = ROOT / "configs" / "quickstart"
 ARCHITECTURES = ("transnormer_t1", "transnormer_t2", "transformer_lm")
 SPLITS = ("valid", "test")
-SETTINGS = "settings.json"  # marks a folder as this command's
+TRAINING_FIGURES = ("tokens_per_second", "peak_memory_bytes")
 # Sampling, since a greedy continuation by a model this small repeats itself.
 GENERATION = ["--sampling", "--sampling-topp", "0.8", "--temperature", "0.7", "--beam", "1"]
 GENERATION += ["--max-len-a", "1", "--max-len-b", "40", "--seed", "1"]
@@ -60,20 +67,21 @@ class Quickstart:
         config = CONFIGS / f"{architecture}.yaml"
         experiment = read_experiment(config)
         extra = self.budget(experiment)
-        command = fairseq_arguments(experiment, self.data.folder, self.machines, folder, extra)
-        forget_other_settings(folder, {"command": command, "data": self.data.manifest})
-        file = folder / "result.json"
-        if file.exists():
-            print(f"\n{architecture}: trained and evaluated before ({file})", flush=True)
-            return json.loads(file.read_text())
-        print(f"\n{architecture}: training", flush=True)
-        train(config, self.data.folder, self.machines, folder, extra)
-        print("  evaluating", flush=True)
-        checkpoint = read_checkpoint(folder / "checkpoint_last.pt")
-        result = {split: evaluate(checkpoint, self.data, split) for split in SPLITS}
-        result["training"] = training_figures(folder / "train.log")
-        write_atomically(file, (json.dumps(result, indent=2) + "\n").encode())
-        return result
+        mark = fingerprint([experiment.settings, extra, self.data.manifest.get("splits")])
+
+        def measure() -> dict[str, Any]:
+            begin(folder, mark)
+            print(f"{architecture}: training", flush=True)
+            train(config, self.data.folder, self.machines, folder, extra)
+            print("  evaluating", flush=True)
+            checkpoint = read_checkpoint(folder / "checkpoint_last.pt")
+            result = {split: evaluate(checkpoint, self.data, split) for split in SPLITS}
+            figures = training_figures(folder / "train.log")
+            return {**result, "training": {key: figures[key] for key in TRAINING_FIGURES}}
+
+        print(flush=True)
+        record = once(folder / "result.json", mark, measure, architecture)
+        return {part: record[part] for part in (*SPLITS, "training")}
 
     def continuations(self, architecture: str) -> list[str]:
         """What a trained model makes of the prompts, through `fairseq-interactive`, once."""
@@ -95,30 +103,6 @@ class Quickstart:
         texts = [match[1] for match in found if match]
         write_atomically(file, "".join(f"{text}\n" for text in texts).encode())
         return texts
-
-
-def forget_other_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Start a model anew whose earlier run had other settings, which are kept beside the results."""
-    file = folder / SETTINGS
-    content = (json.dumps(settings, indent=2) + "\n").encode()
-    if file.exists() and file.read_bytes() != content:
-        print(f"\nThe settings have changed since {folder} was made; it is made anew.")
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, content)
-
-
-def training_figures(log: Path) -> dict[str, float]:
-    """Speed (the median over the log's intervals) and peak memory of a training run."""
-    with log.open(encoding="utf-8") as lines:
-        records = list(read_records(lines))
-    speeds = [record["wps"] for kind, record in records if kind == "train_inner"]
-    if not speeds:  # fewer updates than log_interval
-        speeds = [record["train_wps"] for kind, record in records if kind == "train"]
-    return {
-        "tokens_per_second": statistics.median(speeds),
-        "peak_memory_bytes": max(r["peak_memory"] for k, r in records if k == "usage"),
-    }
 
 
 def portable(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -162,8 +146,9 @@ def main() -> None:
     options = parse(sys.argv[1:])
     data = bundled_corpus()
     if options.fresh:
-        for settings in options.runs.glob(f"*/{SETTINGS}"):
-            shutil.rmtree(settings.parent)
+        for folder in (options.runs / name for name in ARCHITECTURES):
+            if (folder / FINGERPRINT).is_file():  # a folder of this command's
+                shutil.rmtree(folder)
     machines = Machines(min(1, torch.cuda.device_count()))
     quickstart = Quickstart(data, options.runs, options.updates, machines)
     try:

@@ -1,6 +1,5 @@
 """A RoBERTa checkpoint: what it is, the flags that build it again, and the model itself."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
 from pipeline.errors import UserError
+from pipeline.files import sha256_of
 from pipeline.training.checkpoint import load_safely, sections, updates
 from pipeline.training.recipe import as_flag, suggestion
 from user_dir.models import LinearAttentionRoberta
@@ -48,8 +48,7 @@ class EncoderCheckpoint:
     @cached_property
     def fingerprint(self) -> str:
         """sha256 of the file as it was when first asked for, shortened."""
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+        return sha256_of(self.path)[:12]
 
 
 def read_encoder(path: Path) -> EncoderCheckpoint:

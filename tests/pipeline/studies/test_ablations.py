@@ -119,7 +119,7 @@ def test_runs_skips_and_goes_on_after_a_failure(
     words = ["ablation_01_scaling", "--data", encoder_corpus, "--out", tmp_path, *TINY]
     sentence = refused(run_ablations, *words)
     assert "1 configurations failed, the first: ablation_01_scaling/elu:" in sentence
-    assert "holds a run with other settings" in sentence
+    assert "ablation.json was made with other settings" in sentence
     records = {
         name: json.loads((out / name / "ablation.json").read_text()) for name in ("elu_unscaled", "norm")
     }

@@ -101,7 +101,7 @@ def test_what_decides_a_result(finetuned, pretrained, glue, tmp_path):
         source = glue_run.read_encoder(encoder)
         return Cell(source, data, rate, seed, 0.06, updates, finetuned / "RTE" / "lr0.01-seed1")
 
-    assert glue_run.finished(cell())["learning_rate"] == 0.01
+    assert cell().result()["learning_rate"] == 0.01
     changed = read(glue / "RTE" / "preparation.json")
     changed["splits"]["train"]["sha256"] = "another"
     state = torch.load(pretrained / "checkpoint_last.pt", weights_only=True)
@@ -109,7 +109,9 @@ def test_what_decides_a_result(finetuned, pretrained, glue, tmp_path):
     torch.save(state, tmp_path / "other.pt")
     others = [cell(rate=0.02), cell(seed=2), cell(updates=4), cell(manifest=changed)]
     others.append(cell(encoder=tmp_path / "other.pt"))
-    assert [glue_run.finished(other) for other in others] == [None] * 5
+    for other in others:
+        with pytest.raises(UserError, match="other settings"):
+            other.result()
 
 
 @pytest.mark.parametrize("name", ["SST-2", "STS-B"])
@@ -125,14 +127,17 @@ def test_whole_epochs(call, quick, pretrained, glue, tmp_path, name):
     assert [r["train_num_updates"] for r in records] == [batches, 2 * batches, 3 * batches]
 
 
-def test_other_settings_in_the_same_folder_start_anew(call, quick, finetuned, pretrained, glue, tmp_path):
-    """What a run of other settings has left is neither taken nor gone on from."""
+def test_a_folder_of_other_settings_is_refused(refused, no_training, finetuned, pretrained, glue, tmp_path):
+    """What a run of other settings has left is neither taken, resumed nor removed, finished or not."""
     shutil.copytree(finetuned / "WNLI", tmp_path / "WNLI")
     words = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", tmp_path, "--task", "WNLI"]
-    call(finetune_glue, *words, "--learning-rates", "0.01", "--seeds", "1", "--max-update", 1)
-    folder = tmp_path / "WNLI" / "lr0.01-seed1"
-    assert read(folder / "result.json")["updates"] == 1
-    assert "begin training epoch 1" in (folder / "train.log").read_text()
+    words += ["--learning-rates", "0.01", "--seeds", "1", "--max-update", 1]
+    result = tmp_path / "WNLI" / "lr0.01-seed1" / "result.json"
+    assert "result.json was made with other settings" in refused(finetune_glue, *words)
+    assert result.exists()
+    result.unlink()
+    assert "lr0.01-seed1 was made with other settings" in refused(finetune_glue, *words)
+    assert (result.parent / "checkpoint_best.pt").exists()
 
 
 def test_a_run_that_fails_is_named_and_the_others_run(

@@ -40,20 +40,6 @@ LOG = [
 ]
 
 
-def test_curves_and_time_of_an_interrupted_run():
-    figures = measure_lm.training_figures(LOG)
-    assert figures["curves"]["train"] == [(10, 9.0), (20, 8.0), (30, 7.5), (40, 7.0)]
-    assert figures["curves"]["valid"] == [(20, 8.5), (40, 7.2)]
-    assert figures["train_seconds"] == 5 + 5 + 10 + 5 + 4  # the first is without a speed: the usual one
-    assert figures["tokens_per_second"] == 128 and figures["tokens_per_update"] == 64
-    assert figures["peak_memory_bytes"] == 1000
-
-
-def test_a_log_without_losses_is_said():
-    with pytest.raises(UserError, match="log_format"):
-        measure_lm.training_figures(LOG[:1])
-
-
 def test_every_configuration_is_run_and_two_with_a_second_seed():
     names = [run.name for run in measure_lm.all_runs()]
     configurations = {path.stem for path in measure_lm.CONFIGS.glob("*.yaml")} - {"base"}

@@ -1,0 +1,42 @@
+"""Results are made once, and never mixed with those of other settings."""
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.files import begin, fingerprint, once, read_json
+
+
+def test_a_fingerprint_is_that_of_the_content():
+    assert fingerprint({"a": 1, "b": [2]}) == fingerprint({"b": [2], "a": 1})
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+
+
+def test_a_result_is_made_once(tmp_path, capsys):
+    path, calls = tmp_path / "folder" / "result.json", []
+
+    def make():
+        calls.append(1)
+        return {"value": len(calls)}
+
+    for _ in range(2):
+        assert once(path, "mark", make, "a title") == {"fingerprint": "mark", "value": 1}
+    assert calls == [1] and read_json(path)["value"] == 1
+    assert capsys.readouterr().out.startswith("a title: done before (")
+
+
+def test_a_result_of_other_settings_is_refused_and_kept(tmp_path):
+    path = tmp_path / "result.json"
+    once(path, "one", dict, "")
+    with pytest.raises(UserError, match="result.json was made .* .fingerprint one instead of two"):
+        once(path, "two", dict, "")
+    assert read_json(path) == {"fingerprint": "one"}
+
+
+def test_the_folder_of_a_run_is_taken_up_by_the_same_settings_only(tmp_path):
+    folder = tmp_path / "run"
+    begin(folder, "one")
+    (folder / "checkpoint").touch()
+    begin(folder, "one")
+    with pytest.raises(UserError, match="fingerprint one instead of two"):
+        begin(folder, "two")
+    assert (folder / "checkpoint").exists()

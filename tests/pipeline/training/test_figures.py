@@ -1,0 +1,64 @@
+"""What a training's log tells."""
+
+import json
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.training.figures import training_figures, training_seconds
+
+
+def line(kind: str, **figures: float) -> str:
+    record = json.dumps({key: str(value) for key, value in figures.items()})
+    return f"2000-01-02 03:04:05 | INFO | {kind} | {record}\n"
+
+
+def inner(update: int, loss: float, wps: float) -> str:
+    return line("train_inner", loss=loss, wps=wps, wpb=64, num_updates=update, wall=0)
+
+
+LOG = [
+    "a line of another kind\n",
+    inner(10, 9.0, 0),
+    inner(20, 8.0, 128),
+    line("valid", valid_loss=8.5, valid_num_updates=20),
+    inner(30, 7.9, 64),  # lost: the run was ended before the next checkpoint
+    inner(30, 7.5, 128),
+    inner(40, 7.0, 160),
+    line("valid", valid_loss=7.2, valid_num_updates=40),
+    line("usage", peak_memory=1000),
+]
+
+
+@pytest.fixture
+def log(tmp_path):
+    def write(lines):
+        path = tmp_path / "train.log"
+        path.write_text("".join(lines))
+        return path
+
+    return write
+
+
+def test_curves_and_time_of_an_interrupted_run(log):
+    figures = training_figures(log(LOG))
+    assert figures["curves"]["train"] == [(10, 9.0), (20, 8.0), (30, 7.5), (40, 7.0)]
+    assert figures["curves"]["valid"] == [(20, 8.5), (40, 7.2)]
+    assert figures["train_seconds"] == 5 + 5 + 10 + 5 + 4  # the first is without a speed: the usual one
+    assert figures["tokens_per_second"] == 128 and figures["tokens_per_update"] == 64
+    assert figures["peak_memory_bytes"] == 1000
+    assert training_seconds(log(LOG)) == figures["train_seconds"]
+
+
+def test_a_run_shorter_than_an_interval_has_the_figures_of_its_epochs(log):
+    epoch = line("train", train_loss=5.0, train_wps=32, train_wpb=16, train_num_updates=4)
+    path = log([line("valid", valid_loss=6.0, valid_num_updates=4), epoch])
+    figures = training_figures(path)
+    assert figures["tokens_per_second"] == 32 and figures["curves"]["train"] == [(4, 5.0)]
+    assert figures["train_seconds"] == 4 * 16 / 32
+    assert training_seconds(path) is None
+
+
+def test_a_log_without_losses_is_said(log):
+    with pytest.raises(UserError, match="log_format"):
+        training_figures(log(LOG[:1]))
