@@ -21,11 +21,15 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
 
+def warn_only() -> None:
+    """Let only warnings reach the terminal; some of fairseq's tasks log more when they are imported."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", force=True)
+
+
 def run_command(main: Callable[[], None]) -> None:
     """Run a command; what a user can mend ends in one sentence on stderr and exit code 1."""
     warnings.simplefilter("ignore")  # the libraries' deprecations are no concern of a user's
-    # Some of fairseq's tasks send debug messages to stderr when they are imported.
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", force=True)
+    warn_only()
     try:
         main()
     except KeyboardInterrupt:

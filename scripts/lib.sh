@@ -92,5 +92,5 @@ exec_module() {
     local python=$1 module=$2
     shift 2
     # The user's own directory may hold a package called "pipeline": it must not come first.
-    PYTHONSAFEPATH=1 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m "pipeline.$module" "$@"
+    PYTHONSAFEPATH=1 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m pipeline "$module" "$@"
 }

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.console import warn_only
 from pipeline.data.tokenization import SPECIAL_SYMBOLS, Tokenizer
 from pipeline.errors import UserError
 
@@ -57,6 +58,7 @@ def run_command_line(main: Callable[[], None]) -> None:
     """Run a script's main; whatever the user can mend ends in one sentence and an exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
+        warn_only()
         main()
     except UserError as error:
         message, code = str(error), 1

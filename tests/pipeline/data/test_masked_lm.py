@@ -231,7 +231,7 @@ def test_contradictions(run, tmp_path, arguments, expected):
 
 
 def test_encoder_of_a_folder_without_one(tmp_path, tiny_pretraining):
-    from user_dir.errors import UserError
+    from pipeline.errors import UserError
 
     with pytest.raises(UserError, match="no sub-word tokeniser"):
         TextEncoder.from_folder(tmp_path)

@@ -109,7 +109,7 @@ def test_without_measurements_the_section_says_so(tmp_path):
 
 
 def test_command_line():
-    command = [sys.executable, str(ROOT / "scripts" / "make_results.py")]
+    command = [sys.executable, "-m", "pipeline", "reports.documents"]
     text = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
     assert "--check" in text
     wrong = subprocess.run([*command, "--nonsense"], capture_output=True, text=True)
