@@ -5,4 +5,4 @@ from . import compat, errors
 compat.apply()
 errors.install_excepthook()
 
-from . import models  # noqa: E402, F401  (registers with fairseq, after the repairs)
+from . import criterions, models, optim, tasks  # noqa: E402, F401  (registers with fairseq, after the repairs)

@@ -1,7 +1,15 @@
 """Models and named architectures; importing this registers them with fairseq."""
 
-from . import architectures, peers
+from . import architectures, lra_presets, peers
 from .language_model import LinearAttentionLM
+from .lra import LRAModel
 from .roberta import LinearAttentionRoberta
 
-__all__ = ["LinearAttentionLM", "LinearAttentionRoberta", "architectures", "peers"]
+__all__ = [
+    "LRAModel",
+    "LinearAttentionLM",
+    "LinearAttentionRoberta",
+    "architectures",
+    "lra_presets",
+    "peers",
+]

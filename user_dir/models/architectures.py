@@ -10,6 +10,8 @@ from fairseq.models import register_model
 
 from .config import LanguageModelConfig, RobertaConfig
 from .language_model import LinearAttentionLM
+from .lra import LRAModel
+from .lra_config import LRAConfig
 from .options import with_attention_options
 from .roberta import LinearAttentionRoberta
 
@@ -38,6 +40,11 @@ def register_language_model(name: str, plan: Callable[[int], str], **defaults: o
 def register_roberta(name: str, plan: Callable[[int], str], **defaults: object) -> None:
     """The same for an encoder."""
     _register(name, plan, LinearAttentionRoberta, RobertaConfig, defaults)
+
+
+def register_lra(name: str, plan: Callable[[int], str], **defaults: object) -> None:
+    """The same for an encoder of Long Range Arena."""
+    _register(name, plan, LRAModel, LRAConfig, defaults)
 
 
 def _register(name: str, plan: Callable[[int], str], model: type, config: type, defaults: dict) -> None:

@@ -117,8 +117,8 @@ class LanguageModelConfig(ModelConfig):
 
 
 @dataclass
-class RobertaConfig(ModelConfig):
-    """A RoBERTa encoder; the defaults are those of fairseq's `roberta_base`."""
+class EncoderConfig(ModelConfig):
+    """What all encoders share."""
 
     encoder_attention: Optional[str] = _option(
         None,
@@ -130,13 +130,23 @@ class RobertaConfig(ModelConfig):
     encoder_attention_heads: int = _option(12, "attention heads; a divisor of the width")
     encoder_ffn: str = _option("ffn", "network after attention: ffn (two layers) or glu (gated)")
     encoder_ffn_embed_dim: int = _option(3072, "inner width of the ffn")
-    encoder_norm: str = _option("layernorm", NORM_HELP)
+    encoder_norm: str = _option("layernorm", f"{NORM_HELP}, or batchnorm")
+    no_encoder_final_norm: bool = _option(False, "no norm after the last layer of a pre-norm encoder")
+    activation_fn: str = _option("gelu", "activation of the ffn and of a masked-LM head")
+    attention_dropout: float = _option(0.1, "dropout of attention weights, where there are any")
+    encoder_layerdrop: float = _option(0.0, "probability of leaving out a layer (Fan et al. 2019)")
+    encoder_layers_to_keep: Optional[str] = _option(
+        None, "comma-separated layers to keep of a model trained with layer drop, counted from 0"
+    )
+
+
+@dataclass
+class RobertaConfig(EncoderConfig):
+    """A RoBERTa encoder; the defaults are those of fairseq's `roberta_base`."""
+
     encoder_normalize_before: bool = _option(
         False, "norms before the parts of a layer (pre-norm) instead of after the residual sums"
     )
-    no_encoder_final_norm: bool = _option(False, "no norm after the last layer of a pre-norm encoder")
-    activation_fn: str = _option("gelu", "activation of the ffn and of the masked-LM head")
-    attention_dropout: float = _option(0.1, "dropout of attention weights, where there are any")
     pooler_activation_fn: str = _option("tanh", "activation of classification heads")
     pooler_dropout: float = _option(0.0, "dropout in classification heads")
     max_positions: Optional[int] = _option(
@@ -150,8 +160,4 @@ class RobertaConfig(ModelConfig):
     )
     load_checkpoint_heads: bool = _option(
         False, "register and load the classification heads found in a checkpoint"
-    )
-    encoder_layerdrop: float = _option(0.0, "probability of leaving out a layer (Fan et al. 2019)")
-    encoder_layers_to_keep: Optional[str] = _option(
-        None, "comma-separated layers to keep of a model trained with layer drop, counted from 0"
     )

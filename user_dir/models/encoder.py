@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..modules import LearnedPositions, build_norm
+from ..modules import LearnedPositions, build_norm, tell_padding
 from ..modules.padding import leading_padding, roll_rows
 from .layer_plan import Layer
 from .stack import build_layers, is_pre_norm, positions_kind
@@ -53,6 +53,7 @@ class LinearAttentionEncoder(nn.Module):
         tokens = src_tokens if shift is None else roll_rows(src_tokens, shift)
         padding = tokens.eq(self.padding_idx)
         padding = padding if padding.any() else None
+        tell_padding(self, padding)
         x = self._embed(tokens, padding).transpose(0, 1)
         states = [x]
         for layer in self.layers:

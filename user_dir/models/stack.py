@@ -1,5 +1,6 @@
 """The layers of a plan, as decoder and encoder stack them."""
 
+from collections.abc import Callable
 from typing import Any
 
 from fairseq.distributed import fsdp_wrap
@@ -17,7 +18,7 @@ def planned_layers(cfg: Any, side: str, default: str) -> list[Layer]:
     """The layers that the plan of `cfg` (or `default`) describes, less those pruned away.
 
     Args:
-        cfg: a `LanguageModelConfig` or `RobertaConfig`.
+        cfg: a `LanguageModelConfig` or an `EncoderConfig`.
         side: "decoder" or "encoder", with which its fields begin.
         default: the plan where `cfg` has none.
 
@@ -43,17 +44,30 @@ def _kept(layers: list[Layer], keep: str | None, side: str) -> list[Layer]:
     return [layers[i] for i in indices]
 
 
-def build_layers(cfg: Any, side: str, plan: list[Layer]) -> nn.ModuleList:
-    """The layers of `plan`, with layer drop if `cfg` asks for it; arguments as for `planned_layers`."""
+def build_layers(
+    cfg: Any, side: str, plan: list[Layer], adapt: Callable[[nn.Module], None] = lambda layer: None
+) -> nn.ModuleList:
+    """The layers of `plan`, with layer drop if `cfg` asks for it; arguments as for `planned_layers`.
+
+    `adapt` may change a layer before it is wrapped for activation checkpointing and FSDP.
+    """
     drop = getattr(cfg, f"{side}_layerdrop")
     layers = LayerDropModuleList(p=drop) if drop > 0 else nn.ModuleList()
-    layers.extend(_wrapped(_build_layer(cfg, side, layer), cfg) for layer in plan)
+    for names in plan:
+        layer = _build_layer(cfg, side, names)
+        adapt(layer)
+        layers.append(_wrapped(layer, cfg))
     return layers
 
 
 def _build_layer(cfg: Any, side: str, layer: Layer) -> nn.Module:
     width, norm = getattr(cfg, f"{side}_embed_dim"), getattr(cfg, f"{side}_norm")
     causal = side == "decoder"
+    if causal and norm == "batchnorm":
+        raise UserError(
+            "--decoder-norm batchnorm takes its statistics from positions to come as well; "
+            "choose one of layernorm, rmsnorm, scalenorm"
+        )
     attention = build_layer_attention(
         layer,
         width,
@@ -81,7 +95,8 @@ def _build_layer(cfg: Any, side: str, layer: Layer) -> nn.Module:
 def is_pre_norm(cfg: Any, side: str) -> bool:
     """Whether the norms of the layers stand before their parts; UserError for an unknown position."""
     if side == "encoder":
-        return cfg.encoder_normalize_before
+        # Long Range Arena's encoders have no such option: they are pre-norm.
+        return getattr(cfg, "encoder_normalize_before", True)
     # Configurations saved before the option existed lack it.
     position = getattr(cfg, "decoder_norm_position", "pre")
     if position not in ("pre", "post"):

@@ -1,8 +1,9 @@
 """What a layer is built from besides attention."""
 
+from .batch_norm import tell_padding
 from .feed_forward import GLU, FeedForward, activation
 from .lrpe import LRPE
-from .norms import RMSNorm, ScaleNorm, build_norm
+from .norms import GatedRMSNorm, RMSNorm, ScaleNorm, build_norm
 from .positions import LearnedPositions, SinusoidalPositions
 from .rotary import rotate_halves
 
@@ -10,6 +11,7 @@ __all__ = [
     "GLU",
     "LRPE",
     "FeedForward",
+    "GatedRMSNorm",
     "LearnedPositions",
     "RMSNorm",
     "ScaleNorm",
@@ -17,4 +19,5 @@ __all__ = [
     "activation",
     "build_norm",
     "rotate_halves",
+    "tell_padding",
 ]

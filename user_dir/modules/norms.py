@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
+from .batch_norm import BatchNorm
 
 
 class RMSNorm(nn.Module):
@@ -56,7 +57,26 @@ class ScaleNorm(nn.Module):
         return (wide * scale).to(x.dtype)
 
 
+class GatedRMSNorm(RMSNorm):
+    """`s * rms(x) * sigmoid(g * x)`, a scale s and a gate g per channel (ReLA, Zhang et al. 2021, eq. 8).
+
+    Both start at one. Computed in float32 for half precision.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.gate = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape `(..., D)`; returns the same shape and dtype."""
+        wide = x if x.dtype == torch.float64 else x.float()
+        scale, gate = self.scale.to(wide.dtype), self.gate.to(wide.dtype)
+        return (scale * super().forward(wide) * torch.sigmoid(gate * wide)).to(x.dtype)
+
+
 NORMS = {
+    "batchnorm": BatchNorm,
     "rmsnorm": lambda width: RMSNorm(),
     "layernorm": LayerNorm,
     "scalenorm": lambda width: ScaleNorm(),

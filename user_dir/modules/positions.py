@@ -30,13 +30,19 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Embedding):
-    """fairseq's learned positions: one vector a position, `max_positions` of them."""
+    """Learned positions: one vector per position, `max_positions` of them.
 
-    def __init__(self, max_positions: int, embed_dim: int, padding_idx: int) -> None:
-        super().__init__(max_positions + padding_idx + 1, embed_dim, padding_idx)
-        self.max_positions, self.offset = max_positions, padding_idx + 1
+    With `padding_idx` the table is fairseq's, whose first position has the row `padding_idx + 1`; with None
+    it has no other rows.
+    """
+
+    def __init__(self, max_positions: int, embed_dim: int, padding_idx: int | None) -> None:
+        offset = 0 if padding_idx is None else padding_idx + 1
+        super().__init__(max_positions + offset, embed_dim, padding_idx)
+        self.max_positions, self.offset = max_positions, offset
         nn.init.normal_(self.weight, mean=0, std=embed_dim**-0.5)
-        nn.init.zeros_(self.weight[padding_idx])
+        if padding_idx is not None:
+            nn.init.zeros_(self.weight[padding_idx])
 
     def forward(self, positions: Tensor) -> Tensor:
         """Integer `positions: (B, N)` to `(B, N, D)`; those past the end belong to padding only."""

@@ -1,0 +1,7 @@
+"""Optimisers and schedules that fairseq lacks; importing this registers them."""
+
+from .adam_value_clip import ValueClippedAdam
+from .cosine_warmup import CosineWarmupSchedule
+from .one_cycle import OneCycleSchedule
+
+__all__ = ["CosineWarmupSchedule", "OneCycleSchedule", "ValueClippedAdam"]

@@ -1,0 +1,62 @@
+"""Linear warmup and a cosine, as the state-space pipeline of Long Range Arena schedules."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import List, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim import FairseqOptimizer
+from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
+from omegaconf import II
+
+from ..errors import UserError
+
+
+@dataclass
+class CosineWarmupConfig(FairseqDataclass):
+    """Configuration of `cosine_warmup`."""
+
+    warmup_updates: int = field(default=0, metadata={"help": "updates in which the rate rises from 0"})
+    total_num_update: int = field(
+        default=II("optimization.max_update"),
+        metadata={"help": "update at which the rate reaches 0; default: --max-update"},
+    )
+    lr: List[float] = field(default=II("optimization.lr"))
+
+
+@register_lr_scheduler("cosine_warmup", dataclass=CosineWarmupConfig)
+class CosineWarmupSchedule(FairseqLRScheduler):
+    """`lr u / W` up to update W, then `lr (1 + cos(pi (u - W) / (T - W))) / 2`, u counted from 0.
+
+    That of transformers' `get_cosine_schedule_with_warmup`: beyond T it rises again, where fairseq's
+    `cosine` starts over.
+
+    Raises:
+        UserError: unless 0 <= W < T.
+    """
+
+    def __init__(self, cfg: CosineWarmupConfig, optimizer: FairseqOptimizer) -> None:
+        super().__init__(cfg, optimizer)
+        self.peak = cfg.lr[0] if isinstance(cfg.lr, Collection) else cfg.lr
+        if not 0 <= cfg.warmup_updates < cfg.total_num_update:
+            raise UserError(
+                f"--warmup-updates is {cfg.warmup_updates} with {cfg.total_num_update} updates in all; "
+                "cosine_warmup needs fewer than --max-update or --total-num-update"
+            )
+        self.step_update(0)
+
+    def step(self, epoch: int, val_loss: Optional[float] = None) -> float:
+        """Nothing changes between epochs."""
+        super().step(epoch, val_loss)
+        return self.optimizer.get_lr()
+
+    def step_update(self, num_updates: int) -> float:
+        """Set and return the rate of the update after `num_updates`."""
+        warmup, total = self.cfg.warmup_updates, self.cfg.total_num_update
+        if num_updates < warmup:
+            share = num_updates / warmup
+        else:
+            share = (1 + math.cos(math.pi * (num_updates - warmup) / (total - warmup))) / 2
+        self.optimizer.set_lr(self.peak * share)
+        return self.peak * share

@@ -1,0 +1,87 @@
+"""fairseq's task `lra`: Long Range Arena (Tay et al. 2021), from a folder that data-prep/lra.sh wrote."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import MISSING
+
+from ..errors import UserError
+from .lra_data import LRAData, LRADataset, open_lra_data
+
+
+@dataclass
+class LRATaskConfig(FairseqDataclass):
+    """Configuration of `lra`."""
+
+    data: str = field(default=MISSING, metadata={"help": "folder that data-prep/lra.sh wrote"})
+    lra_task: Optional[str] = field(
+        default=None,
+        metadata={"help": "which task the folder must hold, such as listops; default: any, and it is noted"},
+    )
+
+
+@register_task("lra", dataclass=LRATaskConfig)
+class LRATask(FairseqTask):
+    """Classification of sequences of tokens or pixels, and matching of pairs.
+
+    Raises:
+        UserError: for a folder that holds another task, see `setup_task`, or sequences longer than the
+            positions of the model.
+    """
+
+    def __init__(self, cfg: LRATaskConfig, data: LRAData) -> None:
+        super().__init__(cfg)
+        self.data = data
+
+    @classmethod
+    def setup_task(cls, cfg: LRATaskConfig, **kwargs: Any) -> "LRATask":
+        """The task of `cfg.data`, whose name goes into `cfg`, so that a checkpoint holds it."""
+        data = open_lra_data(Path(cfg.data))
+        if cfg.lra_task not in (None, data.task):
+            raise UserError(
+                f"{cfg.data} holds {data.task}, but the settings or the checkpoint are for {cfg.lra_task}; "
+                "name the folder of that task"
+            )
+        cfg.lra_task = data.task
+        return cls(cfg, data)
+
+    def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
+        """Load a split; that of training is shuffled."""
+        dataset = self.data.split(split)
+        dataset.shuffled = split == "train"
+        self.datasets[split] = dataset
+
+    def filter_indices_by_size(
+        self,
+        indices: np.ndarray,
+        dataset: LRADataset,
+        max_positions: Optional[int] = None,
+        ignore_invalid_inputs: bool = False,
+    ) -> np.ndarray:
+        """All of them: no sequence is left out, one that is too long is the user's mistake."""
+        longest = int(dataset.sizes.max(initial=0))
+        if max_positions is not None and longest > max_positions:
+            raise UserError(
+                f"a sequence of {longest} positions is longer than the {max_positions} of the model or of "
+                "--max-tokens; train with a larger --max-positions, or prepare shorter sequences"
+            )
+        return indices
+
+    def max_positions(self) -> None:
+        """No limit but the model's."""
+        return None
+
+    @property
+    def source_dictionary(self) -> Optional[Dictionary]:
+        """None for pixels."""
+        return self.data.dictionary
+
+    @property
+    def target_dictionary(self) -> None:
+        """Classes are numbers."""
+        return None

@@ -1,0 +1,176 @@
+"""A folder that data-prep/lra.sh wrote: what it says about itself, and its splits."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary, FairseqDataset, data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+from ..errors import UserError
+
+MANIFEST = "preparation.json"
+PREPARE = "prepare it again with data-prep/lra.sh"
+
+
+@dataclass(frozen=True)
+class LRAData:
+    """A prepared task; the fields are those of its `preparation.json`."""
+
+    folder: Path
+    task: str
+    pipeline: str
+    inputs: tuple[str, ...]
+    classes: tuple[str, ...]
+    length: int
+    origin: str
+    manifest: dict[str, Any]
+
+    @cached_property
+    def dictionary(self) -> Optional[Dictionary]:
+        """fairseq's dictionary, None for pixels; raises UserError where it is missing."""
+        if self.inputs == ("pixels",):
+            return None
+        path = self.folder / "dict.txt"
+        if not path.is_file():
+            raise UserError(f"the data folder {self.folder} has no {path.name}; {PREPARE}")
+        return Dictionary.load(str(path))
+
+    def split(self, name: str) -> "LRADataset":
+        """A split; raises UserError for one that is missing, damaged or has a label out of range."""
+        if name not in self.manifest["splits"]:
+            raise UserError(
+                f"the data folder {self.folder} has no split {name}; "
+                f"it has {', '.join(self.manifest['splits'])}"
+            )
+        labels = self._array(f"{name}.label.npy")
+        sources = [self._source(name, input_) for input_ in self.inputs]
+        if wrong := [len(source) for source in sources if len(source) != len(labels)]:
+            raise UserError(
+                f"{name} of {self.folder} has {len(labels)} labels for {wrong[0]} rows; {PREPARE}"
+            )
+        outside = np.flatnonzero((labels < 0) | (labels >= len(self.classes)))
+        if len(outside):
+            raise UserError(
+                f"label {labels[outside[0]]} of row {outside[0]} in {name}.label.npy is out of range: "
+                f"{self.task} has classes 0 to {len(self.classes) - 1}; {PREPARE}"
+            )
+        return LRADataset(sources, labels, None if self.dictionary is None else self.dictionary.pad())
+
+    def _array(self, name: str, **how: Any) -> np.ndarray:
+        try:
+            return np.load(self.folder / name, allow_pickle=False, **how)
+        except FileNotFoundError:
+            raise UserError(f"the data folder {self.folder} has no {name}; {PREPARE}") from None
+        except (ValueError, EOFError):
+            raise UserError(f"{self.folder / name} is damaged; {PREPARE}") from None
+
+    def _source(self, split: str, input_: str) -> "np.ndarray | MMapIndexedDataset":
+        if input_ == "pixels":
+            return self._array(f"{split}.pixels.npy", mmap_mode="r")
+        prefix = self.folder / f"{split}.{input_}"
+        for ending in ("idx", "bin"):
+            name = f"{prefix.name}.{ending}"
+            if not (self.folder / name).is_file():
+                raise UserError(f"the data folder {self.folder} has no {name}; {PREPARE}")
+            size = self.manifest.get("files", {}).get(name)
+            if size not in (None, (self.folder / name).stat().st_size):
+                raise UserError(f"{self.folder / name} is not {size} bytes long as it was made; {PREPARE}")
+        return MMapIndexedDataset(str(prefix))
+
+
+def open_lra_data(folder: Path) -> LRAData:
+    """The task in `folder`; raises UserError if there is none, or its manifest cannot be read."""
+    if not folder.is_dir():
+        raise UserError(f"no data folder {folder}; prepare it with data-prep/lra.sh")
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return LRAData(
+            folder=folder,
+            task=manifest["task"],
+            pipeline=manifest["pipeline"],
+            inputs=tuple(manifest["inputs"]),
+            classes=tuple(manifest["classes"]),
+            length=manifest["length"],
+            origin=manifest["origin"],
+            manifest=manifest,
+        )
+    except (FileNotFoundError, KeyError, TypeError):
+        raise UserError(f"{folder} is no task of Long Range Arena; {PREPARE}") from None
+    except ValueError:
+        raise UserError(f"{folder / MANIFEST} is damaged; {PREPARE}") from None
+
+
+class LRADataset(FairseqDataset):
+    """Rows of tokens or pixels, or pairs of rows, and their classes.
+
+    Training batches are drawn at random in each epoch, as in the benchmark's pipelines: rows of a batch do
+    not resemble each other in length.
+
+    Args:
+        sources: the first and, for pairs, the second sequences.
+        labels: `(rows,)`.
+        pad: the dictionary's padding index, None for pixels.
+    """
+
+    def __init__(self, sources: list, labels: np.ndarray, pad: Optional[int]) -> None:
+        self.sources, self.labels, self.pad = sources, labels, pad
+        self.shuffled = False
+        self.lengths = [
+            source.sizes if pad is not None else np.full(len(source), source.shape[1]) for source in sources
+        ]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        rows = [torch.as_tensor(np.array(source[index])) for source in self.sources]
+        return {"id": index, "rows": rows, "label": int(self.labels[index])}
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Length of each row, of the longer one of a pair."""
+        return np.max(self.lengths, axis=0)
+
+    def size(self, index: int) -> int:
+        """See `sizes`."""
+        return int(max(lengths[index] for lengths in self.lengths))
+
+    def num_tokens(self, index: int) -> int:
+        """What `--max-tokens` counts."""
+        return self.size(index)
+
+    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
+        """`num_tokens` of several rows."""
+        return self.sizes[indices]
+
+    def ordered_indices(self) -> np.ndarray:
+        """The order in which batches are cut; in training a new one per epoch, by fairseq's seed for it."""
+        return np.random.permutation(len(self)) if self.shuffled else np.arange(len(self))
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """Training batches are made of other rows in every epoch."""
+        return not self.shuffled
+
+    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """A batch, filled with padding to its longest row; empty for no samples, as fairseq expects."""
+        if not samples:
+            return {}
+        net_input: dict[str, torch.Tensor] = {}
+        columns = zip(*(sample["rows"] for sample in samples), strict=True)
+        for name, rows in zip(("src", "other"), columns, strict=False):
+            stacked = torch.stack(rows) if self.pad is None else data_utils.collate_tokens(rows, self.pad)
+            net_input[f"{name}_tokens"] = stacked
+            net_input[f"{name}_lengths"] = torch.tensor([len(row) for row in rows])
+        return {
+            "id": torch.tensor([sample["id"] for sample in samples]),
+            "net_input": net_input,
+            "target": torch.tensor([sample["label"] for sample in samples]),
+            "nsentences": len(samples),
+            "ntokens": sum(int(v.sum()) for k, v in net_input.items() if k.endswith("_lengths")),
+        }
