@@ -25,6 +25,7 @@ class Attention(DecodingState, nn.Module):
     Class attributes:
         Options: the dataclass of its options; its fields become flags.
         bidirectional_only: there is no causal form.
+        causal_only: there is no bidirectional form.
         replaces_feed_forward: a gated unit that is attention and feed-forward network in one.
 
     Args:
@@ -42,6 +43,7 @@ class Attention(DecodingState, nn.Module):
 
     Options: type = NoOptions
     bidirectional_only = False
+    causal_only = False
     replaces_feed_forward = False
 
     def __init__(

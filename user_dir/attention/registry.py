@@ -26,9 +26,13 @@ def register_attention(name: str) -> Callable[[type], type]:
     return decorate
 
 
-def attention_names(causal: bool = False) -> list[str]:
-    """The registered names, sorted; with `causal` only those that have a causal form."""
-    return sorted(name for name, cls in _REGISTRY.items() if not (causal and cls.bidirectional_only))
+def attention_names(causal: bool | None = None) -> list[str]:
+    """The registered names, sorted: all, or those with a causal (True) or bidirectional (False) form."""
+    if causal is None:
+        return sorted(_REGISTRY)
+    return sorted(
+        name for name, cls in _REGISTRY.items() if not (cls.bidirectional_only if causal else cls.causal_only)
+    )
 
 
 def attention_class(name: str) -> type["Attention"]:
@@ -62,13 +66,18 @@ def build_attention(
 
     Raises:
         UserError: for an unknown name, option or value (the sentence names those that exist), and for
-            `causal` where the mechanism has no causal form.
+            the form (causal or bidirectional) that the mechanism lacks.
     """
     cls = attention_class(name)
     if causal and cls.bidirectional_only:
         raise UserError(
             f"{name!r} attention has no causal form and cannot be in a language model; "
             f"those that have one are {', '.join(attention_names(causal=True))}"
+        )
+    if not causal and cls.causal_only:
+        raise UserError(
+            f"{name!r} attention has no bidirectional form and cannot be in an encoder; "
+            f"those that have one are {', '.join(attention_names(causal=False))}"
         )
     try:
         select_backend(backend, "cuda" if backend == "cuda" else "cpu")

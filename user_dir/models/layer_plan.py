@@ -22,7 +22,7 @@ def parse_layer_plan(plan: str, num_layers: int, option: str, causal: bool) -> l
         plan: the text, such as "diag*3,norm*3".
         num_layers: how many layers it must describe.
         option: the option to name in errors, such as "--decoder-attention".
-        causal: whether only mechanisms with a causal form will do.
+        causal: whether mechanisms need a causal form, or else a bidirectional one.
 
     Raises:
         UserError: showing the plan, the position of the fault and the allowed names.
@@ -51,7 +51,8 @@ def _check_names(names: Layer, causal: bool, at: str) -> None:
         if name not in attention_names():
             raise UserError(f"{name!r} is not an attention {at}; {_grammar(causal)}")
         if name not in attention_names(causal):
-            raise UserError(f"{name!r} has no causal form {at}; {_grammar(causal)}")
+            form = "causal" if causal else "bidirectional"
+            raise UserError(f"{name!r} has no {form} form {at}; {_grammar(causal)}")
         if len(names) > 1 and attention_class(name).replaces_feed_forward:
             raise UserError(
                 f"{name!r} is a whole layer, feed-forward network included, and cannot stand in parallel "

@@ -76,10 +76,10 @@ class GatedRMSNorm(RMSNorm):
 
 
 NORMS = {
-    "batchnorm": BatchNorm,
     "rmsnorm": lambda width: RMSNorm(),
     "layernorm": LayerNorm,
     "scalenorm": lambda width: ScaleNorm(),
+    "batchnorm": BatchNorm,
 }
 
 

@@ -18,10 +18,11 @@ class CosineWarmupConfig(FairseqDataclass):
     """Configuration of `cosine_warmup`."""
 
     warmup_updates: int = field(default=0, metadata={"help": "updates in which the rate rises from 0"})
-    total_num_update: int = field(
-        default=II("optimization.max_update"),
+    total_num_update: Optional[int] = field(
+        default=None,
         metadata={"help": "update at which the rate reaches 0; default: --max-update"},
     )
+    max_update: int = II("optimization.max_update")
     lr: List[float] = field(default=II("optimization.lr"))
 
 
@@ -38,10 +39,11 @@ class CosineWarmupSchedule(FairseqLRScheduler):
 
     def __init__(self, cfg: CosineWarmupConfig, optimizer: FairseqOptimizer) -> None:
         super().__init__(cfg, optimizer)
+        self.total = cfg.total_num_update or cfg.max_update
         self.peak = cfg.lr[0] if isinstance(cfg.lr, Collection) else cfg.lr
-        if not 0 <= cfg.warmup_updates < cfg.total_num_update:
+        if not 0 <= cfg.warmup_updates < self.total:
             raise UserError(
-                f"--warmup-updates is {cfg.warmup_updates} with {cfg.total_num_update} updates in all; "
+                f"--warmup-updates is {cfg.warmup_updates} with {self.total} updates in all; "
                 "cosine_warmup needs fewer than --max-update or --total-num-update"
             )
         self.step_update(0)
@@ -53,7 +55,7 @@ class CosineWarmupSchedule(FairseqLRScheduler):
 
     def step_update(self, num_updates: int) -> float:
         """Set and return the rate of the update after `num_updates`."""
-        warmup, total = self.cfg.warmup_updates, self.cfg.total_num_update
+        warmup, total = self.cfg.warmup_updates, self.total
         if num_updates < warmup:
             share = num_updates / warmup
         else:

@@ -23,10 +23,11 @@ class OneCycleConfig(FairseqDataclass):
     warmup_updates: int = field(
         default=0, metadata={"help": "updates in which the learning rate rises; 2 or more"}
     )
-    total_num_update: int = field(
-        default=II("optimization.max_update"),
+    total_num_update: Optional[int] = field(
+        default=None,
         metadata={"help": "length of the cycle in updates; default: --max-update"},
     )
+    max_update: int = II("optimization.max_update")
     lr: List[float] = field(default=II("optimization.lr"))
 
 
@@ -43,10 +44,11 @@ class OneCycleSchedule(FairseqLRScheduler):
 
     def __init__(self, cfg: OneCycleConfig, optimizer: FairseqOptimizer) -> None:
         super().__init__(cfg, optimizer)
+        self.total = cfg.total_num_update or cfg.max_update
         self.peak = cfg.lr[0] if isinstance(cfg.lr, Collection) else cfg.lr
-        if not 2 <= cfg.warmup_updates < cfg.total_num_update:
+        if not 2 <= cfg.warmup_updates < self.total:
             raise UserError(
-                f"--warmup-updates is {cfg.warmup_updates} with {cfg.total_num_update} updates in all; "
+                f"--warmup-updates is {cfg.warmup_updates} with {self.total} updates in all; "
                 "one_cycle needs 2 or more, fewer than --max-update or --total-num-update"
             )
         if any("betas" not in group for group in optimizer.param_groups):
@@ -60,7 +62,7 @@ class OneCycleSchedule(FairseqLRScheduler):
 
     def step_update(self, num_updates: int) -> float:
         """Set and return the rate of the update after `num_updates`; sets the first beta, too."""
-        top, end = self.cfg.warmup_updates - 1, self.cfg.total_num_update - 1
+        top, end = self.cfg.warmup_updates - 1, self.total - 1
         if num_updates <= top:
             height = num_updates / top
             lowest = INITIAL

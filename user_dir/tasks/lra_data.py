@@ -128,7 +128,9 @@ class LRADataset(FairseqDataset):
         return len(self.labels)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        rows = [torch.as_tensor(np.array(source[index])) for source in self.sources]
+        rows = [source[index] for source in self.sources]
+        if self.pad is None:
+            rows = [torch.from_numpy(np.array(row)) for row in rows]
         return {"id": index, "rows": rows, "label": int(self.labels[index])}
 
     @property
