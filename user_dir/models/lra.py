@@ -12,6 +12,7 @@ from ..attention.diag import DiagAttention
 from ..attention.norm import NormAttention
 from ..errors import UserError
 from ..modules import GatedRMSNorm, build_norm, tell_padding
+from .attention_statistics import log_attention_statistics
 from .lra_input import LRAInput
 from .stack import build_layers, planned_layers
 
@@ -68,7 +69,9 @@ class LRAModel(BaseFairseqModel):
             cfg.glu_dim = int(4 / 3 * cfg.encoder_embed_dim)
         if cfg.classifier_dim is None:
             cfg.classifier_dim = cfg.encoder_embed_dim if len(task.data.inputs) == 2 else 0
-        return cls(cfg, task.source_dictionary, len(task.data.classes), len(task.data.inputs))
+        model = cls(cfg, task.source_dictionary, len(task.data.classes), len(task.data.inputs))
+        log_attention_statistics(model, model.layers, cfg.log_attention_statistics)
+        return model
 
     def forward(
         self,
