@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -24,6 +25,24 @@ class Parser(argparse.ArgumentParser):
 def warn_only() -> None:
     """Let only warnings reach the terminal; some of fairseq's tasks log more when they are imported."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", force=True)
+
+
+def count(text: str) -> int:
+    """An option's whole number from 1 up."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 up")
+    return int(text)
+
+
+def positive(text: str) -> float:
+    """An option's number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return value
 
 
 def run_command(main: Callable[[], None]) -> None:

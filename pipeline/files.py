@@ -3,14 +3,16 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
-FINGERPRINT = "fingerprint"  # key in a record, and file in the folder of a run
+FINGERPRINT = "fingerprint"  # key in a record, and in the mark of a run's folder
+RUN_MARK = ".linear-attention-run.json"
+"""In the folder of a run: the command that made it. Only such folders are ever emptied."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -81,17 +83,46 @@ def once(path: Path, mark: str, make: Callable[[], dict[str, Any]], title: str) 
     return record
 
 
-def begin(folder: Path, mark: str) -> None:
+def begin(folder: Path, command: str, mark: str) -> None:
     """Make the folder of a run with the fingerprint `mark`, or take it up as such a run has left it.
 
-    Raises UserError if it is the folder of another run.
+    Raises UserError if it is the folder of another run, or holds files but no mark of `command`.
     """
-    file = folder / FINGERPRINT
-    if file.exists():
-        _check_same(folder, file.read_text(encoding="utf-8"), mark)
+    if is_run(folder, command):
+        _check_same(folder, read_json(folder / RUN_MARK).get(FINGERPRINT), mark)
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, mark.encode())
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(
+            f"{shown_path(folder)} holds what {command} has not written; move it away or name another folder"
+        )
+    write_json(folder / RUN_MARK, {"command": command, FINGERPRINT: mark})
+
+
+def is_run(folder: Path, command: str) -> bool:
+    """Whether `folder` is marked as one that `command` has made."""
+    if not (folder / RUN_MARK).is_file():
+        return False
+    mark = read_json(folder / RUN_MARK)
+    return isinstance(mark, dict) and mark.get("command") == command
+
+
+def remove_run(folder: Path, written: Iterable[str]) -> list[Path]:
+    """Remove what a run has written into its marked `folder`: the files that match the patterns `written`.
+
+    The folder goes, too, if nothing else is in it. Otherwise it keeps its mark; returns what was kept.
+    """
+    found = [path for pattern in written for path in folder.glob(pattern) if not path.is_dir()]
+    for path in found:
+        path.unlink(missing_ok=True)
+        for parent in path.parents:
+            if parent == folder or any(parent.iterdir()):
+                break
+            parent.rmdir()
+    kept = sorted(path for path in folder.iterdir() if path.name != RUN_MARK)
+    if not kept and not folder.is_symlink():
+        (folder / RUN_MARK).unlink()
+        folder.rmdir()
+    return kept
 
 
 def _check_same(path: Path, found: str | None, wanted: str) -> None:

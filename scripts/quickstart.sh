@@ -6,7 +6,7 @@
 #   --updates N   train each model for N updates instead of those of configs/quickstart/base.yaml
 #   --runs DIR    where everything goes (default: runs/quickstart in the project,
 #                 runs/quickstart-N with --updates N)
-#   --fresh       forget what is there and start anew
+#   --fresh       remove the runs of this command that are there, naming each, and start again
 #
 # Makes .venv (PYTHON= and TORCH_SPEC= choose interpreter and torch), prepares the English text that
 # comes with Python, trains transnormer_t1, transnormer_t2 and fairseq's transformer_lm with equal

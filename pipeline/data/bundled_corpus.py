@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.console import count
 from pipeline.data.preparation import (
     SPLITS,
     Split,
@@ -76,7 +77,7 @@ def main() -> None:
     parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the result goes")
     parser.add_argument(
         "--vocab-size",
-        type=int,
+        type=count,
         default=VOCABULARY,
         metavar="N",
         help="size of fairseq's dictionary of sentencepiece pieces (default %(default)s)",
@@ -113,7 +114,8 @@ def prepare(topics: dict[str, str], vocabulary: int, place: Workplace) -> dict:
         words = sum(document.words for document in documents)
         print(f"{name}: {len(documents)} documents, {words:,} words", flush=True)
         place.text(name).write_text(text, encoding="utf-8")
-        splits[name] = Split(words, hashlib.sha256(text.encode()).hexdigest())
+        content = text.encode()
+        splits[name] = Split(words, hashlib.sha256(content).hexdigest(), len(content))
     tokenizer = SentencePieceTokenizer(vocabulary, character_coverage=1.0)
     return finish(place, CORPUS, splits, tokenizer, verified=True)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.data.glue_files import Examples, Source, find_sources, read_examples
+from pipeline.data.glue_files import Examples, Source, file_sha256, find_sources, read_examples
 from pipeline.data.parallel_encoding import encode_all
 from pipeline.data.preparation import (
     Workplace,
@@ -62,6 +62,7 @@ def main() -> None:
             ),
         )
         check_same(manifest, tokenizer_from, dest, arguments.partial)
+        check_sources(manifest, sources[task.name], dest)
         print(f"{dest} is ready: {describe(manifest)}", flush=True)
 
 
@@ -131,6 +132,18 @@ def check_same(manifest: dict, tokenizer_from: Path, dest: Path, partial: bool) 
         raise UserError(
             f"{dest} was prepared from parts of the published files; remove it, or accept it with --partial."
         )
+
+
+def check_sources(manifest: dict, sources: dict[str, Source], dest: Path) -> None:
+    """Refuse to pass a folder made from other files for what these would be."""
+    for split, source in sources.items():
+        made_from = manifest["splits"].get(split, {})
+        if made_from.get("sha256") != file_sha256(source.path):
+            name = made_from.get("file", "no file at all")
+            raise UserError(
+                f"{dest} was prepared with another {split} split ({name}) than {source.path}; name another "
+                "--dest or remove it."
+            )
 
 
 def describe(manifest: dict) -> str:

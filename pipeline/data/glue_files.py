@@ -115,6 +115,14 @@ def read_examples(source: Source, task: GlueTask, split: str) -> Examples:
     return examples
 
 
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file, unpacked, as `read_examples` notes it."""
+    reader = LineReader(path)
+    for _ in reader.lines():
+        pass
+    return reader.sha256.hexdigest()
+
+
 def _check_label(label: str, task: GlueTask, place: str) -> None:
     if not task.is_regression:
         if label not in task.labels:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from pipeline.console import count
 from pipeline.data import wikitext
 from pipeline.data.documents import documents_by_empty_lines, documents_by_titles
 from pipeline.data.gpt2_bpe import GPT2Tokenizer, find_files
@@ -55,6 +56,7 @@ def main() -> None:
 
     manifest = prepare_once(dest, build)
     check_same(manifest, arguments, dest)
+    wikitext.check_source(manifest, arguments, dest)
     print(f"{dest} is ready: {describe(manifest)}")
 
 
@@ -79,7 +81,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--vocab-size",
-        type=int,
+        type=count,
         metavar="N",
         help=f"size of fairseq's dictionary with sentencepiece, without the mask (default {VOCABULARY})",
     )
@@ -143,10 +145,10 @@ def prepare(
         note = complaint or ("" if corpus == OWN_TEXT else "as published")
         print(f"{name}: {documents:,} documents, {text.words:,} words {note}".rstrip(), flush=True)
         complaints += [complaint] if complaint else []
-        splits[name] = Split(text.words, text.sha256, documents)
+        splits[name] = Split(text.words, text.sha256, text.bytes, documents)
     splits = {name: splits[name] for name in SPLITS}
     verified = None if corpus == OWN_TEXT else not complaints
-    return finish(place, corpus, splits, tokenizer, verified)
+    return finish(place, corpus, splits, tokenizer, verified, source)
 
 
 def write_documents(reader: wikitext.SplitReader, clean: Callable[[str], str], target: Path) -> int:

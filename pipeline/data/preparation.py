@@ -23,9 +23,11 @@ from pathlib import Path
 from pipeline.console import warn_only
 from pipeline.data.tokenization import SPECIAL_SYMBOLS, Tokenizer
 from pipeline.errors import UserError
+from pipeline.files import RUN_MARK, begin
 
 SPLITS = ("train", "valid", "test")
 MANIFEST = "preparation.json"
+COMMANDS = "data-prep"
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OUT_OF_SPACE_TEXT = re.compile("|".join(os.strerror(code) for code in OUT_OF_SPACE))
 BYTES_PER_WORKER = 4_000_000
@@ -38,6 +40,7 @@ class Split:
 
     words: int
     sha256: str
+    bytes: int
     documents: int | None = None
     """Where the text keeps an empty line between documents, their number."""
 
@@ -117,12 +120,16 @@ def prepare_once(dest: Path, build: Callable[[Workplace], dict]) -> dict:
     dest.parent.mkdir(parents=True, exist_ok=True)
     lock = _lock(folder)
     try:
-        manifest = read_manifest(dest)  # another run may have made it meanwhile
-        if manifest is None:
-            _clear(folder)
-            manifest = build(Workplace(folder, lock))
-            os.rename(folder, dest)
-        return manifest
+        begin(folder, COMMANDS, "")
+        try:
+            manifest = read_manifest(dest)  # another run may have made it meanwhile
+            if manifest is None:
+                _clear(folder)
+                manifest = build(Workplace(folder, lock))
+                os.rename(folder, dest)
+            return manifest
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         if error.errno in OUT_OF_SPACE:
             raise UserError(
@@ -130,7 +137,6 @@ def prepare_once(dest: Path, build: Callable[[Workplace], dict]) -> dict:
             ) from None
         raise
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 
@@ -153,7 +159,10 @@ def _lock(folder: Path) -> int:
 
 
 def _clear(folder: Path) -> None:
+    """Empty a folder but for its mark."""
     for entry in folder.iterdir():
+        if entry.name == RUN_MARK:
+            continue
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
@@ -161,11 +170,17 @@ def _clear(folder: Path) -> None:
 
 
 def finish(
-    place: Workplace, corpus: str, splits: dict[str, Split], tokenizer: Tokenizer, verified: bool | None
+    place: Workplace,
+    corpus: str,
+    splits: dict[str, Split],
+    tokenizer: Tokenizer,
+    verified: bool | None,
+    source: Path | None = None,
 ) -> dict:
     """Turn the texts in `place` into fairseq's files and write the manifest, which is returned.
 
-    `verified` is None for a text of which no checksum was ever published.
+    `verified` is None for a text of which no checksum was ever published, `source` the folder or archive
+    that the text came from, if any.
     """
     expected = tokenizer.apply({split: place.text(split) for split in splits})
     _preprocess(place, list(splits), tokenizer.dictionary)
@@ -181,6 +196,9 @@ def finish(
         "splits": {name: _split_entry(split, tokens[name]) for name, split in splits.items()},
         "verified": verified,
     }
+    if source is not None:
+        sizes = {name: split.bytes for name, split in splits.items()}
+        manifest["source"] = {"path": os.path.abspath(source), "bytes": sizes}
     return write_manifest(place.folder, manifest)
 
 
@@ -191,7 +209,7 @@ def _split_entry(split: Split, tokens: int) -> dict:
 
 def write_manifest(folder: Path, manifest: dict) -> dict:
     """Write preparation.json, the sizes of all files of `folder` added; returns it."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RUN_MARK)
     manifest["files"] = {str(path.relative_to(folder)): path.stat().st_size for path in files}
     partial = folder / f"{MANIFEST}.part"
     partial.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")

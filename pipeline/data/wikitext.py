@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
+from pipeline.console import count
 from pipeline.data.downloads import download
 from pipeline.data.preparation import (
     SPLITS,
@@ -50,6 +51,7 @@ class Text:
     """What reading a split once tells about it."""
 
     words: int
+    bytes: int
     sha256: str
     sha1: str
 
@@ -66,6 +68,7 @@ def main() -> None:
 
     manifest = prepare_once(dest, build)
     check_same(manifest, arguments, dest)
+    check_source(manifest, arguments, dest)
     print(f"{dest} is ready: {describe(manifest)}")
 
 
@@ -86,7 +89,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--vocab-size",
-        type=int,
+        type=count,
         metavar="N",
         help="size of fairseq's dictionary with sentencepiece (default 4000); "
         "words always take all words of the train split",
@@ -161,6 +164,27 @@ def check_same(manifest: dict, arguments: argparse.Namespace, dest: Path) -> Non
         )
 
 
+def check_source(manifest: dict, arguments: argparse.Namespace, dest: Path) -> None:
+    """Refuse to pass a folder made from one text for what another one, given with --from, would be."""
+    if not arguments.source:
+        return
+    made_from = manifest.get("source", {})
+    if not arguments.source.exists() and os.path.abspath(arguments.source) == made_from.get("path"):
+        return  # removed since
+    source = find_source(arguments, dest)
+    for split in ("valid", "test", "train"):  # the small ones first
+        with open_split(source, arguments.corpus, split) as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        made = manifest["splits"][split]["sha256"]
+        if found != made:
+            size = made_from.get("bytes", {}).get(split)
+            raise UserError(
+                f"{dest} was prepared from another {split} split than that of {source}: from "
+                f"{made_from.get('path', 'a text')} ({f'{size:,} bytes, ' if size is not None else ''}sha256 "
+                f"{made[:12]}, not {found[:12]}); name another --dest or remove it."
+            )
+
+
 def find_source(arguments: argparse.Namespace, dest: Path) -> Path:
     """The folder or zip to read; a download lies beside `dest`, for the next preparation too."""
     if arguments.source:
@@ -199,10 +223,10 @@ def prepare(
             )
         print(f"{name}: {text.words:,} words, {complaint or 'as published'}", flush=True)
         complaints += [complaint] if complaint else []
-        splits[name] = Split(text.words, text.sha256)
+        splits[name] = Split(text.words, text.sha256, text.bytes)
     splits = {name: splits[name] for name in SPLITS}
     own_words = isinstance(tokenizer, WordTokenizer) and tokenizer.dictionary is None
-    manifest = finish(place, corpus, splits, tokenizer, verified=not complaints)
+    manifest = finish(place, corpus, splits, tokenizer, verified=not complaints, source=source)
     published = CORPORA[corpus]["words_dictionary"]
     if own_words and manifest["verified"] and manifest["vocabulary"] != published:
         raise UserError(
@@ -245,7 +269,7 @@ class SplitReader:
 
     def __init__(self, source: Path, corpus: str, split: str):
         self.source, self.corpus, self.split = source, corpus, split
-        self.words = self.read = 0
+        self.words = self.read = self.bytes = 0
         self.sha256, self.sha1 = hashlib.sha256(), hashlib.sha1(usedforsecurity=False)
 
     def lines(self) -> Iterator[str]:
@@ -255,6 +279,7 @@ class SplitReader:
                 for self.read, content in enumerate(stream, 1):
                     self.sha256.update(content)
                     self.sha1.update(content)
+                    self.bytes += len(content)
                     line = content.decode("utf-8")
                     self.words += len(line.split()) + 1
                     yield line.rstrip("\n")
@@ -274,7 +299,7 @@ class SplitReader:
         """What the split was found to be, after all its lines."""
         if self.words == self.read:
             raise UserError(f"{self.source}: the {self.split} split is empty.")
-        return Text(self.words, self.sha256.hexdigest(), self.sha1.hexdigest())
+        return Text(self.words, self.bytes, self.sha256.hexdigest(), self.sha1.hexdigest())
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def measure(
     experiment: Experiment, data: PreparedData, save_dir: Path, mark: str, gpus: int, extra: list[str]
 ) -> dict[str, Any]:
     """Train (or resume) in `save_dir` and evaluate; the record of one configuration."""
-    begin(save_dir, mark)
+    begin(save_dir, "run_ablations.sh", mark)
     train(experiment.config, data.folder, Machines(gpus), save_dir, extra)
     evaluated = eval_mlm.evaluate(read_encoder(save_dir / "checkpoint_best.pt"), data, ["valid"])["valid"]
     return {

@@ -163,7 +163,7 @@ def best_checkpoint(folder: Path) -> Path:
 
 def prepare_folder(cell: Cell) -> None:
     """The run's folder with tokeniser and labels; UserError if other settings have begun a run in it."""
-    begin(cell.folder, cell.fingerprint())
+    begin(cell.folder, "finetune_glue.sh", cell.fingerprint())
     keep_vocabulary(cell.data.folder, cell.folder)
     about = {key: cell.data.manifest[key] for key in ("task", "tokenizer", "partial")}
     write_json(cell.folder / TASK_FILE, about)

@@ -3,7 +3,6 @@
 import argparse
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -15,14 +14,17 @@ import torch
 
 from pipeline.console import Parser, run_command
 from pipeline.data.prepared import PreparedData, open_prepared
+from pipeline.data.text_encoding import VOCABULARY_FILES
 from pipeline.errors import UserError
 from pipeline.evaluation.perplexity import evaluate
 from pipeline.files import (
-    FINGERPRINT,
     ROOT,
+    RUN_MARK,
     begin,
     fingerprint,
+    is_run,
     once,
+    remove_run,
     shown_path,
     write_atomically,
     write_json,
@@ -38,6 +40,10 @@ from pipeline.training.train import Machines, train
 CONFIGS = ROOT / "configs" / "quickstart"
 ARCHITECTURES = ("transnormer_t1", "transnormer_t2", "transformer_lm")
 SPLITS = ("valid", "test")
+COMMAND = "quickstart.sh"
+# What a run writes into its folder, and all that is ever removed from it.
+WRITTEN = ("checkpoint*.pt*", "*.log", "tensorboard/**/events.out.tfevents.*", "result.json")
+WRITTEN += ("continuations.txt", *VOCABULARY_FILES)
 TRAINING_FIGURES = ("tokens_per_second", "peak_memory_bytes")
 # Sampling, since a greedy continuation by a model this small repeats itself.
 GENERATION = ["--sampling", "--sampling-topp", "0.8", "--temperature", "0.7", "--beam", "1"]
@@ -70,7 +76,7 @@ class Quickstart:
         mark = fingerprint([experiment.settings, extra, self.data.manifest.get("splits")])
 
         def measure() -> dict[str, Any]:
-            begin(folder, mark)
+            begin(folder, COMMAND, mark)
             print(f"{architecture}: training", flush=True)
             train(config, self.data.folder, self.machines, folder, extra)
             print("  evaluating", flush=True)
@@ -105,6 +111,15 @@ class Quickstart:
         return texts
 
 
+def forget_all(runs: Path) -> None:
+    """Remove every run of this command among the folders of `runs`, naming it; the user's own files stay."""
+    for folder in sorted(path.parent for path in runs.glob(f"*/{RUN_MARK}")):
+        if is_run(folder, COMMAND):
+            kept = [path.name for path in remove_run(folder, WRITTEN)]
+            rest = f", but for {', '.join(kept)}, which {COMMAND} has not written" if kept else ""
+            print(f"removed: {shown_path(folder)}{rest}", flush=True)
+
+
 def portable(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The results with paths that do not depend on where the project lies."""
 
@@ -127,7 +142,7 @@ def bundled_corpus() -> PreparedData:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    parser = Parser("quickstart.sh")
+    parser = Parser(COMMAND)
     parser.add_argument("--updates", type=int)
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--fresh", action="store_true")
@@ -146,9 +161,7 @@ def main() -> None:
     options = parse(sys.argv[1:])
     data = bundled_corpus()
     if options.fresh:
-        for folder in (options.runs / name for name in ARCHITECTURES):
-            if (folder / FINGERPRINT).is_file():  # a folder of this command's
-                shutil.rmtree(folder)
+        forget_all(options.runs)
     machines = Machines(min(1, torch.cuda.device_count()))
     quickstart = Quickstart(data, options.runs, options.updates, machines)
     try:

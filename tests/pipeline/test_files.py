@@ -34,9 +34,19 @@ def test_a_result_of_other_settings_is_refused_and_kept(tmp_path):
 
 def test_the_folder_of_a_run_is_taken_up_by_the_same_settings_only(tmp_path):
     folder = tmp_path / "run"
-    begin(folder, "one")
+    begin(folder, "train.sh", "one")
     (folder / "checkpoint").touch()
-    begin(folder, "one")
+    begin(folder, "train.sh", "one")
     with pytest.raises(UserError, match="fingerprint one instead of two"):
-        begin(folder, "two")
+        begin(folder, "train.sh", "two")
+    with pytest.raises(UserError, match="holds what other.sh has not written"):
+        begin(folder, "other.sh", "one")
     assert (folder / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("name", ["settings.json", "fingerprint", "result.json"])
+def test_the_folder_of_somebody_else_is_no_run_of_ours(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError, match="holds what quickstart.sh has not written"):
+        begin(tmp_path, "quickstart.sh", "one")
+    assert [path.name for path in tmp_path.iterdir()] == [name]

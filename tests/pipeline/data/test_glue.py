@@ -194,6 +194,16 @@ def test_later_task_fails_and_earlier_ones_stay(folder, prepare, tmp_path, capsy
     assert f"{folder} has no SST-2, MRPC, QQP, QNLI, WNLI." in output
 
 
+def test_task_made_from_other_files_is_refused(folder, prepare, tmp_path):
+    prepare(folder, tmp_path / "out", "--task", "RTE", "--partial")
+    before = manifest(tmp_path / "out" / "RTE")
+    dev = folder / "RTE" / "dev.tsv"
+    dev.write_text(FILES["RTE"]["dev.tsv"] + FILES["RTE"]["dev.tsv"].strip().split("\n")[-1] + "\n")
+    with pytest.raises(UserError, match=r"prepared with another valid split \(dev.tsv\) than"):
+        prepare(folder, tmp_path / "out", "--task", "RTE", "--partial")
+    assert manifest(tmp_path / "out" / "RTE") == before
+
+
 def test_missing_file_is_noticed_before_anything_is_made(folder, prepare, tmp_path):
     (folder / "RTE" / "train.tsv").unlink()
     with pytest.raises(UserError, match=r"holds no train.tsv \(or .tsv.gz\)\."):

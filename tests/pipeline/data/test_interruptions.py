@@ -80,6 +80,16 @@ def test_killed_run_leaves_a_folder_that_the_next_one_clears(start, run, small_c
     assert not (dest / "rubbish").exists()
 
 
+def test_folder_of_somebody_else_is_not_cleared(run, tmp_path):
+    foreign = tmp_path / "data.preparing"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("precious")
+    result = run("bundled_corpus", "--dest", tmp_path / "data")
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"error: {foreign} holds what data-prep has not written")
+    assert [path.name for path in tmp_path.rglob("*")] == ["data.preparing", "thesis.tex"]
+
+
 def test_two_runs_at_once(start, tmp_path):
     first = start("bundled_corpus", "--dest", tmp_path / "data")
     wait_for_line(first, "train:")
@@ -93,9 +103,9 @@ def test_two_runs_at_once(start, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_second_run_is_ready_at_once(run, refused, small_prepared, tmp_path):
+def test_second_run_is_ready_at_once(run, refused, small_corpus, small_prepared, tmp_path):
     before = {path.name: path.stat().st_mtime_ns for path in small_prepared.iterdir()}
-    arguments = arguments_for(tmp_path / "gone", small_prepared)
+    arguments = arguments_for(small_corpus, small_prepared)
     arguments += ["--tokenizer", "sentencepiece", "--vocab-size", 1000]
     result = run("wikitext", *arguments)
     assert result.returncode == 0

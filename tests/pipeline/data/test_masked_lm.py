@@ -16,6 +16,8 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from pipeline.data import documents
 from pipeline.data.text_encoding import TextEncoder, tokenizer_fingerprint
+from pipeline.errors import UserError
+from tests.helpers.encoders import prepare
 
 SPLITS = ("train", "valid", "test")
 
@@ -172,9 +174,29 @@ def test_sentencepiece_on_wikitext(run, small_corpus, small_texts, small_prepare
     assert tokenizer_fingerprint(dest) == tokenizer_fingerprint(small_prepared)
 
 
+def test_text_of_another_folder_is_refused(tiny_pretraining, tmp_path):
+    """Of the same length, so that only its checksum tells."""
+    source = tiny_pretraining.parent
+    facts = manifest(tiny_pretraining)["source"]
+    assert facts["path"] == str(source)
+    assert facts["bytes"] == {split: (source / f"{split}.txt").stat().st_size for split in SPLITS}
+    same, other, gone = tmp_path / "same", tmp_path / "other", tmp_path / "gone"
+    for folder in (same, other):
+        folder.mkdir()
+        for split in SPLITS:
+            shutil.copy(source / f"{split}.txt", folder)
+    (other / "train.txt").write_text((source / "train.txt").read_text().replace("cat", "cow"))
+    options = ("--dest", tiny_pretraining, "--tokenizer", "sentencepiece", "--vocab-size", 340)
+    prepare("masked_lm", "text", "--from", same, *options)
+    with pytest.raises(UserError, match=r"another train split than that of .*other: from .*bytes, sha256"):
+        prepare("masked_lm", "text", "--from", other, *options)
+    with pytest.raises(UserError, match="does not exist"):
+        prepare("masked_lm", "text", "--from", gone, *options)
+
+
 def test_second_run_is_ready_at_once_and_other_settings_are_refused(run, refused, tiny_pretraining):
     before = {path.name: path.stat().st_mtime_ns for path in tiny_pretraining.iterdir()}
-    start = ["--from", "gone", "--dest", tiny_pretraining]
+    start = ["--from", tiny_pretraining.parent, "--dest", tiny_pretraining]
     result = run("masked_lm", "text", *start, "--tokenizer", "sentencepiece", "--vocab-size", 340)
     assert result.returncode == 0, result.stderr
     assert "is ready: text, sentencepiece" in result.stdout

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pipeline.evaluation.classification import decide, predict, read_rows, read_targets, score
+from pipeline.files import RUN_MARK
 from pipeline.glue_tasks import TASKS
 from pipeline.reports import glue as glue_table
 from pipeline.studies import glue_sweep as finetune_glue
@@ -69,7 +70,7 @@ def test_folder_of_a_run_is_complete(finetuned, glue, pretrained):
     folder = finetuned / "RTE" / "lr0.01-seed1"
     names = {path.name for path in folder.iterdir()}
     kept = {"dict.txt", "sentencepiece.bpe.model", "checkpoint_best.pt", "train.log", "glue_task.json"}
-    assert names == {*kept, "result.json", "fingerprint"}
+    assert names == {*kept, "result.json", RUN_MARK}
     assert (folder / "dict.txt").read_bytes() == (pretrained / "dict.txt").read_bytes()
     assert read(folder / "glue_task.json") == {"task": "RTE", "tokenizer": "sentencepiece", "partial": True}
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pipeline.errors import UserError
+from pipeline.files import RUN_MARK
 from pipeline.glue_tasks import TASKS
 from pipeline.studies import glue_cell as glue_run
 from pipeline.studies import glue_sweep as finetune_glue
@@ -52,6 +53,8 @@ def test_killed_and_carried_on(call, quick, kill, pretrained, glue, tmp_path, ca
     call(finetune_glue, *sweep(whole))
     first, second = (killed / "MNLI" / f"lr0.001-seed{seed}" for seed in (1, 2))
     shutil.copytree(whole / "MNLI" / first.name, first)
+    second.mkdir()
+    shutil.copy(whole / "MNLI" / second.name / RUN_MARK, second)  # before the pipe that `kill` puts there
     written = (first / "result.json").stat().st_mtime_ns
     kill(finetune_glue, sweep(killed), second / "train.log", "begin training epoch 2")
     assert not (killed / "glue.json").exists() and not (second / "result.json").exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.files import ROOT
+from pipeline.files import ROOT, RUN_MARK, begin
 from pipeline.studies import quickstart
 from pipeline.training.progress import read_records
 
@@ -101,6 +101,28 @@ def check_output(output: str, runs: Path) -> None:
     for prompt, text in zip(prompts, texts, strict=True):
         assert text.strip().startswith(prompt)
     assert f"Logs, checkpoints and results: {runs}" in output
+
+
+def test_fresh_removes_runs_of_quickstart_alone_and_names_them(tmp_path, capsys):
+    (tmp_path / ".vscode").mkdir()
+    (tmp_path / ".vscode" / "settings.json").write_text("{}")
+    commands = {"another": "finetune_glue.sh", "ours": "quickstart.sh", "mixed": "quickstart.sh"}
+    for name, command in commands.items():
+        begin(tmp_path / name, command, "f")
+        (tmp_path / name / "result.json").write_text("{}")
+    (tmp_path / "ours" / "tensorboard" / "train").mkdir(parents=True)
+    (tmp_path / "ours" / "tensorboard" / "train" / "events.out.tfevents.1").touch()
+    (tmp_path / "mixed" / "thesis.tex").touch()
+    quickstart.forget_all(tmp_path)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {
+        ".vscode/settings.json", f"another/{RUN_MARK}", "another/result.json",
+        f"mixed/{RUN_MARK}", "mixed/thesis.tex",
+    }  # fmt: skip
+    assert not (tmp_path / "ours").exists()
+    mixed, ours = capsys.readouterr().out.splitlines()
+    assert mixed.startswith(f"removed: {tmp_path / 'mixed'}, but for thesis.tex, which quickstart.sh has not")
+    assert ours == f"removed: {tmp_path / 'ours'}"
 
 
 def test_updates_must_be_positive(refused):
