@@ -45,9 +45,7 @@ def download(url: str, path: Path, other_sources: str = OTHER_SOURCES) -> None:
             ValueError,  # an address with characters that none may have
         ) as error:
             reason = getattr(error, "reason", error)
-            raise UserError(
-                f"no download from {url} ({reason}); {_outlook(output, other_sources)}"
-            ) from None
+            raise UserError(f"no download from {url} ({reason}); {_outlook(output, other_sources)}") from None
         finally:
             if not output.tell():
                 partial.unlink()

@@ -76,9 +76,7 @@ def _msr_sources(folder: Path) -> dict[str, Source]:
         return {}
     ids = _first(folder, "dev_ids", ENDINGS)
     if ids is None:
-        raise UserError(
-            f"{folder} holds no dev_ids.tsv, which says what of {files['train'].name} is dev."
-        )
+        raise UserError(f"{folder} holds no dev_ids.tsv, which says what of {files['train'].name} is dev.")
     pairs = frozenset(tuple(line.split("\t")[:2]) for _, line in LineReader(ids).lines())
     sources = {"train": Source(files["train"], pairs), "valid": Source(files["train"], pairs, inside=True)}
     return sources | ({"test": Source(files["test"])} if files["test"] else {})
@@ -126,9 +124,7 @@ def file_sha256(path: Path) -> str:
 def _check_label(label: str, task: GlueTask, place: str) -> None:
     if not task.is_regression:
         if label not in task.labels:
-            raise UserError(
-                f"{place} has the label {label!r}; {task.name} has {', '.join(task.labels)}."
-            )
+            raise UserError(f"{place} has the label {label!r}; {task.name} has {', '.join(task.labels)}.")
         return
     try:
         good = 0 <= float(label) <= task.highest_score

@@ -310,9 +310,7 @@ def open_split(source: Path, corpus: str, split: str) -> Iterator[BinaryIO]:
         paths = [folder / name for folder in (source, source / corpus) for name in names]
         path = next((path for path in paths if path.is_file()), None)
         if path is None:
-            raise UserError(
-                f"{source} holds no {split} split of {corpus} (none of {', '.join(names)})."
-            )
+            raise UserError(f"{source} holds no {split} split of {corpus} (none of {', '.join(names)}).")
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             yield stream
         return

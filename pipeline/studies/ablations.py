@@ -28,11 +28,15 @@ T1_AND_T2 = {"t1_": "t1_ppl_val", "t2_": "t2_ppl_val"}
 
 @dataclass(frozen=True)
 class Ablation:
-    """A table of the paper: its file, our configuration for each of its rows, and its columns by prefix."""
+    """A table of the paper: its file, our configuration for each of its rows, its columns by prefix.
+
+    `reading` says how a row is read that the paper does not define.
+    """
 
     table: str
     rows: tuple[str, ...]
     columns: dict[str, str]
+    reading: str = ""
 
     def configurations(self) -> list[str]:
         """The names of the YAMLs."""
@@ -58,6 +62,8 @@ ABLATIONS = {
         "transnormer_12_combination",
         ("alternating_diag_norm", "alternating_norm_diag", "parallel", "transnormer"),
         T1_AND_T2,
+        "Alternating: the layers take turns, the one named first begins. Parallel: every layer has both, "
+        "each with maps of its own, and adds their outputs.",
     ),
 }
 
@@ -104,7 +110,8 @@ def table(ablation: Ablation, results: dict[str, dict[str, Any]]) -> str:
             ours = results.get(prefix + stem)
             line += [row[column], f"{ours['valid_perplexity']:.2f}" if ours else "–"]
         lines.append(line)
-    return f"{markdown_table(header, lines)}\n\n{setting(results)}"
+    notes = " ".join(note for note in (ablation.reading, setting(results)) if note)
+    return f"{markdown_table(header, lines)}\n\n{notes}"
 
 
 def setting(results: dict[str, dict[str, Any]]) -> str:

@@ -4,6 +4,9 @@
 architecture, and base.yaml beside it holds what all architectures of the experiment share. The
 order matters to `fairseq-hydra-train`, which fills the named file up with fairseq's defaults: base
 comes after it and has the last word. A setting that differs in both files is an error here.
+
+A file that begins with `# @package _global_` is found from the folder above its own, so that its base can be
+another experiment's (`/roberta/base@_global_`): `--config-dir configs --config-name ablation_09_order/NAME`.
 """
 
 from collections.abc import Iterator
@@ -79,13 +82,14 @@ def read_experiment(config: Path) -> Experiment:
     """Read a YAML; UserError if it is missing, damaged, or sets what fairseq does not have."""
     if not config.is_file():
         known = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("configs/*/*.yaml"))
-        names = ", ".join(name for name in known if not name.endswith("/base.yaml"))
+        names = ", ".join(name for name in known if not Path(name).stem.startswith("base"))
         raise UserError(f"no configuration file {config}; there are {names}")
     config = config.resolve()
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(config.parent), version_base="1.1"):
-            composed = compose(config.stem)
+        folder, name = hydra_name(config)
+        with initialize_config_dir(str(folder), version_base="1.1"):
+            composed = compose(name)
         settings = OmegaConf.to_container(composed, resolve=True)
         own = OmegaConf.to_container(OmegaConf.load(config), resolve=False)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
@@ -96,8 +100,15 @@ def read_experiment(config: Path) -> Experiment:
     return Experiment(config, settings)
 
 
+def hydra_name(config: Path) -> tuple[Path, str]:
+    """hydra's `--config-dir` and `--config-name` for a YAML."""
+    if config.read_text(encoding="utf-8").startswith("# @package _global_"):
+        return config.parent.parent, f"{config.parent.name}/{config.stem}"
+    return config.parent, config.stem
+
+
 def check_settings(config: Path, own: Any, settings: Any) -> None:
-    """UserError for a setting that fairseq does not have, or that base.yaml overrules."""
+    """UserError for a setting that fairseq does not have, or that its base overrules."""
     groups = list(FairseqConfig.__dataclass_fields__)
     for group, values in settings.items():
         if group not in groups or not isinstance(values, dict):
@@ -111,8 +122,8 @@ def check_settings(config: Path, own: Any, settings: Any) -> None:
             mine = own.get(group, {}).get(key, value)
             if mine != value and not str(mine).startswith("${"):
                 raise UserError(
-                    f"{config} sets {group}.{key} to {mine} and base.yaml, which has the last "
-                    f"word, to {value}; take it out of one of them"
+                    f"{config} sets {group}.{key} to {mine} and its base, which has the last word, to "
+                    f"{value}; take it out of one of them"
                 )
 
 

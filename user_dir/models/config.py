@@ -144,6 +144,9 @@ class EncoderConfig(ModelConfig):
 class RobertaConfig(EncoderConfig):
     """A RoBERTa encoder; the defaults are those of fairseq's `roberta_base`."""
 
+    encoder_ffn_activation: Optional[str] = _option(
+        None, "activation of the ffn; default: --activation-fn, which is also that of the masked-LM head"
+    )
     encoder_normalize_before: bool = _option(
         False, "norms before the parts of a layer (pre-norm) instead of after the residual sums"
     )

@@ -86,7 +86,7 @@ def _build_layer(cfg: Any, side: str, layer: Layer) -> nn.Module:
         glu_dim=cfg.glu_dim,
         glu_activation=cfg.glu_activation,
         ffn_dim=getattr(cfg, f"{side}_ffn_embed_dim"),
-        ffn_activation=cfg.activation_fn,
+        ffn_activation=getattr(cfg, f"{side}_ffn_activation", None) or cfg.activation_fn,
         dropout=cfg.activation_dropout,
     )
     return TransformerLayer(attention, width, feed_forward, norm, cfg.dropout, is_pre_norm(cfg, side))

@@ -5,9 +5,11 @@ from functools import cache
 
 import pytest
 from fairseq.models import MODEL_DATACLASS_REGISTRY
+from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
+from pipeline.reports.language_models import read_table
 from pipeline.studies import ablations as run_ablations
 from pipeline.studies.ablations import ABLATIONS, T1_AND_T2
 from pipeline.training import train as train_lm
@@ -20,7 +22,7 @@ STUDIED = {
     "ablation_03_dilution": {"encoder_attention"},
     "ablation_08_proportion": {"encoder_attention"},
     "ablation_09_order": {"encoder_attention"},
-    "ablation_10_ffn": {"encoder_ffn"},
+    "ablation_10_ffn": {"encoder_ffn", "encoder_ffn_activation"},
     "ablation_11_block_size": {"diag_block_size"},
     "ablation_12_combination": {"encoder_attention"},
 }
@@ -69,7 +71,7 @@ def differing(one, other):
 @pytest.mark.parametrize("folder", ABLATIONS)
 def test_configurations_differ_in_what_is_studied(folder):
     ablation = ABLATIONS[folder]
-    names = {path.stem for path in (ROOT / "configs" / folder).glob("*.yaml")} - {"base"}
+    names = {path.stem for path in (ROOT / "configs" / folder).glob("*.yaml")}
     assert names == set(ablation.configurations())
     for prefix in ablation.columns:
         first, *others = (merged(folder, prefix + row) for row in ablation.rows)
@@ -98,13 +100,32 @@ def test_configurations_are_the_rows_of_the_table(folder):
                 assert plan == PLANS[folder][row]
             elif folder == "ablation_10_ffn":
                 assert settings["model", "encoder_ffn"] == row
+                assert settings["model", "encoder_ffn_activation"] == ("relu" if row == "ffn" else None)
             else:
                 assert f"block{settings['model', 'diag_block_size']}" == row
 
 
-def test_all_ablations_share_their_base():
-    texts = {(ROOT / "configs" / folder / "base.yaml").read_text() for folder in ABLATIONS}
-    assert len(texts) == 1
+@pytest.mark.parametrize("folder", ABLATIONS)
+def test_pretraining_is_that_of_roberta(folder):
+    """All settings but the model's, and its width and dropout, come from one file."""
+    base = OmegaConf.to_container(OmegaConf.load(ROOT / "configs" / "roberta" / "base.yaml"))
+    for name in ABLATIONS[folder].configurations():
+        settings = read_experiment(ROOT / "configs" / folder / f"{name}.yaml").settings
+        assert {key: settings[key] for key in base.keys() - {"model"}} == {
+            key: base[key] for key in base.keys() - {"model"}
+        }
+        assert base["model"].items() <= settings["model"].items()
+
+
+@pytest.mark.parametrize("folder", [name for name in ABLATIONS if ABLATIONS[name].columns is T1_AND_T2])
+def test_transnormer_has_no_attention_dropout(folder):
+    for name in ABLATIONS[folder].configurations():
+        assert merged(folder, name)["model", "attention_dropout"] == 0.0
+
+
+def test_table_says_how_rows_are_read():
+    text = run_ablations.table(ABLATIONS["ablation_12_combination"], {})
+    assert "Parallel: every layer has both" in text.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -128,12 +149,12 @@ def test_runs_skips_and_goes_on_after_a_failure(
         records["norm"]["corpus"] == json.loads((encoder_corpus / "preparation.json").read_text())["corpus"]
     )
     figures = {name: f"{record['valid_perplexity']:.2f}" for name, record in records.items()}
+    paper = read_table(run_ablations.PAPER / "transnormer_01_scaling_ablation.csv")
     header, _, *rows = (line.strip("| ").split(" | ") for line in (out / "table.md").read_text().splitlines())
     assert [cell.strip() for cell in header] == ["method", "ppl_val, paper", "ppl_val, here"]
     assert [[cell.strip() for cell in row] for row in rows[:3]] == [
-        ["1+elu", "4.98", "–"],
-        ["1+elu without scaling", "797.08", figures["elu_unscaled"]],
-        ["NormAttention", "4.94", figures["norm"]],
+        [row["method"], row["ppl_val"], figures.get(name, "–")]
+        for row, name in zip(paper, ("elu", "elu_unscaled", "norm"), strict=True)
     ]
     assert "after 1 updates" in rows[-1][0] and "--max-update 1" in rows[-1][0]
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.training.recipe import read_experiment, scaled_update_freq
 
-CONFIGS = sorted(p for p in ROOT.glob("configs/*/*.yaml") if p.name != "base.yaml")
+CONFIGS = sorted(p for p in ROOT.glob("configs/*/*.yaml") if not p.stem.startswith("base"))
 
 
 def parsed(flags: list[str], data: Path) -> Namespace:
@@ -52,6 +53,23 @@ def test_total_batch_of_the_paper():
             assert [gpus * n * experiment.get("dataset", "batch_size") for n in steps] == [128]
 
 
+def test_lln_has_fairseqs_recipe():
+    """That of its RoBERTa-base, not TransNormer's; 2,048 sequences a batch."""
+    for name in ("lln", "lln_diag", "softmax_lln"):
+        lln = read_experiment(ROOT / f"configs/roberta/wikitext103_{name}.yaml")
+        assert [8 * n * lln.get("dataset", "batch_size") for n in scaled_update_freq(lln, 8)] == [2048]
+        assert lln.get("optimization", "max_update") == lln.get("lr_scheduler", "total_num_update") == 125000
+        assert lln.get("lr_scheduler", "warmup_updates") == 10000
+        assert lln.get("common", "fp16") and lln.get("model", "attention_dropout") == 0.1
+
+
+def test_attention_dropout_of_table_13():
+    """TransNormer's blocks have none; vanilla attention has it."""
+    for name, dropout in (("transnormer_t1", 0.0), ("transnormer_t2", 0.0), ("softmax", 0.1)):
+        experiment = read_experiment(ROOT / f"configs/roberta/wikitext103_{name}.yaml")
+        assert experiment.get("model", "attention_dropout") == dropout
+
+
 def test_batch_that_cannot_be_shared(config):
     with pytest.raises(UserError, match="3 processes cannot share .* take 1, 2, 4"):
         scaled_update_freq(read_experiment(config), 3)
@@ -83,13 +101,26 @@ def test_setting_that_base_overrules(config, tmp_path):
     (tmp_path / "base.yaml").write_text((config.parent / "base.yaml").read_text())
     path = tmp_path / "twice.yaml"
     path.write_text(config.read_text() + "optimization: {max_update: 5}\n")
-    with pytest.raises(UserError, match=r"optimization.max_update to 5 and base.*to 4"):
+    with pytest.raises(UserError, match=r"optimization.max_update to 5 and its base.*to 4"):
         read_experiment(path)
 
 
 def test_missing_yaml_names_those_there_are(tmp_path):
     with pytest.raises(UserError, match="configs/quickstart/transnormer_t1.yaml"):
         read_experiment(tmp_path / "nothing.yaml")
+
+
+@pytest.mark.slow
+def test_hydra_composes_an_ablation_as_we_do(tmp_path):
+    """`fairseq-hydra-train` itself, asked for the configuration only."""
+    command = [sys.executable, "-m", "fairseq_cli.hydra_train", "--config-dir", ROOT / "configs"]
+    command += ["--config-name", "ablation_10_ffn/t1_ffn", "--cfg", "job"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    composed = OmegaConf.to_container(OmegaConf.create(done.stdout))
+    settings = read_experiment(ROOT / "configs/ablation_10_ffn/t1_ffn.yaml").settings
+    for group, values in settings.items():
+        assert values.items() <= composed[group].items()
 
 
 @pytest.mark.slow
