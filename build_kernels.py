@@ -1,15 +1,15 @@
-"""Builds the kernels of `causal_linear_attention` when the package is installed: what the machine can.
+"""Builds the kernels of `causal_linear_attention` that the machine supports when the package is installed.
 
-Two shared objects go beside the package's Python files: `_cpu.so` (C++, every instruction set in one file)
-and `_cuda.so`. They use torch's stable interface, so they depend neither on the version of Python nor, from
-torch 2.10 on, on that of torch. torch's headers are found without importing it; pip must therefore be
-called with --no-build-isolation. Without a compiler or without torch the package installs all the same.
+Two shared objects go next to the package's Python files: `_cpu.so` (C++, every instruction set in one file)
+and `_cuda.so`. They use torch's stable interface, so they depend neither on the Python version nor, since
+torch 2.10, on the torch version. torch's headers are found without importing it; pip therefore needs
+--no-build-isolation. Without a compiler or without torch the package still installs.
 
 Environment:
     CAUSAL_LINEAR_ATTENTION_CUDA: auto (default: built where nvcc is found), skip, or force (an error if
         the CUDA kernels cannot be built).
     CAUSAL_LINEAR_ATTENTION_CUDA_ARCHS: e.g. "80;90a", instead of the default list.
-    CXX, CUDA_HOME, MAX_JOBS: the C++ compiler, the toolkit's folder, how many files are compiled at once.
+    CXX, CUDA_HOME, MAX_JOBS: the C++ compiler, the toolkit's folder, the number of parallel compilations.
 """
 
 import importlib.util
@@ -41,18 +41,18 @@ ISA_FLAGS = {
     ],
 }
 NVCC_FLAGS = ["-std=c++20", "-O3", "--threads", "0", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
-# Machine code for these where the toolkit knows them; PTX of 80, for every later GPU, and of the
-# newest that the toolkit knows.
+# Machine code for those of these the toolkit supports; PTX of 80, for every later GPU, and of the newest
+# architecture the toolkit supports.
 CUDA_ARCHS = ("75", "80", "90a")
 CUDA_PTX = "80"
 
 
 class Skipped(Exception):
-    """Why a part is not built, as a few words for the report."""
+    """Why a part is not built, in a few words for the report."""
 
 
 def extensions() -> list[Extension]:
-    """The two shared objects; which of them can be built is found out when they are."""
+    """The two shared objects; the build finds out which of them are possible."""
     sources = {
         "_cpu": sorted((SOURCES / "cpu").glob("*.cpp")),
         "_cuda": sorted(path for kind in ("*.cpp", "*.cu") for path in (SOURCES / "cuda").glob(kind)),
@@ -102,7 +102,7 @@ class BuildKernels(build_ext):
         for ext in self.extensions:
             built = Path(self.build_lib) / self.get_ext_filename(ext.name)
             target = Path(__file__).parent / self.get_ext_filename(ext.name)
-            target.unlink(missing_ok=True)  # not the one of an older source
+            target.unlink(missing_ok=True)  # it may come from an older source
             if built.is_file():
                 shutil.copy2(built, target)
         info = Path(self.build_lib) / PACKAGE / "_build.json"
@@ -133,7 +133,7 @@ class BuildKernels(build_ext):
             raise Skipped("CAUSAL_LINEAR_ATTENTION_CUDA=skip")
         nvcc, compiler, torch = _nvcc(), _compiler(), _torch_folder()
         if _cuda_wish() == "auto" and not _torch_has_cuda(torch):
-            raise Skipped(f"torch {version('torch')} has no CUDA (force builds them all the same)")
+            raise Skipped(f"torch {version('torch')} has no CUDA (force builds them anyway)")
         archs, gencode = _architectures(nvcc)
         commands = []
         for source in ext.sources:
@@ -154,7 +154,7 @@ class BuildKernels(build_ext):
         target.parent.mkdir(parents=True, exist_ok=True)
         objects = [command[-1] for command in commands]
         libraries = [f"-L{torch / 'lib'}", "-ltorch", "-ltorch_cpu"]
-        # Nothing may be dropped: the operators are found by loading, not by a symbol that is missing.
+        # The linker must drop nothing: the operators register when loaded, and no symbol refers to them.
         keep = "-Wl,--no-as-needed" if sys.platform == "linux" else ""
         wanted = [keep] if keep and not flags else ["-Xlinker", "--no-as-needed"] if keep else []
         _run_all([[linker, "-shared", *objects, *wanted, *libraries, *flags, "-o", str(target)]])
@@ -172,7 +172,7 @@ class BuildKernels(build_ext):
         return f"built {built}" + (f"; skipped {skipped}" if skipped else "")
 
 
-# --- what the machine has -----------------------------------------------------------------------------
+# --- what the machine offers --------------------------------------------------------------------------
 
 
 def _cuda_wish() -> str:
@@ -202,7 +202,7 @@ def _nvcc() -> str:
 
 
 def _torch_folder() -> Path:
-    """Where torch is installed; found without importing it."""
+    """Where torch is installed, found without importing it."""
     spec = importlib.util.find_spec("torch")
     try:
         number = version("torch")
@@ -231,7 +231,7 @@ def _architectures(nvcc: str) -> tuple[list[str], list[str]]:
     listed = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=False).stdout
     known = sorted({int(x) for x in re.findall(r"compute_(\d+)\b", listed)})
     if not known:
-        raise Skipped(f"{nvcc} does not say which architectures it knows")
+        raise Skipped(f"{nvcc} does not list the architectures it supports")
     wanted = re.findall(r"\d+a?", os.environ.get("CAUSAL_LINEAR_ATTENTION_CUDA_ARCHS", ""))
     archs = wanted or [x for x in CUDA_ARCHS if int(x.rstrip("a")) in known]
     flags = [f"-gencode=arch=compute_{x},code=sm_{x}" for x in archs]
@@ -241,7 +241,7 @@ def _architectures(nvcc: str) -> tuple[list[str], list[str]]:
 
 
 def _jobs() -> int:
-    """As many as there are processors and memory for (about 1.5 GB each)."""
+    """As many as processors and memory allow (about 1.5 GB each)."""
     if jobs := os.environ.get("MAX_JOBS"):
         return max(1, int(jobs))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

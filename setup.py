@@ -1,7 +1,7 @@
 """Installs the attention operator; the plugin in `user_dir/` is used by its path (`--user-dir`).
 
-Everything else about the package stands in `pyproject.toml`, how the kernels are built in
-`build_kernels.py`. torch is not imported here, so that the package installs in any order.
+All other metadata is in `pyproject.toml`; `build_kernels.py` builds the kernels. torch is not imported here,
+so that the package installs in any order.
 """
 
 import sys
@@ -14,6 +14,7 @@ from build_kernels import AnyPythonWheel, BuildKernels, extensions
 
 setup(
     packages=["causal_linear_attention"],
+    package_data={"causal_linear_attention": ["csrc/**/*"]},
     package_dir={"": "."},  # an editable installation then also finds user_dir, pipeline and benchmarks
     package_data={"causal_linear_attention": ["csrc/*.h", "csrc/*/*"]},
     ext_modules=extensions(),
