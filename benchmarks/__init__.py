@@ -1,1 +1,1 @@
-"""Measurements of speed and memory; every benchmark is a script of its own, with `--help`."""
+"""Measurements of speed and memory; every benchmark is its own script with `--help`."""

@@ -1,4 +1,4 @@
-"""What the cost benchmarks share: command line, cases that are kept one by one and carried on, the end."""
+"""Resumable driver shared by the cost benchmarks."""
 
 import argparse
 import sys
@@ -23,9 +23,9 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class CostBenchmark:
-    """A benchmark that measures case after case in processes of their own.
+    """A benchmark that measures each case in its own process.
 
-    `name` is that of its files, `worker` the module that measures a case; `label` names an architecture,
+    `name` names its files, `worker` is the module that measures a case, `label` names an architecture, and
     `markdown` and `plot` make the report.
     """
 
@@ -38,21 +38,21 @@ class CostBenchmark:
     def command_line(
         self, text: str, known: Sequence[str], default: Sequence[str], time_limit: float
     ) -> CommandLine:
-        """The options of all; `text` is what the help says, `default` which `known` architectures are run."""
+        """The shared options; `text` is the help text, `default` lists the `known` architectures that run."""
         parser = CommandLine(text)
         parser.add_argument(
             "--device",
             choices=("auto", "cpu", "cuda"),
             default="auto",
-            help="auto (the default): a GPU if there is one",
+            help="auto (the default): a GPU if available",
         )
         parser.add_argument(
-            "--quick", action="store_true", help="tiny models and lengths, to see that all works"
+            "--quick", action="store_true", help="tiny models and lengths, to check that everything works"
         )
         parser.add_argument(
             "--architectures",
             default=",".join(default),
-            help=f"comma-separated, of {', '.join(known)}, or all; what --out holds of others stays; "
+            help=f"comma-separated, of {', '.join(known)}, or all; results of others in --out are kept; "
             "default %(default)s",
         )
         parser.add_argument(
@@ -62,7 +62,7 @@ class CostBenchmark:
             f"results/measured/{self.name}_DEVICE.json, with --quick runs/{self.name}_quick.json",
         )
         parser.add_argument(
-            "--restart", action="store_true", help="measure anew instead of carrying on with --out"
+            "--restart", action="store_true", help="measure everything again instead of resuming from --out"
         )
         parser.add_argument(
             "--time-limit",
@@ -81,17 +81,17 @@ class CostBenchmark:
         return parser
 
     def parse(self, parser: CommandLine, known: Sequence[str], argv: list[str] | None) -> argparse.Namespace:
-        """What was given; an unknown architecture ends here."""
+        """The parsed arguments; an unknown architecture is an error."""
         arguments = parser.parse_args(argv)
         if arguments.architectures == "all":
             arguments.architectures = ",".join(known)
         unknown = [name for name in arguments.architectures.split(",") if name not in known]
         if unknown:
-            parser.error(f"unknown architecture {', '.join(unknown)}; choose of {', '.join(known)}")
+            parser.error(f"unknown architecture {', '.join(unknown)}; choose from {', '.join(known)}")
         return arguments
 
     def measure(self, case: Case, question: Case, arguments: argparse.Namespace, device: str) -> Case:
-        """Run one case in a process of its own, which gets `question` beside it."""
+        """Run one case in its own process, which also gets `question`."""
         limit = arguments.memory_limit_gib
         if limit is None and device == "cpu":
             limit = 0.8 * memory_available() / 2**30
@@ -111,7 +111,7 @@ class CostBenchmark:
         cases: Sequence[Case],
         question: Callable[[Case], Case],
     ) -> int:
-        """Measure what is not measured yet; write results, table and plot; the exit status."""
+        """Measure what is missing, write results, table and plot, and return the exit status."""
         device = settings["device"]
         name = f"runs/{self.name}_quick" if arguments.quick else f"results/measured/{self.name}_{device}"
         path = (arguments.out or ROOT / f"{name}.json").resolve()
@@ -135,7 +135,7 @@ class CostBenchmark:
         return self.finish(results, path)
 
     def finish(self, results: Results, path: Path) -> int:
-        """Write and print table and plot; 1 if a case failed for a reason of its own."""
+        """Write and print table and plot; 1 if a case failed, 0 otherwise."""
         text = self.markdown(results)
         write_atomically(path.with_suffix(".md"), text.encode())
         self.plot(results, path.with_suffix(".png"))
@@ -149,24 +149,24 @@ class CostBenchmark:
 
 
 def end(run: Callable[[], int]) -> None:
-    """Exit with the status of `run`; on Ctrl-C say that nothing is lost."""
+    """Exit with the status of `run`; on Ctrl-C say how to resume."""
     try:
         status = run()
     except KeyboardInterrupt:
-        print("\nStopped; the same command carries on.")
+        print("\nInterrupted; run the same command again to resume.")
         raise
     sys.exit(status)
 
 
 def choose_device(asked: str) -> str:
-    """The device `asked` for; raises UserError for a GPU that is not there."""
+    """The device `asked` for; raises UserError if it is a GPU and there is none."""
     if asked == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda was asked for, but torch sees no GPU; use --device cpu")
+        raise UserError("--device cuda was given, but torch sees no GPU; use --device cpu")
     return ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
 
 
 def training_cases(settings: dict[str, Any]) -> list[Case]:
-    """Those of training: in a round lengths go up or down, and architectures take turns."""
+    """The training cases: in each round lengths go up or down, and architectures take turns."""
     return [
         {"kind": "training", "architecture": name, "length": length, "round": turn}
         for turn in range(settings["rounds"])
@@ -176,9 +176,9 @@ def training_cases(settings: dict[str, Any]) -> list[Case]:
 
 
 def start_or_resume(name: str, path: Path, settings: dict[str, Any], restart: bool) -> Results:
-    """The results so far, whose architectures now include those of `settings`.
+    """The results so far, with the architectures of `settings` added.
 
-    Raises UserError if `path` holds a run with other settings.
+    Raises UserError if `path` holds a run with different settings.
     """
     if restart or not path.exists():
         return {"benchmark": name, "settings": settings, "sessions": [], "records": []}
@@ -189,7 +189,7 @@ def start_or_resume(name: str, path: Path, settings: dict[str, Any], restart: bo
     if before != {**settings, "architectures": names}:
         raise UserError(
             f"{shown_path(path)} holds a run with other settings; name another file with --out, "
-            "or measure anew with --restart"
+            "or measure again with --restart"
         )
     return results
 
@@ -211,17 +211,17 @@ def same_case(record: Case, case: Case) -> bool:
 
 
 def place(case: Case) -> str:
-    """Where on the axis a case lies."""
+    """The position of a case on the axis."""
     return f"length {case['length']:,}" if "length" in case else "decoding"
 
 
 def describe(record: Case) -> str:
-    """A record in a few words, for the progress lines."""
+    """A one-line summary of a record, for the progress lines."""
     if record["status"] != "ok":
         return " ".join(filter(None, [record["status"], record.get("message")]))
     if record["kind"] == "training":
         seconds = sorted(record["step_seconds"])
         peak = record["peak_bytes"] / 2**20
-        return f"{seconds[len(seconds) // 2]:.2f} s a step, peak {peak:,.0f} MiB"
+        return f"{seconds[len(seconds) // 2]:.2f} s per step, peak {peak:,.0f} MiB"
     times = (f"{p}: {1e3 * sorted(s)[len(s) // 2]:.2f}" for p, s in record["token_seconds"].items())
-    return "ms a token at " + ", ".join(times)
+    return "ms per token at " + ", ".join(times)

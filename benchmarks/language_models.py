@@ -1,4 +1,4 @@
-"""Language models as fairseq itself builds them, to be trained or decoded on random tokens."""
+"""Language models as fairseq builds them, trained or decoded on random tokens."""
 
 import math
 import tempfile
@@ -53,13 +53,13 @@ class LanguageModel:
         self.updates = 0
 
     def flags(self, architecture: str, size: Size, positions: int) -> list[str]:
-        """Those of task, model and loss."""
+        """The flags of task, model and loss."""
         flags = ["--task", "language_modeling", *fairseq_flags(architecture, size)]
         return [*flags, "--max-target-positions", str(positions), "--criterion", "cross_entropy"]
 
     @property
     def parameters(self) -> int:
-        """Number of parameters, each tied one counted once."""
+        """Number of parameters, tied ones counted once."""
         return sum(p.numel() for p in self.model.parameters())
 
     def tokens(self, rows: int, length: int) -> Tensor:
@@ -68,7 +68,7 @@ class LanguageModel:
         return torch.randint(SPECIAL_TOKENS, self.vocabulary, shape, device=self.device)
 
     def sample(self, rows: int, length: int) -> dict[str, Any]:
-        """A training batch as fairseq's language modelling data set makes it."""
+        """A training batch as fairseq's language modelling dataset makes it."""
         words = self.tokens(rows, length + 1)
         lengths = torch.full((rows,), length, device=self.device)
         return {
@@ -93,8 +93,8 @@ def fill_state(
 ) -> bool:
     """Bring `state`, which has seen `tokens[:, :start]`, to position `end`; False if `deadline` came first.
 
-    This project's decoder reads a prompt in pieces. fairseq's own takes one token a call, so its
-    cache of keys and values is filled with random numbers: what they are does not change the time.
+    This project's decoder reads a prompt in pieces. fairseq's own takes one token per call, so its cache of
+    keys and values is filled with random numbers, which does not change the time.
     `deadline` is a reading of `time.monotonic`.
     """
     if type(model).__module__.startswith("fairseq."):

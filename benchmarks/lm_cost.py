@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What the language models cost: time and memory of training, time of decoding a token.
+"""Cost of the language models: time and memory of training, time per decoded token.
 
-Training is measured at several lengths with a constant number of tokens a batch, decoding at
-several positions. Every architecture and length runs in processes of its own, which take turns, so
-that a slow minute of the machine meets all of them; memory that runs out or a case that takes too
-long is a row of the table. What is measured is kept after every case: run the same command again
-and it carries on. On two cores it takes about ten minutes, and the machine should do nothing else.
+Training is measured at several lengths with a constant number of tokens per batch, decoding at several
+positions. Every architecture and length runs in its own processes, which take turns, so that a slow minute of
+the machine affects all of them. Running out of memory or time becomes a row of the table. Results are saved
+after every case: run the same command again to resume. On two cores it takes about ten minutes; the machine
+should do nothing else.
 """
 
 import argparse
@@ -49,9 +49,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = BENCHMARK.command_line(__doc__, known, MAIN_LANGUAGE_MODELS, 150)
     parser.add_argument(
         "--lengths",
-        help="comma-separated; lengths that divide the number of tokens in a batch; default: all",
+        help="comma-separated lengths that divide the number of tokens per batch; default: all",
     )
-    parser.add_argument("--rounds", type=int, help="times that training is measured at each length")
+    parser.add_argument("--rounds", type=int, help="number of times training is measured at each length")
     arguments = BENCHMARK.parse(parser, known, argv)
     lengths = arguments.lengths.split(",") if arguments.lengths else []
     tokens = (QUICK if arguments.quick else FULL)["tokens"]
@@ -63,7 +63,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def settings_for(device: str, quick: bool, architectures: list[str], **chosen: Any) -> dict[str, Any]:
-    """What is measured, `chosen` in the place of the plan's; two runs with equal settings may be joined."""
+    """What is measured, with `chosen` instead of the plan's; runs with equal settings may be joined."""
     size = TINY if quick else BASE if device == "cuda" else SMALL
     plan = {**(QUICK if quick else FULL), **chosen}
     return {"device": device, "size": size.as_dict(), **plan, "architectures": architectures}
@@ -76,7 +76,7 @@ def cases_of(settings: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure what is not measured yet; write results, table and plot; the exit status."""
+    """Measure what is missing, write results, table and plot, and return the exit status."""
     device = choose_device(arguments.device)
     chosen = {"rounds": arguments.rounds} if arguments.rounds else {}
     if arguments.lengths:

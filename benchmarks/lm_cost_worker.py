@@ -1,6 +1,6 @@
-"""One case of the language models' cost, in a process of its own; started by `lm_cost.py`.
+"""Measures one case of the language models' cost in its own process; started by `lm_cost.py`.
 
-Reads the case from the JSON file named first and writes what it measured to the one named second.
+Reads the case from the first JSON file and writes the measurements to the second.
 """
 
 import json
@@ -27,7 +27,7 @@ from pipeline.methods import Size
 
 
 def timed(run: Callable[[], Any], device: str) -> float:
-    """Seconds `run` takes, waiting for the GPU."""
+    """Seconds `run` takes, including the work it starts on the GPU."""
     if device == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -76,8 +76,8 @@ def measure_training(case: dict[str, Any], build: type = LanguageModel) -> dict[
 def measure_decoding(case: dict[str, Any]) -> dict[str, Any]:
     """Times of single decoding steps in seconds, one sentence, positions taking turns.
 
-    A visit to position P times the tokens P, P+1, … of one block of 64, always from the same state. Positions
-    whose context takes too long to read are left out.
+    A visit to position P times tokens P, P+1, … of one block of 64, always from the same state. Positions
+    whose context takes too long to read are skipped.
     """
     device, positions, steps = case["device"], sorted(case["positions"]), case["steps"]
     longest = positions[-1] + steps
@@ -110,11 +110,11 @@ MEASURES = {"training": measure_training, "decoding": measure_decoding}
 
 
 def main(measures: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = MEASURES) -> None:
-    """Measure the case of the command line by what `measures` has for its kind."""
+    """Measure the case on the command line with the function in `measures` for its kind."""
     question, answer = map(Path, sys.argv[1:3])
     case = json.loads(question.read_text(encoding="utf-8"))
     torch.manual_seed(1)
-    # The work of one token is too small to share: threads would only wait for each other.
+    # One token is too little work to share: threads would only wait for each other.
     threads = 1 if case["kind"] == "decoding" else case["threads"]
     if threads:
         torch.set_num_threads(threads)

@@ -1,9 +1,9 @@
-"""How much memory a piece of work needs at its peak, on a CPU or a GPU, and how to cap it.
+"""Peak memory of a piece of work, on a CPU or a GPU, and a cap on it.
 
-On a CPU the peak is that of the whole process as the kernel counts it (`VmHWM`), so it is exact
-only if freed memory goes back to the system at once. glibc keeps blocks of up to 32 MiB for later;
-`exact_frees` switches that off while memory is measured, `usual_frees` on again for timing. What was
-kept before goes back when a measurement begins.
+On a CPU it is the peak of the whole process as the kernel counts it (`VmHWM`), which is exact only if freed
+memory returns to the system at once. glibc keeps blocks of up to 32 MiB for later; `exact_frees` turns that
+off while memory is measured, `usual_frees` turns it on again for timing. A measurement starts by returning
+what was kept before.
 """
 
 import ctypes
@@ -24,28 +24,28 @@ def _glibc(function: str, *arguments: int) -> bool:
 
 
 def exact_frees() -> bool:
-    """Have blocks from 1 MiB on returned to the system when freed; False if that cannot be."""
+    """Return freed blocks of 1 MiB and more to the system; False if that is impossible."""
     return _glibc("mallopt", M_MMAP_THRESHOLD, MIB)
 
 
 def usual_frees() -> None:
-    """What glibc arrives at by itself in a program that frees large blocks."""
+    """The thresholds glibc itself reaches in a program that frees large blocks."""
     _glibc("mallopt", M_MMAP_THRESHOLD, 32 * MIB)
     _glibc("mallopt", M_TRIM_THRESHOLD, 64 * MIB)
 
 
 def keep_frees() -> None:
-    """Keep all freed memory for later, as torch does on a GPU, so that steps of all sizes reuse theirs.
+    """Keep all freed memory for later, as torch does on a GPU, so that steps of every size reuse it.
 
-    Otherwise blocks above 32 MiB come anew from the system at every step, which takes longer than the rest
-    of some steps and sets in at some length.
+    Otherwise the system hands out blocks above 32 MiB again at every step, which from some length on takes
+    longer than the rest of the step.
     """
     _glibc("mallopt", M_MMAP_MAX, 0)
     _glibc("mallopt", M_TRIM_THRESHOLD, -1)
 
 
 class PeakMemory:
-    """Peak memory of what runs between construction and `bytes()`, above what was in use before."""
+    """Peak memory between construction and `bytes()`, above what was in use before."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -60,7 +60,7 @@ class PeakMemory:
             self.baseline = _process_memory("VmRSS")
 
     def bytes(self) -> int:
-        """Bytes at the peak, less the baseline."""
+        """Bytes at the peak minus the baseline."""
         if self.device == "cuda":
             return torch.cuda.max_memory_allocated() - self.baseline
         return _process_memory("VmHWM") - self.baseline
@@ -88,17 +88,17 @@ def _process_memory(field: str) -> int:
 
 
 def limit_memory(device: str, limit: int) -> None:
-    """Let this process take `limit` bytes at most; see `ran_out_of_memory` for what more raises."""
+    """Limit this process to `limit` bytes; `ran_out_of_memory` recognises the error beyond that."""
     if device == "cuda":
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total))
     else:
-        # Data, not address space: libraries that are mapped and hardly used do not count.
+        # Data, not address space: mapped but unused libraries do not count.
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` is an allocation that failed, on either device."""
+    """Whether `error` is a failed allocation, on a CPU or a GPU."""
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
         return True
     words = str(error)
@@ -106,7 +106,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def memory_available() -> int:
-    """Bytes of main memory that are free now, half of all where the system does not say."""
+    """Free bytes of main memory, or half of the total where the system does not say."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             for line in lines:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Speed of causal linear attention against what else computes it or stands in its place.
+"""Speed of causal linear attention, compared with other implementations and softmax.
 
 Forward, forward + backward and the decoding step of the compiled kernels, of the PyTorch path, of the
 quadratic product, of scaled_dot_product_attention (softmax) and, where installed, of
 pytorch-fast-transformers and flash-linear-attention: one run, rounds interleaved, medians with their range.
-Besides: one head alone, bfloat16, peak memory, and from which length on linear beats softmax.
+Also: a single head, bfloat16, peak memory, and the sequence length above which linear beats softmax.
 Writes operator_cost.json, .md and .png into OUT_DIR. On a CPU the heap decides much of the time at long
 lengths, so everything is measured with freed memory kept ("heap kept") and the longest length again with the
-C library's defaults ("heap stock"), each in a process of its own.
+C library's defaults ("heap stock"), each in its own process.
 """
 
 import argparse
@@ -67,10 +67,10 @@ def clock(device: str) -> float:
 def measure(
     functions: dict[str, Callable[[], object]], device: str, rounds: int, enough_ms: float = 0.0
 ) -> dict[str, list[float]]:
-    """Milliseconds a call, `rounds` times each, in turns, or up to five times as often in `enough_ms`.
+    """Milliseconds per call, `rounds` times each in turns, or up to five times as often in `enough_ms`.
 
-    A short call is repeated until some ten milliseconds are over. Before each sample comes a call that does
-    not count, since another function has used the caches and the heap.
+    A short call is repeated for about ten milliseconds. Each sample starts with a call that does not count,
+    since another function has used the caches and the heap.
     """
 
     def sample(function: Callable[[], object], calls: int) -> float:
@@ -173,7 +173,7 @@ def crossover(options, dtype: torch.dtype) -> list[dict]:
 
 
 def memory(options, dtype: torch.dtype) -> dict[str, float]:
-    """Peak above the inputs of forward + backward at 8,192, in tensors like q, by implementation."""
+    """Peak of forward + backward above the inputs at 8,192, in tensors like q, by implementation."""
     made = implementations(options.device, dtype, {})
     q, k, v = draw(options, 8192, dtype)
     grad, found = torch.rand_like(v), {}
@@ -189,7 +189,7 @@ def memory(options, dtype: torch.dtype) -> dict[str, float]:
 
 
 def decoding(options, dtype: torch.dtype) -> list[dict]:
-    """Milliseconds a token at positions 1,024 and 32,768: the step, and a cache of keys with softmax."""
+    """Milliseconds per token at positions 1,024 and 32,768: the step, and softmax over a cache of keys."""
     device, shape = options.device, (options.batch, options.heads)
     q, k, v = (torch.rand(*shape, options.dim, device=device).to(dtype) for _ in range(3))
     functions, repeats = {}, 200
@@ -221,7 +221,7 @@ def decoding(options, dtype: torch.dtype) -> list[dict]:
 
 
 def run_heap(options, heap: str) -> list[dict]:
-    """`costs` with one setting of the heap, in a process of its own."""
+    """`costs` with one setting of the heap, in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "records.json"
         known = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
@@ -269,7 +269,7 @@ def main() -> None:
     """Entry point."""
     options = parse_arguments()
     if options.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda was asked for, but torch sees no GPU; use --device cpu")
+        raise UserError("--device cuda was given, but torch sees no GPU; use --device cpu")
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)

@@ -1,5 +1,5 @@
-"""What the operator is measured against: everything installed that computes causal linear attention, and the
-softmax attention and quadratic product that it replaces."""
+"""What the operator is compared with: every installed implementation of causal linear attention, and the
+softmax attention and quadratic product it replaces."""
 
 import importlib.util
 import sys
@@ -14,12 +14,12 @@ from pipeline.errors import UserError
 from pipeline.reports.operator_goals import FLA, QUADRATIC, SOFTMAX
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
-# Beyond, a call takes seconds on a CPU, and more memory than a GPU has.
+# Above these lengths a call takes seconds on a CPU, and more memory than a GPU has.
 LIMITS = {"cpu": {SOFTMAX: 8192, QUADRATIC: 2048}, "cuda": {QUADRATIC: 4096}}
 
 
 def ours(device: str, dtype: torch.dtype = torch.float32) -> str:
-    """The name of the compiled kernels' rows, of PyTorch's where there are none."""
+    """The name of the compiled kernels' rows, or of PyTorch's without kernels."""
     return f"ours, {select_backend('auto', device, dtype)}"
 
 
@@ -40,7 +40,7 @@ def implementations(device: str, dtype: torch.dtype, builds: dict[str, Path | No
 
 
 def fast_transformers(folder: Path | None) -> Function | None:
-    """Its causal product, as installed (None if it is not) or from a folder of its own."""
+    """fast-transformers' causal product, as installed (None if it is not) or from a folder."""
     if folder is None:
         try:
             return importlib.import_module("fast_transformers.causal_product").causal_dot_product
@@ -59,7 +59,7 @@ def fast_transformers(folder: Path | None) -> Function | None:
 
 
 def flash_linear_attention() -> Function | None:
-    """Its chunked kernel, None if it is not installed."""
+    """flash-linear-attention's chunked kernel, None if it is not installed."""
     try:
         from fla.ops.linear_attn import chunk_linear_attn
     except ImportError:

@@ -1,4 +1,4 @@
-"""Runs one measurement in a fresh Python process; what goes wrong there is a result, too."""
+"""Runs one measurement in a fresh Python process; a failure is also a result."""
 
 import json
 import os

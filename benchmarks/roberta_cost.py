@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""What the RoBERTa encoders cost: time and memory of a training step against the length (LLN, Table 2).
+"""Cost of the RoBERTa encoders: time and memory of a training step by sequence length (LLN, Table 2).
 
-One sequence a batch, masked language modelling. Every architecture and length runs in processes of
-its own, which take turns, so that a slow minute of the machine meets all of them; memory that runs
-out or a case that takes too long is a row of the table. What is measured is kept after every case:
-run the same command again and it carries on. On a GPU the encoders have RoBERTa's base size, on a
-CPU a smaller one; there the default takes up to fifteen minutes on two cores, and the machine
-should do nothing else.
+Masked language modelling with one sequence per batch. Every architecture and length runs in its own
+processes, which take turns, so that a slow minute of the machine affects all of them. Running out of memory
+or time becomes a row of the table. Results are saved after every case: run the same command again to resume.
+On a GPU the encoders have RoBERTa's base size, on a CPU a smaller one; there the default takes up to fifteen
+minutes on two cores, and the machine should do nothing else.
 """
 
 import argparse
@@ -56,7 +55,7 @@ def settings_for(device: str, quick: bool, architectures: list[str], time_limit:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure what is not measured yet; write results, table and plot; the exit status."""
+    """Measure what is missing, write results, table and plot, and return the exit status."""
     device, names = choose_device(arguments.device), arguments.architectures.split(",")
     settings = settings_for(device, arguments.quick, names, arguments.time_limit)
 

@@ -1,4 +1,4 @@
-"""RoBERTa encoders as fairseq itself builds them, to be trained on random tokens; their names and looks."""
+"""RoBERTa encoders as fairseq builds them, trained on random tokens; their names and looks."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ BASE = Size(layers=12, width=768, heads=12, vocabulary=50_265)
 def encoder_flags(architecture: str, size: Size) -> list[str]:
     """The flags with which fairseq builds `architecture` at `size`.
 
-    What an architecture has other than RoBERTa's base size (FLASH twice the layers, one head, …) it keeps in
-    proportion; at `BASE` all flags are the architecture's own defaults.
+    Where an architecture differs from RoBERTa's base size (FLASH has twice the layers, one head, …), the
+    ratio is kept; at `BASE` all flags are the architecture's own defaults.
     """
     own = MODEL_DATACLASS_REGISTRY[architecture]()
     flags = {
@@ -47,7 +47,7 @@ class MaskedLanguageModel(LanguageModel):
         return [*flags, "--max-positions", str(positions), "--criterion", "masked_lm"]
 
     def sample(self, rows: int, length: int) -> dict[str, Any]:
-        """A training batch as fairseq's masked language modelling data set makes it."""
+        """A training batch as fairseq's masked language modelling dataset makes it."""
         words = self.tokens(rows, length)
         masked = torch.rand(rows, length, device=self.device).argsort() < max(1, int(MASKED_PART * length))
         pad, mask = self.task.source_dictionary.pad(), self.task.mask_idx

@@ -1,6 +1,6 @@
-"""One case of the RoBERTa encoders' cost, in a process of its own; started by `roberta_cost.py`.
+"""Measures one case of the RoBERTa encoders' cost in its own process; started by `roberta_cost.py`.
 
-Called and answering as `lm_cost_worker.py`.
+Same interface as `lm_cost_worker.py`.
 """
 
 from functools import partial

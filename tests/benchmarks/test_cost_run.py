@@ -1,4 +1,4 @@
-"""What the cost benchmarks share: cases are kept, carried on and not mixed."""
+"""The shared driver of the cost benchmarks: cases are saved, resumed and not mixed."""
 
 import json
 

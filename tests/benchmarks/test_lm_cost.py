@@ -1,4 +1,4 @@
-"""The cost benchmark: which cases run, how it carries on, what its report says. No times are judged."""
+"""The cost benchmark: which cases run, how it resumes, what its report says. No times are judged."""
 
 import json
 import subprocess
@@ -107,4 +107,4 @@ def test_quick_run_from_another_folder(tmp_path):
 def test_help_needs_nothing():
     command = [sys.executable, str(ROOT / "benchmarks" / "lm_cost.py"), "--help"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "--memory-limit-gib" in text and "carries on" in text
+    assert "--memory-limit-gib" in text and "to resume" in text

@@ -1,4 +1,4 @@
-"""Measurements in processes of their own: whatever ends one becomes a record."""
+"""Measurements in their own processes: whatever ends one becomes a record."""
 
 import textwrap
 
