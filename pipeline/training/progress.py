@@ -36,12 +36,14 @@ class Progress:
         self.first: tuple[float, float] | None = None  # update and time of the first record
         self.shown = 0.0
         self.valid_loss: float | None = None
+        self.valid_accuracy: float | None = None
 
     def feed(self, line: str) -> None:
         """Take note of one line of the log."""
         for kind, record in read_records([line]):
             if kind == "valid":
                 self.valid_loss = record["valid_loss"]
+                self.valid_accuracy = record.get("valid_accuracy")
             elif kind == "train_inner":
                 self.show(record)
 
@@ -59,7 +61,8 @@ class Progress:
             text += f"/{self.total_updates:,}"
         text += f", loss {record['loss']:.2f} bits"
         if self.valid_loss is not None:
-            text += f" (validation {self.valid_loss:.2f})"
+            accuracy = "" if self.valid_accuracy is None else f", {self.valid_accuracy:.1f} % right"
+            text += f" (validation {self.valid_loss:.2f}{accuracy})"
         text += f", {record['wps']:,.0f} tokens/s{self.time_left(update, now)}"
         self.out.write(f"\r{text:<78}" if self.rewrite else text + "\n")
         self.out.flush()

@@ -9,7 +9,7 @@ A file that begins with `# @package _global_` is found from the folder above its
 another experiment's (`/roberta/base@_global_`): `--config-dir configs --config-name ablation_09_order/NAME`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -161,6 +161,17 @@ def as_flag(key: str, value: Any, field: Any) -> list[str]:
     if isinstance(value, list):
         value = ",".join(map(str, value))
     return [flag, str(value)]
+
+
+def option(arguments: Sequence[str], flag: str) -> str | None:
+    """The value that counts of a flag given as `--flag value` or `--flag=value`: the last one."""
+    value = None
+    for i, word in enumerate(arguments):
+        if word == flag:
+            value = arguments[i + 1] if i + 1 < len(arguments) else None
+        elif word.startswith(f"{flag}="):
+            value = word.partition("=")[2]
+    return value
 
 
 def scaled_update_freq(experiment: Experiment, processes: int) -> list[int]:

@@ -6,7 +6,6 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from pipeline.data.prepared import PreparedData
 from pipeline.data.text_encoding import DICTIONARY, VOCABULARY_FILES
 from pipeline.errors import UserError
 from pipeline.files import write_atomically
@@ -14,14 +13,14 @@ from pipeline.files import write_atomically
 LAST = "checkpoint_last.pt"
 
 
-def prepare_save_dir(save_dir: Path, data: PreparedData) -> None:
-    """Make the folder, keep dictionary and tokeniser in it, and mend what an interrupted save has left.
+def prepare_save_dir(save_dir: Path, data: Path) -> None:
+    """Make the folder, keep the vocabulary of `data` in it, and mend what an interrupted save has left.
 
     fairseq copies the newest checkpoint to checkpoint_last.pt; a run that is killed in the middle
     leaves half a file. The checkpoint it was copied from is complete then, and takes its place.
     """
     save_dir.mkdir(parents=True, exist_ok=True)
-    keep_vocabulary(data.folder, save_dir)
+    keep_vocabulary(data, save_dir)
     if not mend_last(save_dir):
         raise UserError(f"{save_dir / LAST} is damaged and there is no other; remove it to start anew")
 

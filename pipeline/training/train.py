@@ -1,4 +1,4 @@
-"""From a YAML of configs/ to a running `fairseq-train` (behind train_lm.sh and pretrain_roberta.sh)."""
+"""From a YAML of configs/ to a running `fairseq-train` (train_lm.sh, pretrain_roberta.sh, train_lra.sh)."""
 
 import argparse
 import os
@@ -11,13 +11,12 @@ from pathlib import Path
 import torch
 
 from pipeline.console import Parser, run_command
-from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.training.checkpoint import read_checkpoint
+from pipeline.training.kinds import KINDS
 from pipeline.training.logged_run import run_fairseq
 from pipeline.training.progress import Progress
-from pipeline.training.recipe import Experiment, read_experiment, scaled_update_freq
+from pipeline.training.recipe import Experiment, option, read_experiment, scaled_update_freq
 from pipeline.training.save_dir import prepare_save_dir
 
 DEFAULT_PORT = 29500
@@ -89,17 +88,6 @@ def fairseq_arguments(
     return [*arguments, *extra]
 
 
-def option(arguments: Sequence[str], flag: str) -> str | None:
-    """The value that counts of a flag given as `--flag value` or `--flag=value`: the last one."""
-    value = None
-    for i, word in enumerate(arguments):
-        if word == flag:
-            value = arguments[i + 1] if i + 1 < len(arguments) else None
-        elif word.startswith(f"{flag}="):
-            value = word.partition("=")[2]
-    return value
-
-
 def train(
     config: Path,
     data: Path | None,
@@ -113,27 +101,29 @@ def train(
     Returns the folder with checkpoints, log and TensorBoard curves.
     """
     experiment = read_experiment(config)
+    kind = KINDS[experiment.get("task", "_name")]
     folder = data or experiment.data_folder()
     if folder is None:
         raise UserError(f"{config} names no data folder; name one after it")
     machines.check()
-    save_dir = (save_dir or ROOT / "runs" / experiment.name).absolute()
+    save_dir = (save_dir or ROOT / "runs" / kind.run_name(experiment.name, extra)).absolute()
     arguments = fairseq_arguments(experiment, folder.absolute(), machines, save_dir, extra)
     environment = machines.environment()
     words = [f"{key}={value}" for key, value in environment.items()]
     print(shlex.join([*words, str(Path(sys.prefix, "bin", "fairseq-train")), *arguments]))
     if dry_run:
         return save_dir
-    prepared = open_prepared(folder, ("train", "valid"))
+    prepared = kind.open_data(folder, ("train",) if "--disable-validation" in extra else ("train", "valid"))
     for flag in ("--restore-file", "--finetune-from-model"):
         if start := option(extra, flag):
-            read_checkpoint(Path(start))
-    prepare_save_dir(save_dir, prepared)
+            kind.check_start(Path(start), prepared)
+    prepare_save_dir(save_dir, prepared.folder)
+    kind.record(save_dir, experiment.name, prepared, arguments)
     suffix = f".node{machines.node_rank}" if machines.node_rank else ""
     log = save_dir / f"train{suffix}.log"
     print(f"log, checkpoints and TensorBoard curves: {save_dir}", flush=True)
     updates = option(arguments, "--max-update")
-    progress = Progress(int(updates) if updates else None)
+    progress = Progress(int(updates or 0) or None)
     try:
         run_fairseq("train", arguments, log, progress.feed, environment)
     finally:
@@ -161,15 +151,11 @@ def parse(command: str, words: list[str]) -> tuple[argparse.Namespace, list[str]
     return options, extra
 
 
-# Which command trains a YAML of which task.
-COMMANDS = {"language_modeling": "train_lm.sh", "masked_lm": "pretrain_roberta.sh"}
-
-
 def check_task(command: str, config: Path) -> None:
     """UserError for the YAML of a task that another command trains."""
     task = read_experiment(config).get("task", "_name")
-    if COMMANDS.get(task) != command:
-        right = f"; train it with scripts/{COMMANDS[task]}" if task in COMMANDS else ""
+    if task not in KINDS or KINDS[task].command != command:
+        right = f"; train it with scripts/{KINDS[task].command}" if task in KINDS else ""
         raise UserError(f"{config} is not for {command}: its task is {task}{right}")
 
 

@@ -268,7 +268,7 @@ def test_half_precision_trains_finitely(key, dtype):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"decoder_attention": "diag"}, r"plan 'diag' \(--decoder-attention\) describes 1 layers up to"),
+        ({"decoder_attention": "diag*1"}, r"plan 'diag\*1' \(--decoder-attention\) describes 1 layers up to"),
         ({"decoder_attention": "diag,nrom"}, r"'nrom' is not an attention at character 6 of the layer"),
         ({"decoder_attention": "diag*x,norm"}, r"'x' is not a number of layers at character 1"),
         ({"decoder_attention": "diag*0,norm*2"}, r"'0' is not a number of layers at character 1"),

@@ -54,6 +54,8 @@ def test_padded_batch_gives_the_logits_of_single_rows(arch, mechanism):
 def test_every_layer_has_its_own_mechanism():
     model = build(encoder_attention="lln,flash")
     assert [type(layer.self_attn).__name__ for layer in model.layers] == ["LLNAttention", "FlashAttention"]
+    alone = build(encoder_attention="lln")
+    assert [type(layer.self_attn).__name__ for layer in alone.layers] == ["LLNAttention"] * 2
 
 
 @pytest.mark.parametrize("arch", PRESETS)

@@ -63,8 +63,8 @@ class LanguageModelConfig(ModelConfig):
 
     decoder_attention: Optional[str] = _option(
         None,
-        "layer plan: which attention each layer has, such as 'diag*3,norm*3', or 'diag+norm*6' for both in "
-        "parallel; default: the architecture's own for the number of layers",
+        "layer plan: which attention each layer has, such as 'diag*3,norm*3', 'diag+norm*6' for both in "
+        "parallel, or 'lln' for it everywhere; default: the architecture's own for the number of layers",
     )
     decoder_layers: int = _option(6, "number of layers")
     decoder_embed_dim: int = _option(512, "width D of embeddings and layers")
@@ -122,8 +122,8 @@ class EncoderConfig(ModelConfig):
 
     encoder_attention: Optional[str] = _option(
         None,
-        "layer plan: which attention each layer has, such as 'diag*6,norm*6', or 'diag+norm*12' for both in "
-        "parallel; default: the architecture's own for the number of layers",
+        "layer plan: which attention each layer has, such as 'diag*6,norm*6', 'diag+norm*12' for both in "
+        "parallel, or 'lln' for it everywhere; default: the architecture's own for the number of layers",
     )
     encoder_layers: int = _option(12, "number of layers")
     encoder_embed_dim: int = _option(768, "width D of embeddings and layers")

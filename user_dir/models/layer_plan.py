@@ -3,6 +3,8 @@
 plan  = item {"," item}            diag*3,norm*3      three layers of diag, then three of norm
 item  = layer ["*" count]
 layer = name {"+" name}            diag+norm*6        both side by side in each of six layers
+
+A layer alone, without a count, is that of the whole model: `lln` is lln in every layer.
 """
 
 import re
@@ -36,7 +38,8 @@ def parse_layer_plan(plan: str, num_layers: int, option: str, causal: bool) -> l
             raise UserError(f"{count.strip()!r} is not a number of layers {at}; {_grammar(causal)}")
         names = tuple(name.strip() for name in body.split("+"))
         _check_names(names, causal, at)
-        layers += [names] * (int(count) if star else 1)
+        alone = num_layers if plan == body else 1
+        layers += [names] * (int(count) if star else alone)
         start += len(item) + 1
     if len(layers) != num_layers:
         raise UserError(

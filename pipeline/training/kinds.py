@@ -1,0 +1,41 @@
+"""What differs between the commands that train: which data they read, and what they keep of a run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.data.prepared import open_prepared
+from pipeline.training import lra_run
+from pipeline.training.checkpoint import read_checkpoint
+from pipeline.training.recipe import option
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How models of one of fairseq's tasks are trained; the defaults are those of models of text.
+
+    `command` is the script. `open_data` opens a prepared folder and checks these splits; what it returns
+    has the `folder`. `check_start` refuses a checkpoint that training cannot start from on these data.
+    `record` keeps in the folder of a run what is not in its checkpoints, for an experiment's name, the data
+    and the arguments of fairseq-train. `run_name` is the folder of a run in runs/, for the experiment's name
+    and the user's flags. The functions raise UserError.
+    """
+
+    command: str
+    open_data: Callable[[Path, tuple[str, ...]], Any] = open_prepared
+    check_start: Callable[[Path, Any], object] = lambda path, data: read_checkpoint(path)
+    record: Callable[[Path, str, Any, Sequence[str]], None] = lambda save_dir, name, data, arguments: None
+    run_name: Callable[[str, Sequence[str]], str] = lambda name, flags: name
+
+
+def _lra_run_name(name: str, flags: Sequence[str]) -> str:
+    return f"{name}/{option(flags, '--encoder-attention') or 'default'}"
+
+
+# By the task of the YAML.
+KINDS = {
+    "language_modeling": Kind("train_lm.sh"),
+    "masked_lm": Kind("pretrain_roberta.sh"),
+    "lra": Kind("train_lra.sh", lra_run.open_data, lra_run.check_start, lra_run.record, _lra_run_name),
+}

@@ -1,0 +1,11 @@
+"""The command behind train_lra.sh: train_lm's code with the presets of Long Range Arena."""
+
+from functools import partial
+
+from pipeline.console import run_command
+from pipeline.training import train as train_lm
+
+main = partial(train_lm.main, "train_lra.sh")
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,207 @@
+"""train_lra.sh and evaluate_lra.sh: resuming, several processes, records, and what bad input gets."""
+
+import json
+import shutil
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from pipeline.evaluation import lra as evaluate_lra
+from pipeline.training import train as train_lm
+from pipeline.training import train_lra
+from pipeline.training.lra_run import read_lra_checkpoint
+from pipeline.training.progress import read_records
+from pipeline.training.recipe import read_experiment
+from pipeline.training.train import Machines
+from tests.helpers.forked_fairseq import run_fairseq
+from tests.helpers.lra import write_lra
+
+BASE = """
+common: {seed: 5, log_format: json, log_interval: 1}
+task: {_name: lra}
+criterion: {_name: lra}
+dataset: {batch_size: 8, required_batch_size_multiple: 1, num_workers: 0}
+distributed_training: {distributed_world_size: 1}
+optimization: {max_update: 8, update_freq: [1], lr: [0.01], clip_norm: 0.0}
+optimizer: {_name: adam_value_clip, adam_betas: "(0.9, 0.999)", adam_eps: 1.0e-06}
+checkpoint:
+  no_epoch_checkpoints: true
+  best_checkpoint_metric: accuracy
+  maximize_best_checkpoint_metric: true
+  save_interval_updates: 4
+  keep_interval_updates: 1
+"""
+PRESET = """
+defaults: [_self_, base]
+task: {lra_task: listops, data: nowhere}
+lr_scheduler: {_name: %s, warmup_updates: 2, total_num_update: 40}
+model: {_name: %s, encoder_embed_dim: 16, encoder_ffn_embed_dim: 24}
+"""
+UPDATES = 20
+
+
+def losses(folder):
+    """The training loss of each update; what a resumed run repeats counts as it was the last time."""
+    with (folder / "train.log").open() as log:
+        return {int(r["num_updates"]): r["loss"] for kind, r in read_records(log) if kind == "train_inner"}
+
+
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("configs") / "tiny"
+    folder.mkdir()
+    (folder / "base.yaml").write_text(BASE)
+    for name, schedule in (("lra_skyformer", "one_cycle"), ("lra_state_space", "cosine_warmup")):
+        (folder / f"{name}.yaml").write_text(PRESET % (schedule, name))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_lra(tmp_path_factory.mktemp("a folder") / "listops")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(configs, data, tmp_path_factory):
+    """The folder of a run of 20 updates over several epochs."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_lm, "run_fairseq", run_fairseq)
+        config = configs / "lra_skyformer.yaml"
+        train_lm.train(config, data, Machines(0), folder, ["--max-update", str(UPDATES)])
+    return folder
+
+
+def test_the_best_on_valid_is_kept_and_the_run_recorded(uninterrupted, data):
+    assert list(losses(uninterrupted)) == list(range(1, UPDATES + 1))
+    names = {path.name for path in uninterrupted.iterdir()}
+    assert {"checkpoint_last.pt", "checkpoint_best.pt", "train.log", "tensorboard", "dict.txt"} <= names
+    with (uninterrupted / "train.log").open() as log:
+        valid = [record["valid_accuracy"] for kind, record in read_records(log) if kind == "valid"]
+    best = torch.load(uninterrupted / "checkpoint_best.pt", weights_only=True)["extra_state"]
+    assert best["best"] == pytest.approx(max(valid))
+    run = json.loads((uninterrupted / "run.json").read_text())
+    assert (run["preset"], run["steps"], run["seed"]) == ("lra_skyformer", UPDATES, 5)
+    assert run["data"]["origin"] == "generated" and run["data"]["task"] == "listops"
+    assert run["data"]["examples"] == {"train": 24, "valid": 9, "test": 11}
+    assert {"commit", "date", "hardware", "command"} <= run["environment"].keys()
+
+
+def test_evaluation_counts_every_example(call, uninterrupted, data, tmp_path, capsys):
+    checkpoint = uninterrupted / "checkpoint_best.pt"
+    call(evaluate_lra, checkpoint, data, "--out", tmp_path / "test.json")
+    result = json.loads((tmp_path / "test.json").read_text())
+    assert result["examples"] == 11
+    assert result["accuracy"] == pytest.approx(100 * result["correct"] / 11)
+    assert (result["preset"], result["attention"], result["seed"]) == ("lra_skyformer", "softmax*2", 5)
+    assert result["steps"] == UPDATES and result["training_data"]["origin"] == "generated"
+    assert result["options"] == {"encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24}
+    assert f"{result['accuracy']:.2f} % of 11 right (test)" in capsys.readouterr().out
+    call(evaluate_lra, checkpoint, data, "--split", "valid", "--out", tmp_path / "valid.json")
+    valid = json.loads((tmp_path / "valid.json").read_text())
+    kept = torch.load(checkpoint, weights_only=True)["extra_state"]["best"]
+    assert valid["accuracy"] == pytest.approx(kept, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(call, quick, kill, configs, data, uninterrupted, tmp_path):
+    """`kill -9` between two checkpoints, in the third epoch: the same losses, dropout included."""
+    folder = tmp_path / "run"
+    words = [configs / "lra_skyformer.yaml", data, "--gpus", 0, "--save-dir", folder]
+    words += ["--max-update", UPDATES]
+    kill(train_lra, words, folder / "train.log", '"num_updates": "7"')
+    reached = read_lra_checkpoint(folder / "checkpoint_last.pt").updates
+    assert 4 <= reached < UPDATES
+    call(train_lra, *words)
+    expected = losses(uninterrupted)
+    assert losses(folder) == {update: expected[update] for update in range(reached + 1, UPDATES + 1)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["lra_skyformer", "lra_state_space"])
+def test_two_processes_train_what_one_with_twice_the_accumulation_trains(preset, configs, data, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        master = f"127.0.0.1:{free.getsockname()[1]}"
+    experiment = read_experiment(configs / f"{preset}.yaml")
+    flags = ["--max-update", "4", "--disable-validation", "--dropout", "0", "--activation-dropout", "0"]
+    flags += ["--attention-dropout", "0", "--embedding-dropout", "0", "--batch-size", "4"]
+
+    def train(name, machines, freq):
+        words = [*flags, "--update-freq", freq]
+        arguments = train_lm.fairseq_arguments(experiment, data, machines, tmp_path / name, words)
+        run_fairseq("train", arguments, tmp_path / f"{name}{machines.node_rank}.log")
+
+    with ThreadPoolExecutor(2) as pool:
+        nodes = [pool.submit(train, "two", Machines(0, 2, rank, master), "1") for rank in range(2)]
+    assert [node.result() for node in nodes] == [None, None]
+    train("one", Machines(0), "2")
+    one, two = (
+        torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)["model"]
+        for name in ("one", "two")
+    )
+    running = ("running_mean", "running_var", "num_batches_tracked")  # each worker has its own
+    for name, value in one.items():
+        if not name.endswith(running):
+            torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_dry_run(call, configs, data, capsys):
+    call(train_lra, configs / "lra_skyformer.yaml", data, "--gpus", 0, "--dry-run",
+         "--encoder-attention", "diag,norm")  # fmt: skip
+    line = capsys.readouterr().out
+    assert "--arch lra_skyformer" in line and "--lr-scheduler one_cycle" in line
+    assert "runs/tiny/lra_skyformer/diag,norm" in line
+
+
+def test_data_of_another_task(refused, configs, data, uninterrupted, tmp_path):
+    image = write_lra(tmp_path / "image", "image")
+    checkpoint = uninterrupted / "checkpoint_best.pt"
+    run = (train_lra, configs / "lra_skyformer.yaml", image, "--gpus", 0)
+    assert f"{checkpoint} was trained on listops, but" in refused(evaluate_lra, checkpoint, image)
+    sentence = refused(*run, "--save-dir", tmp_path / "run", "--restore-file", checkpoint)
+    assert "was trained on listops, but" in sentence and not (tmp_path / "run").exists()
+    folder = shutil.copytree(uninterrupted, tmp_path / "copy")
+    (folder / "dict.txt").unlink()
+    assert "holds a run on listops data; choose another --save-dir" in refused(*run, "--save-dir", folder)
+
+
+def test_yaml_for_another_task(refused, quick, configs, tmp_path):
+    image = write_lra(tmp_path / "image", "image")
+    sentence = refused(train_lra, configs / "lra_skyformer.yaml", image, "--gpus", 0, "--save-dir",
+                       tmp_path / "run")  # fmt: skip
+    assert "holds image, but the settings or the checkpoint are for listops" in sentence
+
+
+def test_other_dictionary(refused, data, uninterrupted, tmp_path):
+    other = shutil.copytree(data, tmp_path / "other")
+    (other / "dict.txt").write_text("".join(reversed((data / "dict.txt").read_text().splitlines(True))))
+    assert "was trained; give the folder with that dictionary" in refused(
+        evaluate_lra, uninterrupted / "checkpoint_best.pt", other
+    )
+
+
+def test_checkpoints_that_are_none_of_long_range_arena(refused, data, trained, tmp_path):
+    sentence = refused(evaluate_lra, trained / "checkpoint_last.pt", data)
+    assert "holds a transnormer_t1, which is no model of Long Range Arena" in sentence
+    (tmp_path / "evil.pt").write_bytes(b"PK\x03\x04")
+    assert "incomplete" in refused(evaluate_lra, tmp_path / "evil.pt", data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--max-positions 32", "a sequence of 40 positions is longer than the 32"),
+        ("--encoder-attention elu,nrom", "'nrom' is not an attention"),
+        ("--warmup-updates 1", "--warmup-updates is 1 with 40 updates in all"),
+        ("--pooling max", "--pooling is 'max'"),
+    ],
+)
+def test_impossible_settings(flags, message, refused, quick, configs, data, tmp_path):
+    sentence = refused(train_lra, configs / "lra_skyformer.yaml", data, "--gpus", 0, "--save-dir",
+                       tmp_path / "run", *flags.split())  # fmt: skip
+    assert message in sentence
+    assert not list((tmp_path / "run").glob("*.pt"))
