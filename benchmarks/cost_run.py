@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.memory import memory_available
 from benchmarks.processes import run_case
-from pipeline.console import CommandLine
+from pipeline.console import Parser, add_device
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_json
 from pipeline.provenance import environment
@@ -37,15 +37,10 @@ class CostBenchmark:
 
     def command_line(
         self, text: str, known: Sequence[str], default: Sequence[str], time_limit: float
-    ) -> CommandLine:
+    ) -> Parser:
         """The shared options; `text` is the help text, `default` lists the `known` architectures that run."""
-        parser = CommandLine(text)
-        parser.add_argument(
-            "--device",
-            choices=("auto", "cpu", "cuda"),
-            default="auto",
-            help="auto (the default): a GPU if available",
-        )
+        parser = Parser(f"benchmarks/{self.name}.py", text)
+        add_device(parser)
         parser.add_argument(
             "--quick", action="store_true", help="tiny models and lengths, to check that everything works"
         )
@@ -80,7 +75,7 @@ class CostBenchmark:
         )
         return parser
 
-    def parse(self, parser: CommandLine, known: Sequence[str], argv: list[str] | None) -> argparse.Namespace:
+    def parse(self, parser: Parser, known: Sequence[str], argv: list[str] | None) -> argparse.Namespace:
         """The parsed arguments; an unknown architecture is an error."""
         arguments = parser.parse_args(argv)
         if arguments.architectures == "all":
@@ -146,16 +141,6 @@ class CostBenchmark:
         for record in failed:
             print(f"error: {record['architecture']}, {place(record)}: {record['message']}", file=sys.stderr)
         return 1 if failed else 0
-
-
-def end(run: Callable[[], int]) -> None:
-    """Exit with the status of `run`; on Ctrl-C say how to resume."""
-    try:
-        status = run()
-    except KeyboardInterrupt:
-        print("\nInterrupted; run the same command again to resume.")
-        raise
-    sys.exit(status)
 
 
 def choose_device(asked: str) -> str:

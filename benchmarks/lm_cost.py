@@ -9,9 +9,10 @@ should do nothing else.
 """
 
 import argparse
+import sys
 from typing import Any
 
-from benchmarks.cost_run import CostBenchmark, choose_device, end, training_cases
+from benchmarks.cost_run import CostBenchmark, choose_device, training_cases
 from benchmarks.sizes import BASE, SMALL, TINY
 from pipeline.console import run_command
 from pipeline.methods import LANGUAGE_MODELS, MAIN_LANGUAGE_MODELS
@@ -92,8 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def main() -> None:
     """Entry point."""
-    arguments = parse_arguments()
-    end(lambda: run(arguments))
+    sys.exit(run(parse_arguments()))
 
 
 if __name__ == "__main__":

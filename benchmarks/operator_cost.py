@@ -5,9 +5,9 @@ Forward, forward + backward and the decoding step of the compiled kernels, of th
 quadratic product, of scaled_dot_product_attention (softmax) and, where installed, of
 pytorch-fast-transformers and flash-linear-attention: one run, rounds interleaved, medians with their range.
 Also: a single head, bfloat16, peak memory, and the sequence length above which linear beats softmax.
-Writes operator_cost.json, .md and .png into OUT_DIR. On a CPU the heap decides much of the time at long
-lengths, so everything is measured with freed memory kept ("heap kept") and the longest length again with the
-C library's defaults ("heap stock"), each in its own process.
+Writes operator_cost.json, .md and .png into the folder of --out. On a CPU the heap decides much of the time
+at long lengths, so everything is measured with freed memory kept ("heap kept") and the longest length again
+with the C library's defaults ("heap stock"), each in its own process.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.cost_run import choose_device
 from benchmarks.memory import PeakMemory, exact_frees, usual_frees
 from benchmarks.operator_cost_peers import LIMITS, implementations, ours
 from causal_linear_attention import (
@@ -30,9 +31,8 @@ from causal_linear_attention import (
     operators,
     select_backend,
 )
-from pipeline.console import CommandLine, run_command
-from pipeline.errors import UserError
-from pipeline.files import write_json
+from pipeline.console import Parser, add_device, add_out_dir, out_dir, run_command
+from pipeline.files import MEASURED, write_atomically, write_json
 from pipeline.provenance import environment
 from pipeline.reports.operator_cost import plot, report
 from pipeline.reports.operator_goals import (
@@ -247,29 +247,36 @@ def floors(records: list[dict], peak: dict[str, float], device: str) -> None:
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = CommandLine(__doc__)
-    parser.add_argument("out_dir", type=Path, metavar="OUT_DIR")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--dim", type=int, default=64)
-    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, help="of torch; default: its own choice")
+    parser = Parser("benchmarks/operator_cost.py", __doc__)
+    add_out_dir(parser, "results/measured/operator_DEVICE")
+    add_device(parser)
+    dtypes = ("float32", "bfloat16", "float16")
+    parser.add_argument("--dtype", choices=dtypes, default="float32", help="default %(default)s")
+    for name, default, text in (
+        ("--batch", 1, "rows of the batch"),
+        ("--heads", 8, "heads"),
+        ("--dim", 64, "width of a head"),
+        ("--rounds", 7, "times that everything is measured, at least"),
+    ):
+        parser.add_argument(name, type=int, default=default, metavar="N", help=f"{text}; default {default}")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=LENGTHS, metavar="N", help="default: 512 to 32,768"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="of torch; default: its own choice")
     parser.add_argument("--fast-transformers", type=Path, metavar="FOLDER", help="default: as installed")
     parser.add_argument("--fast-transformers-tuned", type=Path, metavar="FOLDER", help="a second build")
     parser.add_argument(
         "--only-heap", nargs=2, metavar=("HEAP", "JSON"), help="one part, for the script itself"
     )
-    return parser.parse_args(argv)
+    options = parser.parse_intermixed_args(argv)
+    options.device = choose_device(options.device)
+    options.out = out_dir(options) or MEASURED / f"operator_{options.device}"
+    return options
 
 
 def main() -> None:
     """Entry point."""
     options = parse_arguments()
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda was given, but torch sees no GPU; use --device cpu")
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -280,7 +287,7 @@ def main() -> None:
         records = costs(options, dtype, "")
     else:
         records = [x for heap in HEAPS for x in run_heap(options, heap)]
-    left_out = ("out_dir", "only_heap", "fast_transformers", "fast_transformers_tuned")
+    left_out = ("out", "out_dir", "only_heap", "fast_transformers", "fast_transformers_tuned")
     result = {
         "environment": environment(options.device),
         "settings": {k: v for k, v in vars(options).items() if k not in left_out},
@@ -293,10 +300,10 @@ def main() -> None:
     }
     floors(result["records"], result["peak"], options.device)
     result["goals"] = goals(result)
-    write_json(options.out_dir / "operator_cost.json", result)
+    write_json(options.out / "operator_cost.json", result)
     text = report(result)
-    (options.out_dir / "operator_cost.md").write_text(text, encoding="utf-8")
-    plot(result, options.out_dir / "operator_cost.png")
+    write_atomically(options.out / "operator_cost.md", text.encode())
+    plot(result, options.out / "operator_cost.png")
     print(text)
 
 

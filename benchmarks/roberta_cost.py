@@ -9,9 +9,10 @@ minutes on two cores, and the machine should do nothing else.
 """
 
 import argparse
+import sys
 from typing import Any
 
-from benchmarks.cost_run import CostBenchmark, choose_device, end, training_cases
+from benchmarks.cost_run import CostBenchmark, choose_device, training_cases
 from benchmarks.roberta_cost_models import (
     BASE,
     CPU_SIZE,
@@ -68,8 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def main() -> None:
     """Entry point."""
-    arguments = parse_arguments()
-    end(lambda: run(arguments))
+    sys.exit(run(parse_arguments()))
 
 
 if __name__ == "__main__":

@@ -3,4 +3,4 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
-run_module_with_help data.bundled_corpus "$@"
+run_module data.bundled_corpus "$@"

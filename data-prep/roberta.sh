@@ -3,4 +3,4 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
-run_module_with_help data.masked_lm "$@"
+run_module data.masked_lm "$@"

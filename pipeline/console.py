@@ -3,23 +3,72 @@
 import argparse
 import logging
 import math
+import signal
 import sys
 import warnings
-from collections.abc import Callable
-from typing import NoReturn
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NoReturn
 
 from pipeline.errors import UserError, explain
 
 
 class Parser(argparse.ArgumentParser):
-    """A command line whose mistakes end in one sentence; --help is the shell script's."""
+    """The command line of `command`, as a person types it; a mistake ends in one sentence.
 
-    def __init__(self, command: str) -> None:
-        super().__init__(command, add_help=False, allow_abbrev=False)
+    `text`, a module's docstring, is what --help says before the options, `options` those of argparse.
+    """
+
+    def __init__(self, command: str, text: str | None = None, **options: Any) -> None:
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(
+            command, description=text, formatter_class=formatter, allow_abbrev=False, **options
+        )
 
     def error(self, message: str) -> NoReturn:
         """What argparse calls for any mistake."""
         raise UserError(f"{message}; see {self.prog} --help")
+
+
+def parse_before_flags(
+    parser: Parser, options: Parser, words: Sequence[str]
+) -> tuple[Namespace, list[str]]:
+    """What `words` say of a command that hands flags it does not know to fairseq, and those flags.
+
+    `parser` has the positional arguments, which come first, besides the `options`.
+    """
+    if {"-h", "--help"} & set(words):
+        parser.parse_args(["--help"])
+    first = list(takewhile(lambda word: not word.startswith("-"), words))
+    return options.parse_known_args(words[len(first) :], parser.parse_args(first))
+
+
+def add_device(parser: Parser) -> None:
+    """--device, the same for every benchmark."""
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="auto (the default): a GPU if there is one",
+    )
+
+
+def add_out_dir(parser: Parser, default: str = "") -> None:
+    """--out for a folder of results, which may also be given without the flag (`parse_intermixed_args`)."""
+    parser.add_argument("out_dir", type=Path, nargs="?", metavar="DIR", help="the same as --out")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for the results" + (f"; default: {default}" if default else ""),
+    )
+
+
+def out_dir(options: Namespace) -> Path | None:
+    """The folder of `add_out_dir`, None if it was not given."""
+    return options.out or options.out_dir
 
 
 def warn_only() -> None:
@@ -49,9 +98,11 @@ def run_command(main: Callable[[], None]) -> None:
     """Run a command; what a user can mend ends in one sentence on stderr and exit code 1."""
     warnings.simplefilter("ignore")  # the libraries' deprecations are no concern of a user's
     warn_only()
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         main()
     except KeyboardInterrupt:
+        print("error: interrupted; run the same command again", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)  # the reader of our output, such as `head`, has gone
@@ -60,15 +111,5 @@ def run_command(main: Callable[[], None]) -> None:
         if sentence is None:
             raise
         sys.exit(f"error: {sentence}")
-
-
-class CommandLine(argparse.ArgumentParser):
-    """A command line described by a module's docstring; a mistake ends in one sentence."""
-
-    def __init__(self, description: str | None) -> None:
-        formatter = argparse.RawDescriptionHelpFormatter
-        super().__init__(description=description, formatter_class=formatter, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        """What argparse calls for any mistake."""
-        raise UserError(f"{message}; see {self.prog} --help")
+    finally:
+        signal.signal(signal.SIGTERM, before)

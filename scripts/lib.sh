@@ -1,4 +1,4 @@
-# Shared by the scripts beside it: source it, then call run_module or ensure_environment.
+# Shared by the scripts beside it: source it, then call run_command, run_module or ensure_environment.
 # Sets ROOT (the project) and, after ensure_environment, VENV_PYTHON.
 
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -10,17 +10,6 @@ export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 die() {
     printf 'error: %s\n' "$1" >&2
     exit 1
-}
-
-# Print the comment at the top of the calling script and exit, if --help or -h is among the arguments.
-help_if_asked() {
-    local argument
-    for argument in "$@"; do
-        if [[ $argument == --help || $argument == -h ]]; then
-            sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"
-            exit 0
-        fi
-    done
 }
 
 # Print why the Python named $1 cannot make .venv; nothing if it can.
@@ -68,24 +57,43 @@ ensure_environment() {
     "$python" "$ROOT/scripts/environment.py"
 }
 
-# run_module NAME ARGUMENTS...: the Python module pipeline.NAME in .venv, in place of this shell.
-run_module() {
+# run_command MODULE ARGUMENTS...: the Python module pipeline.MODULE in .venv, in place of this shell. The help is
+# that of pipeline/commands/, under the name of the script, and needs no .venv.
+run_command() {
     local module=$1
     shift
+    if wants_help "$@"; then
+        exec_module "$(any_python)" commands.show_help "$(basename -- "$0" .sh)" --help
+    fi
     ensure_environment
     exec_module "$VENV_PYTHON" "$module" "$@"
 }
 
-# As run_module, for modules whose --help needs no .venv.
-run_module_with_help() {
-    local argument module=$1
+# As run_command, for modules that any Python can load and that have their own help.
+run_module() {
+    local module=$1
     shift
+    if wants_help "$@"; then
+        exec_module "$(any_python)" "$module" --help
+    fi
+    ensure_environment
+    exec_module "$VENV_PYTHON" "$module" "$@"
+}
+
+wants_help() {
+    local argument
     for argument in "$@"; do
-        if [[ $argument == --help || $argument == -h ]]; then
-            exec_module "$(find_python)" "$module" --help
-        fi
+        [[ $argument != --help && $argument != -h ]] || return 0
     done
-    run_module "$module" "$@"
+    return 1
+}
+
+any_python() {
+    if [[ -x $VENV_PYTHON ]]; then
+        printf '%s\n' "$VENV_PYTHON"
+    else
+        find_python
+    fi
 }
 
 exec_module() {

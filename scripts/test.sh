@@ -12,7 +12,10 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-help_if_asked "$@"
+if wants_help "$@"; then
+    sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"
+    exit 0
+fi
 ensure_environment
 cd -- "$ROOT"
 # A process a core, one thread each; -n 0 runs all in one.

@@ -4,7 +4,6 @@ Every CPython ships the reference as `pydoc_data.topics` (about 65,000 words, fo
 Its prose is cut into one document a section, each passage kept once, and split by document.
 """
 
-import argparse
 import hashlib
 import math
 import os
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.console import count
+from pipeline.console import Parser, count, run_command
 from pipeline.data.preparation import (
     SPLITS,
     Split,
@@ -21,7 +20,6 @@ from pipeline.data.preparation import (
     describe,
     finish,
     prepare_once,
-    run_command_line,
 )
 from pipeline.data.tokenization import SentencePieceTokenizer
 from pipeline.errors import UserError
@@ -69,11 +67,7 @@ class Document:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="bundled_corpus.sh",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("data-prep/bundled_corpus.sh", __doc__)
     parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the result goes")
     parser.add_argument(
         "--vocab-size",
@@ -196,4 +190,4 @@ def _clean(text: str) -> str:
 
 
 if __name__ == "__main__":
-    run_command_line(main)
+    run_command(main)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.console import Parser, run_command
 from pipeline.data.glue_files import Examples, Source, file_sha256, find_sources, read_examples
 from pipeline.data.parallel_encoding import encode_all
 from pipeline.data.preparation import (
@@ -20,7 +21,6 @@ from pipeline.data.preparation import (
     dictionary_size,
     prepare_once,
     read_manifest,
-    run_command_line,
     worker_count,
     write_manifest,
 )
@@ -68,12 +68,7 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """The options."""
-    parser = argparse.ArgumentParser(
-        prog="glue.sh",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("data-prep/glue.sh", __doc__, epilog=EPILOG)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the original files, a folder a task")
     parser.add_argument(
         "--tokenizer-from",
@@ -292,4 +287,4 @@ def write_labels(folder: Path, task: GlueTask, splits: dict[str, Examples]) -> N
 
 
 if __name__ == "__main__":
-    run_command_line(main)
+    run_command(main)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.console import count
+from pipeline.console import Parser, count, run_command
 from pipeline.data import wikitext
 from pipeline.data.documents import documents_by_empty_lines, documents_by_titles
 from pipeline.data.gpt2_bpe import GPT2Tokenizer, find_files
@@ -21,7 +21,6 @@ from pipeline.data.preparation import (
     describe,
     finish,
     prepare_once,
-    run_command_line,
 )
 from pipeline.data.text_encoding import GPT2Encoder, SentencePieceEncoder
 from pipeline.data.tokenization import SentencePieceTokenizer, Tokenizer
@@ -62,12 +61,7 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """The options; contradictions end here."""
-    parser = argparse.ArgumentParser(
-        prog="roberta.sh",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("data-prep/roberta.sh", __doc__, epilog=EPILOG)
     parser.add_argument("corpus", choices=[*wikitext.CORPORA, OWN_TEXT])
     wikitext.add_places(
         parser,
@@ -164,4 +158,4 @@ def write_documents(reader: wikitext.SplitReader, clean: Callable[[str], str], t
 
 
 if __name__ == "__main__":
-    run_command_line(main)
+    run_command(main)

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.console import warn_only
 from pipeline.data.tokenization import SPECIAL_SYMBOLS, Tokenizer
 from pipeline.errors import UserError
 from pipeline.files import RUN_MARK, begin
@@ -55,24 +54,6 @@ class Workplace:
     def text(self, split: str) -> Path:
         """Where a split's plain text lies while the folder is made."""
         return self.folder / f"{split}.txt"
-
-
-def run_command_line(main: Callable[[], None]) -> None:
-    """Run a script's main; whatever the user can mend ends in one sentence and an exit code."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        warn_only()
-        main()
-    except UserError as error:
-        message, code = str(error), 1
-    except KeyboardInterrupt:
-        message, code = "interrupted; run the same command again.", 130
-    except OSError as error:
-        message, code = f"{error}.", 1
-    else:
-        return
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(code)
 
 
 def read_manifest(folder: Path) -> dict | None:

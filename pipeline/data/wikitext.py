@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
-from pipeline.console import count
+from pipeline.console import Parser, count, run_command
 from pipeline.data.downloads import download
 from pipeline.data.preparation import (
     SPLITS,
@@ -24,7 +24,6 @@ from pipeline.data.preparation import (
     finish,
     prepare_once,
     read_manifest,
-    run_command_line,
 )
 from pipeline.data.tokenization import SentencePieceTokenizer, Tokenizer, WordTokenizer
 from pipeline.errors import UserError
@@ -74,12 +73,7 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """The options; contradictions end here."""
-    parser = argparse.ArgumentParser(
-        prog="wikitext.sh",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("data-prep/wikitext.sh", __doc__, epilog=EPILOG)
     parser.add_argument("corpus", choices=[name for name in CORPORA if not name.endswith("-raw")])
     add_places(parser, "wiki.{train,valid,test}.tokens or {train,valid,test}.txt")
     parser.add_argument(
@@ -110,7 +104,7 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def add_places(parser: argparse.ArgumentParser, files: str) -> None:
+def add_places(parser: Parser, files: str) -> None:
     """The options that say where the text comes from, in which `files`, and where the result goes."""
     parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the result goes")
     source = parser.add_mutually_exclusive_group()
@@ -327,4 +321,4 @@ def open_split(source: Path, corpus: str, split: str) -> Iterator[BinaryIO]:
 
 
 if __name__ == "__main__":
-    run_command_line(main)
+    run_command(main)

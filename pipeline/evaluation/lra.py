@@ -1,10 +1,7 @@
 """Accuracy of a model of Long Range Arena (the command behind evaluate_lra.sh)."""
 
-import argparse
 import math
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +9,8 @@ from fairseq import checkpoint_utils
 from fairseq.tasks import FairseqTask
 from fairseq.utils import move_to_cuda
 
-from pipeline.console import Parser, run_command
+from pipeline.commands.evaluate_lra import parse
+from pipeline.console import run_command
 from pipeline.errors import UserError
 from pipeline.files import read_json, shown_path, write_json
 from pipeline.training.lra_run import RECORD, LRACheckpoint, describe_data, open_data, read_lra_checkpoint
@@ -71,16 +69,6 @@ def evaluate(checkpoint: LRACheckpoint, data: LRAData, split: str) -> dict[str, 
         "split": split,
         **count_correct(models[0], task, split, checkpoint.batch_size),
     }
-
-
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line; evaluate_lra.sh holds the help."""
-    parser = Parser("evaluate_lra.sh")
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args(words)
 
 
 def main() -> None:

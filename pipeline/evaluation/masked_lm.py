@@ -1,18 +1,17 @@
 """Masked-LM perplexity of an encoder (the command behind eval_mlm.sh)."""
 
-import argparse
 import json
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
-from pipeline.console import Parser, run_command
+from pipeline.commands.eval_mlm import parse
+from pipeline.console import run_command
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.files import write_atomically
@@ -83,15 +82,6 @@ def evaluate(
             "perplexity_per_token": math.exp(loss) if loss < LARGEST_EXPONENT else math.inf,
         }
     return results
-
-
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line; eval_mlm.sh holds the help."""
-    parser = Parser("eval_mlm.sh")
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--split", default="test")
-    return parser.parse_args(words)
 
 
 def main() -> None:

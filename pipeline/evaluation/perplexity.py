@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import eval_lm
 
+from pipeline.commands.eval_ppl import COMMAND, parse
 from pipeline.console import Parser, run_command
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
@@ -46,7 +46,7 @@ def evaluate(
     if not torch.cuda.is_available():
         words.append("--cpu")
     parser = fairseq_options.get_eval_lm_parser()
-    parser.error = Parser("eval_ppl.sh").error  # argparse would print fairseq's four screens of usage
+    parser.error = Parser(COMMAND).error  # argparse would print fairseq's four screens of usage
     args = fairseq_options.parse_args_and_arch(parser, [*words, *extra])
     check_lengths(checkpoint, args)
     start = time.monotonic()
@@ -153,22 +153,6 @@ def describe(result: dict[str, Any]) -> str:
         f"  perplexity  {result['perplexity_per_token']:.2f} per token, "
         + (f"{per_word:.2f} per word" if per_word else "per word unknown")
     )
-
-
-def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The command line: our own options, and what is left for fairseq."""
-    parser = Parser("eval_ppl.sh")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--context-window", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    if len(words) < 2 or words[0].startswith("-") or words[1].startswith("-"):
-        parser.error("the first two arguments are a checkpoint and a data folder")
-    options, extra = parser.parse_known_args(words[2:])
-    options.checkpoint, options.data = Path(words[0]), Path(words[1])
-    options.splits = options.split.split(",")
-    if options.out and len(options.splits) > 1:
-        parser.error("--out names one file, but --split several splits")
-    return options, extra
 
 
 def main() -> None:

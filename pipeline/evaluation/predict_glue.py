@@ -1,13 +1,12 @@
 """Predictions of a fine-tuned encoder for a TSV of its task (the command behind predict_glue.sh)."""
 
-import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from pipeline.console import Parser, run_command
+from pipeline.commands.predict_glue import parse
+from pipeline.console import run_command
 from pipeline.data.glue_files import Examples, LineReader, Source, read_examples
 from pipeline.data.text_encoding import TextEncoder, encode_sentences
 from pipeline.errors import UserError
@@ -79,16 +78,6 @@ def targets_of(task: GlueTask, examples: Examples) -> np.ndarray:
     if task.is_regression:
         return np.array([float(label) for label in examples.labels])
     return np.array([task.labels.index(label) for label in examples.labels])
-
-
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line; predict_glue.sh holds the help."""
-    parser = Parser("predict_glue.sh")
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--task", required=True)
-    parser.add_argument("--input", type=Path, required=True)
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args(words)
 
 
 def main() -> None:

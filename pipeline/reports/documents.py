@@ -6,6 +6,7 @@ is replaced, the prose around them is left alone. No figure in a table is typed 
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,9 +14,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from pipeline.console import CommandLine, run_command
+from pipeline.commands.make_results import parse
+from pipeline.console import run_command
 from pipeline.errors import UserError
-from pipeline.files import ROOT, read_json, shown_path, write_atomically
+from pipeline.files import MEASURED, ROOT, read_json, shown_path, write_atomically
 from pipeline.reports import encoder_cost as roberta_cost_report
 from pipeline.reports import lm_cost as lm_cost_report
 from pipeline.reports import operator_cost as operator_cost_report
@@ -31,7 +33,6 @@ from pipeline.reports.language_models import (
 from pipeline.reports.quickstart import quickstart_table
 from pipeline.reports.tables import where
 
-MEASURED = ROOT / "results" / "measured"
 WIKITEXT2 = MEASURED / "wikitext2"
 ROBERTA = MEASURED / "roberta_wikitext2"
 ROBERTA_CURVES = ROOT / "results" / "roberta_wikitext2_curves.png"
@@ -174,11 +175,7 @@ def write_all() -> None:
 
 def main() -> None:
     """Entry point."""
-    parser = CommandLine(__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; fail if a table or plot is out of date"
-    )
-    if not parser.parse_args().check:
+    if not parse(sys.argv[1:]).check:
         write_all()
     elif old := stale():
         names = ", ".join(shown_path(path) for path in old)

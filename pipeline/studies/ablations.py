@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from pipeline.console import Parser, run_command
+from pipeline.commands.run_ablations import parse
+from pipeline.console import run_command
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.evaluation import masked_lm as eval_mlm
@@ -131,22 +132,11 @@ def chosen(word: str) -> Iterator[tuple[str, Ablation]]:
     yield from ABLATIONS.items() if word == "all" else [(word, ABLATIONS[word])]
 
 
-def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The command line: our own options, and what is left for fairseq-train."""
-    parser = Parser("run_ablations.sh")
-    if not words or words[0].startswith("-"):
-        parser.error("the first argument is an ablation, such as ablation_08_proportion, or all")
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--gpus", type=int, default=torch.cuda.device_count())
-    parser.add_argument("--out", type=Path, default=ROOT / "runs")
-    options, extra = parser.parse_known_args(words[1:])
-    options.which = words[0]
-    return options, extra
-
-
 def main() -> None:
     """Entry point."""
     options, extra = parse(sys.argv[1:])
+    if options.gpus is None:
+        options.gpus = torch.cuda.device_count()
     failures = []
     for folder, ablation in chosen(options.which):
         results = {}

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from pipeline.console import Parser, run_command
+from pipeline.commands.measure_roberta import RESULTS, parse
+from pipeline.console import run_command
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.evaluation import masked_lm as eval_mlm
@@ -128,23 +129,6 @@ def majority(task: GlueTask, folder: Path) -> dict[str, float]:
     return score(task, np.full_like(dev, np.bincount(train).argmax()), dev)
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line; measure_roberta.sh holds the help."""
-    parser = Parser("measure_roberta.sh")
-    parser.add_argument("--glue", type=Path)
-    parser.add_argument("--from", dest="source", type=Path)
-    parser.add_argument("--only", choices=all_names())
-    parser.add_argument("--pretrain-only", action="store_true")
-    parser.add_argument("--updates", type=int)
-    parser.add_argument("--out", type=Path, default=make_results.ROBERTA)
-    options = parser.parse_args(words)
-    if options.updates is not None and options.updates < 1:
-        parser.error("--updates must be 1 or more")
-    if options.updates and options.out.absolute() == make_results.ROBERTA:
-        parser.error("--updates needs --out FOLDER: the project's results have the updates of the YAML")
-    return options
-
-
 def measure(name: str, options: argparse.Namespace) -> None:
     """Measure one encoder unless its result is there."""
     experiment = read_experiment(CONFIGS / f"{name}.yaml")
@@ -183,7 +167,7 @@ def main() -> None:
     print(f"{len(names)} encoders; results: {shown_path(options.out)}", flush=True)
     for name in names:
         measure(name, options)
-    if options.out.absolute() == make_results.ROBERTA:
+    if options.out.absolute() == RESULTS:
         make_results.write_all()
 
 

@@ -4,7 +4,7 @@ import argparse
 import os
 import queue
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,8 @@ import torch
 from fairseq.data import data_utils
 from omegaconf import OmegaConf
 
-from pipeline.console import Parser, run_command
+from pipeline.commands.finetune_glue import parse
+from pipeline.console import run_command
 from pipeline.data.text_encoding import tokenizer_fingerprint
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_json
@@ -124,38 +125,6 @@ def placement(gpu: int, jobs: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // jobs)))}
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line; finetune_glue.sh holds the help."""
-    parser = Parser("finetune_glue.sh")
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--task", default="all")
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--learning-rates", type=numbers(float))
-    parser.add_argument("--seeds", type=numbers(int))
-    parser.add_argument("--max-update", type=int)
-    parser.add_argument("--jobs", type=int, default=max(1, torch.cuda.device_count()))
-    options = parser.parse_args(words)
-    if options.jobs < 1 or (torch.cuda.is_available() and options.jobs > torch.cuda.device_count()):
-        parser.error(f"--jobs is {options.jobs}; it must be 1 or more, and no more than the GPUs there are")
-    if options.max_update is not None and options.max_update < 1:
-        parser.error("--max-update must be 1 or more")
-    return options
-
-
-def numbers(kind: type):
-    """A parser of comma-separated numbers above 0."""
-
-    def read(text: str) -> list:
-        values = [kind(word) for word in text.split(",")]
-        if not all(value > 0 for value in values):
-            raise ValueError(text)
-        return values
-
-    read.__name__ = f"list of {kind.__name__}"
-    return read
-
-
 def read_sweep(options: argparse.Namespace) -> Sweep:
     """The sweep of configs/glue_sweep.yaml with what the command line says otherwise."""
     given = OmegaConf.to_container(OmegaConf.load(SWEEP))
@@ -182,6 +151,10 @@ def find_tasks(options: argparse.Namespace, encoder: EncoderCheckpoint) -> list[
 
 def finetune(options: argparse.Namespace) -> dict[str, Any]:
     """Run what is missing of the sweep and write its table; the record."""
+    gpus = torch.cuda.device_count()
+    jobs = options.jobs or max(1, gpus)
+    if gpus and jobs > gpus:
+        raise UserError(f"--jobs is {jobs}; it must be no more than the GPUs there are, {gpus}")
     encoder = read_encoder(whole_checkpoint(options.checkpoint.absolute()))
     tasks = find_tasks(options, encoder)
     out = (options.out or encoder.path.parent / "glue" / encoder.path.stem).absolute()
@@ -196,7 +169,7 @@ def finetune(options: argparse.Namespace) -> dict[str, Any]:
                 f"{data.task.name}: {count} examples are longer than the {encoder.max_positions} "
                 "positions of the encoder and are cut"
             )
-    failures = run_all(missing, options.jobs)
+    failures = run_all(missing, jobs)
     results = {name: [r for r in (cell.result() for cell in group) if r] for name, group in cells.items()}
     record = sweep_record(encoder, tasks, results)
     record["tasks"] = earlier_tasks(out / "glue.json", encoder) | record["tasks"]

@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.console import Parser, run_command
+from pipeline.commands.gpu_check import parse
+from pipeline.console import run_command
 from pipeline.files import ROOT, write_atomically
 
 NO_GPU = 2
@@ -30,7 +31,7 @@ class Part:
 def parts(out: Path, data: Path | None) -> list[Part]:
     """The commands in order; their limits add up to less than nine minutes."""
     python = sys.executable
-    operator = [python, "-m", "benchmarks.operator_cost", str(out), "--device", "cuda"]
+    operator = [python, "-m", "benchmarks.operator_cost", "--out", str(out), "--device", "cuda"]
     operator += ["--dtype", "bfloat16", "--batch", "8", "--heads", "12"]
     models = [python, "-m", "benchmarks.lm_cost", "--device", "cuda", "--time-limit", "25"]
     models += ["--lengths", "2048,16384", "--rounds", "1", "--architectures", ",".join(ARCHITECTURES)]
@@ -91,12 +92,7 @@ def has_gpu() -> bool:
 
 def main() -> None:
     """Entry point."""
-    parser = Parser("scripts/gpu_check.sh")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--data", type=Path)
-    options = parser.parse_args()
-    if options.data is not None and not (options.data / "dict.txt").is_file():
-        parser.error(f"{options.data} holds no dict.txt: it is not a binarised corpus")
+    options = parse(sys.argv[1:])
     if not has_gpu():
         print("error: no GPU that torch can use was found; run this on a machine with one", file=sys.stderr)
         sys.exit(NO_GPU)

@@ -1,9 +1,7 @@
 """The measured language models: train, evaluate, one JSON a run (the command behind measure_lm.sh)."""
 
-import argparse
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +9,8 @@ from typing import Any
 
 import torch
 
-from pipeline.console import Parser, run_command
+from pipeline.commands.measure_lm import RESULTS, parse
+from pipeline.console import run_command
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.files import ROOT, once, read_json, shown_path
@@ -112,25 +111,10 @@ def measure(run: Run, experiment: Experiment, data: PreparedData, updates: int, 
     }
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line; measure_lm.sh holds the help."""
-    parser = Parser("measure_lm.sh")
-    parser.add_argument("--from", dest="source", type=Path)
-    parser.add_argument("--only")
-    parser.add_argument("--updates", type=int)
-    parser.add_argument("--out", type=Path, default=make_results.WIKITEXT2)
-    options = parser.parse_args(words)
-    if options.updates is not None and options.updates < 1:
-        parser.error("--updates must be 1 or more")
-    return options
-
-
 def main() -> None:
     """Measure what is not measured yet, then make the tables."""
     options = parse(sys.argv[1:])
     runs, out = chosen_runs(options.only), options.out.absolute()
-    if options.updates and out == make_results.WIKITEXT2:
-        raise UserError("--updates needs --out FOLDER: the project's results have the updates of the YAML")
     print(f"{len(runs)} runs; results: {shown_path(out)}", flush=True)
     data: PreparedData | None = None
     for number, run in enumerate(runs, 1):
@@ -146,7 +130,7 @@ def main() -> None:
         title = f"[{number}/{len(runs)}] {run.name}, {updates:,} updates"
         record = once(result, mark, partial(measure, run, experiment, data, updates, mark), title)
         print(f"{title}: {describe(record)}; in {shown_path(result)}", flush=True)
-    if out == make_results.WIKITEXT2:
+    if out == RESULTS:
         make_results.write_all()
 
 

@@ -1,6 +1,5 @@
 """Train, evaluate and compare three small language models (the command behind quickstart.sh)."""
 
-import argparse
 import re
 import shlex
 import subprocess
@@ -12,7 +11,8 @@ from typing import Any
 
 import torch
 
-from pipeline.console import Parser, run_command
+from pipeline.commands.quickstart import parse
+from pipeline.console import run_command
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.data.text_encoding import VOCABULARY_FILES
 from pipeline.errors import UserError
@@ -141,21 +141,6 @@ def bundled_corpus() -> PreparedData:
     return open_prepared(folder, ("train", *SPLITS))
 
 
-def parse(words: list[str]) -> argparse.Namespace:
-    parser = Parser(COMMAND)
-    parser.add_argument("--updates", type=int)
-    parser.add_argument("--runs", type=Path)
-    parser.add_argument("--fresh", action="store_true")
-    options = parser.parse_args(words)
-    if options.updates is not None and options.updates < 1:
-        parser.error(f"--updates is {options.updates}; it must be 1 or more")
-    if options.runs is None:
-        suffix = f"-{options.updates}" if options.updates else ""
-        options.runs = ROOT / "runs" / f"quickstart{suffix}"
-    options.runs = options.runs.absolute()
-    return options
-
-
 def main() -> None:
     start = time.monotonic()
     options = parse(sys.argv[1:])
@@ -164,12 +149,8 @@ def main() -> None:
         forget_all(options.runs)
     machines = Machines(min(1, torch.cuda.device_count()))
     quickstart = Quickstart(data, options.runs, options.updates, machines)
-    try:
-        results = {name: quickstart.result(name) for name in ARCHITECTURES}
-        texts = quickstart.continuations(ARCHITECTURES[0])
-    except KeyboardInterrupt:
-        print("\nStopped; the same command goes on from here.")
-        raise
+    results = {name: quickstart.result(name) for name in ARCHITECTURES}
+    texts = quickstart.continuations(ARCHITECTURES[0])
     device = "cuda" if machines.gpus else "cpu"
     record = {"models": portable(results), "continuations": texts, **environment(device)}
     write_json(options.runs / "quickstart.json", record)

@@ -1,16 +1,17 @@
 """From a YAML of configs/ to a running `fairseq-train` (train_lm.sh, pretrain_roberta.sh, train_lra.sh)."""
 
-import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from pipeline.console import Parser, run_command
+from pipeline.commands.train_lm import parse
+from pipeline.console import run_command
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.training.kinds import KINDS
@@ -20,6 +21,7 @@ from pipeline.training.recipe import Experiment, option, read_experiment, scaled
 from pipeline.training.save_dir import prepare_save_dir
 
 DEFAULT_PORT = 29500
+Parse = Callable[[Sequence[str]], tuple[Namespace, list[str]]]
 
 
 @dataclass(frozen=True)
@@ -131,24 +133,6 @@ def train(
     return save_dir
 
 
-def parse(command: str, words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The command line: our own options, and what is left for fairseq."""
-    parser = Parser(command)
-    parser.add_argument("--gpus", type=int, default=torch.cuda.device_count())
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--node-rank", type=int, default=0)
-    parser.add_argument("--master")
-    parser.add_argument("--save-dir", type=Path)
-    parser.add_argument("--dry-run", action="store_true")
-    positional = []
-    while words and not words[0].startswith("-") and len(positional) < 2:
-        positional.append(words.pop(0))
-    if not positional:
-        parser.error("the first argument is a YAML of configs/")
-    options, extra = parser.parse_known_args(words)
-    options.config = Path(positional[0])
-    options.data = Path(positional[1]) if positional[1:] else None
-    return options, extra
 
 
 def check_task(command: str, config: Path) -> None:
@@ -159,16 +143,13 @@ def check_task(command: str, config: Path) -> None:
         raise UserError(f"{config} is not for {command}: its task is {task}{right}")
 
 
-def main(command: str = "train_lm.sh") -> None:
-    """Entry point."""
-    options, extra = parse(command, sys.argv[1:])
+def main(command: str = "train_lm.sh", parse: Parse = parse) -> None:
+    """Entry point; `parse` reads the command line of `command`."""
+    options, extra = parse(sys.argv[1:])
     check_task(command, options.config)
-    machines = Machines(options.gpus, options.nodes, options.node_rank, options.master)
-    try:
-        train(options.config, options.data, machines, options.save_dir, extra, options.dry_run)
-    except KeyboardInterrupt:
-        print("Stopped; the same command goes on from the last checkpoint.")
-        raise
+    gpus = torch.cuda.device_count() if options.gpus is None else options.gpus
+    machines = Machines(gpus, options.nodes, options.node_rank, options.master)
+    train(options.config, options.data, machines, options.save_dir, extra, options.dry_run)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def test_impossible_evaluations(extra, message, refused, checkpoint, corpus):
 
 
 def test_missing_arguments(refused, checkpoint):
-    assert "the first two arguments are" in refused(eval_ppl, checkpoint)
+    assert "the following arguments are required: DATA" in refused(eval_ppl, checkpoint)
 
 
 def test_other_dictionaries(refused, checkpoint, corpus, tmp_path):

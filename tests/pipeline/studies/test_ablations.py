@@ -176,7 +176,7 @@ def test_runs_skips_and_goes_on_after_a_failure(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "the first argument is an ablation"),
+        ("", "the following arguments are required: ABLATION"),
         ("ablation_08", "there is no ablation ablation_08; there are ablation_01_scaling"),
         ("ablation_09_order --gpus 0 --data nowhere", "no data folder nowhere"),
     ],

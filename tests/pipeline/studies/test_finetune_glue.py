@@ -160,7 +160,7 @@ def sweep(pretrained, glue, tmp_path):
         ("--seeds 0", "invalid list of int value: '0'"),
         ("--learning-rates 0.1,x", "invalid list of float value"),
         ("--jobs 0", "--jobs is 0"),
-        ("--max-update 0", "--max-update must be 1 or more"),
+        ("--max-update 0", "--max-update: '0' is no whole number from 1 up"),
         ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
     ],
 )

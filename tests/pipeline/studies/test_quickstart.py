@@ -67,7 +67,7 @@ def runs(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_interrupted_continued_and_repeated(runs):
     output = interrupt(runs)
-    assert "Stopped; the same command goes on from here." in output
+    assert "error: interrupted; run the same command again" in output
     assert "Traceback" not in output
     output = run(runs)
     done = updates(runs / "transnormer_t1" / "train.log")
@@ -126,4 +126,4 @@ def test_fresh_removes_runs_of_quickstart_alone_and_names_them(tmp_path, capsys)
 
 
 def test_updates_must_be_positive(refused):
-    assert "must be 1 or more" in refused(quickstart, "--updates", 0)
+    assert "is no whole number from 1 up" in refused(quickstart, "--updates", 0)

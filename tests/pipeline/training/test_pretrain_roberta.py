@@ -169,7 +169,8 @@ def test_yaml_of_the_other_command(refused, config, encoder_corpus, tmp_path):
     yaml = tmp_path / "lm.yaml"
     yaml.write_text("task: {_name: language_modeling}\n")
     sentence = refused(pretrain_roberta, yaml, encoder_corpus, "--gpus", 0)
-    assert "is not for pretrain_roberta.sh" in sentence and "train it with scripts/train_lm.sh" in sentence
+    assert "is not for pretrain_roberta.sh" in sentence
+    assert "train it with scripts/train_lm.sh" in sentence
     assert not (tmp_path / "run").exists()
 
 

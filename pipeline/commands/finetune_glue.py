@@ -1,0 +1,76 @@
+"""Fine-tune an encoder on GLUE: every task, learning rate and seed, and a table beside the papers'.
+
+The best learning rate of each task is that with the best mean over the seeds on the dev set, as in the
+papers. Results: glue.json and glue.md in --out, a log a run in its folder; of each task the weights of
+the best run are kept. Run the same command again after an interruption, even a kill: finished runs are
+skipped, the others resume from their last epoch.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pipeline.console import Parser, count
+from pipeline.glue_tasks import TASKS
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser("scripts/finetune_glue.sh", __doc__)
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="of scripts/pretrain_roberta.sh, or of fairseq's RoBERTa",
+    )
+    parser.add_argument(
+        "--task",
+        default="all",
+        metavar="TASKS",
+        help=f"{', '.join(TASKS)}, several with commas, or all that are prepared (default: all)",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="made by data-prep/glue.sh with the encoder's tokeniser (default: data/glue)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where runs and results go (default: glue/<checkpoint> beside the checkpoint)",
+    )
+    parser.add_argument(
+        "--learning-rates",
+        type=numbers(float),
+        metavar="A,B,...",
+        help="instead of those of configs/glue_sweep.yaml",
+    )
+    parser.add_argument("--seeds", type=numbers(int), metavar="A,B,...", help="likewise")
+    parser.add_argument(
+        "--max-update",
+        type=count,
+        metavar="N",
+        help="stop each run after N updates instead of the epochs of configs/glue/finetune.yaml",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=count,
+        metavar="N",
+        help="runs side by side (default: the GPUs there are, each with one; without any, 1)",
+    )
+    return parser.parse_args(words)
+
+
+def numbers(kind: type) -> Callable[[str], list]:
+    """A reader of comma-separated numbers above 0."""
+
+    def read(text: str) -> list:
+        values = [kind(word) for word in text.split(",")]
+        if not all(value > 0 for value in values):
+            raise ValueError(text)
+        return values
+
+    read.__name__ = f"list of {kind.__name__}"
+    return read

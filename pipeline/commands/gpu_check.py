@@ -1,0 +1,27 @@
+"""Build the kernels on a machine with an NVIDIA GPU, check and measure them there, within 9 minutes.
+
+Parts: build, info, the CUDA tests, the operator's speed, the models' cost and, with --data, a short bf16
+training of transnormer_t1, transnormer_t2 and transformer_lm on equal budgets. Each part's log (and JSON)
+is in the folder of --out as soon as it ends; one that fails or takes too long does not stop the next. PYTHON
+names the interpreter (default: .venv's, else python3); nothing is downloaded.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.console import Parser, add_out_dir, out_dir
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser("scripts/gpu_check.sh", __doc__)
+    add_out_dir(parser)
+    parser.add_argument("--data", type=Path, metavar="BINARISED", help="a corpus for the short training")
+    options = parser.parse_intermixed_args(words)
+    options.out = out_dir(options)
+    if options.out is None:
+        parser.error("name the folder for logs and results with --out")
+    if options.data is not None and not (options.data / "dict.txt").is_file():
+        parser.error(f"{options.data} holds no dict.txt: it is not a binarised corpus")
+    return options

@@ -1,0 +1,63 @@
+"""Train a language model as a YAML of configs/ describes it.
+
+The YAML is turned into a plain fairseq-train command, which is printed; flags of fairseq-train at the
+end overrule it. Whatever the number of GPUs, --update-freq is chosen such that the effective batch stays
+that of the YAML. Running the same command again resumes from the last checkpoint.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.console import Parser, parse_before_flags
+
+
+def training_parser(
+    command: str,
+    text: str | None,
+    example: str,
+    data: str,
+    runs: str = "runs/<experiment>/<configuration>",
+) -> tuple[Parser, Parser]:
+    """The parser of a training command, and that of its options alone."""
+    options = Parser(command, add_help=False)
+    options.add_argument(
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="GPUs of this machine to use (default: all; 0: the CPU, one process per node)",
+    )
+    options.add_argument(
+        "--nodes",
+        type=int,
+        default=1,
+        metavar="M",
+        help="number of machines; start the same command on each, with its own --node-rank",
+    )
+    options.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine, 0 to M-1")
+    options.add_argument("--master", metavar="ADDR", help="address of machine 0, its port 29500 unless given")
+    options.add_argument(
+        "--save-dir",
+        type=Path,
+        metavar="DIR",
+        help=f"where everything goes (default: {runs} in the project)",
+    )
+    options.add_argument("--dry-run", action="store_true", help="print the fairseq-train command and stop")
+    usage = f"{command} CONFIG [DATA] [options] [fairseq-train flags ...]"
+    parser = Parser(command, text, parents=[options], usage=usage)
+    parser.add_argument("config", type=Path, metavar="CONFIG", help=f"such as {example}")
+    parser.add_argument(
+        "data",
+        type=Path,
+        nargs="?",
+        metavar="DATA",
+        help=f"a folder made by {data} (default: the one the YAML names)",
+    )
+    return parser, options
+
+
+def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Our own options, and what is left for fairseq-train."""
+    example = "configs/wikitext103/transnormer_t1.yaml"
+    parsers = training_parser("scripts/train_lm.sh", __doc__, example, "data-prep/")
+    return parse_before_flags(*parsers, words)
