@@ -29,8 +29,8 @@ def glue_section(runs: Sequence[Run]) -> str:
     published = {row["method"]: row for row in read_table("transnormer_05_glue")}
     lln = {row["method"]: row for row in read_table("lln_01_glue")}
     tasks = list(runs[0]["glue"])
-    header = ["", "masked-LM perplexity, test", *(_title(task) for task in tasks)]
-    header += ["TransNormer's Table 5: MRPC, CoLA, SST-2", "LLN's Table 1: SST-2"]
+    header = ["", "parameters", "masked-LM perplexity, test", *(_title(task) for task in tasks)]
+    header += ["TransNormer's Table 5: million parameters", "MRPC, CoLA, SST-2", "LLN's Table 1: SST-2"]
     rows = []
     for run in runs:
         encoder = ENCODERS[run["name"]]
@@ -38,13 +38,16 @@ def glue_section(runs: Sequence[Run]) -> str:
         rows.append(
             [
                 encoder.label,
+                f"{run['parameters']:,}",
                 f"{run['test']['perplexity_per_token']:.1f}",
                 *(_figure(run, task) for task in tasks),
+                theirs.get("params_m", "–"),
                 ", ".join(theirs.get(key, "–") for key in ("mrpc", "cola", "sst2")) if theirs else "–",
                 lln.get(encoder.lln, {}).get("sst2", "–"),
             ]
         )
-    rows.append(["the most frequent class", "", *(_majority(runs[0], task) for task in tasks), "", ""])
+    majority = [_majority(runs[0], task) for task in tasks]
+    rows.append(["the most frequent class", "", "", *majority, "", "", ""])
     return f"{markdown_table(header, rows)}\n\n{_setting(runs)}"
 
 
@@ -77,8 +80,20 @@ def _setting(runs: Sequence[Run]) -> str:
         f"{first['data']['vocabulary']:,}, {first['updates']:,} updates of "
         f"{first['tokens_per_update']:,.0f} tokens. GLUE: the dev set; updates {updates}; the better of the "
         f"learning rates {', '.join(f'{rate:g}' for rate in rates)}; seeds {', '.join(map(str, seeds))}. "
-        "The papers: 12 layers, width 768, 12 heads; WikiText-103 (103 million words), GPT-2's BPE, 50,000 "
-        "updates of 262,144 tokens, 3 epochs of fine-tuning."
+        f"{_papers()}"
+    )
+
+
+def _papers() -> str:
+    """How the papers' encoders were trained, each paper's own way."""
+    config = {row["setting"]: row["blm"] for row in read_table("transnormer_13_config")}
+    tokens = int(config["total_batch"]) * int(config["sequence_length"])
+    return (
+        f"TransNormer's encoders: {config['encoder_layers']} layers, width {config['hidden']}, "
+        f"{config['heads']} heads; {config['data']}, GPT-2's BPE, {int(config['updates']):,} updates of "
+        f"{tokens:,} tokens, 3 epochs of fine-tuning. LLN's: the same size, {config['data']}, fairseq's "
+        "default RoBERTa-base configuration in FP16. Seeds and weight decay in fine-tuning are ours; "
+        "the papers give neither."
     )
 
 
@@ -96,8 +111,8 @@ def runs_section(runs: Sequence[Run]) -> str:
         "tokens/s",
         "peak memory, MiB",
         "minutes",
-        "GLUE average: TransNormer's Table 5",
-        "GLUE average: LLN's Table 1",
+        "GLUE average of seven (MNLI m and mm, QNLI, QQP, SST-2, MRPC, CoLA), TransNormer's Table 5",
+        "GLUE average of four (MNLI m, QNLI, QQP, SST-2), LLN's Table 1",
     )
     rows = []
     for run in runs:

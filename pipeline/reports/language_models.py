@@ -84,7 +84,30 @@ def _setting_rows(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
             f"{length}, {same(lambda run: run['tokens_per_update'])}",
         ),
         ("updates", _number(int(config["updates"])), same(lambda run: run["updates"])),
+        (
+            "peak learning rate, schedule, warm-up updates",
+            f"{float(config['peak_lr']):g}, {config['scheduler']}, {_number(int(config['warmup']))}",
+            same(_schedule),
+        ),
+        (
+            "dropout, gradient norm clipped at",
+            f"{config['hidden_dropout']}, {_clipping(config['clip_norm'])}",
+            same(lambda run: f"{run['settings']['model']['dropout']:g}, {_clipping(_clip_norm(run))}"),
+        ),
     ]
+
+
+def _schedule(run: Run) -> str:
+    optimization, schedule = run["settings"]["optimization"], run["settings"]["lr_scheduler"]
+    return f"{optimization['lr'][0]:g}, {schedule['_name']}, {_number(schedule['warmup_updates'])}"
+
+
+def _clip_norm(run: Run) -> float:
+    return run["settings"]["optimization"]["clip_norm"]
+
+
+def _clipping(norm: float | str) -> str:
+    return f"{float(norm):g}" if float(norm) else "none"
 
 
 def _number(value: Any) -> str:

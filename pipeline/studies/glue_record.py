@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.glue_tasks import TASKS
 from pipeline.studies.glue_cell import TaskData
-from pipeline.training.encoder_checkpoint import EncoderCheckpoint
+from pipeline.training.encoder_checkpoint import EncoderCheckpoint, count_parameters
 
 
 def sweep_record(
@@ -20,6 +20,7 @@ def sweep_record(
     record: dict[str, Any] = {
         "architecture": encoder.architecture,
         "encoder": encoder.fingerprint,
+        "parameters": count_parameters(encoder),
         "pretraining_updates": encoder.updates,
         "tasks": {},
     }

@@ -115,6 +115,23 @@ def read_dictionary(folder: Path) -> Dictionary:
     return dictionary
 
 
+def count_parameters(checkpoint: EncoderCheckpoint) -> int:
+    """Of the pre-trained model: the masked-LM head included, tied weights once, without heads of tasks."""
+    with torch.device("meta"):
+        model = _built(checkpoint, read_dictionary(checkpoint.path.parent))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _built(checkpoint: EncoderCheckpoint, dictionary: Dictionary) -> LinearAttentionRoberta:
+    """The model without its weights."""
+    config = MODEL_DATACLASS_REGISTRY[checkpoint.architecture]()
+    for key, value in checkpoint.settings.items():
+        setattr(config, key, value)
+    config.max_positions = checkpoint.max_positions
+    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    return MODEL_REGISTRY[checkpoint.architecture].build_model(config, task)
+
+
 def load_encoder(checkpoint: EncoderCheckpoint, dictionary: Dictionary) -> LinearAttentionRoberta:
     """The model with its classification heads, in evaluation mode."""
     if len(dictionary) != checkpoint.vocabulary:
@@ -122,12 +139,7 @@ def load_encoder(checkpoint: EncoderCheckpoint, dictionary: Dictionary) -> Linea
             f"the dictionary has {len(dictionary)} entries with the mask, but {checkpoint.path} was trained "
             f"with {checkpoint.vocabulary}; it belongs to another tokeniser"
         )
-    config = MODEL_DATACLASS_REGISTRY[checkpoint.architecture]()
-    for key, value in checkpoint.settings.items():
-        setattr(config, key, value)
-    config.max_positions = checkpoint.max_positions
-    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
-    model = MODEL_REGISTRY[checkpoint.architecture].build_model(config, task)
+    model = _built(checkpoint, dictionary)
     state = dict(load_safely(checkpoint.path)[0]["model"])
     for name, classes in checkpoint.heads.items():
         inner = state[f"{HEADS}{name}.dense.weight"].shape[0]

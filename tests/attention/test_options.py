@@ -1,5 +1,7 @@
 """Options, defaults and the sentences for what does not exist."""
 
+import math
+
 import pytest
 import torch
 
@@ -137,3 +139,11 @@ def test_sinusoidal_positions_equal_fairseq(width):
     tokens = torch.full((1, 200), 5)
     rows = SinusoidalPositions(width, 1)(torch.arange(200)[None])
     torch.testing.assert_close(rows, table(tokens), atol=2e-5, rtol=0)
+
+
+def test_sinusoidal_positions_are_exact_far_out():
+    """At position 100,000 as in float64; angles in float32 would be off by up to 4e-3."""
+    row = SinusoidalPositions(8, 1)(torch.tensor([[100_000]]))[0, 0].double()
+    angles = [100_002 * 10000 ** (-i / 3) for i in range(4)]
+    expected = [f(angle) for f in (math.sin, math.cos) for angle in angles]
+    torch.testing.assert_close(row, torch.tensor(expected).double(), atol=1e-7, rtol=0)

@@ -8,6 +8,7 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY
 from tests.helpers.lm import build_lm, tokens
 from tests.helpers.roberta import build_roberta
 from tests.models.conftest import losses
+from user_dir.attention import performer
 from user_dir.errors import UserError
 from user_dir.modules import LearnedPositions, RMSNorm, ScaleNorm, SinusoidalPositions
 from user_dir.modules.norms import LayerNorm
@@ -87,14 +88,24 @@ def test_architectures_have_the_papers_settings(name):
     layers = 24 if name.startswith("flash") else 12
     assert roberta.encoder_layers == layers
     for config in (lm, roberta):
-        assert (config.performer_features, config.performer_redraw, config.performer_paper) == (
-            64,
-            1000,
-            False,
-        )
+        assert config.performer_features == 64
         assert (config.flash_chunk_size, config.flash_key_dim, config.flash_quad_positions) == (64, 128, 512)
         assert (config.tnn_decay, config.tnn_network_dim, config.tnn_network_layers) == (0.99, 64, 6)
         assert config.cosformer_length is None
+
+
+@pytest.mark.parametrize("paper", [False, True], ids=["default", "paper"])
+def test_performer_is_that_of_the_papers_on_request_only(paper):
+    """By default features are kept for 1,000 updates; --performer-paper draws them in every training step."""
+    options = {"performer_paper": True} if paper else {}
+    attention = small_lm("performer", **options).decoder.layers[0].self_attn
+    assert attention.options.paper is paper
+    assert (performer.EPSILON, performer.PAPER_FLOOR) == (1e-4, 1e-2)
+    x, first = torch.randn(5, 1, attention.embed_dim), attention.eval_proj.clone()
+    attention.train().set_num_updates(1)
+    assert torch.equal(attention(x)[0], attention(x)[0]) is not paper
+    attention.set_num_updates(1000)
+    assert torch.equal(attention.eval_proj, first) is paper
 
 
 def test_norms_and_positions():

@@ -35,9 +35,9 @@ class NormOptions:
 
 @register_attention("norm")
 class NormAttention(LinearAttention):
-    """`rms(concat_heads(q_t sum_s k_s^T v_s)) W_o`, q and k through elu or 1+elu and LRPE (eq. 8 to 10).
+    """`rms(concat_heads(q_t sum_s k_s^T v_s)) W_o`, q and k through elu or 1+elu and LRPE.
 
-    No denominator, no scaling, no dropout inside.
+    TransNormer, eq. 13 and 14; LRPE is in the authors' code only. No denominator, scaling or dropout inside.
     """
 
     Options = NormOptions

@@ -32,7 +32,7 @@ def default_glu_width(embed_dim: int) -> int:
 
 
 class GLU(nn.Module):
-    """`W3(act(W1 x + b1) * (W2 x + b2)) + b3` (TransNormer, eq. 13, with SiLU as in the paper).
+    """`W3(act(W1 x + b1) * (W2 x + b2)) + b3` (the authors' code, SiLU after the paper's text).
 
     Args:
         embed_dim: input and output width D.

@@ -1,4 +1,4 @@
-"""LRPE: rotary positions behind a reflection (Qin et al. 2022, TransNormer; authors' name `urpe`)."""
+"""LRPE: rotary positions behind a reflection, from TransNormer's code (`urpe`); the paper has none."""
 
 import torch
 from torch import Tensor, nn

@@ -8,7 +8,10 @@ from .batch_norm import BatchNorm
 
 
 class RMSNorm(nn.Module):
-    """`x / (||x|| D^(-1/2) + 1e-8)` over the last dimension, without parameters (TransNormer, eq. 9).
+    """`x / (||x|| D^(-1/2) + 1e-8)` over the last dimension, without parameters.
+
+    TransNormer, Definition D.1, has the epsilon inside the root, `x / sqrt(||x||^2 / D + eps)`; this is the
+    authors' code.
 
     The norm is taken in float32 whatever the input type: 1e-8 would round to 0 in float16. A row of
     zeros stays zero. Its derivative there is 1e8, finite in float32 and bfloat16; float16 cannot hold it, so

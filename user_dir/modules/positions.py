@@ -12,7 +12,8 @@ class SinusoidalPositions(nn.Module):
     """fairseq's sinusoidal positions, sin in the first half and cos in the second, computed row by row.
 
     There is no table, so any position costs the same (fairseq rebuilds its table when one passes the end).
-    The first token has index `padding_idx + 1`, as in fairseq.
+    The first token has index `padding_idx + 1`, as in fairseq. Angles are float64: float32 would be wrong by
+    up to 4e-3 at position 100,000.
     """
 
     def __init__(self, embed_dim: int, padding_idx: int) -> None:
@@ -22,10 +23,10 @@ class SinusoidalPositions(nn.Module):
     def forward(self, positions: Tensor) -> Tensor:
         """Integer `positions: (B, N)`, the first token being 0, to float32 `(B, N, D)`."""
         half = self.embed_dim // 2
-        steps = torch.arange(half, dtype=torch.float32, device=positions.device)
+        steps = torch.arange(half, dtype=torch.float64, device=positions.device)
         frequencies = torch.exp(steps * -(math.log(10000) / max(half - 1, 1)))
-        angles = (positions + self.offset).float().unsqueeze(-1) * frequencies
-        rows = torch.cat([angles.sin(), angles.cos()], dim=-1)
+        angles = (positions + self.offset).double().unsqueeze(-1) * frequencies
+        rows = torch.cat([angles.sin(), angles.cos()], dim=-1).float()
         return nn.functional.pad(rows, (0, self.embed_dim % 2))
 
 

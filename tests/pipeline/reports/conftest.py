@@ -39,8 +39,15 @@ def fake_run(architecture: str, seed: int, perplexity: float) -> dict:
             "splits": {"train": {"words": 2_000_000}},
         },
         "settings": {
-            "model": {"decoder_layers": 4, "decoder_embed_dim": 192, "decoder_attention_heads": 4},
+            "model": {
+                "decoder_layers": 4,
+                "decoder_embed_dim": 192,
+                "decoder_attention_heads": 4,
+                "dropout": 0.0,
+            },
             "task": {"tokens_per_sample": 256},
+            "optimization": {"lr": [0.002], "clip_norm": 1.0},
+            "lr_scheduler": {"_name": "cosine", "warmup_updates": 150},
         },
         "hardware": {"cpu": "a CPU", "cores": 2},
         "threads": 2,

@@ -84,8 +84,12 @@ def test_paper_and_measurement_stand_side_by_side(measured):
     published = f"{t1['ppl_val']} / {t1['ppl_test']} ({t1['params_m']})"
     own = "305.00 [seeds: 300.00, 310.00] / 315.00 [seeds: 310.00, 320.00] (1.23)"
     assert f"| {published} | {own} |" in text
-    assert "| WikiText-103 | wikitext-2 |" in text and "| 267,744 | 4,000 |" in text
-    assert "| 6, 512, 8 | 4, 192, 4 |" in text and "| 512, 65,536 | 256, 2,048 |" in text
+    config = {row["setting"]: row["alm"] for row in read_table("transnormer_13_config")}
+    size = ", ".join(config[key] for key in ("decoder_layers", "hidden", "heads"))
+    assert "| WikiText-103 | wikitext-2 |" in text and f"| {int(config['vocabulary']):,} | 4,000 |" in text
+    assert f"| {size} | 4, 192, 4 |" in text and " | 256, 2,048 |" in text
+    assert f"| {float(config['peak_lr']):g}, {config['scheduler']}, " in text
+    assert " | 0.002, cosine, 150 |" in text and f"| {config['hidden_dropout']}, none | 0, 1 |" in text
     assert "vanilla < TransNormer T1 < TransNormer T2 < 1+elu |" in text
     assert "vanilla = TransNormer T2" in text  # their test perplexities in the paper are equal
 

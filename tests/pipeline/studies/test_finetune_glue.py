@@ -11,7 +11,9 @@ import torch
 from pipeline.evaluation.classification import decide, predict, read_rows, read_targets, score
 from pipeline.files import RUN_MARK
 from pipeline.glue_tasks import TASKS
+from pipeline.papers import read_table
 from pipeline.reports import glue as glue_table
+from pipeline.studies import glue_record
 from pipeline.studies import glue_sweep as finetune_glue
 from pipeline.training.encoder_checkpoint import load_encoder, read_dictionary, read_encoder
 from pipeline.training.progress import read_records
@@ -106,15 +108,19 @@ def test_record_and_table(finetuned):
     header, _, ours, *rest = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     titles = ["MNLI m, accuracy", "MNLI mm, accuracy", "QNLI, accuracy", "QQP, accuracy", "SST-2, accuracy",
               "MRPC, f1", "CoLA, matthews", "STS-B, pearson", "RTE, accuracy", "WNLI, accuracy"]  # fmt: skip
-    assert header == ["", *titles]
+    assert header == ["", "million parameters", *titles, *glue_table.AVERAGES]
     assert ours[0] == "roberta_transnormer_t1, here"
-    assert ours[2] == f"{record['tasks']['MNLI']['cells'][0]['dev']['valid1']['accuracy']:.2f}*"
-    assert all(re.fullmatch(r"-?[\d.]+\*", figure) for figure in ours[1:])
+    assert ours[1] == f"{record['parameters'] / 1e6:.2f}"
+    assert ours[3] == f"{record['tasks']['MNLI']['cells'][0]['dev']['valid1']['accuracy']:.2f}*"
+    assert all(re.fullmatch(r"-?[\d.]+\*", figure) for figure in ours[2:])
     papers = {row[0]: row[1:] for row in rest if len(row) > 1}
-    assert papers["TransNormer T1 (TransNormer, Table 5)"] == [
-        "79.06", "79.93", "87.00", "88.61", "91.17", "84.50", "45.38", "–", "–", "–",
-    ]  # fmt: skip
-    assert papers["LLN+Diag (LLN, Table 1)"] == ["80.0", "–", "86.5", "89.7", "91.6", *"–––––"]
+    t1 = next(row for row in read_table("transnormer_05_glue") if row["method"] == "TransNormer T1")
+    figures = [t1[key] for key in ("mnli_m", "mnli_mm", "qnli", "qqp", "sst2", "mrpc", "cola")]
+    expected = [t1["params_m"], *figures, *"–––", t1["avg"], "–"]
+    assert papers["TransNormer T1 (TransNormer, Table 5)"] == expected
+    lln = next(row for row in read_table("lln_01_glue") if row["method"] == "LLN+Diag")
+    expected = ["–", lln["mnli"], "–", lln["qnli"], lln["qqp"], lln["sst2"], *"–––––", "–", lln["avg"]]
+    assert papers["LLN+Diag (LLN, Table 1)"] == expected
     assert lines[-1].startswith("* Parts of CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI only")
 
 
@@ -126,14 +132,26 @@ def test_best_is_the_rate_with_the_best_mean(finetuned, glue):
         {"task": "RTE", "learning_rate": rate, "seed": seed, "dev": {"valid": {"accuracy": value}}}
         for (rate, seed), value in runs.items()
     ]
-    best = glue_table.best_of(data, cells)
+    best = glue_record.best_of(data, cells)
     assert best["learning_rate"] == 0.1 and best["seeds"] == [1, 2]
     assert best["dev"]["valid"]["accuracy"] == {"mean": 61.0, "lowest": 60.0, "highest": 62.0}
-    assert glue_table.best_setting({"best": best, "cells": cells}) == (0.2, 2)
-    record = {"architecture": "a", "tasks": {"RTE": {"partial": False, "best": best, "cells": cells}}}
+    assert glue_record.best_setting({"best": best, "cells": cells}) == (0.2, 2)
+    record = {
+        "architecture": "a",
+        "parameters": 5_000_000,
+        "tasks": {"RTE": {"partial": False, "best": best, "cells": cells}},
+    }
     table = glue_table.write_table(record)
-    assert "| a, here | 61.00 (60.00 to 62.00) |" in table and "*" not in table
+    assert "| a, here | 5.00 | 61.00 (60.00 to 62.00) | – | – |" in table and "*" not in table
     assert len(table.splitlines()) == 5  # no paper has RTE: header, rule, our row, an empty line, a note
+
+
+@pytest.mark.parametrize(("table", "which"), [("transnormer_05_glue", 0), ("lln_01_glue", 1)])
+def test_averages_are_those_of_the_papers(table, which):
+    """TransNormer rounds to two decimals; most rows of LLN are cut to one."""
+    for row in read_table(table):
+        excess = glue_table.paper_average(row, which) - float(row["avg"])
+        assert -0.0051 < excess < (0.0051 if which == 0 else 0.1), row
 
 
 def test_a_paper_without_any_of_the_tasks_is_left_out(finetuned):
