@@ -77,9 +77,9 @@ def warn_only() -> None:
 
 
 def count(text: str) -> int:
-    """An option's whole number from 1 up."""
+    """An option's whole number of 1 or more."""
     if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 up")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
 
 
@@ -90,12 +90,12 @@ def positive(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command; what a user can mend ends in one sentence on stderr and exit code 1."""
+    """Run a command; what a user can fix becomes one line on stderr and exit code 1."""
     warnings.simplefilter("ignore")  # the libraries' deprecations are no concern of a user's
     warn_only()
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -1,4 +1,4 @@
-"""What a user did wrong, and known ways in which a run fails through its input, each said in one sentence."""
+"""Users' mistakes, and known ways in which a run fails because of its input, each as a one-line message."""
 
 import errno
 import pickle
@@ -6,7 +6,7 @@ import re
 
 
 class UserError(ValueError):
-    """A mistake of the user's; its message says in one sentence what is wrong and what to do."""
+    """A user's mistake; the one-line message says what is wrong and what to do."""
 
 
 MISMATCH = (
@@ -14,12 +14,12 @@ MISMATCH = (
     "dictionary; give the settings it was trained with, or another --save-dir"
 )
 DAMAGED = (
-    "the checkpoint is damaged, or no checkpoint of fairseq's at all; nothing in it was run; "
+    "the checkpoint is damaged or not a fairseq checkpoint; nothing in it was run; "
     "copy it again, or name another one"
 )
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-# Texts of exceptions that fairseq and torch raise, and what they mean.
+# Texts of exceptions that fairseq and torch raise, and their meaning.
 MEANINGS = {
     "Cannot load model parameters from checkpoint": MISMATCH,
     "Error(s) in loading state_dict": MISMATCH,
@@ -54,7 +54,7 @@ MEANINGS = {
 
 def explain(error: BaseException) -> str | None:
     """The sentence for a failure that the user can mend; None for anything else."""
-    # The plugin has an exception of this name, too; importing it here would load fairseq.
+    # The plugin has an exception of the same name; importing it here would load fairseq.
     if any(kind.__name__ == UserError.__name__ for kind in type(error).__mro__):
         return str(error)
     if isinstance(error, OSError) and error.errno in OUT_OF_SPACE:

@@ -17,7 +17,7 @@ RUN_MARK = ".linear-attention-run.json"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a whole file or none: under another name first, then renamed."""
+    """Write the whole file or nothing: write under another name, then rename."""
     partial = path.with_name(f"{path.name}.part")
     try:
         partial.write_bytes(content)
@@ -34,7 +34,7 @@ def write_json(path: Path, record: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What `path` holds; UserError if it cannot be read or is not JSON."""
+    """The content of `path`; UserError if it cannot be read or is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -42,7 +42,7 @@ def read_json(path: Path) -> Any:
 
 
 def shown_path(path: Path) -> str:
-    """`path` as a person in the repository's root would type it."""
+    """`path` as one would type it in the repository's root."""
     path = path.resolve()
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
@@ -110,7 +110,7 @@ def is_run(folder: Path, command: str) -> bool:
 def remove_run(folder: Path, written: Iterable[str]) -> list[Path]:
     """Remove what a run has written into its marked `folder`: the files that match the patterns `written`.
 
-    The folder goes, too, if nothing else is in it. Otherwise it keeps its mark; returns what was kept.
+    An otherwise empty folder is removed as well, another one keeps its mark; returns what was kept.
     """
     found = [path for pattern in written for path in folder.glob(pattern) if not path.is_dir()]
     for path in found:

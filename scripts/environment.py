@@ -4,7 +4,7 @@ Run by a suitable base Python (lib.sh looks for one), standard library only. `PY
 `TORCH_SPEC` choose interpreter and torch; without them a finished `.venv` keeps those it has.
 
 `.venv/ready.json` is written last and says what the environment was made from. Without it `.venv`
-is an interrupted set-up and is made anew; with another content it is brought up to date.
+is an interrupted set-up and is created again; one with other content is updated.
 """
 
 import fcntl

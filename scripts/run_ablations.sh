@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pre-train the encoders of TransNormer's ablations, and put their perplexities beside the paper's.
+# Pre-train the encoders of TransNormer's ablations and compare their perplexities with the paper's.
 # Options and help: pipeline/commands/run_ablations.py; the work: pipeline/studies/ablations.py.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"

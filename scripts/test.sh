@@ -8,7 +8,7 @@
 #   scripts/test.sh -m 'not slow'         the quick ones
 #
 # Makes .venv first if it is not there (PYTHON= and TORCH_SPEC= choose interpreter and torch).
-# Tests that need a GPU or reference data that is not there are skipped, each with its reason.
+# Tests that need a GPU or reference data are skipped without them, each with its reason.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 

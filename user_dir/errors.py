@@ -1,4 +1,4 @@
-"""What a user did wrong, said in one sentence."""
+"""Users' mistakes, each as a one-line message."""
 
 import sys
 from types import TracebackType

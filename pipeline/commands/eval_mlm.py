@@ -1,7 +1,7 @@
 """Masked-LM perplexity of a pre-trained encoder.
 
-15 % of the tokens are masked as in training, the same ones whatever the encoder. The result is printed
-and written beside the checkpoint as <checkpoint>.<split>.json.
+15 % of the tokens are masked as in training, the same ones for every encoder. The result is printed and
+written next to the checkpoint as <checkpoint>.<split>.json.
 """
 
 import argparse
@@ -17,7 +17,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "checkpoint", type=Path, metavar="CHECKPOINT", help="of scripts/pretrain_roberta.sh"
     )
-    parser.add_argument("data", type=Path, metavar="DATA", help="the folder made by data-prep/roberta.sh")
+    parser.add_argument("data", type=Path, metavar="DATA", help="a folder written by data-prep/roberta.sh")
     parser.add_argument(
         "--split", default="test", help="train, valid or test, several with commas (default: test)"
     )

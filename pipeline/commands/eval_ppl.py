@@ -1,7 +1,7 @@
 """Perplexity of a trained language model on a prepared corpus, as fairseq-eval-lm computes it.
 
-Printed and written: loss in bits and nats per token, perplexity per token and per word (a word is what
-white space separates in the raw text, plus one end-of-line a line), and how many tokens were counted.
+Printed and written: loss in bits and nats per token, perplexity per token and per word (words of the raw
+text are separated by white space, plus one end-of-line per line), and the number of tokens counted.
 Evaluating no token at all is an error.
 """
 
@@ -45,7 +45,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "data",
         type=Path,
         metavar="DATA",
-        help="a folder made by data-prep/, with the dictionary of the training",
+        help="a folder written by data-prep/ with the dictionary used in training",
     )
     given, extra = parse_before_flags(parser, options, words)
     given.splits = given.split.split(",")

@@ -1,9 +1,9 @@
-"""Fine-tune an encoder on GLUE: every task, learning rate and seed, and a table beside the papers'.
+"""Fine-tune an encoder on GLUE: every task, learning rate and seed, and a table next to the papers'.
 
-The best learning rate of each task is that with the best mean over the seeds on the dev set, as in the
-papers. Results: glue.json and glue.md in --out, a log a run in its folder; of each task the weights of
-the best run are kept. Run the same command again after an interruption, even a kill: finished runs are
-skipped, the others resume from their last epoch.
+The best learning rate of each task is the one with the best mean over the seeds on the dev set, as in the
+papers. Results: glue.json and glue.md in --out, and a log in each run's folder; the weights of each task's
+best run are kept. After an interruption, even a kill, run the same command again: finished runs are skipped,
+the others resume from their last epoch.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "--data",
         type=Path,
         metavar="DIR",
-        help="made by data-prep/glue.sh with the encoder's tokeniser (default: data/glue)",
+        help="written by data-prep/glue.sh with the encoder's tokeniser (default: data/glue)",
     )
     parser.add_argument(
         "--out",
@@ -58,7 +58,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "--jobs",
         type=count,
         metavar="N",
-        help="runs side by side (default: the GPUs there are, each with one; without any, 1)",
+        help="runs in parallel (default: one per GPU; 1 without a GPU)",
     )
     return parser.parse_args(words)
 

@@ -1,9 +1,9 @@
-"""Build the kernels on a machine with an NVIDIA GPU, check and measure them there, within 9 minutes.
+"""Build, check and measure the CUDA kernels on a machine with an NVIDIA GPU, within 9 minutes.
 
 Parts: build, info, the CUDA tests, the operator's speed, the models' cost and, with --data, a short bf16
 training of transnormer_t1, transnormer_t2 and transformer_lm on equal budgets. Each part's log (and JSON)
-is in the folder of --out as soon as it ends; one that fails or takes too long does not stop the next. PYTHON
-names the interpreter (default: .venv's, else python3); nothing is downloaded.
+is in the folder of --out as soon as it ends; a part that fails or takes too long does not stop the next.
+PYTHON names the interpreter (default: .venv's, else python3); nothing is downloaded.
 """
 
 import argparse

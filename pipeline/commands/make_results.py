@@ -1,7 +1,7 @@
-"""Make the tables and learning curves of results/ and README.md from results/measured/ and results/paper/.
+"""Generate the tables and learning curves of the documents from results/measured/ and results/paper/.
 
-Documents hold the tables between two comments; what is between them is replaced, the prose around them is
-left alone. No figure in them is typed by hand.
+A table lives between two comments in results/README.md, README.md or docs/operator.md; what is between them
+is replaced, the prose around them is left alone. No figure in a table is typed by hand.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Train and evaluate the small WikiText-2 language models whose results are in results/.
+"""Train and evaluate the small WikiText-2 language models of results/README.md.
 
 Trains configs/wikitext2/*.yaml with the code of scripts/train_lm.sh on all GPUs, or on the CPU without
-one, and evaluates the best checkpoint on the valid and test splits with that of scripts/eval_ppl.sh. What
-has a result is skipped, and an interrupted run resumes from its last checkpoint: run the same command
-again, also on another day. In the end the tables and curves of results/ are made again.
+one, and evaluates the best checkpoint on the valid and test splits with that of scripts/eval_ppl.sh.
+Finished runs are skipped, and an interrupted one resumes from its last checkpoint: run the same command
+again, also on another day. At the end the tables and curves of results/ are updated.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Pre-train the small encoders whose results are in results/, and fine-tune the papers' own methods.
+"""Pre-train the small encoders of results/README.md, and fine-tune the papers' own methods.
 
 Trains configs/roberta_wikitext2/*.yaml with the code of scripts/pretrain_roberta.sh and evaluates them
 with that of scripts/eval_mlm.sh. The papers' own methods are then fine-tuned as
-configs/roberta_wikitext2_glue.yaml says, with the code of scripts/finetune_glue.sh. What has a result is
-skipped, and an interrupted run resumes from its last checkpoint: run the same command again. In the end
-the tables and curves of results/ are made again.
+configs/roberta_wikitext2_glue.yaml says, with the code of scripts/finetune_glue.sh. Finished runs are
+skipped, and an interrupted one resumes from its last checkpoint: run the same command again. At the end the
+tables and curves of results/ are updated.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Predictions of a fine-tuned encoder for a file of its GLUE task.
 
-If the file has labels, the task's metrics are printed, too.
+If the file has labels, the task's metrics are printed as well.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Pre-train a RoBERTa encoder as a YAML of configs/ describes it.
 
-The YAML is turned into a plain fairseq-train command, which is printed; flags of fairseq-train at the
-end overrule it. Whatever the number of GPUs, --update-freq is chosen such that the effective batch stays
-that of the YAML. Running the same command again resumes from the last checkpoint. The tokeniser is kept
-beside the checkpoints, for scripts/finetune_glue.sh.
+The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
+it. Whatever the number of GPUs, --update-freq keeps the effective batch that of the YAML. Running the same
+command again resumes from the last checkpoint. The tokeniser is copied next to the checkpoints, for
+scripts/finetune_glue.sh.
 """
 
 import argparse

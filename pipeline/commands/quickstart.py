@@ -2,8 +2,8 @@
 
 Makes .venv (PYTHON= and TORCH_SPEC= choose interpreter and torch), prepares the English text that comes
 with Python, trains transnormer_t1, transnormer_t2 and fairseq's transformer_lm with equal budgets,
-evaluates each, and lets the first one continue three prompts. At most ten minutes on two cores. Interrupt
-it as you like: the same command resumes, and prints the table again when everything is done.
+evaluates each, and lets the first one continue three prompts. At most ten minutes on two cores. After an
+interruption the same command resumes; when everything is done it prints the table again.
 """
 
 import argparse

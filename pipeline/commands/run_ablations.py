@@ -1,4 +1,4 @@
-"""Pre-train the encoders of TransNormer's ablations, and put their perplexities beside the paper's.
+"""Pre-train the encoders of TransNormer's ablations and compare their perplexities with the paper's.
 
 Flags at the end go to every fairseq-train, such as --max-update 1000. A configuration with a result is
 skipped, an interrupted one resumes from its last checkpoint, and one that fails (1+elu without scaling
@@ -22,7 +22,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "--data",
         type=Path,
         metavar="DATA",
-        help="a folder made by data-prep/roberta.sh (default: the one the YAMLs name)",
+        help="a folder written by data-prep/roberta.sh (default: the one the YAMLs name)",
     )
     options.add_argument("--gpus", type=int, metavar="N", help="GPUs to use (default: all; 0: the CPU)")
     options.add_argument(

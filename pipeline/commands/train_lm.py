@@ -1,8 +1,8 @@
 """Train a language model as a YAML of configs/ describes it.
 
-The YAML is turned into a plain fairseq-train command, which is printed; flags of fairseq-train at the
-end overrule it. Whatever the number of GPUs, --update-freq is chosen such that the effective batch stays
-that of the YAML. Running the same command again resumes from the last checkpoint.
+The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
+it. Whatever the number of GPUs, --update-freq keeps the effective batch that of the YAML. Running the same
+command again resumes from the last checkpoint.
 """
 
 import argparse

@@ -13,7 +13,7 @@ TITLE = re.compile(r"= (?!= ).*(?<! =) =")
 
 
 def documents_by_titles(lines: Iterable[str]) -> Iterator[list[str]]:
-    """WikiText's articles without their empty lines, which stand around every heading.
+    """WikiText's articles without the empty lines around every heading.
 
     A title has an empty line before and after it. Other lines, mostly legends of tables
     (` = Goals ; A = `), look the same: 29 in WikiText-2's train split and 2 in its test split.
@@ -32,7 +32,7 @@ def documents_by_titles(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def documents_by_empty_lines(lines: Iterable[str]) -> Iterator[list[str]]:
-    """What stands between empty lines, however many."""
+    """The text between empty lines, however many."""
     document: list[str] = []
     for line in chain(lines, [""]):
         if line.strip():

@@ -108,5 +108,5 @@ def _copy(source: BinaryIO, output: BinaryIO, done: int, total: int | None) -> N
 
 def _outlook(output: BinaryIO, other_sources: str) -> str:
     if output.tell():
-        return "the same command goes on from there."
+        return "run the same command again to resume."
     return f"try again later, or {other_sources}."

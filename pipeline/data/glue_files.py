@@ -1,4 +1,4 @@
-"""The files of a GLUE task: which there are, and what stands in them.
+"""The files of a GLUE task and their contents.
 
 They are tab-separated without any quoting: sentences hold unbalanced double quotes, at which a
 reader of CSV merges rows. Columns are found by their header.

@@ -28,7 +28,7 @@ def encode_all(encoder: "TextEncoder", texts: Iterable[str], workers: int) -> It
         yield from map(encoder.encode, texts)
         return
     texts = iter(texts)
-    # Forked, so that the encoder is there already; loading it anew takes seconds.
+    # Forked, so that workers share the loaded encoder; loading it again takes seconds.
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(workers, context, _start, (encoder,)) as pool:
         while batch := list(islice(texts, workers * BATCHES_AT_ONCE * TEXTS_AT_ONCE)):

@@ -56,7 +56,7 @@ class TextEncoder:
 
 
 class GPT2Encoder(TextEncoder):
-    """GPT-2's byte-level pairs by fairseq's code; a token is the number of a pair (Radford et al. 2019)."""
+    """GPT-2's byte-level BPE by fairseq's code; a token is the index of a pair (Radford et al. 2019)."""
 
     name = "gpt2"
     files = ("encoder.json", "vocab.bpe")

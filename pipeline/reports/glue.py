@@ -91,7 +91,7 @@ def our_average(record: Mapping[str, Any], which: int) -> str:
 
 
 def paper_figure(row: Mapping[str, str], column: str | None) -> str:
-    """A figure of a paper's row as it stands there, a dash if it has none."""
+    """A figure of a paper's row as printed there, or a dash."""
     figure = row.get(column or "", "-")
     return "–" if figure == "-" else figure
 

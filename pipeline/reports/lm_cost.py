@@ -106,7 +106,7 @@ def caption(results: dict[str, Any]) -> str:
 
 
 def measured_on(results: dict[str, Any]) -> str:
-    """Machine, versions, days and commits in a sentence."""
+    """Machine, versions, dates and commits in one sentence."""
     session, threads = results["sessions"][-1], results["settings"]["threads"]
     runs = sorted({f"{s['date']} (commit {s['commit']})" for s in results["sessions"]})
     return f"{where(session, threads)}, torch {session['versions']['torch']}, {' and '.join(runs)}."

@@ -76,7 +76,7 @@ def result_fingerprint(name: str, pretraining: str) -> str:
 def pretrain(
     name: str, experiment: Experiment, data: PreparedData, updates: int, save_dir: Path
 ) -> dict[str, Any]:
-    """Train (or go on training) in `save_dir` and evaluate: the first half of a record."""
+    """Train (or resume) in `save_dir` and evaluate: the first half of a record."""
     flags = ["--max-update", str(updates)]
     machines = Machines(torch.cuda.device_count())
     train(CONFIGS / f"{name}.yaml", data.folder, machines, save_dir, flags)

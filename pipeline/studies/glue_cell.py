@@ -127,7 +127,7 @@ class Cell:
 
 
 def run_cell(cell: Cell, environ: dict[str, str]) -> dict[str, Any]:
-    """Fine-tune (or go on where an interrupted run was) and evaluate; the result, also written to its folder.
+    """Fine-tune (or resume) and evaluate; returns the result, which is also written to the run's folder.
 
     The optimiser's state is dropped in the end; the best epoch's weights stay.
     """

@@ -117,7 +117,7 @@ def run_all(cells: Iterable[Cell], jobs: int) -> list[str]:
 
 
 def placement(gpu: int, jobs: int) -> dict[str, str]:
-    """The environment of one of `jobs` runs side by side: its GPU, or its share of the cores."""
+    """The environment of one of `jobs` parallel runs: its GPU, or its share of the cores."""
     if torch.cuda.is_available():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         names = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]

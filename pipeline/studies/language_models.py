@@ -82,12 +82,12 @@ def evaluations(checkpoint: Path, data: Path) -> dict[str, dict[str, Any]]:
     """What scripts/eval_ppl.sh says of each split, which it keeps beside the checkpoint."""
     command = [sys.executable, "-m", "pipeline.evaluation.perplexity", str(checkpoint), str(data)]
     if subprocess.run([*command, "--split", ",".join(EVALUATED)]).returncode:
-        raise UserError(f"{checkpoint} could not be evaluated (the reason stands above)")
+        raise UserError(f"{checkpoint} could not be evaluated (see the reason above)")
     return {split: read_json(checkpoint.with_suffix(f".{split}.json")) for split in EVALUATED}
 
 
 def measure(run: Run, experiment: Experiment, data: PreparedData, updates: int, mark: str) -> dict[str, Any]:
-    """Train (or go on training) and evaluate; the record that is written to JSON."""
+    """Train (or resume) and evaluate; returns the record that is written to JSON."""
     print(f"{run.name}: training", flush=True)
     save_dir = RUNS / f"{run.name}-{mark}"
     flags = ["--seed", str(run.seed), "--max-update", str(updates)]

@@ -27,7 +27,7 @@ def prepare(script: str, *arguments: str | Path) -> None:
     """Run a script of data-prep/."""
     command = [ROOT / "data-prep" / script, *arguments]
     if subprocess.run([str(word) for word in command]).returncode:
-        raise UserError("the data could not be prepared (the reason stands above)")
+        raise UserError("the data could not be prepared (see the reason above)")
 
 
 def prepared_wikitext2(script: str, folder: Path, source: Path | None, *options: str) -> PreparedData:

@@ -82,12 +82,12 @@ def load_safely(path: Path) -> tuple[Mapping[str, Any], Any]:
             "nothing in it was run"
         ) from None
     except Exception:  # bytes that are no checkpoint make the loader fail in many ways
-        raise UserError(f"{path} is damaged or no checkpoint of fairseq's") from None
+        raise UserError(f"{path} is damaged or not a fairseq checkpoint") from None
     if not isinstance(state, Mapping) or not isinstance(state.get("model"), Mapping):
-        raise UserError(f"{path} is no checkpoint of fairseq's: it holds no model")
+        raise UserError(f"{path} is not a fairseq checkpoint: it holds no model")
     configuration = state.get("cfg") or state.get("args")
     if not configuration:
-        raise UserError(f"{path} is no checkpoint of fairseq's: it holds no configuration")
+        raise UserError(f"{path} is not a fairseq checkpoint: it holds no configuration")
     return state, configuration
 
 

@@ -61,7 +61,7 @@ def training_seconds(log: Path) -> float | None:
 def seconds_at_speed(updates: Sequence[float], batches: Sequence[float], speeds: Sequence[float]) -> float:
     """The time of a training from its log: of all tokens at the speed of their record.
 
-    fairseq's own clock ("wall") stands still in a resumed process.
+    fairseq's own clock ("wall") does not advance in a resumed process.
     """
     interval = min((b - a for a, b in pairwise(updates) if b > a), default=updates[0])
     usual = statistics.median(speeds)

@@ -1,4 +1,4 @@
-"""Run one of fairseq's commands with its output in a log file; say in a sentence why it failed."""
+"""Run a fairseq command with its output in a log file; if it fails, say why in one line."""
 
 import os
 import re

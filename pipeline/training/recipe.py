@@ -108,7 +108,7 @@ def hydra_name(config: Path) -> tuple[Path, str]:
 
 
 def check_settings(config: Path, own: Any, settings: Any) -> None:
-    """UserError for a setting that fairseq does not have, or that its base overrules."""
+    """UserError for a setting that fairseq does not have, or that its base overrides."""
     groups = list(FairseqConfig.__dataclass_fields__)
     for group, values in settings.items():
         if group not in groups or not isinstance(values, dict):

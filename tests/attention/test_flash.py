@@ -13,7 +13,7 @@ from .test_golden import load, relative, state
 
 
 def in_layer(name):
-    """The name in a layer of ours for one of the authors' unit, which holds the norm, too."""
+    """Our layer's name for a parameter of the authors' unit, which also holds the norm."""
     return f"self_attn_layer_norm.{name[5:]}" if name.startswith("norm.") else f"self_attn.{name}"
 
 

@@ -95,7 +95,7 @@ def test_incremental_in_pieces(key, cuts):
 
 @causal_mechanisms
 def test_incremental_with_rows_of_different_length(key):
-    """Rows whose prompt is shorter go on from where they are."""
+    """Rows with shorter prompts continue from where they are."""
     module = build(key, True, torch.float64)
     sizes, mask = ragged(100, 4)
     x = torch.randn(100, 4, 12, dtype=torch.float64)
@@ -181,7 +181,7 @@ def test_layer_compiles_without_graph_breaks(key, causal):
     module = build(key, causal).train()
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     x = torch.randn(70, 2, 12, requires_grad=True)
-    torch.manual_seed(0)  # in training some draw their samples anew
+    torch.manual_seed(0)  # in training some draw new samples
     out = compiled(x)[0]
     torch.manual_seed(0)
     close(out, module(x)[0], torch.float32)

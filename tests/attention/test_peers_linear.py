@@ -190,7 +190,7 @@ def test_performer_without_redraws():
 
 
 def test_performer_evaluates_what_it_trains():
-    """The paper's form draws features anew at each training step."""
+    """The paper's form draws new features at each training step."""
     x = torch.randn(20, 2, 32, dtype=torch.float64)
     module, paper = performer(), performer(paper=True)
     assert torch.equal(module.train()(x)[0], module.eval()(x)[0])

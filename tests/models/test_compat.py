@@ -1,4 +1,4 @@
-"""Each repair is needed: what it repairs fails without it, in a process of its own."""
+"""Each repair is needed: what it repairs fails without it, in its own process."""
 
 import subprocess
 import sys

@@ -202,7 +202,7 @@ def test_cosformer_refuses_what_is_longer_than_the_model():
 
 @pytest.mark.slow
 def test_a_resumed_performer_trains_as_if_never_stopped(commands, tmp_path):
-    """With redraws before and after the checkpoint that it goes on from."""
+    """With redraws before and after the checkpoint it resumes from."""
     options = ("--performer-features", "8", "--performer-redraw", "3", "--save-interval-updates", "4")
     whole = commands.train(tmp_path, *options, "--max-update", "8", arch="performer_lm")
     straight = losses(commands.run(*whole))

@@ -1,5 +1,5 @@
 """The CUDA kernels inside PyTorch: streams, graphs, determinism, operators. Their values against the
-definition stand in test_kernels.py."""
+definition are in test_kernels.py."""
 
 import pytest
 import torch

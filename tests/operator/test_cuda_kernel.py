@@ -1,4 +1,4 @@
-"""What can be shown of the CUDA kernels without a GPU: they compile, and a CPU that stands in for the GPU
+"""What can be shown of the CUDA kernels without a GPU: they compile, and a CPU that emulates the GPU
 (tests/cpp/emulated_device.h), running the same sources thread by thread, gets the definition's results."""
 
 import re

@@ -1,4 +1,4 @@
-"""environment.py: when `.venv` is made anew, and what a failed installation means."""
+"""environment.py: when `.venv` is created again, and what a failed installation means."""
 
 import json
 import sys

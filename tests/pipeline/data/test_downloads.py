@@ -72,7 +72,7 @@ def test_whole_file(tmp_path):
 @pytest.mark.parametrize("ranges", [True, False])
 def test_broken_off_download_goes_on(tmp_path, ranges):
     with Server(cut=3_000_000, ranges=ranges) as server:
-        with pytest.raises(UserError, match=r"3,000,000 of 5,120,000.*goes on from there"):
+        with pytest.raises(UserError, match=r"3,000,000 of 5,120,000.*again to resume"):
             download(server.url, tmp_path / "file")
         assert [path.name for path in tmp_path.iterdir()] == ["file.part"]
         download(server.url, tmp_path / "file")

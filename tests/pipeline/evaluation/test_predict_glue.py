@@ -159,7 +159,7 @@ def test_dictionary_of_another_tokeniser(refused, best, predict):
 
 
 def test_half_written_checkpoint(call, refused, best, predict, tmp_path, capsys):
-    """The whole one beside it is taken, and named; without one the command cannot go on."""
+    """The complete one next to it is used, and named; without one the command stops."""
     whole = best.with_name("checkpoint_last.pt")
     shutil.copy(best, whole)
     call(predict_glue, whole, *predict)

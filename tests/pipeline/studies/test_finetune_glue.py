@@ -178,7 +178,7 @@ def sweep(pretrained, glue, tmp_path):
         ("--seeds 0", "invalid list of int value: '0'"),
         ("--learning-rates 0.1,x", "invalid list of float value"),
         ("--jobs 0", "--jobs is 0"),
-        ("--max-update 0", "--max-update: '0' is no whole number from 1 up"),
+        ("--max-update 0", "--max-update: '0' is not a whole number of 1 or more"),
         ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
     ],
 )

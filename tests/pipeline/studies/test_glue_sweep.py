@@ -43,7 +43,7 @@ def no_training(monkeypatch):
 
 @pytest.mark.slow
 def test_killed_and_carried_on(call, quick, kill, pretrained, glue, tmp_path, capsys):
-    """`kill -9` in the second epoch of the second run: the first is not run again, the second goes on."""
+    """`kill -9` in the second epoch of the second run: the first is not run again, the second resumes."""
 
     def sweep(out):
         words = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", out, "--task", "MNLI"]

@@ -131,7 +131,7 @@ def test_a_run_that_is_stopped_leaves_no_result(commands, tmp_path, monkeypatch)
     ("words", "sentence"),
     [
         (("--updates", "5"), "needs --out"),
-        (("--updates", "0"), "no whole number from 1 up"),
+        (("--updates", "0"), "not a whole number of 1 or more"),
         (("--nonsense",), "unrecognized"),
         (("--only", "nonsense"), "names no run"),
     ],

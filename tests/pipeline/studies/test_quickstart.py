@@ -71,7 +71,7 @@ def test_interrupted_continued_and_repeated(runs):
     assert "Traceback" not in output
     output = run(runs)
     done = updates(runs / "transnormer_t1" / "train.log")
-    assert done.count(10) == 1, "the first model started anew instead of going on"
+    assert done.count(10) == 1, "the first model started over instead of resuming"
     assert done[-1] == UPDATES // 10 * 10
     check_output(output, runs)
     start = time.monotonic()
@@ -126,4 +126,4 @@ def test_fresh_removes_runs_of_quickstart_alone_and_names_them(tmp_path, capsys)
 
 
 def test_updates_must_be_positive(refused):
-    assert "is no whole number from 1 up" in refused(quickstart, "--updates", 0)
+    assert "is not a whole number of 1 or more" in refused(quickstart, "--updates", 0)

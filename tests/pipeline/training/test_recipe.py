@@ -97,7 +97,7 @@ def test_mistakes_in_a_yaml(text, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_setting_that_base_overrules(config, tmp_path):
+def test_setting_that_base_overrides(config, tmp_path):
     (tmp_path / "base.yaml").write_text((config.parent / "base.yaml").read_text())
     path = tmp_path / "twice.yaml"
     path.write_text(config.read_text() + "optimization: {max_update: 5}\n")
