@@ -46,6 +46,11 @@ class Attention(DecodingState, nn.Module):
     causal_only = False
     replaces_feed_forward = False
 
+    @classmethod
+    def form(cls, causal: bool) -> type["Attention"]:
+        """The class to build; a mechanism whose causal and bidirectional forms differ has one for each."""
+        return cls
+
     def __init__(
         self,
         embed_dim: int,

@@ -90,7 +90,7 @@ def build_attention(
             f"attention {name!r} has no option {unknown[0]!r}; "
             + (f"its options are {', '.join(known)}" if known else "it has no options")
         )
-    return cls(
+    return cls.form(causal)(
         embed_dim,
         num_heads,
         causal=causal,

@@ -44,11 +44,11 @@ class TransformerLSOptions:
 
 @register_attention("transformer_ls")
 class LongShortAttention(Attention):
-    """Builds a `CausalLongShortAttention` or a `FullLongShortAttention`; arguments as for `Attention`."""
+    """The name and the options of `CausalLongShortAttention` and `FullLongShortAttention`."""
 
     Options = TransformerLSOptions
 
-    def __new__(cls, *args, causal: bool, **kwargs) -> Attention:
-        """The form that `causal` asks for, which is no instance of this class."""
-        form = CausalLongShortAttention if causal else FullLongShortAttention
-        return form(*args, causal=causal, **kwargs)
+    @classmethod
+    def form(cls, causal: bool) -> type[Attention]:
+        """See `Attention.form`."""
+        return CausalLongShortAttention if causal else FullLongShortAttention

@@ -1,6 +1,6 @@
 """Models and named architectures; importing this registers them with fairseq."""
 
-from . import architectures, lra_presets, peers
+from . import architectures, lra_presets
 from .language_model import LinearAttentionLM
 from .lra import LRAModel
 from .roberta import LinearAttentionRoberta
@@ -11,5 +11,4 @@ __all__ = [
     "LinearAttentionRoberta",
     "architectures",
     "lra_presets",
-    "peers",
 ]

@@ -1,17 +1,16 @@
-"""The named architectures: a layer plan and a few other defaults each.
+"""The named architectures, a row each: a layer plan and a few other defaults.
 
 Each one is a fairseq model of its own with its own defaults in its configuration, so that
 `fairseq-train --arch NAME` and a YAML with `model: {_name: NAME}` build the same network.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from fairseq.models import register_model
 
 from .config import LanguageModelConfig, RobertaConfig
 from .language_model import LinearAttentionLM
-from .lra import LRAModel
-from .lra_config import LRAConfig
 from .options import with_attention_options
 from .roberta import LinearAttentionRoberta
 
@@ -32,52 +31,106 @@ def everywhere(name: str) -> Callable[[int], str]:
     return lambda layers: f"{name}*{layers}"
 
 
-def register_language_model(name: str, plan: Callable[[int], str], **defaults: object) -> None:
-    """Register architecture `name` with fairseq: a default plan, and defaults of configuration fields."""
-    _register(name, plan, LinearAttentionLM, LanguageModelConfig, defaults)
+@dataclass(frozen=True)
+class Architecture:
+    """A row: fairseq's name, the plan for a number of layers, and other defaults of configuration fields."""
+
+    name: str
+    plan: Callable[[int], str]
+    defaults: dict[str, object] = field(default_factory=dict)
+
+    def register(self, model: type, config: type, causal: bool = False) -> None:
+        """Register a subclass of `model` called `name`, with a configuration that extends `config`.
+
+        fairseq keeps one class and one dataclass for each name.
+        """
+        own = with_attention_options(f"{self.name}_config", config, causal, **self.defaults)
+
+        class Named(model):
+            default_plan = staticmethod(self.plan)
+
+        Named.__name__ = Named.__qualname__ = self.name
+        register_model(self.name, dataclass=own)(Named)
 
 
-def register_roberta(name: str, plan: Callable[[int], str], **defaults: object) -> None:
-    """The same for an encoder."""
-    _register(name, plan, LinearAttentionRoberta, RobertaConfig, defaults)
-
-
-def register_lra(name: str, plan: Callable[[int], str], **defaults: object) -> None:
-    """The same for an encoder of Long Range Arena."""
-    _register(name, plan, LRAModel, LRAConfig, defaults)
-
-
-def _register(name: str, plan: Callable[[int], str], model: type, config: type, defaults: dict) -> None:
-    causal = model is LinearAttentionLM
-    config = with_attention_options(f"{name}_config", config, causal, **defaults)
-    body = {"default_plan": staticmethod(plan), "__module__": __name__}
-    register_model(name, dataclass=config)(type(name, (model,), body))
-
-
+TRANSNORMER = early_and_late("diag", "norm")
 T1 = {"diag_activation": "relu", "norm_feature_map": "elu"}
 T2 = {"diag_activation": "softmax", "norm_feature_map": "1+elu"}
 TRANSNORMER_LM = {"decoder_ffn": "glu", "decoder_norm": "rmsnorm"}
 TRANSNORMER_ROBERTA = {"encoder_ffn": "glu", "encoder_norm": "rmsnorm"}
+SEVEN_LAYERS = {"decoder_layers": 7, "decoder_attention_heads": 1}
+FLASH_LM = {
+    "decoder_layers": 10,
+    "decoder_attention_heads": 1,
+    "decoder_norm": "scalenorm",
+    "decoder_final_norm": "layernorm",
+}
+FLASH_ROBERTA = {"encoder_layers": 24, "encoder_attention_heads": 1}
+TNN_LM = {
+    **SEVEN_LAYERS,
+    **TRANSNORMER_LM,
+    "decoder_final_norm": "layernorm",
+    "absolute_positions": "none",
+    "glu_dim": 512,
+}
+TNN_ROBERTA = {
+    **TRANSNORMER_ROBERTA,
+    "encoder_attention_heads": 1,
+    "absolute_positions": "none",
+    "glu_dim": 768,
+}
+TRANSFORMER_LS_LM = {
+    "absolute_positions": "none",
+    "decoder_norm_position": "post",
+    "decoder_output_bias": "learned",
+    "decoder_init_std": 0.02,
+}
 
+# Of the base size of `transformer_lm` but for what a row says.
+LANGUAGE_MODELS = (
+    # Qin et al. 2022, "The Devil in Linear Transformer", Table 13.
+    Architecture("transnormer_t1", TRANSNORMER, {**T1, **TRANSNORMER_LM}),
+    Architecture("transnormer_t2", TRANSNORMER, {**T2, **TRANSNORMER_LM}),
+    Architecture("linear_transformer_lm", everywhere("elu")),
+    Architecture("lln_lm", everywhere("lln")),
+    Architecture("lln_diag_lm", everywhere("lln_diag")),
+    # The methods the papers compare with, in the setting of the papers' runs.
+    Architecture("performer_lm", everywhere("performer")),
+    # cosFormer (Qin et al. 2022): the authors' language model has 7 layers of one head.
+    Architecture("cosformer_lm", everywhere("cosformer"), SEVEN_LAYERS),
+    # FLASH and FLASH-quad (Hua et al. 2022): gated units alone, pre-norm; the encoder has no final norm.
+    Architecture("flash_lm", everywhere("flash"), FLASH_LM),
+    Architecture("flash_quad_lm", everywhere("flash_quad"), FLASH_LM),
+    # TNN (Qin et al. 2023): no absolute positions, norms without parameters, a GLU as wide as the model.
+    Architecture("tnn_lm", everywhere("tnn"), TNN_LM),
+    # Transformer-LS (Zhu et al. 2021): post-norm, with a bias in the tied head.
+    Architecture("transformer_ls_lm", everywhere("transformer_ls"), TRANSFORMER_LS_LM),
+)
+# Of the size of `roberta_base` but for what a row says.
+ENCODERS = (
+    Architecture("roberta_softmax", everywhere("softmax")),
+    Architecture("roberta_transnormer_t1", TRANSNORMER, {**T1, **TRANSNORMER_ROBERTA}),
+    Architecture("roberta_transnormer_t2", TRANSNORMER, {**T2, **TRANSNORMER_ROBERTA}),
+    Architecture("roberta_linear", everywhere("elu")),
+    Architecture("roberta_lln", everywhere("lln")),
+    Architecture("roberta_lln_diag", everywhere("lln_diag")),
+    Architecture("roberta_performer", everywhere("performer")),
+    Architecture("roberta_cosformer", everywhere("cosformer")),
+    Architecture("roberta_flash", everywhere("flash"), FLASH_ROBERTA),
+    Architecture("roberta_flash_quad", everywhere("flash_quad"), FLASH_ROBERTA),
+    Architecture("roberta_tnn", everywhere("tnn"), TNN_ROBERTA),
+    Architecture("roberta_transformer_ls", everywhere("transformer_ls")),
+    Architecture("roberta_nystromformer", everywhere("nystromformer")),
+    Architecture("roberta_linformer", everywhere("linformer")),
+    Architecture("roberta_skyformer", everywhere("skyformer")),
+    Architecture("roberta_kernelized", everywhere("kernelized")),
+    Architecture("roberta_informer", everywhere("informer")),
+    Architecture("roberta_reformer", everywhere("reformer")),
+    Architecture("roberta_bigbird", everywhere("bigbird")),
+    Architecture("roberta_longformer", everywhere("longformer")),
+)
 
-def register() -> None:
-    """Register all of them.
-
-    TransNormer: Qin et al. 2022, Table 13. Language models have the base size of `transformer_lm`, encoders
-    that of `roberta_base`.
-    """
-    transnormer = early_and_late("diag", "norm")
-    register_language_model("transnormer_t1", transnormer, **T1, **TRANSNORMER_LM)
-    register_language_model("transnormer_t2", transnormer, **T2, **TRANSNORMER_LM)
-    register_language_model("linear_transformer_lm", everywhere("elu"))
-    register_roberta("roberta_transnormer_t1", transnormer, **T1, **TRANSNORMER_ROBERTA)
-    register_roberta("roberta_transnormer_t2", transnormer, **T2, **TRANSNORMER_ROBERTA)
-    register_language_model("lln_lm", everywhere("lln"))
-    register_language_model("lln_diag_lm", everywhere("lln_diag"))
-    register_roberta("roberta_linear", everywhere("elu"))
-    register_roberta("roberta_lln", everywhere("lln"))
-    register_roberta("roberta_lln_diag", everywhere("lln_diag"))
-    register_roberta("roberta_softmax", everywhere("softmax"))
-
-
-register()
+for row in LANGUAGE_MODELS:
+    row.register(LinearAttentionLM, LanguageModelConfig, causal=True)
+for row in ENCODERS:
+    row.register(LinearAttentionRoberta, RobertaConfig)

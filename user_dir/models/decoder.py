@@ -45,9 +45,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         self.layers = build_layers(cfg, "decoder", plan)
         self.layer_norm = None
         if is_pre_norm(cfg, "decoder") and not cfg.no_decoder_final_norm:
-            # Configurations saved before the option existed lack it.
-            final = getattr(cfg, "decoder_final_norm", None)
-            self.layer_norm = build_norm(final or cfg.decoder_norm, width)
+            self.layer_norm = build_norm(cfg.decoder_final_norm or cfg.decoder_norm, width)
         self.adaptive_softmax = self.output_projection = None
         self._build_output(cfg, dictionary)
 
@@ -72,8 +70,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
                 tie_proj=cfg.tie_adaptive_proj,
             )
             return
-        # Configurations saved before the option existed lack it.
-        bias = getattr(cfg, "decoder_output_bias", "none") == "learned"
+        bias = cfg.decoder_output_bias == "learned"
         self.output_projection = nn.Linear(width, len(dictionary), bias=bias)
         if bias:
             nn.init.zeros_(self.output_projection.bias)

@@ -27,10 +27,9 @@ class LinearAttentionLM(FairseqLanguageModel):
         layers = planned_layers(args, "decoder", cls.default_plan(args.decoder_layers))
         embed_tokens = _build_embedding(args, task.source_dictionary)
         model = cls(LinearAttentionDecoder(args, task.target_dictionary, embed_tokens, layers))
-        # Configurations saved before the option existed lack it.
-        if getattr(args, "decoder_init_std", None) is not None:
+        if args.decoder_init_std is not None:
             _initialise(model, args.decoder_init_std)
-        log_attention_statistics(model, model.decoder.layers, getattr(args, "log_attention_statistics", 0))
+        log_attention_statistics(model, model.decoder.layers, args.log_attention_statistics)
         return model
 
 
@@ -45,9 +44,9 @@ def _resolve(args: Any) -> None:
             f"--tokens-per-sample is {args.tokens_per_sample}, more than the {args.max_target_positions} "
             "positions of the model; raise --max-target-positions or shorten the samples"
         )
-    if getattr(args, "decoder_output_bias", "none") not in ("none", "learned"):
+    if args.decoder_output_bias not in ("none", "learned"):
         raise UserError(f"--decoder-output-bias is {args.decoder_output_bias!r}; choose one of none, learned")
-    if (getattr(args, "decoder_init_std", None) or 0) < 0:
+    if (args.decoder_init_std or 0) < 0:
         raise UserError(f"--decoder-init-std is {args.decoder_init_std}; it must be 0 or more")
     if args.share_decoder_input_output_embed and args.no_share_decoder_input_output_embed:
         raise UserError(

@@ -37,7 +37,7 @@ def _copy(source: Field, default: object) -> Any:
 
 
 def attention_options(cfg: Any) -> dict[str, dict[str, object]]:
-    """Each mechanism's options from a model's configuration; absent ones (old checkpoints) keep defaults."""
+    """Each mechanism's options from a model's configuration; those without a field keep their defaults."""
     return {
         mechanism: {
             f.name: getattr(cfg, f"{mechanism}_{f.name}", f.default)

@@ -126,7 +126,7 @@ class LinearAttentionRoberta(RobertaModel):
         layers = planned_layers(args, "encoder", cls.default_plan(args.encoder_layers))
         model = cls(args, RobertaEncoder(args, task.source_dictionary, layers))
         layers = model.encoder.sentence_encoder.layers
-        log_attention_statistics(model, layers, getattr(args, "log_attention_statistics", 0))
+        log_attention_statistics(model, layers, args.log_attention_statistics)
         return model
 
     def register_classification_head(

@@ -97,8 +97,7 @@ def is_pre_norm(cfg: Any, side: str) -> bool:
     if side == "encoder":
         # Long Range Arena's encoders have no such option: they are pre-norm.
         return getattr(cfg, "encoder_normalize_before", True)
-    # Configurations saved before the option existed lack it.
-    position = getattr(cfg, "decoder_norm_position", "pre")
+    position = cfg.decoder_norm_position
     if position not in ("pre", "post"):
         raise UserError(f"--decoder-norm-position is {position!r}; choose one of pre, post")
     return position == "pre"
@@ -113,8 +112,7 @@ def positions_kind(cfg: Any, *kinds: str) -> str:
         return "none"
     if getattr(cfg, "decoder_learned_pos", False):
         return "learned"
-    # Configurations saved before the option existed lack it.
-    kind = getattr(cfg, "absolute_positions", None) or kinds[0]
+    kind = cfg.absolute_positions or kinds[0]
     if kind not in kinds:
         raise UserError(f"--absolute-positions is {kind!r}; choose one of {', '.join(kinds)}")
     return kind
