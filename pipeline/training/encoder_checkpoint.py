@@ -117,8 +117,7 @@ def read_dictionary(folder: Path) -> Dictionary:
 
 def count_parameters(checkpoint: EncoderCheckpoint) -> int:
     """Of the pre-trained model: the masked-LM head included, tied weights once, without heads of tasks."""
-    with torch.device("meta"):
-        model = _built(checkpoint, read_dictionary(checkpoint.path.parent))
+    model = _built(checkpoint, read_dictionary(checkpoint.path.parent))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
