@@ -1,1 +1,1 @@
-"""Raw corpora to what fairseq reads."""
+"""Turns raw corpora into what fairseq reads."""

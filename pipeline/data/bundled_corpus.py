@@ -115,7 +115,7 @@ def prepare(topics: dict[str, str], vocabulary: int, place: Workplace) -> dict:
 
 
 def cut_documents(topics: dict[str, str]) -> list[Document]:
-    """One document a section, with every passage only once in the whole corpus.
+    """One document per section, with every passage only once in the whole corpus.
 
     Topics overlap (`help("compound")` contains `help("for")`): the longest come first, so that
     sections stay whole and the repetitions drop out. Otherwise a model would be tested on what it
@@ -136,7 +136,7 @@ def cut_documents(topics: dict[str, str]) -> list[Document]:
 
 
 def split_documents(documents: Iterable[Document]) -> dict[str, list[Document]]:
-    """Whole documents, in an order that only their text decides, into train, valid and test."""
+    """Split whole documents, in an order that depends on their text alone, into train, valid and test."""
     ordered = sorted(documents, key=lambda document: document.key)
     share = HELD_OUT * sum(document.words for document in ordered)
     room = {"train": math.inf, "test": share, "valid": share}
@@ -158,7 +158,7 @@ def _blocks(text: str) -> Iterator[list[str]]:
 
 
 def _heading(lines: list[str]) -> str:
-    """The title, if these lines are one underlined heading."""
+    """The title, if these lines are an underlined heading."""
     if len(lines) == 2 and UNDERLINE.fullmatch(lines[1].strip()):
         return _clean(lines[0])
     return ""

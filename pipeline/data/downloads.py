@@ -1,4 +1,4 @@
-"""Download one file over HTTP, going on where an earlier attempt stopped."""
+"""Download one file over HTTP, resuming an earlier attempt."""
 
 import fcntl
 import http.client
@@ -24,8 +24,8 @@ OTHER_SOURCES = "give another address with --url or a folder with --from"
 def download(url: str, path: Path, other_sources: str = OTHER_SOURCES) -> None:
     """Fetch `url` to `path`, which appears only when every announced byte is there.
 
-    What has arrived lies in `PATH.part` and is continued, not repeated, by the next call. Errors
-    end with `other_sources`, what the user can do instead.
+    Partial downloads stay in `PATH.part`, and the next call resumes them. Errors end with `other_sources`,
+    what the user can do instead.
     """
     if not url.startswith(("http://", "https://")):
         raise UserError(f"{url} is not an http or https address.")
@@ -53,7 +53,7 @@ def download(url: str, path: Path, other_sources: str = OTHER_SOURCES) -> None:
 
 
 def _claim(output: BinaryIO) -> None:
-    """Two downloads into one file would spoil it."""
+    """Lock the file: two downloads into one file would corrupt it."""
     try:
         fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -28,7 +28,7 @@ SAMPLE_KEYS = ("text_a", "text_b", "label")
 
 @dataclass(frozen=True)
 class Source:
-    """Where a split stands: all of a file, or the pairs of MRPC whose ids are (or are not) in a set."""
+    """Where a split is: a whole file, or the pairs of MRPC whose ids are (or are not) in a set."""
 
     path: Path
     ids: frozenset[tuple[str, str]] = frozenset()

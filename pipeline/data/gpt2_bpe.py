@@ -1,4 +1,4 @@
-"""RoBERTa's vocabulary: GPT-2's byte-level pairs, and fairseq's dictionary of their numbers."""
+"""RoBERTa's vocabulary: GPT-2's byte-level BPE, and fairseq's dictionary of its indices."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ class GPT2Tokenizer:
 
 
 def find_files(folder: Path | None, beside: Path, url: str = URL) -> Path:
-    """The folder with the three files as published, which are fetched to `gpt2_bpe` in `beside` if None."""
+    """The folder with the three published files, which are downloaded to `gpt2_bpe` in `beside` if None."""
     source = folder or beside / "gpt2_bpe"
     for name, checksum in CHECKSUMS.items():
         path = source / name
@@ -65,7 +65,7 @@ def find_files(folder: Path | None, beside: Path, url: str = URL) -> Path:
 
 
 def _encode(encoder: GPT2Encoder, path: Path) -> int:
-    """Replace a text by its tokens; returns their number, line ends included."""
+    """Replace a text by its tokens; returns their number, including line ends."""
     partial = path.with_suffix(".tokens")
     workers = worker_count(path.stat().st_size)
     print(f"Encoding {path.stem}, {workers} process(es) ...", flush=True)

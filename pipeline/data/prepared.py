@@ -1,7 +1,7 @@
-"""A folder that fairseq-preprocess made, looked at before it is used.
+"""A folder written by fairseq-preprocess, checked before use.
 
-fairseq maps the files into memory: a truncated one is noticed only when a read passes its end, long
-after the start. `preparation.json`, which data-prep/ writes, adds what the tokens mean in words.
+fairseq maps the files into memory, so it notices a truncated one only when a read passes its end, long after
+the start. `preparation.json`, which data-prep/ writes, adds how tokens relate to words.
 """
 
 import json
@@ -33,12 +33,12 @@ class PreparedData:
 
     @property
     def sentencepiece_model(self) -> Path | None:
-        """The model that cut the words, None if whole words are the tokens."""
+        """The sentencepiece model, None if the tokens are whole words."""
         model = self.folder / "sentencepiece.bpe.model"
         return model if model.is_file() else None
 
     def words(self, split: str) -> int | None:
-        """Words of the raw text, with one end-of-line a line; None if nobody counted them."""
+        """Words of the raw text, with one end-of-line per line; None if they were not counted."""
         return self.manifest.get("splits", {}).get(split, {}).get("words")
 
     def tokens(self, split: str) -> int:

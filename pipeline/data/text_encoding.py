@@ -21,7 +21,7 @@ DICTIONARY = "dict.txt"
 
 
 class TextEncoder:
-    """A tokeniser that is complete: it has tokens for any text."""
+    """A complete tokeniser: it has tokens for any text."""
 
     name: str
     """As `tokenizer` in preparation.json."""
@@ -36,7 +36,7 @@ class TextEncoder:
             for encoder in (GPT2Encoder, SentencePieceEncoder):
                 if all((folder / name).is_file() for name in encoder.files):
                     return encoder(folder)
-            problem = "carries no sub-word tokeniser; give a folder made by data-prep/roberta.sh"
+            problem = "has no sub-word tokeniser; give a folder written by data-prep/roberta.sh"
         except (OSError, RuntimeError, ValueError) as error:
             problem = f"carries a damaged tokeniser ({error}); prepare it again"
         raise UserError(f"{folder} {problem}")
@@ -81,7 +81,7 @@ class GPT2Encoder(TextEncoder):
 
 
 class SentencePieceEncoder(TextEncoder):
-    """The pieces that data-prep/tokenization.py has learnt from a train split."""
+    """The pieces that `tokenization.py` learnt from a train split."""
 
     name = "sentencepiece"
     files = ("sentencepiece.bpe.model",)
@@ -126,7 +126,7 @@ def encode_sentences(encoder: TextEncoder, dictionary: Dictionary, sentences: Se
 
 
 def tokenizer_fingerprint(folder: Path) -> str:
-    """One sha256 for dictionary and tokeniser; equal in two folders whose tokens mean the same.
+    """One sha256 of dictionary and tokeniser; equal for two folders whose tokens mean the same.
 
     Works for every prepared folder, words included (their dictionary is all there is).
     """

@@ -1,7 +1,7 @@
-"""The two ways to cut text into the units a model predicts.
+"""The two ways to split text into the units a model predicts.
 
-Both keep the corpus whole: summing the loss over all units of a split and dividing by its words
-gives a perplexity per word that can be compared between them.
+Both are lossless: summing the loss over all units of a split and dividing by its words gives a perplexity per
+word that can be compared between them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class WordTokenizer:
 
 
 class SentencePieceTokenizer:
-    """Byte-pair pieces learnt from the train text; rare characters are spelt in bytes."""
+    """BPE pieces learnt from the train text; rare characters are spelt in bytes."""
 
     name = "sentencepiece"
 
@@ -98,8 +98,8 @@ class SentencePieceTokenizer:
 def train_pieces(lines: Iterable[str], vocabulary: int, character_coverage: float) -> bytes:
     """A sentencepiece model whose pieces fill a fairseq dictionary of `vocabulary` entries.
 
-    Byte-pair encoding is counting, and the model names no file: the same text gives the same bytes.
-    The text is left as it is (no Unicode normalisation), so that decoding gives it back.
+    BPE only counts, and the model names no file: the same text gives the same bytes. The text is not changed
+    (no Unicode normalisation), so decoding returns it.
     """
     from sentencepiece import SentencePieceTrainer
 
@@ -152,8 +152,8 @@ def _encode(processor: SentencePieceProcessor, path: Path) -> tuple[int, Counter
 def _write_dictionary(processor: SentencePieceProcessor, counts: Counter[str], path: Path) -> None:
     """All pieces, the frequent ones first (an adaptive softmax relies on that), in fairseq's form.
 
-    The pieces the train text happens not to use (most of the bytes) are listed too: they are what
-    keeps a new text from having unknown units.
+    Pieces that the train text does not use (most of the bytes) are listed as well, so that new text has no
+    unknown units.
     """
     pieces = [
         processor.id_to_piece(piece) for piece in range(len(processor)) if not processor.is_unknown(piece)

@@ -47,7 +47,7 @@ refused. A download that breaks off is continued by the same command.
 
 @dataclass(frozen=True)
 class Text:
-    """What reading a split once tells about it."""
+    """What reading a split once reveals."""
 
     words: int
     bytes: int
@@ -231,7 +231,7 @@ def prepare(
 
 
 def compare(corpus: str, split: str, text: Text) -> str:
-    """What is wrong with a split, in words; nothing if it is the published one."""
+    """What is wrong with a split, in words; empty if it is the published one."""
     published = CORPORA[corpus]["splits"][split]
     if text.words != published.get("words", text.words):
         return (

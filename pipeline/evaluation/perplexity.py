@@ -78,7 +78,7 @@ def max_tokens(checkpoint: CheckpointInfo, vocabulary: int) -> int:
 
 
 def check_lengths(checkpoint: CheckpointInfo, args: argparse.Namespace) -> None:
-    """UserError where fairseq would leave samples out silently, or fail."""
+    """UserError where fairseq would silently drop samples, or fail."""
     if args.tokens_per_sample > checkpoint.max_positions:
         raise UserError(
             f"--tokens-per-sample is {args.tokens_per_sample}, but {checkpoint.path} was trained "
@@ -93,7 +93,7 @@ def check_lengths(checkpoint: CheckpointInfo, args: argparse.Namespace) -> None:
 
 @dataclass
 class Counter:
-    """What `fairseq-eval-lm` has evaluated, which it does not tell itself."""
+    """Counts what `fairseq-eval-lm` evaluates, which it does not report itself."""
 
     tokens: int = 0
     parameters: int = 0
@@ -143,7 +143,7 @@ def figures(bits: float, tokens: int, data: PreparedData, split: str) -> dict[st
 
 
 def describe(result: dict[str, Any]) -> str:
-    """The result in a few lines for a person."""
+    """The result in a few readable lines."""
     per_word = result["perplexity_per_word"]
     return (
         f"{result['architecture']}, {result['updates']:,} updates, {result['split']}: "

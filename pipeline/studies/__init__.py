@@ -1,1 +1,1 @@
-"""What runs many of the others: quickstart, measured models, ablations, GLUE sweeps."""
+"""Studies of many runs: quickstart, measured models, ablations, GLUE sweeps."""

@@ -1,4 +1,4 @@
-"""What the measured results have in common: their data, and what decides them."""
+"""What the measured results share: their data and their fingerprints."""
 
 import subprocess
 from pathlib import Path
@@ -13,7 +13,7 @@ EVALUATED = ("valid", "test")
 
 
 def corpus_of(data: PreparedData) -> dict[str, Any]:
-    """What a record says of its data, and what of them decides a result."""
+    """What a record says about its data: the part that decides a result."""
     return {key: data.manifest.get(key) for key in ("corpus", "tokenizer", "vocabulary", "splits")}
 
 

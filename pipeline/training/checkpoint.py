@@ -1,4 +1,4 @@
-"""What a checkpoint of fairseq's says about its model, read with torch's safe loader only."""
+"""What a fairseq checkpoint says about its model, read with torch's safe loader only."""
 
 import pickle
 import zipfile
@@ -19,7 +19,7 @@ EMBEDDING = "decoder.embed_tokens."
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """The facts about a language model that an evaluation must fit."""
+    """What an evaluation must know about a language model."""
 
     path: Path
     architecture: str
@@ -61,7 +61,7 @@ def read_checkpoint(path: Path) -> CheckpointInfo:
 
 
 def updates(state: Mapping[str, Any]) -> int:
-    """How many updates the weights have seen."""
+    """The number of updates behind the weights."""
     history = state.get("optimizer_history") or [{}]
     return history[-1].get("num_updates", 0)
 
@@ -69,7 +69,7 @@ def updates(state: Mapping[str, Any]) -> int:
 def load_safely(path: Path) -> tuple[Mapping[str, Any], Any]:
     """A checkpoint and the configuration in it; UserError if it is none, damaged, or holds code.
 
-    Only tensors and plain values are read: a pickle that would run code is refused.
+    Only tensors and plain values are read; a pickle that would run code raises UserError.
     """
     if not path.is_file():
         raise UserError(f"no checkpoint {path}")

@@ -1,9 +1,9 @@
-"""Run one of fairseq's commands; a failure ends in one line `error: ...` instead of a traceback.
+"""Run a fairseq command; a failure prints one line `error: ...` instead of a traceback.
 
     python -m pipeline.training.child {train,interactive} ARGUMENTS...
 
-The arguments are those of `fairseq-train` and the like. Everything is printed on stdout, meant for
-a log: `logged_run.py` starts this and shows a person the little that matters.
+The arguments are those of `fairseq-train` and the like. All output goes to stdout, for a log: `logged_run.py`
+starts this and shows the user only what matters.
 """
 
 import importlib
@@ -28,7 +28,7 @@ def peak_memory() -> int:
 
 
 def log_like_fairseq() -> None:
-    """fairseq's own logging, which the packages it imports have prevented."""
+    """fairseq's own logging, which its imports have prevented."""
     logging.basicConfig(
         format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
         datefmt="%Y-%m-%d %H:%M:%S",

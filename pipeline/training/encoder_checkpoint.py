@@ -106,7 +106,7 @@ def heads_of(weights: Mapping[str, torch.Tensor]) -> dict[str, int]:
 
 
 def read_dictionary(folder: Path) -> Dictionary:
-    """The dictionary beside a checkpoint, the mask included."""
+    """The dictionary next to a checkpoint, including the mask."""
     path = folder / "dict.txt"
     if not path.is_file():
         raise UserError(f"{path} is missing; it belongs beside the checkpoint")

@@ -1,4 +1,4 @@
-"""What the log of a training run tells: curves, speed, time and memory."""
+"""Curves, speed, time and memory from the log of a training run."""
 
 import statistics
 from collections.abc import Sequence

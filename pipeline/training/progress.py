@@ -1,4 +1,4 @@
-"""fairseq's training log (`--log-format json`), and a person's view of it while it grows."""
+"""fairseq's training log (`--log-format json`), and a readable view of it during training."""
 
 import json
 import re
@@ -18,15 +18,15 @@ def read_records(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]
             record = json.loads(match[2])
             yield (
                 match[1],
-                # GLUE's records hold lists of predictions, too.
+                # GLUE's records also hold lists of predictions.
                 {key: float(value) for key, value in record.items() if isinstance(value, str | int | float)},
             )
 
 
 class Progress:
-    """Shows a training run's log, line by line as it comes, as one line that a person can follow.
+    """Shows a training run's log as one progress line.
 
-    On a terminal the line is rewritten; elsewhere a line is printed now and then.
+    On a terminal the line is rewritten; elsewhere a new line is printed now and then.
     """
 
     def __init__(self, total_updates: int | None, out: TextIO = sys.stdout) -> None:
@@ -68,7 +68,7 @@ class Progress:
         self.out.flush()
 
     def time_left(self, update: float, now: float) -> str:
-        """When training will be done at the pace so far, empty as long as that is unknown."""
+        """When training will be done at the pace so far; empty while that is unknown."""
         start, began = self.first or (update, now)
         if not self.total_updates or update <= start:
             return ""

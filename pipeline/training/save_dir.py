@@ -1,4 +1,4 @@
-"""The folder of a training run: what lies beside the checkpoints, and what an interrupted save leaves."""
+"""The folder of a training run: the files next to the checkpoints, and the remains of an interrupted save."""
 
 import filecmp
 import os
@@ -26,7 +26,7 @@ def prepare_save_dir(save_dir: Path, data: Path) -> None:
 
 
 def mend_last(save_dir: Path) -> bool:
-    """Put the newest complete checkpoint in the place of a damaged checkpoint_last.pt, and say so.
+    """Replace a damaged checkpoint_last.pt by the newest complete checkpoint, and say so.
 
     Returns False if there is none to put there.
     """

@@ -52,7 +52,7 @@ class Machines:
             raise UserError("--nodes needs --master, the address of the machine with --node-rank 0")
 
     def flags(self) -> list[str]:
-        """What `fairseq-train` must be told."""
+        """The flags for `fairseq-train`."""
         flags = ["--distributed-world-size", str(self.processes)]
         if self.gpus == 0:
             flags.insert(0, "--cpu")

@@ -146,7 +146,7 @@ def test_tokeniser_is_missing_or_damaged(refused, best, predict, tmp_path):
     (best.parent / "sentencepiece.bpe.model").write_bytes(b"no model")
     assert "carries a damaged tokeniser" in refused(predict_glue, best, *predict)
     (best.parent / "sentencepiece.bpe.model").unlink()
-    assert "carries no sub-word tokeniser" in refused(predict_glue, best, *predict)
+    assert "has no sub-word tokeniser" in refused(predict_glue, best, *predict)
     (best.parent / "dict.txt").unlink()
     assert "dict.txt is missing; it belongs beside the checkpoint" in refused(predict_glue, best, *predict)
     assert not (tmp_path / "out.tsv").exists()
