@@ -268,15 +268,14 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--only-heap", nargs=2, metavar=("HEAP", "JSON"), help="one part, for the script itself"
     )
-    options = parser.parse_intermixed_args(argv)
-    options.device = choose_device(options.device)
-    options.out = out_dir(options) or MEASURED / f"operator_{options.device}"
-    return options
+    return parser.parse_intermixed_args(argv)
 
 
 def main() -> None:
     """Entry point."""
     options = parse_arguments()
+    options.device = choose_device(options.device)
+    options.out = out_dir(options) or MEASURED / f"operator_{options.device}"
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)

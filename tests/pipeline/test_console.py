@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.operator_cost import parse_arguments
 from pipeline.commands import finetune_glue, gpu_check, quickstart, run_ablations, train_lm
-from pipeline.console import run_command
+from pipeline.console import out_dir, run_command
 from pipeline.errors import UserError
 
 
@@ -38,7 +38,7 @@ def test_mistakes_name_the_help():
 
 @pytest.mark.parametrize("words", [["DIR", "--device", "cpu"], ["--device", "cpu", "DIR"], ["--out", "DIR"]])
 def test_a_folder_with_or_without_its_flag(words):
-    assert str(parse_arguments(words).out) == "DIR"
+    assert str(out_dir(parse_arguments(words))) == "DIR"
     if "--device" not in words:
         assert str(gpu_check.parse(words).out) == "DIR"
 

@@ -37,7 +37,7 @@ def test_the_modules_take_their_arguments(by_name, tmp_path):
     for name in ("info", "tests", "operator", "models"):
         assert importlib.util.find_spec(module_and_arguments(by_name[name])[0])
     chosen = operator_cost.parse_arguments(module_and_arguments(by_name["operator"])[1])
-    assert chosen.device == "cuda" and chosen.out_dir == tmp_path and max(chosen.lengths) == 65536
+    assert chosen.device == "cuda" and chosen.out == tmp_path and max(chosen.lengths) == 65536
     chosen = lm_cost.parse_arguments(module_and_arguments(by_name["models"])[1])
     settings = lm_cost.settings_for("cuda", False, [*ARCHITECTURES], rounds=chosen.rounds, lengths=[1, 2])
     assert chosen.lengths == "2048,16384"
