@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.console import Parser, run_command
 from pipeline.data.glue_files import Examples, Source, file_sha256, find_sources, read_examples
+from pipeline.data.indexed_rows import RowWriter
 from pipeline.data.parallel_encoding import encode_all
 from pipeline.data.preparation import (
     Workplace,
@@ -253,17 +254,11 @@ def write_rows(
     folder: Path, split: str, rows: Iterable["torch.Tensor"], dictionary: "Dictionary"
 ) -> list[int]:
     """Write rows as fairseq-preprocess does; returns their lengths."""
-    from fairseq.data import indexed_dataset
-
     folder.mkdir(exist_ok=True)
-    content, index = (str(folder / f"{split}.{ending}") for ending in ("bin", "idx"))
-    builder = indexed_dataset.make_builder(content, impl="mmap", vocab_size=len(dictionary))
-    lengths = []
-    for row in rows:
-        builder.add_item(row)
-        lengths.append(len(row))
-    builder.finalize(index)
-    return lengths
+    with RowWriter(folder / split, len(dictionary)) as writer:
+        for row in rows:
+            writer.add(row)
+    return writer.lengths
 
 
 def write_labels(folder: Path, task: GlueTask, splits: dict[str, Examples]) -> None:

@@ -1,15 +1,11 @@
 """Byte-pair encoding in several processes; the order of the texts is kept."""
 
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from pipeline.data.workers import worker_pool
 from pipeline.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,9 +24,7 @@ def encode_all(encoder: "TextEncoder", texts: Iterable[str], workers: int) -> It
         yield from map(encoder.encode, texts)
         return
     texts = iter(texts)
-    # Forked, so that workers share the loaded encoder; loading it again takes seconds.
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(workers, context, _start, (encoder,)) as pool:
+    with worker_pool(workers, _start, encoder) as pool:
         while batch := list(islice(texts, workers * BATCHES_AT_ONCE * TEXTS_AT_ONCE)):
             try:
                 yield from pool.map(_encode, batch, chunksize=TEXTS_AT_ONCE)
@@ -44,15 +38,6 @@ def encode_all(encoder: "TextEncoder", texts: Iterable[str], workers: int) -> It
 def _start(encoder: "TextEncoder") -> None:
     global _encoder
     _encoder = encoder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A killed parent cannot end the pool, whose processes would wait for work for ever."""
-    multiprocessing.parent_process().join()
-    os._exit(1)
 
 
 def _encode(text: str) -> str:

@@ -1,0 +1,142 @@
+"""Prepare a task of the Long Range Arena for --task lra, from its original files or its generator.
+
+TASK is listops, text, retrieval, image, pathfinder, path-x, or all. The result is a folder of --dest:
+listops, text, retrieval (Skyformer's pipeline: bytes), listops-state-space, text-state-space,
+retrieval-state-space (--pipeline state-space: characters, an end token), listops-no-brackets, and
+image, pathfinder, path-x (pixels, for both pipelines).
+
+    data-prep/lra.sh listops --generate --dest data/lra
+    data-prep/lra.sh text --from aclImdb_v1.tar.gz --dest data/lra
+    data-prep/lra.sh all --from ~/Downloads/lra --dest data/lra
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+from pipeline.console import Parser, run_command
+from pipeline.data.lra.tasks import PIPELINES, SKYFORMER, STATE_SPACE, LraTask, MissingFiles, lra_tasks
+from pipeline.errors import UserError
+
+EPILOG = """
+--from takes the original archive (lra_release.gz for listops, retrieval, pathfinder, path-x;
+aclImdb_v1.tar.gz for text; cifar-10-binary.tar.gz for image), a folder with the unpacked files, or a
+folder with the archives. A folder that is ready is left as it is; after an interruption the same
+command resumes: generated data block by block, other data task by task.
+"""
+
+
+def main() -> None:
+    """The command line."""
+    arguments = parse_arguments()
+    tasks = chosen_tasks(arguments)
+    from pipeline.data.lra.building import Choices, prepare_task
+
+    choices = Choices(
+        source=arguments.source,
+        pipeline=arguments.pipeline,
+        close_brackets=not arguments.listops_drop_close_brackets,
+        valid_fraction=arguments.valid_fraction,
+        seed=arguments.seed,
+        examples=arguments.examples,
+        processes=arguments.processes,
+        skip_empty=arguments.skip_empty_images,
+    )
+    dest = Path(os.path.abspath(arguments.dest))
+    missing = []
+    for task in tasks:
+        try:
+            manifest = prepare_task(task, choices, dest)
+        except MissingFiles as error:
+            if len(tasks) == 1:
+                raise
+            print(f"{task.name} is left out: {error}", flush=True)
+            missing.append(task.name)
+        else:
+            print(f"{dest / choices.folder_name(task)} is ready: {describe(manifest)}", flush=True)
+    if missing:
+        raise UserError(f"{', '.join(missing)} not prepared, for want of files; see above.")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options."""
+    parser = Parser("data-prep/lra.sh", __doc__, epilog=EPILOG)
+    parser.add_argument(
+        "task", metavar="TASK", help="listops, text, retrieval, image, pathfinder, path-x, all"
+    )
+    origin = parser.add_mutually_exclusive_group(required=True)
+    origin.add_argument("--from", dest="source", type=Path, metavar="PATH", help="archive or folder (below)")
+    origin.add_argument(
+        "--generate", action="store_true", help="listops, pathfinder and path-x need no files"
+    )
+    parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the results go")
+    parser.add_argument(
+        "--pipeline", choices=PIPELINES, default=SKYFORMER, help="tokens (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--listops-drop-close-brackets",
+        action="store_true",
+        help="leave `]` out as Skyformer's data does; the expressions then have no value any more",
+    )
+    parser.add_argument(
+        "--valid-fraction",
+        type=float,
+        default=0.1,
+        metavar="F",
+        help="share of text's train reviews that becomes valid; 0 for no valid split (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=42, help="of generators and splits (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--examples", type=int, metavar="N", help="how many to generate (default: as many as published)"
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="of the generators; they change nothing but the time (default: one a core)",
+    )
+    parser.add_argument(
+        "--skip-empty-images", action="store_true", help="leave zero-byte images of Pathfinder out"
+    )
+    return parser.parse_args()
+
+
+def chosen_tasks(arguments: argparse.Namespace) -> list[LraTask]:
+    """The tasks to prepare; UserError for options that do not fit them or each other."""
+    tasks = lra_tasks(arguments.task)
+    if arguments.generate:
+        tasks = [task for task in tasks if task.generated]
+        if not tasks:
+            raise UserError(f"{arguments.task} cannot be generated; give its files with --from.")
+    elif arguments.examples is not None:
+        raise UserError("--examples is the size of generated data; give it with --generate.")
+    if arguments.listops_drop_close_brackets and arguments.pipeline == STATE_SPACE:
+        raise UserError("the state-space pipeline keeps `]`; drop one of the two options.")
+    if not 0 <= arguments.valid_fraction < 1:
+        raise UserError(f"--valid-fraction {arguments.valid_fraction} is not at least 0 and less than 1.")
+    if arguments.processes < 1 or arguments.seed < 0:
+        raise UserError("--processes must be at least 1 and --seed at least 0.")
+    for task in tasks:
+        if arguments.examples is not None and 0 in task.split_sizes(arguments.examples).values():
+            raise UserError(f"--examples {arguments.examples} is too few for three splits of {task.name}.")
+    return tasks
+
+
+def describe(manifest: dict) -> str:
+    """One line a split, for people."""
+    tokens = f", dictionary of {manifest['vocabulary']:,}" if manifest["vocabulary"] else ""
+    lines = [f"{manifest['origin']}, pipeline {manifest['pipeline']}{tokens}"]
+    for name, split in manifest["splits"].items():
+        classes = " ".join(f"{count:,}" for count in split["classes"].values())
+        lines.append(
+            f"  {name}: {split['examples']:,} examples, {split['shortest']:,} to {split['longest']:,} "
+            f"positions; by class: {classes}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    run_command(main)

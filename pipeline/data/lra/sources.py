@@ -1,0 +1,100 @@
+"""The files of a task, in an archive or a folder, read one after another."""
+
+import hashlib
+import lzma
+import os
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from pipeline.data.lra.tasks import KNOWN_ARCHIVES, LraTask, MissingFiles
+from pipeline.errors import UserError
+
+MOST_LISTED = 16
+"""Input files that the manifest lists one by one; more are summed up."""
+
+Wanted = Callable[[PurePosixPath], bool]
+
+
+class Source:
+    """An archive or a folder that holds the files of `task`."""
+
+    def __init__(self, task: LraTask, path: Path) -> None:
+        self.task = task
+        self.path = path
+        self.hashes: dict[str, str] = {}
+
+    def files(self, wanted: Wanted) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
+        """Path and content of each file wanted, in any order; a content is open until the next one."""
+        if self.path.is_dir():
+            yield from self._files_of_folder(wanted)
+        else:
+            yield from self._files_of_archive(wanted)
+
+    def _files_of_folder(self, wanted: Wanted) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
+        root = self.path.resolve()
+        for folder, folders, names in os.walk(root):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(folder, name)
+                if not wanted(PurePosixPath(path.as_posix())):
+                    continue
+                with path.open("rb") as content:
+                    yield PurePosixPath(path.as_posix()), content
+                    content.seek(0)
+                    digest = hashlib.file_digest(content, "sha256").hexdigest()
+                self.hashes[path.relative_to(root).as_posix()] = digest
+
+    def _files_of_archive(self, wanted: Wanted) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
+        with self.path.open("rb") as file:
+            self.hashes[self.path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+        with tarfile.open(self.path, "r|*") as archive:
+            for member in archive:
+                path = PurePosixPath(member.name)
+                if member.isfile() and wanted(path):
+                    yield path, archive.extractfile(member)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turns what a damaged archive, or none at all, raises while it is read into a UserError."""
+        try:
+            yield
+        except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+            raise UserError(
+                f"{self.path} is damaged or no tar archive ({error}); {self.task.name} comes from "
+                f"{self.task.origin}."
+            ) from None
+
+    def missing(self, what: str) -> MissingFiles:
+        """The error for a file that is not there."""
+        return MissingFiles(
+            f"{self.path} holds no {what}; {self.task.name} comes from {self.task.origin}: name that "
+            "archive, or the folder with its files, with --from."
+        )
+
+    def fingerprints(self) -> dict[str, str]:
+        """sha256 by name of what was read; of many files one, over the lines `SHA256  NAME`."""
+        if len(self.hashes) <= MOST_LISTED:
+            return dict(sorted(self.hashes.items()))
+        lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(self.hashes.items()))
+        return {f"{len(self.hashes):,} files": hashlib.sha256(lines.encode()).hexdigest()}
+
+    @property
+    def verified(self) -> bool | None:
+        """True if what was read is an original archive of known sha256; None where nothing is known."""
+        return True if any(digest in KNOWN_ARCHIVES for digest in self.hashes.values()) else None
+
+
+def find_source(task: LraTask, path: Path) -> Source:
+    """`path` itself, or the archive of `task` in it if it is a folder of archives."""
+    if path.is_file():
+        return Source(task, path)
+    if not path.is_dir():
+        raise UserError(f"--from: there is no {path}.")
+    for pattern in task.archives:
+        if found := sorted(path.glob(pattern)):
+            return Source(task, found[0])
+    return Source(task, path)

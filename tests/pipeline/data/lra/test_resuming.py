@@ -1,0 +1,170 @@
+"""Generated data: the same for any number of processes and any interruption; folders that are ready."""
+
+import multiprocessing
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from pipeline.data.lra import building, listops, listops_files, pathfinder
+from pipeline.errors import UserError
+
+LISTOPS = ("listops", "--generate", "--examples", 200)
+PATHFINDER = ("pathfinder", "--generate", "--examples", 40)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(listops, "BLOCK", 30)
+    monkeypatch.setattr(pathfinder, "BLOCK", 8)
+
+
+@pytest.mark.parametrize("arguments", [LISTOPS, PATHFINDER])
+def test_number_of_processes_changes_nothing(prepare, files, tmp_path, arguments):
+    folders = []
+    for processes in (1, 2, 4):
+        folders.append(tmp_path / str(processes))
+        prepare(*arguments, "--dest", folders[-1], "--processes", processes)
+    first, *others = map(files, folders)
+    assert first and all(other == first for other in others)
+
+
+@pytest.mark.parametrize(
+    "arguments, split", [(LISTOPS, "train.input0.bin"), (PATHFINDER, "train.pixels.npy")]
+)
+def test_seed_changes_the_data(prepare, files, tmp_path, arguments, split):
+    for seed in (1, 2):
+        prepare(*arguments, "--dest", tmp_path / str(seed), "--seed", seed)
+    one, other = (files(tmp_path / str(seed))[f"{arguments[0]}/{split}"] for seed in (1, 2))
+    assert one != other
+
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+DRAW = listops.draw_block
+
+
+def draw_or_kill_the_parent(seed, number):
+    if number == 2:
+        os.kill(os.getppid(), signal.SIGKILL)
+    return DRAW(seed, number)
+
+
+def kill_in_third_block(monkeypatch):
+    monkeypatch.setattr(listops, "draw_block", draw_or_kill_the_parent)
+
+
+def kill_while_writing_rows(monkeypatch):
+    encode = listops_files.ListOpsRows.encode
+
+    def encode_and_die(self, expression):
+        encode_and_die.rows += 1
+        return die() if encode_and_die.rows == 150 else encode(self, expression)
+
+    encode_and_die.rows = 0
+    monkeypatch.setattr(listops_files.ListOpsRows, "encode", encode_and_die)
+
+
+def kill_before_the_manifest(monkeypatch):
+    monkeypatch.setattr(building, "write_description", die)
+
+
+@pytest.mark.parametrize("kill", [kill_in_third_block, kill_while_writing_rows, kill_before_the_manifest])
+def test_killed_run_resumes_to_the_same_bytes(prepare, files, tmp_path, capfd, kill):
+    arguments = (*LISTOPS, "--processes", 1)
+    prepare(*arguments, "--dest", tmp_path / "whole")
+
+    def run_and_die():
+        with pytest.MonkeyPatch.context() as patch:
+            kill(patch)
+            prepare(*arguments, "--dest", tmp_path / "killed")
+
+    process = multiprocessing.get_context("fork").Process(target=run_and_die)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "listops").exists()
+    capfd.readouterr()
+    prepare(*arguments, "--dest", tmp_path / "killed")
+    assert "Resuming" in capfd.readouterr().out
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+
+
+def test_splits_have_the_published_proportions(prepare, opened, tmp_path):
+    prepare(*LISTOPS, "--dest", tmp_path)
+    prepare(*PATHFINDER, "--dest", tmp_path)
+    for name, sizes in (("listops", [192, 4, 4]), ("pathfinder", [32, 4, 4])):
+        manifest = opened(tmp_path / name).manifest
+        assert [split["examples"] for split in manifest["splits"].values()] == sizes
+        assert manifest["origin"] == "generated" and manifest["seed"] == 42 and manifest["sources"] == {}
+
+
+def test_expressions_keep_the_order_of_drawing(prepare, opened, tmp_path):
+    prepare(*LISTOPS, "--dest", tmp_path)
+    prepared = opened(tmp_path / "listops")
+    block = listops.draw_block(42, 0)
+    rows = prepared.rows("train")[: listops.BLOCK]
+    assert np.concatenate(rows).tolist() == (block["symbols"].astype(int) + 4).tolist()
+    assert prepared.labels("train")[: listops.BLOCK].tolist() == block["values"].tolist()
+
+
+def test_speed_is_said(prepare, tmp_path, capsys):
+    prepare(*LISTOPS, "--dest", tmp_path)
+    assert "Generated 210 expressions in " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        (("--seed", 7), "seed 42, not 7"),
+        (("--examples", 100), "examples 200, not 100"),
+        (None, "generated True, not False"),
+    ],
+)
+def test_folder_prepared_otherwise_is_refused(prepare, samples, tmp_path, more, said):
+    prepare(*LISTOPS, "--dest", tmp_path)
+    arguments = ("listops", "--from", samples) if more is None else (*LISTOPS, *more)
+    with pytest.raises(UserError, match=said):
+        prepare(*arguments, "--dest", tmp_path)
+
+
+def test_ready_folder_is_left_as_it_is(prepare, files, tmp_path, monkeypatch):
+    prepare(*LISTOPS, "--dest", tmp_path)
+    before = files(tmp_path)
+    monkeypatch.setattr(listops, "draw_block", None)
+    prepare(*LISTOPS, "--dest", tmp_path)
+    assert files(tmp_path) == before
+
+
+def test_all_takes_what_is_there_and_says_what_is_not(prepare, shared_dir, tmp_path, capsys):
+    with pytest.raises(UserError, match=r"^text not prepared"):
+        prepare("all", "--from", shared_dir / "data" / "lra", "--dest", tmp_path)
+    made = {path.name for path in tmp_path.iterdir()}
+    assert made == {"listops", "retrieval", "image", "pathfinder", "path-x"}
+    assert "text is left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("text", "--generate"), "cannot be generated"),
+        (("listop", "--generate"), "no task listop"),
+        (("listops",), "--from --generate is required"),
+        (("listops", "--generate", "--from", "x"), "not allowed with"),
+        (("listops", "--generate", "--examples", 9), "too few"),
+        (("listops", "--from", "x", "--examples", 900), "--generate"),
+        (("text", "--from", "x", "--valid-fraction", 1), "--valid-fraction"),
+        (("listops", "--generate", "--processes", 0), "--processes"),
+        (
+            ("listops", "--generate", "--listops-drop-close-brackets", "--pipeline", "state-space"),
+            "keeps `]`",
+        ),
+    ],
+)
+def test_mistakes_on_the_command_line(prepare, tmp_path, arguments, said):
+    with pytest.raises(UserError) as error:
+        prepare(*arguments, "--dest", tmp_path / "out")
+    assert said in str(error.value) and not (tmp_path / "out").exists()
