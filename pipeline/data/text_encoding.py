@@ -6,6 +6,7 @@ The folder carries its tokeniser: pre-training, GLUE preparation and prediction 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,16 +56,38 @@ class TextEncoder:
         raise NotImplementedError
 
 
+GPT2_WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+"""The pieces across which GPT-2 joins no pairs (Radford et al. 2019, the authors' code)."""
+
+
+def gpt2_ranks(encoder: Path, pairs: Path) -> dict[bytes, int]:
+    """The bytes of each token to its number, which is also its rank, from GPT-2's two files.
+
+    The files write a byte that is no printable character as one of the characters from 256 on. Raises
+    ValueError if they do not belong together.
+    """
+    printable = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) != " "]
+    others = [byte for byte in range(256) if byte not in printable]
+    byte_of = {chr(byte): byte for byte in printable}
+    byte_of |= {chr(256 + number): byte for number, byte in enumerate(others)}
+    words = [*byte_of, *("".join(line.split()) for line in pairs.read_text("utf-8").split("\n")[1:-1])]
+    numbers = json.loads(encoder.read_text("utf-8"))
+    if any(numbers.get(word) != rank for rank, word in enumerate(words)):
+        raise ValueError(f"{encoder.name} and {pairs.name} do not belong together")
+    return {bytes(byte_of[character] for character in word): rank for rank, word in enumerate(words)}
+
+
 class GPT2Encoder(TextEncoder):
-    """GPT-2's byte-level BPE by fairseq's code; a token is the index of a pair (Radford et al. 2019)."""
+    """GPT-2's byte-level BPE by tiktoken; a token is the index of a pair (Radford et al. 2019)."""
 
     name = "gpt2"
     files = ("encoder.json", "vocab.bpe")
 
     def __init__(self, folder: Path) -> None:
-        from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+        from tiktoken import Encoding
 
-        self.pairs = get_encoder(*(str(folder / name) for name in self.files))
+        ranks = gpt2_ranks(*(folder / name for name in self.files))
+        self.pairs = Encoding("gpt2", pat_str=GPT2_WORDS, mergeable_ranks=ranks, special_tokens={})
 
     @staticmethod
     def clean(text: str) -> str:
@@ -73,7 +96,7 @@ class GPT2Encoder(TextEncoder):
 
     def encode(self, text: str) -> str:
         """The tokens, separated by spaces."""
-        return " ".join(map(str, self.pairs.encode(self.clean(text))))
+        return " ".join(map(str, self.pairs.encode_ordinary(self.clean(text))))
 
     def decode(self, tokens: str) -> str:
         """What `encode` was given, after `clean`."""

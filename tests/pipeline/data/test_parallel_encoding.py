@@ -4,6 +4,7 @@ import functools
 import hashlib
 import http.server
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import threading
 import pytest
 
 from pipeline.data import gpt2_bpe, parallel_encoding
-from pipeline.data.text_encoding import GPT2Encoder
+from pipeline.data.text_encoding import GPT2Encoder, TextEncoder
 from pipeline.errors import UserError
 
 CONTENT = {"encoder.json": b"{}", "vocab.bpe": b"#version: 0.2\n", "dict.txt": b"13 5\n"}
@@ -70,6 +71,30 @@ def test_gpt2_in_processes(monkeypatch, shared_dir, small_texts):
     alone = list(parallel_encoding.encode_all(encoder, lines, 1))
     assert list(parallel_encoding.encode_all(encoder, lines, 2)) == alone
     assert [encoder.decode(tokens) for tokens in alone] == [line.strip() for line in lines]
+
+
+def test_gpt2_is_that_of_fairseq(shared_dir, small_texts):
+    from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+
+    folder = shared_dir / "data" / "gpt2_bpe"
+    encoder, reference = GPT2Encoder(folder), get_encoder(*(str(folder / name) for name in GPT2Encoder.files))
+    rng = random.Random(0)
+    alphabet = [*map(chr, range(32, 127)), *" \t\u00a0\u3000'", "é", "你", "\U0001f600", "\u200d", "ß"]
+    lines = small_texts["valid"] + ["".join(rng.choices(alphabet, k=40)) for _ in range(300)]
+    lines += ["<|endoftext|> is a text", "we'll  'S   it's", ""]
+    for line in lines:
+        tokens = reference.encode(line.strip())
+        assert encoder.encode(line) == " ".join(map(str, tokens))
+        assert encoder.decode(encoder.encode(line)) == reference.decode(tokens)
+
+
+def test_gpt2_files_of_two_vocabularies_are_refused(shared_dir, tmp_path):
+    for name in GPT2Encoder.files:
+        shutil.copyfile(shared_dir / "data" / "gpt2_bpe" / name, tmp_path / name)
+    lines = (tmp_path / "vocab.bpe").read_text("utf-8").splitlines(keepends=True)
+    (tmp_path / "vocab.bpe").write_text("".join([lines[0], lines[2], lines[1], *lines[3:]]), "utf-8")
+    with pytest.raises(UserError, match="carries a damaged tokeniser .*do not belong together"):
+        TextEncoder.from_folder(tmp_path)
 
 
 def test_published_files_pass(shared_dir, tmp_path):
