@@ -35,6 +35,8 @@ preparation.json:
 - `origin`: "published" (all splits have the published sizes), "sample" (others) or "generated";
   `seed`: of the generator or of the split, null where nothing is drawn; `valid_fraction`: text only;
 - `sources`: sha256 of each input file, by name; {} for generated data;
+- `verified`: true if the input is an original archive of known sha256, else null;
+- `skipped_empty_images`: Pathfinder and Path-X from files only, how many zero-byte images were left out;
 - `splits`: {SPLIT: {"examples", "classes": {name: examples}, "shortest", "longest", "mean_length"}}
   (lengths in positions; of retrieval both texts together);
 - `files`: sizes in bytes of all other files, by name.
