@@ -156,4 +156,4 @@ def test_shell_scripts_explain_themselves(script, data_prep, tmp_path):
         text=True,
         check=True,
     )
-    assert result.stdout.startswith(f"usage: {script}")
+    assert result.stdout.startswith(f"usage: data-prep/{script}")

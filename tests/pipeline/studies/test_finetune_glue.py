@@ -177,7 +177,7 @@ def sweep(pretrained, glue, tmp_path):
         ("--out /proc/none", "/proc/none"),
         ("--seeds 0", "invalid list of int value: '0'"),
         ("--learning-rates 0.1,x", "invalid list of float value"),
-        ("--jobs 0", "--jobs is 0"),
+        ("--jobs 0", "argument --jobs: '0' is not a whole number"),
         ("--max-update 0", "--max-update: '0' is not a whole number of 1 or more"),
         ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
     ],
