@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.memory import memory_available
 from benchmarks.processes import run_case
-from pipeline.console import Parser, add_device
+from pipeline.console import Parser, add_device, positive
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_json
 from pipeline.provenance import environment
@@ -61,7 +61,7 @@ class CostBenchmark:
         )
         parser.add_argument(
             "--time-limit",
-            type=float,
+            type=positive,
             default=time_limit,
             metavar="S",
             help="seconds a process may take before it is ended and becomes a row (default "
@@ -69,7 +69,7 @@ class CostBenchmark:
         )
         parser.add_argument(
             "--memory-limit-gib",
-            type=float,
+            type=positive,
             metavar="GIB",
             help="memory a process may take; default on a CPU: 80%% of what is free, on a GPU: all",
         )

@@ -31,7 +31,7 @@ from causal_linear_attention import (
     operators,
     select_backend,
 )
-from pipeline.console import Parser, add_device, add_out_dir, out_dir, run_command
+from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.files import MEASURED, write_atomically, write_json
 from pipeline.provenance import environment
 from pipeline.reports.operator_cost import plot, report
@@ -258,11 +258,11 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         ("--dim", 64, "width of a head"),
         ("--rounds", 7, "times that everything is measured, at least"),
     ):
-        parser.add_argument(name, type=int, default=default, metavar="N", help=f"{text}; default {default}")
+        parser.add_argument(name, type=count, default=default, metavar="N", help=f"{text}; default {default}")
     parser.add_argument(
-        "--lengths", type=int, nargs="+", default=LENGTHS, metavar="N", help="default: 512 to 32,768"
+        "--lengths", type=count, nargs="+", default=LENGTHS, metavar="N", help="default: 512 to 32,768"
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="of torch; default: its own choice")
+    parser.add_argument("--threads", type=count, metavar="N", help="of torch; default: its own choice")
     parser.add_argument("--fast-transformers", type=Path, metavar="FOLDER", help="default: as installed")
     parser.add_argument("--fast-transformers-tuned", type=Path, metavar="FOLDER", help="a second build")
     parser.add_argument(

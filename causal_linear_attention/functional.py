@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import extension, operators, reference
+from .checks import check_eps, check_inputs, check_mask, check_state, check_tensors, shapes
 from .chunked import accumulation_dtype, chunked, normalized, without_autocast
 
 logger = logging.getLogger(__name__)
@@ -96,13 +97,15 @@ def causal_linear_attention(
         ValueError: names the argument, its shape or dtype, and what was expected.
     """
     q, k, v = _promoted_under_autocast(q, k, v)
-    _check_inputs(q, k, v, "N")
-    _check_state(initial_state, q, v.shape[-1] + normalize)
+    check_inputs(q, k, v, "N")
+    check_eps(eps)
+    if initial_state is not None:
+        check_state(initial_state, q, v.shape[-1] + normalize)
     name = select_backend(backend, q.device, q.dtype)
     if name == "cuda" and max(q.shape[-1], v.shape[-1]) > _CUDA_MAX_DIM:
         if backend == "cuda":
             raise ValueError(
-                f"backend is 'cuda'; expected D and M of at most {_CUDA_MAX_DIM}, not {_shapes(q=q, v=v)}"
+                f"backend is 'cuda'; expected D and M of at most {_CUDA_MAX_DIM}, not {shapes(q=q, v=v)}"
             )
         name = "torch"
     if backend == "auto" and not torch.compiler.is_compiling():
@@ -142,17 +145,18 @@ def causal_linear_attention_step(
     Raises:
         ValueError: names the argument, its shape or dtype, and what was expected.
     """
+    check_eps(eps)
     if _step_runs_compiled(q, k, v, state):
         try:
             return operators.step(q, k, v, state, normalize, eps)
         except RuntimeError:
             # The operator checks its arguments as well, but these messages say more.
-            _check_inputs(q, k, v, None)
-            _check_state(state, q, v.shape[-1] + normalize)
+            check_inputs(q, k, v, None)
+            check_state(state, q, v.shape[-1] + normalize)
             raise
     q, k, v = _promoted_under_autocast(q, k, v)
-    _check_inputs(q, k, v, None)
-    _check_state(state, q, v.shape[-1] + normalize)
+    check_inputs(q, k, v, None)
+    check_state(state, q, v.shape[-1] + normalize)
     q, k, wide = q.to(state.dtype), k.to(state.dtype), v.to(state.dtype)
     if normalize:
         wide = F.pad(wide, (0, 1), value=1.0)
@@ -188,9 +192,10 @@ def linear_attention(
         ValueError: names the argument, its shape or dtype, and what was expected.
     """
     q, k, v = _promoted_under_autocast(q, k, v)
-    _check_inputs(q, k, v, None if q.dim() == 4 and q.shape[2:3] != k.shape[2:3] else "N", rank=4)
+    check_inputs(q, k, v, None if q.dim() == 4 and q.shape[2:3] != k.shape[2:3] else "N", rank=4)
+    check_eps(eps)
     if padding_mask is not None:
-        _check_mask(padding_mask, k)
+        check_mask(padding_mask, k.shape[0], k.shape[2], k.device)
         k = k.masked_fill(padding_mask[:, None, :, None], 0.0)
     wide = accumulation_dtype(q.dtype)
     queries, keys = q.to(wide), k.to(wide)
@@ -203,6 +208,8 @@ def linear_attention(
 
 def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
     """The compiled step has no derivative and runs on the CPU only; the check is as short as the step."""
+    if not all(isinstance(x, Tensor) for x in (q, k, v, state)):
+        return False
     if "cpp" not in _LOADED or not q.is_cpu or q.dtype not in _DTYPES["cpp"] or q.dtype != v.dtype:
         return False
     if not torch.is_grad_enabled():
@@ -211,6 +218,7 @@ def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
 
 
 def _promoted_under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    check_tensors(q=q, k=k, v=v)
     mixed = q.dtype != k.dtype or q.dtype != v.dtype
     floating = all(x.is_floating_point() for x in (q, k, v))
     if mixed and floating and torch.is_autocast_enabled(q.device.type):
@@ -234,48 +242,3 @@ def _announce(name: str, device: str) -> None:
 
 def _as_state(state: Tensor | None, run, q: Tensor) -> Tensor | None:
     return state.to(q.dtype) if state is not None and run is reference.quadratic else state
-
-
-def _shapes(**tensors: Tensor) -> str:
-    return ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
-
-
-def _check_inputs(q: Tensor, k: Tensor, v: Tensor, length: str | None, rank: int = 0) -> None:
-    rank = rank or (4 if length else 3)
-    layout = "(batch, heads, length, dim)" if rank == 4 else "(batch, heads, dim)"
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dim() != rank:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {rank} dimensions {layout}")
-        if not x.is_floating_point():
-            raise ValueError(f"{name} has dtype {x.dtype}; expected a floating point type")
-        if x.dtype != q.dtype:
-            raise ValueError(f"{name} has dtype {x.dtype}; expected {q.dtype}, the dtype of q")
-        if x.device != q.device:
-            raise ValueError(f"{name} is on {x.device}; expected {q.device}, the device of q")
-    if q.shape[:2] != k.shape[:2] or q.shape[-1] != k.shape[-1] or (length and q.shape != k.shape):
-        raise ValueError(f"k has a shape that does not fit q: {_shapes(q=q, k=k)}; expected equal shapes")
-    if k.shape[:-1] != v.shape[:-1]:
-        raise ValueError(
-            f"v has a shape that does not fit k: {_shapes(k=k, v=v)}; expected equal sizes except the last"
-        )
-
-
-def _check_state(state: Tensor | None, q: Tensor, columns: int) -> None:
-    if state is None:
-        return
-    expected, dtype = (*q.shape[:2], q.shape[-1], columns), accumulation_dtype(q.dtype)
-    if tuple(state.shape) != expected:
-        raise ValueError(f"state has shape {tuple(state.shape)}; expected {expected}")
-    if state.dtype != dtype:
-        raise ValueError(f"state has dtype {state.dtype}; expected {dtype}")
-    if state.device != q.device:
-        raise ValueError(f"state is on {state.device}; expected {q.device}, the device of q")
-
-
-def _check_mask(mask: Tensor, k: Tensor) -> None:
-    expected = (k.shape[0], k.shape[2])
-    if mask.dtype != torch.bool or tuple(mask.shape) != expected:
-        raise ValueError(
-            f"padding_mask has dtype {mask.dtype} and shape {tuple(mask.shape)}; "
-            f"expected torch.bool and {expected}"
-        )

@@ -41,6 +41,14 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} cannot be read as JSON; move it away or restore it") from None
 
 
+def check_writable(out: Path) -> None:
+    """UserError unless the file `out` can be written, found out before the work whose result goes there."""
+    if out.is_dir():
+        raise UserError(f"cannot write {out}, which is a folder; name a file with --out")
+    if not os.access(out.absolute().parent, os.W_OK):
+        raise UserError(f"cannot write {out}; name another file with --out")
+
+
 def shown_path(path: Path) -> str:
     """`path` as one would type it in the repository's root."""
     path = path.resolve()

@@ -89,6 +89,9 @@ def ensure() -> None:
     """Make `.venv` or bring it up to date, if need be."""
     if (have := recorded()) and have == wanted(have):
         return
+    if not os.access(ROOT, os.W_OK):
+        use_as_it_is(have)
+        return
     with (ROOT / ".venv.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,6 +102,16 @@ def ensure() -> None:
         want = wanted(have)
         if have != want:
             build(have, want)
+
+
+def use_as_it_is(have: dict[str, Any]) -> None:
+    """In a clone of another user's: its `.venv` if it is finished, though older than the sources."""
+    if not have:
+        raise SetupError(
+            f"{VENV} is not set up and you may not write to {ROOT}; let its owner run this command once, or "
+            "clone the project for yourself"
+        )
+    print(f"note: {VENV} is older than the sources and belongs to another user; it is used as it is")
 
 
 def build(have: dict[str, Any], want: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """Users' mistakes, each as a one-line message."""
 
+import os
+import re
 import sys
 from types import TracebackType
 
@@ -9,27 +11,29 @@ class UserError(ValueError):
 
 
 def _message(value: BaseException) -> str | None:
-    """The sentence of a UserError, also when a spawned worker's traceback text carries it."""
-    if isinstance(value, UserError):
-        return str(value)
-    if type(value).__name__ == "ProcessRaisedException":
-        last = str(value).strip().splitlines()[-1:]
-        if last and last[0].startswith(f"{__name__}.UserError: "):
-            return last[0].partition(": ")[2]
-    return None
+    """The sentence of a UserError, also where it comes from another process with its traceback as text."""
+    text = str(value)
+    if isinstance(value, UserError) and "\nTraceback" not in text and "\nOriginal Traceback" not in text:
+        return text
+    raised = re.findall(rf"^{re.escape(__name__)}\.UserError: (.+)$", text, re.MULTILINE)
+    return raised[-1] if raised else None
 
 
 def install_excepthook() -> None:
-    """Print a UserError that ends the program as one line, without a traceback; once per process."""
+    """Print a UserError that ends the program as one line; with FAIRSEQ_TRACEBACK=1 the traceback, too.
+
+    Applied twice it changes nothing. Hydra prints tracebacks of its own unless told otherwise.
+    """
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     previous = sys.excepthook
     if getattr(previous, "prints_user_errors", False):
         return
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         message = _message(value)
-        if message is None:
+        if message is None or os.environ.get("FAIRSEQ_TRACEBACK", "0") != "0":
             previous(kind, value, trace)
-        else:
+        if message is not None:
             print(f"error: {message}", file=sys.stderr)
 
     hook.prints_user_errors = True

@@ -7,6 +7,7 @@ the others resume from their last epoch.
 """
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def numbers(kind: type) -> Callable[[str], list]:
 
     def read(text: str) -> list:
         values = [kind(word) for word in text.split(",")]
-        if not all(value > 0 for value in values):
+        if not all(0 < value < math.inf for value in values):
             raise ValueError(text)
         return values
 

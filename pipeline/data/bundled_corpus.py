@@ -83,7 +83,7 @@ def main() -> None:
     if (manifest["corpus"], manifest["vocabulary"]) != (CORPUS, size):
         raise UserError(
             f"{dest} holds {manifest['corpus']} with a dictionary of {manifest['vocabulary']}; "
-            "name another --dest or remove it."
+            "name another --dest or move it away."
         )
     print(f"{dest} is ready: {describe(manifest)}")
 

@@ -122,11 +122,12 @@ def check_same(manifest: dict, tokenizer_from: Path, dest: Path, partial: bool) 
     if manifest.get("tokenizer_fingerprint") != tokenizer_fingerprint(tokenizer_from):
         raise UserError(
             f"{dest} was prepared with another tokeniser than that of {tokenizer_from}; name another "
-            "--dest or remove it."
+            "--dest or move it away."
         )
     if manifest["partial"] and not partial:
         raise UserError(
-            f"{dest} was prepared from parts of the published files; remove it, or accept it with --partial."
+            f"{dest} was prepared from parts of the published files; name another --dest, or accept it with "
+            "--partial."
         )
 
 
@@ -138,7 +139,7 @@ def check_sources(manifest: dict, sources: dict[str, Source], dest: Path) -> Non
             name = made_from.get("file", "no file at all")
             raise UserError(
                 f"{dest} was prepared with another {split} split ({name}) than {source.path}; name another "
-                "--dest or remove it."
+                "--dest or move it away."
             )
 
 

@@ -176,7 +176,7 @@ def _sample_rows(reader: "LineReader") -> Iterator[tuple[str, list[str], str]]:
     except (ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
-        raise UserError(f"{reader.path} is no sample of a GLUE task; remove it and get it again.")
+        raise UserError(f"{reader.path} is no sample of a GLUE task; get it again.")
     for key, (*sentences, label) in rows.items():
         yield f"{reader.path}, entry {key},", sentences, label
 
@@ -200,4 +200,4 @@ class LineReader:
         except UnicodeDecodeError:
             raise UserError(f"{self.path}, line {number}, is not UTF-8 text.") from None
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise UserError(f"{self.path} is damaged ({error}); remove it and get it again.") from None
+            raise UserError(f"{self.path} is damaged ({error}); get it again.") from None

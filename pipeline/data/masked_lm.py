@@ -109,15 +109,16 @@ def check_same(manifest: dict, arguments: argparse.Namespace, dest: Path) -> Non
         if manifest[key] != value:
             raise UserError(
                 f"{dest} was prepared with {key} {manifest[key]}, not {value}; "
-                "name another --dest or remove it."
+                "name another --dest or move it away."
             )
     if not all("documents" in split for split in manifest["splits"].values()):
         raise UserError(
-            f"{dest} was prepared without marking its documents; name another --dest or remove it."
+            f"{dest} was prepared without marking its documents; name another --dest or move it away."
         )
     if manifest["verified"] is False and not arguments.allow_unverified:
         raise UserError(
-            f"{dest} was prepared from unverified files; remove it, or accept it with --allow-unverified."
+            f"{dest} was prepared from unverified files; name another --dest, or accept it with "
+            "--allow-unverified."
         )
 
 

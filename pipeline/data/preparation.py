@@ -19,6 +19,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline.data.tokenization import SPECIAL_SYMBOLS, Tokenizer
 from pipeline.errors import UserError
@@ -27,6 +28,8 @@ from pipeline.files import RUN_MARK, begin
 SPLITS = ("train", "valid", "test")
 MANIFEST = "preparation.json"
 COMMANDS = "data-prep"
+# What is counted of a split, as far as it is.
+COUNTS = ("words", "tokens", "documents", "examples", "longest", "broken_rows", "empty_sentences")
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OUT_OF_SPACE_TEXT = re.compile("|".join(os.strerror(code) for code in OUT_OF_SPACE))
 BYTES_PER_WORKER = 4_000_000
@@ -62,18 +65,33 @@ def read_manifest(folder: Path) -> dict | None:
         return None
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        sizes = manifest["files"].items()
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (OSError, ValueError):
+        manifest = None
+    if not manifest or not is_manifest(manifest) or "files" not in manifest:
         raise UserError(
-            f"{folder} exists but holds no prepared corpus; name another folder or remove it."
-        ) from None
-    for name, size in sizes:
+            f"{folder} exists but holds no prepared corpus; name another folder or move it away."
+        )
+    for name, size in manifest["files"].items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:
             raise UserError(
-                f"{path} is missing or not {size:,} bytes long; remove {folder} and prepare again."
+                f"{path} is missing or not {size:,} bytes long; name another --dest, or move {folder} away "
+                "and prepare again."
             )
     return manifest
+
+
+def is_manifest(manifest: Any) -> bool:
+    """Whether the content of a preparation.json is laid out as one: numbers where others count on numbers."""
+    if not isinstance(manifest, dict):
+        return False
+    splits, sizes = manifest.get("splits", {}), manifest.get("files", {})
+    if not isinstance(splits, dict) or not isinstance(sizes, dict):
+        return False
+    entries = [entry for entry in splits.values() if isinstance(entry, dict)]
+    counts = [entry[key] for entry in entries for key in COUNTS if key in entry]
+    counts += [*sizes.values(), *(manifest[key] for key in ("vocabulary",) if key in manifest)]
+    return len(entries) == len(splits) and all(type(count) is int and count >= 0 for count in counts)
 
 
 def describe(manifest: dict) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fairseq.data.indexed_dataset import _code_to_dtype
 
+from pipeline.data.preparation import is_manifest
 from pipeline.errors import UserError
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -56,6 +57,8 @@ class PreparedData:
             lengths = struct.unpack(f"<{rows}i", expect(file.read(4 * rows), 4 * rows, index))
             expect(file.read(), 8 * rows, index)  # where each row starts
         expected = sum(lengths) * _code_to_dtype[code]().itemsize
+        if not rows:
+            raise UserError(f"the {split} split of {self.folder} has no row; {PREPARE}")
         if content.stat().st_size != expected:
             raise UserError(
                 f"{content} holds {content.stat().st_size} bytes instead of {expected}; {PREPARE}"
@@ -82,12 +85,27 @@ def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
         manifest = {}
     except ValueError:
         raise UserError(f"{folder / 'preparation.json'} is damaged; {PREPARE}") from None
+    if not is_manifest(manifest):
+        raise UserError(f"{folder / 'preparation.json'} is damaged; {PREPARE}")
     data = PreparedData(folder, manifest)
-    if not data.dictionary.is_file():
-        raise UserError(f"the data folder {folder} has no dict.txt; {PREPARE}")
+    check_dictionary(data.dictionary)
     size = manifest.get("files", {}).get("dict.txt")
     if size not in (None, data.dictionary.stat().st_size):
         raise UserError(f"{data.dictionary} is not {size} bytes long as it was made; {PREPARE}")
     for split in splits:
         data.tokens(split)
     return data
+
+
+def check_dictionary(path: Path) -> None:
+    """UserError unless `path` is a dictionary of fairseq's: a word and its count in each line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise UserError(f"the data folder {path.parent} has no {path.name}; {PREPARE}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no text; {PREPARE}") from None
+    for number, line in enumerate(lines, 1):
+        count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")[2]
+        if not count.isdecimal():
+            raise UserError(f"{path}, line {number}, is not a word and its count; {PREPARE}")

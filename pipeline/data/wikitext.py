@@ -150,11 +150,12 @@ def check_same(manifest: dict, arguments: argparse.Namespace, dest: Path) -> Non
         if manifest[key] != value:
             raise UserError(
                 f"{dest} was prepared with {key} {manifest[key]}, not {value}; "
-                "name another --dest or remove it."
+                "name another --dest or move it away."
             )
     if not manifest["verified"] and not arguments.allow_unverified:
         raise UserError(
-            f"{dest} was prepared from unverified files; remove it, or accept it with --allow-unverified."
+            f"{dest} was prepared from unverified files; name another --dest, or accept it with "
+            "--allow-unverified."
         )
 
 
@@ -175,7 +176,7 @@ def check_source(manifest: dict, arguments: argparse.Namespace, dest: Path) -> N
             raise UserError(
                 f"{dest} was prepared from another {split} split than that of {source}: from "
                 f"{made_from.get('path', 'a text')} ({f'{size:,} bytes, ' if size is not None else ''}sha256 "
-                f"{made[:12]}, not {found[:12]}); name another --dest or remove it."
+                f"{made[:12]}, not {found[:12]}); name another --dest or move it away."
             )
 
 
@@ -285,7 +286,7 @@ class SplitReader:
                 ) from None
             except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
                 raise UserError(
-                    f"{self.source} is damaged in its {self.split} split ({error}); remove it and get it "
+                    f"{self.source} is damaged in its {self.split} split ({error}); get it "
                     "again."
                 ) from None
 

@@ -1,10 +1,10 @@
 """Perplexity of a checkpoint, with the counts that make it trustworthy (behind eval_ppl.sh)."""
 
 import argparse
+import ast
 import contextlib
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ from pipeline.commands.eval_ppl import COMMAND, parse
 from pipeline.console import Parser, run_command
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
-from pipeline.files import ROOT, write_atomically
+from pipeline.files import ROOT, check_writable, write_atomically
 from pipeline.training.checkpoint import CheckpointInfo, read_checkpoint
 
 LOGITS_PER_BATCH = 2**26  # a quarter of a GiB in float32, whatever the vocabulary
@@ -67,6 +67,7 @@ def evaluate(
         "split": split,
         "tokens_per_sample": args.tokens_per_sample,
         "context_window": context_window,
+        "model_overrides": ast.literal_eval(args.model_overrides),
         **figures(bits, counter.tokens, data, split),
         "seconds": round(time.monotonic() - start, 2),
     }
@@ -145,9 +146,11 @@ def figures(bits: float, tokens: int, data: PreparedData, split: str) -> dict[st
 def describe(result: dict[str, Any]) -> str:
     """The result in a few readable lines."""
     per_word = result["perplexity_per_word"]
+    overrides = result["model_overrides"]
+    overridden = f", with --model-overrides {overrides}" if overrides else ""
     return (
         f"{result['architecture']}, {result['updates']:,} updates, {result['split']}: "
-        f"{result['tokens']:,} tokens\n"
+        f"{result['tokens']:,} tokens{overridden}\n"
         f"  loss        {result['loss_bits_per_token']:.4f} bits = "
         f"{result['loss_nats_per_token']:.4f} nats per token\n"
         f"  perplexity  {result['perplexity_per_token']:.2f} per token, "
@@ -159,10 +162,10 @@ def main() -> None:
     options, extra = parse(sys.argv[1:])
     checkpoint = read_checkpoint(options.checkpoint.absolute())
     data = open_prepared(options.data.absolute(), tuple(options.splits))
-    for split in options.splits:
-        out = options.out or checkpoint.path.with_suffix(f".{split}.json")
-        if not os.access(out.parent, os.W_OK):
-            raise UserError(f"cannot write {out}; name another file with --out")
+    files = {split: options.out or checkpoint.path.with_suffix(f".{split}.json") for split in options.splits}
+    for out in files.values():
+        check_writable(out)
+    for split, out in files.items():
         result = evaluate(checkpoint, data, split, options.context_window, extra)
         write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
         print(f"{describe(result)}\n  written to  {out}", flush=True)

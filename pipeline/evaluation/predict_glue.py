@@ -11,7 +11,7 @@ from pipeline.data.glue_files import Examples, LineReader, Source, read_examples
 from pipeline.data.text_encoding import TextEncoder, encode_sentences
 from pipeline.errors import UserError
 from pipeline.evaluation.classification import HEAD, decide, predict, score
-from pipeline.files import read_json, shown_path, write_atomically
+from pipeline.files import check_writable, read_json, shown_path, write_atomically
 from pipeline.glue_tasks import GlueTask, glue_task
 from pipeline.training.encoder_checkpoint import (
     TASK_FILE,
@@ -85,8 +85,7 @@ def main() -> None:
     options = parse(sys.argv[1:])
     task = glue_task(options.task)
     out = options.out or Path(f"{options.input.name.split('.')[0]}.{task.name}.predictions.tsv")
-    if not out.absolute().parent.is_dir():
-        raise UserError(f"there is no folder for {out}; name another file with --out")
+    check_writable(out)
     examples = read_input(options.input, task)
     if not examples.sentences:
         raise UserError(f"{options.input} holds no example")

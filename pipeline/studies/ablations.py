@@ -148,6 +148,8 @@ def main() -> None:
             except UserError as error:
                 failures.append(f"{folder}/{name}: {error}")
                 print(f"error: {failures[-1]}", flush=True)
+        if not results:
+            continue
         text = table(ablation, results)
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / "table.md", (text + "\n").encode())

@@ -54,6 +54,27 @@ def pretraining_data(folder: Path, source: Path | None) -> PreparedData:
     return prepared_wikitext2("roberta.sh", folder, source, "--vocab-size", str(VOCABULARY))
 
 
+def missing_tasks() -> list[str]:
+    """The tasks to fine-tune on that are not prepared."""
+    tasks = OmegaConf.to_container(OmegaConf.load(GLUE))["tasks"]
+    return [task for task in tasks if not (GLUE_DATA / task / "preparation.json").is_file()]
+
+
+def check_glue(names: Sequence[str], options: argparse.Namespace) -> None:
+    """UserError, before hours of work, if GLUE is needed for `names` and cannot be prepared."""
+    open_ones = [name for name in names if not (options.out / f"{name}.json").is_file()]
+    needed = not options.pretrain_only and not set(open_ones).isdisjoint(MAIN_ENCODERS)
+    missing = missing_tasks() if needed else []
+    if missing and options.glue is None:
+        raise UserError(
+            f"{', '.join(missing)} are not prepared; name the folder of GLUE with --glue, or stop before it "
+            "with --pretrain-only"
+        )
+    absent = [task for task in missing if not (options.glue / task).is_dir()]
+    if absent:
+        raise UserError(f"{options.glue} has no folder {absent[0]}; name the folder of GLUE with --glue")
+
+
 def glue_data(source: Path | None, tokenizer_from: Path, tasks: Sequence[str]) -> Path:
     """The GLUE tasks, prepared first if need be from `source`."""
     missing = [task for task in tasks if not (GLUE_DATA / task / "preparation.json").is_file()]
@@ -164,6 +185,7 @@ def main() -> None:
     """Measure what is not measured yet, then make the tables."""
     options = parse(sys.argv[1:])
     names = [options.only] if options.only else all_names()
+    check_glue(names, options)
     print(f"{len(names)} encoders; results: {shown_path(options.out)}", flush=True)
     for name in names:
         measure(name, options)

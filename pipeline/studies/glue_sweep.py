@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from pipeline.commands.finetune_glue import parse
 from pipeline.console import run_command
+from pipeline.data.preparation import read_manifest
 from pipeline.data.text_encoding import tokenizer_fingerprint
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_json
@@ -54,9 +55,9 @@ class Sweep:
 def open_task(folder: Path, name: str, encoder: EncoderCheckpoint) -> TaskData:
     """A prepared task that fits the encoder; UserError if it is missing or cut by another tokeniser."""
     task, where = glue_task(name), folder / name
-    if not (where / "preparation.json").is_file():
+    manifest = read_manifest(where)
+    if manifest is None or "tokenizer_fingerprint" not in manifest:
         raise UserError(f"{where} is not prepared; data-prep/glue.sh does it")
-    manifest = read_json(where / "preparation.json")
     beside = encoder.path.parent
     if (beside / "dict.txt").is_file() and tokenizer_fingerprint(beside) != manifest["tokenizer_fingerprint"]:
         raise UserError(
@@ -171,6 +172,8 @@ def finetune(options: argparse.Namespace) -> dict[str, Any]:
             )
     failures = run_all(missing, jobs)
     results = {name: [r for r in (cell.result() for cell in group) if r] for name, group in cells.items()}
+    if failures and not any(results.values()):
+        raise UserError(f"all {len(failures)} runs failed; the first: {failures[0]}")
     record = sweep_record(encoder, tasks, results)
     record["tasks"] = earlier_tasks(out / "glue.json", encoder) | record["tasks"]
     write_json(out / "glue.json", record)

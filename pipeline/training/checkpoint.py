@@ -3,13 +3,15 @@
 import pickle
 import zipfile
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
@@ -46,18 +48,34 @@ class CheckpointInfo:
 def read_checkpoint(path: Path) -> CheckpointInfo:
     """Look into a checkpoint of a language model; UserError if it is none, or damaged."""
     state, configuration = load_safely(path)
-    model, task = sections(configuration)
-    tokens_per_sample = task.get("tokens_per_sample") or model.get("tokens_per_sample")
-    if not tokens_per_sample:
+    if any(key.startswith("encoder.") for key in state["model"]):
+        raise UserError(f"{path} holds an encoder, no language model; evaluate it with scripts/eval_mlm.sh")
+    if not any(key.startswith("decoder.") for key in state["model"]):
         raise UserError(f"{path} holds no language model")
-    return CheckpointInfo(
-        path=path,
-        architecture=str(model.get("_name") or model.get("arch")),
-        tokens_per_sample=tokens_per_sample,
-        max_positions=model.get("max_target_positions") or tokens_per_sample,
-        vocabulary=embedding_rows(state["model"]),
-        updates=updates(state),
-    )
+    with readable(path):
+        model, task = sections(configuration)
+        tokens_per_sample = int(task.get("tokens_per_sample") or model["tokens_per_sample"])
+        return CheckpointInfo(
+            path=path,
+            architecture=str(model.get("_name") or model.get("arch")),
+            tokens_per_sample=tokens_per_sample,
+            max_positions=int(model.get("max_target_positions") or tokens_per_sample),
+            vocabulary=embedding_rows(state["model"]),
+            updates=updates(state),
+        )
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Raises UserError where what a checkpoint holds is not laid out as fairseq does it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OmegaConfBaseException):
+        raise UserError(
+            f"{path} is no checkpoint of fairseq's: its configuration cannot be read; name another one"
+        ) from None
 
 
 def updates(state: Mapping[str, Any]) -> int:
@@ -77,6 +95,9 @@ def load_safely(path: Path) -> tuple[Mapping[str, Any], Any]:
     try:
         state = torch.load(path, map_location="cpu", mmap=mapped, weights_only=True)
     except pickle.UnpicklingError:
+        with path.open("rb") as file:
+            if not mapped and file.read(1) != pickle.PROTO:
+                raise UserError(f"{path} is damaged or no checkpoint of fairseq's") from None
         raise UserError(
             f"{path} is refused: it holds Python objects that a checkpoint has no need of; "
             "nothing in it was run"

@@ -81,9 +81,11 @@ class Experiment:
 def read_experiment(config: Path) -> Experiment:
     """Read a YAML; UserError if it is missing, damaged, or sets what fairseq does not have."""
     if not config.is_file():
-        known = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("configs/*/*.yaml"))
-        names = ", ".join(name for name in known if not Path(name).stem.startswith("base"))
-        raise UserError(f"no configuration file {config}; there are {names}")
+        known = [str(path.relative_to(ROOT)) for path in ROOT.glob("configs/*/*.yaml")]
+        near = get_close_matches(str(config), known, n=3, cutoff=0) or ["none"]
+        raise UserError(
+            f"no configuration file {config}; the nearest in {ROOT / 'configs'} are {', '.join(near)}"
+        )
     config = config.resolve()
     GlobalHydra.instance().clear()
     try:
@@ -92,7 +94,7 @@ def read_experiment(config: Path) -> Experiment:
             composed = compose(name)
         settings = OmegaConf.to_container(composed, resolve=True)
         own = OmegaConf.to_container(OmegaConf.load(config), resolve=False)
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{config} cannot be read: {reason}") from None
     own.pop("defaults", None)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from fairseq import options as fairseq_options
+from fairseq import utils as fairseq_utils
 
 from pipeline.commands.train_lm import parse
 from pipeline.console import run_command
@@ -90,6 +92,14 @@ def fairseq_arguments(
     return [*arguments, *extra]
 
 
+def parsed(arguments: Sequence[str]) -> Namespace:
+    """The arguments as `fairseq-train` reads them, before anything is written; UserError for a wrong one."""
+    fairseq_utils.import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
+    parser = fairseq_options.get_training_parser()
+    parser.prog = "fairseq-train"
+    return fairseq_options.parse_args_and_arch(parser, list(arguments))
+
+
 def train(
     config: Path,
     data: Path | None,
@@ -111,6 +121,7 @@ def train(
     save_dir = (save_dir or ROOT / "runs" / kind.run_name(experiment.name, extra)).absolute()
     arguments = fairseq_arguments(experiment, folder.absolute(), machines, save_dir, extra)
     environment = machines.environment()
+    updates = parsed(arguments).max_update
     words = [f"{key}={value}" for key, value in environment.items()]
     print(shlex.join([*words, str(Path(sys.prefix, "bin", "fairseq-train")), *arguments]))
     if dry_run:
@@ -124,8 +135,7 @@ def train(
     suffix = f".node{machines.node_rank}" if machines.node_rank else ""
     log = save_dir / f"train{suffix}.log"
     print(f"log, checkpoints and TensorBoard curves: {save_dir}", flush=True)
-    updates = option(arguments, "--max-update")
-    progress = Progress(int(updates or 0) or None)
+    progress = Progress(updates or None)
     try:
         run_fairseq("train", arguments, log, progress.feed, environment)
     finally:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from causal_linear_attention.checks import check_mask, check_tensors
+
 from ..errors import UserError
+from .parts.limits import check_count
 from .parts.state import DecodingState, State
 
 
@@ -38,7 +41,7 @@ class Attention(DecodingState, nn.Module):
         max_positions: the longest sequence, in tokens, for mechanisms whose parameters depend on it.
 
     Raises:
-        UserError: when the heads do not divide the width.
+        UserError: for a width, heads or dropout that cannot be, or heads that do not divide the width.
     """
 
     Options: type = NoOptions
@@ -63,10 +66,13 @@ class Attention(DecodingState, nn.Module):
         max_positions: int | None = None,
     ) -> None:
         super().__init__()
-        if num_heads < 1 or embed_dim % num_heads:
+        check_count("the width of an attention (embed_dim)", embed_dim)
+        if not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
+            raise UserError(f"the dropout of an attention is {dropout!r}; it must be a number from 0 to 1")
+        if not isinstance(num_heads, int) or num_heads < 1 or embed_dim % num_heads:
             divisors = ", ".join(str(n) for n in range(1, embed_dim + 1) if embed_dim % n == 0)
             raise UserError(
-                f"{num_heads} attention heads do not divide the width {embed_dim}; "
+                f"{num_heads!r} attention heads do not divide the width {embed_dim}; "
                 f"--decoder-attention-heads or --encoder-attention-heads must be one of {divisors}"
             )
         self.embed_dim, self.num_heads = embed_dim, num_heads
@@ -107,9 +113,12 @@ class Attention(DecodingState, nn.Module):
             `(N, B, D)` and None.
 
         Raises:
-            ValueError: for another key or value, a mask that cannot be honoured, or decoding when not causal.
+            ValueError: for a query that is no floating `(N, B, D)` tensor of the parameters' dtype, another
+                key or value, a mask that cannot be honoured, or decoding when not causal.
         """
         self._check_call(query, key, value, incremental_state, attn_mask)
+        if key_padding_mask is not None:
+            check_mask(key_padding_mask, query.shape[1], query.shape[0], query.device)
         if incremental_state is None:
             return self.mix(query, key_padding_mask), None
         out, state = self.mix_next(query, key_padding_mask, self.get_state(incremental_state))
@@ -117,6 +126,16 @@ class Attention(DecodingState, nn.Module):
         return out, None
 
     def _check_call(self, query, key, value, incremental_state, attn_mask) -> None:
+        check_tensors(query=query)
+        if query.dim() != 3 or query.shape[2] != self.embed_dim:
+            raise ValueError(
+                f"query has shape {tuple(query.shape)}; expected (length, batch, {self.embed_dim})"
+            )
+        if not query.is_floating_point():
+            raise ValueError(f"query has dtype {query.dtype}; expected a floating point type")
+        weight = next(self.parameters(), query)
+        if query.dtype != weight.dtype and not torch.is_autocast_enabled(query.device.type):
+            raise ValueError(f"query has dtype {query.dtype}; expected {weight.dtype}, as the parameters")
         if (key is not None and key is not query) or (value is not None and value is not query):
             raise ValueError("key and value must be the query itself: this is self-attention")
         if incremental_state is not None and not self.causal:

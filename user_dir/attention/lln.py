@@ -19,12 +19,14 @@ little on the future: the training loss is optimistic. Evaluation and decoding u
 causal; validation figures are therefore sound.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from causal_linear_attention import linear_attention
+from causal_linear_attention.checks import check_inputs, check_mask, check_tensors
 from causal_linear_attention.chunked import accumulation_dtype
 
 from ..errors import UserError
@@ -112,14 +114,15 @@ def lln_attention(
         `(B, H, N, M)` in v's dtype; zero where a position sees no key.
 
     Raises:
-        ValueError: for shapes that do not fit.
+        ValueError: naming the argument, its shape, type or value, and what was expected.
     """
-    if q.dim() != 4 or q.shape != k.shape or q.shape[:3] != v.shape[:3] or v.dim() != 4:
-        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v)))
-        raise ValueError(f"the shapes are {shapes}; expected (B, H, N, D) for q and k, (B, H, N, M) for v")
-    if key_padding_mask is not None and key_padding_mask.shape != (q.shape[0], q.shape[2]):
-        shape, expected = tuple(key_padding_mask.shape), (q.shape[0], q.shape[2])
-        raise ValueError(f"key_padding_mask has shape {shape}; expected {expected}")
+    check_tensors(q=q, k=k, v=v)
+    check_inputs(q, k, v, "N")
+    if key_padding_mask is not None:
+        check_mask(key_padding_mask, q.shape[0], q.shape[2], q.device)
+    for name, scale in (("alpha", alpha), ("beta", beta)):
+        if not isinstance(scale, Tensor) and not 0 <= scale < math.inf:
+            raise ValueError(f"{name} is {scale}; expected a finite number from 0 up")
     if q.shape[2] == 0:
         return v
     with torch.autocast(q.device.type, enabled=False):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from causal_linear_attention import select_backend
 
 from ..errors import UserError
+from .parts.limits import check_count, check_types
 
 if TYPE_CHECKING:
     from .base import Attention
@@ -90,6 +91,9 @@ def build_attention(
             f"attention {name!r} has no option {unknown[0]!r}; "
             + (f"its options are {', '.join(known)}" if known else "it has no options")
         )
+    check_types(name, cls.Options, options)
+    if max_positions is not None:
+        check_count("the longest sequence of the model (max_positions)", max_positions)
     return cls.form(causal)(
         embed_dim,
         num_heads,

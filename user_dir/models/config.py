@@ -32,6 +32,11 @@ class ModelConfig(FairseqDataclass):
     dropout: float = _option(0.1, "dropout of embeddings and residual branches")
     attention_dropout: float = _option(0.0, "dropout of attention weights, where there are any")
     activation_dropout: float = _option(0.0, "dropout inside the ffn or glu")
+    dictionary_sha256: Optional[str] = _option(
+        None,
+        "fingerprint of the dictionary the model is trained with; training fills it in, and a checkpoint is "
+        "refused with another dictionary",
+    )
     absolute_positions: Optional[str] = _option(
         None,
         "absolute positions: learned, none or, in a language model, sinusoidal; "

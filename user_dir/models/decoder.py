@@ -15,6 +15,7 @@ from ..modules.padding import leading_padding, roll_rows
 from .fork_names import rename_transformer_ls
 from .layer_plan import Layer
 from .stack import build_layers, is_pre_norm, positions_kind
+from .vocabulary import check_size, check_tokens, embed
 
 
 class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
@@ -54,7 +55,8 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         if kind == "none":
             return None
         if kind == "learned":
-            return LearnedPositions(cfg.max_target_positions, width, self.padding_idx)
+            longest = cfg.max_target_positions
+            return LearnedPositions(longest, width, self.padding_idx, "--max-target-positions")
         return SinusoidalPositions(width, self.padding_idx)
 
     def _build_output(self, cfg: Any, dictionary: Any) -> None:
@@ -111,6 +113,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         incremental_state: dict[str, State] | None = None,
     ) -> tuple[Tensor, dict[str, list]]:
         """As `forward`, without the output projection."""
+        check_tokens(prev_output_tokens)
         tokens, start = prev_output_tokens, None
         if incremental_state is not None:
             tokens, start = self._new_tokens(tokens, incremental_state)
@@ -137,7 +140,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
 
     def _embed(self, tokens: Tensor, start: Tensor | None) -> Tensor:
         """`(B, N)` tokens, the first of each row being number `start: (B,)`, to `(B, N, D)`."""
-        x = self.embed_scale * self.embed_tokens(tokens)
+        x = self.embed_scale * embed(self.embed_tokens, tokens)
         if self.embed_positions is not None:
             positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
             if start is not None:
@@ -172,6 +175,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Reads checkpoints of the authors' fork and of fairseq, whose further entries mean nothing here."""
         rename_transformer_ls(state_dict, name)
+        check_size(state_dict, f"{name}.embed_tokens.weight", self.dictionary)
         for key in ("version", "embed_positions._float_tensor", "embed_positions.weights"):
             state_dict.pop(f"{name}.{key}", None)
         tied = f"{name}.output_projection.weight"

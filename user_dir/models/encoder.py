@@ -9,6 +9,7 @@ from ..modules import LearnedPositions, build_norm, tell_padding
 from ..modules.padding import leading_padding, roll_rows
 from .layer_plan import Layer
 from .stack import build_layers, is_pre_norm, positions_kind
+from .vocabulary import check_tokens, embed
 
 
 class LinearAttentionEncoder(nn.Module):
@@ -49,6 +50,7 @@ class LinearAttentionEncoder(nn.Module):
         Returns:
             `(B, N, D)`, and the states before and after each layer, each `(N, B, D)`.
         """
+        check_tokens(src_tokens)
         shift = leading_padding(src_tokens, self.padding_idx)
         tokens = src_tokens if shift is None else roll_rows(src_tokens, shift)
         padding = tokens.eq(self.padding_idx)
@@ -68,7 +70,7 @@ class LinearAttentionEncoder(nn.Module):
         return x, states
 
     def _embed(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
-        x = self.embed_tokens(tokens)
+        x = embed(self.embed_tokens, tokens)
         if self.embed_positions is not None:
             length = tokens.shape[1] if padding is None else int((~padding).sum(dim=1).max())
             self.embed_positions.check_length(length)

@@ -12,7 +12,9 @@ from torch import nn
 from ..errors import UserError
 from .attention_statistics import log_attention_statistics
 from .decoder import LinearAttentionDecoder
+from .options import check_numbers
 from .stack import planned_layers
+from .vocabulary import check_dictionary
 
 
 class LinearAttentionLM(FairseqLanguageModel):
@@ -23,7 +25,9 @@ class LinearAttentionLM(FairseqLanguageModel):
     @classmethod
     def build_model(cls, args: Any, task: Any) -> "LinearAttentionLM":
         """The model `args` (a `LanguageModelConfig`) describes; raises UserError for one that cannot be."""
+        check_numbers(args)
         _resolve(args)
+        check_dictionary(args, task.source_dictionary)
         layers = planned_layers(args, "decoder", cls.default_plan(args.decoder_layers))
         embed_tokens = _build_embedding(args, task.source_dictionary)
         model = cls(LinearAttentionDecoder(args, task.target_dictionary, embed_tokens, layers))
@@ -35,8 +39,6 @@ class LinearAttentionLM(FairseqLanguageModel):
 
 def _resolve(args: Any) -> None:
     """Fill in what depends on other options, and refuse what contradicts them."""
-    if args.decoder_layers < 1:
-        raise UserError(f"--decoder-layers is {args.decoder_layers}; it must be 1 or more")
     if args.max_target_positions is None:
         args.max_target_positions = args.tokens_per_sample
     if args.tokens_per_sample > args.max_target_positions:

@@ -34,7 +34,7 @@ def parse_layer_plan(plan: str, num_layers: int, option: str, causal: bool) -> l
     for item in plan.split(","):
         body, star, count = item.partition("*")
         at = f"at character {start + 1} of the layer plan {plan!r} ({option})"
-        if star and not re.fullmatch(r"\s*[1-9][0-9]*\s*", count):
+        if star and not re.fullmatch(r"\s*[1-9][0-9]{0,5}\s*", count):
             raise UserError(f"{count.strip()!r} is not a number of layers {at}; {_grammar(causal)}")
         names = tuple(name.strip() for name in body.split("+"))
         _check_names(names, causal, at)

@@ -14,6 +14,7 @@ from ..errors import UserError
 from ..modules import GatedRMSNorm, build_norm, tell_padding
 from .attention_statistics import log_attention_statistics
 from .lra_input import LRAInput
+from .options import check_numbers
 from .stack import build_layers, planned_layers
 
 POOLINGS = ("mean", "padded-mean", "cls", "last")
@@ -55,8 +56,7 @@ class LRAModel(BaseFairseqModel):
 
         Fills in `cfg`'s open fields, so that a checkpoint holds them.
         """
-        if cfg.encoder_layers < 1:
-            raise UserError(f"--encoder-layers is {cfg.encoder_layers}; it must be 1 or more")
+        check_numbers(cfg)
         if cfg.pooling not in POOLINGS:
             raise UserError(f"--pooling is {cfg.pooling!r}; choose one of {', '.join(POOLINGS)}")
         if cfg.transnormer_parts not in ("paper", "state-space"):

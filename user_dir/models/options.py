@@ -4,10 +4,14 @@ Every field of a mechanism's `Options` becomes one of the model, with the mechan
 `block_size` of "diag" is `diag_block_size`, on the command line `--diag-block-size`.
 """
 
+import math
 from dataclasses import Field, field, fields, make_dataclass
 from typing import Any
 
+from omegaconf import DictConfig
+
 from ..attention import attention_class, attention_names
+from ..errors import UserError
 
 
 def with_attention_options(name: str, base: type, causal: bool, **defaults: object) -> type:
@@ -34,6 +38,30 @@ def with_attention_options(name: str, base: type, causal: bool, **defaults: obje
 
 def _copy(source: Field, default: object) -> Any:
     return field(default=default, metadata=dict(source.metadata))
+
+
+# The last words of the fields that are sizes, and of those that are probabilities.
+SIZES = ("layers", "dim", "heads", "positions", "tokens_per_sample")
+PROBABILITIES = ("dropout", "layerdrop")
+
+
+def check_numbers(cfg: Any) -> None:
+    """Refuse a model's configuration that holds NaN, infinity, a size below 1 or no probability as one.
+
+    Raises:
+        UserError: naming the option.
+    """
+    values = dict(cfg.items_ex(resolve=False)) if isinstance(cfg, DictConfig) else vars(cfg)
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if not math.isfinite(value):
+            raise UserError(f"{option} is {value}; it must be a finite number")
+        if name.endswith(SIZES) and value < 1:
+            raise UserError(f"{option} is {value}; it must be 1 or more")
+        if name.endswith(PROBABILITIES) and not 0 <= value <= 1:
+            raise UserError(f"{option} is {value}; it must be a number from 0 to 1")
 
 
 def attention_options(cfg: Any) -> dict[str, dict[str, object]]:

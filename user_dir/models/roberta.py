@@ -8,13 +8,16 @@ from typing import Any
 from fairseq.models import BaseFairseqModel, FairseqEncoder
 from fairseq.models.roberta.model import RobertaClassificationHead, RobertaLMHead, RobertaModel
 from fairseq.models.roberta.model import RobertaHubInterface as Hub
+from fairseq.tasks.language_modeling import LanguageModelingTask
 from torch import Tensor, nn
 
 from ..errors import UserError
 from .attention_statistics import log_attention_statistics
 from .encoder import LinearAttentionEncoder
 from .layer_plan import Layer
+from .options import check_numbers
 from .stack import planned_layers
+from .vocabulary import check_dictionary, check_size
 
 
 class RobertaEncoder(FairseqEncoder):
@@ -102,14 +105,23 @@ class LinearAttentionRoberta(RobertaModel):
             data_name_or_path: the folder of the dictionary, or of a task's `label` and `input0`.
             bpe: fairseq's name of another tokeniser than the one in the folder, with its files in `changes`.
             changes: other values for the checkpoint's settings.
+
+        Raises:
+            UserError: for a checkpoint of another kind of model, such as a language model.
         """
         folder = Path(model_name_or_path)
         files = {"gpt2_encoder_json": folder / "encoder.json", "gpt2_vocab_bpe": folder / "vocab.bpe"}
         if bpe is None and all(path.is_file() for path in files.values()):
             bpe, changes = "gpt2", {key: str(path) for key, path in files.items()} | changes
-        return super().from_pretrained(
+        hub = super().from_pretrained(
             model_name_or_path, checkpoint_file, data_name_or_path, bpe or "sentencepiece", **changes
         )
+        if not isinstance(hub.model, RobertaModel):
+            raise UserError(
+                f"{folder / checkpoint_file} holds a {type(hub.model).__name__}, which is no encoder; load a "
+                "language model with LinearAttentionLM.from_pretrained"
+            )
+        return hub
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -119,8 +131,13 @@ class LinearAttentionRoberta(RobertaModel):
     @classmethod
     def build_model(cls, args: Any, task: Any) -> "LinearAttentionRoberta":
         """The model `args` (a `RobertaConfig`) describes; raises UserError for one that cannot be."""
-        if args.encoder_layers < 1:
-            raise UserError(f"--encoder-layers is {args.encoder_layers}; it must be 1 or more")
+        check_numbers(args)
+        if isinstance(task, LanguageModelingTask):
+            raise UserError(
+                "the model is an encoder, which cannot model language from left to right; evaluate it with "
+                "scripts/eval_mlm.sh, or train with --task masked_lm"
+            )
+        check_dictionary(args, task.source_dictionary)
         if args.max_positions is None:
             args.max_positions = task.max_positions()
         layers = planned_layers(args, "encoder", cls.default_plan(args.encoder_layers))
@@ -145,5 +162,8 @@ class LinearAttentionRoberta(RobertaModel):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Accept checkpoints of fairseq's RoBERTa and of the authors' fork."""
         super().upgrade_state_dict_named(state_dict, name)
+        prefix = f"{name}." if name else ""
+        embedding = f"{prefix}encoder.sentence_encoder.embed_tokens.weight"
+        check_size(state_dict, embedding, self.encoder.dictionary)
         for key in [key for key in state_dict if key.endswith(("._float_tensor", ".version"))]:
             del state_dict[key]

@@ -37,9 +37,12 @@ class LearnedPositions(nn.Embedding):
     it has no other rows.
     """
 
-    def __init__(self, max_positions: int, embed_dim: int, padding_idx: int | None) -> None:
+    def __init__(
+        self, max_positions: int, embed_dim: int, padding_idx: int | None, option: str = "--max-positions"
+    ) -> None:
         offset = 0 if padding_idx is None else padding_idx + 1
         super().__init__(max_positions + offset, embed_dim, padding_idx)
+        self.option = option
         self.max_positions, self.offset = max_positions, offset
         nn.init.normal_(self.weight, mean=0, std=embed_dim**-0.5)
         if padding_idx is not None:
@@ -54,5 +57,5 @@ class LearnedPositions(nn.Embedding):
         if length > self.max_positions:
             raise UserError(
                 f"a sequence of {length} tokens is longer than the {self.max_positions} learned positions "
-                "of the model; shorten it (--tokens-per-sample) or train with --max-target-positions"
+                f"of the model; shorten it (--tokens-per-sample) or train with a larger {self.option}"
             )

@@ -1,5 +1,9 @@
 """What the options of a mechanism and the length of a sequence may be, said in a sentence."""
 
+import math
+from dataclasses import fields
+from typing import get_args
+
 from torch import Tensor
 
 from ...errors import UserError
@@ -7,10 +11,34 @@ from ...errors import UserError
 
 def check_count(option: str, value: int, longest: int | None = None, even: bool = False) -> None:
     """Raises UserError unless `value` lies between 1 and `longest`, the model's longest sequence, if any."""
-    allowed = "an even number from 2" if even else "a number from 1"
+    allowed = "an even number from 2" if even else "a whole number from 1"
     allowed += " up" if longest is None else f" to {longest}, the longest sequence of the model"
-    if value < 1 or (longest is not None and value > longest) or (even and value % 2):
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{option} is {value!r}; it must be {allowed}")
+    if (longest is not None and value > longest) or (even and value % 2):
         raise UserError(f"{option} is {value}; it must be {allowed}")
+
+
+KINDS = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a word"}
+
+
+def check_types(name: str, options: type, given: dict[str, object]) -> None:
+    """Raises UserError for a `given` option of `name` whose type is not that of the dataclass `options`."""
+    for f in fields(options):
+        kinds = get_args(f.type) or (f.type,)
+        if f.name in given and not any(_is_a(given[f.name], kind) for kind in kinds):
+            allowed = " or ".join(KINDS.get(kind, "None") for kind in kinds)
+            raise UserError(
+                f"the option {f.name!r} of {name!r} attention is {given[f.name]!r}; it must be {allowed}"
+            )
+
+
+def _is_a(value: object, kind: type) -> bool:
+    if kind in (int, float) and isinstance(value, bool):
+        return False
+    if kind is float:
+        return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, kind)
 
 
 def needed_length(name: str, longest: int | None) -> int:

@@ -1,0 +1,79 @@
+"""What the public functions ask of their arguments, each said in one sentence."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from .chunked import accumulation_dtype
+
+
+def shapes(**tensors: Tensor) -> str:
+    """For a message: `q (1, 2, 3, 4), k (1, 2, 3, 5)`."""
+    return ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
+
+
+def check_tensors(**tensors: object) -> None:
+    """Raises ValueError for what is no dense tensor (a list, None, a NumPy array, a sparse tensor)."""
+    for name, x in tensors.items():
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{name} is of type {type(x).__name__}; expected a torch.Tensor")
+        if x.layout != torch.strided:
+            raise ValueError(f"{name} has layout {x.layout}; expected a dense tensor")
+
+
+def check_inputs(q: Tensor, k: Tensor, v: Tensor, length: str | None, rank: int = 0) -> None:
+    """Raises ValueError unless q, k and v are floating tensors of one dtype and device whose shapes fit.
+
+    Args:
+        q, k, v: `(B, H, N, D)`, or `(B, H, D)` without `length`.
+        length: None where q may have another length than k, or there is none.
+        rank: the number of dimensions; 0 for 4 with `length`, else 3.
+    """
+    rank = rank or (4 if length else 3)
+    layout = "(batch, heads, length, dim)" if rank == 4 else "(batch, heads, dim)"
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != rank:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {rank} dimensions {layout}")
+        if not x.is_floating_point():
+            raise ValueError(f"{name} has dtype {x.dtype}; expected a floating point type")
+        if x.dtype != q.dtype:
+            raise ValueError(f"{name} has dtype {x.dtype}; expected {q.dtype}, the dtype of q")
+        if x.device != q.device:
+            raise ValueError(f"{name} is on {x.device}; expected {q.device}, the device of q")
+    if q.shape[:2] != k.shape[:2] or q.shape[-1] != k.shape[-1] or (length and q.shape != k.shape):
+        raise ValueError(f"k has a shape that does not fit q: {shapes(q=q, k=k)}; expected equal shapes")
+    if k.shape[:-1] != v.shape[:-1]:
+        raise ValueError(
+            f"v has a shape that does not fit k: {shapes(k=k, v=v)}; expected equal sizes except the last"
+        )
+
+
+def check_state(state: Tensor, q: Tensor, columns: int) -> None:
+    """Raises ValueError unless `state` is `(B, H, D, columns)` as `q: (B, H, ..., D)` asks, wide enough."""
+    check_tensors(state=state)
+    expected, dtype = (*q.shape[:2], q.shape[-1], columns), accumulation_dtype(q.dtype)
+    if tuple(state.shape) != expected:
+        raise ValueError(f"state has shape {tuple(state.shape)}; expected {expected}")
+    if state.dtype != dtype:
+        raise ValueError(f"state has dtype {state.dtype}; expected {dtype}")
+    if state.device != q.device:
+        raise ValueError(f"state is on {state.device}; expected {q.device}, the device of q")
+
+
+def check_mask(mask: Tensor, batch: int, length: int, device: torch.device) -> None:
+    """Raises ValueError unless `mask` is bool, `(batch, length)` and on `device`."""
+    check_tensors(padding_mask=mask)
+    if mask.dtype != torch.bool or tuple(mask.shape) != (batch, length):
+        raise ValueError(
+            f"padding_mask has dtype {mask.dtype} and shape {tuple(mask.shape)}; "
+            f"expected torch.bool and {(batch, length)}"
+        )
+    if mask.device != device:
+        raise ValueError(f"padding_mask is on {mask.device}; expected {device}, as the input")
+
+
+def check_eps(eps: float) -> None:
+    """Raises ValueError for a number that is negative, NaN or infinite."""
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"eps is {eps}; expected a finite number from 0 up")

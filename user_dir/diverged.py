@@ -1,0 +1,80 @@
+"""A training run that has diverged ends in one sentence that names the update and the layer."""
+
+import logging
+import math
+import os
+import re
+from typing import Any
+
+from .errors import UserError
+
+ADVICE = "lower --lr, lengthen the warm-up, or set --clip-norm"
+# The detector's message, which names the module: "NaN detected in output of decoder.layers.3.attention, ...".
+FOUND = re.compile(r"(NaN|Inf) detected in output of (\S*), .*(forward|backward)")
+LAYER = re.compile(r".*?layers\.\d+")
+
+
+class _Listener(logging.Handler):
+    """Keeps the first module of which fairseq's NaN detector speaks."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.place = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        match = FOUND.search(record.getMessage())
+        if match and not self.place:
+            kind, name, way = match.groups()
+            layer = LAYER.match(name)
+            module = (layer[0] if layer else name) or "the model's output"
+            self.place = f"; the first {kind} is in the {way} pass of {module}"
+
+
+def stop_diverged_runs() -> None:
+    """A loss or gradient that is NaN or infinite ends fairseq in a traceback, and some losses go unnoticed.
+
+    fairseq checks the norm of every update's gradients; the loss is checked where it is logged, so within one
+    `--log-interval`. A run without `--save-dir` of its own (`--no-save`) no longer leaves a crash.pt behind.
+    """
+    from fairseq.trainer import Trainer
+
+    step, save = Trainer.train_step, Trainer.save_checkpoint
+    if getattr(step, "stops", False):
+        return
+
+    def train_step(self, samples, raise_oom=False):
+        listener, detector = _Listener(), logging.getLogger("fairseq.nan_detector")
+        detector.addHandler(listener)
+        try:
+            stats = step(self, samples, raise_oom)
+        except FloatingPointError as error:
+            what = "the gradients are" if "gradients" in str(error) else "the scaled loss is"
+            update = self.get_num_updates() + 1
+            raise UserError(_sentence(f"{what} NaN or infinite", update, listener.place)) from error
+        finally:
+            detector.removeHandler(listener)
+        _check_loss(self, stats)
+        return stats
+
+    def save_checkpoint(self, filename, extra_state):
+        crashed = os.path.basename(filename) == "crash.pt"
+        if not (crashed and self.cfg.checkpoint.no_save):
+            return save(self, filename, extra_state)
+        return None
+
+    train_step.stops = True
+    Trainer.train_step, Trainer.save_checkpoint = train_step, save_checkpoint
+
+
+def _check_loss(trainer: Any, stats: Any) -> None:
+    """UserError if the loss of the update just made is not finite, looked at once in a logging interval."""
+    interval, update = trainer.cfg.common.log_interval, trainer.get_num_updates()
+    if not stats or interval < 1 or update % interval:
+        return
+    loss = stats.get("loss")
+    if loss is not None and not math.isfinite(loss):
+        raise UserError(_sentence(f"the loss is {float(loss)}", update))
+
+
+def _sentence(what: str, update: int, place: str = "") -> str:
+    return f"training has diverged: {what} at update {update}{place}; {ADVICE}"

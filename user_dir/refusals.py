@@ -1,0 +1,182 @@
+"""What fairseq accepts without a word, or breaks on in a traceback, refused in one sentence instead."""
+
+import argparse
+import ast
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig, ListConfig
+
+from .diverged import stop_diverged_runs
+from .errors import UserError
+
+# Options of fairseq's that are numbers from 1 up, where they are given.
+COUNTS = ("batch_size", "batch_size_valid", "tokens_per_sample", "max_target_positions", "max_positions")
+LISTS_OF_COUNTS = ("update_freq",)
+
+
+def check_settings(cfg: Any) -> None:
+    """Refuse numbers no run can have: NaN or infinity, a batch or a sample of nothing.
+
+    Args:
+        cfg: a namespace, or a group of fairseq's configuration.
+
+    Raises:
+        UserError: naming the option.
+    """
+    settings = dict(cfg.items_ex(resolve=False) if isinstance(cfg, DictConfig) else vars(cfg))
+    for name, value in settings.items():
+        option = f"--{name.replace('_', '-')}"
+        parts = value if isinstance(value, list | tuple | ListConfig) else [value]
+        numbers = [x for x in parts if isinstance(x, int | float) and not isinstance(x, bool)]
+        if not all(math.isfinite(x) for x in numbers):
+            raise UserError(f"{option} is {value}; it must be a finite number")
+        if name in COUNTS + LISTS_OF_COUNTS and any(x < 1 for x in numbers):
+            raise UserError(f"{option} is {value}; it must be a whole number from 1 up")
+    if isinstance(settings.get("model_overrides"), str):
+        read_overrides(settings["model_overrides"])
+
+
+def read_overrides(text: str) -> dict[str, Any]:
+    """What `--model-overrides` says, a dictionary written as in Python; UserError for any other text.
+
+    fairseq-eval-lm and fairseq-validate evaluate the text as code, so this comes first.
+    """
+    try:
+        overrides = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        overrides = None
+    if not isinstance(overrides, dict) or not all(isinstance(key, str) for key in overrides):
+        raise UserError(
+            f"--model-overrides is {text!r}; write a dictionary such as \"{{'diag_block_size': 32}}\""
+        )
+    return overrides
+
+
+def refuse_impossible_options() -> None:
+    """fairseq takes any number, and answers a mistyped option with four screens of usage."""
+    from fairseq import options
+
+    parse = options.parse_args_and_arch
+    if getattr(parse, "refuses", False):
+        return
+
+    def parse_args_and_arch(parser, *args, **kwargs):
+        if "error" not in vars(parser):
+            parser.error = _usage_error(parser)
+        parsed = parse(parser, *args, **kwargs)
+        namespace = parsed[0] if isinstance(parsed, tuple) else parsed
+        check_settings(namespace)
+        return parsed
+
+    parse_args_and_arch.refuses = True
+    options.parse_args_and_arch = parse_args_and_arch
+
+
+def _usage_error(parser: argparse.ArgumentParser) -> Callable[[str], None]:
+    def error(message: str) -> None:
+        # The types of fairseq's lists are lambdas, whose name says nothing.
+        message = message.replace("invalid <lambda> value:", "expected numbers such as 1 or 1,2, not")
+        raise UserError(f"{message}; see {parser.prog} --help")
+
+    return error
+
+
+def refuse_to_leave_samples_out() -> None:
+    """fairseq-eval-lm leaves out samples longer than the model and calls the perplexity of no token 1."""
+    from fairseq.tasks.language_modeling import LanguageModelingTask
+
+    original = LanguageModelingTask.eval_lm_dataloader
+    if getattr(original, "keeps_samples", False):
+        return
+
+    def eval_lm_dataloader(self, dataset, *args, max_tokens=36000, max_positions=None, **kwargs):
+        context = kwargs.get("context_window", 0)
+        check_sample_lengths(np.asarray(dataset.sizes), context, max_tokens, max_positions)
+        iterator = original(
+            self, dataset, *args, max_tokens=max_tokens, max_positions=max_positions, **kwargs
+        )
+        return _NotEmpty(iterator)
+
+    eval_lm_dataloader.keeps_samples = True
+    LanguageModelingTask.eval_lm_dataloader = eval_lm_dataloader
+
+
+def check_sample_lengths(
+    sizes: np.ndarray, context: int, max_tokens: int | None, max_positions: int | None
+) -> None:
+    """UserError where samples of these `sizes` in tokens, `context` ones before each, would be left out."""
+    if not len(sizes):
+        raise UserError("the split holds no sample; prepare the data again")
+    longest = int(sizes.max()) + context
+    if max_positions is not None and longest > max_positions:
+        count = int((sizes + context > max_positions).sum())
+        raise UserError(
+            f"{count:,} of {len(sizes):,} samples are longer than the {max_positions} positions of the model "
+            f"(the longest has {longest} tokens) and would be left out; give --sample-break-mode none and "
+            f"--tokens-per-sample {max_positions} or less"
+        )
+    if max_tokens is not None and int(sizes.max()) > max_tokens:
+        raise UserError(
+            f"--max-tokens is {max_tokens}, less than the {int(sizes.max())} tokens of the longest sample; "
+            "raise it, or lower --tokens-per-sample"
+        )
+
+
+class _NotEmpty:
+    """An iterator over batches that ends in a UserError if no batch held a sample."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+        self.n = getattr(batches, "n", 0)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        found = False
+        for batch in self.batches:
+            found = found or "net_input" in batch
+            yield batch
+        if not found:
+            raise UserError(
+                "not one token was evaluated; are there more shards (--num-shards) than batches?"
+            )
+
+
+def check_what_hydra_composed() -> None:
+    """fairseq-hydra-train has no parser: its settings are looked at where task and trainer are made."""
+    from fairseq import tasks
+    from fairseq.trainer import Trainer
+
+    setup, init = tasks.setup_task, Trainer.__init__
+    if getattr(setup, "refuses", False):
+        return
+
+    def setup_task(cfg, **kwargs):
+        check_settings(cfg)
+        return setup(cfg, **kwargs)
+
+    def make_trainer(self, cfg, *args, **kwargs):
+        for group in (cfg.dataset, cfg.optimization):
+            check_settings(group)
+        init(self, cfg, *args, **kwargs)
+
+    setup_task.refuses = True
+    tasks.setup_task, Trainer.__init__ = setup_task, make_trainer
+
+
+REFUSALS = (
+    refuse_impossible_options,
+    refuse_to_leave_samples_out,
+    check_what_hydra_composed,
+    stop_diverged_runs,
+)
+
+
+def apply() -> None:
+    """All refusals; applying them twice changes nothing."""
+    for refusal in REFUSALS:
+        refusal()
