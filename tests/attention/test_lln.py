@@ -163,9 +163,9 @@ def test_autocast_does_not_round_the_sums(causal):
 
 def test_shapes_that_do_not_fit():
     q, k, v = inputs(4)
-    with pytest.raises(ValueError, match=r"shapes are q \(2, 2, 4, 5\), k \(2, 2, 3, 5\)"):
+    with pytest.raises(ValueError, match=r"does not fit q: q \(2, 2, 4, 5\), k \(2, 2, 3, 5\)"):
         lln_attention(q, k[:, :, 1:], v, alpha=1.0, beta=1.0, causal=True)
-    with pytest.raises(ValueError, match=r"key_padding_mask has shape \(2, 3\); expected \(2, 4\)"):
+    with pytest.raises(ValueError, match=r"padding_mask has .* \(2, 3\); expected .* \(2, 4\)"):
         mask = torch.zeros(2, 3, dtype=torch.bool)
         lln_attention(q, k, v, alpha=1.0, beta=1.0, causal=True, key_padding_mask=mask)
 
