@@ -11,7 +11,7 @@ from ...errors import UserError
 
 def check_count(option: str, value: int, longest: int | None = None, even: bool = False) -> None:
     """Raises UserError unless `value` lies between 1 and `longest`, the model's longest sequence, if any."""
-    allowed = "an even number from 2" if even else "a whole number from 1"
+    allowed = "an even number from 2" if even else "a number from 1"
     allowed += " up" if longest is None else f" to {longest}, the longest sequence of the model"
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UserError(f"{option} is {value!r}; it must be {allowed}")
