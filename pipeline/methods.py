@@ -113,6 +113,15 @@ LANGUAGE_MODELS = _in_order(LANGUAGE_MODEL_PANELS, {m.language_model: m for m in
 ENCODERS = _in_order(ENCODER_PANELS, {m.encoder: m for m in METHODS})
 """Method of each encoder, by the name of its YAML, in the order of the tables."""
 
+LINEAR = "linear"
+ATTENTIONS = {"elu" if name == LINEAR else name: method for name, method in ENCODERS.items()}
+"""The same by the name of the mechanism in layer plans; TransNormer's two keep theirs."""
+
+ATTENTION_PANELS = {
+    title: tuple("elu" if name == LINEAR else name for name in names)
+    for title, names in ENCODER_PANELS.items()
+}
+
 
 def groups(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Of `panels` (title to names) those with more in them than their first, the common yardstick.

@@ -21,9 +21,10 @@ from user_dir.tasks.lra_data import LRAData
 
 
 @torch.inference_mode()
-def count_correct(model: LRAModel, task: FairseqTask, split: str, batch_size: int) -> dict[str, Any]:
+def count_correct(
+    model: LRAModel, task: FairseqTask, split: str, batch_size: int, device: torch.device
+) -> dict[str, Any]:
     """Examples, correct answers, accuracy in percent and mean loss in bits of a split; all of it counts."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device).eval()
     task.load_dataset(split)
     batches = task.get_batch_iterator(
@@ -33,7 +34,7 @@ def count_correct(model: LRAModel, task: FairseqTask, split: str, batch_size: in
     loss, correct, count = 0.0, 0, 0
     for batch in batches:
         if device.type == "cuda":
-            batch = move_to_cuda(batch)
+            batch = move_to_cuda(batch, device)
         _, rows, output = criterion(model, batch)
         loss, correct, count = loss + float(output["loss"]), correct + int(output["ncorrect"]), count + rows
     if count == 0:
@@ -46,8 +47,14 @@ def count_correct(model: LRAModel, task: FairseqTask, split: str, batch_size: in
     }
 
 
-def evaluate(checkpoint: LRACheckpoint, data: LRAData, split: str) -> dict[str, Any]:
-    """The result as it is written to JSON, with all that a table must say about the run."""
+def evaluate(
+    checkpoint: LRACheckpoint, data: LRAData, split: str, device: torch.device | None = None
+) -> dict[str, Any]:
+    """The result as it is written to JSON, with all that a table must say about the run.
+
+    `device`: where to compute; default: the first GPU if there is one.
+    """
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     checkpoint.check_data(data)
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(checkpoint.path)], arg_overrides={"data": str(data.folder)}
@@ -67,7 +74,7 @@ def evaluate(checkpoint: LRACheckpoint, data: LRAData, split: str) -> dict[str, 
         "training_data": run.get("data"),
         "data": describe_data(data),
         "split": split,
-        **count_correct(models[0], task, split, checkpoint.batch_size),
+        **count_correct(models[0], task, split, checkpoint.batch_size, device),
     }
 
 

@@ -1,16 +1,12 @@
 """The GLUE sweep of an encoder: every task, learning rate and seed (the command behind finetune_glue.sh)."""
 
 import argparse
-import os
-import queue
 import sys
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from fairseq.data import data_utils
 from omegaconf import OmegaConf
 
@@ -21,10 +17,10 @@ from pipeline.data.text_encoding import tokenizer_fingerprint
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_json
 from pipeline.glue_tasks import TASKS, glue_task
-from pipeline.provenance import usable_cores
 from pipeline.reports.glue import task_sentence, write_table
 from pipeline.studies.glue_cell import Cell, TaskData, prune, run_cell
 from pipeline.studies.glue_record import best_setting, sweep_record
+from pipeline.studies.parallel_runs import parallel_jobs, placement, run_all
 from pipeline.training.encoder_checkpoint import EncoderCheckpoint, read_dictionary, read_encoder
 from pipeline.training.save_dir import whole_checkpoint
 
@@ -86,44 +82,10 @@ def cut_sentences(data: TaskData, longest: int) -> int:
     return count
 
 
-def run_all(cells: Iterable[Cell], jobs: int) -> list[str]:
-    """Run the cells, `jobs` at a time, each on a GPU of its own if there are any; a line for what failed."""
-    gpus = queue.SimpleQueue()
-    for number in range(jobs):
-        gpus.put(number)
-
-    def work(cell: Cell) -> dict[str, Any]:
-        gpu = gpus.get()
-        try:
-            print(f"{cell.name}: started, log {shown_path(cell.folder / 'train.log')}", flush=True)
-            return run_cell(cell, placement(gpu, jobs))
-        finally:
-            gpus.put(gpu)
-
-    failures = []
-    with ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(work, cell): cell for cell in cells}
-        try:
-            for future in as_completed(running):
-                cell = running[future]
-                try:
-                    print(f"{cell.name}: {task_sentence(future.result())}", flush=True)
-                except UserError as error:
-                    failures.append(f"{cell.name}: {error}")
-                    print(f"{cell.name}: failed: {error}", flush=True)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return failures
-
-
-def placement(gpu: int, jobs: int) -> dict[str, str]:
-    """The environment of one of `jobs` parallel runs: its GPU, or its share of the cores."""
-    if torch.cuda.is_available():
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        names = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
-        return {"CUDA_VISIBLE_DEVICES": names[gpu]}
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // jobs)))}
+def run_one(cell: Cell, place: int, jobs: int) -> str:
+    """Run a cell at one of `jobs` places; its figures in a few words."""
+    print(f"{cell.name}: started, log {shown_path(cell.folder / 'train.log')}", flush=True)
+    return task_sentence(run_cell(cell, placement(place, jobs)))
 
 
 def read_sweep(options: argparse.Namespace) -> Sweep:
@@ -152,10 +114,7 @@ def find_tasks(options: argparse.Namespace, encoder: EncoderCheckpoint) -> list[
 
 def finetune(options: argparse.Namespace) -> dict[str, Any]:
     """Run what is missing of the sweep and write its table; the record."""
-    gpus = torch.cuda.device_count()
-    jobs = options.jobs or max(1, gpus)
-    if gpus and jobs > gpus:
-        raise UserError(f"--jobs is {jobs}; it must be no more than the GPUs there are, {gpus}")
+    jobs = parallel_jobs(options.jobs)
     encoder = read_encoder(whole_checkpoint(options.checkpoint.absolute()))
     tasks = find_tasks(options, encoder)
     out = (options.out or encoder.path.parent / "glue" / encoder.path.stem).absolute()
@@ -170,7 +129,7 @@ def finetune(options: argparse.Namespace) -> dict[str, Any]:
                 f"{data.task.name}: {count} examples are longer than the {encoder.max_positions} "
                 "positions of the encoder and are cut"
             )
-    failures = run_all(missing, jobs)
+    failures = run_all(missing, jobs, partial(run_one, jobs=jobs))
     results = {name: [r for r in (cell.result() for cell in group) if r] for name, group in cells.items()}
     if failures and not any(results.values()):
         raise UserError(f"all {len(failures)} runs failed; the first: {failures[0]}")

@@ -41,13 +41,18 @@ def training_figures(log: Path) -> dict[str, Any]:
     return {
         "tokens_per_second": statistics.median(speeds),
         "tokens_per_update": statistics.median(batches),
-        "peak_memory_bytes": max((int(record["peak_memory"]) for record in records["usage"]), default=None),
+        "peak_memory_bytes": peak_memory(records),
         "train_seconds": seconds_at_speed(updates, batches, speeds),
         "curves": {
             "train": sorted(dict(zip(updates, losses, strict=True)).items()),
             "valid": sorted(valid.items()),
         },
     }
+
+
+def peak_memory(records: dict[str, list[Record]]) -> int | None:
+    """The most bytes that a process of the run held; None if none has ended yet. `records`: of `read_log`."""
+    return max((int(record["peak_memory"]) for record in records["usage"]), default=None)
 
 
 def training_seconds(log: Path) -> float | None:

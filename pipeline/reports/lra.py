@@ -1,0 +1,156 @@
+"""The results of an LRA sweep as a table, with the papers' rows of the same data pipeline."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UserError
+from pipeline.files import read_json
+from pipeline.methods import ATTENTIONS
+from pipeline.papers import read_table
+from pipeline.reports.tables import markdown_table, where
+
+TITLES = {
+    "text": "Text",
+    "listops": "ListOps",
+    "retrieval": "Retrieval",
+    "pathfinder": "Pathfinder",
+    "image": "Image",
+    "path-x": "Path-X",
+}
+FIVE = tuple(TITLES)[:5]
+"""The tasks that the papers average, in the order of their tables."""
+
+# TransNormer's Table 6 mixes two pipelines: these rows are the authors' own runs, in that of the state-space
+# models; the others are copied from Skyformer's paper.
+OWN_RUNS = ("LS", "cosFormer", "FLASH-quad", "FLASH", "TransNormer T1", "TransNormer T2")
+SKYFORMER, STATE_SPACE = "lra_skyformer", "lra_state_space"
+
+Cell = dict[str, Any]
+
+
+def read_cells(folder: Path) -> list[Cell]:
+    """The finished runs of scripts/lra_table.sh in `folder`, sorted by name."""
+    return [read_json(path) for path in sorted(folder.glob("*/*/seed*.json"))]
+
+
+def paper_rows(preset: str) -> list[tuple[str, dict[str, str]]]:
+    """The papers' rows of the pipeline of `preset`, each with its title."""
+    transnormer = read_table("transnormer_06_lra")
+    if preset == STATE_SPACE:
+        own = [row for row in transnormer if row["model"] in OWN_RUNS]
+        return [(f"{row['model']} (TransNormer, Table 6)", row) for row in own]
+    copied = [row for row in transnormer if row["model"] not in OWN_RUNS]
+    titled = [(f"{row['model']} (Skyformer's, in TransNormer, Table 6)", row) for row in copied]
+    return titled + [(f"{row['method']} (LLN, Table 5)", row) for row in read_table("lln_05_lra")]
+
+
+def write_table(cells: Sequence[Cell]) -> str:
+    """Accuracy on test by attention and task, the papers' rows below; and what must be known to read it.
+
+    Raises UserError if the runs do not belong into one table: of two presets, or of a task with other
+    flags or data.
+    """
+    preset, tasks = check_alike(cells)
+    titles = [TITLES[task] + ("*" if reduced(cells, task) else "") for task in tasks]
+    header = ["", *titles, "average of five"]
+    names = [name for name in ATTENTIONS if any(cell["attention"] == name for cell in cells)]
+    names += sorted({cell["attention"] for cell in cells} - set(names))
+    rows = []
+    for name in names:
+        figures = [_figure(accuracies(cells, name, task), cells) for task in tasks]
+        rows.append([f"{label(name)}, here", *figures, _figure(averages(cells, name), cells)])
+    for title, row in paper_rows(preset):
+        rows.append([title, *(row.get(task, "–") for task in tasks), row["avg"]])
+    return markdown_table(header, rows) + "\n\n" + "\n".join(notes(cells, preset, tasks))
+
+
+def label(name: str) -> str:
+    """What a reader sees of an attention."""
+    return ATTENTIONS[name].label if name in ATTENTIONS else name
+
+
+def check_alike(cells: Sequence[Cell]) -> tuple[str, list[str]]:
+    """The preset and the tasks of runs that may share a table; UserError if they may not."""
+    presets = sorted({cell["preset"] for cell in cells})
+    if len(presets) > 1:
+        raise UserError(f"runs of {' and '.join(presets)} cannot share a table; give each its own --out")
+    tasks = [task for task in TITLES if any(cell["task"] == task for cell in cells)]
+    for task in tasks:
+        settings = [(c["flags"], c["steps"], c["data"]) for c in cells if c["task"] == task]
+        if any(other != settings[0] for other in settings):
+            raise UserError(
+                f"runs on {task} differ in flags, updates or data and cannot share a table; "
+                "give each setting its own --out"
+            )
+    return presets[0], tasks
+
+
+def accuracies(cells: Sequence[Cell], attention: str, task: str) -> dict[int, float]:
+    """Accuracy in percent, by seed."""
+    found = [cell for cell in cells if (cell["attention"], cell["task"]) == (attention, task)]
+    return {cell["seed"]: cell["accuracy"] for cell in found}
+
+
+def averages(cells: Sequence[Cell], attention: str) -> dict[int, float]:
+    """Mean accuracy over the five tasks in percent, by seed; only of seeds that have all five."""
+    by_task = [accuracies(cells, attention, task) for task in FIVE]
+    whole = set.intersection(*(set(figures) for figures in by_task))
+    return {seed: statistics.fmean(figures[seed] for figures in by_task) for seed in sorted(whole)}
+
+
+def _figure(by_seed: dict[int, float], cells: Sequence[Cell]) -> str:
+    """Mean and range over the seeds; how many they are where others have more."""
+    values, most = list(by_seed.values()), len({cell["seed"] for cell in cells})
+    if not values:
+        return "–"
+    text = f"{statistics.fmean(values):.2f}"
+    if len(values) > 1:
+        text += f" ({min(values):.2f} to {max(values):.2f})"
+    return text if len(values) == most else f"{text} [{len(values)} of {most} seeds]"
+
+
+def reduced(cells: Sequence[Cell], task: str) -> bool:
+    """Whether the runs on `task` are smaller than, or otherwise not those of, the preset."""
+    cell = next(cell for cell in cells if cell["task"] == task)
+    return bool(cell["flags"]) or not cell["published_sizes"]
+
+
+def notes(cells: Sequence[Cell], preset: str, tasks: Sequence[str]) -> list[str]:
+    """What decides the figures: preset, seeds, and for each task its data and updates."""
+    seeds = ", ".join(map(str, sorted({cell["seed"] for cell in cells})))
+    lines = [
+        f"Accuracy on test in percent, preset {preset}; mean (lowest to highest) over the seeds {seeds}. "
+        "A dash: not run, or an average without all five tasks.",
+        *(f"- {TITLES[task]}: {_setting(cells, task)}" for task in tasks),
+    ]
+    if starred := [TITLES[task] for task in tasks if reduced(cells, task)]:
+        lines.append(f"* {', '.join(starred)}: not the papers' setting, so no comparison with their figures.")
+    lines += [f"Papers: {sentence}" for sentence in _differences(cells, preset)]
+    machines = sorted({f"{where(c['environment'])}, {c['environment']['date']}" for c in cells})
+    commits = ", ".join(sorted({cell["environment"]["commit"] for cell in cells}))
+    return [*lines, f"Measured on {'; '.join(machines)} (commit {commits})."]
+
+
+def _setting(cells: Sequence[Cell], task: str) -> str:
+    cell = next(cell for cell in cells if cell["task"] == task)
+    data = cell["data"]
+    sizes = " / ".join(f"{n:,} {split}" for split, n in data["examples"].items())
+    seed = "" if data.get("seed") is None else f", data seed {data['seed']}"
+    steps = f"{cell['steps']:,} updates" if cell["steps"] else "epochs as in the YAML"
+    flags = f", {' '.join(cell['flags'])}" if cell["flags"] else ""
+    chosen = "best on valid" if cell["chosen_on_valid"] else "the last checkpoint"
+    return f"{data['origin']} data ({sizes}{seed}), {steps}{flags}; {chosen}."
+
+
+def _differences(cells: Sequence[Cell], preset: str) -> list[str]:
+    if preset == STATE_SPACE:
+        return ["the authors' code keeps the highest test accuracy of any epoch; here valid decides."]
+    listops = [cell for cell in cells if cell["task"] == "listops"]
+    found = [
+        "black pixels are padding and the mean is over the padded length; here neither, unless flags say so.",
+    ]
+    if any(cell["data"].get("close_brackets", True) for cell in listops):
+        found.append("ListOps has no `]` in Skyformer's data, so expressions cannot be parsed; here it has.")
+    return found

@@ -1,0 +1,216 @@
+"""Long Range Arena: tasks x attentions x seeds (the command behind lra_table.sh)."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.commands.lra_table import parse
+from pipeline.console import run_command
+from pipeline.data.lra.tasks import TASKS
+from pipeline.errors import UserError
+from pipeline.evaluation.lra import evaluate
+from pipeline.files import (
+    FINGERPRINT,
+    ROOT,
+    begin,
+    fingerprint,
+    finished,
+    shown_path,
+    write_atomically,
+    write_json,
+)
+from pipeline.provenance import environment
+from pipeline.reports.lra import FIVE, read_cells, write_table
+from pipeline.studies.parallel_runs import parallel_jobs, placement, run_all
+from pipeline.training.figures import peak_memory, read_log, training_seconds
+from pipeline.training.logged_run import run_fairseq
+from pipeline.training.lra_attentions import PARTS, attention_flags, read_attentions
+from pipeline.training.lra_run import describe_data, open_data, read_lra_checkpoint, record
+from pipeline.training.progress import Progress
+from pipeline.training.recipe import Experiment, option, read_experiment
+from pipeline.training.save_dir import LAST, keep_vocabulary, mend_last, whole_checkpoint
+from pipeline.training.train import Machines, fairseq_arguments
+from user_dir.tasks.lra_data import LRAData
+
+COMMAND = "lra_table.sh"
+BEST = "checkpoint_best.pt"
+# Flags that differ from run to run, and the option to use instead.
+OURS = {"--encoder-attention": "--attention", "--seed": "--seeds", "--save-dir": "--out"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the sweep; `flags` are those that the user gave for all runs."""
+
+    experiment: Experiment
+    data: LRAData
+    attention: str
+    seed: int
+    flags: tuple[str, ...]
+    out: Path
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return f"{self.data.task}, {self.attention}, seed {self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Where it trains; its result lies beside it."""
+        return self.out / self.data.task / self.attention / f"seed{self.seed}"
+
+    @property
+    def has_valid(self) -> bool:
+        """Whether there is a split to choose the checkpoint on; without it the last one is tested."""
+        return "valid" in self.data.manifest["splits"]
+
+    def own_flags(self) -> list[str]:
+        """What is added to the YAML."""
+        flags = [*attention_flags(self.experiment.get("model", "_name"), self.attention), *self.flags]
+        return [*flags, "--seed", str(self.seed), *([] if self.has_valid else ["--disable-validation"])]
+
+    def arguments(self) -> list[str]:
+        """Those of `fairseq-train`."""
+        machines = Machines(1 if torch.cuda.is_available() else 0)
+        return fairseq_arguments(self.experiment, self.data.folder, machines, self.folder, self.own_flags())
+
+    def fingerprint(self) -> str:
+        """A short hash of all that decides its result."""
+        about = {**describe_data(self.data), "sources": self.data.manifest["sources"]}
+        return fingerprint([self.experiment.settings, self.own_flags(), about])
+
+    def result(self) -> dict[str, Any] | None:
+        """What it has found if it is finished; UserError if a run of other settings lies there."""
+        return finished(self.folder.with_suffix(".json"), self.fingerprint())
+
+
+def run_cell(cell: Cell, place: int, jobs: int) -> str:
+    """Train (or resume) and test a cell at one of `jobs` places; its accuracy in a few words.
+
+    The result is written beside the run's folder, where the weights that were tested stay.
+    """
+    print(f"{cell.name}: started, log {shown_path(cell.folder / 'train.log')}", flush=True)
+    begin(cell.folder, COMMAND, cell.fingerprint())
+    keep_vocabulary(cell.data.folder, cell.folder)
+    if not mend_last(cell.folder):
+        (cell.folder / LAST).unlink()
+    arguments = cell.arguments()
+    record(cell.folder, cell.experiment.name, cell.data, arguments)
+    train(cell, arguments, placement(place, jobs), shown=jobs == 1)
+    result = tested(cell, place)
+    write_json(cell.folder.with_suffix(".json"), result)
+    for path in cell.folder.glob("checkpoint*.pt"):
+        if path.name != result["checkpoint"]:
+            path.unlink()
+    return f"{result['accuracy']:.2f} % of {result['examples']:,} right (test)"
+
+
+def train(cell: Cell, arguments: Sequence[str], environ: dict[str, str], shown: bool) -> None:
+    """Run fairseq-train, its progress on the terminal if `shown`."""
+    log, updates = cell.folder / "train.log", option(arguments, "--max-update")
+    if not shown:
+        run_fairseq("train", arguments, log, environment=environ)
+        return
+    progress = Progress(int(updates or 0) or None)
+    try:
+        run_fairseq("train", arguments, log, progress.feed, environ)
+    finally:
+        progress.close()
+
+
+def tested(cell: Cell, place: int) -> dict[str, Any]:
+    """The result of a trained cell, as a table needs it."""
+    device = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
+    path = whole_checkpoint(cell.folder / (BEST if cell.has_valid else LAST))
+    checkpoint = read_lra_checkpoint(path)
+    found = evaluate(checkpoint, cell.data, "test", device)
+    examples, sizes = found["data"]["examples"], TASKS[cell.data.task].sizes
+    log = cell.folder / "train.log"
+    return {
+        **found,
+        "checkpoint": path.name,
+        "attention": cell.attention,
+        "plan": checkpoint.attention,
+        "flags": list(cell.flags),
+        "chosen_on_valid": cell.has_valid,
+        "published_sizes": sum(examples.values()) == sum(sizes.values()),
+        "train_seconds": training_seconds(log),
+        "peak_memory_bytes": peak_memory(read_log(log)),
+        "environment": environment(device.type),
+        FINGERPRINT: cell.fingerprint(),
+    }
+
+
+def read_preset(folder: Path, tasks: str | None, data: Path) -> list[tuple[Experiment, LRAData]]:
+    """YAML and data of each task asked for; without `tasks` those of the five that are prepared."""
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}; choose configs/lra_skyformer or configs/lra_state_space")
+    if unknown := [name for name in (tasks or "").split(",") if tasks and name not in TASKS]:
+        raise UserError(f"there is no task {unknown[0]!r}; choose some of {', '.join(TASKS)}")
+    chosen = []
+    for name in dict.fromkeys(tasks.split(",")) if tasks else FIVE:
+        experiment = read_experiment(folder / f"{name.replace('-', '_')}.yaml")
+        if experiment.get("model", "_name") not in PARTS:
+            raise UserError(f"{folder} is no preset of Long Range Arena, such as configs/lra_skyformer")
+        where = data / Path(experiment.get("task", "data", name)).name
+        if tasks or where.is_dir():
+            chosen.append((experiment, open_task(where, name)))
+    if not chosen:
+        raise UserError(f"{data} holds no prepared task; data-prep/lra.sh makes them")
+    return chosen
+
+
+def open_task(folder: Path, name: str) -> LRAData:
+    """The prepared task `name`, its splits checked; UserError if the folder holds another, or is damaged."""
+    data = open_data(folder, ("train", "test"))
+    if data.task != name:
+        raise UserError(f"{folder} holds {data.task}, not {name}; prepare it with data-prep/lra.sh")
+    if "valid" in data.manifest["splits"]:
+        data.split("valid")
+    return data
+
+
+def check_flags(flags: Sequence[str]) -> None:
+    """UserError for flags that the sweep itself sets."""
+    for flag, instead in OURS.items():
+        if option(flags, flag) is not None:
+            raise UserError(f"{flag} differs from run to run; use {instead}")
+
+
+def sweep(options: Namespace, flags: Sequence[str]) -> None:
+    """Run what is missing and write the table of all that lies in the folder."""
+    check_flags(flags)
+    jobs, attentions = parallel_jobs(options.jobs), read_attentions(options.attention)
+    chosen = read_preset(options.preset, options.tasks, (options.data or ROOT / "data" / "lra").absolute())
+    preset = chosen[0][0].get("model", "_name")
+    out = (options.out or ROOT / "runs" / "lra_table" / preset).absolute()
+    cells = [
+        Cell(experiment, data, attention, int(experiment.get("common", "seed")) + number, tuple(flags), out)
+        for number in range(options.seeds)
+        for experiment, data in chosen
+        for attention in attentions
+    ]
+    missing = [cell for cell in cells if cell.result() is None]
+    print(f"{preset}: {len(cells)} runs, {len(cells) - len(missing)} done before; results: {shown_path(out)}")
+    failures = run_all(missing, jobs, partial(run_cell, jobs=jobs))
+    if done := read_cells(out):
+        table = write_table(done)
+        write_atomically(out / "lra.md", (table + "\n").encode())
+        print(f"\n{table}\n\nwritten: {shown_path(out / 'lra.md')}")
+    if failures:
+        raise UserError(f"{len(failures)} runs failed; the first: {failures[0]}")
+
+
+def main() -> None:
+    """Entry point."""
+    sweep(*parse(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    run_command(main)
