@@ -2,10 +2,15 @@
 
 import argparse
 import atexit
+import contextlib
+import errno
 import inspect
+import os
+import shutil
 import sys
 import types
 from collections.abc import Callable
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -201,6 +206,54 @@ def keep_batches_when_resuming() -> None:
     FairseqTask.get_batch_iterator = get_batch_iterator
 
 
+def save_checkpoints_durably() -> None:
+    """fairseq (every version) trusts that what it has written is on the disk, and removes the one before.
+
+    After a power cut neither may be there; a full disk keeps its half file; a copy is written in place.
+    """
+    from fairseq import checkpoint_utils
+    from fairseq.file_io import PathManager
+
+    original = checkpoint_utils.torch_persistent_save
+    if getattr(original, "durable", False):
+        return
+
+    def torch_persistent_save(obj, filename, async_write=False):
+        if async_write or not PathManager.supports_rename(filename):
+            return original(obj, filename, async_write)
+        _write_durably(filename, lambda file: torch.save(obj, file))
+
+    def copy(src_path, dst_path, overwrite=False):
+        with open(src_path, "rb") as source:
+            _write_durably(dst_path, lambda file: shutil.copyfileobj(source, file, 1 << 24))
+        return True
+
+    torch_persistent_save.durable = True
+    checkpoint_utils.torch_persistent_save = torch_persistent_save
+    PathManager.copy = staticmethod(copy)
+
+
+def _write_durably(filename: str, write: Callable[[BinaryIO], object]) -> None:
+    """Write a whole file or none, and return when it is on the disk; OSError names it."""
+    partial = f"{filename}.tmp"
+    try:
+        with open(partial, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, filename)
+        folder = os.open(os.path.dirname(filename) or ".", os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except (OSError, RuntimeError) as error:  # torch makes a RuntimeError of a write that fails
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        code = getattr(error, "errno", None) or errno.ENOSPC
+        raise OSError(code, os.strerror(code), filename) from error
+
+
 def end_gloo_at_exit() -> None:
     """fairseq leaves its process group open; gloo's threads then now and then abort a process that ends.
 
@@ -227,6 +280,7 @@ REPAIRS: tuple[Callable[[], None], ...] = (
     broadcast_checkpoints_safely,
     keep_place_in_epoch,
     keep_batches_when_resuming,
+    save_checkpoints_durably,
     end_gloo_at_exit,
 )
 

@@ -2,8 +2,8 @@
 
 The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
 it. Whatever the number of GPUs, --update-freq keeps the effective batch that of the YAML. Running the same
-command again resumes from the last checkpoint. The tokeniser is copied next to the checkpoints, for
-scripts/finetune_glue.sh.
+command again resumes from the newest whole checkpoint; a finished run is left as it is. The tokeniser is
+copied next to the checkpoints, for scripts/finetune_glue.sh.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
 it. Whatever the number of GPUs, --update-freq keeps the effective batch that of the YAML. Running the same
-command again resumes from the last checkpoint.
+command again resumes from the newest whole checkpoint; a finished run is left as it is.
 """
 
 import argparse
@@ -41,6 +41,12 @@ def training_parser(
         type=Path,
         metavar="DIR",
         help=f"where everything goes (default: {runs} in the project)",
+    )
+    options.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start at update 1; checkpoints, log and curves that DIR holds move to DIR/earlier-N, "
+        "and nothing is removed",
     )
     options.add_argument("--dry-run", action="store_true", help="print the fairseq-train command and stop")
     usage = f"{command} CONFIG [DATA] [options] [fairseq-train flags ...]"

@@ -25,7 +25,8 @@ from pipeline.training.encoder_checkpoint import (
 from pipeline.training.figures import training_seconds
 from pipeline.training.logged_run import run_fairseq
 from pipeline.training.recipe import Experiment, read_experiment
-from pipeline.training.save_dir import LAST, keep_vocabulary, mend_last, whole_checkpoint
+from pipeline.training.resume import LAST, complete_save, newest_whole
+from pipeline.training.save_dir import keep_vocabulary, whole_checkpoint
 
 CONFIG = ROOT / "configs" / "glue" / "finetune.yaml"
 RESULT = "result.json"
@@ -167,8 +168,10 @@ def prepare_folder(cell: Cell) -> None:
     keep_vocabulary(cell.data.folder, cell.folder)
     about = {key: cell.data.manifest[key] for key in ("task", "tokenizer", "partial")}
     write_json(cell.folder / TASK_FILE, about)
-    if not mend_last(cell.folder):
-        (cell.folder / LAST).unlink()
+    if newest := newest_whole(cell.folder):
+        complete_save(newest)
+    else:
+        (cell.folder / LAST).unlink(missing_ok=True)
 
 
 def evaluate(encoder: EncoderCheckpoint, data: TaskData) -> dict[str, dict[str, float]]:

@@ -6,16 +6,21 @@ The arguments are those of `fairseq-train` and the like. All output goes to stdo
 starts this and shows the user only what matters.
 """
 
+import ctypes
 import importlib
 import json
 import logging
+import os
 import resource
+import signal
 import sys
 import traceback
 
 import torch
 
 from pipeline.errors import explain
+
+PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 logger = logging.getLogger("usage")
 
@@ -38,7 +43,18 @@ def log_like_fairseq() -> None:
     )
 
 
+def end_with_parent() -> None:
+    """Have the kernel end this process when the one that started it dies, however it dies (Linux)."""
+    parent = os.environ.get("PARENT_PROCESS")
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):  # it died before the line above
+        sys.exit(128 + signal.SIGTERM)
+
+
 def main() -> None:
+    end_with_parent()
     command = sys.argv.pop(1)
     sys.argv[0] = f"fairseq-{command}"
     log_like_fairseq()

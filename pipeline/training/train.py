@@ -20,7 +20,16 @@ from pipeline.training.kinds import KINDS
 from pipeline.training.logged_run import run_fairseq
 from pipeline.training.progress import Progress
 from pipeline.training.recipe import Experiment, option, read_experiment, scaled_update_freq
-from pipeline.training.save_dir import prepare_save_dir
+from pipeline.training.resume import (
+    LAST,
+    SavedState,
+    complete_save,
+    find_resume_point,
+    move_aside,
+    newest_whole,
+)
+from pipeline.training.run_lock import run_lock
+from pipeline.training.save_dir import keep_vocabulary
 
 DEFAULT_PORT = 29500
 Parse = Callable[[Sequence[str]], tuple[Namespace, list[str]]]
@@ -107,8 +116,12 @@ def train(
     save_dir: Path | None = None,
     extra: Sequence[str] = (),
     dry_run: bool = False,
+    fresh: bool = False,
 ) -> Path:
-    """Train until the YAML's last update, from the last checkpoint if there is one.
+    """Train until the YAML's last update, from the newest whole checkpoint if there is one.
+
+    `fresh` moves what an earlier run has left in `save_dir` aside and starts at update 1. A run that
+    has made its last update is left as it is.
 
     Returns the folder with checkpoints, log and TensorBoard curves.
     """
@@ -120,9 +133,9 @@ def train(
     machines.check()
     save_dir = (save_dir or ROOT / "runs" / kind.run_name(experiment.name, extra)).absolute()
     arguments = fairseq_arguments(experiment, folder.absolute(), machines, save_dir, extra)
-    environment = machines.environment()
-    updates = parsed(arguments).max_update
-    words = [f"{key}={value}" for key, value in environment.items()]
+    read = parsed(arguments)
+    check_schedule(read)
+    words = [f"{key}={value}" for key, value in machines.environment().items()]
     print(shlex.join([*words, str(Path(sys.prefix, "bin", "fairseq-train")), *arguments]))
     if dry_run:
         return save_dir
@@ -130,19 +143,63 @@ def train(
     for flag in ("--restore-file", "--finetune-from-model"):
         if start := option(extra, flag):
             kind.check_start(Path(start), prepared)
-    prepare_save_dir(save_dir, prepared.folder)
-    kind.record(save_dir, experiment.name, prepared, arguments)
-    suffix = f".node{machines.node_rank}" if machines.node_rank else ""
-    log = save_dir / f"train{suffix}.log"
-    print(f"log, checkpoints and TensorBoard curves: {save_dir}", flush=True)
-    progress = Progress(updates or None)
-    try:
-        run_fairseq("train", arguments, log, progress.feed, environment)
-    finally:
-        progress.close()
+    last_update = read.max_update or None
+    save_dir.mkdir(parents=True, exist_ok=True)
+    if machines.node_rank:  # node 0 looks after the folder; training waits for it
+        start = None if fresh else newest_whole(save_dir)
+        if not is_finished(start, last_update):
+            run_training(arguments, save_dir, machines, last_update)
+        return save_dir
+    with run_lock(save_dir) as lock:
+        keep_vocabulary(prepared.folder, save_dir)
+        if fresh:
+            move_aside(save_dir)
+        start = find_resume_point(save_dir)
+        if is_finished(start, last_update):
+            return save_dir
+        if start:
+            complete_save(start)
+            restore = option(extra, "--restore-file")
+            if restore and Path(restore).absolute().parent != save_dir:
+                arguments += ["--restore-file", LAST]  # where the run began; by now it has its own
+        kind.record(save_dir, experiment.name, prepared, arguments)
+        run_training(arguments, save_dir, machines, last_update, (lock,))
     return save_dir
 
 
+def is_finished(start: SavedState | None, last_update: int | None) -> bool:
+    """Whether the run has made its last update; says so."""
+    finished = start is not None and last_update is not None and start.updates >= last_update
+    if finished:
+        print(f"finished: {start.path} has made {start.updates:,} updates; nothing to do", flush=True)
+    return finished
+
+
+def run_training(
+    arguments: Sequence[str],
+    save_dir: Path,
+    machines: Machines,
+    last_update: int | None,
+    held: Sequence[int] = (),
+) -> None:
+    """Run `fairseq-train`, its log in `save_dir`; it inherits the descriptors `held`."""
+    suffix = f".node{machines.node_rank}" if machines.node_rank else ""
+    log = save_dir / f"train{suffix}.log"
+    print(f"log, checkpoints and TensorBoard curves: {save_dir}", flush=True)
+    progress = Progress(last_update)
+    try:
+        run_fairseq("train", arguments, log, progress.feed, machines.environment(), held)
+    finally:
+        progress.close()
+
+
+def check_schedule(read: Namespace) -> None:
+    """UserError for a cosine without length, which would divide by zero at its last update."""
+    if read.lr_scheduler == "cosine" and read.max_update and read.warmup_updates == read.max_update:
+        raise UserError(
+            f"--max-update and --warmup-updates are both {read.max_update}, which leaves nothing for the "
+            "cosine; raise --max-update"
+        )
 
 
 def check_task(command: str, config: Path) -> None:
@@ -159,7 +216,7 @@ def main(command: str = "train_lm.sh", parse: Parse = parse) -> None:
     check_task(command, options.config)
     gpus = torch.cuda.device_count() if options.gpus is None else options.gpus
     machines = Machines(gpus, options.nodes, options.node_rank, options.master)
-    train(options.config, options.data, machines, options.save_dir, extra, options.dry_run)
+    train(options.config, options.data, machines, options.save_dir, extra, options.dry_run, options.fresh)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ def run_fairseq(
     log: Path,
     on_line: Callable[[str], None] = lambda line: None,
     environment: Mapping[str, str] | None = None,
+    held: Sequence[int] = (),
 ) -> None:
     """As `logged_run.run_fairseq`, but the lines are handed on when the command has ended."""
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -102,26 +103,16 @@ def refused(call) -> Refusal:
 
 @pytest.fixture
 def kill(root) -> Callable[..., None]:
-    """Runs a command in processes of its own and kills (-9) all of them when its log says `sign`.
-
-    `log` is a pipe until then: nobody has to look at a file again and again.
-    """
+    """Runs a command in processes of its own and kills (-9) all of them when its log says `sign`."""
 
     def run(module: ModuleType, arguments: list[object], log: Path, sign: str) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        os.mkfifo(log)
         command = [sys.executable, "-m", module.__name__, *map(str, arguments)]
-        # The shell holds the pipe open, so that reading ends when the command does.
-        process = subprocess.Popen(
-            ["sh", "-c", '"$@" 3>>"$0"; exit', log, *command],
-            cwd=root,
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-        )
-        with log.open() as lines:
-            seen = any(sign in line for line in lines)
-            os.killpg(process.pid, signal.SIGKILL)
-        assert seen and process.wait() == -signal.SIGKILL
+        process = subprocess.Popen(command, cwd=root, start_new_session=True, stdout=subprocess.DEVNULL)
+        while not (log.is_file() and sign in log.read_text()):
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
         log.unlink()
 
     return run

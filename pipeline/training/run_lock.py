@@ -1,0 +1,37 @@
+"""One run at a time in a folder."""
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.errors import UserError
+
+NAME = ".run.lock"
+
+
+@contextmanager
+def run_lock(folder: Path) -> Iterator[int]:
+    """Keep other runs out of `folder`; gives the descriptor that holds the lock.
+
+    The lock lasts as long as any process has the descriptor open, so a child that inherits it keeps
+    the folder even if its parent is killed. UserError names the host and process that has it.
+    """
+    descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 1000).decode(errors="replace") or "another process"
+            raise UserError(
+                f"{folder} is in use by {holder}; wait until that run has ended, or choose another --save-dir"
+            ) from None
+        except OSError as error:
+            print(f"{folder} cannot be locked ({error.strerror}); start no second run there", flush=True)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,108 @@
+"""Which checkpoint a run resumes from, the lock of its folder, and what --fresh does."""
+
+import os
+import shutil
+
+import pytest
+import torch
+
+from pipeline.errors import UserError
+from pipeline.training import train as train_lm
+from pipeline.training.resume import complete_save, find_resume_point, move_aside, newest_whole
+from pipeline.training.run_lock import run_lock
+
+
+def write(path, updates, score=1.0, best=0.5):
+    """A checkpoint as far as resuming looks at it."""
+    state = {"model": {"weight": torch.full((1000,), float(updates))}, "cfg": {"model": {"_name": "a"}}}
+    state["optimizer_history"] = [{"num_updates": updates}]
+    state["extra_state"] = {"val_loss": score, "best": best}
+    torch.save(state, path)
+
+
+def test_newest_by_update_number_not_by_time(tmp_path):
+    for name, updates, time in (("checkpoint_1_50.pt", 50, 100), ("checkpoint_1_25.pt", 25, 200)):
+        write(tmp_path / name, updates)
+        os.utime(tmp_path / name, (time, time))
+    assert newest_whole(tmp_path).path.name == "checkpoint_1_50.pt"
+    write(tmp_path / "checkpoint_last.pt", 50)
+    assert newest_whole(tmp_path).path.name == "checkpoint_last.pt"
+
+
+def damage(path, kind):
+    content = path.read_bytes()
+    position = content.index(torch.full((1000,), 50.0).numpy().tobytes()) + 2000
+    path.write_bytes(
+        {
+            "empty": b"",
+            "half": content[: len(content) // 2],
+            "last byte missing": content[:-1],
+            "random": os.urandom(len(content)),
+            "text": b"not a checkpoint",
+            "one bit": content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :],
+        }[kind]
+    )
+
+
+@pytest.mark.parametrize("kind", ["empty", "half", "last byte missing", "random", "text", "one bit"])
+def test_damaged_ones_are_passed_over(tmp_path, kind):
+    write(tmp_path / "checkpoint_last.pt", 50)
+    damage(tmp_path / "checkpoint_last.pt", kind)
+    with pytest.raises(UserError, match=r"no checkpoint in .* is whole .*--fresh"):
+        find_resume_point(tmp_path)
+    write(tmp_path / "checkpoint_1_25.pt", 25)
+    assert find_resume_point(tmp_path).updates == 25
+
+
+def test_a_folder_in_place_of_the_checkpoint(tmp_path):
+    (tmp_path / "checkpoint_last.pt").mkdir()
+    with pytest.raises(UserError, match=r"is a folder where a checkpoint belongs"):
+        find_resume_point(tmp_path)
+
+
+@pytest.mark.parametrize(("score", "best"), [(0.5, 50), (0.7, 25)])
+def test_an_interrupted_save_is_completed(tmp_path, capsys, score, best):
+    """Killed after the new checkpoint was renamed and before it was copied to last and best."""
+    for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
+        write(tmp_path / name, 25, score=0.6, best=0.6)
+    write(tmp_path / "checkpoint_1_50.pt", 50, score=score, best=min(score, 0.6))
+    complete_save(find_resume_point(tmp_path))
+    assert "resuming from checkpoint_1_50.pt (update 50)" in capsys.readouterr().out
+    saved = {
+        path.name: torch.load(path)["optimizer_history"][0]["num_updates"] for path in tmp_path.iterdir()
+    }
+    assert saved == {"checkpoint_last.pt": 50, "checkpoint_1_50.pt": 50, "checkpoint_best.pt": best}
+
+
+def test_fresh_removes_nothing(tmp_path, capsys):
+    write(tmp_path / "checkpoint_last.pt", 25)
+    (tmp_path / "thesis.tex").write_text("precious")
+    (tmp_path / "earlier-1").mkdir()
+    move_aside(tmp_path)
+    assert "earlier-2: checkpoint_last.pt" in capsys.readouterr().out
+    assert (tmp_path / "earlier-2" / "checkpoint_last.pt").is_file() and (tmp_path / "thesis.tex").is_file()
+    assert find_resume_point(tmp_path) is None
+
+
+def test_second_run_is_refused_while_the_first_holds_the_folder(tmp_path):
+    sentence = rf"in use by process {os.getpid()} on .*; wait until that run has ended"
+    with run_lock(tmp_path), pytest.raises(UserError, match=sentence), run_lock(tmp_path):
+        pass
+    with run_lock(tmp_path):
+        pass
+
+
+def test_finished_run_is_left_as_it_is(call, config, corpus, trained, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.suffix in (".pt", ".log")}
+    call(train_lm, config, corpus, "--gpus", 0, "--save-dir", folder)
+    assert "finished" in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_cosine_that_ends_with_its_warm_up(refused, config, corpus, tmp_path):
+    flags = ("--lr-scheduler", "cosine", "--warmup-updates", 7, "--max-update", 7)
+    run = tmp_path / "run"
+    sentence = refused(train_lm, config, corpus, "--gpus", 0, "--save-dir", run, *flags)
+    assert "--max-update and --warmup-updates are both 7" in sentence and not run.exists()
