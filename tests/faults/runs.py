@@ -76,7 +76,7 @@ class Training:
 
     def command(self, folder: Path, *extra: str) -> list[str]:
         """The words of the command."""
-        words = [sys.executable, "-m", "pipeline.training.train", str(self.config), str(self.data)]
+        words = [sys.executable, "-m", "pipeline", "training.train", str(self.config), str(self.data)]
         return [*words, "--gpus", "0", "--save-dir", str(folder), *extra]
 
     def start(
