@@ -7,6 +7,7 @@ starts this and shows the user only what matters.
 """
 
 import ctypes
+import errno
 import importlib
 import json
 import logging
@@ -67,7 +68,10 @@ def main() -> None:
         if sentence is None:
             traceback.print_exc(file=sys.stdout)
             sentence = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"
-        print(f"error: {sentence}", flush=True)
+        try:
+            print(f"error: {sentence}", flush=True)
+        except OSError:  # the disk is full for the log, too
+            os._exit(errno.ENOSPC)
         sys.exit(1)
     logger.info(json.dumps({"peak_memory": peak_memory()}))
 

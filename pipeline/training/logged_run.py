@@ -1,6 +1,7 @@
 """Run a fairseq command with its output in a log file; if it fails, say why in one line."""
 
 import contextlib
+import errno
 import os
 import re
 import subprocess
@@ -60,6 +61,8 @@ def run_fairseq(
     code = process.returncode
     if code == 130:
         raise KeyboardInterrupt
+    if code == errno.ENOSPC:  # not even the reason could be written
+        raise UserError(f"the disk is full while writing {log}; free some space")
     if code:
         cause = cause or f"fairseq-{command} ended with exit code {code}"
         raise UserError(f"{cause} (log: {log})")

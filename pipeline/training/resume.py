@@ -63,6 +63,8 @@ def find_resume_point(folder: Path) -> SavedState | None:
 def complete_save(state: SavedState) -> None:
     """Make `state` the folder's checkpoint_last.pt, and its best one if it was, as its save would have."""
     folder = state.path.parent
+    for half in folder.glob("checkpoint*.pt.tmp"):
+        half.unlink()
     print(f"resuming from {state.path.name} (update {state.updates:,})", flush=True)
     if state.path.name != LAST:
         copy_durably(state.path, folder / LAST)

@@ -122,7 +122,7 @@ def test_two_nodes_train_what_one_process_trains(config, corpus, trained, tmp_pa
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         master = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "pipeline.training.train", config, corpus, "--gpus", "0"]
+    command = [sys.executable, "-m", "pipeline", "training.train", config, corpus, "--gpus", "0"]
     command += ["--nodes", "2", "--master", master, "--save-dir", tmp_path / "run", "--node-rank"]
     nodes = [subprocess.Popen([*command, rank], cwd=root, stdout=subprocess.PIPE, text=True) for rank in "01"]
     outputs = [node.communicate()[0] for node in nodes]
@@ -217,7 +217,7 @@ def test_checkpoints_that_training_cannot_go_on_from(
 @pytest.mark.slow
 def test_full_disk(config, corpus, tmp_path, root):
     """Files are limited to 20 kB, less than a checkpoint."""
-    command = [sys.executable, "-m", "pipeline.training.train", config, corpus, "--gpus", "0"]
+    command = [sys.executable, "-m", "pipeline", "training.train", config, corpus, "--gpus", "0"]
     command += ["--save-dir", tmp_path / "run"]
     done = subprocess.run(
         command,
