@@ -29,7 +29,7 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
     """Products keep the types they are given: autocast would cast them down and sum in 16 bits."""
-    if torch.amp.is_autocast_available(device.type):
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
 

@@ -5,6 +5,7 @@ import torch
 
 from user_dir.attention import build_attention
 from user_dir.attention import performer as performer_module
+from user_dir.attention.parts.new_tokens import NewTokens
 from user_dir.attention.performer import orthogonal_features
 from user_dir.errors import UserError
 
@@ -134,7 +135,8 @@ def test_performer_decodes_past_a_jump():
     full, state = module.attend(q, k, v, None), module.first_state(q)
     out = []
     for piece in (slice(0, 50), slice(50, 51), slice(51, 70), *(slice(i, i + 1) for i in range(70, 80))):
-        step, state = module.decode(q[:, :, piece], k[:, :, piece], v[:, :, piece], None, state)
+        new = NewTokens(None, torch.tensor([piece.start]), piece.stop - piece.start)
+        step, state = module.decode(q[:, :, piece], k[:, :, piece], v[:, :, piece], new, state)
         out.append(step)
     torch.testing.assert_close(torch.cat(out, 2), full, rtol=1e-9, atol=1e-9)
 

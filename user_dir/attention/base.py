@@ -10,6 +10,7 @@ from causal_linear_attention.checks import check_mask, check_tensors
 
 from ..errors import UserError
 from .parts.limits import check_count
+from .parts.new_tokens import NewTokens
 from .parts.state import DecodingState, State
 
 
@@ -85,8 +86,11 @@ class Attention(DecodingState, nn.Module):
         """Whole sequences: `x: (N, B, D)`, `padding: (B, N)` True at padding or None; `(N, B, D)`."""
         raise NotImplementedError
 
-    def mix_next(self, x: Tensor, padding: Tensor | None, state: State | None) -> tuple[Tensor, State]:
-        """The next tokens after those `state` has seen, None at the start; shapes as in `mix`."""
+    def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
+        """The tokens `new` after those `state` has seen, None at the start; shapes as in `mix`.
+
+        The state returned need not say where the next ones start.
+        """
         raise NotImplementedError
 
     def forward(
@@ -98,6 +102,7 @@ class Attention(DecodingState, nn.Module):
         incremental_state: dict[str, State] | None = None,
         need_weights: bool = False,
         attn_mask: Tensor | None = None,
+        new_tokens: NewTokens | None = None,
     ) -> tuple[Tensor, None]:
         """Self-attention of `query`.
 
@@ -108,6 +113,7 @@ class Attention(DecodingState, nn.Module):
             incremental_state: fairseq's dictionary; the module keeps its state in it (causal only).
             need_weights: accepted for fairseq; no weights are formed that could be returned.
             attn_mask: accepted when causal, where it must be the future mask, which is built in.
+            new_tokens: what the layers of a decoding step share; by default the module counts for itself.
 
         Returns:
             `(N, B, D)` and None.
@@ -121,8 +127,12 @@ class Attention(DecodingState, nn.Module):
             check_mask(key_padding_mask, query.shape[1], query.shape[0], query.device)
         if incremental_state is None:
             return self.mix(query, key_padding_mask), None
-        out, state = self.mix_next(query, key_padding_mask, self.get_state(incremental_state))
-        self.set_state(incremental_state, state)
+        state = self.get_state(incremental_state)
+        if new_tokens is None:
+            start = no_positions(query) if state is None else state["position"]
+            new_tokens = NewTokens(key_padding_mask, start, len(query))
+        out, state = self.mix_next(query, new_tokens, state)
+        self.set_state(incremental_state, {**state, "position": new_tokens.end})
         return out, None
 
     def _check_call(self, query, key, value, incremental_state, attn_mask) -> None:
@@ -144,12 +154,19 @@ class Attention(DecodingState, nn.Module):
             raise ValueError(f"{type(self).__name__} cannot apply an attn_mask; pass None")
 
     def heads(self, x: Tensor) -> Tensor:
-        """`(N, B, D)` to `(B, H, N, d)`, a view."""
+        """`(N, B, D)` to `(B, H, N, d)`, a view; `(B, D)`, of single tokens, to `(B, H, 1, d)`."""
+        if x.dim() == 2:
+            return x.view(-1, self.num_heads, 1, self.head_dim)
         return x.unflatten(2, (self.num_heads, -1)).permute(1, 2, 0, 3)
 
     def extra_repr(self) -> str:
         """Shown when a model is printed."""
         return f"{self.embed_dim}, heads={self.num_heads}, causal={self.causal}, {self.options}"
+
+
+def no_positions(x: Tensor) -> Tensor:
+    """Where the first tokens of `x: (N, B, D)` stand, `(B,)` zeros."""
+    return torch.zeros(x.shape[1], dtype=torch.long, device=x.device)
 
 
 class SelfAttention(Attention):
@@ -182,10 +199,8 @@ class SelfAttention(Attention):
         """The state before the first token, for `q: (B, H, T, d)`."""
         raise NotImplementedError
 
-    def decode(
-        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State
-    ) -> tuple[Tensor, State]:
-        """The next T tokens after those `state` has seen; shapes as in `attend` with N = T."""
+    def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
+        """The T tokens `new` after those `state` has seen; shapes as in `attend` with N = T."""
         raise NotImplementedError
 
     def finish(self, x: Tensor) -> Tensor:
@@ -196,22 +211,23 @@ class SelfAttention(Attention):
         """See `Attention.mix`."""
         return self._join(self.attend(*self._projections(x), padding), x)
 
-    def mix_next(self, x: Tensor, padding: Tensor | None, state: State | None) -> tuple[Tensor, State]:
+    def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`."""
         q, k, v = self._projections(x)
-        out, state = self.decode(q, k, v, padding, self.first_state(q) if state is None else state)
+        out, state = self.decode(q, k, v, new, self.first_state(q) if state is None else state)
         return self._join(out, x), state
 
     def _projections(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = x.squeeze(0)
         return self.heads(self.q_proj(x)), self.heads(self.k_proj(x)), self.heads(self.v_proj(x))
 
     def _join(self, out: Tensor, like: Tensor) -> Tensor:
-        joined = out.permute(2, 0, 1, 3).flatten(2)
+        joined = out.reshape(like.shape) if len(like) == 1 else out.permute(2, 0, 1, 3).flatten(2)
         return self.out_proj(self.finish(joined).to(like.dtype))
 
 
-def new_tokens(padding: Tensor | None, like: Tensor) -> Tensor:
-    """How many real tokens each row of `like: (B, H, T, d)` brings, `(B,)`; `padding: (B, T)` or None."""
+def real_tokens(padding: Tensor | None, like: Tensor) -> Tensor:
+    """How many real tokens each row of `like: (B, H, N, d)` has, `(B,)`; `padding: (B, N)` or None."""
     batch, length = like.shape[0], like.shape[2]
     if padding is None:
         return torch.full((batch,), length, dtype=torch.long, device=like.device)

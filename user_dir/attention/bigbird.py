@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UserError
-from .base import SelfAttention, new_tokens
+from .base import SelfAttention, real_tokens
 from .parts.blocks import block_count, gather_blocks, join_blocks, masked_softmax, split_blocks
 from .parts.limits import check_count, check_length, needed_length
 from .parts.weights import softmax_over_keys
@@ -54,7 +54,7 @@ class BigBirdAttention(SelfAttention):
         if length == 0:
             return v
         check_length("bigbird", length, padding, self.longest)
-        real = new_tokens(padding, q)
+        real = real_tokens(padding, q)
         q = q * self.head_dim**-0.5
         size = min(self.block_size, length)
         blocks = [split_blocks(x, size, dim=2) for x in (q, k, v)]

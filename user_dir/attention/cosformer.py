@@ -13,6 +13,7 @@ from causal_linear_attention.chunked import accumulation_dtype
 from ..errors import UserError
 from .parts.limits import check_count, needed_length
 from .parts.linear import LinearAttention
+from .parts.new_tokens import NewTokens
 from .parts.state import State
 from .registry import register_attention
 
@@ -60,11 +61,14 @@ class CosformerAttention(LinearAttention):
             self.out_proj = nn.Identity()
         self.length = self.options.length or needed_length("cosformer", self.max_positions)
 
-    def features(self, x: Tensor, positions: Tensor) -> Tensor:
+    def features(self, q: Tensor, k: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
         """See `LinearAttention.features`; float32 for half precision, 2d wide."""
-        x = F.relu(x.to(accumulation_dtype(x.dtype)))
-        angles = positions.to(x.dtype).unsqueeze(-1) * (math.pi / 2 / self.length)
-        return torch.cat([x * angles.sin(), x * angles.cos()], -1)
+        if positions is None:
+            positions = torch.arange(q.shape[2], device=q.device)[None]
+        wide = accumulation_dtype(q.dtype)
+        angles = positions[:, None, :, None].to(wide) * (math.pi / 2 / self.length)
+        turns = torch.cat([angles.sin(), angles.cos()], -1).unsqueeze(-1)
+        return tuple((turns * F.relu(x.to(wide)).unsqueeze(-2)).flatten(-2) for x in (q, k))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`; raises UserError for a row of more than M tokens."""
@@ -77,18 +81,15 @@ class CosformerAttention(LinearAttention):
         batch, heads, _, dim = q.shape
         return {
             "sum": q.new_zeros(batch, heads, 2 * dim, dim + 1, dtype=accumulation_dtype(q.dtype)),
-            "position": torch.zeros(batch, dtype=torch.long, device=q.device),
             "longest": 0,
         }
 
-    def decode(
-        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State
-    ) -> tuple[Tensor, State]:
+    def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(d^2) a token. Raises UserError for a row of more than M tokens."""
         longest = state["longest"] + q.shape[2]
-        out, state = super().decode(q, k, F.pad(v, (0, 1), value=1.0), padding, state)
+        out, state = super().decode(q, k, F.pad(v, (0, 1), value=1.0), new, state)
         if longest > self.length:
-            longest = int(state["position"].max())
+            longest = int(new.end.max())
             self._check_length(longest)
         return _quotient(out), {**state, "longest": longest}
 

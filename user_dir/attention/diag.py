@@ -7,15 +7,16 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..modules import LRPE, RMSNorm
+from ..modules.lrpe import turn_both
 from .base import SelfAttention
 from .parts.block_diagonal import (
     attend_in_blocks,
     decode_in_blocks,
     first_block,
-    next_places,
     relu_weights,
 )
 from .parts.blocks import masked_softmax
+from .parts.new_tokens import NewTokens
 from .parts.state import State
 from .registry import register_attention
 
@@ -60,12 +61,12 @@ class DiagAttention(SelfAttention):
         super().__init__(embed_dim, num_heads, **kwargs)
         self.block_size = self.options.block_size
         # `urpe` is the name in the authors' checkpoints.
-        self.urpe = LRPE(self.head_dim) if self.options.positions == "lrpe" else None
+        self.urpe = LRPE(self.head_dim, self.head_dim**-0.25) if self.options.positions == "lrpe" else None
         self.norm = RMSNorm() if self.options.activation == "relu" else None
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
-        q, k = self._positioned(q, k, torch.arange(q.shape[2], device=q.device))
+        q, k = self._positioned(q, k, torch.arange(q.shape[2], device=q.device) % self.block_size)
         return attend_in_blocks(
             q, k, v, padding, size=self.block_size, causal=self.causal, weigh=self._weights
         )
@@ -74,19 +75,18 @@ class DiagAttention(SelfAttention):
         """See `SelfAttention.first_state`."""
         return first_block(q, self.block_size)
 
-    def decode(
-        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State
-    ) -> tuple[Tensor, State]:
+    def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(C d) a token."""
-        q, k = self._positioned(q, k, next_places(state, q, self.block_size)[:, None])
-        return decode_in_blocks(q, k, v, padding, state, size=self.block_size, weigh=self._weights)
+        places = new.places(self.block_size) % self.block_size
+        q, k = self._positioned(q, k, places.unsqueeze(1))
+        return decode_in_blocks(q, k, v, new, state, size=self.block_size, weigh=self._weights)
 
-    def _positioned(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        q = q * self.head_dim**-0.5
+    def _positioned(self, q: Tensor, k: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Scaled and turned by their places in a block."""
         if self.urpe is None:
-            return q, k
-        positions = positions % self.block_size
-        return self.urpe(q, positions), self.urpe(k, positions)
+            return q * self.head_dim**-0.5, k
+        rotations = self.urpe.table(self.block_size, q.dtype).at(places)
+        return turn_both(q, k, rotations)
 
     def _weights(self, scores: Tensor, visible: Tensor | None) -> Tensor:
         weigh = masked_softmax if self.norm is None else relu_weights

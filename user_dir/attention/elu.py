@@ -37,6 +37,8 @@ class EluAttention(LinearAttention):
         super().__init__(embed_dim, num_heads, **kwargs)
         self.normalize = self.options.normalizer == "sum"
 
-    def features(self, x: Tensor, positions: Tensor) -> Tensor:
+    def features(self, q: Tensor, k: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
         """See `LinearAttention.features`; a sum without denominator needs float32's range in float16."""
-        return one_plus_elu(x.float() if x.dtype == torch.float16 and not self.normalize else x)
+        if q.dtype == torch.float16 and not self.normalize:
+            q, k = q.float(), k.float()
+        return one_plus_elu(q), one_plus_elu(k)

@@ -13,9 +13,10 @@ from causal_linear_attention.chunked import accumulation_dtype
 
 from ..modules import rotate_halves
 from .base import Attention
-from .parts.block_diagonal import attend_in_blocks, decode_in_blocks, next_places
+from .parts.block_diagonal import attend_in_blocks, decode_in_blocks
 from .parts.limits import check_count
 from .parts.linear import next_sums
+from .parts.new_tokens import NewTokens
 from .parts.state import State, append_to_cache
 from .registry import register_attention
 
@@ -83,18 +84,19 @@ class GatedAttentionUnit(Attention):
             state_dict.pop(f"{prefix}{name}", None)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def _parts(self, x: Tensor, padding: Tensor | None, start: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    def _parts(
+        self, x: Tensor, padding: Tensor | None, positions: Tensor | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
         """v: `(B, N, e)`, and the queries and keys `(B, N, s)` in the order of `projections`.
 
-        `start: (B,)` are the positions of the first tokens, None for zeros.
+        `positions: (B, N)`, None for those from 0 on.
         """
         x = x.transpose(0, 1)
         v, z = F.silu(self.v_proj(x)), F.silu(self.base_proj(x))
         if padding is not None:
             v = v.masked_fill(padding.unsqueeze(-1), 0.0)
-        positions = torch.arange(x.shape[1], device=x.device)
-        if start is not None:
-            positions = start[:, None] + positions
+        if positions is None:
+            positions = torch.arange(x.shape[1], device=x.device)
         scaled = (
             z * getattr(self, f"{name}_weight") + getattr(self, f"{name}_bias") for name in self.projections
         )
@@ -136,35 +138,32 @@ class FlashQuadAttention(GatedAttentionUnit):
         """See `Attention.mix`."""
         if len(x) == 0:
             return x
-        v, (q, k) = self._parts(x, padding, None)
+        v, (q, k) = self._parts(x, padding)
         weights = self._weights(q, k, self._bias(len(x)))
         return self._gated(x, (weights.tril() if self.causal else weights) @ v)
 
-    def mix_next(self, x: Tensor, padding: Tensor | None, state: State | None) -> tuple[Tensor, State]:
+    def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`; O(length) time and memory a token."""
         if state is None:
             state = self._first_state(x)
-        v, (q, k) = self._parts(x, padding, state["position"])
-        old, new = state["length"], len(x)
-        places = state["position"][:, None] + torch.arange(new, device=x.device)
+        v, (q, k) = self._parts(x, new.padding, new.positions)
+        old, places = state["length"], new.positions
+        length = old + new.count
         caches = {
             name: append_to_cache(state[name], part, old, 1)
             for name, part in (("k", k), ("v", v), ("place", places))
         }
-        keys, values, seen = (caches[name][:, : old + new] for name in ("k", "v", "place"))
+        keys, values, seen = (caches[name][:, :length] for name in ("k", "v", "place"))
         weights = self._weights(q, keys, self._bias_at(seen[:, None, :] - places[:, :, None]))
         out = self._gated(x, weights.tril(old) @ values)
-        advance = new if padding is None else new - padding.sum(1)
-        return out, {**caches, "length": old + new, "position": state["position"] + advance}
+        return out, {**caches, "length": length}
 
     def _first_state(self, x: Tensor) -> State:
         batch = x.shape[1]
-        position = torch.zeros(batch, dtype=torch.long, device=x.device)
         return {
             "k": x.new_empty(batch, 0, self.options.key_dim),
             "v": x.new_empty(batch, 0, self.o.in_features),
-            "place": position.new_empty(batch, 0),
-            "position": position,
+            "place": torch.empty(batch, 0, dtype=torch.long, device=x.device),
             "length": 0,
         }
 
@@ -190,7 +189,7 @@ class FlashAttention(GatedAttentionUnit):
         if len(x) == 0:
             return x
         size = self.options.chunk_size
-        parts = self._parts(x, padding, None)
+        parts = self._parts(x, padding)
         with torch.autocast(x.device.type, enabled=False):
             chunked, linear = self._products(*parts)
             weigh = partial(self._weigh, bias=self._bias(min(size, len(x))))
@@ -201,19 +200,19 @@ class FlashAttention(GatedAttentionUnit):
                 outside = linear_attention(*linear)
         return self._gated(x, inside.squeeze(1) + outside.transpose(1, 2).flatten(2))
 
-    def mix_next(self, x: Tensor, padding: Tensor | None, state: State | None) -> tuple[Tensor, State]:
+    def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`; O(C (s + e) + s e) a token."""
         size = self.options.chunk_size
-        parts = self._parts(x, padding, None if state is None else state["position"])
+        parts = self._parts(x, new.padding, new.positions)
         with torch.autocast(x.device.type, enabled=False):
             chunked, linear = self._products(*parts)
             if state is None:
                 state = self._first_state(*chunked, *linear)
             bias = self._bias(size)
             if len(x) == 1:  # one row of it, for each sequence its own
-                bias = bias[next_places(state, chunked[0], size)].unsqueeze(1)
+                bias = bias[new.places(size)].unsqueeze(1)
             weigh = partial(self._weigh, bias=bias)
-            inside, chunk = decode_in_blocks(*chunked, padding, state, size=size, weigh=weigh)
+            inside, chunk = decode_in_blocks(*chunked, new, state, size=size, weigh=weigh)
             outside, total = next_sums(*linear, state["sum"], backend=self.backend)
         out = self._gated(x, inside.squeeze(1) + outside.transpose(1, 2).flatten(2))
         return out, {**chunk, "sum": total}
@@ -247,5 +246,4 @@ class FlashAttention(GatedAttentionUnit):
             "k": k.new_zeros(batch, 2, size, key_dim),
             "v": v.new_zeros(batch, 1, size, v.shape[-1]),
             "sum": values.new_zeros(batch, heads, key_dim, columns),
-            "position": torch.zeros(batch, dtype=torch.long, device=v.device),
         }

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import SelfAttention, new_tokens
+from .base import SelfAttention, real_tokens
 from .parts.limits import check_count, check_length, needed_length
 from .parts.sampling import SampledPositions
 from .parts.weights import softmax_over_keys
@@ -73,7 +73,7 @@ class InformerAttention(SelfAttention):
         if length > self.longest:  # nothing but padding is beyond
             start = self.attend(*(x[:, :, : self.longest] for x in (q, k, v)), padding[:, : self.longest])
             return F.pad(start, (0, 0, 0, length - self.longest))
-        lengths = new_tokens(padding, q).clamp(min=1)
+        lengths = real_tokens(padding, q).clamp(min=1)
         counts = (self.factor * lengths.double().log().ceil().long()).clamp(min=1)
         exact = min(self._count(length), length)
         chosen = self._scores(q, k, padding, lengths, counts).topk(exact, sorted=True).indices

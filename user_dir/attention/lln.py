@@ -40,6 +40,7 @@ from .parts.exponential import (
 )
 from .parts.log_normal_scale import LogNormalScale
 from .parts.moment_matching import constants
+from .parts.new_tokens import NewTokens
 from .parts.state import State
 from .registry import register_attention
 
@@ -179,13 +180,11 @@ class LLNAttention(SelfAttention):
         total, top = first_sums(q, q)
         return {"sum": total, "maximum": top}
 
-    def decode(
-        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State
-    ) -> tuple[Tensor, State]:
+    def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(d^2) a token."""
         attention = exponential_attention_step if q.shape[2] == 1 else causal_exponential_attention
         with torch.autocast(q.device.type, enabled=False):
             out, (total, top) = attention(
-                q, k, v, *self.scale.average(), padding, (state["sum"], state["maximum"])
+                q, k, v, *self.scale.average(), new.padding, (state["sum"], state["maximum"])
             )
         return out, {"sum": total, "maximum": top}

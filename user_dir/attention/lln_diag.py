@@ -9,6 +9,7 @@ from ..errors import UserError
 from .lln import LLNAttention, LLNOptions
 from .parts.block_diagonal import attend_in_blocks, decode_in_blocks, first_block
 from .parts.blocks import masked_softmax
+from .parts.new_tokens import NewTokens
 from .parts.state import State
 from .registry import register_attention
 
@@ -72,15 +73,11 @@ class LLNDiagAttention(LLNAttention):
         """See `SelfAttention.first_state`."""
         return {**super().first_state(q), **first_block(q, self.block_size)}
 
-    def decode(
-        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State
-    ) -> tuple[Tensor, State]:
+    def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(d^2 + C d) a token."""
         scaled = q * self.head_dim**-0.5
-        diag, block = decode_in_blocks(
-            scaled, k, v, padding, state, size=self.block_size, weigh=self._weights
-        )
-        lln, sums = super().decode(q, k, v, padding, state)
+        diag, block = decode_in_blocks(scaled, k, v, new, state, size=self.block_size, weigh=self._weights)
+        lln, sums = super().decode(q, k, v, new, state)
         return self._combined(lln, diag), {**sums, **block}
 
     def _weights(self, scores: Tensor, visible: Tensor | None) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..modules import LRPE, RMSNorm
+from ..modules.lrpe import turn_both
 from .parts.features import FEATURE_MAPS
 from .parts.linear import LinearAttention
 from .registry import register_attention
@@ -49,10 +50,18 @@ class NormAttention(LinearAttention):
         self.urpe = LRPE(self.head_dim) if self.options.positions == "lrpe" else None
         self.norm = RMSNorm()
 
-    def features(self, x: Tensor, positions: Tensor) -> Tensor:
+    def features(self, q: Tensor, k: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
         """See `LinearAttention.features`; float16 becomes float32, whose range the unnormalised sum needs."""
-        x = self.feature_map(x.float() if x.dtype == torch.float16 else x)
-        return x if self.urpe is None else self.urpe(x, positions)
+        if q.dtype == torch.float16:
+            q, k = q.float(), k.float()
+        q, k = self.feature_map(q), self.feature_map(k)
+        if self.urpe is None:
+            return q, k
+        if positions is None:
+            rotations = self.urpe.table(q.shape[2], q.dtype)
+        else:
+            rotations = self.urpe.rotations(positions[:, None], q.dtype)
+        return turn_both(q, k, rotations)
 
     def finish(self, x: Tensor) -> Tensor:
         """See `SelfAttention.finish`: RMSNorm over the full width."""

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from .base import SelfAttention, new_tokens
+from .base import SelfAttention, real_tokens
 from .parts.landmarks import iterative_inverse, segment_means
 from .parts.limits import check_count
 from .parts.weights import softmax_over_keys
@@ -74,7 +74,7 @@ class NystromformerAttention(SelfAttention):
         length = q.shape[2]
         if length < self.landmarks:
             return _softmax(q, k, v, padding)
-        lengths = new_tokens(padding, q)
+        lengths = real_tokens(padding, q)
         out = self._by_landmarks(q, k, v, padding, lengths)
         if padding is None:
             return out

@@ -13,6 +13,7 @@ from ..errors import UserError
 from .base import SelfAttention
 from .parts.limits import check_count
 from .parts.linear import next_sums
+from .parts.new_tokens import NewTokens
 from .parts.state import State
 from .registry import register_attention
 
@@ -126,9 +127,7 @@ class PerformerAttention(SelfAttention):
         total[..., -1, -1] = KEY_SUM_EPSILON * features**0.5 / EPSILON
         return {"max": q.new_full((batch, heads, 1), LOWEST, dtype=dtype), "sum": total}
 
-    def decode(
-        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State
-    ) -> tuple[Tensor, State]:
+    def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(m d) a token. Raises UserError in the paper's form."""
         if self.options.paper:
             raise UserError(
@@ -136,7 +135,7 @@ class PerformerAttention(SelfAttention):
                 "whole sequence and cannot decode step by step; use a model trained without it"
             )
         with torch.autocast(q.device.type, enabled=False):
-            return self._attend_causally(q, k, v, padding, state)
+            return self._attend_causally(q, k, v, new.padding, state)
 
     def _attend_causally(self, q, k, v, padding, state) -> tuple[Tensor, State]:
         phi_q = self._query_features(q)

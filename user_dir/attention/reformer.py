@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Attention, new_tokens
+from .base import Attention, real_tokens
 from .parts.blocks import block_count, gather_blocks, split_blocks
 from .parts.limits import check_count, needed_length
 from .registry import register_attention
@@ -75,7 +75,7 @@ class ReformerAttention(Attention):
         size = min(self.options.chunk_size, length)
         fill = block_count(length, size) * size - length
         x, v = (F.pad(y, (0, 0, 0, fill)) for y in (x, v))
-        real = new_tokens(padding, x[:, :, :length])
+        real = real_tokens(padding, x[:, :, :length])
         order = self._order(x, real)
         position, before = order.flatten(2), self._chunk_before(order.shape[3] // size, real, size)
         out, mass = self._within_chunks(x, v, position, before, size, real)

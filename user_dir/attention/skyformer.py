@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .base import SelfAttention, new_tokens
+from .base import SelfAttention, real_tokens
 from .parts.gaussian import gaussian_kernel, scaled
 from .parts.landmarks import iterative_inverse
 from .parts.limits import check_count
@@ -50,7 +50,7 @@ class SkyformerAttention(SelfAttention):
         """See `SelfAttention.attend`."""
         if q.shape[2] == 0:
             return v
-        positions = self.sampled(new_tokens(padding, q))
+        positions = self.sampled(real_tokens(padding, q))
         with torch.autocast(q.device.type, enabled=False):
             q, k = scaled(q), scaled(k)
             samples = torch.cat([_rows(q, positions[:, 0]), _rows(k, positions[:, 1])], 2)

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import SelfAttention
+from .parts.new_tokens import NewTokens
 from .parts.state import State, append_to_cache
 from .registry import register_attention
 
@@ -35,18 +36,16 @@ class SoftmaxAttention(SelfAttention):
             "padded": False,
         }
 
-    def decode(
-        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State
-    ) -> tuple[Tensor, State]:
+    def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(length) time and memory a token."""
-        old, new = state["length"], q.shape[2]
-        length = old + new
+        old, padding = state["length"], new.padding
+        length = old + new.count
         keys, values = append_to_cache(state["k"], k, old, 2), append_to_cache(state["v"], v, old, 2)
         padded = state["padded"] or padding is not None
-        hidden = padding if padding is not None else q.new_zeros(q.shape[0], new).bool()
+        hidden = padding if padding is not None else q.new_zeros(q.shape[0], new.count).bool()
         hidden = append_to_cache(state["padding"], hidden, old, 1)
         mask = None
-        if padded or new > 1:
+        if padded or new.count > 1:
             age = torch.arange(old, length, device=q.device)[:, None]
             place = torch.arange(length, device=q.device)
             # Every token sees itself, padding too, so that no row is without keys.

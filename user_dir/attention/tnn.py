@@ -12,6 +12,7 @@ from ..errors import UserError
 from ..modules import RMSNorm
 from .base import Attention
 from .parts.limits import check_count
+from .parts.new_tokens import NewTokens
 from .parts.state import State
 from .registry import register_attention
 
@@ -128,12 +129,11 @@ class TnnAttention(Attention):
             mixed = self.toep(values)
         return self._gated(x, mixed)
 
-    def mix_next(self, x: Tensor, padding: Tensor | None, state: State | None) -> tuple[Tensor, State]:
+    def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`. Rows may stand at different positions; padding is overwritten."""
-        values = self._values(x, padding)
+        values = self._values(x, new.padding)
         state = self._with_room(values, state)
-        length = state["length"] + len(x)
-        places = state["position"][:, None] + torch.arange(len(x), device=x.device)
+        length, places = state["length"] + len(x), new.positions
         index = places.unsqueeze(-1).expand_as(values)
         seen = state["v"].scatter_(1, index, values)[:, :length]
         if len(x) == 1:
@@ -141,9 +141,7 @@ class TnnAttention(Attention):
             mixed = (state["coefficients"][0][distances] * seen).sum(1, keepdim=True)
         else:
             mixed = self.toep(seen).gather(1, index)
-        advance = len(x) if padding is None else len(x) - padding.sum(1)
-        state = {**state, "position": state["position"] + advance, "length": length}
-        return self._gated(x, mixed), state
+        return self._gated(x, mixed), {**state, "length": length}
 
     def _with_room(self, new: Tensor, state: State | None) -> State:
         """The state with room for `new: (B, T, E)`: values by position, no row beyond `length`.
@@ -152,8 +150,7 @@ class TnnAttention(Attention):
         """
         batch, count, channels = new.shape
         if state is None:
-            position = torch.zeros(batch, dtype=torch.long, device=new.device)
-            state = {"v": new.new_zeros(batch, 0, channels), "position": position, "length": 0}
+            state = {"v": new.new_zeros(batch, 0, channels), "length": 0}
         cache, needed = state["v"], state["length"] + count
         if needed <= cache.shape[1]:
             return state

@@ -5,9 +5,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..modules import build_norm
-from .base import Attention, new_tokens
+from .base import Attention, no_positions
 from .parts.blocks import block_count, block_windows, join_blocks, masked_softmax, split_blocks
 from .parts.limits import check_count
+from .parts.new_tokens import NewTokens
 from .parts.state import State
 
 WINDOW, RANK, CHUNK = 64, 1, 32
@@ -48,9 +49,9 @@ class CausalLongShortAttention(Attention):
 
     def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
         """See `Attention.mix`: the whole sequence is what follows an empty prefix."""
-        return self.mix_next(x, padding, None)[0]
+        return self.mix_next(x, NewTokens(padding, no_positions(x), len(x)), None)[0]
 
-    def mix_next(self, x: Tensor, padding: Tensor | None, state: State | None) -> tuple[Tensor, State]:
+    def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`; O((w + C + r N / C) d) a token. Rows may stand at different places."""
         if x.shape[0] == 0:
             return x, state or self._first_state(x)
@@ -59,18 +60,16 @@ class CausalLongShortAttention(Attention):
         k, v = self.proj_key(x), self.proj_val(x)
         near = torch.cat([self.heads(self.dual_ln_win(k)), self.heads(self.dual_ln_win(v))], -1)
         near = torch.cat([state["recent"], near], 2)
-        advance = new_tokens(padding, q)
-        pooled, begun = self._pool(torch.cat([k, v, self.dconv_1(x)], -1).transpose(0, 1), advance, state)
+        pooled, begun = self._pool(torch.cat([k, v, self.dconv_1(x)], -1).transpose(0, 1), new, state)
         tables = self._tables(state, pooled.shape[2])
-        out = self._attend(q, near, pooled, tables, state)
+        out = self._attend(q, near, pooled, tables, new, state)
         # The keys and values that the next token sees are those before it; padding moves nothing.
-        kept = advance[:, None] + torch.arange(self.window - 1, device=x.device)
+        kept = (new.end - new.start)[:, None] + torch.arange(self.window - 1, device=x.device)
         kept = kept[:, None, :, None].expand(-1, self.num_heads, -1, near.shape[3])
         return self.proj_out(out.permute(2, 0, 1, 3).flatten(2)), {
             "recent": near.gather(2, kept),
             "begun": begun,
             "pooled": pooled,
-            "position": state["position"] + advance,
             "length": state["length"] + x.shape[0],
             "tables": tables,
         }
@@ -82,25 +81,24 @@ class CausalLongShortAttention(Attention):
             "recent": x.new_zeros(batch, heads, self.window - 1, both),
             "begun": x.new_zeros(batch, self.chunk, 2 * self.embed_dim + heads * self.rank),
             "pooled": x.new_zeros(batch, heads, 0, both),
-            "position": torch.zeros(batch, dtype=torch.long, device=x.device),
             "length": 0,
             "tables": (),
         }
 
-    def _pool(self, new: Tensor, advance: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """The pooled vectors with those of the chunks that `new: (B, T, ·)` ends; the chunk begun last."""
-        position, size, batch = state["position"], self.chunk, new.shape[0]
-        count = block_count(size - 1 + new.shape[1], size)
-        place = (position % size)[:, None] + torch.arange(new.shape[1], device=new.device)
-        room = F.pad(state["begun"].to(new.dtype), (0, 0, 0, (count - 1) * size))
-        chunks = room.scatter(1, place.unsqueeze(-1).expand_as(new), new).unflatten(1, (count, size))
+    def _pool(self, vectors: Tensor, new: NewTokens, state: State) -> tuple[Tensor, Tensor]:
+        """The pooled vectors with those of the chunks that `vectors: (B, T, ·)` end; the chunk begun last."""
+        position, size, device = new.start, self.chunk, vectors.device
+        count = block_count(size - 1 + new.count, size)
+        place = new.places(size).unsqueeze(-1).expand_as(vectors)
+        room = F.pad(state["begun"].to(vectors.dtype), (0, 0, 0, (count - 1) * size))
+        chunks = room.scatter(1, place, vectors).unflatten(1, (count, size))
         pooled = self._pooled(chunks)
         # A chunk that is not finished is pooled, too, but not seen before it is overwritten.
         cache = _enlarged(state["pooled"].to(pooled.dtype), (state["length"] // size + count) * self.rank)
-        place = (position // size * self.rank)[:, None] + torch.arange(pooled.shape[2], device=new.device)
+        place = (position // size * self.rank)[:, None] + torch.arange(pooled.shape[2], device=device)
         cache = cache.scatter(2, place[:, None, :, None].expand_as(pooled), pooled)
-        current = ((position % size + advance) // size).clamp(max=count - 1)
-        return cache, chunks[torch.arange(batch, device=new.device), current]
+        current = ((position % size + new.end - position) // size).clamp(max=count - 1)
+        return cache, chunks[torch.arange(len(chunks), device=device), current]
 
     def _pooled(self, chunks: Tensor) -> Tensor:
         """Keys, values, scores `(B, chunks, C, 2 D + H r)` to r vectors a chunk, `(B, H, chunks r, 2 d)`."""
@@ -127,7 +125,7 @@ class CausalLongShortAttention(Attention):
         rows = torch.cat([angles.sin(), angles.cos()], -1)[:, : self.embed_dim]
         return projection(rows.to(dtype)).unflatten(1, (self.num_heads, -1)).transpose(0, 1)
 
-    def _attend(self, q: Tensor, near: Tensor, pooled: Tensor, tables: tuple, state: State) -> Tensor:
+    def _attend(self, q, near, pooled, tables: tuple, new: NewTokens, state: State) -> Tensor:
         """`(B, H, T, d)` of queries whose windows end in `near: (B, H, w - 1 + T, 2 d)`."""
         length = q.shape[2]
         size = min(self.window, length)
@@ -138,11 +136,10 @@ class CausalLongShortAttention(Attention):
         scores = self._window_scores(q, k, tables[0], size)
         seen = (state["length"] + length - 1) // self.chunk * self.rank
         far_k, far_v = pooled[:, :, :seen].chunk(2, -1)
-        place = state["position"][:, None] + torch.arange(length, device=q.device)
-        counts = place // self.chunk * self.rank
+        counts = new.positions // self.chunk * self.rank
         far = self._pooled_scores(q, far_k, tables[1], counts)
         visible_far = torch.arange(seen, device=q.device) < counts.unsqueeze(-1)
-        visible = torch.cat([self._visible(length, size, state["position"]), visible_far], -1)
+        visible = torch.cat([self._visible(length, size, new.start), visible_far], -1)
         weights = self.dropout(masked_softmax(torch.cat([scores, far], -1), visible[:, None]))
         window, far = weights.split([span, seen], -1)
         return far @ far_v + join_blocks(split_blocks(window, size, dim=2) @ v, length, dim=2)

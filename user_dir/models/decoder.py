@@ -9,9 +9,10 @@ from fairseq.modules import AdaptiveSoftmax
 from fairseq.utils import eval_str_list
 from torch import Tensor, nn
 
+from ..attention.parts.new_tokens import NewTokens
 from ..attention.parts.state import DecodingState, State
 from ..modules import LearnedPositions, SinusoidalPositions, build_norm
-from ..modules.padding import leading_padding, roll_rows
+from ..modules.padding import padding_last, roll_rows
 from .fork_names import rename_transformer_ls
 from .layer_plan import Layer
 from .stack import build_layers, is_pre_norm, positions_kind
@@ -114,21 +115,17 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
     ) -> tuple[Tensor, dict[str, list]]:
         """As `forward`, without the output projection."""
         check_tokens(prev_output_tokens)
-        tokens, start = prev_output_tokens, None
+        state = None if incremental_state is None else self.get_state(incremental_state)
+        seen = 0 if state is None else min(state["seen"], prev_output_tokens.shape[1] - 1)
+        tokens = prev_output_tokens[:, seen:] if seen else prev_output_tokens
+        tokens, padding, shift = padding_last(tokens, self.padding_idx)
+        new = None
         if incremental_state is not None:
-            tokens, start = self._new_tokens(tokens, incremental_state)
-        shift = leading_padding(tokens, self.padding_idx)
-        if shift is not None:
-            tokens = roll_rows(tokens, shift)
-        padding = tokens.eq(self.padding_idx)
-        if start is not None:
-            self._advance(incremental_state, start, prev_output_tokens, padding)
-        padding = padding if padding.any() else None
-
-        x = self._embed(tokens, start).transpose(0, 1)
+            new = self._advance(incremental_state, state, padding, tokens)
+        x = self._embed(tokens, new).transpose(0, 1).contiguous()  # else every product copies it
         states = [x]
         for layer in self.layers:
-            x = layer(x, key_padding_mask=padding, incremental_state=incremental_state)
+            x = layer(x, key_padding_mask=padding, incremental_state=incremental_state, new_tokens=new)
             states.append(x)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
@@ -138,31 +135,27 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
             states = [roll_rows(y.transpose(0, 1), -shift).transpose(0, 1) for y in states]
         return x, {"attn": [None], "inner_states": states}
 
-    def _embed(self, tokens: Tensor, start: Tensor | None) -> Tensor:
-        """`(B, N)` tokens, the first of each row being number `start: (B,)`, to `(B, N, D)`."""
+    def _embed(self, tokens: Tensor, new: NewTokens | None) -> Tensor:
+        """`(B, N)` tokens, all or those of a decoding step, to `(B, N, D)`."""
         x = self.embed_scale * embed(self.embed_tokens, tokens)
         if self.embed_positions is not None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-            if start is not None:
-                positions = positions + start[:, None]
-            elif isinstance(self.embed_positions, LearnedPositions):
-                self.embed_positions.check_length(tokens.shape[1])
+            if new is not None:
+                positions = new.positions
+            else:
+                positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+                if isinstance(self.embed_positions, LearnedPositions):
+                    self.embed_positions.check_length(tokens.shape[1])
             x = x + self.embed_positions(positions).to(x.dtype)
         return self.dropout(x)
 
-    def _new_tokens(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
-        """The tokens not seen yet, and how many real ones each row has had before, `(B,)`."""
-        state = self.get_state(incremental_state)
+    def _advance(self, incremental_state, state, padding, tokens) -> NewTokens:
+        """Counts the `tokens` of a step, and says where they stand."""
         if state is None:
-            return tokens, torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
-        seen = state["seen"] if tokens.shape[1] > state["seen"] else tokens.shape[1] - 1
-        return tokens[:, seen:], state["position"]
-
-    def _advance(self, incremental_state, start, tokens, padding) -> None:
-        position = start + (~padding).sum(dim=1)
-        state = self.get_state(incremental_state)
-        seen = padding.shape[1] + (state["seen"] if state else 0)
-        self.set_state(incremental_state, {"seen": seen, "position": position})
+            none = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
+            state = {"seen": 0, "position": none}
+        new = NewTokens(padding, state["position"], tokens.shape[1])
+        self.set_state(incremental_state, {"seen": state["seen"] + new.count, "position": new.end})
+        return new
 
     def output_layer(self, features: Tensor) -> Tensor:
         """`(..., D)` to logits; the features themselves with an adaptive softmax, as in fairseq."""

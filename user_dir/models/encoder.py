@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..modules import LearnedPositions, build_norm, tell_padding
-from ..modules.padding import leading_padding, roll_rows
+from ..modules.padding import padding_last, roll_rows
 from .layer_plan import Layer
 from .stack import build_layers, is_pre_norm, positions_kind
 from .vocabulary import check_tokens, embed
@@ -51,12 +51,9 @@ class LinearAttentionEncoder(nn.Module):
             `(B, N, D)`, and the states before and after each layer, each `(N, B, D)`.
         """
         check_tokens(src_tokens)
-        shift = leading_padding(src_tokens, self.padding_idx)
-        tokens = src_tokens if shift is None else roll_rows(src_tokens, shift)
-        padding = tokens.eq(self.padding_idx)
-        padding = padding if padding.any() else None
+        tokens, padding, shift = padding_last(src_tokens, self.padding_idx)
         tell_padding(self, padding)
-        x = self._embed(tokens, padding).transpose(0, 1)
+        x = self._embed(tokens, padding).transpose(0, 1).contiguous()  # else every product copies it
         states = [x]
         for layer in self.layers:
             x = layer(x, key_padding_mask=padding)
@@ -74,7 +71,6 @@ class LinearAttentionEncoder(nn.Module):
         if self.embed_positions is not None:
             length = tokens.shape[1] if padding is None else int((~padding).sum(dim=1).max())
             self.embed_positions.check_length(length)
-            positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-            x = x + self.embed_positions(positions)
+            x = x + self.embed_positions(torch.arange(tokens.shape[1], device=tokens.device)[None])
         x = self.dropout(self.layernorm_embedding(x))
         return x if padding is None else x.masked_fill(padding.unsqueeze(-1), 0.0)

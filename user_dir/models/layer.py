@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from ..attention.parts.new_tokens import NewTokens
 from ..errors import UserError
 from ..modules import GLU, FeedForward, build_norm
 from ..modules.feed_forward import default_glu_width
@@ -48,10 +49,19 @@ class TransformerLayer(nn.Module):
         x: Tensor,
         key_padding_mask: Tensor | None = None,
         incremental_state: dict | None = None,
+        new_tokens: NewTokens | None = None,
     ) -> Tensor:
-        """`x: (N, B, D)`, `key_padding_mask: (B, N)` True at padding; returns `(N, B, D)`."""
+        """`x: (N, B, D)`, `key_padding_mask: (B, N)` True at padding; returns `(N, B, D)`.
+
+        `new_tokens` is what the layers of a decoding step share.
+        """
         y = self.self_attn_layer_norm(x) if self.pre_norm else x
-        y, _ = self.self_attn(y, key_padding_mask=key_padding_mask, incremental_state=incremental_state)
+        y = self.self_attn(
+            y,
+            key_padding_mask=key_padding_mask,
+            incremental_state=incremental_state,
+            new_tokens=new_tokens,
+        )[0]
         x = x + self.dropout(y)
         if not self.pre_norm:
             x = self.self_attn_layer_norm(x)
@@ -90,10 +100,15 @@ class GatedLayer(nn.Module):
         x: Tensor,
         key_padding_mask: Tensor | None = None,
         incremental_state: dict | None = None,
+        new_tokens: NewTokens | None = None,
     ) -> Tensor:
         """As `TransformerLayer.forward`."""
-        y = self.self_attn_layer_norm(x)
-        y, _ = self.self_attn(y, key_padding_mask=key_padding_mask, incremental_state=incremental_state)
+        y = self.self_attn(
+            self.self_attn_layer_norm(x),
+            key_padding_mask=key_padding_mask,
+            incremental_state=incremental_state,
+            new_tokens=new_tokens,
+        )[0]
         return x + y
 
 

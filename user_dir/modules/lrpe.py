@@ -1,7 +1,31 @@
 """LRPE: rotary positions behind a reflection, from TransNormer's code (`urpe`); the paper has none."""
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from causal_linear_attention.chunked import accumulation_dtype, without_autocast
+
+
+class Rotations(NamedTuple):
+    """What turns vectors at some positions: computed once, for queries and keys alike.
+
+    `mirror: (d, d)` reflects and scales, `turns: (..., N, d // 2)` are the complex numbers `exp(i angle)`.
+    `angles` of the same shape, float64, lead to theta's gradient; None where there is none.
+    """
+
+    mirror: Tensor
+    turns: Tensor
+    angles: Tensor | None
+
+    def at(self, positions: Tensor) -> "Rotations":
+        """Of a table whose row m is position m, the rows at `positions: (...)`."""
+        index, shape = positions.flatten(), (*positions.shape, self.turns.shape[-1])
+        turns, angles = self.turns.index_select(0, index).view(shape), self.angles
+        return Rotations(self.mirror, turns, None if angles is None else angles[index].view(shape))
 
 
 class LRPE(nn.Module):
@@ -11,28 +35,125 @@ class LRPE(nn.Module):
 
     The rotations of position m and n cancel in `q_m . k_n` up to m - n, so positions enter a linear
     attention through q and k alone. `theta` is learned and starts at 10000^(-2j/d); `v` is a random unit
-    vector that is saved but never trained. An odd last channel is reflected but not rotated. Angles and
-    rotation are computed in float32.
+    vector that is saved but never trained. An odd last channel is reflected but not rotated. Angles are
+    computed in float64, so that they are exact at any position; the rotation, a product of complex numbers,
+    in float32 at least. The backward pass needs the output, which the attention keeps anyway; there is no
+    second derivative.
 
     Args:
         head_dim: channels d of one head; shared by all heads and by q and k.
+        scale: what the result is multiplied by.
     """
 
-    def __init__(self, head_dim: int) -> None:
+    def __init__(self, head_dim: int, scale: float = 1.0) -> None:
         super().__init__()
-        self.pairs = head_dim // 2
-        exponents = torch.arange(self.pairs, dtype=torch.float32) * (-2.0 / head_dim)
+        self.scale = scale
+        exponents = torch.arange(head_dim // 2, dtype=torch.float32) * (-2.0 / head_dim)
         self.theta = nn.Parameter((10000.0**exponents).view(1, 1, -1))
         direction = torch.randn(head_dim)
         self.v = nn.Parameter(direction / direction.norm(), requires_grad=False)
+        self._cache: dict[str, tuple] = {}
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """`x: (..., N, d)` at integer `positions` that broadcast to `(..., N)`; returns x's shape, dtype."""
-        wide = x if x.dtype == torch.float64 else x.float()
-        v, theta = self.v.to(wide.dtype), self.theta.to(wide.dtype).flatten()
-        y = wide - 2 * (wide @ v).unsqueeze(-1) * v
-        angles = positions.to(wide.dtype).unsqueeze(-1) * theta
-        cos, sin = angles.cos(), angles.sin()
-        even, odd = y[..., 0 : 2 * self.pairs : 2], y[..., 1 : 2 * self.pairs : 2]
-        rotated = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
-        return torch.cat([rotated, y[..., 2 * self.pairs :]], dim=-1).to(x.dtype)
+        return turn(x, self.rotations(positions, x.dtype))
+
+    def rotations(self, positions: Tensor, dtype: torch.dtype) -> Rotations:
+        """For vectors of `dtype` at integer `positions` of any shape."""
+        mirror, theta, one = self._kept("constants", accumulation_dtype(dtype), self._constants)
+        angles = positions.unsqueeze(-1) * theta
+        turns = torch.polar(one, angles.detach()).to(mirror.dtype.to_complex())
+        return Rotations(mirror, turns, angles if angles.requires_grad else None)
+
+    def table(self, length: int, dtype: torch.dtype) -> Rotations:
+        """For vectors of `dtype` at positions 0 to `length - 1`; kept in evaluation until theta changes."""
+
+        def rows(dtype: torch.dtype) -> Rotations:
+            return self.rotations(torch.arange(length, device=self.theta.device), dtype)
+
+        table = self._kept("table", accumulation_dtype(dtype), rows, length)
+        return table if len(table.turns) == length else table._replace(turns=table.turns[:length])
+
+    def train(self, mode: bool = True) -> "LRPE":
+        """See `nn.Module.train`; forgets what was kept, since an optimizer may change theta unnoticed."""
+        self._cache.clear()
+        return super().train(mode)
+
+    def _constants(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """The matrix of the reflection, scaled, theta and 1 in float64."""
+        v = self.v.to(dtype)
+        mirror = torch.eye(len(v), dtype=dtype, device=v.device) - 2 * torch.outer(v, v)
+        return mirror * self.scale, self.theta.double().flatten(), v.new_ones((), dtype=torch.float64)
+
+    def _kept(self, name: str, dtype: torch.dtype, make: Callable, length: int = 0) -> Any:
+        """`make(dtype)`, without gradients kept in evaluation and made again when it is too short."""
+        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return make(dtype)
+        theta = self.theta
+        key = (theta.data_ptr(), theta._version, self.v.data_ptr(), self.v._version, dtype, theta.device)
+        kept = self._cache.get(name)
+        if kept is None or kept[0] != key or kept[1] < length:
+            self._cache[name] = kept = key, length, make(dtype)
+        return kept[2]
+
+
+def turn(x: Tensor, rotations: Rotations) -> Tensor:
+    """`x: (..., N, d)` reflected and rotated; x's shape and dtype."""
+    mirror, turns, angles = rotations
+    if torch.is_grad_enabled() and (x.requires_grad or angles is not None):
+        return _Turn.apply(x, mirror, turns, angles)
+    return _turn(x, mirror, turns)
+
+
+def turn_both(q: Tensor, k: Tensor, rotations: Rotations) -> tuple[Tensor, Tensor]:
+    """`turn` of queries and keys alike `(B, H, N, d)`; those of single tokens in one go."""
+    if q.shape[2] == 1 and not torch.is_grad_enabled():
+        return turn(torch.stack([q, k]), rotations).unbind(0)
+    return turn(q, rotations), turn(k, rotations)
+
+
+class _Turn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, mirror, turns, angles):
+        out = _turn(x, mirror, turns)
+        ctx.save_for_backward(out, mirror, turns)
+        ctx.angles = None if angles is None else angles.shape
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        out, mirror, turns = ctx.saved_tensors
+        wide, grad_x, grad_angles = grad.to(mirror.dtype), None, None
+        if ctx.needs_input_grad[3]:
+            # The derivative of a rotated pair by its angle is i times the pair.
+            ahead = _rotated(out.to(mirror.dtype), torch.full_like(turns[..., :1], 1j))
+            *places, pairs = ctx.angles
+            sums = (ahead * wide)[..., : 2 * pairs].sum_to_size(*places, 2 * pairs)
+            grad_angles = sums.unflatten(-1, (-1, 2)).sum(-1)
+        if ctx.needs_input_grad[0]:
+            back = _rotated(wide, turns.conj().resolve_conj())
+            with without_autocast(grad.device):
+                grad_x = (back @ mirror).to(grad.dtype)
+        return grad_x, None, None, grad_angles
+
+
+def _turn(x: Tensor, mirror: Tensor, turns: Tensor) -> Tensor:
+    wide = x.to(mirror.dtype)
+    with without_autocast(x.device):
+        if x.shape[-2] == 1:  # rows without distance in memory: one product
+            reflected = (wide.reshape(-1, x.shape[-1]) @ mirror).view(x.shape)
+        else:
+            reflected = wide @ mirror
+    return _rotated(reflected, turns).to(x.dtype)
+
+
+def _rotated(x: Tensor, turns: Tensor) -> Tensor:
+    """Pairs of channels as complex numbers, times `turns`; an odd last channel as it is."""
+    pairs, odd = divmod(x.shape[-1], 2)
+    if pairs == 0:
+        return x
+    even = x[..., :-1] if odd else x
+    numbers = torch.view_as_complex(even.contiguous().view(*x.shape[:-1], pairs, 2))
+    rotated = torch.view_as_real(numbers * turns).flatten(-2)
+    return torch.cat([rotated, x[..., -1:]], -1) if odd else rotated

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ..errors import UserError
 from .batch_norm import BatchNorm
@@ -15,18 +16,46 @@ class RMSNorm(nn.Module):
 
     The norm is taken in float32 whatever the input type: 1e-8 would round to 0 in float16. A row of
     zeros stays zero. Its derivative there is 1e8, finite in float32 and bfloat16; float16 cannot hold it, so
-    that such a row passes no gradient in float16.
+    that such a row passes no gradient in float16. The backward pass needs the output, which the next
+    layer keeps anyway, and one number a row; there is no second derivative.
     """
 
     eps = 1e-8
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape; returns the same shape and dtype."""
-        wide = x if x.dtype == torch.float64 else x.float()
-        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        if x.dtype == torch.float16:
-            wide = torch.where(norm > 0, wide, torch.zeros_like(wide))
-        return (wide / (norm * x.shape[-1] ** -0.5 + self.eps)).to(x.dtype)
+        if torch.is_grad_enabled() and x.requires_grad:
+            return _RMSNorm.apply(x, self.eps)
+        return _rms_norm(x, self.eps)[0]
+
+
+def _rms_norm(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The normalised rows, and their root mean squares in the dtype that they are computed in."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    root = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).mul_(x.shape[-1] ** -0.5)
+    return (wide / (root + eps)).to(x.dtype), root
+
+
+class _RMSNorm(torch.autograd.Function):
+    """`y = x / (r + eps)`, differentiated from y: `(g - y mean(y g) (r + eps) / r) / (r + eps)`."""
+
+    @staticmethod
+    def forward(ctx, x, eps):
+        out, root = _rms_norm(x, eps)
+        ctx.save_for_backward(out, root)
+        ctx.eps = eps
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        out, root = ctx.saved_tensors
+        wide, y, scale = grad.to(root.dtype), out.to(root.dtype), root + ctx.eps
+        along = (wide * y).mean(-1, keepdim=True) * torch.where(root > 0, scale / root, 0.0)
+        result = torch.addcmul(wide, y, along, value=-1) / scale
+        if out.dtype == torch.float16:
+            result = result.masked_fill(root == 0, 0.0)
+        return result.to(out.dtype), None
 
 
 class LayerNorm(nn.LayerNorm):

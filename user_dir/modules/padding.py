@@ -4,12 +4,21 @@ import torch
 from torch import Tensor
 
 
-def leading_padding(tokens: Tensor, padding_idx: int) -> Tensor | None:
-    """How many padding tokens each row `(B, N)` starts with, `(B,)`; None when no row does."""
+def padding_last(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Rows `(B, N)` with their padding at the end.
+
+    Returns:
+        The tokens, their padding mask `(B, N)`, None without padding, and by how much each row was rolled to
+        the left, `(B,)`, None when none was.
+    """
     padding = tokens.eq(padding_idx)
-    if tokens.shape[1] == 0 or not padding[:, 0].any():
-        return None
-    return padding.long().cumprod(dim=1).sum(dim=1)
+    if not padding.any():
+        return tokens, None, None
+    if not padding[:, 0].any():
+        return tokens, padding, None
+    shift = padding.long().cumprod(dim=1).sum(dim=1)
+    tokens = roll_rows(tokens, shift)
+    return tokens, tokens.eq(padding_idx), shift
 
 
 def roll_rows(x: Tensor, shift: Tensor) -> Tensor:

@@ -25,9 +25,9 @@ class SinusoidalPositions(nn.Module):
         half = self.embed_dim // 2
         steps = torch.arange(half, dtype=torch.float64, device=positions.device)
         frequencies = torch.exp(steps * -(math.log(10000) / max(half - 1, 1)))
-        angles = (positions + self.offset).double().unsqueeze(-1) * frequencies
+        angles = (positions + self.offset).unsqueeze(-1) * frequencies
         rows = torch.cat([angles.sin(), angles.cos()], dim=-1).float()
-        return nn.functional.pad(rows, (0, self.embed_dim % 2))
+        return nn.functional.pad(rows, (0, 1)) if self.embed_dim % 2 else rows
 
 
 class LearnedPositions(nn.Embedding):

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..base import new_tokens
 from .blocks import block_count, join_blocks, split_blocks
+from .new_tokens import NewTokens
 from .state import State
 
 Weigh = Callable[[Tensor, Tensor | None], Tensor]
@@ -20,8 +20,7 @@ Weigh = Callable[[Tensor, Tensor | None], Tensor]
 
 def relu_weights(scores: Tensor, visible: Tensor | None) -> Tensor:
     """`relu(scores)`, zero where hidden (ReLA)."""
-    weights = F.relu(scores)
-    return weights if visible is None else weights.masked_fill(~visible, 0.0)
+    return F.relu(scores if visible is None else torch.where(visible, scores, 0.0))
 
 
 def attend_in_blocks(
@@ -49,37 +48,31 @@ def first_block(q: Tensor, size: int) -> State:
     return {
         "k": q.new_zeros(batch, heads, size, dim),
         "v": q.new_zeros(batch, heads, size, dim),
-        "position": torch.zeros(batch, dtype=torch.long, device=q.device),
     }
 
 
 def decode_in_blocks(
-    q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State, *, size: int, weigh: Weigh
+    q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State, *, size: int, weigh: Weigh
 ) -> tuple[Tensor, State]:
-    """See `SelfAttention.decode`; O(C d) a token. Rows may stand at different places of their blocks."""
-    place = next_places(state, q, size)
-    # A padding token is overwritten by the next one: the position does not move.
-    advance = new_tokens(padding, q)
-    read = _read_one if q.shape[2] == 1 else _read_many
-    out, keys, values = read(q, k, v, place, advance, state, weigh)
-    return out, {"k": keys, "v": values, "position": state["position"] + advance}
+    """See `SelfAttention.decode`; O(C d) a token. Rows may stand at different places of their blocks.
+
+    A padding token is overwritten by the next one.
+    """
+    read = _read_one if new.count == 1 else _read_many
+    out, keys, values = read(q, k, v, new, state, size, weigh)
+    return out, {"k": keys, "v": values}
 
 
-def next_places(state: State, q: Tensor, size: int) -> Tensor:
-    """The places of the tokens of `q: (B, H, T, d)`, `(B, T)`, counted from the start of the block begun."""
-    return state["position"][:, None] % size + torch.arange(q.shape[2], device=q.device)
-
-
-def _read_one(q, k, v, place, advance, state, weigh) -> tuple[Tensor, Tensor, Tensor]:
+def _read_one(q, k, v, new, state, size, weigh) -> tuple[Tensor, Tensor, Tensor]:
     """One token: written to its place in the block, it sees the block up to there."""
+    place = new.places(size)
     keys, values = (begun.scatter(2, _index(place, x), x) for x, begun in ((k, state["k"]), (v, state["v"])))
-    visible = torch.arange(keys.shape[2], device=q.device) <= place[:, None, :, None]
-    return _attention(q, keys, values, visible, weigh), keys, values
+    return _attention(q, keys, values, new.visible(size), weigh), keys, values
 
 
-def _read_many(q, k, v, place, advance, state, weigh) -> tuple[Tensor, Tensor, Tensor]:
+def _read_many(q, k, v, new, state, size, weigh) -> tuple[Tensor, Tensor, Tensor]:
     """Several tokens: the block begun and the new tokens make whole blocks, row by row."""
-    size = state["k"].shape[2]
+    place = new.places(size)
     blocks = block_count(size - 1 + q.shape[2], size)
 
     def laid_out(new: Tensor, begun: Tensor) -> Tensor:
@@ -90,7 +83,7 @@ def _read_many(q, k, v, place, advance, state, weigh) -> tuple[Tensor, Tensor, T
     out = _attention(q, keys, values, _up_to_itself(size, q), weigh).flatten(2, 3)
     out = out.gather(2, _index(place, v))
     # The block that the next token goes to; past the last one when that is full, and then unread.
-    current = ((place[:, 0] + advance) // size).clamp(max=blocks - 1)
+    current = ((new.start % size + new.end - new.start) // size).clamp(max=blocks - 1)
     rows = torch.arange(len(current), device=q.device)
     return out, keys[rows, :, current], values[rows, :, current]
 

@@ -16,8 +16,9 @@ def block_count(length: int, size: int) -> int:
 def split_blocks(x: Tensor, size: int, dim: int, value: float = 0.0) -> Tensor:
     """`(..., N, ...)` with N at `dim` to `(..., blocks, size, ...)`; `value` fills the last block."""
     blocks = block_count(x.shape[dim], size)
-    fill = blocks * size - x.shape[dim]
-    return F.pad(x, [0, 0] * (x.dim() - 1 - dim) + [0, fill], value=value).unflatten(dim, (blocks, size))
+    if fill := blocks * size - x.shape[dim]:
+        x = F.pad(x, [0, 0] * (x.dim() - 1 - dim) + [0, fill], value=value)
+    return x.unflatten(dim, (blocks, size))
 
 
 def block_windows(x: Tensor, size: int, before: int, after: int, dim: int, value: float = 0.0) -> Tensor:

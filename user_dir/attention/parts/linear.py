@@ -9,26 +9,26 @@ from causal_linear_attention import (
     linear_attention,
 )
 
-from ..base import SelfAttention, new_tokens
+from ..base import SelfAttention
+from .new_tokens import NewTokens
 from .state import State
 
 
 class LinearAttention(SelfAttention):
     """`phi(q_t) sum_s phi(k_s)^T v_s`, s up to t when causal; a subclass defines `features`.
 
-    Time O(N d^2) in both forms; the decoding state is the (d, d) sum and a position count.
+    Time O(N d^2) in both forms; the decoding state is the (d, d) sum.
     """
 
     normalize = False
 
-    def features(self, x: Tensor, positions: Tensor) -> Tensor:
-        """phi of queries or keys `(B, H, N, d)` at integer `positions` that broadcast to `(B, H, N)`."""
+    def features(self, q: Tensor, k: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+        """phi of queries and keys `(B, H, N, d)` at integer `positions: (B, N)`, None for those from 0 on."""
         raise NotImplementedError
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
-        positions = torch.arange(q.shape[2], device=q.device)
-        q, k = self.features(q, positions), self.features(k, positions)
+        q, k = self.features(q, k, None)
         v = v.to(q.dtype)
         if not self.causal:
             return linear_attention(q, k, v, normalize=self.normalize, padding_mask=padding)
@@ -38,23 +38,16 @@ class LinearAttention(SelfAttention):
         """See `SelfAttention.first_state`."""
         batch, heads, _, dim = q.shape
         dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-        return {
-            "sum": q.new_zeros(batch, heads, dim, dim + self.normalize, dtype=dtype),
-            "position": torch.zeros(batch, dtype=torch.long, device=q.device),
-        }
+        return {"sum": q.new_zeros(batch, heads, dim, dim + self.normalize, dtype=dtype)}
 
-    def decode(
-        self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, state: State
-    ) -> tuple[Tensor, State]:
+    def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(d^2) a token."""
-        ahead = torch.arange(q.shape[2], device=q.device)
-        positions = (state["position"][:, None] + ahead)[:, None, :]
-        q, k = self.features(q, positions), self.features(k, positions)
+        q, k = self.features(q, k, new.positions)
         v = v.to(q.dtype)
-        if padding is not None:
-            k = k.masked_fill(padding[:, None, :, None], 0.0)
+        if new.padding is not None:
+            k = k.masked_fill(new.padding[:, None, :, None], 0.0)
         out, total = next_sums(q, k, v, state["sum"], normalize=self.normalize, backend=self.backend)
-        return out, {"sum": total, "position": state["position"] + new_tokens(padding, q)}
+        return out, {"sum": total}
 
 
 def next_sums(

@@ -1,0 +1,93 @@
+"""Positions far out, and derivatives of what is differentiated by hand."""
+
+import copy
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import functional_call
+
+from user_dir.attention.parts.features import elu, one_plus_elu
+from user_dir.modules import GLU, LRPE, RMSNorm, SinusoidalPositions
+from user_dir.modules.lrpe import turn
+
+
+@pytest.mark.parametrize("dim", [3, 64])
+def test_lrpe_is_exact_at_any_position(dim):
+    module, x = LRPE(dim), torch.randn(4, dim)
+    positions = torch.tensor([0, 1000, 99_999, 100_000])
+    expected = copy.deepcopy(module).double()(x.double(), positions)
+    torch.testing.assert_close(module(x, positions), expected.float(), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dim", [1, 3, 8])
+def test_derivatives_of_lrpe(dim):
+    module = LRPE(dim, scale=0.7).double()
+    x = torch.randn(2, 3, 5, dim, dtype=torch.float64, requires_grad=True)
+    positions = torch.tensor([0, 3, 4, 70, 1000])
+
+    def turned(x, theta):
+        return functional_call(module, {"theta": theta}, (x, positions))
+
+    assert gradcheck(turned, (x, module.theta))
+
+
+def test_lrpe_keeps_its_table_until_theta_changes():
+    module, x = LRPE(8).eval(), torch.randn(5, 8)
+    positions = torch.arange(5)
+
+    def through_the_table():
+        with torch.no_grad():
+            return turn(x, module.table(5, x.dtype))
+
+    for change in (lambda: None, lambda: module.theta.mul_(2), module.double, module.float):
+        with torch.no_grad():
+            change()
+        torch.testing.assert_close(through_the_table(), module(x, positions).detach(), atol=1e-6, rtol=0)
+    module.train()
+    module.theta.data.mul_(2)
+    module.eval()
+    torch.testing.assert_close(through_the_table(), module(x, positions).detach(), atol=1e-6, rtol=0)
+    assert module.table(5, x.dtype).angles.requires_grad
+    with torch.no_grad():
+        assert module.table(3, x.dtype).turns.data_ptr() == module.table(5, x.dtype).turns.data_ptr()
+
+
+@pytest.mark.parametrize("features", [elu, one_plus_elu])
+def test_derivatives_of_feature_maps(features):
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(features, (x,)) and gradgradcheck(features, (x,))
+
+
+def test_derivatives_of_rmsnorm():
+    assert gradcheck(RMSNorm(), (torch.randn(3, 2, 7, dtype=torch.float64, requires_grad=True),))
+
+
+def test_derivatives_of_glu():
+    module = GLU(4, 6).double()
+    parameters = dict(module.named_parameters())
+
+    def run(x, *values):
+        return functional_call(module, dict(zip(parameters, values, strict=True)), (x,))
+
+    x = torch.randn(3, 2, 4, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(run, (x, *parameters.values()))
+
+
+def test_glu_under_autocast():
+    module, x = GLU(8, 12), torch.randn(5, 2, 8, requires_grad=True)
+    expected = torch.autograd.grad(module(x).sum(), (x, *module.parameters()))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = module(x)
+    assert out.dtype == torch.bfloat16
+    found = torch.autograd.grad(out.float().sum(), (x, *module.parameters()))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, other, atol=0.05, rtol=0.05)
+
+
+def test_sinusoidal_positions_are_exact_at_any_position():
+    rows = SinusoidalPositions(64, 1)(torch.tensor([[100_000]]))[0, 0]
+    frequencies = [10000 ** (-i / 31) for i in range(32)]
+    angles = torch.tensor([100_002 * x for x in frequencies], dtype=torch.float64)
+    torch.testing.assert_close(rows, torch.cat([angles.sin(), angles.cos()]).float(), atol=1e-6, rtol=0)

@@ -1,0 +1,47 @@
+"""The tokens of one decoding step: where they stand, computed once for all layers."""
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class NewTokens:
+    """The next T tokens of known prefixes.
+
+    Args:
+        padding: `(B, T)`, True at padding, which stands behind the real tokens; None where there is none.
+        start: `(B,)`, how many real tokens each row has had before.
+        count: T.
+    """
+
+    def __init__(self, padding: Tensor | None, start: Tensor, count: int) -> None:
+        self.padding, self.start, self.count = padding, start, count
+        self._in_blocks: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @cached_property
+    def end(self) -> Tensor:
+        """`(B,)`, how many real tokens each row has had with these."""
+        return self.start + (self.count if self.padding is None else self.count - self.padding.sum(1))
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """`(B, T)`, the first token of a row being 0."""
+        first = self.start.unsqueeze(1)
+        return first if self.count == 1 else first + torch.arange(self.count, device=first.device)
+
+    def places(self, size: int) -> Tensor:
+        """`(B, T)`, counted from the start of the block of `size` positions that is begun."""
+        return self._of_blocks(size)[0]
+
+    def visible(self, size: int) -> Tensor:
+        """For one new token a row: the places of its block up to its own, `(B, 1, 1, size)`."""
+        return self._of_blocks(size)[1]
+
+    def _of_blocks(self, size: int) -> tuple[Tensor, Tensor]:
+        if size not in self._in_blocks:
+            ahead = torch.arange(max(size, self.count), device=self.start.device)
+            first = (self.start % size).unsqueeze(1)
+            places = first if self.count == 1 else first + ahead[: self.count]
+            self._in_blocks[size] = places, (ahead[:size] <= first)[:, None, None]
+        return self._in_blocks[size]
