@@ -62,7 +62,7 @@ class LRPE(nn.Module):
         """For vectors of `dtype` at integer `positions` of any shape."""
         mirror, theta, one = self._kept("constants", accumulation_dtype(dtype), self._constants)
         angles = positions.unsqueeze(-1) * theta
-        turns = torch.polar(one, angles.detach()).to(mirror.dtype.to_complex())
+        turns = torch.polar(one, angles.detach()).to(torch.promote_types(mirror.dtype, torch.complex64))
         return Rotations(mirror, turns, angles if angles.requires_grad else None)
 
     def table(self, length: int, dtype: torch.dtype) -> Rotations:

@@ -1,7 +1,5 @@
 """The tokens of one decoding step: where they stand, computed once for all layers."""
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
@@ -13,22 +11,18 @@ class NewTokens:
         padding: `(B, T)`, True at padding, which stands behind the real tokens; None where there is none.
         start: `(B,)`, how many real tokens each row has had before.
         count: T.
+
+    Attributes:
+        end: `(B,)`, how many real tokens each row has had with these.
+        positions: `(B, T)`, the first token of a row being 0.
     """
 
     def __init__(self, padding: Tensor | None, start: Tensor, count: int) -> None:
         self.padding, self.start, self.count = padding, start, count
+        self.end = start + (count if padding is None else count - padding.sum(1))
+        first = start.unsqueeze(1)
+        self.positions = first if count == 1 else first + torch.arange(count, device=start.device)
         self._in_blocks: dict[int, tuple[Tensor, Tensor]] = {}
-
-    @cached_property
-    def end(self) -> Tensor:
-        """`(B,)`, how many real tokens each row has had with these."""
-        return self.start + (self.count if self.padding is None else self.count - self.padding.sum(1))
-
-    @cached_property
-    def positions(self) -> Tensor:
-        """`(B, T)`, the first token of a row being 0."""
-        first = self.start.unsqueeze(1)
-        return first if self.count == 1 else first + torch.arange(self.count, device=first.device)
 
     def places(self, size: int) -> Tensor:
         """`(B, T)`, counted from the start of the block of `size` positions that is begun."""
