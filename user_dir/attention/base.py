@@ -122,7 +122,8 @@ class Attention(DecodingState, nn.Module):
             ValueError: for a query that is no floating `(N, B, D)` tensor of the parameters' dtype, another
                 key or value, a mask that cannot be honoured, or decoding when not causal.
         """
-        self._check_call(query, key, value, incremental_state, attn_mask)
+        if new_tokens is None:  # else the model has checked what it was given
+            self._check_call(query, key, value, incremental_state, attn_mask)
         if key_padding_mask is not None:
             check_mask(key_padding_mask, query.shape[1], query.shape[0], query.device)
         if incremental_state is None:
