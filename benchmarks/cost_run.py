@@ -99,6 +99,11 @@ class CostBenchmark:
         }
         return {**case, **run_case(self.worker, question, arguments.time_limit)}
 
+    def results_path(self, arguments: argparse.Namespace, device: str) -> Path:
+        """The results file of the command line."""
+        name = f"runs/{self.name}_quick" if arguments.quick else f"results/measured/{self.name}_{device}"
+        return (arguments.out or ROOT / f"{name}.json").resolve()
+
     def run(
         self,
         arguments: argparse.Namespace,
@@ -108,8 +113,7 @@ class CostBenchmark:
     ) -> int:
         """Measure what is missing, write results, table and plot, and return the exit status."""
         device = settings["device"]
-        name = f"runs/{self.name}_quick" if arguments.quick else f"results/measured/{self.name}_{device}"
-        path = (arguments.out or ROOT / f"{name}.json").resolve()
+        path = self.results_path(arguments, device)
         results = start_or_resume(self.name, path, settings, arguments.restart)
         todo = [case for case in cases if not is_done(results, case)]
         done = len(cases) - len(todo)
@@ -150,10 +154,10 @@ def choose_device(asked: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
 
 
-def training_cases(settings: dict[str, Any]) -> list[Case]:
-    """The training cases: in each round lengths go up or down, and architectures take turns."""
+def training_cases(settings: dict[str, Any], kind: str = "training") -> list[Case]:
+    """The cases of a `kind`: in each round lengths go up or down, and architectures take turns."""
     return [
-        {"kind": "training", "architecture": name, "length": length, "round": turn}
+        {"kind": kind, "architecture": name, "length": length, "round": turn}
         for turn in range(settings["rounds"])
         for length in settings["lengths"][:: -1 if turn % 2 else 1]
         for name in settings["architectures"]
@@ -204,7 +208,7 @@ def describe(record: Case) -> str:
     """A one-line summary of a record, for the progress lines."""
     if record["status"] != "ok":
         return " ".join(filter(None, [record["status"], record.get("message")]))
-    if record["kind"] == "training":
+    if "step_seconds" in record:
         seconds = sorted(record["step_seconds"])
         peak = record["peak_bytes"] / 2**20
         return f"{seconds[len(seconds) // 2]:.2f} s per step, peak {peak:,.0f} MiB"

@@ -36,21 +36,30 @@ class LanguageModel:
     def __init__(self, architecture: str, size: Size, length: int, positions: int, device: str) -> None:
         import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
         with tempfile.TemporaryDirectory() as folder:
-            words = size.vocabulary - SPECIAL_TOKENS - self.added_symbols
-            lines = "".join(f"word{i} 1\n" for i in range(words))
-            Path(folder, "dict.txt").write_text(lines, encoding="utf-8")
-            flags = [folder, *self.flags(architecture, size, positions)]
-            flags += ["--tokens-per-sample", str(length), "--optimizer", "adam", "--lr", "5e-4"]
+            data = self.data_folder(Path(folder), size, length)
+            flags = [str(data), *self.flags(architecture, size, positions)]
+            flags += [*self.task_flags(length), "--optimizer", "adam", "--lr", "5e-4"]
             parser = options.get_training_parser()
             cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, flags))
             self.task = tasks.setup_task(cfg.task)
-        self.model: nn.Module = self.task.build_model(cfg.model).to(device)
+            self.model: nn.Module = self.task.build_model(cfg.model).to(device)
         self.criterion = self.task.build_criterion(cfg.criterion)
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = optim.build_optimizer(cfg.optimizer, trained)
         self.vocabulary = len(self.task.source_dictionary)
         self.device = device
         self.updates = 0
+
+    def data_folder(self, folder: Path, size: Size, length: int) -> Path:
+        """The folder that the task reads: here the empty `folder`, with a dictionary of numbered words."""
+        words = size.vocabulary - SPECIAL_TOKENS - self.added_symbols
+        lines = "".join(f"word{i} 1\n" for i in range(words))
+        (folder / "dict.txt").write_text(lines, encoding="utf-8")
+        return folder
+
+    def task_flags(self, length: int) -> list[str]:
+        """The flags that tell the task the length of a row."""
+        return ["--tokens-per-sample", str(length)]
 
     def flags(self, architecture: str, size: Size, positions: int) -> list[str]:
         """The flags of task, model and loss."""

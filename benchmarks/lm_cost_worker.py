@@ -25,6 +25,9 @@ from benchmarks.memory import (
 from pipeline.files import write_json
 from pipeline.methods import Size
 
+Sample = dict[str, Any]
+Build = Callable[[str, Size, int, int, str], LanguageModel]
+
 
 def timed(run: Callable[[], Any], device: str) -> float:
     """Seconds `run` takes, including the work it starts on the GPU."""
@@ -37,37 +40,49 @@ def timed(run: Callable[[], Any], device: str) -> float:
     return time.perf_counter() - start
 
 
-def measure_training(case: dict[str, Any], build: type = LanguageModel) -> dict[str, Any]:
-    """Times of training steps in seconds and the peak memory of one step in bytes.
+def measure_training(case: dict[str, Any], build: Build = LanguageModel) -> dict[str, Any]:
+    """Times of training steps in seconds and the peak memory of one step in bytes, see `measure_steps`."""
+    return measure_steps(case, build, lambda lm, sample: lm.train_step(sample))
 
-    `build` is `LanguageModel` or a class like it.
+
+def measure_steps(
+    case: dict[str, Any], build: Build, step: Callable[[LanguageModel, Sample], Any]
+) -> dict[str, Any]:
+    """Times of steps in seconds, the tokens of each, and the peak memory of one in bytes.
+
+    `build` is `LanguageModel` or a class like it; `step` does with a model and a batch what is measured.
     A small step comes first, so that the baseline holds model, optimizer state and libraries. Then
     one full step under the memory meter, which also warms up, then the timed ones; with
-    "keep_frees", freed memory is kept for them.
+    "keep_frees", freed memory is kept for them. Each step has a batch of its own.
     """
     device, length = case["device"], case["length"]
     rows = case["tokens"] // length
     begin = time.monotonic()
     lm = build(case["architecture"], Size(**case["size"]), length, length, device)
-    lm.train_step(lm.sample(1, min(length, 64)))
+    step(lm, lm.sample(1, min(length, 64)))
     sample = lm.sample(rows, length)
     exact = device == "cuda" or exact_frees()
     meter = PeakMemory(device)
-    lm.train_step(sample)
-    peak = meter.bytes()
+    step(lm, sample)
+    peak, whole = meter.bytes(), meter.whole_bytes()
     usual_frees()
     if case.get("keep_frees"):
         keep_frees()
-        lm.train_step(sample)
-    seconds = []
+        step(lm, sample)
+    seconds: list[float] = []
+    tokens: list[int] = []
     while len(seconds) < case["steps"]:
-        seconds.append(timed(lambda: lm.train_step(sample), device))
+        sample = lm.sample(rows, length)
+        seconds.append(timed(partial(step, lm, sample), device))
+        tokens.append(sample["ntokens"])
         if time.monotonic() - begin > case["enough_s"]:
             break
     return {
         "parameters": lm.parameters,
         "step_seconds": seconds,
+        "step_tokens": tokens,
         "peak_bytes": peak,
+        "whole_peak_bytes": whole,
         "peak_exact": exact,
     }
 

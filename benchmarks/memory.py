@@ -65,6 +65,12 @@ class PeakMemory:
             return torch.cuda.max_memory_allocated() - self.baseline
         return _process_memory("VmHWM") - self.baseline
 
+    def whole_bytes(self) -> int:
+        """Bytes at the peak, with all that was in use before: of torch's allocator, or of the process."""
+        if self.device == "cuda":
+            return torch.cuda.max_memory_allocated()
+        return _process_memory("VmHWM")
+
 
 def _reset_process_peak() -> None:
     try:

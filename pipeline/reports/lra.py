@@ -100,6 +100,22 @@ def averages(cells: Sequence[Cell], attention: str) -> dict[int, float]:
     return {seed: statistics.fmean(figures[seed] for figures in by_task) for seed in sorted(whole)}
 
 
+def common_means(cells: Sequence[Cell]) -> tuple[list[str], dict[str, float]]:
+    """The tasks of the five that every known attention of `cells` has, and its mean accuracy over them.
+
+    Raises UserError if there is no such task, or the runs cannot share a table.
+    """
+    _, tasks = check_alike(cells)
+    names = [name for name in ATTENTIONS if any(cell["attention"] == name for cell in cells)]
+    common = [task for task in tasks if task in FIVE and all(accuracies(cells, name, task) for name in names)]
+    if not common:
+        raise UserError("no task was run with all attentions of the sweep; run what is missing first")
+    return common, {
+        name: statistics.fmean(statistics.fmean(accuracies(cells, name, task).values()) for task in common)
+        for name in names
+    }
+
+
 def _figure(by_seed: dict[int, float], cells: Sequence[Cell]) -> str:
     """Mean and range over the seeds; how many they are where others have more."""
     values, most = list(by_seed.values()), len({cell["seed"] for cell in cells})

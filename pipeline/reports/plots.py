@@ -12,10 +12,12 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from pipeline.files import write_atomically
 
+LARGEST_BUBBLE = 2500.0  # points squared
 LABEL_GAP = 0.055  # smallest distance of two labels, as a part of the panel's height
 
 
@@ -28,6 +30,17 @@ class Curve:
     x: Sequence[float]
     y: Sequence[float]
     style: str = "-"
+
+
+@dataclass(frozen=True)
+class Bubble:
+    """A method at a point; `area` in any unit that grows with it, 0 for nothing."""
+
+    label: str
+    color: str
+    x: float
+    y: float
+    area: float
 
 
 Panel = tuple[str, str, str, list[Curve]]
@@ -70,7 +83,43 @@ def plot_curves(
         if log and curves:
             _log_axes(axis, curves, [c for *_, below in panels[place % columns :: columns] for c in below])
         _label_ends(axis, curves, log)
-    lines = textwrap.wrap(note, int(15 * width))
+    _save(figure, path, note, rows, source)
+
+
+def plot_bubbles(
+    path: Path, bubbles: Sequence[Bubble], *, title: str, x_label: str, y_label: str, note: str
+) -> None:
+    """Write a PNG with a named disc per method, x logarithmic; arguments as for `plot_curves`."""
+    figure, axis = plt.subplots(figsize=(8.0, 5.6))
+    axis.set_title(title, loc="left", fontsize=12)
+    axis.set_xlabel(x_label)
+    axis.set_ylabel(y_label)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(True, color="0.92")
+    axis.set_xscale("log")
+    axis.margins(0.15)
+    largest = max(bubble.area for bubble in bubbles)
+    for bubble in sorted(bubbles, key=lambda b: -b.area):
+        size = LARGEST_BUBBLE * bubble.area / largest if largest else 0.0
+        axis.scatter(bubble.x, bubble.y, s=size, color=bubble.color, alpha=0.45, linewidths=0)
+        axis.plot(bubble.x, bubble.y, ".", color=bubble.color)
+        axis.annotate(
+            bubble.label,
+            (bubble.x, bubble.y),
+            xytext=(4, 4),
+            textcoords="offset points",
+            color=bubble.color,
+            fontsize=9,
+        )
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter(FuncFormatter(_plain))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    _save(figure, path, note, rows=1)
+
+
+def _save(figure: Figure, path: Path, note: str, rows: int, source: str = "") -> None:
+    """Write the figure with `note` below its `rows` of panels."""
+    lines = textwrap.wrap(note, int(15 * figure.get_figwidth()))
     below = (0.035 * len(lines) + 0.03) / rows
     figure.text(0.01, 0.01, "\n".join(lines), fontsize=8, color="0.35", va="bottom")
     figure.tight_layout(rect=(0, below, 1, 1))

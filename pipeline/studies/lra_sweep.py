@@ -36,6 +36,7 @@ from pipeline.training.progress import Progress
 from pipeline.training.recipe import Experiment, option, read_experiment
 from pipeline.training.save_dir import LAST, keep_vocabulary, mend_last, whole_checkpoint
 from pipeline.training.train import Machines, fairseq_arguments
+from user_dir.models.lra_presets import SIZE
 from user_dir.tasks.lra_data import LRAData
 
 COMMAND = "lra_table.sh"
@@ -72,7 +73,9 @@ class Cell:
 
     def own_flags(self) -> list[str]:
         """What is added to the YAML."""
-        flags = [*attention_flags(self.experiment.get("model", "_name"), self.attention), *self.flags]
+        preset = self.experiment.get("model", "_name")
+        layers = option([*self.experiment.flags(), *self.flags], "--encoder-layers")
+        flags = [*attention_flags(preset, self.attention, int(layers or SIZE["encoder_layers"])), *self.flags]
         return [*flags, "--seed", str(self.seed), *([] if self.has_valid else ["--disable-validation"])]
 
     def arguments(self) -> list[str]:

@@ -3,9 +3,8 @@
 from pipeline.errors import UserError
 from pipeline.methods import ATTENTIONS
 from user_dir.attention import attention_names
-from user_dir.models.architectures import T1, T2, TRANSNORMER_ROBERTA
+from user_dir.models.architectures import T1, T2, TRANSNORMER, TRANSNORMER_ROBERTA
 
-PLAN = "diag,norm"
 TRANSNORMERS = {"transnormer_t1": T1, "transnormer_t2": T2}
 # TransNormer's feed-forward network and norm; those of the other preset are already the authors'.
 PARTS = {"lra_skyformer": TRANSNORMER_ROBERTA, "lra_state_space": {}}
@@ -26,9 +25,9 @@ def read_attentions(text: str) -> list[str]:
     return names
 
 
-def attention_flags(preset: str, name: str) -> list[str]:
-    """The flags that make `preset` use the attention `name`: a mechanism in every layer, or a TransNormer."""
+def attention_flags(preset: str, name: str, layers: int) -> list[str]:
+    """The flags for `preset` with an attention in its `layers`: a mechanism everywhere, or a TransNormer."""
     if name not in TRANSNORMERS:
         return ["--encoder-attention", name]
-    options = {"encoder_attention": PLAN, **PARTS[preset], **TRANSNORMERS[name]}
+    options = {"encoder_attention": TRANSNORMER(layers), **PARTS[preset], **TRANSNORMERS[name]}
     return [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]

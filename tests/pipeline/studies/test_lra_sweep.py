@@ -63,7 +63,7 @@ def test_a_sweep_is_run_once_and_its_table_comes_from_its_json(
     names = {str(path.relative_to(out)) for path in out.glob("*/*/*.json")}
     assert names == {f"{t}/{a}/seed5.json" for t in ("listops", "image") for a in ("elu", "transnormer_t2")}
     result = json.loads((out / "listops/transnormer_t2/seed5.json").read_text())
-    assert (result["plan"], result["steps"], result["chosen_on_valid"]) == ("diag,norm", 3, True)
+    assert (result["plan"], result["steps"], result["chosen_on_valid"]) == ("diag*1,norm*1", 3, True)
     assert result["options"]["encoder_norm"] == "rmsnorm" and result["options"]["encoder_ffn"] == "glu"
     last = json.loads((out / "image/elu/seed5.json").read_text())
     assert not last["chosen_on_valid"] and last["checkpoint"] == "checkpoint_last.pt"
@@ -103,10 +103,10 @@ def test_a_folder_that_is_no_preset(refused, tmp_path):
 
 
 def test_flags_of_attentions():
-    assert attention_flags("lra_skyformer", "lln") == ["--encoder-attention", "lln"]
-    t1 = attention_flags("lra_skyformer", "transnormer_t1")
+    assert attention_flags("lra_skyformer", "lln", 2) == ["--encoder-attention", "lln"]
+    t1 = attention_flags("lra_skyformer", "transnormer_t1", 6)
     assert dict(zip(t1[::2], t1[1::2], strict=True)) == {
-        "--encoder-attention": "diag,norm", "--encoder-ffn": "glu", "--encoder-norm": "rmsnorm",
+        "--encoder-attention": "diag*3,norm*3", "--encoder-ffn": "glu", "--encoder-norm": "rmsnorm",
         "--diag-activation": "relu", "--norm-feature-map": "elu",
     }  # fmt: skip
-    assert "--encoder-norm" not in attention_flags("lra_state_space", "transnormer_t2")
+    assert "--encoder-norm" not in attention_flags("lra_state_space", "transnormer_t2", 2)

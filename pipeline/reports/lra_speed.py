@@ -1,0 +1,188 @@
+"""From the records of `lra_speed.py` to tables beside the papers'; plots of speed, memory, accuracy."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UserError
+from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, Size, groups
+from pipeline.papers import read_table
+from pipeline.reports.lm_cost import measured_on
+from pipeline.reports.lra import TITLES, common_means, label
+from pipeline.reports.plots import Bubble, Curve, plot_bubbles, plot_curves
+from pipeline.reports.tables import markdown_table
+
+KINDS = ("inference", "training")
+PAPER_STEPS = 50_000  # of a run in LLN's Table 4
+DASH = "–"
+
+Record = dict[str, Any]
+Results = dict[str, Any]
+Value = Callable[[Record], float]
+
+
+def find(results: Results, kind: str, name: str, length: int) -> Record | None:
+    """The record of a case, None if it was not measured."""
+    key = (kind, name, length)
+    found = (r for r in results["records"] if (r["kind"], r["architecture"], r["length"]) == key)
+    return next(found, None)
+
+
+def steps_per_second(record: Record) -> float:
+    """1 / the median time of a step."""
+    return 1 / statistics.median(record["step_seconds"])
+
+
+def tokens_per_second(record: Record) -> float:
+    """Real tokens, padding not counted: the median over the steps."""
+    pairs = zip(record["step_tokens"], record["step_seconds"], strict=True)
+    return statistics.median(tokens / seconds for tokens, seconds in pairs)
+
+
+def peak(record: Record) -> float:
+    """Peak memory of a step above model, optimizer state and libraries, in MiB."""
+    return record["peak_bytes"] / 2**20
+
+
+def whole_peak(record: Record) -> float:
+    """The same with all that was in use before: of the process, on a GPU of torch's allocator."""
+    return record["whole_peak_bytes"] / 2**20
+
+
+def _shown(record: Record | None, value: Value, form: str, limit: float) -> str:
+    if record is None:
+        return "not measured"
+    if record["status"] == "ok":
+        return form.format(value(record))
+    words = {"out of memory": DASH, "time limit": f"over {limit:g} s"}
+    return words.get(record["status"], record["status"])
+
+
+def table(results: Results, title: str, kind: str, value: Value, form: str, paper: str = "") -> str:
+    """A row an attention, a column a length; with `paper`, "infer" or "train", TransNormer's rows below."""
+    settings = results["settings"]
+    rows = []
+    for name in settings["architectures"]:
+        records = [find(results, kind, name, n) for n in settings["lengths"]]
+        figures = [_shown(record, value, form, settings["time_limit"]) for record in records]
+        rows.append([f"{label(name)}, here", *figures])
+    if paper:
+        for row in read_table("transnormer_07_lra_speed"):
+            figures = [row.get(f"{paper}_{n // 1000}k", "-") for n in settings["lengths"]]
+            rows.append([f"{row['model']} (TransNormer)", *(f.replace("-", DASH) for f in figures)])
+    return f"{title}\n\n" + markdown_table(["", *(f"{n:,}" for n in settings["lengths"])], rows)
+
+
+def lln_table() -> str:
+    """LLN's Table 4: seconds of a run and MiB."""
+    tasks = [task for task in TITLES if task != "path-x"]
+    header = ["LLN, Table 4", *(f"{TITLES[task]}, {unit}" for unit in ("s", "MiB") for task in tasks)]
+    rows = [
+        [row["method"], *(row[f"{kind}_{task}"] for kind in ("time", "mem") for task in tasks)]
+        for row in read_table("lln_04_lra_cost")
+    ]
+    return markdown_table(header, rows)
+
+
+def caption(results: Results) -> str:
+    """One paragraph: model, batch, lengths, machine, versions, day."""
+    settings = results["settings"]
+    if settings["mode"] == "exact":
+        rows = "random tokens, every row of the length named"
+    else:
+        data = settings["data"]
+        rows = (
+            f"reviews ({data['origin']} data, {data['examples']['train']:,}) cut to the length named, a "
+            "batch padded to its longest"
+        )
+    batch = settings["batch"]
+    return (
+        f"Classifier of Text, {Size(**settings['size'])}; blocks of 32; float32; {batch} "
+        f"row{'s' if batch > 1 else ''} a batch, {rows}. Inference: forward without gradients in evaluation "
+        "mode; training: forward, backward and Adam. Every case in a process of its own; medians of "
+        f"{settings['steps']} steps. {measured_on(results)}"
+    )
+
+
+def differences(results: Results) -> str:
+    """How the papers' settings differ, and what the words in the tables mean."""
+    return (
+        "The papers' rows are of other machines: compare how columns grow and how rows relate. TransNormer, "
+        "Table 7: steps per second at batch 20 on one A6000; its columns are where reviews are cut, and by "
+        "the authors' code a batch is only as long as its longest review, 3,730 characters on average at "
+        f"5,000. LLN, Table 4: seconds of all {PAPER_STEPS:,} training steps with the evaluations on valid, "
+        "evidently with Skyformer's code: 2 layers of 64, batch 32, 32, 16, 128 and 256 at lengths 4,096, "
+        "2,048, 4,096 twice, 1,024 and 1,024, softmax with activation checkpointing; memory is the "
+        "allocator's peak. "
+        f'"{DASH}": out of memory; "over {results["settings"]["time_limit"]:g} s": the process was ended.'
+    )
+
+
+def markdown(results: Results) -> str:
+    """The whole report."""
+    scaled = f"Seconds of {PAPER_STEPS:,} training steps, scaled from the median of those timed:"
+    parts = [
+        caption(results),
+        table(results, "Steps per second, inference:", "inference", steps_per_second, "{:.2f}", "infer"),
+        table(results, "Steps per second, training:", "training", steps_per_second, "{:.2f}", "train"),
+        table(results, "Tokens per second, inference:", "inference", tokens_per_second, "{:,.0f}"),
+        table(results, "Tokens per second, training:", "training", tokens_per_second, "{:,.0f}"),
+        table(results, "Peak memory of inference, MiB:", "inference", peak, "{:,.0f}"),
+        table(results, "Peak memory of a training step, MiB:", "training", peak, "{:,.0f}"),
+        table(results, "The same of the whole process, MiB:", "training", whole_peak, "{:,.0f}"),
+        table(results, scaled, "training", lambda r: PAPER_STEPS / steps_per_second(r), "{:,.0f}"),
+        lln_table(),
+        differences(results),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _curves(results: Results, names: Sequence[str], kind: str, value: Value) -> list[Curve]:
+    curves = []
+    for name in names:
+        records = [(n, find(results, kind, name, n)) for n in sorted(results["settings"]["lengths"])]
+        points = [(n, value(record)) for n, record in records if record and record["status"] == "ok"]
+        if points:
+            method = ATTENTIONS[name]
+            curves.append(Curve(method.label, method.color, *zip(*points, strict=True)))
+    return curves
+
+
+def plot(results: Results, path: Path) -> None:
+    """Steps per second and peak memory in one PNG, log axes; a row for every group of attentions."""
+    length, panels = "length, tokens", []
+    for title, names in groups(results["settings"]["architectures"], ATTENTION_PANELS).items():
+        for kind in KINDS:
+            curves = _curves(results, names, kind, steps_per_second)
+            panels.append((f"{kind.capitalize()}{title}", length, "steps per second", curves))
+        memory = _curves(results, names, "training", peak)
+        panels.append((f"Memory of training{title}", length, "MiB", memory))
+    plot_curves(path, panels, columns=3, note=caption(results))
+
+
+def plot_accuracy(results: Results, cells: Sequence[Record], path: Path) -> None:
+    """Accuracy of a sweep against training speed at the longest length, areas the peak memory, as a PNG.
+
+    Shows the attentions that have both; UserError if there are none. `cells`: of `read_cells`.
+    """
+    length = max(results["settings"]["lengths"])
+    tasks, means = common_means(cells)
+    bubbles = []
+    for name, mean in means.items():
+        record = find(results, "training", name, length)
+        if record and record["status"] == "ok":
+            method = ATTENTIONS[name]
+            bubbles.append(Bubble(method.label, method.color, steps_per_second(record), mean, peak(record)))
+    if not bubbles:
+        raise UserError(f"no attention has both an accuracy and a speed at length {length:,}; measure more")
+    settings = "; ".join(sorted({" ".join(cell["flags"]) or "full preset" for cell in cells}))
+    plot_bubbles(
+        path,
+        bubbles,
+        title="Accuracy, speed and memory (area)",
+        x_label=f"training steps per second at {length:,} tokens",
+        y_label=f"mean accuracy on {', '.join(TITLES[task] for task in tasks)}, %",
+        note=f"Areas: {min(b.area for b in bubbles):,.0f} to {max(b.area for b in bubbles):,.0f} MiB. "
+        f"Accuracy: {cells[0]['preset']}, {settings}. Speed: {caption(results)}",
+    )

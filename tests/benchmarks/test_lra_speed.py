@@ -1,0 +1,136 @@
+"""The speed benchmark of Long Range Arena: model, batches, tiny measurements, report. No times are judged."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks import lra_speed
+from benchmarks.cost_run import training_cases
+from benchmarks.lra_speed_models import TextClassifier
+from benchmarks.lra_speed_worker import MEASURES
+from benchmarks.sizes import TINY
+from pipeline.errors import UserError
+from pipeline.methods import ATTENTIONS
+from pipeline.papers import read_table
+from pipeline.reports.lra_speed import KINDS, markdown, plot, plot_accuracy
+from tests.helpers.lra import write_lra
+from tests.pipeline.reports.test_lra import MACHINE, cell
+
+NAMES = ["softmax", "transnormer_t1", "elu"]
+
+
+def sample() -> dict:
+    """Softmax takes N² and has no memory at 5,000; the others take N, and elu too long at 5,000."""
+    arguments = lra_speed.parse_arguments(["--architectures", ",".join(NAMES)])
+    settings = lra_speed.settings_for(arguments, "cpu")
+    records = []
+    for case in (case for kind in KINDS for case in training_cases(settings, kind)):
+        n, softmax = case["length"], case["architecture"] == "softmax"
+        seconds = n * n / 1e6 if softmax else n / 1000
+        record = {**case, "session": 0, "status": "ok", "step_seconds": [seconds] * 3, "step_tokens": [n] * 3}
+        record |= {"peak_bytes": n * 2**20, "whole_peak_bytes": (n + 100) * 2**20}
+        if n == 5000 and case["architecture"] != "transnormer_t1":
+            record = {**case, "session": 0, "status": "out of memory" if softmax else "time limit"}
+        records.append(record)
+    session = {**MACHINE, "versions": {"torch": "2.13.0"}}
+    return {"settings": settings, "sessions": [session], "records": records}
+
+
+def test_size_is_that_of_the_authors_scripts():
+    """The count follows from the authors' scripts (6 layers of 128, GLU 170, batch norm)."""
+    model = TextClassifier("transnormer_t1", lra_speed.BASE, 100, 100, "cpu", None)
+    assert sum(p.numel() for p in model.model.parameters() if p.requires_grad) == 813_178
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_each_attention_is_measured(name):
+    size = replace(TINY, width=32).as_dict()
+    case = {"device": "cpu", "size": size, "enough_s": 60, "steps": 1, "reviews": None}
+    for kind in KINDS:
+        result = MEASURES[kind]({**case, "architecture": name, "length": 130, "tokens": 260})
+        assert len(result["step_seconds"]) == 1 and result["step_tokens"] == [260]
+        assert result["whole_peak_bytes"] > 0
+
+
+def test_reviews_are_cut_and_padded_to_the_longest(tmp_path):
+    folder = write_lra(tmp_path / "text", "text")
+    model = TextClassifier("elu", TINY, 30, 30, "cpu", folder)
+    first, second = model.sample(4, 30), model.sample(4, 30)
+    tokens, lengths = first["net_input"]["src_tokens"], first["net_input"]["src_lengths"]
+    assert tokens.shape == (4, int(lengths.max())) and 20 <= int(lengths.min()) <= int(lengths.max()) <= 30
+    assert first["ntokens"] == int(lengths.sum())
+    assert not torch.equal(tokens, second["net_input"]["src_tokens"])
+    before = [p.clone() for p in model.model.parameters()]
+    model.infer(first)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.model.parameters(), strict=True))
+    model.train_step(first)
+    assert any(not torch.equal(a, b) for a, b in zip(before, model.model.parameters(), strict=True))
+
+
+def test_report_shows_the_papers_and_every_status():
+    text = markdown(sample())
+    assert "| softmax, here | 1.00 | 0.25 | 0.11 | 0.06 | – |" in text
+    assert "| 1+elu, here | 1.00 | 0.50 | 0.33 | 0.25 | over 60 s |" in text
+    assert "| softmax, here | 1,000 | 500 | 333 | 250 | – |" in text  # tokens per second
+    assert "| TransNormer T1, here | 1,100 | 2,100 | 3,100 | 4,100 | 5,100 |" in text
+    assert "| TransNormer T1, here | 50,000 | 100,000 | 150,000 | 200,000 | 250,000 |" in text
+    for row in read_table("transnormer_07_lra_speed"):
+        for kind in ("infer", "train"):
+            figures = [row[f"{kind}_{n}k"].replace("-", "–") for n in range(1, 6)]
+            assert f"| {row['model']} (TransNormer) | {' | '.join(figures)} |" in text
+    for row in read_table("lln_04_lra_cost"):
+        assert f"| {row['method']} | {row['time_text']} | {row['time_listops']} |" in text
+    results = sample()
+    assert "not measured" in markdown({**results, "records": results["records"][:1]})
+
+
+def test_plots_are_written(tmp_path):
+    results = sample()
+    plot(results, tmp_path / "speed.png")
+    cells = [cell("text", name, 1, 60.0) for name in NAMES]
+    plot_accuracy(results, cells, tmp_path / "accuracy.png")
+    for name in ("speed", "accuracy"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UserError, match="no attention has both an accuracy and a speed at length 5,000"):
+        plot_accuracy(results, cells[:1], tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+    with pytest.raises(UserError, match="no task was run with all attentions"):
+        plot_accuracy(results, [*cells[:2], cell("image", "elu", 1, 1.0)], tmp_path / "none.png")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--lengths", "review"], "--lengths review needs --data"),
+        (["--data", "somewhere"], "--lengths review needs --data"),
+        (["--architectures", "elu,nonsense"], "unknown architecture nonsense"),
+        (["--steps", "0"], "'0' is not a whole number"),
+    ],
+)
+def test_a_wrong_command_line(words, sentence):
+    with pytest.raises(UserError, match=sentence):
+        lra_speed.parse_arguments(words)
+
+
+def test_wrong_folders(tmp_path):
+    image = write_lra(tmp_path / "image", "image")
+    arguments = lra_speed.parse_arguments(["--lengths", "review", "--data", str(image)])
+    with pytest.raises(UserError, match="holds image; the benchmark reads text"):
+        lra_speed.settings_for(arguments, "cpu")
+    with pytest.raises(UserError, match=r"holds no result of scripts/lra_table\.sh"):
+        lra_speed.read_sweep(tmp_path)
+
+
+@pytest.mark.slow
+def test_quick_run(tmp_path):
+    sweep = tmp_path / "sweep" / "text" / "elu"
+    sweep.mkdir(parents=True)
+    (sweep / "seed1.json").write_text(json.dumps(cell("text", "elu", 1, 60.0)))
+    out = tmp_path / "a b" / "speed.json"
+    words = ["--quick", "--device", "cpu", "--architectures", "elu", "--out", str(out)]
+    assert lra_speed.run(lra_speed.parse_arguments([*words, "--sweep", str(tmp_path / "sweep")])) == 0
+    names = {path.name for path in out.parent.iterdir()}
+    assert names == {"speed.json", "speed.md", "speed.png", "speed_accuracy.png"}
+    assert {record["status"] for record in json.loads(out.read_text())["records"]} == {"ok"}
