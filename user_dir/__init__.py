@@ -7,3 +7,5 @@ refusals.apply()
 errors.install_excepthook()
 
 from . import criterions, models, optim, tasks  # noqa: E402, F401  (registers with fairseq, after the repairs)
+
+models.vocabulary.keep_fingerprints()

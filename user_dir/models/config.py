@@ -15,6 +15,12 @@ def _option(default, help_text):
 NORM_HELP = "norm of the layers: layernorm, rmsnorm (without parameters) or scalenorm (with one)"
 
 
+DICTIONARY_HELP = (
+    "fingerprint of the dictionary the model is trained with; training fills it in, and a checkpoint is "
+    "refused with another dictionary"
+)
+
+
 @dataclass
 class ModelConfig(FairseqDataclass):
     """What language models and encoders share; `with_attention_options` adds the mechanisms' own options."""
@@ -32,11 +38,6 @@ class ModelConfig(FairseqDataclass):
     dropout: float = _option(0.1, "dropout of embeddings and residual branches")
     attention_dropout: float = _option(0.0, "dropout of attention weights, where there are any")
     activation_dropout: float = _option(0.0, "dropout inside the ffn or glu")
-    dictionary_sha256: Optional[str] = _option(
-        None,
-        "fingerprint of the dictionary the model is trained with; training fills it in, and a checkpoint is "
-        "refused with another dictionary",
-    )
     absolute_positions: Optional[str] = _option(
         None,
         "absolute positions: learned, none or, in a language model, sinusoidal; "
@@ -66,6 +67,7 @@ class ModelConfig(FairseqDataclass):
 class LanguageModelConfig(ModelConfig):
     """A decoder-only language model."""
 
+    dictionary_sha256: Optional[str] = _option(None, DICTIONARY_HELP)
     decoder_attention: Optional[str] = _option(
         None,
         "layer plan: which attention each layer has, such as 'diag*3,norm*3', 'diag+norm*6' for both in "
@@ -149,6 +151,7 @@ class EncoderConfig(ModelConfig):
 class RobertaConfig(EncoderConfig):
     """A RoBERTa encoder; the defaults are those of fairseq's `roberta_base`."""
 
+    dictionary_sha256: Optional[str] = _option(None, DICTIONARY_HELP)
     encoder_ffn_activation: Optional[str] = _option(
         None, "activation of the ffn; default: --activation-fn, which is also that of the masked-LM head"
     )

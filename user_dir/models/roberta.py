@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fairseq import hub_utils
 from fairseq.models import BaseFairseqModel, FairseqEncoder
 from fairseq.models.roberta.model import RobertaClassificationHead, RobertaLMHead, RobertaModel
 from fairseq.models.roberta.model import RobertaHubInterface as Hub
@@ -113,15 +114,17 @@ class LinearAttentionRoberta(RobertaModel):
         files = {"gpt2_encoder_json": folder / "encoder.json", "gpt2_vocab_bpe": folder / "vocab.bpe"}
         if bpe is None and all(path.is_file() for path in files.values()):
             bpe, changes = "gpt2", {key: str(path) for key, path in files.items()} | changes
-        hub = super().from_pretrained(
-            model_name_or_path, checkpoint_file, data_name_or_path, bpe or "sentencepiece", **changes
+        changes = {"load_checkpoint_heads": True, "bpe": bpe or "sentencepiece"} | changes
+        found = hub_utils.from_pretrained(
+            model_name_or_path, checkpoint_file, data_name_or_path, archive_map=cls.hub_models(), **changes
         )
-        if not isinstance(hub.model, RobertaModel):
+        model = found["models"][0]
+        if not isinstance(model, RobertaModel):
             raise UserError(
-                f"{folder / checkpoint_file} holds a {type(hub.model).__name__}, which is no encoder; load a "
+                f"{folder / checkpoint_file} holds a {type(model).__name__}, which is no encoder; load a "
                 "language model with LinearAttentionLM.from_pretrained"
             )
-        return hub
+        return Hub(found["args"], found["task"], model)
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:

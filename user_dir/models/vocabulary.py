@@ -3,25 +3,45 @@
 import hashlib
 from typing import Any
 
+from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
 from ..errors import UserError
 
 
+def fingerprint(dictionary: Any) -> str:
+    """A sha256 over the entries in their order."""
+    return hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()
+
+
+def keep_fingerprints() -> None:
+    """Training notes the dictionary's fingerprint in the configuration that its checkpoints hold.
+
+    (Building the model is too early: fairseq gives it a copy of the configuration.) Only models whose
+    configuration has the field `dictionary_sha256` are concerned. Applied twice it changes nothing.
+    """
+    init = Trainer.__init__
+    if getattr(init, "keeps_fingerprints", False):
+        return
+
+    def make_trainer(self, cfg, task, *args, **kwargs):
+        if getattr(cfg.model, "dictionary_sha256", "") is None:
+            cfg.model.dictionary_sha256 = fingerprint(task.source_dictionary)
+        init(self, cfg, task, *args, **kwargs)
+
+    make_trainer.keeps_fingerprints = True
+    Trainer.__init__ = make_trainer
+
+
 def check_dictionary(cfg: Any, dictionary: Any) -> None:
-    """Compare `dictionary` with the fingerprint in a model's configuration, or note it there before training.
+    """Compare `dictionary` with the fingerprint in a model's configuration, if there is one.
 
     The same words in another order give other indices, so a model would read nonsense without a word.
 
     Raises:
         UserError: when the fingerprints differ.
     """
-    if not hasattr(cfg, "dictionary_sha256"):
-        return  # a configuration without the field
-    found = hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()
-    if cfg.dictionary_sha256 is None:
-        cfg.dictionary_sha256 = found
-    elif cfg.dictionary_sha256 != found:
+    if getattr(cfg, "dictionary_sha256", None) not in (None, fingerprint(dictionary)):
         raise UserError(
             f"the dictionary of {len(dictionary):,} entries is not the one the model was trained with: other "
             "entries or another order; give the data folder of the training"

@@ -1,0 +1,114 @@
+"""Plain fairseq commands with the plugin refuse what would give a wrong figure or a traceback."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
+from fairseq_cli import eval_lm
+from fairseq_cli import train as fairseq_train
+
+from user_dir.errors import UserError, _message
+from user_dir.models import LinearAttentionRoberta
+from user_dir.refusals import read_overrides
+
+
+def evaluate(data, checkpoint, *extra):
+    """`fairseq-eval-lm` in this process, with README's flags unless `extra` has others."""
+    words = [data, "--path", checkpoint, "--sample-break-mode", "none", "--cpu", *extra]
+    parser = options.get_eval_lm_parser()
+    args = options.parse_args_and_arch(parser, [str(word) for word in words])
+    return eval_lm.main(convert_namespace_to_omegaconf(args))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(trained):
+    return trained[0] / "checkpoint_last.pt"
+
+
+def test_evaluation_leaves_no_sample_out(commands, checkpoint):
+    tokens = ("--tokens-per-sample", 128)
+    assert evaluate(commands.data, checkpoint, *tokens)["perplexity"] > 1
+    for length in (129, 4096):
+        with pytest.raises(UserError, match="longer than the 128 positions of the model .* left out"):
+            evaluate(commands.data, checkpoint, "--tokens-per-sample", length)
+    with pytest.raises(UserError, match="--max-tokens is 100, less than the 128 tokens"):
+        evaluate(commands.data, checkpoint, *tokens, "--max-tokens", 100)
+    with pytest.raises(UserError, match="not one token was evaluated"):
+        evaluate(commands.data, checkpoint, *tokens, "--num-shards", 99, "--shard-id", 98)
+
+
+@pytest.mark.parametrize(
+    "overrides", ["{", "[1]", "{1: 2}", "open('/dev/null')", "__import__('os').getcwd()"]
+)
+def test_overrides_are_a_literal_and_never_run(overrides, commands, checkpoint):
+    with pytest.raises(UserError, match="write a dictionary such as"):
+        evaluate(commands.data, checkpoint, "--tokens-per-sample", 32, "--model-overrides", overrides)
+    assert read_overrides("{'dropout': 0.1}") == {"dropout": 0.1}
+
+
+@pytest.mark.parametrize("change", ["order", "size"])
+def test_another_dictionary_is_refused(change, commands, checkpoint, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(commands.data, data)
+    lines = (data / "dict.txt").read_text().splitlines()
+    lines = lines[::-1] if change == "order" else lines[:-1]
+    (data / "dict.txt").write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match="is not the one the model was trained with"):
+        evaluate(data, checkpoint, "--tokens-per-sample", 32)
+    state = torch.load(checkpoint, weights_only=True)
+    assert state["cfg"]["model"]["dictionary_sha256"]
+    state["cfg"]["model"]["dictionary_sha256"] = None  # as in a checkpoint without the fingerprint
+    torch.save(state, tmp_path / "older.pt")
+    if change == "size":
+        with pytest.raises(UserError, match=r"the dictionary has \d+ entries, but the checkpoint .* \d+"):
+            evaluate(data, tmp_path / "older.pt", "--tokens-per-sample", 32)
+
+
+def test_a_language_model_is_no_encoder_of_the_hub(commands, checkpoint):
+    with pytest.raises(UserError, match="is no encoder"):
+        LinearAttentionRoberta.from_pretrained(
+            str(checkpoint.parent), checkpoint.name, str(commands.data)
+        )
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_diverged_run_names_update_and_layer(saves, commands, tmp_path, monkeypatch):
+    """The second layer's weights become NaN before the third update."""
+    step = Trainer.train_step
+
+    def spoilt(self, samples, raise_oom=False):
+        if self.get_num_updates() == 2:
+            for weight in self.get_model().decoder.layers[1].parameters():
+                weight.data.fill_(float("nan"))
+        return step(self, samples, raise_oom)
+
+    monkeypatch.setattr(Trainer, "train_step", spoilt)
+    words = commands.train(tmp_path / "run", "--max-update", "5", *([] if saves else ["--no-save"]))[3:]
+    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    message = r"gradients are NaN or infinite at update 3; the first NaN .* forward pass of decoder.layers.1;"
+    with pytest.raises(UserError, match=message):
+        fairseq_train.main(convert_namespace_to_omegaconf(args))
+    assert (tmp_path / "run" / "crash.pt").exists() == saves
+
+
+def test_the_sentence_of_another_process():
+    text = "-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  File\n"
+    assert _message(Exception(f"{text}user_dir.errors.UserError: the sentence\n")) == "the sentence"
+    caught = "Caught UserError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+    assert _message(UserError(f"{caught}user_dir.errors.UserError: the sentence\n")) == "the sentence"
+    assert _message(Exception(f"{text}ValueError: another\n")) is None
+
+
+def test_the_traceback_is_kept_for_whoever_asks(root):
+    code = f"import sys; sys.path.insert(0, {str(root)!r}); import user_dir.errors as e; "
+    code += "e.install_excepthook(); raise e.UserError('the sentence')"
+    environment = {**os.environ, "FAIRSEQ_TRACEBACK": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" in done.stderr
+    assert done.stderr.strip().splitlines()[-1] == "error: the sentence"
