@@ -203,6 +203,9 @@ def test_tasks_that_do_not_fit(refused, sweep, glue, tmp_path):
     shutil.copy(sweep[0], alone)
     lines = (data / "RTE" / "dict.txt").read_text().splitlines()
     (data / "RTE" / "dict.txt").write_text("\n".join(lines[:-1]) + "\n")
+    assert "dict.txt is missing or not" in refused(finetune_glue, alone, *sweep[1:], "--data", data)
+    manifest["files"]["dict.txt"] = (data / "RTE" / "dict.txt").stat().st_size
+    (data / "RTE" / "preparation.json").write_text(json.dumps(manifest))
     assert "another tokeniser; prepare the task again" in refused(
         finetune_glue, alone, *sweep[1:], "--data", data
     )
