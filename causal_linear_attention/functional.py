@@ -111,7 +111,7 @@ def causal_linear_attention(
     if backend == "auto" and not torch.compiler.is_compiling():
         _announce(name, q.device.type)
     if name in _DEVICES:
-        out, state, _ = operators.forward(q, k, v, initial_state, normalize, eps)
+        out, state, _ = operators.attend(q, k, v, initial_state, normalize, eps)
         return (out, state) if return_state else out
     run = chunked if name == "torch" else reference.quadratic
     with without_autocast(q.device):
@@ -218,11 +218,13 @@ def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
 
 
 def _promoted_under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Under autocast q, k and v may differ in dtype: the widest of them, as for torch.cat."""
     check_tensors(q=q, k=k, v=v)
     mixed = q.dtype != k.dtype or q.dtype != v.dtype
     floating = all(x.is_floating_point() for x in (q, k, v))
     if mixed and floating and torch.is_autocast_enabled(q.device.type):
-        return operators.promote(q, k, v)
+        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+        return q.to(dtype), k.to(dtype), v.to(dtype)
     return q, k, v
 
 
