@@ -53,7 +53,10 @@ def download(url: str, path: Path, other_sources: str = OTHER_SOURCES) -> None:
 
 
 def _claim(output: BinaryIO) -> None:
-    """Lock the file: two downloads into one file would corrupt it."""
+    """Lock the file: two downloads into one file would corrupt it.
+
+    The package filelock would need a second file beside it, which it leaves behind.
+    """
     try:
         fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -12,15 +12,14 @@ import os
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.data.indexed_rows import read_row_lengths
 from pipeline.data.tokenization import SPECIAL_SYMBOLS, Tokenizer
 from pipeline.errors import UserError
 from pipeline.files import RUN_MARK, begin
@@ -68,9 +67,7 @@ def read_manifest(folder: Path) -> dict | None:
     except (OSError, ValueError):
         manifest = None
     if not manifest or not is_manifest(manifest) or "files" not in manifest:
-        raise UserError(
-            f"{folder} exists but holds no prepared corpus; name another folder or move it away."
-        )
+        raise UserError(f"{folder} exists but holds no prepared corpus; name another folder or move it away.")
     for name, size in manifest["files"].items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:
@@ -140,7 +137,11 @@ def prepare_once(dest: Path, build: Callable[[Workplace], dict]) -> dict:
 
 
 def _lock(folder: Path) -> int:
-    """Create and lock `folder`; the lock dies with this process and those it has started."""
+    """Create and lock `folder`; the lock dies with this process and those it has started.
+
+    The folder itself is locked, by a descriptor that children inherit. The package filelock locks only
+    files, leaves them behind, and releases them although a child still writes.
+    """
     while True:
         folder.mkdir(exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
@@ -185,7 +186,7 @@ def finish(
     _preprocess(place, list(splits), tokenizer.dictionary)
     for split in splits:
         place.text(split).unlink()
-    tokens = {split: _token_count(place.folder / f"{split}.idx") for split in splits}
+    tokens = {split: sum(read_row_lengths(place.folder / f"{split}.idx")[0]) for split in splits}
     if tokens != expected:
         raise UserError(f"fairseq-preprocess wrote {tokens} tokens instead of {expected}.")
     manifest = {
@@ -278,13 +279,3 @@ def dictionary_size(path: Path) -> int:
     """Entries of fairseq's dictionary, its special symbols (which the file leaves out) included."""
     with path.open("rb") as lines:
         return sum(1 for _ in lines) + len(SPECIAL_SYMBOLS)
-
-
-def _token_count(index: Path) -> int:
-    """Tokens in a split as fairseq's index file lists them: the sum of its row lengths."""
-    with index.open("rb") as file:
-        magic, _, _, rows = struct.unpack("<9sQBQ", file.read(26))
-        lengths = array("i", file.read(4 * rows))
-    if magic != b"MMIDIDX\x00\x00" or len(lengths) != rows:
-        raise UserError(f"{index} is not an index of fairseq's.")
-    return sum(lengths)

@@ -5,18 +5,14 @@ the start. `preparation.json`, which data-prep/ writes, adds how tokens relate t
 """
 
 import json
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq.data.indexed_dataset import _code_to_dtype
-
+from pipeline.data.indexed_rows import read_row_lengths
 from pipeline.data.preparation import is_manifest
 from pipeline.errors import UserError
 
-MAGIC = b"MMIDIDX\x00\x00"
-HEADER = struct.Struct("<9sQBQ")  # magic, version, code of the token type, number of rows
 PREPARE = "prepare it again with a script of data-prep/"
 
 
@@ -49,28 +45,18 @@ class PreparedData:
         for path in (index, content):
             if not path.is_file():
                 raise UserError(f"the data folder {self.folder} has no {path.name}; {PREPARE}")
-        with index.open("rb") as file:
-            header = file.read(HEADER.size)
-            if len(header) < HEADER.size or header[:9] != MAGIC:
-                raise UserError(f"{index} is no index of a prepared corpus; {PREPARE}")
-            _, _, code, rows = HEADER.unpack(header)
-            lengths = struct.unpack(f"<{rows}i", expect(file.read(4 * rows), 4 * rows, index))
-            expect(file.read(), 8 * rows, index)  # where each row starts
-        expected = sum(lengths) * _code_to_dtype[code]().itemsize
-        if not rows:
+        try:
+            lengths, size = read_row_lengths(index)
+        except UserError as error:
+            raise UserError(f"{error}; {PREPARE}") from None
+        if not lengths:
             raise UserError(f"the {split} split of {self.folder} has no row; {PREPARE}")
+        expected = sum(lengths) * size
         if content.stat().st_size != expected:
             raise UserError(
                 f"{content} holds {content.stat().st_size} bytes instead of {expected}; {PREPARE}"
             )
         return sum(lengths)
-
-
-def expect(content: bytes, size: int, path: Path) -> bytes:
-    """`content`, if it is as long as it must be."""
-    if len(content) != size:
-        raise UserError(f"{path} is truncated; {PREPARE}")
-    return content
 
 
 def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
