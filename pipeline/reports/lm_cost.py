@@ -41,7 +41,7 @@ def cell(results: dict[str, Any], kind: str, architecture: str, at: int) -> Cell
     good = [r for r in records if r["status"] == "ok"]
     if not good:
         return Cell(records[0]["status"], [], [])
-    if kind != "decoding":
+    if kind == "training":
         seconds = [x for r in good for x in r["step_seconds"]]
         return Cell("ok", seconds, [r["peak_bytes"] for r in good])
     seconds = [x for r in good for x in r["token_seconds"].get(str(at), [])]

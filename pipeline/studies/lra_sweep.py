@@ -34,13 +34,14 @@ from pipeline.training.lra_attentions import PARTS, attention_flags, read_attent
 from pipeline.training.lra_run import describe_data, open_data, read_lra_checkpoint, record
 from pipeline.training.progress import Progress
 from pipeline.training.recipe import Experiment, option, read_experiment
-from pipeline.training.save_dir import LAST, keep_vocabulary, mend_last, whole_checkpoint
+from pipeline.training.resume import BEST, LAST, complete_save, newest_whole
+from pipeline.training.run_lock import run_lock
+from pipeline.training.save_dir import keep_vocabulary, whole_checkpoint
 from pipeline.training.train import Machines, fairseq_arguments
 from user_dir.models.lra_presets import SIZE
 from user_dir.tasks.lra_data import LRAData
 
 COMMAND = "lra_table.sh"
-BEST = "checkpoint_best.pt"
 # Flags that differ from run to run, and the option to use instead.
 OURS = {"--encoder-attention": "--attention", "--seed": "--seeds", "--save-dir": "--out"}
 
@@ -100,29 +101,32 @@ def run_cell(cell: Cell, place: int, jobs: int) -> str:
     """
     print(f"{cell.name}: started, log {shown_path(cell.folder / 'train.log')}", flush=True)
     begin(cell.folder, COMMAND, cell.fingerprint())
-    keep_vocabulary(cell.data.folder, cell.folder)
-    if not mend_last(cell.folder):
-        (cell.folder / LAST).unlink()
-    arguments = cell.arguments()
-    record(cell.folder, cell.experiment.name, cell.data, arguments)
-    train(cell, arguments, placement(place, jobs), shown=jobs == 1)
-    result = tested(cell, place)
-    write_json(cell.folder.with_suffix(".json"), result)
-    for path in cell.folder.glob("checkpoint*.pt"):
-        if path.name != result["checkpoint"]:
-            path.unlink()
+    with run_lock(cell.folder) as lock:
+        keep_vocabulary(cell.data.folder, cell.folder)
+        if newest := newest_whole(cell.folder):
+            complete_save(newest)
+        else:
+            (cell.folder / LAST).unlink(missing_ok=True)
+        arguments = cell.arguments()
+        record(cell.folder, cell.experiment.name, cell.data, arguments)
+        train(cell, arguments, placement(place, jobs), lock, shown=jobs == 1)
+        result = tested(cell, place)
+        write_json(cell.folder.with_suffix(".json"), result)
+        for path in cell.folder.glob("checkpoint*.pt"):
+            if path.name != result["checkpoint"]:
+                path.unlink()
     return f"{result['accuracy']:.2f} % of {result['examples']:,} right (test)"
 
 
-def train(cell: Cell, arguments: Sequence[str], environ: dict[str, str], shown: bool) -> None:
-    """Run fairseq-train, its progress on the terminal if `shown`."""
+def train(cell: Cell, arguments: Sequence[str], environ: dict[str, str], lock: int, shown: bool) -> None:
+    """Run fairseq-train, its progress on the terminal if `shown`; it keeps the folder's `lock`."""
     log, updates = cell.folder / "train.log", option(arguments, "--max-update")
     if not shown:
-        run_fairseq("train", arguments, log, environment=environ)
+        run_fairseq("train", arguments, log, environment=environ, held=(lock,))
         return
     progress = Progress(int(updates or 0) or None)
     try:
-        run_fairseq("train", arguments, log, progress.feed, environ)
+        run_fairseq("train", arguments, log, progress.feed, environ, (lock,))
     finally:
         progress.close()
 
