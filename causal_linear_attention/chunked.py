@@ -9,7 +9,7 @@ Several chunks form a segment that is computed with batched products; only segme
 so that the temporary memory is that of one segment whatever N is. Products accumulate in float32
 (float64 for float64 inputs). The gradients are causal linear attentions themselves, forwards for q and
 backwards in time for k and v, so nothing but the inputs is kept for the backward pass and derivatives of
-every order exist.
+every order exist; of the first order, on a CPU, all are computed together.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK = 64
-SEGMENT = 8 * CHUNK
+SEGMENT = 16 * CHUNK
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -34,26 +34,45 @@ def without_autocast(device: torch.device) -> AbstractContextManager:
     return nullcontext()
 
 
-def _segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
-    """One segment `(B, H, L, ·)` in the accumulation dtype, given the state that enters it."""
-    length = q.shape[2]
+def _in_chunks(*tensors: Tensor) -> tuple[tuple[Tensor, ...], int]:
+    """`(B, H, L, ·)` each to `(B H chunks, size, ·)`, filled up with zeros; and the number of chunks."""
+    length = tensors[0].shape[2]
     chunks = -(-length // CHUNK)
     size = min(length, CHUNK)
-    padding = (0, 0, 0, chunks * size - length)
-    q, k, v = (F.pad(x, padding).unflatten(2, (chunks, size)) for x in (q, k, v))
-    products = k.transpose(-2, -1) @ v
-    if chunks == 1:
-        before, state = state.unsqueeze(2), state + products.squeeze(2)
-    elif reverse:
-        sums = torch.cumsum(products.flip(2), dim=2).flip(2) + state.unsqueeze(2)
-        before, state = torch.cat([sums[:, :, 1:], state.unsqueeze(2)], dim=2), sums[:, :, 0]
+    if fill := chunks * size - length:
+        tensors = tuple(F.pad(x, (0, 0, 0, fill)) for x in tensors)
+    return tuple(x.unflatten(2, (chunks, size)).flatten(0, 2) for x in tensors), chunks
+
+
+def _segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
+    """One segment `(B, H, L, ·)` in the accumulation dtype, given the state that enters it."""
+    (batch, heads, length), dim = q.shape[:3], v.shape[-1]
+    (q, k, v), chunks = _in_chunks(q, k, v)
+    before, state = _states(k.mT @ v, chunks, state, reverse)
+    scores = q @ k.mT
+    scores = scores.triu_() if reverse else scores.tril_()
+    if _surely_finite(v):
+        out = scores @ v
     else:
-        sums = torch.cumsum(products, dim=2) + state.unsqueeze(2)
-        before, state = torch.cat([state.unsqueeze(2), sums[:, :, :-1]], dim=2), sums[:, :, -1]
-    scores = q @ k.transpose(-2, -1)
-    scores = scores.triu() if reverse else scores.tril()
-    out = scores @ v.nan_to_num(0.0, 0.0, 0.0) + q @ before + _spread(v, reverse)
-    return out.flatten(2, 3)[:, :, :length], state
+        out = scores @ v.nan_to_num(0.0, 0.0, 0.0) + _spread(v, reverse)
+    return out.baddbmm_(q, before).view(batch, heads, -1, dim)[:, :, :length], state
+
+
+def _states(products: Tensor, chunks: int, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
+    """What enters each chunk, from the chunks' `products: (B H chunks, D, M)`, and what leaves the last."""
+    products = products.unflatten(0, (*state.shape[:2], chunks))
+    before, places = torch.empty_like(products), range(chunks)
+    for place in reversed(places) if reverse else places:
+        before[:, :, place] = state
+        state = state + products[:, :, place]
+    return before.flatten(0, 2), state
+
+
+def _surely_finite(*tensors: Tensor) -> bool:
+    """Whether a look at the values, where it costs no more than reading them, finds only numbers."""
+    if torch.compiler.is_compiling() or not all(x.is_cpu for x in tensors):
+        return False
+    return all(bool(torch.isfinite(x.sum())) for x in tensors)
 
 
 def _spread(v: Tensor, reverse: bool) -> Tensor:
@@ -83,6 +102,42 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor, reverse: bo
     return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)), state
 
 
+def _backward(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, grad_out: Tensor, grad_state: Tensor
+) -> list[Tensor]:
+    """The gradients of q, k, v and the initial state in one pass backwards, for finite numbers."""
+    dtype, starts, pieces = state.dtype, range(0, q.shape[2], SEGMENT), []
+
+    def parts(start: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.narrow(2, start, min(SEGMENT, x.shape[2] - start)).to(dtype) for x in tensors)
+
+    entering = [state]
+    for start in starts[:-1]:
+        keys, values = parts(start, k, v)
+        entering.append(entering[-1] + keys.mT @ values)
+    for start in reversed(starts):
+        grads, grad_state = _segment_backward(
+            *parts(start, q, k, v), entering.pop(), *parts(start, grad_out), grad_state
+        )
+        pieces.append([grad.to(x.dtype) for grad, x in zip(grads, (q, k, v), strict=True)])
+    return [torch.cat(grads[::-1], 2) for grads in zip(*pieces, strict=True)] + [grad_state]
+
+
+def _segment_backward(q, k, v, state, grad, grad_state) -> tuple[list[Tensor], Tensor]:
+    """Gradients of one segment's q, k and v, and of the state that enters it."""
+    batch, heads, length = q.shape[:3]
+    (q, k, v, grad), chunks = _in_chunks(q, k, v, grad)
+    before, _ = _states(k.mT @ v, chunks, state, reverse=False)
+    after, grad_state = _states(q.mT @ grad, chunks, grad_state, reverse=True)
+    scores, grad_scores = (q @ k.mT).tril_(), (grad @ v.mT).tril_()
+    grads = (
+        (grad_scores @ k).baddbmm_(grad, before.mT),
+        (grad_scores.mT @ q).baddbmm_(v, after.mT),
+        (scores.mT @ grad).baddbmm_(k, after),
+    )
+    return [x.view(batch, heads, -1, x.shape[-1])[:, :, :length] for x in grads], grad_state
+
+
 class ChunkedCausalLinearAttention(torch.autograd.Function):
     """`(q, k, v, initial_state, reverse) -> (out, final_state)`, differentiable in the four tensors."""
 
@@ -96,6 +151,10 @@ class ChunkedCausalLinearAttention(torch.autograd.Function):
     def backward(ctx, grad_out, grad_state):
         q, k, v, state = ctx.saved_tensors
         apply, reverse = ChunkedCausalLinearAttention.apply, ctx.reverse
+        together = all(ctx.needs_input_grad[:3]) and not (reverse or torch.is_grad_enabled()) and q.shape[2]
+        if together and _surely_finite(q, k, grad_out):
+            with without_autocast(q.device):
+                return *_backward(q, k, v, state, grad_out, grad_state), None
         grad_q = grad_k = grad_v = grad_initial = None
         if ctx.needs_input_grad[0]:
             grad_q = apply(grad_out, v, k, state.transpose(-2, -1), reverse)[0]

@@ -45,10 +45,13 @@ def test_matches_definition(length, with_state):
         torch.testing.assert_close(state, final)
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch"])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_gradients_match_definition(length):
+def test_gradients_match_definition(length, backend):
     tensors = inputs(1, 2, length, 4, 3)
-    out, state = causal_linear_attention(*tensors[:3], initial_state=tensors[3], return_state=True)
+    out, state = causal_linear_attention(
+        *tensors[:3], initial_state=tensors[3], return_state=True, backend=backend
+    )
     expected, final = reference.quadratic(*tensors)
     weights, state_weights = torch.randn_like(out), torch.randn_like(state)
 
@@ -276,3 +279,20 @@ def test_compiles_without_graph_break():
         q.grad = None
         out.sum().backward()
         assert q.grad is not None
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_gradients_of_pytorch_pass_what_is_not_finite_on_as_the_definition_does(name):
+    tensors = dict(zip("qkv", inputs(1, 1, 150, 3, 2, state=False, grad=False)[:3], strict=True))
+    tensors[name][0, 0, 70, 1] = float("nan")
+    leaves = [x.requires_grad_() for x in tensors.values()]
+    grads = torch.autograd.grad(causal_linear_attention(*leaves, backend="torch").sum(), leaves)
+    expected = torch.autograd.grad(recurrence(*leaves).sum(), leaves)
+    for one, other in zip(grads, expected, strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
+
+
+def recurrence(q, k, v):
+    """The recurrence in operations that multiply no number that is not part of a sum."""
+    sums = torch.cumsum(k.unsqueeze(-1) * v.unsqueeze(-2), 2)
+    return (q.unsqueeze(-1) * sums).sum(-2)
