@@ -48,6 +48,13 @@ def training_parser(
         help="start at update 1; checkpoints, log and curves that DIR holds move to DIR/earlier-N, "
         "and nothing is removed",
     )
+    options.add_argument(
+        "--allow-changed",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="settings of model, task or data that may differ from those of DIR's checkpoints",
+    )
     options.add_argument("--dry-run", action="store_true", help="print the fairseq-train command and stop")
     usage = f"{command} CONFIG [DATA] [options] [fairseq-train flags ...]"
     parser = Parser(command, text, parents=[options], usage=usage)

@@ -31,6 +31,7 @@ from pipeline.files import (
 )
 from pipeline.provenance import environment
 from pipeline.reports.quickstart import quickstart_table
+from pipeline.training import run_lock, same_settings
 from pipeline.training.checkpoint import read_checkpoint
 from pipeline.training.figures import training_figures
 from pipeline.training.logged_run import run_fairseq
@@ -43,7 +44,7 @@ SPLITS = ("valid", "test")
 COMMAND = "quickstart.sh"
 # What a run writes into its folder, and all that is ever removed from it.
 WRITTEN = ("checkpoint*.pt*", "*.log", "tensorboard/**/events.out.tfevents.*", "result.json")
-WRITTEN += ("continuations.txt", *VOCABULARY_FILES)
+WRITTEN += ("continuations.txt", run_lock.NAME, same_settings.DATA, *VOCABULARY_FILES)
 TRAINING_FIGURES = ("tokens_per_second", "peak_memory_bytes")
 # Sampling, since a greedy continuation by a model this small repeats itself.
 GENERATION = ["--sampling", "--sampling-topp", "0.8", "--temperature", "0.7", "--beam", "1"]

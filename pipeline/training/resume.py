@@ -100,4 +100,4 @@ def move_aside(folder: Path) -> None:
     print(f"moved to {aside}: {', '.join(path.name for path in left)}", flush=True)
 
 
-LEFT_BY_A_RUN = ("checkpoint*.pt", "checkpoint*.pt.tmp", "checkpoint*.json", "train*.log", "tensorboard")
+LEFT_BY_A_RUN = ("checkpoint*.pt*", "checkpoint*.json", "train*.log", "tensorboard", "data.json")

@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from pipeline.training.resume import (
     newest_whole,
 )
 from pipeline.training.run_lock import run_lock
+from pipeline.training.same_settings import check_same_settings, keep_data_record
 from pipeline.training.save_dir import keep_vocabulary
 
 DEFAULT_PORT = 29500
@@ -117,11 +118,13 @@ def train(
     extra: Sequence[str] = (),
     dry_run: bool = False,
     fresh: bool = False,
+    allow_changed: Collection[str] = (),
 ) -> Path:
     """Train until the YAML's last update, from the newest whole checkpoint if there is one.
 
     `fresh` moves what an earlier run has left in `save_dir` aside and starts at update 1. A run that
-    has made its last update is left as it is.
+    has made its last update is left as it is. Model, task and data must be those of the checkpoints,
+    but for the settings named in `allow_changed`.
 
     Returns the folder with checkpoints, log and TensorBoard curves.
     """
@@ -155,6 +158,9 @@ def train(
         if fresh:
             move_aside(save_dir)
         start = find_resume_point(save_dir)
+        if start:
+            check_same_settings(start.configuration, read, save_dir, allow_changed)
+        keep_data_record(prepared.folder, save_dir, start is not None, allow_changed)
         if is_finished(start, last_update):
             return save_dir
         if start:
@@ -216,7 +222,16 @@ def main(command: str = "train_lm.sh", parse: Parse = parse) -> None:
     check_task(command, options.config)
     gpus = torch.cuda.device_count() if options.gpus is None else options.gpus
     machines = Machines(gpus, options.nodes, options.node_rank, options.master)
-    train(options.config, options.data, machines, options.save_dir, extra, options.dry_run, options.fresh)
+    train(
+        options.config,
+        options.data,
+        machines,
+        options.save_dir,
+        extra,
+        options.dry_run,
+        options.fresh,
+        options.allow_changed,
+    )
 
 
 if __name__ == "__main__":

@@ -107,3 +107,39 @@ def test_cosine_that_ends_with_its_warm_up(refused, config, corpus, tmp_path):
     run = tmp_path / "run"
     sentence = refused(train_lm, config, corpus, "--gpus", 0, "--save-dir", run, *flags)
     assert "--max-update and --warmup-updates are both 7" in sentence and not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("yaml", "flags", "name"),
+    [
+        ("transformer_lm", "", "arch is 'transnormer_t1', not 'transformer_lm'"),
+        ("transnormer_t1", "--decoder-attention norm*2", "decoder_attention is None, not 'norm*2'"),
+        ("transnormer_t1", "--tokens-per-sample 16", "tokens_per_sample is 32, not 16"),
+        ("transnormer_t1", "--dropout 0.5 --allow-changed attention_dropout", "dropout is 0.0, not 0.5"),
+    ],
+)
+def test_another_configuration_is_refused(refused, config, corpus, trained, tmp_path, yaml, flags, name):
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    run = (train_lm, config.with_name(f"{yaml}.yaml"), corpus, "--gpus", 0, "--save-dir", folder)
+    sentence = refused(*run, "--max-update", 9, *flags.split())
+    assert f"holds a run whose {name}; " in sentence and "--allow-changed" in sentence
+
+
+def test_what_may_change(call, config, corpus, trained, tmp_path, capsys):
+    """The settings named by the user, and those that do not change what is computed."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    run = (train_lm, config, corpus, "--gpus", 0, "--save-dir", folder)
+    call(*run, "--lr", 0.1, "--batch-size", 4, "--dropout", 0.5, "--allow-changed", "dropout")
+    assert "finished" in capsys.readouterr().out
+
+
+def test_other_data_of_the_same_dictionary_are_refused(refused, config, corpus, trained, tmp_path):
+    folder, data = tmp_path / "run", tmp_path / "data"
+    shutil.copytree(trained, folder)
+    shutil.copytree(corpus, data)
+    for suffix in ("idx", "bin"):
+        shutil.copy(data / f"valid.{suffix}", data / f"train.{suffix}")
+    sentence = refused(train_lm, config, data, "--gpus", 0, "--save-dir", folder)
+    assert "holds a run on other training data" in sentence and "--allow-changed data" in sentence
