@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline import child_process
 from pipeline.data.indexed_rows import read_row_lengths
 from pipeline.data.tokenization import SPECIAL_SYMBOLS, Tokenizer
 from pipeline.errors import UserError
@@ -223,8 +224,8 @@ def _preprocess(place: Workplace, splits: list[str], dictionary: Path | None) ->
     (fairseq splits its --validpref at commas.)
     """
     workers = worker_count(max(place.text(split).stat().st_size for split in splits))
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source", "--destdir", "."]
-    command += ["--workers", str(workers)]
+    command = [sys.executable, "-P", child_process.__file__, "fairseq_cli.preprocess"]
+    command += ["--only-source", "--destdir", ".", "--workers", str(workers)]
     for split in splits:
         command += [f"--{split}pref", place.text(split).name]
     if dictionary:
@@ -245,13 +246,14 @@ def worker_count(size: int) -> int:
 
 
 def _run(command: list[str], place: Workplace) -> tuple[int, str]:
-    """Run in a process group of its own, which never outlives an interrupted preparation.
+    """Run in a process group of its own, which never outlives this process, also if it is killed.
 
     The output comes through a pipe: on a full disk the reason could not be written to a file.
     """
     process = subprocess.Popen(
         command,
         cwd=place.folder,
+        env={**os.environ, **child_process.started_by_us()},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -6,22 +6,19 @@ The arguments are those of `fairseq-train` and the like. All output goes to stdo
 starts this and shows the user only what matters.
 """
 
-import ctypes
 import errno
 import importlib
 import json
 import logging
 import os
 import resource
-import signal
 import sys
 import traceback
 
 import torch
 
+from pipeline.child_process import end_with_parent
 from pipeline.errors import explain
-
-PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 logger = logging.getLogger("usage")
 
@@ -42,16 +39,6 @@ def log_like_fairseq() -> None:
         stream=sys.stdout,
         force=True,
     )
-
-
-def end_with_parent() -> None:
-    """Have the kernel end this process when the one that started it dies, however it dies (Linux)."""
-    parent = os.environ.get("PARENT_PROCESS")
-    if parent is None or not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != int(parent):  # it died before the line above
-        sys.exit(128 + signal.SIGTERM)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from pipeline.child_process import started_by_us
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 
@@ -36,8 +37,7 @@ def run_fairseq(
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    ours = {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
-    ours["PARENT_PROCESS"] = str(os.getpid())
+    ours = {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1", **started_by_us()}
     cause = None
     with log.open("ab") as output, log.open("rb") as written:
         written.seek(0, os.SEEK_END)

@@ -3,8 +3,10 @@
 import json
 import os
 import resource
+import select
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +80,20 @@ def test_killed_run_leaves_a_folder_that_the_next_one_clears(start, run, small_c
     assert run("wikitext", *arguments).returncode == 0
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     assert not (dest / "rubbish").exists()
+
+
+def test_killed_run_takes_fairseq_preprocess_with_it(start, small_corpus, tmp_path):
+    """It ends before it has done its work."""
+    process = start("wikitext", *arguments_for(small_corpus, tmp_path / "data"))
+    wait_for_line(process, "fairseq-preprocess")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not (pids := children.read_text().split()):
+        pass
+    child = os.pidfd_open(int(pids[0]))
+    process.kill()
+    assert select.select([child], [], [], 60)[0]
+    process.communicate()
+    assert not (tmp_path / "data.preparing" / "test.idx").exists()
 
 
 def test_folder_of_somebody_else_is_not_cleared(run, tmp_path):
