@@ -20,6 +20,7 @@ from pipeline.errors import UserError
 from pipeline.files import MEASURED, ROOT, read_json, shown_path, write_atomically
 from pipeline.reports import encoder_cost as roberta_cost_report
 from pipeline.reports import lm_cost as lm_cost_report
+from pipeline.reports import lra_speed as lra_speed_report
 from pipeline.reports import operator_cost as operator_cost_report
 from pipeline.reports.encoders import glue_section, plot_encoders, read_encoders
 from pipeline.reports.encoders import runs_section as encoders_section
@@ -30,11 +31,13 @@ from pipeline.reports.language_models import (
     runs_section,
     source_of,
 )
+from pipeline.reports.lra import read_cells, write_table
 from pipeline.reports.quickstart import quickstart_table
 from pipeline.reports.tables import where
 
 WIKITEXT2 = MEASURED / "wikitext2"
 ROBERTA = MEASURED / "roberta_wikitext2"
+LRA = MEASURED / "lra"
 ROBERTA_CURVES = ROOT / "results" / "roberta_wikitext2_curves.png"
 CURVES = ROOT / "results" / "wikitext2_curves.png"
 DEVICES = ("cpu", "cuda")
@@ -67,6 +70,20 @@ def roberta_cost(device: str, document: Path) -> str:
     """What the encoders cost on "cpu" or "cuda"."""
     path = MEASURED / f"roberta_cost_{device}.json"
     return cost("benchmarks/roberta_cost.py", path, roberta_cost_report.markdown, document)
+
+
+def lra(document: Path) -> str:
+    """Accuracy on Long Range Arena."""
+    cells = read_cells(LRA)
+    return write_table(cells) if cells else "Not measured yet; `scripts/lra_table.sh` does it."
+
+
+def lra_speed(device: str, document: Path) -> str:
+    """Speed and memory on Long Range Arena's Text, on "cpu" or "cuda"."""
+    path = MEASURED / f"lra_speed_{device}.json"
+    found = cost("benchmarks/lra_speed.py", path, lra_speed_report.markdown, document)
+    picture = path.with_name(f"{path.stem}_accuracy.png")
+    return f"{found}\n{picture_link('Accuracy, speed and memory', picture, document)}"
 
 
 def operator_cost(device: str, document: Path) -> str:
@@ -103,6 +120,8 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     "quickstart": quickstart,
     **{f"lm-cost-{device}": partial(lm_cost, device) for device in DEVICES},
     **{f"roberta-cost-{device}": partial(roberta_cost, device) for device in DEVICES},
+    "lra": lra,
+    **{f"lra-speed-{device}": partial(lra_speed, device) for device in DEVICES},
     **{f"operator-{device}": partial(operator_cost, device) for device in DEVICES},
     "crossover": crossover,
 }
