@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
+from tqdm import tqdm
+
 RECORD = re.compile(r"\| INFO \| (train_inner|train|valid|usage) \| (\{.*\})$")
 SECONDS_BETWEEN_LINES = 15
 
@@ -24,15 +26,12 @@ def read_records(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]
 
 
 class Progress:
-    """Shows a training run's log as one progress line.
-
-    On a terminal the line is rewritten; elsewhere a new line is printed now and then.
-    """
+    """Shows a training run's log as one progress bar on a terminal, elsewhere as a line now and then."""
 
     def __init__(self, total_updates: int | None, out: TextIO = sys.stdout) -> None:
         self.total_updates = total_updates
         self.out = out
-        self.rewrite = out.isatty()
+        self.bar: tqdm | None = None
         self.first: tuple[float, float] | None = None  # update and time of the first record
         self.shown = 0.0
         self.valid_loss: float | None = None
@@ -48,24 +47,31 @@ class Progress:
                 self.show(record)
 
     def show(self, record: dict[str, float]) -> None:
-        """Print how far training is, unless something was printed a moment ago."""
+        """Show how far training is; a line only if none was printed a moment ago."""
+        update, text = record["num_updates"], self.figures(record)
+        if self.out.isatty():
+            if self.bar is None:
+                self.bar = tqdm(total=self.total_updates, initial=int(update), file=self.out, unit=" updates")
+            self.bar.set_postfix_str(text, refresh=False)
+            self.bar.update(int(update) - self.bar.n)
+            return
         now = time.monotonic()
-        update = record["num_updates"]
         self.first = self.first or (update, now)
         ended = self.total_updates is not None and update >= self.total_updates
-        if not self.rewrite and not ended and now - self.shown < SECONDS_BETWEEN_LINES:
+        if not ended and now - self.shown < SECONDS_BETWEEN_LINES:
             return
         self.shown = now
-        text = f"  update {update:,.0f}"
-        if self.total_updates:
-            text += f"/{self.total_updates:,}"
-        text += f", loss {record['loss']:.2f} bits"
+        total = f"/{self.total_updates:,}" if self.total_updates else ""
+        line = f"  update {update:,.0f}{total}, {text}{self.time_left(update, now)}"
+        print(line, file=self.out, flush=True)
+
+    def figures(self, record: dict[str, float]) -> str:
+        """Loss, the last validation's figures and speed."""
+        text = f"loss {record['loss']:.2f} bits"
         if self.valid_loss is not None:
             accuracy = "" if self.valid_accuracy is None else f", {self.valid_accuracy:.1f} % right"
             text += f" (validation {self.valid_loss:.2f}{accuracy})"
-        text += f", {record['wps']:,.0f} tokens/s{self.time_left(update, now)}"
-        self.out.write(f"\r{text:<78}" if self.rewrite else text + "\n")
-        self.out.flush()
+        return f"{text}, {record['wps']:,.0f} tokens/s"
 
     def time_left(self, update: float, now: float) -> str:
         """When training will be done at the pace so far; empty while that is unknown."""
@@ -73,10 +79,10 @@ class Progress:
         if not self.total_updates or update <= start:
             return ""
         seconds = (self.total_updates - update) * (now - began) / (update - start)
-        return f", {int(seconds) // 60}:{int(seconds) % 60:02} left" if seconds >= 1 else ""
+        return f", {tqdm.format_interval(seconds)} left" if seconds >= 1 else ""
 
     def close(self) -> None:
-        """End the line that is being rewritten."""
-        if self.rewrite and self.first:
-            self.out.write("\n")
-            self.out.flush()
+        """Draw the bar a last time and end its line."""
+        if self.bar is not None:
+            self.bar.refresh()
+            self.bar.close()
