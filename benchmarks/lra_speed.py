@@ -69,6 +69,7 @@ def settings_for(arguments: argparse.Namespace, device: str) -> dict[str, Any]:
         if data.task != "text":
             raise UserError(f"{arguments.data} holds {data.task}; the benchmark reads text")
         described = describe_data(data)
+        size = replace(size, vocabulary=data.manifest["vocabulary"])
     return {
         "device": device,
         "size": size.as_dict(),

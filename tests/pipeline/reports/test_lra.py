@@ -21,12 +21,12 @@ def test_means_spread_and_average():
     cells = [
         cell(task, "elu", seed, 50 + number + seed) for number, task in enumerate(FIVE) for seed in (1, 2, 3)
     ]
-    cells += [cell("text", "lln_diag", 1, 70.0)]
+    cells += [cell("text", "lln_diag", 1, 12.5)]
     table = write_table(cells)
     row = "| 1+elu, here | 52.00 (51.00 to 53.00) | 53.00 (52.00 to 54.00) | 54.00 (53.00 to 55.00) "
     assert row in table and "| 54.00 (53.00 to 55.00) |\n" in table
     assert averages(cells, "elu") == {1: 53.0, 2: 54.0, 3: 55.0} and averages(cells, "lln_diag") == {}
-    assert "| LLN+Diag, here | 70.00 [1 of 3 seeds] | – | – | – | – | – |" in table
+    assert "| LLN+Diag, here | 12.50 [1 of 3 seeds] | – | – | – | – | – |" in table
     assert "seeds 1, 2, 3" in table and "published data (9,000 train / 10 test), 50,000 updates" in table
     assert "*" not in table
 
