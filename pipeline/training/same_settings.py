@@ -14,11 +14,12 @@ from pipeline.training.checkpoint import sections
 
 DATA = "data.json"
 # Settings of the model or the task that may differ: they change how, not what is computed, or are fairseq's
-# copies of settings of other groups.
+# copies of settings of other groups. Training fills in the dictionary's fingerprint, which is checked when
+# a model is loaded.
 FREE = {
     "attention_backend", "checkpoint_activations", "offload_activations", "min_params_to_wrap",
-    "log_attention_statistics", "data", "seed", "batch_size", "batch_size_valid", "dataset_impl",
-    "data_buffer_size", "tpu", "use_plasma_view", "plasma_path",
+    "log_attention_statistics", "dictionary_sha256", "data", "seed", "batch_size", "batch_size_valid",
+    "dataset_impl", "data_buffer_size", "tpu", "use_plasma_view", "plasma_path",
 }  # fmt: skip
 
 
