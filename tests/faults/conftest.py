@@ -20,7 +20,7 @@ def fault_library(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def training(tmp_path_factory, corpus, root, fault_library) -> Training:  # noqa: F811
-    """A run of `UPDATES` updates over three epochs, saved after every fifth."""
+    """A run of 28 updates over three epochs, saved after every fifth."""
     config = tmp_path_factory.mktemp("configs") / "faults"
     return Training(root, write_config(config), corpus, fault_library)
 
@@ -31,3 +31,9 @@ def unbroken(training, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("unbroken") / "run"
     assert training.run(folder) == [0]
     return folder
+
+
+@pytest.fixture(autouse=True)
+def kind_of_fault(request, record_property) -> None:
+    """scripts/fault_check.sh counts by what `pytestmark` or the test's own mark names."""
+    record_property("fault", request.node.get_closest_marker("fault").args[0])

@@ -8,6 +8,7 @@ ROUNDING = 2e-3  # the log has three decimals
 
 
 @pytest.mark.slow
+@pytest.mark.fault("several processes")
 @pytest.mark.parametrize(("before", "after"), [(2, 2), (1, 2), (2, 1)], ids=["2 to 2", "1 to 2", "2 to 1"])
 def test_killed_and_resumed(training, unbroken, tmp_path, before, after):
     assert set(training.run(tmp_path, processes=before, fault=at_update(17))) == {-9}

@@ -48,6 +48,30 @@ BROKEN = {
                 next(rest)
             assert next(batches(after, iterator.state_dict())[1]) == [32]
         """,
+    "save_checkpoints_durably": """
+        import os, tempfile
+        from fairseq import checkpoint_utils
+        from fairseq.file_io import PathManager
+        calls, fsync = [], os.fsync
+        def record(name):
+            original = getattr(os, name)
+            def call(*args):
+                what = os.readlink(f"/proc/self/fd/{args[0]}") if name == "fsync" else args[-1]
+                calls.append((name, os.path.basename(what)))
+                return original(*args)
+            setattr(os, name, call)
+        record("fsync"), record("replace")
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint_utils.torch_persistent_save({"model": 1}, f"{folder}/a.pt")
+            PathManager.copy(f"{folder}/a.pt", f"{folder}/b.pt", overwrite=True)
+            assert torch.load(f"{folder}/b.pt") == {"model": 1}
+            assert sorted(os.listdir(folder)) == ["a.pt", "b.pt"]
+            name = os.path.basename(folder)
+            assert calls == [
+                call for file in ("a.pt", "b.pt")
+                for call in (("fsync", f"{file}.tmp"), ("replace", file), ("fsync", name))
+            ]
+        """,
     "end_gloo_at_exit": """
         import torch.distributed as distributed
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)

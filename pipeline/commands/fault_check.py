@@ -1,0 +1,36 @@
+"""Break training runs in many ways and check that each resumes with the losses of an unbroken run.
+
+Process groups and parents are killed, at random and at exact system calls; a second run is started in the
+folder; disks are full; checkpoints are damaged; runs of several processes are killed. Prints "survived n
+of m" for each kind and writes them to --out. The runs are small, on the CPU; with one round they take
+minutes, with more every case is tried (about an hour on two cores).
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.console import Parser, count
+from pipeline.files import MEASURED
+
+RESULT = MEASURED / "fault_check.json"
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser("scripts/fault_check.sh", __doc__)
+    parser.add_argument(
+        "--rounds",
+        type=count,
+        default=2,
+        metavar="N",
+        help="kills at random moments; 1: only the fast cases of each kind (default: 2)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=RESULT,
+        metavar="FILE",
+        help="where the JSON goes (default: results/measured/fault_check.json)",
+    )
+    return parser.parse_args(words)

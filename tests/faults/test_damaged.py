@@ -1,0 +1,71 @@
+"""Checkpoints damaged in ten ways: the run resumes from a whole one, and nothing in them is run."""
+
+import os
+import pickle
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.faults.runs import ROUNDS, at_update, same_losses
+
+pytestmark = pytest.mark.fault("damaged checkpoint")
+
+
+class Evil:
+    """A pickle that leaves a trace if anything in it is run."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self):
+        return Path.touch, (self.trace,)
+
+
+def flip_a_bit(path: Path, trace: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def dangle(path: Path, trace: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+DAMAGES = {
+    "empty": lambda path, trace: path.write_bytes(b""),
+    "half": lambda path, trace: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "last byte missing": lambda path, trace: path.write_bytes(path.read_bytes()[:-1]),
+    "one bit": flip_a_bit,
+    "random bytes": lambda path, trace: path.write_bytes(os.urandom(50_000)),
+    "text": lambda path, trace: path.write_text("not a checkpoint\n"),
+    "pickle with code": lambda path, trace: path.write_bytes(pickle.dumps(Evil(trace))),
+    "checkpoint with code": lambda path, trace: torch.save({"model": {}, "cfg": Evil(trace)}, path),
+    "no model": lambda path, trace: torch.save({"weights": torch.zeros(3)}, path),
+    "dangling link": dangle,
+}
+
+
+@pytest.fixture(scope="module")
+def interrupted(training, tmp_path_factory) -> Path:
+    """A run killed after update 12, so that its last checkpoint is that of update 10."""
+    folder = tmp_path_factory.mktemp("interrupted") / "run"
+    training.run(folder, fault=at_update(12))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DAMAGES if ROUNDS > 1 else ["one bit"])
+def test_resumes_from_a_whole_one(training, interrupted, unbroken, tmp_path, kind):
+    folder, trace = tmp_path / "run", tmp_path / "trace"
+    shutil.copytree(interrupted, folder)
+    DAMAGES[kind](folder / "checkpoint_last.pt", trace)
+    process = training.start(training.command(folder))
+    said, _ = process.communicate()
+    assert process.returncode == 0
+    assert re.search(r"resuming from checkpoint_(1_10|best)\.pt \(update 10\)", said)
+    assert same_losses(folder, unbroken)
+    assert not trace.exists()

@@ -1,0 +1,43 @@
+"""The disk is full while a checkpoint is written."""
+
+import subprocess
+
+import pytest
+
+from tests.faults.runs import ROUNDS, at, longer, same_losses
+
+pytestmark = [pytest.mark.slow, pytest.mark.fault("disk full")]
+
+
+@pytest.mark.parametrize(
+    "path", longer("checkpoint_1_10.pt", "checkpoint_last.pt", "checkpoint_1_5.pt", "checkpoint_best.pt")
+)
+def test_no_room_for_a_checkpoint(training, unbroken, tmp_path, path):
+    command = training.command(tmp_path)
+    broken = training.start(command, at("write", "full", path=f"{path}.tmp", nth=2))
+    _, said = broken.communicate()
+    assert broken.returncode == 1
+    assert said.startswith(f"error: the disk is full while writing {tmp_path / path}; ")
+    assert said.count("\n") == 1
+    assert not list(tmp_path.glob("*.tmp"))
+    assert training.run(tmp_path) == [0]
+    assert same_losses(tmp_path, unbroken)
+
+
+@pytest.mark.skipif(ROUNDS == 1, reason="only with scripts/fault_check.sh --rounds 2 or more")
+def test_small_file_system(training, unbroken, tmp_path):
+    """A tmpfs with room for the first checkpoints only, which is then made larger."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        folder = disk / "run"
+        assert training.run(folder) == [1]
+        assert not list(folder.glob("*.tmp"))
+        subprocess.run(["mount", "-o", "remount,size=100m", disk], check=True)
+        assert training.run(folder) == [0]
+        assert same_losses(folder, unbroken)
+    finally:
+        subprocess.run(["umount", disk], check=True)
