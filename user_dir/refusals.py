@@ -141,9 +141,7 @@ class _NotEmpty:
             found = found or "net_input" in batch
             yield batch
         if not found:
-            raise UserError(
-                "not one token was evaluated; are there more shards (--num-shards) than batches?"
-            )
+            raise UserError("not one token was evaluated; are there more shards (--num-shards) than batches?")
 
 
 def check_what_hydra_composed() -> None:

@@ -19,13 +19,16 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, embed_dim: int, padding_idx: int) -> None:
         super().__init__()
         self.embed_dim, self.offset = embed_dim, padding_idx + 1
+        half = embed_dim // 2
+        steps = torch.arange(half, dtype=torch.float64, device="cpu")
+        # No buffer: a model in half precision would round it.
+        self.frequencies = torch.exp(steps * -(math.log(10000) / max(half - 1, 1)))
 
     def forward(self, positions: Tensor) -> Tensor:
         """Integer `positions: (B, N)`, the first token being 0, to float32 `(B, N, D)`."""
-        half = self.embed_dim // 2
-        steps = torch.arange(half, dtype=torch.float64, device=positions.device)
-        frequencies = torch.exp(steps * -(math.log(10000) / max(half - 1, 1)))
-        angles = (positions + self.offset).unsqueeze(-1) * frequencies
+        if self.frequencies.device != positions.device:
+            self.frequencies = self.frequencies.to(positions.device)
+        angles = (positions + self.offset).unsqueeze(-1) * self.frequencies
         rows = torch.cat([angles.sin(), angles.cos()], dim=-1).float()
         return nn.functional.pad(rows, (0, 1)) if self.embed_dim % 2 else rows
 
