@@ -12,13 +12,16 @@ from typing import Any
 from pipeline.files import ROOT, read_json
 
 
-def run_case(module: str, case: dict[str, Any], time_limit: float) -> dict[str, Any]:
+def run_case(
+    module: str | Path, case: dict[str, Any], time_limit: float, root: Path = ROOT
+) -> dict[str, Any]:
     """What `python -m module` answers to `case`.
 
     Args:
-        module: takes two file names, the case to read and the answer to write.
+        module: takes two file names, the case to read and the answer to write; a file, if `root` may lack it.
         case: anything JSON can hold.
         time_limit: seconds after which the process is ended.
+        root: the checkout whose packages are measured.
 
     Returns:
         The answer, whose "status" is "ok" or "out of memory"; or a record with the status
@@ -27,10 +30,11 @@ def run_case(module: str, case: dict[str, Any], time_limit: float) -> dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         question, answer = Path(folder, "case.json"), Path(folder, "answer.json")
         question.write_text(json.dumps(case), encoding="utf-8")
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        words = [str(module)] if isinstance(module, Path) else ["-m", module]
+        paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
         try:
             done = subprocess.run(
-                [sys.executable, "-m", module, str(question), str(answer)],
+                [sys.executable, *words, str(question), str(answer)],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

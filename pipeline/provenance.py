@@ -39,18 +39,18 @@ def environment(device: str) -> dict[str, Any]:
     }
 
 
-def commit() -> str:
-    """The commit measured, with "+changes" when tracked files differ; "unknown" outside a clone."""
+def commit(root: Path = ROOT) -> str:
+    """That of the clone `root`, with "+changes" when tracked files differ; "unknown" outside a clone."""
     try:
-        head = _git("rev-parse", "--short=12", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+        head = _git(root, "rev-parse", "--short=12", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return head + ("+changes" if changed else "")
 
 
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(ROOT), *arguments]
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -1,0 +1,55 @@
+"""The benchmark of TransNormer's parts: what is compared with what, and what its worker counts."""
+
+import pytest
+import torch
+
+from benchmarks import model_parts_worker as worker
+from benchmarks.model_parts_cost import parse_arguments, ratios
+from causal_linear_attention import causal_linear_attention
+from pipeline.errors import UserError
+from pipeline.methods import VANILLA
+
+T1 = "transnormer_t1"
+TINY = {"layers": 2, "width": 16, "heads": 2, "vocabulary": 100}
+
+
+def test_times_are_compared_inside_a_process():
+    def record(turn, vanilla, other):
+        seconds = {VANILLA: [vanilla] * 3, T1: [other] * 3}
+        return {"kind": "training", "length": 512, "checkout": "now", "turn": turn, "seconds": seconds}
+
+    found = ratios([record(0, 1.0, 2.0), record(1, 10.0, 11.0), record(2, 1.0, 1.5)])
+    assert found == {("time of training, length 512", T1, "now"): 1.5}
+
+
+def test_peaks_and_the_backend_have_their_own_yardsticks():
+    peaks = [
+        {"kind": "peak", "length": 1024, "architecture": name, "checkout": "before", "kib": kib}
+        for name, kib in ((VANILLA, 60), (T1, 90))
+    ]
+    names = ("plain", "torch", "plain, backward too", "torch, backward too")
+    seconds = dict(zip(names, ([2.0], [1.0], [4.0], [5.0]), strict=True))
+    backend = {"kind": "backend", "length": 512, "checkout": "before", "seconds": seconds}
+    found = ratios([*peaks, backend])
+    assert found["peak memory, length 1,024", T1, "before"] == 1.5
+    assert found["time of backend, length 512", "torch", "before"] == 0.5
+    assert found["time of backend, length 512", "torch, backward too", "before"] == 1.25
+
+
+def test_a_baseline_must_be_a_checkout(tmp_path):
+    with pytest.raises(UserError, match="is no checkout of the project"):
+        parse_arguments(["--baseline", str(tmp_path)])
+
+
+def test_the_plain_chunk_is_the_same_product():
+    q, k, v = torch.randn(3, 1, 2, 256, 8, dtype=torch.float64)
+    torch.testing.assert_close(worker.plain(q, k, v), causal_linear_attention(q, k, v))
+
+
+def test_the_worker_counts_storages_and_operators():
+    case = {"architectures": [VANILLA, T1], "size": TINY, "length": 64, "rounds": 1}
+    kib = worker.kept(case)["kib"]
+    assert all(x * 1024 > 10 * TINY["layers"] * TINY["width"] * 4 for x in kib.values())
+    found = worker.decoding(case)
+    assert all(len(x) == 1 for x in found["seconds"].values())
+    assert found["calls"][T1] > 50
