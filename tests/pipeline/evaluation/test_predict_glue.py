@@ -113,7 +113,7 @@ def test_wrong_input(text, message, refused, best, rows, tmp_path):
         ("--task mnli", "there is no GLUE task mnli (did you mean MNLI?)"),
         ("--task CoLA --input cola.tsv", "is fine-tuned for RTE, not for CoLA"),
         ("--input nowhere.tsv", "no file nowhere.tsv"),
-        ("--out nowhere/out.tsv", "there is no folder for nowhere/out.tsv"),
+        ("--out nowhere/out.tsv", "cannot write nowhere/out.tsv"),
         ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
     ],
 )

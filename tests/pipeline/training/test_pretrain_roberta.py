@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipeline.evaluation import masked_lm as eval_mlm
-from pipeline.training import pretrain_roberta
+from pipeline.training import pretrain_roberta, same_settings
 from pipeline.training import train as train_lm
 from pipeline.training.encoder_checkpoint import read_encoder
 from pipeline.training.progress import read_records
@@ -160,7 +160,7 @@ def test_evaluation_of_what_does_not_fit(refused, pretrained, encoder_corpus, tm
     with (data / "dict.txt").open("a") as file:
         file.write("more 1\n")
     assert "belongs to another tokeniser" in refused(eval_mlm, path, data)
-    assert not list(pretrained.glob("*.json"))
+    assert [path.name for path in pretrained.glob("*.json")] == [same_settings.DATA]
 
 
 def test_yaml_of_the_other_command(refused, config, encoder_corpus, tmp_path):
