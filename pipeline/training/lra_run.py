@@ -9,7 +9,7 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
-from pipeline.files import read_json, write_json
+from pipeline.files import write_json
 from pipeline.provenance import environment
 from pipeline.training.checkpoint import load_safely, sections, updates
 from pipeline.training.recipe import option
@@ -37,25 +37,18 @@ def describe_data(data: LRAData) -> dict[str, Any]:
 
 
 def record(save_dir: Path, name: str, data: LRAData, arguments: Sequence[str]) -> None:
-    """Write preset, attention, steps, seed, data and machine to `run.json` in the folder of a run.
-
-    Raises UserError if the folder holds a run on other data.
-    """
-    path, described = save_dir / RECORD, describe_data(data)
-    if path.exists() and (before := read_json(path)["data"]) != described:
-        other = "other" if before["task"] == data.task else before["task"]
-        raise UserError(f"{save_dir} holds a run on {other} data; choose another --save-dir")
+    """Write preset, attention, steps, seed, data and machine to `run.json` in the folder of a run."""
     steps, seed = (option(arguments, flag) for flag in ("--max-update", "--seed"))
     machine = environment("cpu" if "--cpu" in arguments else "cuda")
     write_json(
-        path,
+        save_dir / RECORD,
         {
             "experiment": name,
             "preset": option(arguments, "--arch"),
             "attention": option(arguments, "--encoder-attention"),
             "steps": steps and int(steps),
             "seed": seed and int(seed),
-            "data": described,
+            "data": describe_data(data),
             "environment": machine,
         },
     )

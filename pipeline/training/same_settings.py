@@ -13,6 +13,8 @@ from pipeline.files import FINGERPRINT, fingerprint, read_json, sha256_of, write
 from pipeline.training.checkpoint import sections
 
 DATA = "data.json"
+# What tells training data apart without reading all of them: the length of every row, the labels.
+TELLING = ("train.idx", "train.*.idx", "train.label.npy")
 # Settings of the model or the task that may differ: they change how, not what is computed, or are fairseq's
 # copies of settings of other groups. Training fills in the dictionary's fingerprint, which is checked when
 # a model is loaded.
@@ -51,9 +53,10 @@ def differences(saved: Any, given: Any) -> Iterator[tuple[str, Any, Any]]:
 def keep_data_record(data: Path, save_dir: Path, resumes: bool, allowed: Collection[str]) -> None:
     """Note in `save_dir` what it is trained on; UserError if it `resumes` with other training data.
 
-    The data are those of before if their train.idx, which holds the length of every row, is the same.
+    The data are those of before if the lengths of their rows, and their labels if they have any, are.
     """
-    rows = [sha256_of(path) for path in sorted(data.rglob("train.idx"))]
+    files = {path for pattern in TELLING for path in data.rglob(pattern)}
+    rows = [sha256_of(path) for path in sorted(files)]
     record = {"data": str(data), FINGERPRINT: fingerprint(rows)}
     path = save_dir / DATA
     if resumes and path.is_file() and "data" not in allowed:

@@ -51,7 +51,7 @@ def damaged_data(folder: Path, corpus: Path) -> None:
         (folder / "rows" / f"{split}.bin").write_bytes(b"")
 
 
-NO_COUNT = "'0' is no whole number"
+NO_COUNT = "'0' is not a whole number of 1 or more"
 EVAL = "evaluation.perplexity"
 TRAIN = "training.train config.yaml data --gpus 0 --save-dir new"
 CASES = [
@@ -113,11 +113,11 @@ CASES = [
     ("studies.ablations nothing", "there is no ablation nothing"),
 ]
 BENCHMARKS = [
-    ("operator_cost --out new --lengths 0", "--lengths: '0' is no whole number"),
-    ("operator_cost --out new --dim -1", "--dim: '-1' is no whole number"),
-    ("operator_cost --out new --rounds 0", "--rounds: '0' is no whole number"),
-    ("lm_cost --out new --memory-limit-gib 0", "--memory-limit-gib: '0' is no number above 0"),
-    ("lm_cost --out new --time-limit nan", "--time-limit: 'nan' is no number above 0"),
+    ("operator_cost --out new --lengths 0", "--lengths: '0' is not a whole number"),
+    ("operator_cost --out new --dim -1", "--dim: '-1' is not a whole number"),
+    ("operator_cost --out new --rounds 0", "--rounds: '0' is not a whole number"),
+    ("lm_cost --out new --memory-limit-gib 0", "--memory-limit-gib: '0' is not a number above 0"),
+    ("lm_cost --out new --time-limit nan", "--time-limit: 'nan' is not a number above 0"),
     ("lm_cost --out new --architectures nothing", "unknown architecture"),
 ]
 

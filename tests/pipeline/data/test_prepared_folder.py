@@ -7,6 +7,8 @@ import pytest
 import sentencepiece
 from fairseq.data import Dictionary, data_utils
 
+from pipeline.files import RUN_MARK
+
 SPLITS = ("train", "valid", "test")
 
 
@@ -36,9 +38,9 @@ def test_wikitext2_words(run, wikitext2, tmp_path):
     assert not any(symbol.startswith("madeupword") for symbol in dictionary.symbols)
     test_rows = rows(dest, "test", dictionary)
     assert test_rows.sizes.sum() == words["test"]
-    assert sorted(path.name for path in dest.iterdir()) == sorted(
-        ["dict.txt", "preparation.json"] + [f"{split}.{kind}" for split in SPLITS for kind in ("bin", "idx")]
-    )
+    rows_of_splits = {f"{split}.{kind}" for split in SPLITS for kind in ("bin", "idx")}
+    written = {path.name for path in dest.iterdir()}
+    assert written == {RUN_MARK, "dict.txt", "preparation.json"} | rows_of_splits
 
 
 @pytest.mark.slow

@@ -43,10 +43,10 @@ def test_one_changed_letter_is_noticed(wikitext2, tmp_path):
 
 def test_wikitext103_train_is_checked_by_count_and_sha1():
     published = wikitext.CORPORA["wikitext-103"]["splits"]["train"]
-    right = wikitext.Text(103_227_021, "", published["sha1"])
+    right = wikitext.Text(103_227_021, 0, "", published["sha1"])
     assert wikitext.compare("wikitext-103", "train", right) == ""
-    assert "103,227,021" in wikitext.compare("wikitext-103", "train", wikitext.Text(5, "", ""))
-    other = wikitext.Text(103_227_021, "", "0" * 40)
+    assert "103,227,021" in wikitext.compare("wikitext-103", "train", wikitext.Text(5, 0, "", ""))
+    other = wikitext.Text(103_227_021, 0, "", "0" * 40)
     assert "sha1" in wikitext.compare("wikitext-103", "train", other)
 
 

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.reports.language_models import read_table
+from pipeline.papers import read_table
 from pipeline.studies import ablations as run_ablations
 from pipeline.studies.ablations import ABLATIONS, T1_AND_T2
 from pipeline.training import train as train_lm
@@ -149,7 +149,7 @@ def test_runs_skips_and_goes_on_after_a_failure(
         records["norm"]["corpus"] == json.loads((encoder_corpus / "preparation.json").read_text())["corpus"]
     )
     figures = {name: f"{record['valid_perplexity']:.2f}" for name, record in records.items()}
-    paper = read_table(run_ablations.PAPER / "transnormer_01_scaling_ablation.csv")
+    paper = read_table("transnormer_01_scaling_ablation")
     header, _, *rows = (line.strip("| ").split(" | ") for line in (out / "table.md").read_text().splitlines())
     assert [cell.strip() for cell in header] == ["method", "ppl_val, paper", "ppl_val, here"]
     assert [[cell.strip() for cell in row] for row in rows[:3]] == [

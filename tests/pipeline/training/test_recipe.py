@@ -105,9 +105,9 @@ def test_setting_that_base_overrides(config, tmp_path):
         read_experiment(path)
 
 
-def test_missing_yaml_names_those_there_are(tmp_path):
+def test_missing_yaml_names_the_nearest():
     with pytest.raises(UserError, match="configs/quickstart/transnormer_t1.yaml"):
-        read_experiment(tmp_path / "nothing.yaml")
+        read_experiment(ROOT / "configs/quickstart/transnormer_t11.yaml")
 
 
 @pytest.mark.slow

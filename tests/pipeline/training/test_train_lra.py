@@ -165,7 +165,7 @@ def test_data_of_another_task(refused, configs, data, uninterrupted, tmp_path):
     assert "was trained on listops, but" in sentence and not (tmp_path / "run").exists()
     folder = shutil.copytree(uninterrupted, tmp_path / "copy")
     (folder / "dict.txt").unlink()
-    assert "holds a run on listops data; choose another --save-dir" in refused(*run, "--save-dir", folder)
+    assert "holds a run on other training data" in refused(*run, "--save-dir", folder)
 
 
 def test_yaml_for_another_task(refused, quick, configs, tmp_path):
