@@ -38,7 +38,7 @@ from pipeline.training.resume import BEST, LAST, complete_save, newest_whole
 from pipeline.training.run_lock import run_lock
 from pipeline.training.save_dir import keep_vocabulary, whole_checkpoint
 from pipeline.training.train import Machines, fairseq_arguments
-from user_dir.models.lra_presets import SIZE
+from user_dir.models.lra.presets import SIZE
 from user_dir.tasks.lra_data import LRAData
 
 COMMAND = "lra_table.sh"

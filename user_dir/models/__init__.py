@@ -1,6 +1,6 @@
 """Models and named architectures; importing this registers them with fairseq."""
 
-from . import architectures, lra_presets
+from . import architectures
 from .language_model import LinearAttentionLM
 from .lra import LRAModel
 from .roberta import LinearAttentionRoberta
@@ -10,5 +10,4 @@ __all__ = [
     "LinearAttentionLM",
     "LinearAttentionRoberta",
     "architectures",
-    "lra_presets",
 ]

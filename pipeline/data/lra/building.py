@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.data.lra import listops, pathfinder
+from pipeline.data.lra import listops
 from pipeline.data.lra.generation import BlockStore
 from pipeline.data.lra.image_files import write_image
 from pipeline.data.lra.listops_files import ListOpsRows, write_generated, write_listops
-from pipeline.data.lra.pathfinder_files import write_pathfinder
+from pipeline.data.lra.pathfinder import drawing
+from pipeline.data.lra.pathfinder.files import write_pathfinder
 from pipeline.data.lra.retrieval_files import write_retrieval
 from pipeline.data.lra.sources import Source, find_source
 from pipeline.data.lra.symbols import ByteSymbols, CharacterSymbols, Symbols
@@ -171,8 +172,8 @@ class _Builder:
 
     def _draw_images(self, place: Workplace) -> dict[str, SplitRecord]:
         sizes = self._generated_sizes()
-        make = partial(pathfinder.draw_block, self.task.side, self.choices.seed)
-        blocks = self._store(make, pathfinder.BLOCK, "images", sum(sizes.values()))
+        make = partial(drawing.draw_block, self.task.side, self.choices.seed)
+        blocks = self._store(make, drawing.BLOCK, "images", sum(sizes.values()))
         images = ((label, image) for block in blocks for label, image in zip(*block.values(), strict=True))
         return {
             split: write_pixels(place.folder, split, size, images, self.task.length)

@@ -1,8 +1,8 @@
 """The two Long Range Arena presets, each an architecture; their tasks' settings live in configs/."""
 
-from .architectures import T1, TRANSNORMER, Architecture, everywhere
-from .lra import LRAModel
-from .lra_config import LRAConfig
+from ..architectures import T1, TRANSNORMER, Architecture, everywhere
+from .config import LRAConfig
+from .model import LRAModel
 
 SIZE = {
     "encoder_layers": 2,

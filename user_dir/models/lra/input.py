@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import UserError
-from ..modules import LearnedPositions, SinusoidalPositions
-from .stack import positions_kind
+from ...errors import UserError
+from ...modules import LearnedPositions, SinusoidalPositions
+from ..stack import positions_kind
 
 GREY_VALUES = 256
 

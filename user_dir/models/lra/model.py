@@ -8,14 +8,14 @@ import torch
 from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
-from ..attention.diag import DiagAttention
-from ..attention.norm import NormAttention
-from ..errors import UserError
-from ..modules import GatedRMSNorm, build_norm, tell_padding
-from .attention_statistics import log_attention_statistics
-from .lra_input import LRAInput
-from .options import check_numbers
-from .stack import build_layers, planned_layers
+from ...attention.diag import DiagAttention
+from ...attention.norm import NormAttention
+from ...errors import UserError
+from ...modules import GatedRMSNorm, build_norm, tell_padding
+from ..attention_statistics import log_attention_statistics
+from ..options import check_numbers
+from ..stack import build_layers, planned_layers
+from .input import LRAInput
 
 POOLINGS = ("mean", "padded-mean", "cls", "last")
 PAIR_FEATURES = 4  # x1, x2, their product and their difference

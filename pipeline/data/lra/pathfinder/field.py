@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.data.lra.pathfinder_shapes import DEGREES, Shapes, dilate, move, shapes
+from pipeline.data.lra.pathfinder.shapes import DEGREES, Shapes, dilate, move, shapes
 
 FULL = 255
 TOUCHING = 459

@@ -9,8 +9,8 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from pipeline.data.lra.pathfinder_field import Ends, Field, Room
-from pipeline.data.lra.pathfinder_shapes import DEGREES, SETTINGS, Setting, draw_disc, move
+from pipeline.data.lra.pathfinder.field import Ends, Field, Room
+from pipeline.data.lra.pathfinder.shapes import DEGREES, SETTINGS, Setting, draw_disc, move
 
 BLOCK = 200
 """Images that one seed draws."""

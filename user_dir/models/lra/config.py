@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Optional
 
-from .config import EncoderConfig, _option
+from ..config import EncoderConfig, _option
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""Pathfinder and Path-X: read as published, or drawn."""
