@@ -40,27 +40,33 @@ class FullLongShortAttention(Attention):
 
     def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
-        length, half = x.shape[0], self.window // 2
-        if length == 0:
+        if x.shape[0] == 0:
             return x
         q = self.heads(self.W_q(x)) * self.head_dim**-0.5
         k, v = (self.heads(self.dual_ln_l(projection(x))) for projection in (self.W_k, self.W_v))
-        pooled_k, pooled_v = self._pooled(x, k, v, padding)
-        near_k, near_v = (block_windows(y, self.window, half, half, dim=2) for y in (k, v))
-        near = join_blocks(split_blocks(q, self.window, dim=2) @ near_k.mT, length, dim=2)
-        # Not q @ pooled_k.mT: its transposed gradient breaks LayerNorm's compiled backward (torch 2.13).
-        far = (pooled_k @ q.mT).mT
-        scores = torch.cat([far, near], -1)
-        weights = self.dropout(masked_softmax(scores, self._visible(length, padding, x.device)))
-        far, near = weights.split([self.rank, near.shape[-1]], -1)
-        near = join_blocks(split_blocks(near, self.window, dim=2) @ near_v, length, dim=2)
-        return self.W_o((far @ pooled_v + near).permute(2, 0, 1, 3).flatten(2))
+        pooling = self._pooling(x, padding)
+        pooled = self._normed(pooling @ k), self._normed(pooling @ v)
+        return self.W_o(self._attend(q, (k, v), pooled, padding).permute(2, 0, 1, 3).flatten(2))
 
-    def _pooled(self, x: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
-        """r keys and values a head, `(B, H, r, d)`."""
+    def _attend(
+        self, q: Tensor, near: tuple[Tensor, Tensor], pooled: tuple[Tensor, Tensor], padding: Tensor | None
+    ) -> Tensor:
+        """`(B, H, N, d)` from q, keys and values of all positions `(B, H, N, d)` and pooled ones."""
+        length, half = q.shape[2], self.window // 2
+        near_k, near_v = (block_windows(y, self.window, half, half, dim=2) for y in near)
+        pooled_k, pooled_v = pooled
+        scores_near = join_blocks(split_blocks(q, self.window, dim=2) @ near_k.mT, length, dim=2)
+        # Not q @ pooled_k.mT: its transposed gradient breaks LayerNorm's compiled backward (torch 2.13).
+        scores = torch.cat([(pooled_k @ q.mT).mT, scores_near], -1)
+        weights = self.dropout(masked_softmax(scores, self._visible(length, padding, q.device)))
+        far, close = weights.split([self.rank, scores_near.shape[-1]], -1)
+        close = join_blocks(split_blocks(close, self.window, dim=2) @ near_v, length, dim=2)
+        return far @ pooled_v + close
+
+    def _pooling(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        """The weights that pool keys and values, `(B, H, r, N)`."""
         scores = self.dconv_fc(x).unflatten(2, (self.num_heads, self.rank)).permute(1, 2, 3, 0)
-        weights = softmax_over_keys(scores, padding)
-        return self._normed(weights @ k), self._normed(weights @ v)
+        return softmax_over_keys(scores, padding)
 
     def _normed(self, pooled: Tensor) -> Tensor:
         joined = self.dual_ln_s(pooled.transpose(1, 2).flatten(2))
