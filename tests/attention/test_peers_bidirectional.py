@@ -26,7 +26,9 @@ def forms_of(names):
 
 
 forms, all_forms = forms_of(OPTIONS), forms_of([*OPTIONS, *SPARSE])
-bidirectional = pytest.mark.parametrize("name", sorted((OPTIONS | SPARSE).keys() - {"transformer_ls"}))
+bidirectional = pytest.mark.parametrize(
+    "name", sorted((OPTIONS | SPARSE).keys() - {"transformer_ls", "reformer"})
+)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from user_dir.attention import build_attention
-from user_dir.attention.reformer import bucket_count
+from user_dir.attention.parts.hashing import bucket_count
 from user_dir.errors import UserError
 
 from .test_golden import load, relative, state
@@ -154,6 +154,7 @@ def test_buckets_follow_the_longest_sequence():
     [
         ({"chunk_size": 0}, "--reformer-chunk-size is 0; it must be a number from 1 up"),
         ({"rounds": 0}, "--reformer-rounds is 0; it must be a number from 1 up"),
+        ({"buckets": 7}, "--reformer-buckets is 7; it must be an even number from 2 up"),
         ({"longest": None}, "'reformer' attention depends on the longest sequence"),
     ],
 )

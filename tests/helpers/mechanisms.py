@@ -53,6 +53,9 @@ MECHANISMS = {
     "lln_diag-ratio": Mechanism("lln_diag", {"combination": "learnable_ratio"}),
     "reformer": Mechanism("reformer", continuous=False),
     "reformer-16-3": Mechanism("reformer", {"chunk_size": 16, "rounds": 3}, continuous=False),
+    "reformer-8-5-redraw": Mechanism(
+        "reformer", {"chunk_size": 8, "rounds": 5, "buckets": 6, "redraw": True}, continuous=False
+    ),
     "bigbird": Mechanism("bigbird"),
     "bigbird-8-0": Mechanism("bigbird", {"block_size": 8, "random_blocks": 0}),
     "longformer": Mechanism("longformer"),

@@ -1,4 +1,4 @@
-"""The encoders of Reformer, BigBird and Longformer: size, options, no language model."""
+"""The encoders of Reformer, BigBird and Longformer: size, options, which have no language model."""
 
 import pytest
 from fairseq.models import MODEL_DATACLASS_REGISTRY
@@ -60,7 +60,7 @@ def test_options_have_help(arch):
         assert config[name].metadata["help"]
 
 
-@pytest.mark.parametrize("name", ["reformer", "bigbird", "longformer"])
+@pytest.mark.parametrize("name", ["bigbird", "longformer"])
 def test_a_language_model_of_them_is_refused(name):
     with pytest.raises(UserError, match=f"'{name}' has no causal form .*--decoder-attention"):
         build_lm("transnormer_t1", decoder_attention=f"{name}*2")

@@ -40,8 +40,9 @@ class ModelConfig(FairseqDataclass):
     activation_dropout: float = _option(0.0, "dropout inside the ffn or glu")
     absolute_positions: Optional[str] = _option(
         None,
-        "absolute positions: learned, none or, in a language model, sinusoidal; "
-        "default: the architecture's own",
+        "absolute positions: learned, none or, in a language model, sinusoidal or joined (embeddings of "
+        "half the width, started at N(0, 1) and not scaled, beside sinusoids of the other half, as in "
+        "Katharopoulos et al. 2020); default: the architecture's own",
     )
     no_token_positional_embeddings: bool = _option(
         False, "the same as --absolute-positions none (rotary positions inside attention stay)"
@@ -80,12 +81,12 @@ class LanguageModelConfig(ModelConfig):
     decoder_ffn_embed_dim: int = _option(2048, "inner width of the ffn")
     decoder_norm: str = _option("layernorm", NORM_HELP)
     decoder_final_norm: Optional[str] = _option(
-        None, "norm after the last layer of a pre-norm decoder; default: that of the layers"
+        None, "norm after the last layer; default: that of the layers if pre-norm, none if post-norm"
     )
     decoder_norm_position: str = _option(
         "pre", "norms before the parts of a layer (pre) or after its residual sums (post)"
     )
-    no_decoder_final_norm: bool = _option(False, "no norm after the last layer of a pre-norm decoder")
+    no_decoder_final_norm: bool = _option(False, "no norm after the last layer")
     decoder_learned_pos: bool = _option(False, "the same as --absolute-positions learned")
     no_scale_embedding: bool = _option(False, "do not multiply embeddings by sqrt(D)")
     share_decoder_input_output_embed: bool = _option(

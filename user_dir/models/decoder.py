@@ -11,18 +11,18 @@ from torch import Tensor, nn
 
 from ..attention.parts.new_tokens import NewTokens
 from ..attention.parts.state import DecodingState, State
-from ..modules import LearnedPositions, SinusoidalPositions, build_norm
+from ..modules import InterleavedPositions, LearnedPositions, SinusoidalPositions, build_norm
 from ..modules.padding import padding_last, roll_rows
 from .fork_names import rename_transformer_ls
 from .layer_plan import Layer
-from .stack import build_layers, is_pre_norm, positions_kind
+from .stack import DECODER_POSITIONS, build_layers, is_pre_norm, positions_kind
 from .vocabulary import check_size, check_tokens, embed
 
 
 class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
     """A decoder-only stack of layers whose attentions come from a layer plan.
 
-        x = sqrt(D) E[token] + P[position];  layers;  logits = norm(x) E^T
+        x = sqrt(D) E[token] + P[position], or [E[token], P[position]];  layers;  logits = norm(x) E^T
 
     Padding may stand on either side of a row. With `incremental_state` the decoder takes the tokens it has
     not seen yet, one or many, so that a prompt can be read in one call; its own state is the number of
@@ -40,24 +40,28 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         self.embed_tokens = embed_tokens
         self.padding_idx = dictionary.pad()
         width = cfg.decoder_embed_dim
-        self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(width)
         self.max_target_positions = cfg.max_target_positions
         self.embed_positions = self._positions(cfg)
+        self.joined = isinstance(self.embed_positions, InterleavedPositions)
+        self.embed_scale = 1.0 if cfg.no_scale_embedding or self.joined else math.sqrt(width)
         self.dropout = nn.Dropout(cfg.dropout)
         self.layers = build_layers(cfg, "decoder", plan)
         self.layer_norm = None
-        if is_pre_norm(cfg, "decoder") and not cfg.no_decoder_final_norm:
-            self.layer_norm = build_norm(cfg.decoder_final_norm or cfg.decoder_norm, width)
+        final_norm = cfg.decoder_final_norm or (cfg.decoder_norm if is_pre_norm(cfg, "decoder") else None)
+        if final_norm and not cfg.no_decoder_final_norm:
+            self.layer_norm = build_norm(final_norm, width)
         self.adaptive_softmax = self.output_projection = None
         self._build_output(cfg, dictionary)
 
     def _positions(self, cfg: Any) -> nn.Module | None:
-        width, kind = cfg.decoder_embed_dim, positions_kind(cfg, "sinusoidal", "learned", "none")
+        width, kind = cfg.decoder_embed_dim, positions_kind(cfg, *DECODER_POSITIONS)
         if kind == "none":
             return None
         if kind == "learned":
             longest = cfg.max_target_positions
             return LearnedPositions(longest, width, self.padding_idx, "--max-target-positions")
+        if kind == "joined":
+            return InterleavedPositions(width - width // 2)
         return SinusoidalPositions(width, self.padding_idx)
 
     def _build_output(self, cfg: Any, dictionary: Any) -> None:
@@ -145,7 +149,8 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
                 positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
                 if isinstance(self.embed_positions, LearnedPositions):
                     self.embed_positions.check_length(tokens.shape[1])
-            x = x + self.embed_positions(positions).to(x.dtype)
+            rows = self.embed_positions(positions).to(x.dtype)
+            x = torch.cat([x, rows.expand(len(x), -1, -1)], dim=-1) if self.joined else x + rows
         return self.dropout(x)
 
     def _advance(self, incremental_state, state, padding, tokens) -> NewTokens:

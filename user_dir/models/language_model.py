@@ -13,7 +13,7 @@ from ..errors import UserError
 from .attention_statistics import log_attention_statistics
 from .decoder import LinearAttentionDecoder
 from .options import check_numbers
-from .stack import planned_layers
+from .stack import DECODER_POSITIONS, planned_layers, positions_kind
 from .vocabulary import check_dictionary
 
 
@@ -83,6 +83,8 @@ def _initialise(model: nn.Module, std: float) -> None:
 
 
 def _build_embedding(args: Any, dictionary: Any) -> nn.Module:
+    if positions_kind(args, *DECODER_POSITIONS) == "joined":
+        return _half_embedding(args, dictionary)
     if not args.adaptive_input:
         return Embedding(len(dictionary), args.decoder_embed_dim, dictionary.pad())
     return AdaptiveInput(
@@ -93,3 +95,15 @@ def _build_embedding(args: Any, dictionary: Any) -> nn.Module:
         args.decoder_embed_dim,
         eval_str_list(args.adaptive_input_cutoff, type=int),
     )
+
+
+def _half_embedding(args: Any, dictionary: Any) -> nn.Module:
+    """The embedding of half the width that joined positions leave, N(0, 1)."""
+    if args.adaptive_input or not args.no_share_decoder_input_output_embed:
+        raise UserError(
+            "--absolute-positions joined leaves embeddings half the width, which cannot be tied or adaptive; "
+            "give --no-share-decoder-input-output-embed and no --adaptive-input"
+        )
+    embedding = nn.Embedding(len(dictionary), args.decoder_embed_dim // 2, dictionary.pad())
+    nn.init.zeros_(embedding.weight[dictionary.pad()])
+    return embedding

@@ -103,6 +103,10 @@ def is_pre_norm(cfg: Any, side: str) -> bool:
     return position == "pre"
 
 
+# What a decoder's --absolute-positions may be; the first is the default.
+DECODER_POSITIONS = ("sinusoidal", "learned", "none", "joined")
+
+
 def positions_kind(cfg: Any, *kinds: str) -> str:
     """Which absolute positions `cfg` asks for, one of `kinds`, by default the first.
 

@@ -4,7 +4,7 @@ from .batch_norm import tell_padding
 from .feed_forward import GLU, FeedForward, activation
 from .lrpe import LRPE
 from .norms import GatedRMSNorm, RMSNorm, ScaleNorm, build_norm
-from .positions import LearnedPositions, SinusoidalPositions
+from .positions import InterleavedPositions, LearnedPositions, SinusoidalPositions
 from .rotary import rotate_halves
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "LRPE",
     "FeedForward",
     "GatedRMSNorm",
+    "InterleavedPositions",
     "LearnedPositions",
     "RMSNorm",
     "ScaleNorm",

@@ -33,6 +33,33 @@ class SinusoidalPositions(nn.Module):
         return nn.functional.pad(rows, (0, 1)) if self.embed_dim % 2 else rows
 
 
+class InterleavedPositions(nn.Module):
+    """`sin(m f_j), cos(m f_j)` in channels 2j and 2j + 1, `f_j = 10000^(-2j / D)` (Vaswani et al. 2017).
+
+    The first position is 0. Angles are float64, as in `SinusoidalPositions`.
+
+    Args:
+        embed_dim: an even width D; raises UserError for an odd one.
+    """
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        if embed_dim % 2:
+            raise UserError(
+                f"--absolute-positions joined needs a width that is a multiple of 4, not {2 * embed_dim}"
+            )
+        steps = torch.arange(0, embed_dim, 2, dtype=torch.float64, device="cpu")
+        # No buffer: a model in half precision would round it.
+        self.frequencies = 10000.0 ** (-steps / embed_dim)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Integer `positions: (B, N)` to float32 `(B, N, D)`."""
+        if self.frequencies.device != positions.device:
+            self.frequencies = self.frequencies.to(positions.device)
+        angles = positions.unsqueeze(-1) * self.frequencies
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).float()
+
+
 class LearnedPositions(nn.Embedding):
     """Learned positions: one vector per position, `max_positions` of them.
 

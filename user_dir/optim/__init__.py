@@ -3,5 +3,6 @@
 from .adam_value_clip import ValueClippedAdam
 from .cosine_warmup import CosineWarmupSchedule
 from .one_cycle import OneCycleSchedule
+from .radam import RAdam
 
-__all__ = ["CosineWarmupSchedule", "OneCycleSchedule", "ValueClippedAdam"]
+__all__ = ["CosineWarmupSchedule", "OneCycleSchedule", "RAdam", "ValueClippedAdam"]
