@@ -9,6 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.helpers.lm import PAD, build_lm, tokens
 from tests.helpers.roberta import build_roberta
+from user_dir.analysis import attention_matrix, entropy, record_inputs, temperature
 from user_dir.errors import UserError
 
 
@@ -26,7 +27,8 @@ def test_figures_are_those_of_q_and_k():
     batch[1, 12:] = PAD
     found = logged(model, batch, 3)
     names = ("sigma_q", "sigma_k", "alpha", "beta")
-    assert sorted(found) == sorted(f"{name}/layer{i}" for name in names for i in range(2))
+    every = (*names, "tau", "entropy")
+    assert sorted(found) == sorted(f"{name}/layer{i}" for name in every for i in range(2))
     seen = []
     hook = model.decoder.layers[0].self_attn.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     model(batch)
@@ -37,6 +39,32 @@ def test_figures_are_those_of_q_and_k():
     expected = dict(zip(names, (*sigma.tolist(), alpha.item(), beta.item()), strict=True))
     for name in names:
         assert found[f"{name}/layer0"] == pytest.approx(expected[name], abs=1e-4)
+
+
+@pytest.mark.parametrize("arch", ["transnormer_t1", "lln_lm", "linear_transformer_lm"])
+def test_temperature_and_entropy_are_those_of_the_first_sequence(arch):
+    model = build_lm(arch, log_attention_statistics=1)
+    batch = tokens(2, 20)
+    batch[0, 15:] = PAD
+    first = record_inputs(model.eval(), lambda: model(batch[:1, :15]))
+    expected = [entropy(attention_matrix(one.module, one.x)).mean().item() for one in first]
+    found = logged(model, batch, 1)
+    for one, bits in zip(first, expected, strict=True):
+        assert found[f"entropy/{one.name}"] == pytest.approx(bits, abs=1e-3)
+        if arch != "lln_lm":
+            q, k = (one.module.heads(f(one.x)) for f in (one.module.q_proj, one.module.k_proj))
+            visible = torch.ones(15, 15).tril().bool()
+            tau = temperature(q @ k.mT * q.shape[-1] ** -0.5, visible).mean().item()
+            assert found[f"tau/{one.name}"] == pytest.approx(tau, rel=1e-3)
+
+
+def test_lln_temperature_of_matched_exponents():
+    found = logged(build_lm("lln_lm", log_attention_statistics=1), tokens(2, 20), 1)
+    expected = 1 / (found["sigma_q/layer1"] * found["sigma_k/layer1"])
+    assert found["tau/layer1"] == pytest.approx(expected, rel=1e-3)
+    # Fixed exponents so small that the moment matching gives no variance: no temperature.
+    fixed = build_lm("lln_lm", log_attention_statistics=1, lln_alpha=0.1, lln_beta=0.1)
+    assert {name for name in logged(fixed, tokens(2, 20), 1) if "tau" in name} == set()
 
 
 def test_every_third_update_of_training_only():

@@ -1,38 +1,83 @@
 """What attention does during training, logged for every layer (`--log-attention-statistics N`)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from fairseq.logging import metrics
 from torch import Tensor, nn
 
+from ..analysis import entropy, lln_temperature, temperature
+from ..analysis.matrix import explicit
 from ..attention.base import SelfAttention
 from ..attention.lln import LLNAttention
 from ..attention.parts.log_normal_scale import Moments
 from ..errors import UserError
 
-Measure = Callable[[SelfAttention, Tensor, Tensor, Tensor | None], dict[str, Tensor]]
 DIGITS = 4
 
 
-def deviations(attention: SelfAttention, q: Tensor, k: Tensor, padding: Tensor | None) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class Seen:
+    """An attention, its input `x: (N, B, D)` and padding `(B, N)` (True at padding, or None), and its q and k
+    `(B, H, N, d)` as they leave their linear maps."""
+
+    attention: SelfAttention
+    x: Tensor
+    padding: Tensor | None
+    q: Tensor
+    k: Tensor
+
+
+Measure = Callable[[Seen], dict[str, Tensor]]
+
+
+def deviations(seen: Seen) -> dict[str, Tensor]:
     """sigma_q and sigma_k: the standard deviations of q and k over heads, channels and real positions."""
-    sigma_q, sigma_k = Moments.of(q, k, padding).sigma()
+    sigma_q, sigma_k = Moments.of(seen.q, seen.k, seen.padding).sigma()
     return {"sigma_q": sigma_q, "sigma_k": sigma_k}
 
 
-def exponents(attention: SelfAttention, q: Tensor, k: Tensor, padding: Tensor | None) -> dict[str, Tensor]:
+def exponents(seen: Seen) -> dict[str, Tensor]:
     """alpha and beta of LLN attention on this batch; nothing for another mechanism."""
-    if not isinstance(attention, LLNAttention):
+    if not isinstance(seen.attention, LLNAttention):
         return {}
-    scale = attention.scale
-    alpha, beta = scale.matched(Moments.of(q, k, padding if scale.running else None).sigma())
+    scale = seen.attention.scale
+    alpha, beta = scale.matched(Moments.of(seen.q, seen.k, seen.padding if scale.running else None).sigma())
     return {"alpha": alpha, "beta": beta}
 
 
-# Each maps an attention, its q and k `(B, H, N, d)` as they leave their linear maps, and the padding `(B, N)`
-# (True at padding, or None) to named tensors of one element.
-MEASURES: tuple[Measure, ...] = (deviations, exponents)
+def concentration(seen: Seen) -> dict[str, Tensor]:
+    """The temperature and the entropy in bits of the batch's first sequence, as means over heads.
+
+    The temperature is that of the scores `q . k / sqrt(d)` of visible pairs, and for LLN that of the moment
+    matching, where it is defined. LLN's matrix is that of evaluation. O(N^2).
+    """
+    attention, padding = seen.attention, None if seen.padding is None else seen.padding[:1]
+    length = len(seen.x) if padding is None else int((~padding).sum())
+    if length < 2:
+        return {}
+    training = attention.training
+    attention.eval()
+    matrix = explicit(attention, seen.x[:length, :1], None, attention.causal)
+    attention.train(training)
+    tau = _temperature(seen, length)
+    return {"entropy": entropy(matrix).mean(), **({"tau": tau} if tau.isfinite() else {})}
+
+
+def _temperature(seen: Seen, length: int) -> Tensor:
+    if isinstance(seen.attention, LLNAttention):
+        found = {key: value.item() for key, value in (deviations(seen) | exponents(seen)).items()}
+        tau = lln_temperature(**found, a=seen.attention.scale.a, b=seen.attention.scale.b)
+        return torch.tensor(tau)
+    q, k = (x[:1, :, :length].double() for x in (seen.q, seen.k))
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    visible = torch.ones(length, length, dtype=torch.bool, device=q.device)
+    return temperature(scores, visible.tril() if seen.attention.causal else visible).mean()
+
+
+# Each gives named tensors of one element.
+MEASURES: tuple[Measure, ...] = (deviations, exponents, concentration)
 
 
 class AttentionStatistics(nn.Module):
@@ -40,7 +85,8 @@ class AttentionStatistics(nn.Module):
 
     fairseq writes them with its other figures: to TensorBoard and the log, at each `--log-interval`, as the
     mean of what was measured since the last one (null in the JSON log where nothing was). They are those of
-    the first worker's batches. A measurement computes q and k a second time; other updates cost nothing.
+    the first worker's batches. A measurement computes q and k a second time, and the attention matrix of one
+    sequence; other updates cost nothing.
 
     The module has no parameters or buffers. fairseq tells it the number of updates before each batch.
 
@@ -81,8 +127,9 @@ class AttentionStatistics(nn.Module):
                 return
             x, padding = args[0], kwargs.get("key_padding_mask")
             q, k = attention.heads(attention.q_proj(x)), attention.heads(attention.k_proj(x))
+            seen = Seen(attention, x, padding, q, k)
             for take in MEASURES:
-                for key, value in take(attention, q, k, padding).items():
+                for key, value in take(seen).items():
                     self.values[f"{key}/{name}"] = value
 
         return measure

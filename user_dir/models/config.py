@@ -49,8 +49,8 @@ class ModelConfig(FairseqDataclass):
     )
     log_attention_statistics: int = _option(
         0,
-        "every so many updates log the standard deviations of q and k and, for LLN, alpha and beta of each "
-        "layer, to TensorBoard and the training log; 0 for never",
+        "every so many updates log the standard deviations of q and k, the temperature, the entropy and, for "
+        "LLN, alpha and beta of each layer, to TensorBoard and the training log; 0 for never",
     )
     checkpoint_activations: bool = _option(
         False, "recompute each layer in the backward pass instead of keeping its activations"
