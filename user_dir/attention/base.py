@@ -82,8 +82,8 @@ class Attention(DecodingState, nn.Module):
         self.max_positions = max_positions
         self.dropout = nn.Dropout(dropout)
 
-    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
-        """Whole sequences: `x: (N, B, D)`, `padding: (B, N)` True at padding or None; `(N, B, D)`."""
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """Whole sequences: `x: (N, B, D)`, `padding_mask: (B, N)` True at padding or None; `(N, B, D)`."""
         raise NotImplementedError
 
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
@@ -192,8 +192,8 @@ class SelfAttention(Attention):
         nn.init.xavier_uniform_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-        """Whole sequences: `q, k, v: (B, H, N, d)`, `padding: (B, N)` True at padding; `(B, H, N, d)`."""
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """Whole sequences `(B, H, N, d)`; `padding_mask: (B, N)` True at padding or None; `(B, H, N, d)`."""
         raise NotImplementedError
 
     def first_state(self, q: Tensor) -> State:
@@ -208,9 +208,9 @@ class SelfAttention(Attention):
         """What happens to the joined heads `(N, B, D)` before the output map."""
         return x
 
-    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
-        return self._join(self.attend(*self._projections(x), padding), x)
+        return self._join(self.attend(*self._projections(x), padding_mask), x)
 
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`."""
@@ -227,12 +227,12 @@ class SelfAttention(Attention):
         return self.out_proj(self.finish(joined).to(like.dtype))
 
 
-def real_tokens(padding: Tensor | None, like: Tensor) -> Tensor:
-    """How many real tokens each row of `like: (B, H, N, d)` has, `(B,)`; `padding: (B, N)` or None."""
+def real_tokens(padding_mask: Tensor | None, like: Tensor) -> Tensor:
+    """How many real tokens each row of `like: (B, H, N, d)` has, `(B,)`; `padding_mask: (B, N)` or None."""
     batch, length = like.shape[0], like.shape[2]
-    if padding is None:
+    if padding_mask is None:
         return torch.full((batch,), length, dtype=torch.long, device=like.device)
-    return length - padding.sum(dim=1)
+    return length - padding_mask.sum(dim=1)
 
 
 class ParallelAttention(nn.Module):

@@ -48,13 +48,13 @@ class BigBirdAttention(SelfAttention):
         drawn = draw_blocks(num_heads, blocks, self.options.random_blocks)
         self.register_buffer("random_blocks", drawn)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
         length = q.shape[2]
         if length == 0:
             return v
-        check_length("bigbird", length, padding, self.longest)
-        real = real_tokens(padding, q)
+        check_length("bigbird", length, padding_mask, self.longest)
+        real = real_tokens(padding_mask, q)
         q = q * self.head_dim**-0.5
         size = min(self.block_size, length)
         blocks = [split_blocks(x, size, dim=2) for x in (q, k, v)]
@@ -62,7 +62,7 @@ class BigBirdAttention(SelfAttention):
         out = self._sparse(*blocks, real, last)
         # The blocks at the ends of the row see all keys.
         ends = torch.stack([torch.zeros_like(last), last], dim=1)[:, None]
-        from_ends = self._from_ends(gather_blocks(blocks[0], ends), k, v, padding)
+        from_ends = self._from_ends(gather_blocks(blocks[0], ends), k, v, padding_mask)
         number = torch.arange(out.shape[2], device=out.device)[:, None, None]
         out = torch.where(number == last.view(-1, 1, 1, 1, 1), from_ends[:, :, 1:], out)
         out = torch.where(number == 0, from_ends[:, :, :1], out)
@@ -89,9 +89,9 @@ class BigBirdAttention(SelfAttention):
         parts = fixed, last.view(-1, 1, 1, 1), drawn
         return torch.cat([x.expand(*shape, x.shape[-1]) for x in parts], dim=-1)
 
-    def _from_ends(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def _from_ends(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Queries of whole blocks `(B, H, 2, C, d)` over all keys `(B, H, N, d)`; q's shape."""
-        weights = softmax_over_keys(q.flatten(2, 3) @ k.transpose(-2, -1), padding)
+        weights = softmax_over_keys(q.flatten(2, 3) @ k.transpose(-2, -1), padding_mask)
         return (self.dropout(weights) @ v).view_as(q)
 
 

@@ -70,11 +70,11 @@ class CosformerAttention(LinearAttention):
         turns = torch.cat([angles.sin(), angles.cos()], -1).unsqueeze(-1)
         return tuple((turns * F.relu(x.to(wide)).unsqueeze(-2)).flatten(-2) for x in (q, k))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`; raises UserError for a row of more than M tokens."""
         if q.shape[2] > self.length:
-            self._check_length(q.shape[2] if padding is None else int((~padding).sum(1).max()))
-        return _quotient(super().attend(q, k, F.pad(v, (0, 1), value=1.0), padding))
+            self._check_length(q.shape[2] if padding_mask is None else int((~padding_mask).sum(1).max()))
+        return _quotient(super().attend(q, k, F.pad(v, (0, 1), value=1.0), padding_mask))
 
     def first_state(self, q: Tensor) -> State:
         """See `SelfAttention.first_state`; "longest" is as long as any row may be, padding included."""

@@ -64,11 +64,11 @@ class DiagAttention(SelfAttention):
         self.urpe = LRPE(self.head_dim, self.head_dim**-0.25) if self.options.positions == "lrpe" else None
         self.norm = RMSNorm() if self.options.activation == "relu" else None
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
         q, k = self._positioned(q, k, torch.arange(q.shape[2], device=q.device) % self.block_size)
         return attend_in_blocks(
-            q, k, v, padding, size=self.block_size, causal=self.causal, weigh=self._weights
+            q, k, v, padding_mask, size=self.block_size, causal=self.causal, weigh=self._weights
         )
 
     def first_state(self, q: Tensor) -> State:

@@ -85,7 +85,7 @@ class GatedAttentionUnit(Attention):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _parts(
-        self, x: Tensor, padding: Tensor | None, positions: Tensor | None = None
+        self, x: Tensor, padding_mask: Tensor | None, positions: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
         """v: `(B, N, e)`, and the queries and keys `(B, N, s)` in the order of `projections`.
 
@@ -93,8 +93,8 @@ class GatedAttentionUnit(Attention):
         """
         x = x.transpose(0, 1)
         v, z = F.silu(self.v_proj(x)), F.silu(self.base_proj(x))
-        if padding is not None:
-            v = v.masked_fill(padding.unsqueeze(-1), 0.0)
+        if padding_mask is not None:
+            v = v.masked_fill(padding_mask.unsqueeze(-1), 0.0)
         if positions is None:
             positions = torch.arange(x.shape[1], device=x.device)
         scaled = (
@@ -134,11 +134,11 @@ class FlashQuadAttention(GatedAttentionUnit):
                 state_dict[f"{prefix}quad_{name}"] = state_dict.pop(f"{prefix}{name}")
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
         if len(x) == 0:
             return x
-        v, (q, k) = self._parts(x, padding)
+        v, (q, k) = self._parts(x, padding_mask)
         weights = self._weights(q, k, self._bias(len(x)))
         return self._gated(x, (weights.tril() if self.causal else weights) @ v)
 
@@ -146,7 +146,7 @@ class FlashQuadAttention(GatedAttentionUnit):
         """See `Attention.mix_next`; O(length) time and memory a token."""
         if state is None:
             state = self._first_state(x)
-        v, (q, k) = self._parts(x, new.padding, new.positions)
+        v, (q, k) = self._parts(x, new.padding_mask, new.positions)
         old, places = state["length"], new.positions
         length = old + new.count
         caches = {
@@ -184,12 +184,12 @@ class FlashAttention(GatedAttentionUnit):
     Options = FlashOptions
     projections = ("quad_q", "lin_q", "quad_k", "lin_k")
 
-    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
         if len(x) == 0:
             return x
         size = self.options.chunk_size
-        parts = self._parts(x, padding)
+        parts = self._parts(x, padding_mask)
         with torch.autocast(x.device.type, enabled=False):
             chunked, linear = self._products(*parts)
             weigh = partial(self._weigh, bias=self._bias(min(size, len(x))))
@@ -203,7 +203,7 @@ class FlashAttention(GatedAttentionUnit):
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`; O(C (s + e) + s e) a token."""
         size = self.options.chunk_size
-        parts = self._parts(x, new.padding, new.positions)
+        parts = self._parts(x, new.padding_mask, new.positions)
         with torch.autocast(x.device.type, enabled=False):
             chunked, linear = self._products(*parts)
             if state is None:

@@ -64,23 +64,25 @@ class InformerAttention(SelfAttention):
         """c for a row of `length` positions."""
         return max(self.factor * math.ceil(math.log(length)), 1)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
         length = q.shape[2]
-        check_length("informer", length, padding, self.longest)
+        check_length("informer", length, padding_mask, self.longest)
         if length == 0:
             return v
         if length > self.longest:  # nothing but padding is beyond
-            start = self.attend(*(x[:, :, : self.longest] for x in (q, k, v)), padding[:, : self.longest])
+            start = self.attend(
+                *(x[:, :, : self.longest] for x in (q, k, v)), padding_mask[:, : self.longest]
+            )
             return F.pad(start, (0, 0, 0, length - self.longest))
-        lengths = real_tokens(padding, q).clamp(min=1)
+        lengths = real_tokens(padding_mask, q).clamp(min=1)
         counts = (self.factor * lengths.double().log().ceil().long()).clamp(min=1)
         exact = min(self._count(length), length)
-        chosen = self._scores(q, k, padding, lengths, counts).topk(exact, sorted=True).indices
+        chosen = self._scores(q, k, padding_mask, lengths, counts).topk(exact, sorted=True).indices
         index = chosen.unsqueeze(-1).expand(-1, -1, -1, self.head_dim)
         scores = q.gather(2, index) @ k.mT * self.head_dim**-0.5
-        attended = self.dropout(softmax_over_keys(scores, padding)) @ v
-        mean = _mean(v, padding, lengths)
+        attended = self.dropout(softmax_over_keys(scores, padding_mask)) @ v
+        mean = _mean(v, padding_mask, lengths)
         # A short row has fewer exact queries than the longest one, the first in the order of scores.
         rank = torch.arange(exact, device=q.device)
         granted = rank < torch.minimum(counts, lengths)[:, None]
@@ -88,7 +90,7 @@ class InformerAttention(SelfAttention):
         return mean.expand_as(v).scatter(2, index, attended)
 
     @torch.no_grad()
-    def _scores(self, q, k, padding, lengths, counts) -> Tensor:
+    def _scores(self, q, k, padding_mask, lengths, counts) -> Tensor:
         """`(B, H, N)`, -inf at padding; in float32 for half precision."""
         wide = torch.promote_types(q.dtype, torch.float32)
         samples = self.sampled(lengths, q.shape[2], self._count(q.shape[2]))
@@ -102,12 +104,12 @@ class InformerAttention(SelfAttention):
             largest = products.masked_fill(unused, -torch.inf).amax(-1)
             parts.append(largest - total / lengths[:, None, None])
         scores = torch.cat(parts, 2)
-        return scores if padding is None else scores.masked_fill(padding[:, None], -torch.inf)
+        return scores if padding_mask is None else scores.masked_fill(padding_mask[:, None], -torch.inf)
 
 
-def _mean(v: Tensor, padding: Tensor | None, lengths: Tensor) -> Tensor:
+def _mean(v: Tensor, padding_mask: Tensor | None, lengths: Tensor) -> Tensor:
     """Mean over real positions, `(B, H, 1, d)`, summed in float32 for half precision."""
-    if padding is not None:
-        v = v.masked_fill(padding[:, None, :, None], 0.0)
+    if padding_mask is not None:
+        v = v.masked_fill(padding_mask[:, None, :, None], 0.0)
     total = v.sum(2, keepdim=True, dtype=torch.promote_types(v.dtype, torch.float32))
     return (total / lengths[:, None, None, None]).to(v.dtype)

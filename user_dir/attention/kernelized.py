@@ -18,10 +18,10 @@ class KernelizedAttention(SelfAttention):
 
     bidirectional_only = True
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`; O(N^2 d)."""
         with torch.autocast(q.device.type, enabled=False):
             weights = gaussian_kernel(scaled(q), scaled(k))
-            if padding is not None:
-                weights = weights.masked_fill(padding[:, None, None], 0.0)
+            if padding_mask is not None:
+                weights = weights.masked_fill(padding_mask[:, None, None], 0.0)
             return self.dropout(weights) @ v.to(weights.dtype)

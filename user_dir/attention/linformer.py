@@ -64,21 +64,21 @@ class LinformerAttention(SelfAttention):
         nn.init.xavier_uniform_(layer.weight, gain=self.qkv_gain)
         return layer
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`; for matrices behind the projections, one a head."""
-        self._check_length(q.shape[2], padding)
-        if padding is not None:
-            k, v = (x.masked_fill(padding[:, None, :, None], 0.0) for x in (k, v))
+        self._check_length(q.shape[2], padding_mask)
+        if padding_mask is not None:
+            k, v = (x.masked_fill(padding_mask[:, None, :, None], 0.0) for x in (k, v))
         k, v = k[:, :, : self.longest], v[:, :, : self.longest]
         slots = self.E[:, :, : k.shape[2]]
         return self._over_slots(q, slots @ k, slots @ v)
 
-    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
         if self.options.projection == "heads":
-            return super().mix(x, padding)
-        self._check_length(len(x), padding)
-        real = x if padding is None else x.masked_fill(padding.t().unsqueeze(-1), 0.0)
+            return super().mix(x, padding_mask)
+        self._check_length(len(x), padding_mask)
+        real = x if padding_mask is None else x.masked_fill(padding_mask.t().unsqueeze(-1), 0.0)
         real = real[: self.longest]
         compress_v = self.compress_k if self.options.projection == "shared" else self.compress_v
         k, v = (
@@ -88,8 +88,8 @@ class LinformerAttention(SelfAttention):
         out = self._over_slots(*(self.heads(y) for y in (self.q_proj(x), self.k_proj(k), self.v_proj(v))))
         return self._join(out, x)
 
-    def _check_length(self, length: int, padding: Tensor | None) -> None:
-        check_length("linformer", length, padding, self.longest)
+    def _check_length(self, length: int, padding_mask: Tensor | None) -> None:
+        check_length("linformer", length, padding_mask, self.longest)
 
     def _over_slots(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.mT * self.head_dim**-0.5

@@ -132,16 +132,16 @@ def lln_attention(
         return _full_exponential_attention(q, k, v, alpha, beta, key_padding_mask)
 
 
-def _full_exponential_attention(q, k, v, alpha, beta, hidden) -> Tensor:
+def _full_exponential_attention(q, k, v, alpha, beta, padding_mask) -> Tensor:
     dtype = accumulation_dtype(q.dtype)
     a, b = q.to(dtype) * alpha, k.to(dtype) * beta
-    if hidden is not None:
-        b = b.masked_fill(hidden[:, None, :, None], LOWEST)
+    if padding_mask is not None:
+        b = b.masked_fill(padding_mask[:, None, :, None], LOWEST)
     top = b.detach().amax(2, keepdim=True)
     exponent = a + top
     phi_q = torch.exp(exponent - exponent.detach().amax(-1, keepdim=True))
     phi_k = torch.exp(b - top)
-    out = linear_attention(phi_q, phi_k, v.to(dtype), normalize=True, eps=FLOOR, padding_mask=hidden)
+    out = linear_attention(phi_q, phi_k, v.to(dtype), normalize=True, eps=FLOOR, padding_mask=padding_mask)
     return out.to(v.dtype)
 
 
@@ -163,11 +163,11 @@ class LLNAttention(SelfAttention):
         fixed = (self.options.alpha, self.options.beta) if self.options.alpha else None
         self.scale = LogNormalScale(a, b, self.options.statistics == "running", fixed)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
-        alpha, beta = self.scale(q, k, padding)
+        alpha, beta = self.scale(q, k, padding_mask)
         # When causal, padding follows all real positions, which do not look there.
-        mask = None if self.causal else padding
+        mask = None if self.causal else padding_mask
         return lln_attention(q, k, v, alpha=alpha, beta=beta, causal=self.causal, key_padding_mask=mask)
 
     def first_state(self, q: Tensor) -> State:
@@ -185,6 +185,6 @@ class LLNAttention(SelfAttention):
         attention = exponential_attention_step if q.shape[2] == 1 else causal_exponential_attention
         with torch.autocast(q.device.type, enabled=False):
             out, (total, top) = attention(
-                q, k, v, *self.scale.average(), new.padding, (state["sum"], state["maximum"])
+                q, k, v, *self.scale.average(), new.padding_mask, (state["sum"], state["maximum"])
             )
         return out, {"sum": total, "maximum": top}

@@ -61,13 +61,13 @@ class LLNDiagAttention(LLNAttention):
         if self.options.combination == "learnable_scale":
             self.p = nn.Parameter(torch.full(shape, 0.5))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
         scaled = q * self.head_dim**-0.5
         diag = attend_in_blocks(
-            scaled, k, v, padding, size=self.block_size, causal=self.causal, weigh=self._weights
+            scaled, k, v, padding_mask, size=self.block_size, causal=self.causal, weigh=self._weights
         )
-        return self._combined(super().attend(q, k, v, padding), diag)
+        return self._combined(super().attend(q, k, v, padding_mask), diag)
 
     def first_state(self, q: Tensor) -> State:
         """See `SelfAttention.first_state`."""

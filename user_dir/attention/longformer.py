@@ -44,20 +44,20 @@ class LongformerAttention(SelfAttention):
         for projection in (self.q_proj_global, self.k_proj_global, self.v_proj_global):
             nn.init.xavier_uniform_(projection.weight, gain=self.qkv_gain)
 
-    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
         if x.shape[0] == 0:
             return self.out_proj(x)
-        local = self.attend(*self._projections(x), padding)
-        return self._join(torch.cat([self._global_token(x, padding), local[:, :, 1:]], dim=2), x)
+        local = self.attend(*self._projections(x), padding_mask)
+        return self._join(torch.cat([self._global_token(x, padding_mask), local[:, :, 1:]], dim=2), x)
 
-    def _global_token(self, x: Tensor, padding: Tensor | None) -> Tensor:
+    def _global_token(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """What the first token sees: `(B, H, 1, d)`."""
         q = self.heads(self.q_proj_global(x[:1])) * self.head_dim**-0.5
         k, v = self.heads(self.k_proj_global(x)), self.heads(self.v_proj_global(x))
-        return self.dropout(softmax_over_keys(q @ k.transpose(-2, -1), padding)) @ v
+        return self.dropout(softmax_over_keys(q @ k.transpose(-2, -1), padding_mask)) @ v
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`; the window and the first token as a key, for every query."""
         length = q.shape[2]
         # Blocks of half a window: the one before and the one after hold all that a block can see.
@@ -68,7 +68,7 @@ class LongformerAttention(SelfAttention):
         values = block_windows(v, size, around, around, dim=2)
         first_score = q @ k[:, :, None, :1].transpose(-2, -1)
         scores = torch.cat([first_score, q @ keys.transpose(-2, -1)], dim=-1)
-        real = q.new_ones(1, length, dtype=torch.bool) if padding is None else ~padding
+        real = q.new_ones(1, length, dtype=torch.bool) if padding_mask is None else ~padding_mask
         weights = self.dropout(masked_softmax(scores, self._visible(real, size, around)))
         out = weights[..., 1:] @ values + weights[..., :1] * v[:, :, None, :1]
         return join_blocks(out, length, dim=2)

@@ -54,7 +54,7 @@ class NystromformerAttention(SelfAttention):
             size, around = (width, 1), (width // 2, 0)
             self.conv = nn.Conv2d(num_heads, num_heads, size, padding=around, groups=num_heads, bias=False)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
         if q.shape[2] == 0:
             return v
@@ -62,35 +62,35 @@ class NystromformerAttention(SelfAttention):
         scale = self.head_dim**-0.25
         with torch.autocast(q.device.type, enabled=False):
             q, k, v = q.to(wide) * scale, k.to(wide) * scale, v.to(wide)
-            out = self._attention(q, k, v, padding)
+            out = self._attention(q, k, v, padding_mask)
             if self.conv is not None:
-                hidden = None if padding is None else padding[:, None, :, None]
-                v = v if hidden is None else v.masked_fill(hidden, 0.0)
+                if padding_mask is not None:
+                    v = v.masked_fill(padding_mask[:, None, :, None], 0.0)
                 weight = self.conv.weight.to(wide)
                 out = out + F.conv2d(v, weight, padding=self.conv.padding, groups=self.num_heads)
         return out
 
-    def _attention(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def _attention(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         length = q.shape[2]
         if length < self.landmarks:
-            return _softmax(q, k, v, padding)
-        lengths = real_tokens(padding, q)
-        out = self._by_landmarks(q, k, v, padding, lengths)
-        if padding is None:
+            return _softmax(q, k, v, padding_mask)
+        lengths = real_tokens(padding_mask, q)
+        out = self._by_landmarks(q, k, v, padding_mask, lengths)
+        if padding_mask is None:
             return out
         # All that a row shorter than m holds stands in the first m positions.
         first = slice(self.landmarks)
-        short = _softmax(q[:, :, first], k[:, :, first], v[:, :, first], padding[:, first])
+        short = _softmax(q[:, :, first], k[:, :, first], v[:, :, first], padding_mask[:, first])
         short = F.pad(short, (0, 0, 0, length - self.landmarks))
         return torch.where((lengths < self.landmarks)[:, None, None, None], short, out)
 
-    def _by_landmarks(self, q, k, v, padding, lengths) -> Tensor:
+    def _by_landmarks(self, q, k, v, padding_mask, lengths) -> Tensor:
         query_marks = segment_means(q, lengths, self.landmarks)
         key_marks = segment_means(k, lengths, self.landmarks)
         inverse = iterative_inverse(torch.softmax(query_marks @ key_marks.mT, -1))
-        collected = _softmax(query_marks, k, v, padding)
+        collected = _softmax(query_marks, k, v, padding_mask)
         return torch.softmax(q @ key_marks.mT, -1) @ (inverse @ collected)
 
 
-def _softmax(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
-    return softmax_over_keys(q @ k.mT, padding) @ v
+def _softmax(q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+    return softmax_over_keys(q @ k.mT, padding_mask) @ v

@@ -100,19 +100,19 @@ class PerformerAttention(SelfAttention):
             state_dict.setdefault(f"{prefix}{name}", getattr(self, name))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
         if q.shape[2] == 0:
             return v
         with torch.autocast(q.device.type, enabled=False):
             if self.options.paper:
-                return self._attend_as_in_the_paper(q, k, v, padding)
+                return self._attend_as_in_the_paper(q, k, v, padding_mask)
             if self.causal:
-                return self._attend_causally(q, k, v, padding, self.first_state(q))[0]
+                return self._attend_causally(q, k, v, padding_mask, self.first_state(q))[0]
             phi_q = self._query_features(q)
-            exponents, tops = self._key_exponents(k, padding)
+            exponents, tops = self._key_exponents(k, padding_mask)
             phi_k = torch.exp(exponents - tops.amax(2)[:, :, None, None])
-            features = _with_plain_sum(phi_q, phi_q), _with_ones(phi_k, padding)
+            features = _with_plain_sum(phi_q, phi_q), _with_ones(phi_k, padding_mask)
             return linear_attention(*features, v.to(phi_q.dtype), normalize=True, eps=TINY)
 
     def first_state(self, q: Tensor) -> State:
@@ -135,25 +135,25 @@ class PerformerAttention(SelfAttention):
                 "whole sequence and cannot decode step by step; use a model trained without it"
             )
         with torch.autocast(q.device.type, enabled=False):
-            return self._attend_causally(q, k, v, new.padding, state)
+            return self._attend_causally(q, k, v, new.padding_mask, state)
 
-    def _attend_causally(self, q, k, v, padding, state) -> tuple[Tensor, State]:
+    def _attend_causally(self, q, k, v, padding_mask, state) -> tuple[Tensor, State]:
         phi_q = self._query_features(q)
-        exponents, tops = self._key_exponents(k, padding)
+        exponents, tops = self._key_exponents(k, padding_mask)
         level = torch.cat([state["max"], tops], 2).cummax(2).values
         end, v = level[:, :, -1:], v.to(phi_q.dtype)
         rise = end - level[:, :, 1:2]
         if torch.compiler.is_compiling() or bool((rise > LARGEST_RISE).any()):
-            out, total = _sums_by_chunks(phi_q, exponents, v, padding, level, state["sum"])
+            out, total = _sums_by_chunks(phi_q, exponents, v, padding_mask, level, state["sum"])
             return out[..., :-1] / out[..., -1:], {"max": end, "sum": total}
         queries = _with_plain_sum(phi_q * torch.exp(end - level[:, :, 1:]).unsqueeze(-1), phi_q)
-        keys = _with_ones(torch.exp(exponents - end.unsqueeze(-1)), padding)
+        keys = _with_ones(torch.exp(exponents - end.unsqueeze(-1)), padding_mask)
         total = _rescaled(state["sum"], state["max"] - end)
         out, total = next_sums(queries, keys, v, total, normalize=True, eps=0.0, backend=self.backend)
         return out, {"max": end, "sum": total}
 
-    def _attend_as_in_the_paper(self, q, k, v, padding) -> Tensor:
-        phi_q, phi_k = self._features_of_the_paper(q, k, padding)
+    def _attend_as_in_the_paper(self, q, k, v, padding_mask) -> Tensor:
+        phi_q, phi_k = self._features_of_the_paper(q, k, padding_mask)
         values = F.pad(v.to(phi_q.dtype), (0, 1), value=1.0)
         if self.causal:
             sums = causal_linear_attention(phi_q, phi_k, values, backend=self.backend)
@@ -161,14 +161,18 @@ class PerformerAttention(SelfAttention):
             sums = linear_attention(phi_q, phi_k, values)
         return sums[..., :-1] / sums[..., -1:].clamp(min=PAPER_FLOOR)
 
-    def _features_of_the_paper(self, q: Tensor, k: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _features_of_the_paper(
+        self, q: Tensor, k: Tensor, padding_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Of queries and keys, both `(B, H, N, m)`; those of padding are zero."""
         omega = torch.randn_like(self.eval_proj) if self.training else self.eval_proj
         scale = self.options.features**-0.5
         phi_q = self._query_features(q, omega, 0.0) * scale + EPSILON
-        exponents, tops = self._key_exponents(k, padding, omega)
+        exponents, tops = self._key_exponents(k, padding_mask, omega)
         phi_k = torch.exp(exponents - tops.amax(2)[:, :, None, None]) * scale + EPSILON
-        return phi_q, phi_k if padding is None else phi_k.masked_fill(padding[:, None, :, None], 0.0)
+        if padding_mask is not None:
+            phi_k = phi_k.masked_fill(padding_mask[:, None, :, None], 0.0)
+        return phi_q, phi_k
 
     def _projected(self, x: Tensor, omega: Tensor | None) -> tuple[Tensor, Tensor]:
         """a: `(B, H, N, m)` and r: `(B, H, N, 1)` of the class's docstring, float32 for half precision."""
@@ -182,14 +186,14 @@ class PerformerAttention(SelfAttention):
         return torch.exp(a - r - a.detach().amax(-1, keepdim=True)) + epsilon
 
     def _key_exponents(
-        self, k: Tensor, padding: Tensor | None, omega: Tensor | None = None
+        self, k: Tensor, padding_mask: Tensor | None, omega: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """a - r, `(B, H, N, m)`, -inf at padding, and the maxima of a over the features, `(B, H, N)`."""
         a, r = self._projected(k, omega)
         exponents, tops = a - r, a.detach().amax(-1)
-        if padding is None:
+        if padding_mask is None:
             return exponents, tops
-        hidden = padding[:, None, :]
+        hidden = padding_mask[:, None, :]
         return exponents.masked_fill(hidden.unsqueeze(-1), -torch.inf), tops.masked_fill(hidden, LOWEST)
 
 
@@ -213,10 +217,10 @@ def _with_plain_sum(scaled: Tensor, phi_q: Tensor) -> Tensor:
     return torch.cat([scaled, EPSILON * phi_q.sum(-1, keepdim=True)], -1)
 
 
-def _with_ones(phi_k: Tensor, padding: Tensor | None) -> Tensor:
+def _with_ones(phi_k: Tensor, padding_mask: Tensor | None) -> Tensor:
     """Key features with a further one that is 1 for every real key."""
     phi_k = F.pad(phi_k, (0, 1), value=1.0)
-    return phi_k if padding is None else phi_k.masked_fill(padding[:, None, :, None], 0.0)
+    return phi_k if padding_mask is None else phi_k.masked_fill(padding_mask[:, None, :, None], 0.0)
 
 
 def _rescaled(total: Tensor, difference: Tensor) -> Tensor:
@@ -226,7 +230,7 @@ def _rescaled(total: Tensor, difference: Tensor) -> Tensor:
 
 
 def _sums_by_chunks(
-    phi_q: Tensor, exponents: Tensor, v: Tensor, padding: Tensor | None, level: Tensor, total: Tensor
+    phi_q: Tensor, exponents: Tensor, v: Tensor, padding_mask: Tensor | None, level: Tensor, total: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Numerators and denominators `(B, H, N, d + 1)` and the final sums, however far the maximum rises.
 
@@ -237,13 +241,13 @@ def _sums_by_chunks(
     for start in range(0, v.shape[2], CHUNK):
         here = slice(start, start + CHUNK)
         before, own = level[:, :, start : start + 1], level[:, :, 1:][:, :, here]
-        end, hidden = own[:, :, -1:], None if padding is None else padding[:, here]
+        end, mask = own[:, :, -1:], None if padding_mask is None else padding_mask[:, here]
         q, x, chunk = phi_q[:, :, here], exponents[:, :, here], values[:, :, here]
         fall = (own.unsqueeze(-1) - own.unsqueeze(-2)).clamp(min=0)
         weights = (q @ torch.exp(x - own.unsqueeze(-1)).mT) * torch.exp(-fall)
-        plain = _with_plain_sum(q, q)[..., -1:] @ _with_ones(x, hidden)[..., -1:].mT
+        plain = _with_plain_sum(q, q)[..., -1:] @ _with_ones(x, mask)[..., -1:].mT
         queries = _with_plain_sum(q * torch.exp(before - own).unsqueeze(-1), q)
         outs.append((weights + plain).tril() @ chunk + queries @ total)
-        keys = _with_ones(torch.exp(x - end.unsqueeze(-1)), hidden)
+        keys = _with_ones(torch.exp(x - end.unsqueeze(-1)), mask)
         total = _rescaled(total, before - end) + keys.mT @ chunk
     return torch.cat(outs, 2), total

@@ -21,14 +21,14 @@ class CausalReformerAttention(HashedAttention):
     O(rounds N w d) and the sorting; the decoding state is w keys and values per head, round and bucket.
     """
 
-    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
         if len(x) == 0:
             return self.join(self.heads(x), x)
         q, v = self.projections(x)
         rounds = self.options.rounds
         place = torch.arange(len(x), device=x.device)
-        bucket = self._hide(self.hash(q), padding)
+        bucket = self._hide(self.hash(q), padding_mask)
         q, k, v = (y.unsqueeze(2).expand(-1, -1, rounds, -1, -1) for y in (q, unit_keys(q), v))
         out, mass = self._in_windows(q, k, v, bucket, _order(bucket, place))
         return self.join(merge_rounds(out, mass), x)
@@ -37,7 +37,7 @@ class CausalReformerAttention(HashedAttention):
         """See `Attention.mix_next`; O(rounds w d) for one token."""
         q, v = self.projections(x)
         state = self._first_state(q) if state is None else state
-        if len(x) == 1 and new.padding is None:
+        if len(x) == 1 and new.padding_mask is None:
             out = self._step(q, v, new, state)
         else:
             out, state = self._read(q, v, new, state)
@@ -77,7 +77,7 @@ class CausalReformerAttention(HashedAttention):
         bucket = torch.where(kept >= 0, bucket, self.buckets)
         place = new.positions.expand(-1, count)[:, None, None].expand(*kept.shape[:3], count)
         q, k, v = (y.unsqueeze(2).expand(-1, -1, kept.shape[2], -1, -1) for y in (q, unit_keys(q), v))
-        bucket = torch.cat([bucket, self._hide(self.hash(q[:, :, 0]), new.padding)], dim=3)
+        bucket = torch.cat([bucket, self._hide(self.hash(q[:, :, 0]), new.padding_mask)], dim=3)
         place = torch.cat([kept, place], dim=3)
         k, v = (torch.cat([state[name].flatten(3, 4), y], dim=3) for name, y in (("k", k), ("v", v)))
         # What the kept tokens would ask does not matter.
@@ -99,11 +99,11 @@ class CausalReformerAttention(HashedAttention):
         k, v = (_rows(y, index).unflatten(3, rank.shape[3:]) for y in (k, v))
         return {"k": k, "v": v, "place": place}
 
-    def _hide(self, bucket: Tensor, padding: Tensor | None) -> Tensor:
+    def _hide(self, bucket: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Padding moves to a bucket of its own, behind all others."""
-        if padding is None:
+        if padding_mask is None:
             return bucket
-        return bucket.masked_fill(padding[:, None, None], self.buckets)
+        return bucket.masked_fill(padding_mask[:, None, None], self.buckets)
 
     def _in_windows(
         self, q: Tensor, k: Tensor, v: Tensor, bucket: Tensor, order: Tensor

@@ -22,19 +22,19 @@ class FullReformerAttention(HashedAttention):
     O(rounds N d b) for b buckets, by default proportional to the longest sequence.
     """
 
-    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
         if len(x) == 0:
             return self.join(self.heads(x), x)
-        return self.join(self._attend(*self.projections(x), padding), x)
+        return self.join(self._attend(*self.projections(x), padding_mask), x)
 
-    def _attend(self, x: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def _attend(self, x: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Queries and keys `x` and values `v`, both `(B, H, N, d)`; the same shape."""
         length = x.shape[2]
         size = min(self.options.chunk_size, length)
         fill = block_count(length, size) * size - length
         x, v = (F.pad(y, (0, 0, 0, fill)) for y in (x, v))
-        real = real_tokens(padding, x[:, :, :length])
+        real = real_tokens(padding_mask, x[:, :, :length])
         order = self._order(x, real)
         position, before = order.flatten(2), self._chunk_before(order.shape[3] // size, real, size)
         out, mass = self._within_chunks(x, v, position, before, size, real)

@@ -46,17 +46,17 @@ class SkyformerAttention(SelfAttention):
         check_count("--skyformer-landmarks", self.options.landmarks, self.max_positions, even=True)
         self.sampled = SampledPositions(2, self.options.landmarks // 2)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
         if q.shape[2] == 0:
             return v
-        positions = self.sampled(real_tokens(padding, q))
+        positions = self.sampled(real_tokens(padding_mask, q))
         with torch.autocast(q.device.type, enabled=False):
             q, k = scaled(q), scaled(k)
             samples = torch.cat([_rows(q, positions[:, 0]), _rows(k, positions[:, 1])], 2)
             right = gaussian_kernel(samples, k)
-            if padding is not None:
-                right = right.masked_fill(padding[:, None, None], 0.0)
+            if padding_mask is not None:
+                right = right.masked_fill(padding_mask[:, None, None], 0.0)
             scale, inverse = self._normalised_inverse(samples)
             collected = inverse @ (scale.unsqueeze(-1) * (right @ v.to(q.dtype)))
             return (gaussian_kernel(q, samples) * scale.unsqueeze(-2)) @ collected

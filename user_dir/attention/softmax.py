@@ -14,15 +14,15 @@ from .registry import register_attention
 class SoftmaxAttention(SelfAttention):
     """`softmax(q k^T / sqrt(d)) v`, with the initialisation and names of fairseq's `MultiheadAttention`."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
         if self.causal:  # padding stands at the end, where no real token looks
             return self._attention(q, k, v, None, is_causal=True)
-        if padding is None:
+        if padding_mask is None:
             return self._attention(q, k, v, None)
-        visible = ~padding
+        visible = ~padding_mask
         # A row of padding alone sees its first position: a softmax over nothing would be NaN.
-        visible = visible | (padding.all(1, keepdim=True) & (padding.cumsum(1) == 1))
+        visible = visible | (padding_mask.all(1, keepdim=True) & (padding_mask.cumsum(1) == 1))
         return self._attention(q, k, v, visible[:, None, None, :])
 
     def first_state(self, q: Tensor) -> State:
@@ -38,23 +38,24 @@ class SoftmaxAttention(SelfAttention):
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(length) time and memory a token."""
-        old, padding = state["length"], new.padding
+        old, padding_mask = state["length"], new.padding_mask
         length = old + new.count
         keys, values = append_to_cache(state["k"], k, old, 2), append_to_cache(state["v"], v, old, 2)
-        padded = state["padded"] or padding is not None
-        hidden = padding if padding is not None else q.new_zeros(q.shape[0], new.count).bool()
-        hidden = append_to_cache(state["padding"], hidden, old, 1)
+        padded = state["padded"] or padding_mask is not None
+        if padding_mask is None:
+            padding_mask = q.new_zeros(q.shape[0], new.count).bool()
+        padding_mask = append_to_cache(state["padding"], padding_mask, old, 1)
         mask = None
         if padded or new.count > 1:
             age = torch.arange(old, length, device=q.device)[:, None]
             place = torch.arange(length, device=q.device)
             # Every token sees itself, padding too, so that no row is without keys.
-            mask = (place < age) & ~hidden[:, None, None, :length] | (place == age)
+            mask = (place < age) & ~padding_mask[:, None, None, :length] | (place == age)
         out = self._attention(q, keys[:, :, :length], values[:, :, :length], mask)
         return out, {
             "k": keys,
             "v": values,
-            "padding": hidden,
+            "padding": padding_mask,
             "length": length,
             "padded": padded,
         }

@@ -120,18 +120,18 @@ class TnnAttention(Attention):
         self.o = nn.Linear(channels, embed_dim)
         self.toep = Toeplitz(channels, self.causal, self.options)
 
-    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
         if len(x) == 0:
             return x
-        values = self._values(x, padding)
+        values = self._values(x, padding_mask)
         with torch.autocast(x.device.type, enabled=False):
             mixed = self.toep(values)
         return self._gated(x, mixed)
 
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`. Rows may stand at different positions; padding is overwritten."""
-        values = self._values(x, new.padding)
+        values = self._values(x, new.padding_mask)
         state = self._with_room(values, state)
         length, places = state["length"] + len(x), new.positions
         index = places.unsqueeze(-1).expand_as(values)
@@ -162,11 +162,11 @@ class TnnAttention(Attention):
             "coefficients": (self.toep.coefficients(distances),),
         }
 
-    def _values(self, x: Tensor, padding: Tensor | None) -> Tensor:
+    def _values(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """`(B, N, E)`, float32 for half precision, in which the Fourier transform would lose too much."""
         values = F.silu(self.v_proj(x.transpose(0, 1)))
         values = values.to(accumulation_dtype(values.dtype))
-        return values if padding is None else values.masked_fill(padding.unsqueeze(-1), 0.0)
+        return values if padding_mask is None else values.masked_fill(padding_mask.unsqueeze(-1), 0.0)
 
     def _gated(self, x: Tensor, mixed: Tensor) -> Tensor:
         return self.o(F.silu(self.u_proj(x)) * mixed.to(x.dtype).transpose(0, 1))

@@ -47,9 +47,9 @@ class CausalLongShortAttention(Attention):
         self.r_w_bias = nn.Parameter(0.02 * torch.randn(1, num_heads, 1, 1, self.head_dim))
         self.r_r_bias = nn.Parameter(0.02 * torch.randn(1, num_heads, 1, self.head_dim))
 
-    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`: the whole sequence is what follows an empty prefix."""
-        return self.mix_next(x, NewTokens(padding, no_positions(x), len(x)), None)[0]
+        return self.mix_next(x, NewTokens(padding_mask, no_positions(x), len(x)), None)[0]
 
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`; O((w + C + r N / C) d) a token. Rows may stand at different places."""

@@ -38,18 +38,22 @@ class FullLongShortAttention(Attention):
         self.dual_ln_s = build_norm("layernorm", embed_dim)
         self.dual_ln_l = build_norm("layernorm", embed_dim)
 
-    def mix(self, x: Tensor, padding: Tensor | None) -> Tensor:
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
         if x.shape[0] == 0:
             return x
         q = self.heads(self.W_q(x)) * self.head_dim**-0.5
         k, v = (self.heads(self.dual_ln_l(projection(x))) for projection in (self.W_k, self.W_v))
-        pooling = self._pooling(x, padding)
+        pooling = self._pooling(x, padding_mask)
         pooled = self._normed(pooling @ k), self._normed(pooling @ v)
-        return self.W_o(self._attend(q, (k, v), pooled, padding).permute(2, 0, 1, 3).flatten(2))
+        return self.W_o(self._attend(q, (k, v), pooled, padding_mask).permute(2, 0, 1, 3).flatten(2))
 
     def _attend(
-        self, q: Tensor, near: tuple[Tensor, Tensor], pooled: tuple[Tensor, Tensor], padding: Tensor | None
+        self,
+        q: Tensor,
+        near: tuple[Tensor, Tensor],
+        pooled: tuple[Tensor, Tensor],
+        padding_mask: Tensor | None,
     ) -> Tensor:
         """`(B, H, N, d)` from q, keys and values of all positions `(B, H, N, d)` and pooled ones."""
         length, half = q.shape[2], self.window // 2
@@ -58,26 +62,26 @@ class FullLongShortAttention(Attention):
         scores_near = join_blocks(split_blocks(q, self.window, dim=2) @ near_k.mT, length, dim=2)
         # Not q @ pooled_k.mT: its transposed gradient breaks LayerNorm's compiled backward (torch 2.13).
         scores = torch.cat([(pooled_k @ q.mT).mT, scores_near], -1)
-        weights = self.dropout(masked_softmax(scores, self._visible(length, padding, q.device)))
+        weights = self.dropout(masked_softmax(scores, self._visible(length, padding_mask, q.device)))
         far, close = weights.split([self.rank, scores_near.shape[-1]], -1)
         close = join_blocks(split_blocks(close, self.window, dim=2) @ near_v, length, dim=2)
         return far @ pooled_v + close
 
-    def _pooling(self, x: Tensor, padding: Tensor | None) -> Tensor:
+    def _pooling(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """The weights that pool keys and values, `(B, H, r, N)`."""
         scores = self.dconv_fc(x).unflatten(2, (self.num_heads, self.rank)).permute(1, 2, 3, 0)
-        return softmax_over_keys(scores, padding)
+        return softmax_over_keys(scores, padding_mask)
 
     def _normed(self, pooled: Tensor) -> Tensor:
         joined = self.dual_ln_s(pooled.transpose(1, 2).flatten(2))
         return joined.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
 
-    def _visible(self, length: int, padding: Tensor | None, device: torch.device) -> Tensor:
+    def _visible(self, length: int, padding_mask: Tensor | None, device: torch.device) -> Tensor:
         """Which of the r pooled vectors (all) and of its window a position sees, `(B or 1, 1, N, r + 2w)`."""
-        if padding is None:
-            padding = torch.zeros(1, length, dtype=torch.bool, device=device)
+        if padding_mask is None:
+            padding_mask = torch.zeros(1, length, dtype=torch.bool, device=device)
         half = self.window // 2
-        near = block_windows(~padding, self.window, half, half, dim=1, value=False)
+        near = block_windows(~padding_mask, self.window, half, half, dim=1, value=False)
         near = near.repeat_interleave(self.window, dim=1)[:, :length]
         pooled = near.new_ones(*near.shape[:2], self.rank)
         return torch.cat([pooled, near], -1)[:, None]

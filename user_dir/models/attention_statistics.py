@@ -24,7 +24,7 @@ class Seen:
 
     attention: SelfAttention
     x: Tensor
-    padding: Tensor | None
+    padding_mask: Tensor | None
     q: Tensor
     k: Tensor
 
@@ -34,7 +34,7 @@ Measure = Callable[[Seen], dict[str, Tensor]]
 
 def deviations(seen: Seen) -> dict[str, Tensor]:
     """sigma_q and sigma_k: the standard deviations of q and k over heads, channels and real positions."""
-    sigma_q, sigma_k = Moments.of(seen.q, seen.k, seen.padding).sigma()
+    sigma_q, sigma_k = Moments.of(seen.q, seen.k, seen.padding_mask).sigma()
     return {"sigma_q": sigma_q, "sigma_k": sigma_k}
 
 
@@ -43,7 +43,9 @@ def exponents(seen: Seen) -> dict[str, Tensor]:
     if not isinstance(seen.attention, LLNAttention):
         return {}
     scale = seen.attention.scale
-    alpha, beta = scale.matched(Moments.of(seen.q, seen.k, seen.padding if scale.running else None).sigma())
+    alpha, beta = scale.matched(
+        Moments.of(seen.q, seen.k, seen.padding_mask if scale.running else None).sigma()
+    )
     return {"alpha": alpha, "beta": beta}
 
 
@@ -53,8 +55,8 @@ def concentration(seen: Seen) -> dict[str, Tensor]:
     The temperature is that of the scores `q . k / sqrt(d)` of visible pairs, and for LLN that of the moment
     matching, where it is defined. LLN's matrix is that of evaluation. O(N^2).
     """
-    attention, padding = seen.attention, None if seen.padding is None else seen.padding[:1]
-    length = len(seen.x) if padding is None else int((~padding).sum())
+    attention, padding_mask = seen.attention, None if seen.padding_mask is None else seen.padding_mask[:1]
+    length = len(seen.x) if padding_mask is None else int((~padding_mask).sum())
     if length < 2:
         return {}
     training = attention.training
@@ -125,9 +127,9 @@ class AttentionStatistics(nn.Module):
         def measure(attention: SelfAttention, args: tuple, kwargs: dict) -> None:
             if not (self.due and attention.training):
                 return
-            x, padding = args[0], kwargs.get("key_padding_mask")
+            x, padding_mask = args[0], kwargs.get("key_padding_mask")
             q, k = attention.heads(attention.q_proj(x)), attention.heads(attention.k_proj(x))
-            seen = Seen(attention, x, padding, q, k)
+            seen = Seen(attention, x, padding_mask, q, k)
             for take in MEASURES:
                 for key, value in take(seen).items():
                     self.values[f"{key}/{name}"] = value

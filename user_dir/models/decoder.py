@@ -122,14 +122,14 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         state = None if incremental_state is None else self.get_state(incremental_state)
         seen = 0 if state is None else min(state["seen"], prev_output_tokens.shape[1] - 1)
         tokens = prev_output_tokens[:, seen:] if seen else prev_output_tokens
-        tokens, padding, shift = padding_last(tokens, self.padding_idx)
+        tokens, padding_mask, shift = padding_last(tokens, self.padding_idx)
         new = None
         if incremental_state is not None:
-            new = self._advance(incremental_state, state, padding, tokens)
+            new = self._advance(incremental_state, state, padding_mask, tokens)
         x = self._embed(tokens, new).transpose(0, 1).contiguous()  # else every product copies it
         states = [x]
         for layer in self.layers:
-            x = layer(x, key_padding_mask=padding, incremental_state=incremental_state, new_tokens=new)
+            x = layer(x, key_padding_mask=padding_mask, incremental_state=incremental_state, new_tokens=new)
             states.append(x)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
@@ -153,12 +153,12 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
             x = torch.cat([x, rows.expand(len(x), -1, -1)], dim=-1) if self.joined else x + rows
         return self.dropout(x)
 
-    def _advance(self, incremental_state, state, padding, tokens) -> NewTokens:
+    def _advance(self, incremental_state, state, padding_mask, tokens) -> NewTokens:
         """Counts the `tokens` of a step, and says where they stand."""
         if state is None:
             none = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
             state = {"seen": 0, "position": none}
-        new = NewTokens(padding, state["position"], tokens.shape[1])
+        new = NewTokens(padding_mask, state["position"], tokens.shape[1])
         self.set_state(incremental_state, {"seen": state["seen"] + new.count, "position": new.end})
         return new
 

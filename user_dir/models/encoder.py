@@ -51,12 +51,12 @@ class LinearAttentionEncoder(nn.Module):
             `(B, N, D)`, and the states before and after each layer, each `(N, B, D)`.
         """
         check_tokens(src_tokens)
-        tokens, padding, shift = padding_last(src_tokens, self.padding_idx)
-        tell_padding(self, padding)
-        x = self._embed(tokens, padding).transpose(0, 1).contiguous()  # else every product copies it
+        tokens, padding_mask, shift = padding_last(src_tokens, self.padding_idx)
+        tell_padding(self, padding_mask)
+        x = self._embed(tokens, padding_mask).transpose(0, 1).contiguous()  # else every product copies it
         states = [x]
         for layer in self.layers:
-            x = layer(x, key_padding_mask=padding)
+            x = layer(x, key_padding_mask=padding_mask)
             states.append(x)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
@@ -66,11 +66,11 @@ class LinearAttentionEncoder(nn.Module):
             states = [roll_rows(y.transpose(0, 1), -shift).transpose(0, 1) for y in states]
         return x, states
 
-    def _embed(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
+    def _embed(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
         x = embed(self.embed_tokens, tokens)
         if self.embed_positions is not None:
-            length = tokens.shape[1] if padding is None else int((~padding).sum(dim=1).max())
+            length = tokens.shape[1] if padding_mask is None else int((~padding_mask).sum(dim=1).max())
             self.embed_positions.check_length(length)
             x = x + self.embed_positions(torch.arange(tokens.shape[1], device=tokens.device)[None])
         x = self.dropout(self.layernorm_embedding(x))
-        return x if padding is None else x.masked_fill(padding.unsqueeze(-1), 0.0)
+        return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)

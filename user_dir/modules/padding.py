@@ -11,12 +11,12 @@ def padding_last(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | Non
         The tokens, their padding mask `(B, N)`, None without padding, and by how much each row was rolled to
         the left, `(B,)`, None when none was.
     """
-    padding = tokens.eq(padding_idx)
-    if not padding.any():
+    padding_mask = tokens.eq(padding_idx)
+    if not padding_mask.any():
         return tokens, None, None
-    if not padding[:, 0].any():
-        return tokens, padding, None
-    shift = padding.long().cumprod(dim=1).sum(dim=1)
+    if not padding_mask[:, 0].any():
+        return tokens, padding_mask, None
+    shift = padding_mask.long().cumprod(dim=1).sum(dim=1)
     tokens = roll_rows(tokens, shift)
     return tokens, tokens.eq(padding_idx), shift
 

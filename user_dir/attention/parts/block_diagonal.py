@@ -24,7 +24,7 @@ def relu_weights(scores: Tensor, visible: Tensor | None) -> Tensor:
 
 
 def attend_in_blocks(
-    q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, *, size: int, causal: bool, weigh: Weigh
+    q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, *, size: int, causal: bool, weigh: Weigh
 ) -> Tensor:
     """Whole sequences; shapes as in `SelfAttention.attend`."""
     length = q.shape[2]
@@ -35,10 +35,10 @@ def attend_in_blocks(
     visible = None
     if causal:
         visible = _up_to_itself(size, q)
-    elif padding is not None or length % size:
-        if padding is None:
-            padding = torch.zeros(1, length, dtype=torch.bool, device=q.device)
-        visible = ~split_blocks(padding, size, dim=1, value=True)[:, None, :, None, :]
+    elif padding_mask is not None or length % size:
+        if padding_mask is None:
+            padding_mask = torch.zeros(1, length, dtype=torch.bool, device=q.device)
+        visible = ~split_blocks(padding_mask, size, dim=1, value=True)[:, None, :, None, :]
     return join_blocks(_attention(q, k, v, visible, weigh), length, dim=2)
 
 

@@ -55,7 +55,7 @@ def causal_exponential_attention(
     v: Tensor,
     alpha: Tensor | float,
     beta: Tensor | float,
-    hidden: Tensor | None = None,
+    padding_mask: Tensor | None = None,
     state: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """The `out` of the module's docstring, and the state after the last position.
@@ -63,14 +63,14 @@ def causal_exponential_attention(
     Args:
         q, k: `(B, H, N, D)`; v: `(B, H, N, M)`.
         alpha, beta: numbers, or tensors of one element; no gradient goes to them.
-        hidden: bool `(B, N)`, True where a key counts for nothing.
+        padding_mask: bool `(B, N)`, True where a key counts for nothing.
         state: the sums and maxima over earlier keys, see `first_sums`.
 
     Returns:
         `out: (B, H, N, M)` in v's dtype, zero where no key is visible, and the new state.
     """
     total, top = first_sums(k, v) if state is None else state
-    out, total, top = ExponentialAttention.apply(q, k, v, alpha, beta, hidden, total, top)
+    out, total, top = ExponentialAttention.apply(q, k, v, alpha, beta, padding_mask, total, top)
     return out, (total, top)
 
 
@@ -80,14 +80,14 @@ def exponential_attention_step(
     v: Tensor,
     alpha: Tensor | float,
     beta: Tensor | float,
-    hidden: Tensor | None,
+    padding_mask: Tensor | None,
     state: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """`causal_exponential_attention` for N = 1: O(D M) whatever the position, and the recurrence in full."""
     total, top = state
     a, b = q.to(total.dtype) * alpha, k.to(total.dtype) * beta
-    if hidden is not None:
-        b = b.masked_fill(hidden[:, None, :, None], -torch.inf)
+    if padding_mask is not None:
+        b = b.masked_fill(padding_mask[:, None, :, None], -torch.inf)
     new = torch.maximum(top, b).detach()
     kept, phi_k = torch.exp(top - new), torch.exp(b - new)
     total = kept.mT * total + phi_k.mT * F.pad(v.to(total.dtype), (0, 1), value=1.0)
@@ -99,14 +99,14 @@ def exponential_attention_step(
 class ExponentialAttention(torch.autograd.Function):
     """`causal_exponential_attention` and its gradients.
 
-    `(q, k, v, alpha, beta, hidden, total, top) -> (out, total, top)`
+    `(q, k, v, alpha, beta, padding_mask, total, top) -> (out, total, top)`
     """
 
     @staticmethod
-    def forward(ctx, q, k, v, alpha, beta, hidden, total, top):
+    def forward(ctx, q, k, v, alpha, beta, padding_mask, total, top):
         outs, saved = [], []
         for start in range(0, q.shape[2], SEGMENT):
-            segment = _segment(q, k, v, alpha, beta, hidden, top, start)
+            segment = _segment(q, k, v, alpha, beta, padding_mask, top, start)
             length = min(SEGMENT, q.shape[2] - start)
             saved += [total, top]
             out, log, total = _forward(segment, total)
@@ -114,7 +114,7 @@ class ExponentialAttention(torch.autograd.Function):
             outs.append(out[:, :, :length].to(v.dtype))
             saved.append(log[:, :, :length])
         out = torch.cat(outs, 2) if outs else torch.zeros_like(v)
-        ctx.save_for_backward(q, k, v, hidden, out, *saved)
+        ctx.save_for_backward(q, k, v, padding_mask, out, *saved)
         ctx.scales = alpha, beta
         top = top.clone()
         ctx.mark_non_differentiable(top)
@@ -123,11 +123,11 @@ class ExponentialAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_out, grad_total, _):
-        q, k, v, hidden, out, *saved = ctx.saved_tensors
+        q, k, v, padding_mask, out, *saved = ctx.saved_tensors
         grads = [torch.empty_like(x) for x in (q, k, v)]
         for start in reversed(range(0, q.shape[2], SEGMENT)):
             log, top, total = saved.pop(), saved.pop(), saved.pop()
-            segment = _segment(q, k, v, *ctx.scales, hidden, top, start)
+            segment = _segment(q, k, v, *ctx.scales, padding_mask, top, start)
             here = slice(start, start + log.shape[2])
             g, o = (x[:, :, here].to(log.dtype) for x in (grad_out, out))
             cotangent = torch.cat([g, -(g * o).sum(-1, keepdim=True)], -1)
@@ -138,22 +138,22 @@ class ExponentialAttention(torch.autograd.Function):
 
 
 class _Segment(NamedTuple):
-    """Some chunks in the accumulation dtype; the last one is filled up with hidden positions."""
+    """Some chunks in the accumulation dtype; the last one is filled up with padding."""
 
     a: Tensor  # (B, H, L, D)
-    b: Tensor  # (B, H, L, D), -inf where hidden
+    b: Tensor  # (B, H, L, D), -inf at padding
     v: Tensor  # (B, H, L, M + 1), the last column ones
     top: Tensor  # (B, H, L, D), the running maximum m
     before: Tensor  # (B, H, 1, D), the maximum before the segment
     chunk: int
 
 
-def _segment(q, k, v, alpha, beta, hidden, top, start) -> _Segment:
+def _segment(q, k, v, alpha, beta, padding_mask, top, start) -> _Segment:
     length = min(SEGMENT, q.shape[2] - start)
     q, k, v = (x.narrow(2, start, length).to(top.dtype) for x in (q, k, v))
     a, b, v = q * alpha, k * beta, F.pad(v, (0, 1), value=1.0)
-    if hidden is not None:
-        b = b.masked_fill(hidden.narrow(1, start, length)[:, None, :, None], -torch.inf)
+    if padding_mask is not None:
+        b = b.masked_fill(padding_mask.narrow(1, start, length)[:, None, :, None], -torch.inf)
     chunk = BLOCK
     while chunk < min(length, CHUNK):
         chunk *= 2

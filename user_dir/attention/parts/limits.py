@@ -50,12 +50,12 @@ def needed_length(name: str, longest: int | None) -> int:
     return longest
 
 
-def check_length(name: str, length: int, padding: Tensor | None, longest: int) -> None:
+def check_length(name: str, length: int, padding_mask: Tensor | None, longest: int) -> None:
     """Raises UserError for a row with more than `longest` real positions; padding may reach further."""
     if length <= longest:
         return
-    if padding is not None:
-        length = int((~padding).sum(1).max())
+    if padding_mask is not None:
+        length = int((~padding_mask).sum(1).max())
     if length > longest:
         raise UserError(
             f"a sequence of {length} tokens is longer than the {longest} positions of {name!r} attention; "

@@ -26,12 +26,12 @@ class LinearAttention(SelfAttention):
         """phi of queries and keys `(B, H, N, d)` at integer `positions: (B, N)`, None for those from 0 on."""
         raise NotImplementedError
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
         q, k = self.features(q, k, None)
         v = v.to(q.dtype)
         if not self.causal:
-            return linear_attention(q, k, v, normalize=self.normalize, padding_mask=padding)
+            return linear_attention(q, k, v, normalize=self.normalize, padding_mask=padding_mask)
         return causal_linear_attention(q, k, v, normalize=self.normalize, backend=self.backend)
 
     def first_state(self, q: Tensor) -> State:
@@ -44,8 +44,8 @@ class LinearAttention(SelfAttention):
         """See `SelfAttention.decode`; O(d^2) a token."""
         q, k = self.features(q, k, new.positions)
         v = v.to(q.dtype)
-        if new.padding is not None:
-            k = k.masked_fill(new.padding[:, None, :, None], 0.0)
+        if new.padding_mask is not None:
+            k = k.masked_fill(new.padding_mask[:, None, :, None], 0.0)
         out, total = next_sums(q, k, v, state["sum"], normalize=self.normalize, backend=self.backend)
         return out, {"sum": total}
 

@@ -44,13 +44,13 @@ class LogNormalScale(nn.Module):
         """alpha and beta from the running average."""
         return self.matched(self.sigma)
 
-    def forward(self, q: Tensor, k: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
-        """alpha and beta for `q, k: (B, H, N, d)`, `padding: (B, N)` True at padding."""
+    def forward(self, q: Tensor, k: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """alpha and beta for `q, k: (B, H, N, d)`, `padding_mask: (B, N)` True at padding."""
         if self.running and not self.training:
             return self.average()
         remember = self.training and torch.is_grad_enabled()
         with torch.no_grad():
-            moments = Moments.of(q, k, padding if self.running else None)
+            moments = Moments.of(q, k, padding_mask if self.running else None)
             if remember:
                 self._remember(moments.over_workers().sigma())
             return self.matched(moments.sigma())
@@ -105,11 +105,11 @@ class Moments:
         self.count, self.mean, self.squares = count, mean, squares
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, padding: Tensor | None) -> "Moments":
-        """Of `q, k: (B, H, N, d)` at the positions that are not `padding: (B, N)`."""
-        if padding is None:
-            padding = torch.zeros(1, 1, dtype=torch.bool, device=q.device).expand(q.shape[0], q.shape[2])
-        hidden = padding[:, None, :, None]
+    def of(cls, q: Tensor, k: Tensor, padding_mask: Tensor | None) -> "Moments":
+        """Of `q, k: (B, H, N, d)` at the positions that are not `padding_mask: (B, N)`."""
+        if padding_mask is None:
+            padding_mask = torch.zeros(1, 1, dtype=torch.bool, device=q.device).expand(q.shape[0], q.shape[2])
+        hidden = padding_mask[:, None, :, None]
         count = (~hidden).sum() * (q.shape[1] * q.shape[3])
         means, squares = [], []
         for x in (q, k):

@@ -1,4 +1,4 @@
-"""The tokens of one decoding step: where they stand, computed once for all layers."""
+"""The tokens of one decoding step: their positions, computed once for all layers."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ class NewTokens:
     """The next T tokens of known prefixes.
 
     Args:
-        padding: `(B, T)`, True at padding, which stands behind the real tokens; None where there is none.
+        padding_mask: `(B, T)`, True at padding, which follows the real tokens; None without padding.
         start: `(B,)`, how many real tokens each row has had before.
         count: T.
 
@@ -17,9 +17,9 @@ class NewTokens:
         positions: `(B, T)`, the first token of a row being 0.
     """
 
-    def __init__(self, padding: Tensor | None, start: Tensor, count: int) -> None:
-        self.padding, self.start, self.count = padding, start, count
-        self.end = start + (count if padding is None else count - padding.sum(1))
+    def __init__(self, padding_mask: Tensor | None, start: Tensor, count: int) -> None:
+        self.padding_mask, self.start, self.count = padding_mask, start, count
+        self.end = start + (count if padding_mask is None else count - padding_mask.sum(1))
         first = start.unsqueeze(1)
         self.positions = first if count == 1 else first + torch.arange(count, device=start.device)
         self._in_blocks: dict[int, tuple[Tensor, Tensor]] = {}
