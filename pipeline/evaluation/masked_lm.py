@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from pipeline.commands.eval_mlm import parse
@@ -23,6 +22,8 @@ from pipeline.training.encoder_checkpoint import (
 )
 from pipeline.training.save_dir import whole_checkpoint
 from user_dir.models import LinearAttentionRoberta
+from user_dir.models.output_matrix import masked_lm_features
+from user_dir.modules.linear_cross_entropy import token_losses
 
 TOKENS_PER_BATCH = 4096
 SEED = 1
@@ -46,8 +47,8 @@ def masked_lm_loss(model: LinearAttentionRoberta, task: MaskedLMTask, split: str
     for batch in batches:
         tokens, targets = batch["net_input"]["src_tokens"].to(device), batch["target"].to(device)
         masked = targets.ne(task.source_dictionary.pad())
-        logits, _ = model(tokens, masked_tokens=masked)
-        total += float(F.cross_entropy(logits.float(), targets[masked], reduction="sum"))
+        x, (weight, bias) = masked_lm_features(model, {"src_tokens": tokens}, masked)
+        total += float(token_losses(x, weight, targets[masked], bias).sum())
         count += int(masked.sum())
     if count == 0:
         raise UserError(f"not one token of {split} was masked; is the split empty?")

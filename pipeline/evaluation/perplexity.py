@@ -21,11 +21,11 @@ from pipeline.commands.eval_ppl import COMMAND, parse
 from pipeline.console import Parser, run_command
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
+from pipeline.evaluation.scoring import ChunkedScorer
 from pipeline.files import ROOT, check_writable, write_atomically
 from pipeline.training.checkpoint import CheckpointInfo, read_checkpoint
 
-LOGITS_PER_BATCH = 2**26  # a quarter of a GiB in float32, whatever the vocabulary
-MAX_TOKENS = 36_000  # fairseq-eval-lm's own limit
+TOKENS_PER_BATCH = 16_384
 
 
 def evaluate(
@@ -42,7 +42,7 @@ def evaluate(
     words += ["--user-dir", str(ROOT / "user_dir"), "--sample-break-mode", "none"]
     words += ["--tokens-per-sample", str(checkpoint.tokens_per_sample)]
     words += ["--context-window", str(context_window), "--no-progress-bar"]
-    words += ["--max-tokens", str(max_tokens(checkpoint, len(dictionary)))]
+    words += ["--max-tokens", str(max(TOKENS_PER_BATCH, checkpoint.tokens_per_sample))]
     if not torch.cuda.is_available():
         words.append("--cpu")
     parser = fairseq_options.get_eval_lm_parser()
@@ -71,11 +71,6 @@ def evaluate(
         **figures(bits, counter.tokens, data, split),
         "seconds": round(time.monotonic() - start, 2),
     }
-
-
-def max_tokens(checkpoint: CheckpointInfo, vocabulary: int) -> int:
-    """Tokens a batch, such that the logits do not fill the memory; one sequence at least."""
-    return max(checkpoint.tokens_per_sample, min(MAX_TOKENS, LOGITS_PER_BATCH // vocabulary))
 
 
 def check_lengths(checkpoint: CheckpointInfo, args: argparse.Namespace) -> None:
@@ -111,20 +106,20 @@ class Counter:
 
 @contextlib.contextmanager
 def counted() -> Iterator[Counter]:
-    """While inside, `fairseq_cli.eval_lm` counts what it evaluates."""
+    """While inside, `fairseq_cli.eval_lm` counts what it evaluates, and never holds a batch's logits."""
     counter = Counter()
-    function = eval_lm.eval_lm
+    function, scorer = eval_lm.eval_lm, eval_lm.SequenceScorer
 
     def counting(models: Any, batch_iterator: Any, target_dictionary: Any, **rest: Any) -> Any:
         counter.parameters = sum(p.numel() for p in models[0].parameters())
         batches = counter.count(batch_iterator, target_dictionary.pad())
         return function(models, batch_iterator=batches, target_dictionary=target_dictionary, **rest)
 
-    eval_lm.eval_lm = counting
+    eval_lm.eval_lm, eval_lm.SequenceScorer = counting, ChunkedScorer
     try:
         yield counter
     finally:
-        eval_lm.eval_lm = function
+        eval_lm.eval_lm, eval_lm.SequenceScorer = function, scorer
 
 
 def figures(bits: float, tokens: int, data: PreparedData, split: str) -> dict[str, Any]:

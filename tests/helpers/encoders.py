@@ -12,7 +12,7 @@ from pipeline.glue_tasks import TASKS, GlueTask
 BASE = """
 common: {seed: 1, log_format: json, log_interval: 1}
 task: {_name: masked_lm, data: nowhere, tokens_per_sample: 32, sample_break_mode: none, mask_prob: 0.15}
-criterion: {_name: masked_lm}
+criterion: {_name: chunked_masked_lm}
 dataset: {batch_size: 8, num_workers: 0}
 distributed_training: {distributed_world_size: 1}
 optimization: {max_update: 4, update_freq: [1], lr: [0.01]}

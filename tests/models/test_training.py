@@ -34,8 +34,17 @@ def test_resumes_after_kill_with_the_same_losses(commands, trained, tmp_path):
     assert resumed == {update: expected[update] for update in resumed}
 
 
-def test_two_processes_equal_one_with_twice_the_accumulation(commands, tmp_path):
-    options = ("--max-update", "6", "--dropout", "0", "--disable-validation")
+def test_chunked_loss_trains_the_same_model(commands, trained, tmp_path):
+    options = ("--max-update", "12", "--dropout", "0.1", "--no-save", "--chunk-rows", "100")
+    output = commands.run(*commands.train(tmp_path, *options, "--criterion", "chunked_cross_entropy"))
+    expected = {update: pytest.approx(float(loss), abs=2e-3) for update, loss in losses(trained[1]).items()}
+    assert {update: float(loss) for update, loss in losses(output).items()} == expected
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "chunked_cross_entropy"])
+def test_two_processes_equal_one_with_twice_the_accumulation(loss, commands, tmp_path):
+    options = ("--max-update", "6", "--dropout", "0", "--disable-validation", "--criterion", loss)
+    options += ("--no-share-decoder-input-output-embed",)
     commands.run(*commands.train(tmp_path / "one", *options, "--update-freq", "2"))
     train_in_two_processes(commands.train(tmp_path / "two", *options))
     one, two = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("one", "two"))
@@ -122,6 +131,10 @@ def test_options_train(commands, tmp_path, arch, options):
         (("--decoder-attention", "diga*2"), "'diga' is not an attention at character 1"),
         (("--diag-block-size", "0"), "block size of diag attention is 0"),
         (("--decoder-attention-heads", "3"), "3 attention heads do not divide the width 16"),
+        (
+            ("--criterion", "chunked_cross_entropy", "--label-smoothing", "0.1"),
+            "chunked_cross_entropy has no label smoothing",
+        ),
     ],
 )
 def test_wrong_options_end_in_one_sentence(commands, tmp_path, options, sentence):

@@ -19,7 +19,7 @@ from tests.models.conftest import write_corpus
 BASE = """
 common: {seed: 1, log_format: json, log_interval: 1}
 task: {_name: language_modeling, data: nowhere, tokens_per_sample: 32, sample_break_mode: none}
-criterion: {_name: cross_entropy}
+criterion: {_name: chunked_cross_entropy}
 dataset: {batch_size: 8, num_workers: 0}
 distributed_training: {distributed_world_size: 2}
 optimization: {max_update: 4, update_freq: [2], lr: [0.01]}

@@ -1,5 +1,6 @@
 """Criterions that fairseq lacks; importing this registers them."""
 
+from .chunked import ChunkedCrossEntropy, ChunkedMaskedLm
 from .lra import LRACriterion
 
-__all__ = ["LRACriterion"]
+__all__ = ["ChunkedCrossEntropy", "ChunkedMaskedLm", "LRACriterion"]

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""What the loss over a large vocabulary costs: fairseq's cross_entropy beside chunked_cross_entropy.
+
+Time and peak memory of forward and backward pass by vocabulary, losses in turns; on a GPU in bfloat16, and
+Liger's and Apple's kernels, too, where they are installed. With --text also real updates of
+configs/wikitext103/transnormer_t1.yaml on that text, its dictionary padded to WikiText-103's 267,744 words.
+The plain loss takes about 14 GiB of memory there. Writes loss_cost_DEVICE.json and .md into --out. Takes
+about ten minutes on two cores.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cost_run import choose_device
+from benchmarks.loss_cost_worker import available
+from benchmarks.memory import memory_available
+from benchmarks.processes import run_case
+from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
+from pipeline.errors import UserError
+from pipeline.files import MEASURED, shown_path, write_atomically, write_json
+from pipeline.provenance import environment
+from pipeline.reports.loss_cost import markdown
+
+WORKER = "benchmarks.loss_cost_worker"
+CONFIG = "configs/wikitext103/transnormer_t1.yaml"
+VOCABULARIES = (4000, 33_280, 50_264, 267_744)
+TIME_LIMIT = 3600
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser("benchmarks/loss_cost.py", __doc__)
+    add_device(parser)
+    add_out_dir(parser, f"{shown_path(MEASURED)}")
+    parser.add_argument(
+        "--vocabulary", type=count, nargs="+", default=VOCABULARIES, metavar="V", help="default: %(default)s"
+    )
+    parser.add_argument("--tokens", type=count, default=4096, metavar="N", help="default: %(default)s")
+    parser.add_argument("--width", type=count, default=512, metavar="D", help="default: %(default)s")
+    parser.add_argument("--steps", type=count, default=3, help="that are timed; default: %(default)s")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="words, such as wiki.valid.tokens")
+    arguments = parser.parse_intermixed_args(argv)
+    if arguments.text and not arguments.text.is_file():
+        raise UserError(f"no text file {arguments.text}; name WikiText-103's wiki.valid.tokens, unpacked")
+    return arguments
+
+
+def cases(arguments: argparse.Namespace, device: str) -> list[dict[str, Any]]:
+    """What is measured, in this order."""
+    shared = {"tokens": arguments.tokens, "width": arguments.width, "steps": arguments.steps}
+    losses = ["products", *available(device)]
+    found: list[dict[str, Any]] = [
+        {"kind": "losses", **shared, "vocabulary": vocabulary, "losses": losses}
+        for vocabulary in arguments.vocabulary
+    ]
+    if arguments.text:
+        update = {"kind": "update", "config": CONFIG, "text": str(arguments.text.absolute())}
+        update["vocabulary"] = max(arguments.vocabulary)
+        for criterion in ("chunked_cross_entropy", "cross_entropy"):
+            found.append({**update, "criterion": criterion, "updates": 2})
+    return found
+
+
+def measure(todo: list[dict[str, Any]], device: str) -> list[dict[str, Any]]:
+    """A record for each case; what does not fit into 90 % of the free memory says so."""
+    records, start = [], time.monotonic()
+    for number, case in enumerate(todo, 1):
+        limit = int(0.9 * memory_available()) if device == "cpu" else None
+        found = run_case(WORKER, {**case, "device": device, "memory_limit": limit}, TIME_LIMIT)
+        if found["status"] == "failed":
+            raise UserError(f"{case} failed: {found['message']}")
+        text = {"text": Path(case["text"]).name} if "text" in case else {}
+        records.append({**case, **text, "memory_limit": limit, **found})
+        what = f"{case.get('criterion', 'losses')}, {case['vocabulary']:,} words"
+        print(
+            f"[{number}/{len(todo)}, {time.monotonic() - start:.0f} s] {what}: {found['status']}", flush=True
+        )
+    return records
+
+
+def main() -> None:
+    """Entry point."""
+    arguments = parse_arguments()
+    device = choose_device(arguments.device)
+    records = measure(cases(arguments, device), device)
+    result = {"environment": environment(device), "records": records}
+    path = (out_dir(arguments) or MEASURED) / f"loss_cost_{device}.json"
+    write_json(path, result)
+    text = markdown(result)
+    write_atomically(path.with_suffix(".md"), text.encode())
+    print(f"\n{text}\nwritten: {shown_path(path)}, {shown_path(path.with_suffix('.md'))}")
+
+
+if __name__ == "__main__":
+    run_command(main)

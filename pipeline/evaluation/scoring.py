@@ -1,0 +1,40 @@
+"""Scores of target tokens without the logits of a whole batch: what `fairseq-eval-lm` asks of a scorer."""
+
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.sequence_scorer import SequenceScorer
+from torch import nn
+
+from user_dir.models.output_matrix import has_output_matrix, output_matrix
+from user_dir.modules.linear_cross_entropy import ROWS, token_losses
+
+
+class ChunkedScorer(SequenceScorer):
+    """fairseq's scorer, with the logits of `ROWS` tokens at a time.
+
+    The log-probabilities are the same to rounding. An adaptive softmax is left to fairseq, also in pieces.
+    """
+
+    def __init__(self, dictionary: Dictionary, softmax_batch: int = 0) -> None:
+        super().__init__(dictionary, softmax_batch or ROWS)
+
+    @torch.no_grad()
+    def generate(self, models: list[nn.Module], sample: dict[str, Any], **unused: object) -> list:
+        """A list for each row, whose first entry holds the row's "tokens" and their "positional_scores"."""
+        (model,) = models
+        if not has_output_matrix(model):
+            return super().generate(models, sample)
+        model.eval()
+        features, _ = model(**sample["net_input"], features_only=True)
+        target = sample["target"]
+        weight, bias = output_matrix(model)
+        losses = token_losses(features.flatten(0, 1), weight, target.flatten(), bias, rows=self.softmax_batch)
+        scores, kept = -losses.view(target.shape), target.ne(self.pad)
+        for row, start in enumerate(sample.get("start_indices", [])):
+            kept[row, :start] = False
+        return [
+            [{"tokens": tokens[real], "positional_scores": found[real]}]
+            for tokens, found, real in zip(target, scores, kept, strict=True)
+        ]

@@ -1,0 +1,66 @@
+"""The losses that loss_cost.py compares compute the same, and its report says what was measured."""
+
+import pytest
+from fairseq.data import Dictionary
+from fairseq.data.data_utils import load_indexed_dataset
+
+from benchmarks import loss_cost
+from benchmarks.loss_cost_worker import measure_losses, prepare
+from pipeline.errors import UserError
+from pipeline.reports.loss_cost import markdown
+
+ENVIRONMENT = {
+    "device": "cpu", "versions": {"torch": "2"}, "hardware": {"cpu": "a processor"}, "threads": 2,
+    "commit": "abc", "date": "today",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def record():
+    words = "--vocabulary 3000 --tokens 600 --width 8 --steps 2"
+    (case,) = loss_cost.cases(loss_cost.parse_arguments(words.split()), "cpu")
+    return {**case, "status": "ok", **measure_losses({**case, "device": "cpu"})}
+
+
+def test_all_compute_the_same_loss(record):
+    losses = [found["loss"] for name, found in record["found"].items() if name != "products"]
+    assert len(losses) == 3 and losses == pytest.approx(losses[:1] * 3, rel=1e-6)
+    assert all(len(found["seconds"]) == 2 for found in record["found"].values())
+
+
+def test_the_plain_loss_needs_more_memory(record):
+    """Its logits, log-probabilities and their gradient, against those of 512 tokens once or twice."""
+    logits = 600 * 3000 * 4
+    peaks = {name: found.get("peak_bytes") for name, found in record["found"].items()}
+    assert peaks["plain"] > 1.9 * logits
+    assert max(peaks["chunked"], peaks["fallback"]) < peaks["plain"]
+
+
+def test_report(record):
+    update = {
+        "kind": "update", "config": "a.yaml", "text": "words", "vocabulary": 3000, "memory_limit": 2**33,
+    }  # fmt: skip
+    measured = {"seconds": [3.0], "losses": [9.5], "tokens": [4096], "whole_peak_bytes": 2**32}
+    updates = [
+        {**update, **measured, "criterion": "chunked_cross_entropy", "status": "ok"},
+        {**update, "criterion": "cross_entropy", "status": "out of memory"},
+    ]
+    text = markdown({"environment": ENVIRONMENT, "records": [record, *updates]})
+    assert "| `chunked_cross_entropy` | 4,096 | 3.0 | 9.500 | 4.00 |" in text
+    assert "| `cross_entropy` | – | – | – | out of memory, limit 8.0 |" in text
+    assert "the three matrix products alone" in text and "commit abc" in text
+
+
+def test_text_becomes_a_padded_corpus(tmp_path):
+    text = tmp_path / "text"
+    text.write_text(" the cat\n\n the mat\n")
+    prepare(text, 20, tmp_path)
+    dictionary = Dictionary.load(str(tmp_path / "dict.txt"))
+    rows = load_indexed_dataset(str(tmp_path / "train"), dictionary)
+    assert len(dictionary) == 20
+    assert [dictionary.string(rows[i]) for i in range(len(rows))] == ["the cat", "", "the mat"]
+
+
+def test_missing_text():
+    with pytest.raises(UserError, match="no text file"):
+        loss_cost.parse_arguments(["--text", "nowhere"])

@@ -1,0 +1,144 @@
+"""chunked_cross_entropy and chunked_masked_lm against fairseq's own criterions."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.criterions.masked_lm import MaskedLmLoss
+
+from tests.helpers.lm import PAD, build_lm, dictionary, tokens
+from tests.helpers.roberta import build_roberta, sentences
+from user_dir.criterions import ChunkedCrossEntropy, ChunkedMaskedLm
+from user_dir.errors import UserError
+
+TASK = SimpleNamespace(target_dictionary=dictionary(40))
+
+
+def lm_sample(rows=3, length=20):
+    source, target = tokens(rows, length), tokens(rows, length, seed=1)
+    source[1, 12:] = target[1, 12:] = PAD
+    return {
+        "net_input": {"src_tokens": source, "src_lengths": None},
+        "target": target,
+        "ntokens": int(target.ne(PAD).sum()),
+        "nsentences": rows,
+    }
+
+
+def gradients(criterion, model, sample):
+    """Loss, sample size, log, and the gradient of every parameter."""
+    model.zero_grad()
+    loss, size, log = criterion(model, sample)
+    loss.backward()
+    return loss.item(), size, log, {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
+
+
+def agree(first, second):
+    assert first[0] == pytest.approx(second[0], rel=1e-6)
+    assert first[1:2] == second[1:2] and first[2].keys() == second[2].keys()
+    for key, value in first[2].items():
+        assert float(value) == pytest.approx(float(second[2][key]), rel=1e-6), key
+    for name, grad in first[3].items():
+        assert (grad - second[3][name]).abs().max() <= 1e-6 * first[2]["ntokens"], name
+    whole, difference = (
+        torch.cat([x.flatten() for x in found])
+        for found in (first[3].values(), [first[3][n] - second[3][n] for n in first[3]])
+    )
+    assert difference.norm() <= 1e-6 * whole.norm()
+
+
+@pytest.mark.parametrize(
+    ("arch", "options"),
+    [
+        ("transnormer_t1", {}),
+        ("transformer_lm", {}),
+        ("transnormer_t2", {"no_share_decoder_input_output_embed": True}),
+        ("linear_transformer_lm", {"decoder_output_bias": "learned"}),
+    ],
+    ids=["tied", "vanilla", "untied", "bias"],
+)
+@pytest.mark.parametrize("sentence_avg", [False, True])
+def test_language_model(arch, options, sentence_avg):
+    model, sample = build_lm(arch, **options), lm_sample()
+    chunked = ChunkedCrossEntropy(TASK, sentence_avg, 16, 0.0, "pytorch_ddp")
+    agree(
+        gradients(CrossEntropyCriterion(TASK, sentence_avg), model, sample),
+        gradients(chunked, model, sample),
+    )
+    each = chunked(model, sample, reduce=False)[0]
+    torch.testing.assert_close(
+        each, CrossEntropyCriterion(TASK, sentence_avg)(model, sample, reduce=False)[0]
+    )
+
+
+@pytest.mark.parametrize("untied", [False, True])
+@pytest.mark.parametrize("masks", [9, 0])
+def test_masked_lm(untied, masks):
+    model = build_roberta("roberta_transnormer_t1", untie_weights_roberta=untied)
+    source = sentences([20, 14, 17])
+    target = torch.full_like(source, PAD)
+    places = torch.arange(masks)
+    target[places % 3, places] = source[places % 3, places]
+    sample = {
+        "net_input": {"src_tokens": source, "src_lengths": None},
+        "target": target,
+        "ntokens": 51,
+        "nsentences": 3,
+    }
+    options = SimpleNamespace(tpu=False, chunk_rows=4, label_smoothing=0.0, ddp_backend="pytorch_ddp")
+    first, second = (
+        gradients(kind(options, TASK), model, sample) for kind in (MaskedLmLoss, ChunkedMaskedLm)
+    )
+    agree(first, second)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label_smoothing": 0.1}, "chunked_cross_entropy has no label smoothing"),
+        ({"chunk_rows": 0}, "--chunk-rows is 0"),
+        ({"ddp_backend": "fully_sharded"}, "give --criterion cross_entropy, or another --ddp-backend"),
+    ],
+)
+def test_refusals(changes, message):
+    options = {"chunk_rows": 4, "label_smoothing": 0.0, "ddp_backend": "pytorch_ddp", **changes}
+    with pytest.raises(UserError, match=message):
+        ChunkedCrossEntropy(TASK, False, **options)
+    with pytest.raises(UserError, match=message.replace("cross_entropy", "masked_lm").split(", or")[0]):
+        ChunkedMaskedLm(SimpleNamespace(tpu=False, **options), TASK)
+
+
+def test_adaptive_softmax_is_refused():
+    model = build_lm("transnormer_t1", adaptive_softmax_cutoff="10,20")
+    with pytest.raises(UserError, match="train it with --criterion adaptive_loss"):
+        ChunkedCrossEntropy(TASK, False, 4, 0.0, "pytorch_ddp")(model, lm_sample())
+
+
+def test_registered():
+    assert CRITERION_REGISTRY["chunked_cross_entropy"] is ChunkedCrossEntropy
+    assert CRITERION_REGISTRY["chunked_masked_lm"] is ChunkedMaskedLm
+
+
+def curve(criterion):
+    """Losses in nats per token of 50 updates from the same start."""
+    torch.manual_seed(0)
+    model = build_lm("transnormer_t1").train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(50):
+        sample = lm_sample()
+        loss, _, _ = criterion(model, sample)
+        optimizer.zero_grad()
+        (loss / sample["ntokens"]).backward()
+        optimizer.step()
+        losses.append(loss.item() / sample["ntokens"])
+    return losses
+
+
+def test_learning_curve():
+    plain = curve(CrossEntropyCriterion(TASK, False))
+    chunked = curve(ChunkedCrossEntropy(TASK, False, 16, 0.0, "pytorch_ddp"))
+    assert plain[-1] < 0.8 * plain[0]
+    assert chunked == pytest.approx(plain, rel=1e-5)

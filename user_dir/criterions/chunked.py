@@ -1,0 +1,121 @@
+"""fairseq's criterions `cross_entropy` and `masked_lm` without the logits of a whole batch.
+
+`chunked_cross_entropy` and `chunked_masked_lm` give the same loss, gradients and log. The model stops at its
+features; the output matrix, tied or not, with or without bias, is applied to `--chunk-rows` tokens at a time.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq.criterions import register_criterion
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion, CrossEntropyCriterionConfig
+from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
+from omegaconf import II
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..models.output_matrix import masked_lm_features, output_matrix
+from ..modules.linear_cross_entropy import ROWS, linear_cross_entropy, token_losses
+
+
+def _rows() -> Any:
+    return field(
+        default=ROWS,
+        metadata={"help": "tokens whose logits are computed at a time: fewer need less memory, more time"},
+    )
+
+
+def _no_smoothing() -> Any:
+    return field(default=0.0, metadata={"help": "must be 0; label_smoothed_cross_entropy has it"})
+
+
+@dataclass
+class ChunkedCrossEntropyConfig(CrossEntropyCriterionConfig):
+    """Options of `chunked_cross_entropy`."""
+
+    chunk_rows: int = _rows()
+    label_smoothing: float = _no_smoothing()
+    ddp_backend: str = II("distributed_training.ddp_backend")
+
+
+@dataclass
+class ChunkedMaskedLmConfig(MaskedLmConfig):
+    """Options of `chunked_masked_lm`."""
+
+    chunk_rows: int = _rows()
+    label_smoothing: float = _no_smoothing()
+    ddp_backend: str = II("distributed_training.ddp_backend")
+
+
+def check(name: str, chunk_rows: int, label_smoothing: float, ddp_backend: str) -> None:
+    """UserError for options with which the criterion `name` cannot work."""
+    plain = name.removeprefix("chunked_")
+    if chunk_rows < 1:
+        raise UserError(f"--chunk-rows is {chunk_rows}; it must be a whole number from 1 up")
+    if label_smoothing:
+        raise UserError(
+            f"--criterion {name} has no label smoothing; give --label-smoothing 0, or another criterion such "
+            "as label_smoothed_cross_entropy"
+        )
+    if ddp_backend == "fully_sharded":
+        raise UserError(
+            f"--criterion {name} needs the whole output matrix, which --ddp-backend fully_sharded takes "
+            f"apart; give --criterion {plain}, or another --ddp-backend"
+        )
+
+
+@register_criterion("chunked_cross_entropy", dataclass=ChunkedCrossEntropyConfig)
+class ChunkedCrossEntropy(CrossEntropyCriterion):
+    """Cross-entropy of a language model in nats, summed over tokens; O(rows V) memory for logits."""
+
+    def __init__(
+        self, task: Any, sentence_avg: bool, chunk_rows: int, label_smoothing: float, ddp_backend: str
+    ) -> None:
+        super().__init__(task, sentence_avg)
+        check("chunked_cross_entropy", chunk_rows, label_smoothing, ddp_backend)
+        self.rows = chunk_rows
+
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """As `cross_entropy`: the loss, the sample size and what is logged."""
+        net_input = {**sample["net_input"], "features_only": True}
+        return super().forward(model, {**sample, "net_input": net_input}, reduce)
+
+    def compute_loss(
+        self, model: nn.Module, net_output: tuple, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """The loss, twice as in fairseq: a sum, or `(B N,)` of all tokens without `reduce`."""
+        weight, bias = output_matrix(model)
+        target = model.get_targets(sample, net_output).view(-1)
+        compute = linear_cross_entropy if reduce else token_losses
+        features = net_output[0].flatten(0, 1)
+        loss = compute(features, weight, target, bias, ignore_index=self.padding_idx, rows=self.rows)
+        return loss, loss
+
+
+@register_criterion("chunked_masked_lm", dataclass=ChunkedMaskedLmConfig)
+class ChunkedMaskedLm(MaskedLmLoss):
+    """Cross-entropy of the masked tokens in nats, summed; O(rows V) memory for logits."""
+
+    def __init__(self, cfg: ChunkedMaskedLmConfig, task: Any) -> None:
+        super().__init__(cfg, task)
+        check("chunked_masked_lm", cfg.chunk_rows, cfg.label_smoothing, cfg.ddp_backend)
+        self.rows = cfg.chunk_rows
+
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """As `masked_lm`: the loss, the number of masked tokens and what is logged."""
+        masked = sample["target"].ne(self.padding_idx)
+        x, (weight, bias) = masked_lm_features(model, sample["net_input"], masked)
+        target = model.get_targets(sample, [x])[masked]
+        loss = linear_cross_entropy(x, weight, target, bias, ignore_index=self.padding_idx, rows=self.rows)
+        sample_size = masked.int().sum()
+        logging_output = {
+            "loss": loss.data,
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["nsentences"],
+            "sample_size": sample_size,
+        }
+        return loss, sample_size, logging_output

@@ -1,0 +1,142 @@
+"""Cross-entropy of a linear layer without its logits: `rows` of them at a time, gradients in the same pass.
+
+    loss = sum_i -log softmax(x_i W^T + b)[t_i],   dx = (p - t) W,   dW = (p - t)^T x
+
+(p the probabilities, t one-hot.) The gradients of a chunk of rows are computed together with its loss, so
+that no logits outlive their chunk: O(rows V) memory besides W's gradient, and three matrix products, as many
+as with all logits at once.
+
+In float32 PyTorch's own operator computes it where there is one (2.13). It accumulates the gradient of W, and
+returns the loss, in the dtype of x: in half precision a sum over thousands of tokens would round or
+overflow. There, and with an older PyTorch, `_Chunked` does the same with float32 sums.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from causal_linear_attention.chunked import accumulation_dtype, without_autocast
+
+ROWS = 512
+# The smallest probabilities of a large vocabulary are below float16's range: their products are made of
+# values this much larger, and divided by it in float32. A power of two, so nothing is rounded.
+SCALE = 4096.0
+
+
+def linear_cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None = None,
+    *,
+    ignore_index: int,
+    rows: int = ROWS,
+) -> Tensor:
+    """The summed loss, a scalar in float32 at least.
+
+    Args:
+        x: `(N, D)` features.
+        weight: `(V, D)`.
+        target: `(N,)` indices; those equal to `ignore_index` count for nothing.
+        bias: `(V,)` or None.
+        rows: how many rows have logits at a time.
+    """
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight, bias = (y if y is None else y.to(dtype) for y in (x, weight, bias))
+    if x.dtype == accumulation_dtype(x.dtype) and hasattr(F, "linear_cross_entropy"):
+        # PyTorch's own choice of the chunk is a few rows where V is large, each a slow product.
+        options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=rows, acc_policy="compact")
+        return F.linear_cross_entropy(
+            x,
+            weight,
+            target,
+            linear_bias=bias,
+            reduction="sum",
+            ignore_index=ignore_index,
+            options=options,
+        )
+    return _Chunked.apply(x, weight, bias, target, ignore_index, rows)
+
+
+def token_losses(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None = None,
+    *,
+    ignore_index: int | None = None,
+    rows: int = ROWS,
+) -> Tensor:
+    """The loss of each row, `(N,)` in float32 at least, zero where ignored; arguments as above.
+
+    For evaluation: with gradients all logits would be kept.
+    """
+    losses = x.new_zeros(len(x), dtype=accumulation_dtype(x.dtype))
+    for start in range(0, len(x), rows):
+        here = slice(start, start + rows)
+        logits = F.linear(x[here], weight, bias).to(losses.dtype)
+        kept = {} if ignore_index is None else {"ignore_index": ignore_index}
+        losses[here] = F.cross_entropy(logits, target[here], reduction="none", **kept)
+    return losses
+
+
+class _Chunked(torch.autograd.Function):
+    """`(x, weight, bias, target, ignore_index, rows) -> loss`, with sums in float32 at least."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, target, ignore_index, rows):
+        wide, needed = accumulation_dtype(x.dtype), ctx.needs_input_grad[:3]
+        ctx.dtype = x.dtype
+        if not x.is_cuda:  # which alone has fast products of half precision with sums in float32
+            x, weight = x.to(wide), weight.to(wide)
+        total = x.new_zeros((), dtype=wide)
+        ctx.grads = [
+            x.new_zeros(y.shape, dtype=wide) if need else None
+            for y, need in zip((x, weight, bias), needed, strict=True)
+        ]
+        with without_autocast(x.device):
+            for start in range(0, len(x), rows):
+                here = slice(start, start + rows)
+                logits = _product(x[here], weight.T)
+                if bias is not None:
+                    logits += bias
+                kept = (target[here] != ignore_index).unsqueeze(1)
+                index = target[here].unsqueeze(1).where(kept, 0)
+                norm = logits.logsumexp(1, keepdim=True)
+                total += (norm - logits.gather(1, index)).where(kept, 0).sum()
+                if any(needed):
+                    errors = logits.sub_(norm).exp_().scatter_add_(1, index, -torch.ones_like(norm))
+                    _add_gradients(ctx.grads, errors.mul_(kept * SCALE), x, weight, here)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        grads, ctx.grads = ctx.grads, None
+        if grads is None:
+            raise RuntimeError("the gradients of a chunked loss were used up by an earlier backward pass")
+        scaled = grad / SCALE
+        return *(None if x is None else x.mul_(scaled).to(ctx.dtype) for x in grads), None, None, None
+
+
+def _add_gradients(grads: list, errors: Tensor, x: Tensor, weight: Tensor, here: slice) -> None:
+    """Those of the rows `here`, whose `errors: (rows, V)` are scaled `p - t`, zero where ignored."""
+    grad_x, grad_weight, grad_bias = grads
+    if grad_bias is not None:
+        grad_bias += errors.sum(0)
+    errors = errors.to(x.dtype)
+    if grad_x is not None:
+        grad_x[here] = _product(errors, weight)
+    if grad_weight is not None and x.dtype == grad_weight.dtype:
+        grad_weight.addmm_(errors.T, x[here])
+    elif grad_weight is not None:
+        grad_weight += _product(errors.T, x[here])
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Of two matrices, in float32 at least."""
+    if a.dtype == accumulation_dtype(a.dtype):
+        return a @ b
+    return torch.mm(a, b, out_dtype=torch.float32)
