@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.memory import memory_available
 from benchmarks.processes import run_case
 from pipeline.console import Parser, add_device, positive
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_json
-from pipeline.provenance import environment
+from pipeline.provenance import environment, memory_available
 
 Case = dict[str, Any]
 Results = dict[str, Any]

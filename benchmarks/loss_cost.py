@@ -4,8 +4,8 @@
 Time and peak memory of forward and backward pass by vocabulary, losses in turns; on a GPU in bfloat16, and
 Liger's and Apple's kernels, too, where they are installed. With --text also real updates of
 configs/wikitext103/transnormer_t1.yaml on that text, its dictionary padded to WikiText-103's 267,744 words.
-The plain loss takes about 14 GiB of memory there. Writes loss_cost_DEVICE.json and .md into --out. Takes
-about ten minutes on two cores.
+The plain loss takes about 14 GiB of memory there. Writes loss_cost_DEVICE.json and .md into --out; the same
+command again resumes. Takes about ten minutes on two cores.
 """
 
 import argparse
@@ -13,14 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cost_run import choose_device
+from benchmarks.cost_run import choose_device, same_case
 from benchmarks.loss_cost_worker import available
-from benchmarks.memory import memory_available
 from benchmarks.processes import run_case
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import MEASURED, shown_path, write_atomically, write_json
-from pipeline.provenance import environment
+from pipeline.files import MEASURED, read_json, shown_path, write_atomically, write_json
+from pipeline.provenance import environment, memory_available
 from pipeline.reports.loss_cost import markdown
 
 WORKER = "benchmarks.loss_cost_worker"
@@ -40,6 +39,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=count, default=4096, metavar="N", help="default: %(default)s")
     parser.add_argument("--width", type=count, default=512, metavar="D", help="default: %(default)s")
     parser.add_argument("--steps", type=count, default=3, help="that are timed; default: %(default)s")
+    parser.add_argument(
+        "--restart", action="store_true", help="measure everything again, not only what --out lacks"
+    )
     parser.add_argument("--text", type=Path, metavar="FILE", help="words, such as wiki.valid.tokens")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.text and not arguments.text.is_file():
@@ -63,31 +65,38 @@ def cases(arguments: argparse.Namespace, device: str) -> list[dict[str, Any]]:
     return found
 
 
-def measure(todo: list[dict[str, Any]], device: str) -> list[dict[str, Any]]:
-    """A record for each case; what does not fit into 90 % of the free memory says so."""
-    records, start = [], time.monotonic()
+def measure(todo: list[dict[str, Any]], device: str, path: Path) -> dict[str, Any]:
+    """The results in `path` with a record for each case, written after every one.
+
+    A case that needs more than 90 % of the free memory says so.
+    """
+    result = read_json(path) if path.is_file() else {"records": []}
+    start = time.monotonic()
     for number, case in enumerate(todo, 1):
+        shown = {**case, **({"text": Path(case["text"]).name} if "text" in case else {})}
+        if any(same_case(record, shown) for record in result["records"]):
+            continue
         limit = int(0.9 * memory_available()) if device == "cpu" else None
         found = run_case(WORKER, {**case, "device": device, "memory_limit": limit}, TIME_LIMIT)
         if found["status"] == "failed":
             raise UserError(f"{case} failed: {found['message']}")
-        text = {"text": Path(case["text"]).name} if "text" in case else {}
-        records.append({**case, **text, "memory_limit": limit, **found})
+        about = {"memory_limit": limit, "environment": environment(device)}
+        result["records"].append({**shown, **about, **found})
+        write_json(path, result)
         what = f"{case.get('criterion', 'losses')}, {case['vocabulary']:,} words"
-        print(
-            f"[{number}/{len(todo)}, {time.monotonic() - start:.0f} s] {what}: {found['status']}", flush=True
-        )
-    return records
+        passed = time.monotonic() - start
+        print(f"[{number}/{len(todo)}, {passed:.0f} s] {what}: {found['status']}", flush=True)
+    return result
 
 
 def main() -> None:
     """Entry point."""
     arguments = parse_arguments()
     device = choose_device(arguments.device)
-    records = measure(cases(arguments, device), device)
-    result = {"environment": environment(device), "records": records}
     path = (out_dir(arguments) or MEASURED) / f"loss_cost_{device}.json"
-    write_json(path, result)
+    if arguments.restart:
+        path.unlink(missing_ok=True)
+    result = measure(cases(arguments, device), device, path)
     text = markdown(result)
     write_atomically(path.with_suffix(".md"), text.encode())
     print(f"\n{text}\nwritten: {shown_path(path)}, {shown_path(path.with_suffix('.md'))}")

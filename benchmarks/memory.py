@@ -7,10 +7,11 @@ what was kept before.
 """
 
 import ctypes
-import os
 import resource
 
 import torch
+
+from pipeline.provenance import process_memory
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
 MIB = 2**20
@@ -57,19 +58,19 @@ class PeakMemory:
         else:
             _glibc("malloc_trim", 0)
             _reset_process_peak()
-            self.baseline = _process_memory("VmRSS")
+            self.baseline = process_memory("VmRSS")
 
     def bytes(self) -> int:
         """Bytes at the peak minus the baseline."""
         if self.device == "cuda":
             return torch.cuda.max_memory_allocated() - self.baseline
-        return _process_memory("VmHWM") - self.baseline
+        return process_memory("VmHWM") - self.baseline
 
     def whole_bytes(self) -> int:
         """Bytes at the peak, with all that was in use before: of torch's allocator, or of the process."""
         if self.device == "cuda":
             return torch.cuda.max_memory_allocated()
-        return _process_memory("VmHWM")
+        return process_memory("VmHWM")
 
 
 def _reset_process_peak() -> None:
@@ -78,19 +79,6 @@ def _reset_process_peak() -> None:
             file.write("5")
     except OSError:
         pass  # the peak so far stays; it is that of the imports, below any training step's
-
-
-def _process_memory(field: str) -> int:
-    """`VmRSS` (now) or `VmHWM` (peak) of this process in bytes; the peak for both outside Linux."""
-    try:
-        with open("/proc/self/status", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith(field + ":"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    unit = 1 if os.uname().sysname == "Darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def limit_memory(device: str, limit: int) -> None:
@@ -109,15 +97,3 @@ def ran_out_of_memory(error: BaseException) -> bool:
         return True
     words = str(error)
     return isinstance(error, RuntimeError) and ("can't allocate memory" in words or "out of memory" in words)
-
-
-def memory_available() -> int:
-    """Free bytes of main memory, or half of the total where the system does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -4,7 +4,6 @@ import argparse
 import ast
 import contextlib
 import json
-import math
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +20,8 @@ from pipeline.commands.eval_ppl import COMMAND, parse
 from pipeline.console import Parser, run_command
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
-from pipeline.evaluation.scoring import ChunkedScorer
+from pipeline.evaluation.carried_perplexity import evaluate_carried, read_extra, write_carried
+from pipeline.evaluation.scoring import ChunkedScorer, figures
 from pipeline.files import ROOT, check_writable, write_atomically
 from pipeline.training.checkpoint import CheckpointInfo, read_checkpoint
 
@@ -122,22 +122,6 @@ def counted() -> Iterator[Counter]:
         eval_lm.eval_lm, eval_lm.SequenceScorer = function, scorer
 
 
-def figures(bits: float, tokens: int, data: PreparedData, split: str) -> dict[str, Any]:
-    """Loss and perplexities from bits per token; per word if the whole split was evaluated."""
-    words = data.words(split)
-    if tokens != data.tokens(split):
-        words = None
-    nats = bits * math.log(2)
-    return {
-        "tokens": tokens,
-        "words": words,
-        "loss_bits_per_token": bits,
-        "loss_nats_per_token": nats,
-        "perplexity_per_token": math.exp(nats),
-        "perplexity_per_word": math.exp(nats * tokens / words) if words else None,
-    }
-
-
 def describe(result: dict[str, Any]) -> str:
     """The result in a few readable lines."""
     per_word = result["perplexity_per_word"]
@@ -157,10 +141,15 @@ def main() -> None:
     options, extra = parse(sys.argv[1:])
     checkpoint = read_checkpoint(options.checkpoint.absolute())
     data = open_prepared(options.data.absolute(), tuple(options.splits))
-    files = {split: options.out or checkpoint.path.with_suffix(f".{split}.json") for split in options.splits}
+    path, ending = checkpoint.path, ".carried.json" if options.carry_state else ".json"
+    files = {split: options.out or path.with_suffix(f".{split}{ending}") for split in options.splits}
     for out in files.values():
         check_writable(out)
+    overrides = read_extra(extra) if options.carry_state else {}
     for split, out in files.items():
+        if options.carry_state:
+            write_carried(evaluate_carried(checkpoint, data, split, options, overrides), out)
+            continue
         result = evaluate(checkpoint, data, split, options.context_window, extra)
         write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
         print(f"{describe(result)}\n  written to  {out}", flush=True)

@@ -1,5 +1,6 @@
-"""Scores of target tokens without the logits of a whole batch: what `fairseq-eval-lm` asks of a scorer."""
+"""Scores of target tokens without the logits of a whole batch, and the perplexities made of them."""
 
+import math
 from typing import Any
 
 import torch
@@ -7,12 +8,13 @@ from fairseq.data import Dictionary
 from fairseq.sequence_scorer import SequenceScorer
 from torch import nn
 
+from pipeline.data.prepared import PreparedData
 from user_dir.models.output_matrix import has_output_matrix, output_matrix
 from user_dir.modules.linear_cross_entropy import ROWS, token_losses
 
 
 class ChunkedScorer(SequenceScorer):
-    """fairseq's scorer, with the logits of `ROWS` tokens at a time.
+    """The scorer of `fairseq-eval-lm`, with the logits of `ROWS` tokens at a time.
 
     The log-probabilities are the same to rounding. An adaptive softmax is left to fairseq, also in pieces.
     """
@@ -38,3 +40,19 @@ class ChunkedScorer(SequenceScorer):
             [{"tokens": tokens[real], "positional_scores": found[real]}]
             for tokens, found, real in zip(target, scores, kept, strict=True)
         ]
+
+
+def figures(bits: float, tokens: int, data: PreparedData, split: str) -> dict[str, Any]:
+    """Loss and perplexities from bits per token; per word if the whole split was evaluated."""
+    words = data.words(split)
+    if tokens != data.tokens(split):
+        words = None
+    nats = bits * math.log(2)
+    return {
+        "tokens": tokens,
+        "words": words,
+        "loss_bits_per_token": bits,
+        "loss_nats_per_token": nats,
+        "perplexity_per_token": math.exp(nats),
+        "perplexity_per_word": math.exp(nats * tokens / words) if words else None,
+    }

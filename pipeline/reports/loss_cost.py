@@ -20,22 +20,25 @@ GIB = 2**30
 
 def markdown(result: dict[str, Any]) -> str:
     """The whole report."""
-    record = result["environment"]
-    torch, commit = record["versions"]["torch"], f"commit {record['commit']}, {record['date']}"
-    machine = f"{where(record)}, torch {torch}; {commit}."
     losses = [r for r in result["records"] if r["kind"] == "losses"]
     updates = [r for r in result["records"] if r["kind"] == "update"]
-    parts = [_losses(losses, record["device"], machine)] if losses else []
-    parts += [_updates(updates, machine)] if updates else []
+    parts = [_losses(losses)] if losses else []
+    parts += [_updates(updates)] if updates else []
     return "\n\n".join(parts) + "\n"
 
 
-def _losses(records: list[dict], device: str, machine: str) -> str:
-    first = records[0]
+def _measured_on(records: list[dict]) -> str:
+    last = records[-1]["environment"]
+    runs = sorted({f"{r['environment']['date']} (commit {r['environment']['commit']})" for r in records})
+    return f"{where(last)}, torch {last['versions']['torch']}, {' and '.join(runs)}."
+
+
+def _losses(records: list[dict]) -> str:
+    first, device = records[0], records[-1]["environment"]["device"]
     dtype = "bfloat16" if device == "cuda" else "float32"
     parts = [
         f"Forward and backward pass, {first['tokens']:,} tokens, width {first['width']}, {dtype}, "
-        f"random numbers, losses in turns. {machine}"
+        f"random numbers, losses in turns. {_measured_on(records)}"
     ]
     measures = {"Seconds": "seconds"}
     if device == "cpu":  # whose wall clock also counts what else the machine does
@@ -60,7 +63,7 @@ def _peak(found: dict) -> str:
     return f"{found['peak_bytes'] / GIB:.2f}" if "peak_bytes" in found else "–"
 
 
-def _updates(records: list[dict], machine: str) -> str:
+def _updates(records: list[dict]) -> str:
     rows = []
     for r in records:
         if r["status"] != "ok":
@@ -86,5 +89,5 @@ def _updates(records: list[dict], machine: str) -> str:
     ]
     return (
         f"Updates of `{first['config']}` on `{first['text']}`, dictionary padded to {first['vocabulary']:,}: "
-        f"embedding, six layers, loss, Adam. {machine}\n\n{markdown_table(header, rows)}"
+        f"embedding, six layers, loss, Adam. {_measured_on(records)}\n\n{markdown_table(header, rows)}"
     )

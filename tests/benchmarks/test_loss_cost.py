@@ -19,7 +19,7 @@ ENVIRONMENT = {
 def record():
     words = "--vocabulary 3000 --tokens 600 --width 8 --steps 2"
     (case,) = loss_cost.cases(loss_cost.parse_arguments(words.split()), "cpu")
-    return {**case, "status": "ok", **measure_losses({**case, "device": "cpu"})}
+    return {**case, "environment": ENVIRONMENT, "status": "ok", **measure_losses({**case, "device": "cpu"})}
 
 
 def test_all_compute_the_same_loss(record):
@@ -38,14 +38,15 @@ def test_the_plain_loss_needs_more_memory(record):
 
 def test_report(record):
     update = {
-        "kind": "update", "config": "a.yaml", "text": "words", "vocabulary": 3000, "memory_limit": 2**33,
+        "kind": "update", "environment": ENVIRONMENT, "config": "a.yaml", "text": "words",
+        "vocabulary": 3000, "memory_limit": 2**33,
     }  # fmt: skip
     measured = {"seconds": [3.0], "losses": [9.5], "tokens": [4096], "whole_peak_bytes": 2**32}
     updates = [
         {**update, **measured, "criterion": "chunked_cross_entropy", "status": "ok"},
         {**update, "criterion": "cross_entropy", "status": "out of memory"},
     ]
-    text = markdown({"environment": ENVIRONMENT, "records": [record, *updates]})
+    text = markdown({"records": [record, *updates]})
     assert "| `chunked_cross_entropy` | 4,096 | 3.0 | 9.500 | 4.00 |" in text
     assert "| `cross_entropy` | – | – | – | out of memory, limit 8.0 |" in text
     assert "the three matrix products alone" in text and "commit abc" in text

@@ -183,8 +183,8 @@ class LLNAttention(SelfAttention):
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(d^2) a token."""
         attention = exponential_attention_step if q.shape[2] == 1 else causal_exponential_attention
+        alpha, beta = self.scale(q, k, new.padding_mask)
         with torch.autocast(q.device.type, enabled=False):
-            out, (total, top) = attention(
-                q, k, v, *self.scale.average(), new.padding_mask, (state["sum"], state["maximum"])
-            )
+            sums = state["sum"], state["maximum"]
+            out, (total, top) = attention(q, k, v, alpha, beta, new.padding_mask, sums)
         return out, {"sum": total, "maximum": top}

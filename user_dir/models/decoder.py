@@ -93,6 +93,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         incremental_state: dict[str, State] | None = None,
         features_only: bool = False,
         src_lengths: Tensor | None = None,
+        next_segment: bool = False,
     ) -> tuple[Tensor, dict[str, list]]:
         """Logits of the token after each position.
 
@@ -103,12 +104,16 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
                 `prev_output_tokens`, at least the last one, which may also be given alone.
             features_only: stop before the output projection.
             src_lengths: accepted for fairseq.
+            next_segment: all `prev_output_tokens` are new; those that `incremental_state` has seen are not
+                given again.
 
         Returns:
             `(B, N, vocabulary)`, or `(B, N, D)` features; with `incremental_state`, of the new tokens only;
             and a dictionary with the states between layers, each `(N, B, D)`.
         """
-        x, extra = self.extract_features(prev_output_tokens, incremental_state=incremental_state)
+        x, extra = self.extract_features(
+            prev_output_tokens, incremental_state=incremental_state, next_segment=next_segment
+        )
         return (x if features_only else self.output_layer(x)), extra
 
     def extract_features(
@@ -116,11 +121,14 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         prev_output_tokens: Tensor,
         encoder_out: None = None,
         incremental_state: dict[str, State] | None = None,
+        next_segment: bool = False,
     ) -> tuple[Tensor, dict[str, list]]:
         """As `forward`, without the output projection."""
         check_tokens(prev_output_tokens)
         state = None if incremental_state is None else self.get_state(incremental_state)
-        seen = 0 if state is None else min(state["seen"], prev_output_tokens.shape[1] - 1)
+        seen = 0
+        if state is not None and not next_segment:
+            seen = min(state["seen"], prev_output_tokens.shape[1] - 1)
         tokens = prev_output_tokens[:, seen:] if seen else prev_output_tokens
         tokens, padding_mask, shift = padding_last(tokens, self.padding_idx)
         new = None

@@ -38,6 +38,12 @@ class DecodingState:
             )
 
 
+def state_bytes(incremental_state: dict[str, State]) -> int:
+    """Of all tensors in fairseq's `incremental_state`."""
+    tensors = [x for entry in incremental_state.values() for x in entry.values() if isinstance(x, Tensor)]
+    return sum(x.numel() * x.element_size() for x in tensors)
+
+
 def append_to_cache(cache: Tensor, new: Tensor, length: int, dim: int) -> Tensor:
     """`cache` with `new` written behind its first `length` entries, doubled when it is full."""
     needed = length + new.shape[dim]

@@ -1,0 +1,110 @@
+"""eval_ppl.sh --carry-state: a split read from end to end, its results as table, JSON and plot."""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+
+from pipeline.commands.eval_ppl import COMMAND
+from pipeline.console import Parser
+from pipeline.data.prepared import PreparedData
+from pipeline.errors import UserError
+from pipeline.evaluation.carried_state import evaluate_streams, remark
+from pipeline.evaluation.scoring import figures
+from pipeline.evaluation.streams import Streams, document_streams, parallel_streams, read_rows
+from pipeline.files import write_atomically
+from pipeline.provenance import environment
+from pipeline.reports.carried_state import markdown, plot
+from pipeline.training.checkpoint import CheckpointInfo
+from user_dir.refusals import read_overrides
+
+
+def read_extra(extra: Sequence[str]) -> dict[str, Any]:
+    """The model overrides, the only flag of fairseq-eval-lm that goes with --carry-state."""
+    parser = Parser(f"{COMMAND} --carry-state", add_help=False)
+    parser.add_argument("--model-overrides", default="{}")
+    return read_overrides(parser.parse_args(list(extra)).model_overrides)
+
+
+def make_streams(
+    data: PreparedData, split: str, dictionary: Dictionary, options: argparse.Namespace
+) -> list[Streams]:
+    """What is read; UserError where no stream is as long as a segment."""
+    rows = read_rows(data, split, dictionary)
+    if options.reset_at_documents:
+        subwords = "sentencepiece" if data.sentencepiece_model else None
+        return document_streams(rows, options.streams, dictionary, subwords)
+    streams = parallel_streams(rows, options.streams, dictionary)
+    length = streams.source.shape[1]
+    if length < options.segment:
+        raise UserError(
+            f"--segment is {options.segment}, but the {split} split makes {options.streams} streams of "
+            f"{length} tokens; give fewer --streams or a shorter --segment"
+        )
+    return [streams]
+
+
+def evaluate_carried(
+    checkpoint: CheckpointInfo,
+    data: PreparedData,
+    split: str,
+    options: argparse.Namespace,
+    overrides: dict[str, Any],
+) -> dict[str, Any]:
+    """The result for one split as it is written to JSON."""
+    dictionary = Dictionary.load(str(data.dictionary))
+    checkpoint.check_dictionary(data, len(dictionary))
+    batches = make_streams(data, split, dictionary, options)
+    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(checkpoint.path)], arg_overrides={**overrides, "data": str(data.folder)}
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model.to(device).eval()
+    start = time.monotonic()
+    buckets = evaluate_streams(model, batches, dictionary.pad(), options.segment)
+    tokens = sum(bucket["tokens"] for bucket in buckets)
+    bits = sum(bucket["nats"] for bucket in buckets) / tokens / math.log(2)
+    longest = max(batch.source.shape[1] for batch in batches)
+    return {
+        "checkpoint": str(checkpoint.path),
+        "architecture": checkpoint.architecture,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "updates": checkpoint.updates,
+        "tokens_per_sample": checkpoint.tokens_per_sample,
+        "data": str(data.folder),
+        "corpus": data.manifest.get("corpus"),
+        "split": split,
+        "streams": sum(len(batch.source) for batch in batches),
+        "longest": longest,
+        "segment": options.segment,
+        "reset_at_documents": options.reset_at_documents,
+        "model_overrides": overrides,
+        **figures(bits, tokens, data, split),
+        "buckets": buckets,
+        "remark": remark(model, checkpoint.tokens_per_sample, longest),
+        "seconds": round(time.monotonic() - start, 2),
+        "environment": environment(device),
+    }
+
+
+def write_carried(result: dict[str, Any], out: Path) -> None:
+    """Write JSON, table and plot, and print the table."""
+    plot_path, table_path = out.with_suffix(".png"), out.with_suffix(".md")
+    text = markdown(result)
+    write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
+    write_atomically(table_path, text.encode())
+    plot(result, plot_path)
+    per_word = result["perplexity_per_word"]
+    print(
+        f"{text}\n{result['tokens']:,} tokens: perplexity {result['perplexity_per_token']:.2f} per token, "
+        + (f"{per_word:.2f} per word" if per_word else "per word unknown")
+        + f"\n  written to  {out}, {table_path.name}, {plot_path.name}",
+        flush=True,
+    )

@@ -1,0 +1,177 @@
+"""Perplexity of texts of any length: states are carried from one segment to the next (eval_ppl.sh)."""
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.errors import UserError
+from pipeline.evaluation.streams import Streams
+from pipeline.provenance import memory_available, process_memory
+from user_dir.attention.parts.state import state_bytes
+from user_dir.models import LinearAttentionLM
+from user_dir.models.output_matrix import output_matrix
+from user_dir.modules import LearnedPositions, SinusoidalPositions
+from user_dir.modules.linear_cross_entropy import token_losses
+
+FIRST_BUCKET = 512
+PROBE = 256
+
+
+def segment_losses(
+    model: nn.Module, streams: Streams, padding_idx: int, segments: Iterable[int]
+) -> Iterator[tuple[int, Tensor, dict]]:
+    """Losses of all tokens in nats, segment by segment, in O(segment) memory besides the state.
+
+    Any `segments`, lengths of 1 up, give the losses of one forward pass over the whole streams.
+
+    Yields:
+        Where a segment starts, its losses `(B, T)`, zero at padding, and fairseq's incremental state.
+    """
+    weight, bias = output_matrix(model)
+    state: dict = {}
+    start, length = 0, streams.source.shape[1]
+    for count in segments:
+        if start >= length:
+            return
+        end = min(start + count, length)
+        features, _ = model(
+            streams.source[:, start:end], incremental_state=state, features_only=True, next_segment=True
+        )
+        target = streams.target[:, start:end].to(features.device)
+        losses = token_losses(
+            features.flatten(0, 1), weight, target.flatten(), bias, ignore_index=padding_idx
+        )
+        yield start, losses.view(target.shape), state
+        start = end
+
+
+@dataclass
+class Bucket:
+    """Sums over positions `first` to `end` - 1 of a stream, and what was seen when its last one was read."""
+
+    first: int
+    end: int
+    tokens: int = 0
+    nats: float = 0.0
+    seconds: float = 0.0
+    state_bytes: int = 0
+    memory_bytes: int = 0
+
+    def result(self) -> dict[str, Any]:
+        """For JSON."""
+        loss = self.nats / self.tokens
+        about = {"loss_nats_per_token": loss, "perplexity_per_token": math.exp(loss)}
+        return {**asdict(self), **about, "tokens_per_second": self.tokens / self.seconds}
+
+
+class Buckets:
+    """Losses by position: 0 to 511, to 1,023, to 2,047 and so on."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, Bucket] = {}
+
+    def add(self, start: int, losses: Tensor, real: Tensor, seconds: float, state: dict) -> None:
+        """Those of a segment, `(B, T)`, from position `start` on; `real` is False at padding."""
+        position, end = start, start + losses.shape[1]
+        while position < end:
+            bucket = self._of(position)
+            upto = min(end, bucket.end)
+            here = slice(position - start, upto - start)
+            bucket.tokens += int(real[:, here].sum())
+            bucket.nats += float(losses[:, here].double().sum())
+            bucket.seconds += seconds * (upto - position) / (end - start)
+            position = upto
+        bucket.state_bytes = max(bucket.state_bytes, state_bytes(state))
+        bucket.memory_bytes = max(bucket.memory_bytes, memory_in_use(losses.device))
+
+    def _of(self, position: int) -> Bucket:
+        number = 0 if position < FIRST_BUCKET else (position // FIRST_BUCKET).bit_length()
+        first = FIRST_BUCKET << (number - 1) if number else 0
+        return self.buckets.setdefault(number, Bucket(first, FIRST_BUCKET << number))
+
+    def results(self) -> list[dict[str, Any]]:
+        """For JSON, in order."""
+        return [bucket.result() for _, bucket in sorted(self.buckets.items()) if bucket.tokens]
+
+
+def memory_in_use(device: torch.device) -> int:
+    """Bytes, of torch's allocator or of this process."""
+    return torch.cuda.memory_allocated() if device.type == "cuda" else process_memory("VmRSS")
+
+
+@torch.inference_mode()
+def evaluate_streams(
+    model: nn.Module, batches: list[Streams], padding_idx: int, segment: int
+) -> list[dict[str, Any]]:
+    """The buckets of all streams; UserError for a model that cannot carry its state so far.
+
+    `segment` is how many tokens of each stream are read at a time.
+    """
+    device = next(model.parameters()).device
+    check_model(model, max(batch.source.shape[1] for batch in batches))
+    check_growth(model, batches, padding_idx)
+    buckets = Buckets()
+    for streams in batches:
+        streams = Streams(streams.source.to(device), streams.target)
+        real = streams.target.ne(padding_idx)
+        begin = time.monotonic()
+        for start, losses, state in segment_losses(model, streams, padding_idx, repeat(segment)):
+            upto = start + losses.shape[1]
+            losses = losses.cpu()
+            buckets.add(start, losses, real[:, start:upto], time.monotonic() - begin, state)
+            begin = time.monotonic()
+    return buckets.results()
+
+
+def check_model(model: nn.Module, length: int) -> None:
+    """UserError for a model that cannot read streams of `length` tokens in segments."""
+    if not isinstance(model, LinearAttentionLM):
+        raise UserError(
+            f"--carry-state needs a language model of this project; with a state, {type(model).__name__} "
+            "reads one token at a time"
+        )
+    positions = model.decoder.embed_positions
+    if isinstance(positions, LearnedPositions) and length > positions.max_positions:
+        raise UserError(
+            f"a stream of {length:,} tokens is longer than the {positions.max_positions:,} learned positions "
+            "of the model; give more --streams, or --reset-at-documents"
+        )
+
+
+def check_growth(model: nn.Module, batches: list[Streams], padding_idx: int) -> None:
+    """UserError where the state, which grows with some mechanisms, would not fit into memory.
+
+    Measured on the first 2 x PROBE tokens of a stream.
+    """
+    longest = max(batches, key=lambda batch: batch.source.numel())
+    length = longest.source.shape[1]
+    if length < 2 * PROBE:
+        return
+    head = Streams(longest.source[:1, : 2 * PROBE], longest.target[:1, : 2 * PROBE])
+    device = next(model.parameters()).device
+    head = Streams(head.source.to(device), head.target)
+    first, second = (state_bytes(s) for _, _, s in segment_losses(model, head, padding_idx, repeat(PROBE)))
+    needed = (second - first) / PROBE * longest.source.numel()
+    free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else memory_available()
+    if needed > free:
+        raise UserError(
+            f"the state of this layer plan grows by {(second - first) / PROBE / 1024:.1f} KiB a token, to "
+            f"{needed / 2**30:,.1f} GiB over streams of {length:,} tokens, but {free / 2**30:.1f} GiB are "
+            "free; give --reset-at-documents, or evaluate without --carry-state"
+        )
+
+
+def remark(model: nn.Module, trained_for: int, length: int) -> str | None:
+    """What a reader must know about the model's absolute positions; None where there is nothing."""
+    if isinstance(model.decoder.embed_positions, SinusoidalPositions) and length > trained_for:
+        return (
+            f"the sinusoidal positions of the model were trained up to {trained_for:,}, not for the "
+            f"{length:,} read here: beyond, they are as much measured as the mechanisms"
+        )
+    return None
