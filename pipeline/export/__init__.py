@@ -1,0 +1,1 @@
+"""Models of this project for other libraries, and theirs for this one."""

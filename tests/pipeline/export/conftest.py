@@ -1,0 +1,36 @@
+"""Exported models, and what transformers makes of them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.files import ROOT
+
+ENVIRONMENT = ROOT / ".venv-export"
+
+
+@pytest.fixture(scope="session")
+def transformers_answers():
+    """Asks `tests/helpers/exported.py`: `(folder, questions) -> answers`."""
+    if not (ENVIRONMENT / "transformers").is_dir():
+        pytest.skip("transformers is not installed; scripts/test_export.sh installs it")
+
+    def ask(folder: Path, questions: dict) -> dict:
+        torch.save(questions, folder / "questions.pt")
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ENVIRONMENT),
+            "PYTHONSAFEPATH": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        environment["HF_HOME"] = str(folder / "cache")  # where transformers copies modelling files
+        command = [sys.executable, str(ROOT / "tests" / "helpers" / "exported.py"), str(folder)]
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return torch.load(folder / "answers.pt", weights_only=True)
+
+    return ask

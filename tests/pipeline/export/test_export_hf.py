@@ -1,0 +1,62 @@
+"""export_hf.sh on checkpoints that training wrote."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from pipeline.export import export_hf
+from pipeline.export.source import load_source
+from tests.helpers import lm
+
+CHECKPOINT = "checkpoint_last.pt"
+
+
+@pytest.mark.slow
+def test_language_model_and_encoder(call, transformers_answers, trained, pretrained, tmp_path, capsys):
+    tokens = lm.tokens(2, 24, words=20)
+    everywhere = torch.ones_like(tokens, dtype=torch.bool)
+    asked = {"tokens": tokens, "mask": everywhere}
+    questions = {
+        "lm": {**asked, "prompts": tokens, "prompt_mask": everywhere, "count": 2},
+        "encoder": asked,
+    }
+    expected = {}
+    for name, run in (("lm", trained), ("encoder", pretrained)):
+        call(export_hf, run / CHECKPOINT, tmp_path / name)
+        call(export_hf, run / CHECKPOINT, tmp_path / name)  # once more, in place
+        with torch.no_grad():
+            expected[name] = load_source(run / CHECKPOINT).model(tokens)[0]
+    said = capsys.readouterr().out
+    assert "AutoModelForCausalLM.from_pretrained(" in said and "AutoModelForMaskedLM.from_pretrained(" in said
+    assert not list(tmp_path.rglob("*.part"))
+    answers = transformers_answers(tmp_path, questions)
+    for name, logits in expected.items():
+        torch.testing.assert_close(answers[name]["logits"], logits, rtol=0, atol=1e-5)
+
+
+def test_refusals(refused, trained, tmp_path):
+    checkpoint = trained / CHECKPOINT
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "thesis.txt").write_text("mine")
+    assert "holds what export_hf.sh has not written" in refused(export_hf, checkpoint, tmp_path / "others")
+    new = tmp_path / "new"
+    assert "no checkpoint" in refused(export_hf, trained / "checkpoint_none.pt", new)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(checkpoint, alone)
+    assert "dict.txt is missing" in refused(export_hf, alone / CHECKPOINT, new)
+    assert "has no classification head 'x'; those it has: none" in refused(
+        export_hf, checkpoint, new, "--head", "x"
+    )
+    assert not new.exists()
+
+
+def test_another_model_does_not_overwrite(call, refused, trained, tmp_path):
+    out = tmp_path / "out"
+    call(export_hf, trained / CHECKPOINT, out)
+    assert json.loads((out / "config.json").read_text())["architectures"] == ["LinearAttentionForCausalLM"]
+    mark = out / ".linear-attention-run.json"
+    mark.write_text(mark.read_text().replace('"fingerprint": "', '"fingerprint": "0'))
+    assert "was made with other settings" in refused(export_hf, trained / CHECKPOINT, out)

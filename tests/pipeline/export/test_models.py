@@ -1,0 +1,183 @@
+"""Models of all kinds, exported and loaded by transformers: the same logits and the same continuations."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+
+from pipeline.errors import UserError
+from pipeline.export.export_hf import model_files
+from pipeline.export.source import Source, make_source
+from tests.helpers import lm, roberta
+
+PAD = 1
+OTHER = {
+    "lln_diag_combination": "learnable_scale", "lln_diag_block_size": 5, "decoder_output_bias": "learned",
+    "no_share_decoder_input_output_embed": True, "absolute_positions": "learned",
+    "decoder_norm_position": "post", "decoder_norm": "scalenorm",
+}  # fmt: skip
+LANGUAGE_MODELS = {
+    "t1": ("transnormer_t1", {}),
+    "t2": ("transnormer_t2", {}),
+    "elu": ("linear_transformer_lm", {}),
+    "lln": ("lln_lm", {}),
+    "lln_diag": ("lln_diag_lm", {}),
+    "lln_diag, post-norm": ("lln_diag_lm", OTHER),
+    "softmax and a sum": (
+        "transnormer_t1",
+        {"decoder_attention": "softmax,diag+lln", "lln_alpha": 0.7, "lln_beta": 1.2},
+    ),
+    "diag without positions": ("transnormer_t2", {"diag_positions": "none", "norm_positions": "none"}),
+}
+ENCODERS = {
+    "roberta t1": ("roberta_transnormer_t1", {}),
+    "roberta t2": ("roberta_transnormer_t2", {"encoder_normalize_before": True}),
+    "roberta elu": ("roberta_linear", {}),
+    "roberta lln": ("roberta_lln", {"untie_weights_roberta": True}),
+    "roberta lln_diag": ("roberta_lln_diag", {"lln_diag_combination": "learnable_ratio"}),
+    "roberta softmax": ("roberta_softmax", {}),
+}
+
+
+def build(architecture: str, kind: str, **options) -> Source:
+    """A model with random weights, also where training starts from zeros and ones."""
+    config = MODEL_DATACLASS_REGISTRY[architecture]()
+    small = lm.SMALL if kind == "CausalLM" else roberta.SMALL
+    for name, value in {**small, **options}.items():
+        assert hasattr(config, name), name
+        setattr(config, name, value)
+    words = lm.dictionary(40)
+    if kind != "CausalLM":
+        words.add_symbol("<mask>")
+    task = SimpleNamespace(source_dictionary=words, target_dictionary=words, max_positions=lambda: 512)
+    model = MODEL_REGISTRY[architecture].build_model(config, task).eval()
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1 and "urpe" not in name:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    for name, buffer in model.named_buffers():
+        if name.endswith("sigma"):
+            buffer.copy_(torch.tensor([1.1, 0.8]))
+    return make_source(model, config, words, kind)
+
+
+def padded(rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens with padding on either side, and where they are real."""
+    tokens, real = lm.tokens(rows, length), torch.ones(rows, length, dtype=torch.bool)
+    for row in range(rows):
+        if row % 3 == 1:
+            real[row, : row % length] = False
+        elif row % 3 == 2:
+            real[row, length - row % length :] = False
+    return tokens.masked_fill(~real, PAD), real
+
+
+def continued(model, prompts: torch.Tensor, count: int) -> torch.Tensor:
+    """What fairseq's model appends greedily, reading the whole row for each token."""
+    tokens = prompts
+    with torch.no_grad():
+        for _ in range(count):
+            logits = model(tokens)[0][:, -1]
+            logits[:, PAD] = -torch.inf
+            tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], 1)
+    return tokens[:, prompts.shape[1] :]
+
+
+def write(folder, name: str, source: Source, head: str | None = None) -> None:
+    (folder / name).mkdir()
+    for file, content in model_files(source, head).items():
+        (folder / name / file).write_bytes(content)
+
+
+@pytest.mark.slow
+def test_logits_and_continuations(transformers_answers, tmp_path):
+    tokens, real = padded(5, 75)
+    prompts, prompt_real = lm.tokens(100, 12, seed=1), torch.ones(100, 12, dtype=torch.bool)
+    for row in range(100):
+        prompt_real[row, : row % 9] = False
+    prompts = prompts.masked_fill(~prompt_real, PAD)
+    questions, expected = {}, {}
+    for name, (architecture, options) in LANGUAGE_MODELS.items():
+        source = build(architecture, "CausalLM", **options)
+        write(tmp_path, name, source)
+        questions[name] = {
+            "tokens": tokens,
+            "mask": real,
+            "prompts": prompts,
+            "prompt_mask": prompt_real,
+            "count": 12,
+        }
+        with torch.no_grad():
+            expected[name] = source.model(tokens)[0], continued(source.model, prompts, 12)
+    for name, (architecture, options) in ENCODERS.items():
+        source = build(architecture, "MaskedLM", **options)
+        write(tmp_path, name, source)
+        questions[name] = {"tokens": tokens, "mask": real}
+        with torch.no_grad():
+            expected[name] = source.model(tokens)[0], None
+    answers = transformers_answers(tmp_path, questions)
+    for name, (logits, continuations) in expected.items():
+        found = answers[name]
+        torch.testing.assert_close(found["logits"][real], logits[real], rtol=0, atol=1e-5, msg=name)
+        if continuations is not None:
+            assert torch.equal(found["state"], continuations), name
+            assert torch.equal(found["no state"], continuations[:4]), name
+            assert found["beams"].shape == (1, 5), name
+
+
+@pytest.mark.slow
+def test_classification_head(transformers_answers, tmp_path):
+    source = build("roberta_lln_diag", "MaskedLM")
+    source.model.register_classification_head("topic", 3)
+    write(tmp_path, "topic", source, "topic")
+    tokens, real = lm.tokens(4, 20), torch.ones(4, 20, dtype=torch.bool)
+    real[1, 15:] = False
+    tokens = tokens.masked_fill(~real, PAD)
+    moved, moved_real = tokens.clone(), real.clone()
+    moved[1], moved_real[1] = tokens[1].roll(5), real[1].roll(5)  # the same with padding on the left
+    with torch.no_grad():
+        features = source.model.encoder(tokens, features_only=True)[0]
+        expected = source.model.classification_heads["topic"](features)
+    questions = {"topic": {"tokens": moved, "mask": moved_real}}
+    found = transformers_answers(tmp_path, questions)["topic"]["logits"]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind", "options", "message"),
+    [
+        (
+            "performer_lm",
+            "CausalLM",
+            {},
+            "'performer' attention cannot be exported; those that can are softmax, elu",
+        ),
+        (
+            "lln_lm",
+            "CausalLM",
+            {"lln_statistics": "batch"},
+            "statistics 'batch' depends on the rest of the batch",
+        ),
+        (
+            "roberta_linear",
+            "MaskedLM",
+            {"encoder_norm": "batchnorm"},
+            "--encoder-norm batchnorm cannot be exported",
+        ),
+        (
+            "transnormer_t1",
+            "CausalLM",
+            {"adaptive_softmax_cutoff": "20"},
+            "adaptive softmax cannot be exported",
+        ),
+    ],
+)
+def test_what_cannot_be_exported(architecture, kind, options, message):
+    with pytest.raises(UserError, match=message):
+        model_files(build(architecture, kind, **options))
+
+
+def test_head_that_is_not_there():
+    source = build("roberta_linear", "MaskedLM")
+    with pytest.raises(UserError, match="has no classification head 'topic'; those it has: none"):
+        model_files(source, "topic")
