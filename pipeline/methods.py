@@ -123,6 +123,18 @@ ATTENTION_PANELS = {
 }
 
 
+# NormAttention is TransNormer's: it has the colour of T1, with which it is in no figure.
+NORM_ATTENTION = Method("NormAttention", "#0072B2", transnormer="NormAttention")
+KERNELS = {
+    "quadratic": Method("quadratic", "#999933"),
+    "relu": Method("ReLU", "#56B4E9"),
+}
+"""Kernels of attention that LLN's analysis compares with; no models."""
+
+ANALYSED = {**ATTENTIONS, "norm": NORM_ATTENTION, **KERNELS}
+"""Whatever figures of the analysis show, by the name in their JSON files."""
+
+
 def groups(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Of `panels` (title to names) those with more in them than their first, the common yardstick.
 

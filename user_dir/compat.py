@@ -254,6 +254,28 @@ def _write_durably(filename: str, write: Callable[[BinaryIO], object]) -> None:
         raise OSError(code, os.strerror(code), filename) from error
 
 
+def keep_overflow_on_the_cpu() -> None:
+    """Where an fp16 update overflows, fairseq moves a number to the GPU, which ends training without one."""
+    from fairseq.trainer import Trainer
+
+    train_step = Trainer.train_step
+    if getattr(train_step, "keeps_overflow", False):
+        return
+
+    def step_without_gpu(self, *args, **kwargs):
+        if self.cuda:
+            return train_step(self, *args, **kwargs)
+        move = torch.Tensor.cuda
+        torch.Tensor.cuda = lambda tensor, *unused, **options: tensor
+        try:
+            return train_step(self, *args, **kwargs)
+        finally:
+            torch.Tensor.cuda = move
+
+    step_without_gpu.keeps_overflow = True
+    Trainer.train_step = step_without_gpu
+
+
 def end_gloo_at_exit() -> None:
     """fairseq leaves its process group open; gloo's threads then now and then abort a process that ends.
 
@@ -281,6 +303,7 @@ REPAIRS: tuple[Callable[[], None], ...] = (
     keep_place_in_epoch,
     keep_batches_when_resuming,
     save_checkpoints_durably,
+    keep_overflow_on_the_cpu,
     end_gloo_at_exit,
 )
 

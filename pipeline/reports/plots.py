@@ -1,6 +1,7 @@
 """Line plots for people: log axes where asked, curves named where they end, units on the axes."""
 
 import io
+import itertools
 import math
 import textwrap
 from collections.abc import Sequence
@@ -13,11 +14,14 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.transforms import Bbox
 
 from pipeline.files import write_atomically
 
 LARGEST_BUBBLE = 2500.0  # points squared
+LABEL_STEP = 13.0  # points between two names of bubbles
 LABEL_GAP = 0.055  # smallest distance of two labels, as a part of the panel's height
 
 
@@ -82,14 +86,24 @@ def plot_curves(
             axis.plot(curve.x, curve.y, curve.style, color=curve.color, marker=marker, ms=4, lw=1.8)
         if log and curves:
             _log_axes(axis, curves, [c for *_, below in panels[place % columns :: columns] for c in below])
-        _label_ends(axis, curves, log)
-    _save(figure, path, note, rows, source)
+        label_ends(axis, curves, log)
+    save_figure(figure, path, note, rows, source)
 
 
 def plot_bubbles(
-    path: Path, bubbles: Sequence[Bubble], *, title: str, x_label: str, y_label: str, note: str
+    path: Path,
+    bubbles: Sequence[Bubble],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    note: str,
+    inverted: bool = False,
 ) -> None:
-    """Write a PNG with a named disc per method, x logarithmic; arguments as for `plot_curves`."""
+    """Write a PNG with a named disc per method, x logarithmic; arguments as for `plot_curves`.
+
+    `inverted`: y falls upwards, for figures of which less is better.
+    """
     figure, axis = plt.subplots(figsize=(8.0, 5.6))
     axis.set_title(title, loc="left", fontsize=12)
     axis.set_xlabel(x_label)
@@ -98,26 +112,45 @@ def plot_bubbles(
     axis.grid(True, color="0.92")
     axis.set_xscale("log")
     axis.margins(0.15)
+    axis.set_axisbelow(True)
+    if inverted:
+        axis.invert_yaxis()
     largest = max(bubble.area for bubble in bubbles)
     for bubble in sorted(bubbles, key=lambda b: -b.area):
         size = LARGEST_BUBBLE * bubble.area / largest if largest else 0.0
         axis.scatter(bubble.x, bubble.y, s=size, color=bubble.color, alpha=0.45, linewidths=0)
         axis.plot(bubble.x, bubble.y, ".", color=bubble.color)
-        axis.annotate(
-            bubble.label,
-            (bubble.x, bubble.y),
-            xytext=(4, 4),
-            textcoords="offset points",
-            color=bubble.color,
-            fontsize=9,
-        )
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.xaxis.set_major_formatter(FuncFormatter(_plain))
     axis.xaxis.set_minor_formatter(NullFormatter())
-    _save(figure, path, note, rows=1)
+    _label_bubbles(axis, bubbles)
+    save_figure(figure, path, note, rows=1)
 
 
-def _save(figure: Figure, path: Path, note: str, rows: int, source: str = "") -> None:
+def _label_bubbles(axis: Axes, bubbles: Sequence[Bubble]) -> None:
+    """Each name where it covers no other: beside its point, or further up or down with a line to it."""
+    taken: list[Bbox] = []
+    for bubble in sorted(bubbles, key=lambda b: (b.y, b.x)):
+        for steps, side in itertools.product(range(12), (1, -1)):
+            height = 4 + LABEL_STEP * ((steps + 1) // 2) * (-1) ** steps
+            text = axis.annotate(
+                bubble.label,
+                (bubble.x, bubble.y),
+                xytext=(6 * side, height),
+                textcoords="offset points",
+                ha="left" if side > 0 else "right",
+                color=bubble.color,
+                fontsize=9,
+                arrowprops={"arrowstyle": "-", "color": bubble.color, "lw": 0.6} if steps > 2 else None,
+            )
+            box = Text.get_window_extent(text)
+            if not any(box.overlaps(other) for other in taken):
+                break
+            text.remove()
+        taken.append(box)
+
+
+def save_figure(figure: Figure, path: Path, note: str, rows: int, source: str = "") -> None:
     """Write the figure with `note` below its `rows` of panels."""
     lines = textwrap.wrap(note, int(15 * figure.get_figwidth()))
     below = (0.035 * len(lines) + 0.03) / rows
@@ -150,7 +183,7 @@ def _log_axes(axis: Axes, curves: list[Curve], column: list[Curve]) -> None:
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _label_ends(axis: Axes, curves: list[Curve], log: bool) -> None:
+def label_ends(axis: Axes, curves: list[Curve], log: bool) -> None:
     """Write each curve's name to the right of its end, moved where names would overlap."""
     curves = [curve for curve in curves if curve.label]
     if not curves:

@@ -72,6 +72,19 @@ BROKEN = {
                 for call in (("fsync", f"{file}.tmp"), ("replace", file), ("fsync", name))
             ]
         """,
+    "keep_overflow_on_the_cpu": """
+        import sys
+        import fairseq.benchmark
+        from fairseq_cli import train
+        sys.argv = (
+            "fairseq-train --task dummy_lm --dict-size 20 --tokens-per-sample 8 --dataset-size 32 "
+            "--batch-size 8 --arch transformer_lm --decoder-embed-dim 8 --decoder-ffn-embed-dim 8 "
+            "--decoder-layers 1 --decoder-attention-heads 1 --optimizer adam --lr 0.001 --cpu --fp16 "
+            "--fp16-no-flatten-grads "
+            f"--fp16-init-scale {2**62} --max-epoch 1 --no-save --disable-validation"
+        ).split()
+        train.cli_main()
+        """,
     "end_gloo_at_exit": """
         import torch.distributed as distributed
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)

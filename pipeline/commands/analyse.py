@@ -1,0 +1,210 @@
+"""What attention does: the analyses and figures of TransNormer and LLN, from theory and from trained models.
+
+    scripts/analyse.sh theory         figures and checks that need no model
+    scripts/analyse.sh runs           train what the others need, into runs/analysis
+    scripts/analyse.sh attention      local scores, maps, entropy, spectral gap, log-normality of checkpoints
+    scripts/analyse.sh training       the same figures over the checkpoints of a run
+    scripts/analyse.sh gradients      relative deviation of gradients, loss and loss scale, from logs of runs
+    scripts/analyse.sh bounds         gradients by the scores of a checkpoint, and their bounds
+    scripts/analyse.sh temperature    loss of LLN with fixed exponents
+    scripts/analyse.sh tradeoff       accuracy or loss against speed and memory
+    scripts/analyse.sh report         results/analysis/README.md
+
+Each takes --help. A figure becomes SUBCOMMAND/NAME.json, .csv and .png in --out. What is there with the same
+settings is not made again; --redraw makes CSV and PNG from the JSON files alone.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pipeline.console import Parser, count
+from pipeline.files import ROOT
+
+COMMAND = "scripts/analyse.sh"
+RESULTS = ROOT / "results" / "analysis"
+RUNS = ROOT / "runs" / "analysis"
+LONGEST = 2048
+THEORY = (
+    "score-gradients",
+    "bounds",
+    "temperature",
+    "kernels",
+    "softmax-lognormal",
+    "sums-of-lognormals",
+    "densities",
+    "moment-matching",
+)
+GROUPS = ("spread", "one-head", "half", "fixed")
+
+
+def _theory(parser: Parser) -> None:
+    parser.add_argument("--only", metavar="NAMES", help=f"some of {', '.join(THEORY)}, with commas")
+    parser.add_argument("--head-dim", type=count, default=64, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--length", type=count, default=512, metavar="N", help="tokens of a drawn sequence (default: 512)"
+    )
+
+
+def _runs(parser: Parser) -> None:
+    parser.add_argument(
+        "--only",
+        metavar="NAMES",
+        help=f"groups ({', '.join(GROUPS)}) or names of runs, with commas (default: all)",
+    )
+    parser.add_argument(
+        "--updates",
+        type=count,
+        metavar="N",
+        help="a smaller budget than that of the YAMLs; warm-up and intervals shrink with it",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=count,
+        default=3,
+        metavar="N",
+        help="of the groups spread and fixed (default: %(default)s)",
+    )
+    parser.add_argument("--jobs", type=count, default=2, metavar="N", help="runs in parallel (default: 2)")
+    parser.add_argument(
+        "--runs", type=Path, default=RUNS, metavar="DIR", help="where they train (default: runs/analysis)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="list the runs and whether they are finished")
+
+
+def _checkpoints(parser: Parser) -> None:
+    parser.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT")
+    _sequences(parser)
+    parser.add_argument(
+        "--layers", default="all", metavar="NUMBERS", help="such as 0,3, counted from 0 (default: all)"
+    )
+    parser.add_argument(
+        "--rows",
+        choices=("abs", "sum", "raw"),
+        default="abs",
+        help="rows of a signed matrix: absolute values over their sum (abs), entries over their sum, as the "
+        "authors of TransNormer plot them (sum), or as they are (raw); default: %(default)s",
+    )
+    parser.add_argument(
+        "--score",
+        choices=("definition", "appendix-f", "appendix-f-blocks"),
+        default="definition",
+        help="the local score of the paper's text, or what its Appendix F computes from N x N matrices or, "
+        "for block attention, from N x C ones; default: %(default)s",
+    )
+
+
+def _sequences(parser: Parser, sequences: int = 16) -> None:
+    parser.add_argument(
+        "--data", type=Path, required=True, metavar="DATA", help="the prepared corpus of the training"
+    )
+    parser.add_argument("--split", default="valid", metavar="NAME", help="default: %(default)s")
+    parser.add_argument(
+        "--sequences", type=count, default=sequences, metavar="N", help="how many (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--length", type=count, metavar="N", help="tokens of a sequence (default: that of the training)"
+    )
+    parser.add_argument("--masked", action="store_true", help="mask tokens as in pre-training")
+    parser.add_argument(
+        "--force", action="store_true", help=f"matrices of more than {LONGEST:,} tokens (32 MiB each)"
+    )
+
+
+def _training(parser: Parser) -> None:
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders with checkpoints")
+    _sequences(parser)
+
+
+def _gradients(parser: Parser) -> None:
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders with a train.log")
+    parser.add_argument(
+        "--at-checkpoints",
+        action="store_true",
+        help="also the deviation over minibatches at each checkpoint, for all parameters and for the "
+        "attention of each layer (needs --data)",
+    )
+    parser.add_argument("--data", type=Path, metavar="DATA", help="the prepared corpus of the training")
+    parser.add_argument(
+        "--minibatches", type=count, default=16, metavar="N", help="a checkpoint (default: %(default)s)"
+    )
+
+
+def _bounds(parser: Parser) -> None:
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
+    _sequences(parser, 4)
+
+
+def _temperature(parser: Parser) -> None:
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="folders of LLN runs, fixed and matched"
+    )
+
+
+def _tradeoff(parser: Parser) -> None:
+    parser.add_argument(
+        "--speed",
+        choices=("train", "infer"),
+        default="train",
+        help="steps of training or of inference (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--length",
+        choices=("1K", "2K", "3K", "4K", "5K"),
+        default="2K",
+        help="of the paper's speeds (default: %(default)s)",
+    )
+
+
+def _report(parser: Parser) -> None:
+    """No options of its own."""
+
+
+RUNS_TEXT = """Train what the other subcommands need; finished runs are skipped, interrupted ones resume.
+
+Flags of fairseq-train at the end hold for every run, such as --batch-size 4 for a smaller setting.
+"""
+SUBCOMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
+    "theory": ("Figures and checks that need no model.", _theory),
+    "attention": (
+        "What attention does in trained models: one figure for all checkpoints given.",
+        _checkpoints,
+    ),
+    "training": (
+        "Temperature, entropy, spectral gap and LLN's exponents over a run's checkpoints.",
+        _training,
+    ),
+    "gradients": (
+        "Relative deviation of gradients (R1), loss and loss scale, from logs of runs.",
+        _gradients,
+    ),
+    "bounds": ("The largest gradient by a score in each layer, and its bound.", _bounds),
+    "tradeoff": ("The paper's accuracies against its speeds, and ours where they are measured.", _tradeoff),
+    "temperature": ("The loss of LLN with fixed exponents, and with matched ones.", _temperature),
+    "runs": (RUNS_TEXT, _runs),
+    "report": ("Write README.md beside the figures: each with the paper's statement.", _report),
+}
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line; `what` is the subcommand."""
+    general = Parser(COMMAND, __doc__, usage=f"{COMMAND} SUBCOMMAND [options]")
+    general.add_argument("what", choices=SUBCOMMANDS, metavar="SUBCOMMAND", help=", ".join(SUBCOMMANDS))
+    what = general.parse_args(words[:1]).what
+    text, add_options = SUBCOMMANDS[what]
+    parser = Parser(f"{COMMAND} {what}", text)
+    add_options(parser)
+    if what != "runs":
+        parser.add_argument(
+            "--out", type=Path, default=RESULTS, metavar="DIR", help="default: results/analysis"
+        )
+    if what not in ("runs", "report"):
+        parser.add_argument(
+            "--redraw", action="store_true", help="make CSV and PNG again from the JSON files, nothing else"
+        )
+    if what == "runs":
+        options, options.flags = parser.parse_known_args(words[1:])
+    else:
+        options = parser.parse_args(words[1:])
+    options.what = what
+    return options

@@ -1,0 +1,1 @@
+"""Figures of the analyses, drawn from their JSON files alone, and the document that shows them."""

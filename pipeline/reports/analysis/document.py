@@ -1,0 +1,72 @@
+"""The document of all figures: each with what the paper says, what was found here, and where."""
+
+import fnmatch
+from pathlib import Path
+from typing import Any
+
+from pipeline.files import read_json
+from pipeline.papers import read_table
+from pipeline.reports.tables import markdown_table, where
+
+HEAD = """# What attention does
+
+Figures of TransNormer (Qin et al. 2022) and of Linear Log-Normal attention (Nahshan et al. 2024), made by
+`scripts/analyse.sh`. `scripts/analyse.sh report` writes this file from the JSON file of each figure, which
+holds settings, seeds, series and tests; a CSV file lies beside it. [docs/analysis.md](../../docs/analysis.md)
+says how each figure is defined, and where the papers leave a choice.
+"""
+
+
+def document(folder: Path) -> str:
+    """The whole text in the order of `analysis_statements.csv`; empty if `folder` holds no figure."""
+    names = sorted(f"{path.parent.name}/{path.stem}" for path in folder.glob("*/*.json"))
+    parts, seen = [], set()
+    for row in read_table("analysis_statements"):
+        for name in fnmatch.filter(names, row["figure"]):
+            if name not in seen:
+                seen.add(name)
+                parts.append(section(name, row, read_json(folder / f"{name}.json")))
+    return "\n".join([HEAD, *parts]) if parts else ""
+
+
+def section(name: str, row: dict[str, str], record: dict[str, Any]) -> str:
+    """One figure: the paper's statement, the picture, the tests, and where it was made."""
+    span = " to ".join(value for value in (row["low"], row["high"]) if value)
+    said = row["statement"] + (f" ({span})" if span else "")
+    lines = [
+        f"## {record['title']}",
+        "",
+        f"**{row['source']}:** {said}",
+        "",
+        f"![{record['title']}]({name}.png)",
+        "",
+    ]
+    lines += [record["note"], ""]
+    if "training" in record:
+        lines += [trained(record["training"]), ""]
+    if record.get("checks"):
+        rows = [
+            (one["statement"], one["expected"], one["measured"], "yes" if one["holds"] else "**no**")
+            for one in record["checks"]
+        ]
+        lines += [_escaped(markdown_table(("statement", "expected", "found", "holds"), rows)), ""]
+    made = f"`{record['command']}`, commit {record['commit']}, {record['date']}, {where(record)}"
+    return "\n".join([*lines, f"<sub>{made}; [JSON]({name}.json), [CSV]({name}.csv)</sub>", ""])
+
+
+def trained(training: dict[str, Any]) -> str:
+    """How the models of a figure were trained: what differs from the papers' setting."""
+    return (
+        f"Trained here: {training['layers']} layers of width {training['width']} on {training['corpus']}, "
+        f"{training['updates']:,} updates of about {training['tokens_per_update']:,.0f} tokens, far from "
+        "the papers' sizes and budgets."
+    )
+
+
+def _escaped(table: str) -> str:
+    """A bar inside a cell, as in |x|, would end it."""
+    fixed = []
+    for line in table.splitlines():
+        cells = line.removeprefix("| ").removesuffix(" |").split(" | ")
+        fixed.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(fixed)

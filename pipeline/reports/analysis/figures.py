@@ -1,0 +1,192 @@
+"""From the JSON file of an analysis to its CSV and its PNG.
+
+A record holds `panels`, each of one `kind`:
+
+* lines: `curves` of `x`, `y` and, for a band, `low` and `high`; `scales` "log" or "linear" for both axes;
+* bars: `groups`, the names below the bars, and `series` with a value for each of them;
+* map: an attention matrix `values`, shown as log10(N P) from -2 to 2 around uniform attention, zeros white.
+
+A curve has the colour of its `method` (a key of `methods.ANALYSED`), or of its place `shade` from 0 to 1 on a
+scale, for layers, or is grey. The same JSON file gives the same PNG, byte for byte.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from pipeline.files import read_json, write_atomically
+from pipeline.methods import ANALYSED
+from pipeline.reports.plots import Bubble, Curve, label_ends, plot_bubbles, save_figure
+
+GREY = "#777777"
+WIDTH, HEIGHT = 5.2, 4.2  # inches of a panel; a map is square
+REACH = 2  # of the colours of a map, in powers of ten around uniform attention
+Panel = dict[str, Any]
+
+
+def write_figure(path: Path) -> None:
+    """The CSV and the PNG of the JSON file `path`, beside it."""
+    record = read_json(path)
+    write_atomically(path.with_suffix(".csv"), csv_text(record).encode())
+    if "bubbles" in record:
+        bubbles = [
+            Bubble(b["label"], ANALYSED[b["method"]].color, b["x"], b["y"], b["area"])
+            for b in record["bubbles"]
+        ]
+        labels = {key: record[key] for key in ("title", "x_label", "y_label", "note")}
+        plot_bubbles(path.with_suffix(".png"), bubbles, inverted=record["inverted"], **labels)
+        return
+    draw(record, path.with_suffix(".png"))
+
+
+def csv_text(record: dict[str, Any]) -> str:
+    """A row a point, with the panel and the curve it belongs to."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("panel", "curve", "x", "y", "low", "high"))
+    writer.writerows(_points(record))
+    return text.getvalue()
+
+
+def _points(record: dict[str, Any]) -> Iterator[tuple]:
+    for bubble in record.get("bubbles", []):
+        yield "", bubble["label"], bubble["x"], bubble["y"], bubble["area"], ""
+    for panel in record.get("panels", []):
+        title = panel["title"]
+        for curve in panel.get("curves", []):
+            empty = [""] * len(curve["x"])
+            band = (curve.get("low", empty), curve.get("high", empty))
+            for x, y, low, high in zip(curve["x"], curve["y"], *band, strict=True):
+                yield title, curve["label"], x, y, low, high
+        for series in panel.get("series", []):
+            empty = [""] * len(panel["groups"])
+            band = (series.get("low", empty), series.get("high", empty))
+            for group, value, low, high in zip(panel["groups"], series["values"], *band, strict=True):
+                yield title, series["label"], group, value, low, high
+        for i, row in enumerate(panel.get("values", [])):
+            for j, value in enumerate(row):
+                yield title, f"row {i}", j, value, "", ""
+
+
+def draw(record: dict[str, Any], path: Path) -> None:
+    """Write the PNG of a record with panels."""
+    panels = record["panels"]
+    columns = min(record.get("columns", len(panels)), len(panels))
+    rows = math.ceil(len(panels) / columns)
+    size = (WIDTH * columns, HEIGHT * rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
+    painters = {"lines": _lines, "bars": _bars, "map": _map}
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        axis.set_title(panel["title"], loc="left", fontsize=11)
+        axis.set_xlabel(panel.get("x_label", ""))
+        axis.set_ylabel(panel.get("y_label", ""))
+        painters[panel["kind"]](axis, panel)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    save_figure(figure, path, record["note"], rows)
+
+
+def _color(curve: dict[str, Any]) -> Any:
+    if curve.get("method"):
+        return ANALYSED[curve["method"]].color
+    if curve.get("shade") is not None:
+        return matplotlib.colormaps["viridis"](0.9 * curve["shade"])
+    return GREY
+
+
+def _lines(axis: Axes, panel: Panel) -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(True, color="0.92")
+    x_scale, y_scale = panel.get("scales", ("linear", "linear"))
+    axis.set_xscale(x_scale)
+    axis.set_yscale(y_scale)
+    shown = []
+    for curve in panel["curves"]:
+        pairs = [
+            (x, y) for x, y in zip(curve["x"], curve["y"], strict=True) if y is not None and math.isfinite(y)
+        ]
+        if not pairs:
+            continue
+        x, y = zip(*pairs, strict=True)
+        color, style = _color(curve), curve.get("style", "-")
+        axis.plot(x, y, style, color=color, lw=1.7, ms=4)
+        if "low" in curve:
+            axis.fill_between(curve["x"], curve["low"], curve["high"], color=color, alpha=0.15, lw=0)
+        shown.append(Curve(curve["label"], color, x, y, style))
+    for one, scale in ((axis.xaxis, x_scale), (axis.yaxis, y_scale)):
+        if scale == "log":
+            _few_labels(one)
+    if "y_range" in panel:
+        axis.set_ylim(*panel["y_range"])
+    label_ends(axis, shown, y_scale == "log")
+
+
+def _few_labels(one: Axis) -> None:
+    """Powers of ten, or 1, 2 and 5 times them where there are few."""
+    one.set_minor_formatter(NullFormatter())
+    low, high = one.get_view_interval()
+    if high < 50 * low:
+        one.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _bars(axis: Axes, panel: Panel) -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(True, axis="y", color="0.92")
+    axis.set_axisbelow(True)
+    series, groups = panel["series"], panel["groups"]
+    width = 0.8 / len(series)
+    places = np.arange(len(groups))
+    colors = [ANALYSED[name].color if name else GREY for name in panel["methods"]]
+    for number, one in enumerate(series):
+        x = places + (number - (len(series) - 1) / 2) * width
+        values = [math.nan if value is None else value for value in one["values"]]
+        fill = ["none"] * len(colors) if one.get("hollow") else colors
+        axis.bar(x, values, 0.92 * width, color=fill, edgecolor=colors, linewidth=1.4)
+        if "low" in one:
+            axis.vlines(x, one["low"], one["high"], color="0.3", lw=1.2)
+        for place, value in zip(x, values, strict=True):
+            if math.isfinite(value):
+                text = f"{one['label']}\n{value:.2f}"
+                axis.annotate(
+                    text,
+                    (place, value),
+                    xytext=(0, 3),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=8,
+                    color="0.25",
+                )
+    axis.set_xticks(places, groups)
+    axis.margins(y=0.18)
+
+
+def _map(axis: Axes, panel: Panel) -> None:
+    values = np.array(panel["values"], dtype=float)
+    with np.errstate(divide="ignore"):
+        relative = np.log10(values * values.shape[1])
+    relative = np.ma.masked_where(values == 0, np.clip(relative, -REACH, REACH))
+    colors = matplotlib.colormaps["cividis"].with_extremes(bad="white")
+    axis.imshow(relative, cmap=colors, vmin=-REACH, vmax=REACH, interpolation="nearest")
+    if tokens := panel.get("tokens"):
+        places = np.arange(0, len(tokens), max(1, len(tokens) // 16))
+        names = [tokens[i] for i in places]
+        axis.set_xticks(places, names, rotation=90, fontsize=7)
+        axis.set_yticks(places, names, fontsize=7)
+    if panel.get("color_bar"):
+        scale = ScalarMappable(Normalize(-REACH, REACH), colors)
+        axis.figure.colorbar(scale, ax=axis, shrink=0.85, label="log10 of N times the weight")

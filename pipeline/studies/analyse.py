@@ -1,0 +1,18 @@
+"""What attention does (the command behind analyse.sh): each subcommand is a module of `studies.analysis`."""
+
+import sys
+from importlib import import_module
+
+from pipeline.commands.analyse import parse
+from pipeline.console import run_command
+
+
+def main() -> None:
+    """Entry point."""
+    options = parse(sys.argv[1:])
+    module = import_module(f"pipeline.studies.analysis.{options.what}")
+    getattr(module, f"run_{options.what}")(options)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,1 @@
+"""The analyses behind scripts/analyse.sh, one module a subcommand."""

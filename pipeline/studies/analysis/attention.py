@@ -1,0 +1,253 @@
+"""TransNormer's Fig. 2a and 2b, and LLN's measures layer by layer, of trained models (`analyse.sh "
+"attention`)."""
+
+from argparse import Namespace
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from pipeline.data.prepared import PreparedData
+from pipeline.errors import UserError
+from pipeline.studies.analysis.measures import Measured, log_normality_by_head, measure, shares
+from pipeline.studies.analysis.models import Trained, chosen_layers, inputs, load, open_split, sequences
+from pipeline.studies.analysis.record import Record, curve, lines, publish, redraw
+from user_dir.analysis import (
+    appendix_f_curve,
+    attention_matrix,
+    causal_local_score,
+    local_score,
+    normalized_rows,
+    window_widths,
+)
+from user_dir.attention.diag import DiagAttention
+
+RATIOS = [0.01, 0.02, 0.05, *(i / 20 for i in range(2, 21))]
+MAP_LENGTH, MAP_LAYERS = 64, 2
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A model and what was measured in the layers chosen; `curves: (layers, points)` of the local score."""
+
+    trained: Trained
+    tokens: Tensor
+    measured: list[Measured]
+    curves: Tensor
+    x: list[float]
+
+
+def run_attention(options: Namespace) -> None:
+    """Four figures of all checkpoints given."""
+    if options.redraw:
+        redraw(options)
+        return
+    data = open_split(options)
+    models = [load(path.absolute(), data) for path in options.checkpoints]
+    methods = [trained.method for trained in models]
+    if len(set(methods)) < len(methods):
+        raise UserError("two of the checkpoints have the same attention; a figure shows one of each")
+    sizes = {(trained.is_masked_lm, options.length or trained.length) for trained in models}
+    if len(sizes) > 1:
+        raise UserError(
+            "a figure compares encoders or language models, at one length; choose it with --length"
+        )
+
+    @cache
+    def layers() -> list[Layers]:
+        return [_layers(trained, data, options) for trained in models]
+
+    names = ("split", "sequences", "length", "layers", "rows", "score", "masked")
+    settings = {name: getattr(options, name) for name in names}
+    settings["checkpoints"] = [trained.about() for trained in models]
+    publish(options, "local-score", settings, lambda: _local_scores(layers(), options))
+    publish(options, "maps", settings, lambda: _maps(models, data, options))
+    publish(options, "concentration", settings, lambda: _concentration(layers()))
+    publish(options, "log-normality", settings, lambda: _log_normality(layers()))
+
+
+def _layers(trained: Trained, data: PreparedData, options: Namespace) -> Layers:
+    tokens = sequences(trained, data, options)
+    print(f"  {trained.label}: {tokens.shape[0]} sequences of {tokens.shape[1]}", flush=True)
+    found = [measure(given) for given in chosen_layers(inputs(trained, tokens), options.layers)]
+    pairs = [_score(one, options) for one in found]
+    return Layers(trained, tokens, found, torch.stack([y for _, y in pairs]), pairs[0][0])
+
+
+def _score(found: Measured, options: Namespace) -> tuple[list[float], Tensor]:
+    """x and y of the local score of a layer: means over sequences and heads."""
+    if options.score != "definition":
+        matrices = normalized_rows(found.matrix, options.rows).flatten(0, 1)
+        if options.score == "appendix-f-blocks":
+            matrices = torch.stack([_saved_blocks(found, matrix) for matrix in matrices])
+        curves = [appendix_f_curve(matrix) for matrix in matrices]
+        widths = torch.stack([x for x, _ in curves]).mean(0)
+        grid = torch.tensor(RATIOS, dtype=torch.float64)
+        reached = torch.searchsorted(widths.contiguous(), grid, right=True) - 1
+        return RATIOS, curves[0][1][reached.clamp(min=0)]
+    rows = normalized_rows(found.matrix, options.rows)
+    if found.given.causal:
+        return RATIOS, causal_local_score(rows, RATIOS).mean((0, 1))
+    return RATIOS, local_score(rows, window_widths(rows.shape[-1], RATIOS)).mean((0, 1))
+
+
+def _saved_blocks(found: Measured, matrix: Tensor) -> Tensor:
+    """N x C, as the authors' last code saves block attention; other matrices as they are."""
+    module = found.given.module
+    if not isinstance(module, DiagAttention):
+        return matrix
+    size, length = min(module.block_size, len(matrix)), len(matrix)
+    column = torch.arange(length)[:, None] // size * size + torch.arange(size)
+    return matrix.gather(1, column.clamp(max=length - 1)).masked_fill(column >= length, 0.0)
+
+
+def _local_scores(models: list[Layers], options: Namespace) -> Record:
+    half = max(1, len(models[0].curves) // 2)
+    parts = {
+        "Early half of the layers": slice(None, half),
+        "Late half": slice(half, None),
+        "All layers": slice(None),
+    }
+    panels = []
+    for title, part in parts.items():
+        curves = [
+            curve(one.trained.label, one.x, one.curves[part].mean(0).tolist(), one.trained.method)
+            for one in models
+            if len(one.curves[part])
+        ]
+        uniform = curve("uniform", RATIOS, RATIOS, style=":")
+        panels.append(lines(title, "neighbourhood, share of N", "share of attention", [*curves, uniform]))
+    areas = {one.trained.label: one.curves.mean(-1).tolist() for one in models}
+    by_layer = [
+        curve(label, range(1, len(y) + 1), y, one.trained.method, style="o-")
+        for one, (label, y) in zip(models, areas.items(), strict=True)
+    ]
+    longest = max(map(len, areas.values()))
+    uniform_area = [sum(RATIOS) / len(RATIOS)] * longest
+    by_layer.append(curve("uniform", range(1, longest + 1), uniform_area, style=":"))
+    panels.append(lines("Mean over the neighbourhoods", "layer", "share of attention", by_layer))
+    causal = models[0].measured[0].given.causal
+    count, length = models[0].tokens.shape
+    return {
+        "title": "Locally accumulated attention",
+        "training": models[0].trained.training(),
+        "columns": 2,
+        "panels": panels,
+        "area_by_layer": areas,
+        "excluded": {one.trained.label: [shares(found) for found in one.measured] for one in models},
+        "note": f"{count} sequences of {length} tokens, mean over heads; "
+        + ("the last share of the visible tokens" if causal else "a window around each token")
+        + f"; rows: {options.rows}, score: {options.score}. {_signed(models)}",
+    }
+
+
+def _signed(models: list[Layers]) -> str:
+    """How much of signed matrices is negative, and how many rows are zero."""
+    words = []
+    for one in models:
+        found = [shares(measured) for measured in one.measured]
+        negative, zero = (max(share[key] for share in found) for key in ("negative_share", "zero_rows"))
+        if negative or zero:
+            words.append(
+                f"{one.trained.label}: up to {negative:.0%} negative mass, {zero:.0%} rows of zeros in a "
+                "layer"
+            )
+    return "; ".join(words)
+
+
+def _maps(models: list[Trained], data: PreparedData, options: Namespace) -> Record:
+    panels = []
+    for number, trained in enumerate(models):
+        length = min(MAP_LENGTH, options.length or trained.length)
+        tokens = sequences(trained, data, Namespace(**{**vars(options), "sequences": 1, "length": length}))
+        words = [
+            trained.task.source_dictionary[token].replace("▁", "") or "_" for token in tokens[0].tolist()
+        ]
+        for given in inputs(trained, tokens)[:MAP_LAYERS]:
+            matrix = attention_matrix(given.module, given.x, causal=given.causal)
+            panels.append(
+                {
+                    "kind": "map",
+                    "title": f"{trained.label}, {given.name}",
+                    "tokens": words,
+                    "values": normalized_rows(matrix)[0].mean(0),
+                    "color_bar": len(panels) % MAP_LAYERS == 1,
+                    "model": number,
+                }
+            )
+    return {
+        "title": "Attention maps of the first layers",
+        "training": models[0].training(),
+        "panels": panels,
+        "columns": MAP_LAYERS,
+        "note": f"One sequence of the {options.split} split, mean of the absolute weights over heads, rows "
+        "summing to 1; 0 is uniform attention, white is no attention.",
+    }
+
+
+def _concentration(models: list[Layers]) -> Record:
+    rows = [
+        ("Entropy", "H, bits", "relative_entropy" if models[0].measured[0].given.causal else "entropy"),
+        ("Spectral gap", "γ", "gap"),
+        ("Temperature of the scores", "τ", "temperature"),
+        ("Top singular value", "s₁", "singular_value"),
+    ]
+    panels = []
+    for title, unit, key in rows:
+        curves = []
+        for one in models:
+            found = [measured.quartiles(key) for measured in one.measured]
+            if all(found):
+                low, mean, high = zip(*found, strict=True)
+                layers = list(range(1, len(mean) + 1))
+                curves.append(
+                    curve(one.trained.label, layers, mean, one.trained.method, style="o-", low=low, high=high)
+                )
+        label = "H over log2 of what is visible" if key == "relative_entropy" else unit
+        panels.append(lines(title, "layer", label, curves))
+    heads = {
+        one.trained.label: {
+            measured.given.name: {name: measured.mean_by_head(name) for name in measured.numbers}
+            for measured in one.measured
+        }
+        for one in models
+    }
+    return {
+        "title": "Concentration of attention",
+        "training": models[0].trained.training(),
+        "columns": 2,
+        "panels": panels,
+        "by_head": heads,
+        "note": "Mean and quartiles over sequences and heads. " + _signed(models),
+    }
+
+
+def _log_normality(models: list[Layers]) -> Record:
+    found = {
+        one.trained.label: {m.given.name: log_normality_by_head(m) for m in one.measured} for one in models
+    }
+    panels = []
+    for title, key, unit in (
+        ("Variance of ln P", "variance", "variance"),
+        ("Skew of ln P", "skew", "skew"),
+        ("Distance from log-normal", "distance", "Kolmogorov distance"),
+    ):
+        curves = []
+        for one in models:
+            by_layer = [
+                [head[key] for head in heads if key in head] for heads in found[one.trained.label].values()
+            ]
+            pairs = [(i, sum(values) / len(values)) for i, values in enumerate(by_layer, 1) if values]
+            if pairs:
+                x, y = zip(*pairs, strict=True)
+                curves.append(curve(one.trained.label, x, y, one.trained.method, style="o-"))
+        panels.append(lines(title, "layer", unit, curves))
+    return {
+        "title": "Log-normality of trained attention",
+        "training": models[0].trained.training(),
+        "panels": panels,
+        "by_head": found,
+        "note": "Mean over heads. Weights of zero are left out; their share is in the JSON file. A normal "
+        "ln P has skew 0 and distance 0.",
+    }

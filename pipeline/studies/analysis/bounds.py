@@ -1,0 +1,180 @@
+"""Experiment 2 of TransNormer's bounds: gradients by the scores of a trained model (`analyse.sh bounds`)."""
+
+import math
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pipeline.errors import UserError
+from pipeline.studies.analysis.measures import queries_and_keys
+from pipeline.studies.analysis.models import Trained, inputs, load, open_split, sequences
+from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
+from user_dir.analysis import AttentionInput, attention_matrix
+from user_dir.analysis.capture import attentions
+from user_dir.analysis.gradients import (
+    linear_score_gradients,
+    norm_bound,
+    softmax_bound,
+    softmax_score_gradients,
+)
+from user_dir.attention.base import SelfAttention
+from user_dir.attention.elu import EluAttention
+from user_dir.attention.lln import LLNAttention
+from user_dir.attention.lln_diag import LLNDiagAttention
+from user_dir.attention.norm import NormAttention
+from user_dir.attention.softmax import SoftmaxAttention
+
+
+class Recorded:
+    """The values of an attention, its mixed values and its output before the output map, with gradients."""
+
+    values: Tensor
+    mixed: Tensor
+    finished: Tensor
+
+
+def run_bounds(options: Namespace) -> None:
+    """One figure of the checkpoint."""
+    if options.redraw:
+        redraw(options)
+        return
+    data = open_split(options)
+    trained = load(options.checkpoint.absolute(), data)
+    names = ("split", "sequences", "length", "masked")
+    settings = {name: getattr(options, name) for name in names} | {"checkpoint": trained.about()}
+    tokens = sequences(trained, data, options)
+    publish(options, options.checkpoint.absolute().parent.name, settings, lambda: _figure(trained, tokens))
+
+
+@contextmanager
+def recording(attention: SelfAttention) -> Iterator[Recorded]:
+    """While inside, forward passes of `attention` keep what its bounds need."""
+    found, attend, finish = Recorded(), attention.attend, attention.finish
+
+    def keep_attend(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None) -> Tensor:
+        found.values, found.mixed = v.detach(), attend(q, k, v, padding)
+        found.mixed.retain_grad()
+        return found.mixed
+
+    def keep_finish(x: Tensor) -> Tensor:
+        found.finished = finish(x)
+        found.finished.retain_grad()
+        return found.finished
+
+    attention.attend, attention.finish = keep_attend, keep_finish
+    try:
+        yield found
+    finally:
+        del attention.attend, attention.finish
+
+
+def _figure(trained: Trained, tokens: Tensor) -> Record:
+    found = {}
+    for given in inputs(trained, tokens):
+        part = attentions(trained.model)[given.name]
+        if not isinstance(part, SoftmaxAttention | NormAttention | EluAttention | LLNAttention) or isinstance(
+            part, LLNDiagAttention
+        ):
+            continue
+        with recording(part) as recorded:
+            trained.model.zero_grad()
+            _loss(trained, tokens).backward()
+        found[given.name] = _layer(given, recorded)
+    if not found:
+        raise UserError(
+            f"{trained.path} has no layer of softmax, norm, elu or lln attention, whose gradients have "
+            "closed forms"
+        )
+    layers = [int(name.removeprefix("layer").partition(".")[0]) + 1 for name in found]
+    curves = [
+        curve("|∂L/∂s|", layers, [one["largest"] for one in found.values()], trained.method, style="o-")
+    ]
+    bounded = {name: one for name, one in found.items() if one["bound"] is not None}
+    if bounded:
+        curves.append(curve("bound", layers, [one["bound"] for one in bounded.values()], style="o--"))
+    smallest = [
+        curve(
+            "smallest |s|",
+            layers,
+            [one["smallest_score"] for one in found.values()],
+            trained.method,
+            style="o-",
+        )
+    ]
+    return {
+        "title": f"Gradients by the scores, {trained.label}",
+        "training": trained.training(),
+        "panels": [
+            lines("Largest gradient by a score", "layer", "|∂L/∂s|", curves, "linear", "log"),
+            lines("Smallest score", "layer", "|s|", smallest, "linear", "log"),
+        ],
+        "layers": found,
+        "note": f"{trained.label}, {len(tokens)} sequences of {tokens.shape[1]} tokens; the loss is the "
+        "mean over tokens. Bounds: c1 c2/2 for softmax, c1 c2/1e-8 for NormAttention with c1 behind "
+        "RMSNorm; linear attention divided by its sum has none.",
+        "checks": [
+            check(
+                f"{name}: |∂L/∂s| ≤ bound",
+                f"at most {one['bound']:.3g}",
+                f"{one['largest']:.3g}",
+                one["largest"] <= one["bound"],
+            )
+            for name, one in bounded.items()
+        ],
+    }
+
+
+def _loss(trained: Trained, tokens: Tensor) -> Tensor:
+    """The mean cross-entropy: of all tokens of an encoder, of the next ones of a language model."""
+    logits = trained.model(tokens)[0].float()
+    if trained.is_masked_lm:
+        return F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def _layer(given: AttentionInput, recorded: Recorded) -> dict[str, float | None]:
+    """The largest gradient by a score, c1, c2, the bound (None: there is none) and the smallest score."""
+    gradient, values = recorded.mixed.grad.double(), recorded.values.double()
+    products = gradient @ values.mT
+    c1, c2 = gradient.norm(dim=-1).max().item(), values.norm(dim=-1).max().item()
+    visible = torch.ones(products.shape[-2:], dtype=torch.bool)
+    visible = visible.tril() if given.causal else visible
+    bound = None
+    if isinstance(given.module, SoftmaxAttention):
+        weights = attention_matrix(given.module, given.x)
+        found, bound = softmax_score_gradients(weights, products), softmax_bound(c1, c2)
+        q, k = queries_and_keys(given)
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+    else:
+        scores = _features_product(given)
+        if isinstance(given.module, NormAttention):
+            found = products
+            c1 = recorded.finished.grad.double().norm(dim=-1).max().item()
+            bound = norm_bound(c1, c2, given.module.norm.eps, inside=False)
+        else:
+            scores = scores * visible
+            total = scores.sum(-1, keepdim=True)
+            found = linear_score_gradients(scores / total, products, total)
+    return {
+        "largest": found[..., visible].abs().max().item(),
+        "c1": c1,
+        "c2": c2,
+        "bound": bound,
+        "smallest_score": scores[..., visible].abs().min().item(),
+    }
+
+
+def _features_product(given: AttentionInput) -> Tensor:
+    """The scores of linear attention: products of the features of q and k."""
+    q, k = queries_and_keys(given)
+    module = given.module
+    if isinstance(module, LLNAttention):
+        alpha, beta = module.scale.average()
+        return (alpha * q).exp() @ (beta * k).exp().mT
+    with torch.no_grad():
+        phi_q, phi_k = module.features(q, k, None)
+    return phi_q @ phi_k.mT

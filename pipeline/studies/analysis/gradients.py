@@ -1,0 +1,159 @@
+"""TransNormer's Table 2 and LLN's Fig. 8, from the logs of runs (`analyse.sh gradients`)."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+
+from pipeline.errors import UserError
+from pipeline.files import sha256_of
+from pipeline.methods import ANALYSED
+from pipeline.papers import read_table
+from pipeline.studies.analysis.gradient_noise import at_checkpoints
+from pipeline.studies.analysis.logs import LoggedRun, check_every_update, read_run
+from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
+
+PARTS = ("all", "after warm-up", "second half")
+
+
+def run_gradients(options: Namespace) -> None:
+    """The figures of all runs given."""
+    if options.redraw:
+        redraw(options)
+        return
+    if options.at_checkpoints and options.data is None:
+        raise UserError("--at-checkpoints computes gradients; name the prepared corpus with --data")
+    runs = [read_run(folder) for folder in options.runs]
+    half = [run for run in runs if any("loss_scale" in record for record in run.records.values())]
+    full = [run for run in runs if run not in half]
+    for run in full:
+        check_every_update(run)
+    if full:
+        settings = _settings(full)
+        publish(options, "relative-deviation", settings, lambda: relative_deviations(full))
+        publish(options, "loss", settings, lambda: _losses(full))
+    if half:
+        publish(options, "loss-scale", _settings(half), lambda: _loss_scales(half))
+    if options.at_checkpoints:
+        settings = {**_settings(full), "minibatches": options.minibatches}
+        publish(options, "at-checkpoints", settings, lambda: at_checkpoints(full, options))
+
+
+def _settings(runs: Sequence[LoggedRun]) -> Record:
+    return {"runs": {run.folder.name: sha256_of(run.folder / "train.log")[:12] for run in runs}}
+
+
+def by_method(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
+    """The runs of each method, by seed."""
+    found: dict[str, list[LoggedRun]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        found.setdefault(run.method, []).append(run)
+    return found
+
+
+def published() -> dict[str, float]:
+    """TransNormer's Table 2 by the keys of `methods.ANALYSED`."""
+    table = {row["method"]: float(row["relative_std"]) for row in read_table("transnormer_02_gradient_rsd")}
+    return {key: table[method.transnormer] for key, method in ANALYSED.items() if method.transnormer in table}
+
+
+def relative_deviations(runs: Sequence[LoggedRun]) -> Record:
+    """R1: the population's standard deviation of gradient norms over their mean, over all updates."""
+    found, paper = by_method(runs), published()
+    deviations = {key: [run.deviations() for run in group] for key, group in found.items()}
+    norms = lines(
+        "Norm of the gradient",
+        "updates",
+        "gradient norm",
+        [curve(ANALYSED[key].label, *group[0].series("gnorm"), key) for key, group in found.items()],
+        "linear",
+        "log",
+    )
+    own = {key: [one["all"] for one in ones] for key, ones in deviations.items()}
+    bars = {
+        "kind": "bars",
+        "title": "Relative deviation, here and in the paper",
+        "y_label": "std over mean of all updates",
+        "groups": [ANALYSED[key].label for key in found],
+        "methods": list(found),
+        "series": [
+            {
+                "label": "here",
+                "values": [sum(own[key]) / len(own[key]) for key in found],
+                "low": [min(own[key]) for key in found],
+                "high": [max(own[key]) for key in found],
+            },
+            {"label": "paper", "values": [paper.get(key) for key in found], "hollow": True},
+        ],
+    }
+    means = {key: sum(values) / len(values) for key, values in own.items()}
+    both = [key for key in means if key in paper]
+    orders = [
+        " < ".join(ANALYSED[key].label for key in sorted(both, key=figures.get)) for figures in (paper, means)
+    ]
+    seeds = max(len(group) for group in found.values())
+    return {
+        "title": "Relative deviation of gradients",
+        "panels": [norms, bars],
+        "deviations": deviations,
+        "training": runs[0].training(),
+        "note": f"Norm of the gradient before clipping in every update, {len(norms['curves'][0]['x']):,} "
+        f"updates, {seeds} seed{'s' if seeds > 1 else ''}; bars: mean over seeds, lines their range. The "
+        "first updates decide much of it; figures without warm-up and for the second half are in the JSON "
+        "file.",
+        "checks": [check("order of relative deviations", orders[0], orders[1], orders[0] == orders[1])],
+    }
+
+
+def _losses(runs: Sequence[LoggedRun]) -> Record:
+    """Fig. 8a: training and validation loss."""
+    found = by_method(runs)
+    training, validation = [], []
+    for key, group in found.items():
+        x, y = _smoothed(*group[0].series("loss"))
+        training.append(curve(ANALYSED[key].label, x, y, key))
+        if valid := sorted(group[0].valid.items()):
+            validation.append(curve(ANALYSED[key].label, *zip(*valid, strict=True), key, style="o-"))
+    unit = "bits per token"
+    return {
+        "title": "Loss in training",
+        "training": runs[0].training(),
+        "panels": [
+            lines("Training loss", "updates", unit, training),
+            lines("Validation loss", "updates", unit, validation),
+        ],
+        "note": "One run a method; training loss as means of 20 parts of the run.",
+    }
+
+
+def _smoothed(x: list[int], y: list[float], parts: int = 20) -> tuple[list[int], list[float]]:
+    width = max(1, len(x) // parts)
+    starts = range(0, len(x) - width + 1, width)
+    return [x[i + width - 1] for i in starts], [sum(y[i : i + width]) / width for i in starts]
+
+
+def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
+    """Fig. 8b and 10b: the inverse loss scale in fp16."""
+    curves, largest = [], {}
+    for run in runs:
+        x, y = run.series("loss_scale")
+        alpha = run.settings.get("lln_alpha")
+        label = ANALYSED[run.method].label + (f", α = {alpha:g}" if alpha else "")
+        curves.append(curve(label, x, [1 / value for value in y], run.method, style="--" if alpha else "-"))
+        largest[label] = max(1 / value for value in y[len(y) // 4 :])
+    checks = []
+    if {"LLN", "softmax"} <= largest.keys():
+        checks.append(
+            check(
+                "LLN's largest inverse loss scale does not exceed softmax's",
+                f"at most {largest['softmax']:.2g}",
+                f"{largest['LLN']:.2g}",
+                largest["LLN"] <= largest["softmax"],
+            )
+        )
+    return {
+        "title": "Inverse loss scale in fp16",
+        "training": runs[0].training(),
+        "panels": [lines("Inverse loss scale", "updates", "1 / loss scale", curves, "linear", "log")],
+        "note": "fp16 on the processor, scale window of 4 updates; updates that overflowed have no figure. "
+        "The first quarter, in which the scale is found, does not count for the maximum.",
+        "checks": checks,
+    }

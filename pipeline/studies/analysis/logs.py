@@ -1,0 +1,106 @@
+"""What the logs of runs say: the norm of the gradient, loss and loss scale of every update."""
+
+import statistics
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UserError
+from pipeline.files import shown_path
+from pipeline.studies.analysis.models import method_of
+from pipeline.training.checkpoint import load_safely, readable, sections
+from pipeline.training.figures import read_log
+from user_dir.analysis import relative_deviation
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """A run; `records` maps each logged update to fairseq's figures, `valid` those of validation."""
+
+    folder: Path
+    method: str
+    seed: int
+    warm_up: int
+    records: dict[int, dict[str, float]]
+    valid: dict[int, float]
+    settings: dict
+    corpus: str
+
+    def training(self) -> dict[str, Any]:
+        """What a record says about the model's size and budget."""
+        sizes = [record["wpb"] for record in self.records.values() if "wpb" in record]
+        return {
+            "layers": self.settings["encoder_layers"],
+            "width": self.settings["encoder_embed_dim"],
+            "corpus": self.corpus,
+            "updates": max(self.records),
+            "tokens_per_update": statistics.median(sizes),
+        }
+
+    def series(self, key: str) -> tuple[list[int], list[float]]:
+        """Updates and values of a figure, where it was logged."""
+        pairs = [(update, record[key]) for update, record in sorted(self.records.items()) if key in record]
+        return [update for update, _ in pairs], [value for _, value in pairs]
+
+    def deviations(self) -> dict[str, float]:
+        """R1, the relative deviation of gradient norms: of all updates, after warm-up, in the second half."""
+        updates, norms = self.series("gnorm")
+        parts = {
+            "all": norms,
+            "after warm-up": [y for x, y in zip(updates, norms, strict=True) if x > self.warm_up],
+            "second half": norms[len(norms) // 2 :],
+        }
+        return {name: relative_deviation(values) for name, values in parts.items() if values}
+
+
+def read_run(folder: Path) -> LoggedRun:
+    """The log of a run, of a repeated update the last record; UserError if the folder holds no run."""
+    log = folder / "train.log"
+    if not log.is_file():
+        raise UserError(f"no run {shown_path(folder)}: it has no train.log; see scripts/analyse.sh runs")
+    found = read_log(log)
+    records = {int(record["num_updates"]): record for record in found["train_inner"]}
+    if not records:
+        raise UserError(f"{shown_path(log)} holds no update; was log_format in the YAML changed?")
+    valid = {int(record["valid_num_updates"]): record["valid_loss"] for record in found["valid"]}
+    path = newest_checkpoint(folder)
+    state, configuration = load_safely(path)
+    with readable(path):
+        model, task = sections(configuration)
+        return LoggedRun(
+            folder=folder,
+            method=method_of(str(model.get("_name") or model.get("arch")), model),
+            seed=state["cfg"]["common"]["seed"],
+            warm_up=_setting(state["cfg"]["lr_scheduler"], "warmup_updates"),
+            records=records,
+            valid=valid,
+            settings=model,
+            corpus=Path(task["data"]).name,
+        )
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """The last checkpoint that a run saved; UserError if there is none."""
+    path = folder / "checkpoint_last.pt"
+    if not path.is_file():
+        raise UserError(f"{shown_path(folder)} holds no checkpoint_last.pt, which says what was trained")
+    return path.absolute()
+
+
+def _setting(group: Any, name: str) -> int:
+    """A setting of a group that fairseq saves as a dictionary or, of older models, a namespace."""
+    return int((group if isinstance(group, dict) else vars(group)).get(name) or 0)
+
+
+def check_every_update(run: LoggedRun) -> None:
+    """UserError unless every update was logged: fairseq logs means over an interval, which hide "
+    "the spread."""
+    updates = sorted(run.records)
+    interval = min((b - a for a, b in pairwise(updates)), default=1)
+    if interval != 1 or updates[0] != 1:
+        raise UserError(
+            f"{shown_path(run.folder)} logs every {max(interval, updates[0])} updates, whose means hide the "
+            "spread of gradients; train with --log-interval 1 --clip-norm 0, as scripts/analyse.sh runs "
+            "does"
+        )

@@ -1,0 +1,199 @@
+"""A trained model and sequences of a prepared corpus, as the analyses of models need them."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import data_utils
+from torch import Tensor, nn
+
+from pipeline.commands.analyse import LONGEST
+from pipeline.data.prepared import PreparedData, open_prepared
+from pipeline.errors import UserError
+from pipeline.files import sha256_of
+from pipeline.methods import ANALYSED, ATTENTIONS, VANILLA
+from pipeline.training.checkpoint import load_safely, readable, sections, updates
+from pipeline.training.recipe import suggestion
+from user_dir.analysis import AttentionInput, record_inputs
+from user_dir.analysis.capture import attentions
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model in evaluation mode and what its checkpoint says about it."""
+
+    path: Path
+    model: nn.Module
+    task: Any
+    config: Any
+    architecture: str
+    settings: dict[str, Any]
+    length: int
+    updates: int
+
+    @cached_property
+    def method(self) -> str:
+        """The key of `methods.ANALYSED`: the mechanism of all layers, or TransNormer's name."""
+        return method_of(self.architecture, self.settings)
+
+    @property
+    def label(self) -> str:
+        """What a figure calls it."""
+        return ANALYSED[self.method].label
+
+    @property
+    def is_masked_lm(self) -> bool:
+        """Whether it is an encoder."""
+        return hasattr(self.model, "encoder")
+
+    def training(self) -> dict[str, Any]:
+        """What a record says about its size and budget."""
+        side = "encoder" if self.is_masked_lm else "decoder"
+        dataset = self.config.dataset
+        per_update = (dataset.batch_size or 0) * self.length
+        return {
+            "layers": self.settings[f"{side}_layers"],
+            "width": self.settings[f"{side}_embed_dim"],
+            "corpus": Path(self.config.task.data).name,
+            "updates": self.updates,
+            "tokens_per_update": per_update or dataset.max_tokens,
+        }
+
+    def about(self) -> dict[str, Any]:
+        """What a record says about it."""
+        name = f"{self.path.parent.name}/{self.path.name}"
+        return {"checkpoint": name, "sha256": sha256_of(self.path)[:12], "architecture": self.architecture}
+
+
+def method_of(architecture: str, settings: dict[str, Any]) -> str:
+    """The key of `methods.ANALYSED` for a model; UserError for a mixture of attentions that has no colour."""
+    plan = settings.get("encoder_attention") or settings.get("decoder_attention")
+    if plan:
+        names = {part.partition("*")[0].strip() for part in plan.split(",")}
+        if len(names) == 1 and (name := names.pop()) in ANALYSED:
+            return name
+        raise UserError(
+            f"the layer plan {plan!r} mixes attentions; a figure compares models with one in all layers, or "
+            "TransNormer's two"
+        )
+    if architecture in (VANILLA, "roberta", "roberta_base"):
+        return "softmax"
+    for key, method in ATTENTIONS.items():
+        if architecture in (method.language_model, method.encoder_architecture):
+            return key
+    raise UserError(
+        f"{architecture} is no architecture of this project{suggestion(architecture, list(ATTENTIONS))}"
+    )
+
+
+def load(path: Path, data: PreparedData) -> Trained:
+    """The model of a checkpoint of fairseq's or this project's.
+
+    Raises UserError if it is none, was trained with another dictionary, or has no attention.
+    """
+    state, configuration = load_safely(path)
+    with readable(path):
+        model, task = sections(configuration)
+        architecture = str(model.get("_name") or model.get("arch"))
+        length = int(task.get("tokens_per_sample") or model["tokens_per_sample"])
+    kept = path.parent / "dict.txt"
+    if kept.is_file() and kept.read_bytes() != data.dictionary.read_bytes():
+        raise UserError(
+            f"{data.dictionary} differs from {kept}, with which {path.name} was trained; give --data with "
+            "that dictionary"
+        )
+    changes = {"data": str(data.folder)}
+    models, config, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], arg_overrides=changes)
+    attentions(models[0])
+    return Trained(path, models[0].eval(), task, config, architecture, model, length, updates(state))
+
+
+def check_length(length: int, force: bool) -> None:
+    """UserError for matrices that need much memory, unless `force`."""
+    if length > LONGEST and not force:
+        raise UserError(
+            f"a matrix of {length:,} tokens takes {8 * length**2 / 2**20:,.0f} MiB a head and sequence; "
+            f"choose --length {LONGEST} or less, or add --force"
+        )
+
+
+def sequences(trained: Trained, data: PreparedData, options: Namespace) -> Tensor:
+    """Whole sequences of the split as the model reads them, `(B, N)`; no padding.
+
+    Encoders' begin with fairseq's first token, as in pre-training. UserError if the split is too short.
+    """
+    length = options.length or trained.length
+    check_length(length, options.force)
+    if length > trained.length:
+        raise UserError(
+            f"--length is {length}, but {trained.path} was trained with sequences of {trained.length}"
+        )
+    if options.masked:
+        return _masked(trained, options, length)
+    first = trained.is_masked_lm
+    body = length - first
+    tokens = _tokens(data, trained.task.source_dictionary, options.split, body * options.sequences)
+    count = min(len(tokens) // max(body, 1), options.sequences)
+    if not count or body < 1:
+        raise UserError(
+            f"the {options.split} split of {data.folder} has {len(tokens)} tokens, too few for one sequence "
+            f"of {length}; choose a smaller --length or another --split"
+        )
+    rows = tokens[: count * body].view(count, body)
+    if first:
+        rows = torch.nn.functional.pad(rows, (1, 0), value=trained.task.source_dictionary.bos())
+    return rows
+
+
+def _tokens(data: PreparedData, dictionary: Any, split: str, count: int) -> Tensor:
+    """The first `count` tokens of a split, or all."""
+    rows = data_utils.load_indexed_dataset(str(data.folder / split), dictionary)
+    found, total = [], 0
+    for i in range(len(rows)):
+        found.append(rows[i].long())
+        total += len(found[-1])
+        if total >= count:
+            break
+    return torch.cat(found)[:count]
+
+
+def _masked(trained: Trained, options: Namespace, length: int) -> Tensor:
+    """The same with tokens masked as in pre-training, with the task's seed."""
+    if not trained.is_masked_lm:
+        raise UserError(f"--masked is for encoders, but {trained.path} holds a language model")
+    trained.task.load_dataset(options.split)
+    dataset = trained.task.dataset(options.split)
+    rows = (dataset[i]["net_input.src_tokens"] for i in range(min(len(dataset), options.sequences)))
+    whole = [row[:length] for row in rows if len(row) >= length]
+    if not whole:
+        raise UserError(
+            f"the {options.split} split has no sequence of {length} tokens; choose a smaller --length"
+        )
+    return torch.stack(whole)
+
+
+def inputs(trained: Trained, tokens: Tensor) -> list[AttentionInput]:
+    """What the attentions of the model are given for `tokens: (B, N)`."""
+    with torch.no_grad():
+        return record_inputs(trained.model, lambda: trained.model(tokens))
+
+
+def open_split(options: Namespace) -> PreparedData:
+    """The corpus of --data with its split checked."""
+    return open_prepared(options.data.absolute(), (options.split,))
+
+
+def chosen_layers(found: Sequence[AttentionInput], layers: str) -> list[AttentionInput]:
+    """Those of the layers named by `layers`, "all" or numbers with commas; UserError for one not there."""
+    if layers == "all":
+        return list(found)
+    numbers = layers.split(",")
+    known = [one.name.removeprefix("layer").partition(".")[0] for one in found]
+    if unknown := [number for number in numbers if number not in known]:
+        raise UserError(f"--layers names {unknown[0]!r}, but the model has layers 0 to {known[-1]}")
+    return [one for one, number in zip(found, known, strict=True) if number in numbers]

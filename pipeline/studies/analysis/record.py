@@ -1,0 +1,96 @@
+"""The JSON, CSV and PNG of an analysis: made once for given settings, drawn from the JSON alone."""
+
+import math
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pipeline.errors import UserError
+from pipeline.files import fingerprint, once, shown_path
+from pipeline.provenance import environment
+from pipeline.reports.analysis.figures import write_figure
+
+DIGITS = 6  # significant ones in the JSON files
+LAYOUT = 1  # of the JSON files; a higher number has all figures made again
+
+Record = dict[str, Any]
+
+
+def publish(options: Namespace, name: str, settings: Record, make: Callable[[], Record]) -> None:
+    """Write SUBCOMMAND/NAME.json, .csv and .png below `options.out`, unless they are there.
+
+    `settings` is all that decides the result; `make` returns title, note, panels (or bubbles), and what else
+    the record holds. Raises UserError if the JSON file was made with other settings.
+    """
+    path = options.out.absolute() / options.what / f"{name}.json"
+    mark = fingerprint([LAYOUT, options.what, name, settings])
+
+    def complete() -> Record:
+        print(f"{options.what}, {name}: started", flush=True)
+        return {"name": name, "settings": settings, **rounded(make()), **environment("cpu")}
+
+    record = once(path, mark, complete, f"{options.what}, {name}")
+    if not all(path.with_suffix(ending).is_file() for ending in (".csv", ".png")):
+        write_figure(path)
+    print(f"{options.what}, {name}: {shown_path(path.with_suffix('.png'))}", flush=True)
+    for found in record.get("checks", []):
+        if not found["holds"]:
+            print(f"  does not hold: {found['statement']}: {found['measured']}", flush=True)
+
+
+def redraw(options: Namespace) -> None:
+    """CSV and PNG of every JSON file of the subcommand, from these files alone."""
+    folder = options.out.absolute() / options.what
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise UserError(f"{shown_path(folder)} holds no JSON file to draw from; run without --redraw first")
+    for path in paths:
+        write_figure(path)
+        print(f"drawn: {shown_path(path.with_suffix('.png'))}", flush=True)
+
+
+def rounded(value: Any) -> Any:
+    """`value` for JSON: tensors as lists, numbers with six digits, None for what is not finite."""
+    if isinstance(value, torch.Tensor):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(one) for one in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    return value
+
+
+def check(statement: str, expected: str, measured: str, holds: bool) -> Record:
+    """A statement that was tested: what it says, what was found, and whether it holds."""
+    return {"statement": statement, "expected": expected, "measured": measured, "holds": bool(holds)}
+
+
+def curve(
+    label: str, x: Sequence[float], y: Sequence[float], method: str | None = None, **look: Any
+) -> Record:
+    """A curve of a panel; `look`: `style`, `shade`, `low` and `high`."""
+    return {"label": label, "method": method, "x": list(x), "y": list(y), **look}
+
+
+def banded(label: str, x: Sequence[float], draws: torch.Tensor, method: str | None = None, **look) -> Record:
+    """The mean of `draws: (draws, points)` with their range as a band."""
+    band = {"low": draws.amin(0), "high": draws.amax(0)}
+    return curve(label, x, draws.mean(0).tolist(), method, **band, **look)
+
+
+def lines(
+    title: str, x_label: str, y_label: str, curves: list[Record], x: str = "linear", y: str = "linear"
+) -> Record:
+    """A panel of lines; `x` and `y` are the scales."""
+    return {
+        "kind": "lines",
+        "title": title,
+        "x_label": x_label,
+        "y_label": y_label,
+        "scales": [x, y],
+        "curves": curves,
+    }

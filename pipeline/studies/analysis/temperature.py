@@ -1,0 +1,78 @@
+"""LLN's Fig. 10: the loss with fixed exponents and with matched ones (`analyse.sh temperature`)."""
+
+from argparse import Namespace
+
+from pipeline.errors import UserError
+from pipeline.files import sha256_of, shown_path
+from pipeline.papers import statement
+from pipeline.studies.analysis.logs import LoggedRun, read_run
+from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
+
+
+def run_temperature(options: Namespace) -> None:
+    """One figure of all runs given."""
+    if options.redraw:
+        redraw(options)
+        return
+    runs = [read_run(folder) for folder in options.runs]
+    for run in runs:
+        if run.method != "lln" or not run.valid:
+            raise UserError(f"{shown_path(run.folder)} is no LLN run with a validation loss; leave it out")
+    if not any(exponent(run) for run in runs):
+        raise UserError("none of the runs has fixed exponents (--lln-alpha, --lln-beta); give some that have")
+    logs = {run.folder.name: sha256_of(run.folder / "train.log")[:12] for run in runs}
+    publish(options, "fixed-exponents", {"runs": logs}, lambda: _figure(runs))
+
+
+def exponent(run: LoggedRun) -> float:
+    """The fixed alpha of a run, 0 for matched ones."""
+    return float(run.settings.get("lln_alpha") or 0)
+
+
+def _figure(runs: list[LoggedRun]) -> Record:
+    losses: dict[float, list[float]] = {}
+    for run in runs:
+        losses.setdefault(exponent(run), []).append(run.valid[max(run.valid)])
+    matched = losses.pop(0.0, [])
+    x = sorted(losses)
+    y, low, high = ([f(losses[value]) for value in x] for f in (_mean, min, max))
+    curves = [curve("fixed", x, y, "lln", style="o-", low=low, high=high)]
+    if matched:
+        curves.append(
+            curve(
+                "matched",
+                x,
+                [_mean(matched)] * len(x),
+                "lln",
+                style="--",
+                low=[min(matched)] * len(x),
+                high=[max(matched)] * len(x),
+            )
+        )
+    edge = float(statement("temperature/fixed-exponents")["low"])
+    below = [_mean(losses[value]) for value in x if value < edge]
+    above = [_mean(losses[value]) for value in x if value >= edge]
+    seeds = max(len(found) for found in losses.values())
+    checks = []
+    if below and above:
+        checks.append(
+            check(
+                f"loss is higher for α = β below {edge:g} than from there on",
+                "accuracy drops there (paper, ViT)",
+                f"{min(below):.3f} to {max(below):.3f} below, {min(above):.3f} to {max(above):.3f} from "
+                "there on",
+                min(below) > max(above),
+            )
+        )
+    return {
+        "title": "LLN with fixed exponents",
+        "training": runs[0].training(),
+        "panels": [lines("Validation loss", "α = β", "bits per masked token", curves)],
+        "note": f"After {max(runs[0].records):,} updates, {seeds} seed{'s' if seeds > 1 else ''}; range "
+        "over seeds. The paper shows accuracies of a ViT.",
+        "checks": checks,
+    }
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,113 @@
+"""TransNormer's Fig. 1: accuracy against speed, the paper's figures and ours (`analyse.sh tradeoff`)."""
+
+import math
+from argparse import Namespace
+
+from pipeline.files import MEASURED, read_json
+from pipeline.methods import ANALYSED, ENCODERS, LINEAR
+from pipeline.papers import read_table
+from pipeline.reports.encoder_cost import peak, seconds
+from pipeline.reports.lm_cost import cell, measured_on
+from pipeline.studies.analysis.record import Record, check, publish, redraw
+
+COST = MEASURED / "roberta_cost_cpu.json"
+LOSSES = MEASURED / "roberta_wikitext2"
+THEIR_NAMES = {"Transformer": "softmax"}  # of methods that no other table calls so
+
+
+def run_tradeoff(options: Namespace) -> None:
+    """Two figures, never mixed: the paper's and ours."""
+    if options.redraw:
+        redraw(options)
+        return
+    settings = {"speed": options.speed, "length": options.length}
+    publish(options, "paper", settings, lambda: _paper(options))
+    tokens = 1024 * int(options.length.removesuffix("K"))
+    if options.speed != "train" or not COST.is_file():
+        print("tradeoff: our speed is measured for training only, by benchmarks/roberta_cost.py")
+        return
+    results = read_json(COST)
+    if tokens not in results["settings"]["lengths"]:
+        print(f"tradeoff: our speed was not measured at {tokens:,} tokens; choose --length 1K, 2K or 4K")
+        return
+    publish(
+        options,
+        "measured",
+        {**settings, "measured": measured_on(results)},
+        lambda: _measured(results, tokens),
+    )
+
+
+def key_of(name: str) -> str:
+    """The key of `methods.ANALYSED` for a name in the paper's tables."""
+    if name in THEIR_NAMES:
+        return THEIR_NAMES[name]
+    return next(key for key, m in ANALYSED.items() if name in (m.transnormer, m.lln, m.label))
+
+
+def _paper(options: Namespace) -> Record:
+    accuracy = {row["model"]: float(row["avg"]) for row in read_table("transnormer_06_lra")}
+    column = f"{options.speed}_{options.length.lower()}"
+    bubbles = []
+    for row in read_table("transnormer_07_lra_speed"):
+        if row["model"] in accuracy and row[column] != "-":
+            key = key_of(row["model"])
+            bubbles.append(
+                {
+                    "label": ANALYSED[key].label,
+                    "method": key,
+                    "x": float(row[column]),
+                    "y": accuracy[row["model"]],
+                    "area": 0.0,
+                }
+            )
+    ours = [b for b in bubbles if b["method"].startswith("transnormer")]
+    rest = [b for b in bubbles if not b["method"].startswith("transnormer")]
+    faster = max(b["x"] for b in rest) < min(b["x"] for b in ours)
+    better = max(b["y"] for b in rest) < min(b["y"] for b in ours)
+    kind = "training" if options.speed == "train" else "inference"
+    return {
+        "title": "Accuracy and speed, as the paper's tables have them",
+        "x_label": f"{kind} steps per second at {options.length}",
+        "y_label": "mean accuracy on Long Range Arena, %",
+        "bubbles": bubbles,
+        "inverted": False,
+        "note": "TransNormer, Tables 6 and 7; methods in both. The sizes of the paper's circles, memory, "
+        "are in none of its tables.",
+        "checks": [
+            check(
+                "TransNormer is faster and better than all others",
+                "both",
+                f"faster: {faster}, better: {better}",
+                faster and better,
+            )
+        ],
+    }
+
+
+def _measured(results: Record, tokens: int) -> Record:
+    bubbles = []
+    for name in ENCODERS:
+        record, cost = LOSSES / f"{name}.json", cell(results, "training", f"roberta_{name}", tokens)
+        if record.is_file() and cost is not None and cost.status == "ok":
+            nats = read_json(record)["valid"]["loss_nats_per_token"]
+            key = "elu" if name == LINEAR else name
+            bubbles.append(
+                {
+                    "label": ANALYSED[key].label,
+                    "method": key,
+                    "x": tokens / seconds(cost),
+                    "y": nats / math.log(2),
+                    "area": peak(cost),
+                }
+            )
+    areas = [bubble["area"] for bubble in bubbles]
+    return {
+        "title": "Loss, speed and memory, measured here",
+        "x_label": f"training tokens per second at {tokens:,} tokens",
+        "y_label": "bits per masked token (WikiText-2, valid)",
+        "bubbles": bubbles,
+        "inverted": True,
+        "note": f"Areas: peak memory of a training step, {min(areas):,.0f} to {max(areas):,.0f} MiB. Loss: "
+        f"the small encoders of results/README.md, at 128 tokens. Speed: {measured_on(results)}",
+    }

@@ -1,0 +1,185 @@
+"""LLN's Fig. 1 and 9: concentration and exponents over the checkpoints of runs (`analyse.sh training`)."""
+
+from argparse import Namespace
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from pipeline.data.prepared import PreparedData
+from pipeline.errors import UserError
+from pipeline.files import shown_path
+from pipeline.methods import ANALYSED
+from pipeline.papers import statement
+from pipeline.studies.analysis.measures import Measured, measure
+from pipeline.studies.analysis.models import Trained, inputs, load, open_split, sequences
+from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
+from pipeline.training.checkpoint import load_safely, updates
+from user_dir.attention.lln import LLNAttention
+
+MEASURES = {
+    "temperature": ("Temperature", "τ"),
+    "entropy": ("Entropy", "H, bits"),
+    "gap": ("Spectral gap", "γ"),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One checkpoint: its update and, layer by layer, quartiles of each measure and LLN's exponents."""
+
+    update: int
+    quartiles: list[dict[str, tuple[float, float, float]]]
+    exponents: list[dict[str, float]]
+
+
+def run_training(options: Namespace) -> None:
+    """A figure for each run and, where it is LLN's, one of its exponents."""
+    if options.redraw:
+        redraw(options)
+        return
+    data = open_split(options)
+    for folder in options.runs:
+        _publish(folder, data, options)
+
+
+def _publish(folder: Path, data: PreparedData, options: Namespace) -> None:
+    paths = checkpoints_of(folder)
+    names = ("split", "sequences", "length", "masked")
+    settings = {name: getattr(options, name) for name in names}
+    settings |= {"run": folder.name, "checkpoints": {path.name: update for update, path in paths}}
+    last = load(paths[-1][1], data)
+    length = options.length or last.length
+
+    @cache
+    def points() -> list[Point]:
+        return _points(paths, last, data, options)
+
+    publish(options, folder.name, settings, lambda: _concentration(points(), last, length))
+    if any(isinstance(part, LLNAttention) for part in last.model.modules()):
+        publish(options, f"{folder.name}-exponents", settings, lambda: _exponents(points(), last))
+
+
+def checkpoints_of(folder: Path) -> list[tuple[int, Path]]:
+    """The checkpoints of a run by update; UserError if the folder is not there or has fewer than two."""
+    if not folder.is_dir():
+        raise UserError(f"no run {shown_path(folder)}; name the folder of one, see scripts/analyse.sh runs")
+    found = {}
+    for path in sorted(folder.glob("checkpoint_*_*.pt")):
+        found[updates(load_safely(path)[0])] = path.absolute()
+    if len(found) < 2:
+        raise UserError(
+            f"{shown_path(folder)} keeps {len(found)} checkpoints of its training; train with "
+            "--save-interval-updates N --keep-interval-updates -1"
+        )
+    return sorted(found.items())
+
+
+def _points(
+    paths: list[tuple[int, Path]], last: Trained, data: PreparedData, options: Namespace
+) -> list[Point]:
+    tokens = sequences(last, data, options)
+    found = [_point(0, _untrained(last), tokens)]
+    for update, path in paths:
+        print(f"  update {update:,}", flush=True)
+        found.append(_point(update, load(path, data), tokens))
+    return found
+
+
+def _untrained(last: Trained) -> Trained:
+    """The model before its first update: built again from its configuration and seed."""
+    torch.manual_seed(last.config.common.seed)
+    model = last.task.build_model(last.config.model)
+    return replace(last, model=model.eval(), updates=0)
+
+
+def _point(update: int, trained: Trained, tokens: torch.Tensor) -> Point:
+    found = [measure(given, singular_values=False) for given in inputs(trained, tokens)]
+    quartiles = [{key: one.quartiles(key) for key in MEASURES if key in one.numbers} for one in found]
+    return Point(update, quartiles, [_lln(one) for one in found])
+
+
+def _lln(found: Measured) -> dict[str, float]:
+    module = found.given.module
+    if not isinstance(module, LLNAttention):
+        return {}
+    alpha, beta = (x.item() for x in module.scale.average())
+    sigma_q, sigma_k = module.scale.sigma.tolist()
+    return {"alpha": alpha, "beta": beta, "sigma_q": sigma_q, "sigma_k": sigma_k}
+
+
+def _concentration(points: list[Point], last: Trained, length: int) -> Record:
+    x, layers = [point.update for point in points], range(len(points[0].quartiles))
+    panels = []
+    for key, (title, unit) in MEASURES.items():
+        curves = []
+        for layer in layers:
+            found = [point.quartiles[layer].get(key) for point in points]
+            if all(found):
+                low, mean, high = zip(*found, strict=True)
+                shade = layer / max(len(layers) - 1, 1)
+                curves.append(curve(f"layer {layer + 1}", x, mean, shade=shade, low=low, high=high))
+        panels.append(lines(title, "updates", unit, curves))
+    starts = [quartiles["entropy"][1] for quartiles in points[0].quartiles]
+    most = torch.log2(torch.tensor(float(length))).item()
+    low = min(starts) / most
+    return {
+        "title": f"{ANALYSED[last.method].label} in training",
+        "training": last.training(),
+        "panels": panels,
+        "note": f"{ANALYSED[last.method].label}, N = {length}; mean and quartiles over sequences and heads. "
+        "Update 0 is the model rebuilt from its configuration and seed.",
+        "checks": [
+            check(
+                "H before training", f"within 2 % of log2 N = {most:.2f}", f"from {low:.1%} of it", low > 0.98
+            )
+        ],
+    }
+
+
+def _exponents(points: list[Point], last: Trained) -> Record:
+    trained = points[1:]  # before training the buffers hold no average
+    x, layers = [point.update for point in trained], range(len(points[0].exponents))
+    panels, means = [], []
+    for key in ("alpha", "beta"):
+        curves = [
+            curve(
+                f"layer {layer + 1}",
+                x,
+                [point.exponents[layer][key] for point in trained],
+                shade=layer / max(len(layers) - 1, 1),
+            )
+            for layer in layers
+        ]
+        panels.append(lines({"alpha": "α", "beta": "β"}[key], "updates", key, curves))
+    products = []
+    for point in trained:
+        for one in point.exponents:
+            means.append((one["alpha"] * one["beta"]) ** 0.5)
+            products.append(one["sigma_q"] * one["sigma_k"])
+    row = statement(f"training/{last.path.parent.name}-exponents")
+    low, high = float(row["low"]), float(row["high"])
+    in_band = sum(0.57**2 <= product <= 1.45**2 for product in products)
+    return {
+        "title": "Exponents of LLN in training",
+        "training": last.training(),
+        "panels": panels,
+        "note": "From the running averages in the checkpoints; those of all layers together: √(αβ) from "
+        f"{min(means):.3f} to {max(means):.3f}, σ_q σ_k from {min(products):.3f} to {max(products):.3f}, of "
+        f"which {in_band} of {len(products)} are where moment matching is within 20 %.",
+        "checks": [
+            check(
+                "law: √(αβ) ≥ 2.0025 (d = 64)",
+                "in every layer",
+                f"{min(means):.4f} at least",
+                min(means) > 2.002,
+            ),
+            check(
+                f"α and β within ({low:g}; {high:g}) (paper, ViT)",
+                "all",
+                f"{sum(low < mean < high for mean in means)} of {len(means)} √(αβ)",
+                all(low < mean < high for mean in means),
+            ),
+        ],
+    }

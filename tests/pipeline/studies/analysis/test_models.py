@@ -1,0 +1,210 @@
+"""The analyses of trained models, on tiny ones: figures, what they hold, and bad input in one sentence."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from pipeline.files import ROOT
+from pipeline.studies import analyse
+from pipeline.studies.analysis import gradients, logs
+from pipeline.training import train as train_lm
+from tests.helpers import encoders, forked_fairseq
+
+FLAGS = (
+    "--clip-norm",
+    "0",
+    "--max-update",
+    "20",
+    "--save-interval-updates",
+    "10",
+    "--keep-interval-updates",
+    "-1",
+)
+
+
+@pytest.fixture(scope="module")
+def runs(encoder_corpus, tmp_path_factory):
+    """Runs of tiny encoders by name: every update logged but for `tens`, which logs every tenth."""
+    configs = tmp_path_factory.mktemp("configs") / "tiny"
+    configs.mkdir()
+    (configs / "base.yaml").write_text(encoders.BASE)
+    folder = tmp_path_factory.mktemp("runs")
+    plans = {
+        "softmax": ("roberta_softmax", ()),
+        "tens": ("roberta_softmax", ("--log-interval", "10")),
+        "lln": ("roberta_lln", ()),
+        "fixed": ("roberta_lln", ("--lln-alpha", "2", "--lln-beta", "2")),
+        "norm": ("roberta_linear", ("--encoder-attention", "norm")),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_lm, "run_fairseq", forked_fairseq.run_fairseq)
+        for name, (architecture, flags) in plans.items():
+            config = configs / f"{architecture}.yaml"
+            config.write_text(encoders.MODEL % architecture)
+            train_lm.train(config, encoder_corpus, train_lm.Machines(0), folder / name, [*FLAGS, *flags])
+    return folder
+
+
+def record(out, what, name):
+    path = out / what / f"{name}.json"
+    assert path.with_suffix(".png").is_file() and path.with_suffix(".csv").is_file()
+    return json.loads(path.read_text())
+
+
+def test_log_at_interval_1_averaged_in_tens_is_that_at_interval_10(runs):
+    ones, tens = (logs.read_run(runs / name).series("gnorm") for name in ("softmax", "tens"))
+    assert tens[0] == [10, 20]
+    means = [sum(ones[1][i : i + 10]) / 10 for i in (0, 10)]
+    assert means == pytest.approx(tens[1], abs=2e-3)
+
+
+def test_gradients(runs, call, tmp_path, encoder_corpus):
+    words = ("--out", tmp_path, "--at-checkpoints", "--minibatches", 3, "--data", encoder_corpus)
+    call(analyse, "gradients", runs / "softmax", runs / "norm", *words)
+    found = record(tmp_path, "gradients", "relative-deviation")
+    assert found["deviations"].keys() == {"softmax", "norm"}
+    assert found["panels"][1]["series"][1]["values"] == [
+        gradients.published()[x] for x in ("softmax", "norm")
+    ]
+    assert found["training"]["updates"] == 20
+    assert record(tmp_path, "gradients", "loss")["panels"][0]["curves"]
+    noise = record(tmp_path, "gradients", "at-checkpoints")["by_layer"]["NormAttention"]
+    assert noise.keys() == {"10", "20"}
+    assert noise["10"].keys() == {"all parameters", "layer0", "layer1"}
+
+
+def test_attention_of_trained_models(runs, call, tmp_path, encoder_corpus):
+    paths = [runs / name / "checkpoint_last.pt" for name in ("softmax", "norm")]
+    words = ("--data", encoder_corpus, "--sequences", 2, "--out", tmp_path)
+    call(analyse, "attention", *paths, *words)
+    scores = record(tmp_path, "attention", "local-score")
+    assert [panel["title"] for panel in scores["panels"][:3]] == [
+        "Early half of the layers",
+        "Late half",
+        "All layers",
+    ]
+    curve = scores["panels"][2]["curves"][0]
+    assert curve["method"] == "softmax" and curve["y"][-1] == pytest.approx(1)
+    assert curve["y"] == sorted(curve["y"])
+    assert 0 < scores["excluded"]["NormAttention"][0]["negative_share"] < 1
+    by_head = record(tmp_path, "attention", "concentration")["by_head"]["softmax"]["layer0"]
+    assert by_head.keys() == {"entropy", "gap", "singular_value", "temperature", "row_temperature"}
+    assert all(0 < bits <= 5 for bits in by_head["entropy"])
+    maps = record(tmp_path, "attention", "maps")["panels"]
+    assert len(maps) == 4 and torch.tensor(maps[0]["values"]).sum(1).allclose(torch.ones(32), atol=1e-4)
+    heads = record(tmp_path, "attention", "log-normality")["by_head"]["softmax"]["layer1"]
+    assert len(heads) == 2 and heads[0]["zero_share"] == 0
+
+
+@pytest.mark.parametrize(
+    "options", [("--rows", "sum"), ("--score", "appendix-f"), ("--masked",), ("--layers", "1")]
+)
+def test_options_of_attention(runs, call, tmp_path, encoder_corpus, options):
+    words = ("--data", encoder_corpus, "--sequences", 1, "--out", tmp_path, *options)
+    call(analyse, "attention", runs / "lln" / "checkpoint_last.pt", *words)
+    assert record(tmp_path, "attention", "local-score")["panels"]
+
+
+def test_training_of_lln(runs, call, tmp_path, encoder_corpus):
+    words = ("--data", encoder_corpus, "--sequences", 2, "--out", tmp_path)
+    call(analyse, "training", runs / "lln", *words)
+    found = record(tmp_path, "training", "lln")
+    assert [panel["title"] for panel in found["panels"]] == ["Temperature", "Entropy", "Spectral gap"]
+    assert found["panels"][1]["curves"][0]["x"] == [0, 10, 20]
+    assert found["panels"][1]["curves"][0]["y"][0] == pytest.approx(5, rel=0.02)  # log2 of 32 tokens
+    assert record(tmp_path, "training", "lln-exponents")["panels"][0]["curves"][0]["x"] == [10, 20]
+
+
+@pytest.mark.parametrize("name", ["softmax", "norm", "lln"])
+def test_bounds_hold_in_trained_models(runs, call, tmp_path, encoder_corpus, name):
+    call(analyse, "bounds", runs / name / "checkpoint_last.pt", "--data", encoder_corpus, "--out", tmp_path)
+    found = record(tmp_path, "bounds", name)
+    assert found["layers"].keys() == {"layer0", "layer1"}
+    assert all(one["holds"] for one in found["checks"])
+    assert bool(found["checks"]) is (name != "lln")
+
+
+def test_bounded_gradients_are_those_of_the_scores(runs, encoder_corpus):
+    """The closed form through the whole model against differences of the loss by one score."""
+    from pipeline.studies.analysis import bounds, models
+
+    data = models.open_prepared(encoder_corpus, ("valid",))
+    trained = models.load(runs / "softmax" / "checkpoint_last.pt", data)
+    tokens = torch.randint(5, 40, (2, 9))
+    given = models.inputs(trained, tokens)[0]
+    part = models.attentions(trained.model)["layer0"]
+    with bounds.recording(part) as recorded:
+        bounds._loss(trained, tokens).backward()
+    largest = bounds._layer(given, recorded)["largest"]
+    shift = torch.zeros(2, part.num_heads, 9, 9, requires_grad=True)
+
+    def attend(q, k, v, padding):
+        return (q @ k.mT * q.shape[-1] ** -0.5 + shift).softmax(-1) @ v
+
+    part.attend = attend
+    bounds._loss(trained, tokens).backward()
+    assert largest == pytest.approx(shift.grad.abs().max().item(), rel=1e-4)
+
+
+def test_temperature_and_tradeoff(runs, call, tmp_path):
+    call(analyse, "temperature", runs / "lln", runs / "fixed", "--out", tmp_path)
+    curves = record(tmp_path, "temperature", "fixed-exponents")["panels"][0]["curves"]
+    assert [curve["label"] for curve in curves] == ["fixed", "matched"] and curves[0]["x"] == [2]
+    call(analyse, "tradeoff", "--out", tmp_path)
+    bubbles = {b["method"]: b for b in record(tmp_path, "tradeoff", "paper")["bubbles"]}
+    assert len(bubbles) == 11
+    from pipeline.papers import read_table
+
+    speed = {row["model"]: row["train_2k"] for row in read_table("transnormer_07_lra_speed")}
+    assert bubbles["cosformer"]["x"] == float(speed["cosFormer"])
+
+
+@pytest.fixture(scope="module")
+def convolutional(corpus, tmp_path_factory):
+    """A run of fairseq's convolutional language model."""
+    folder = tmp_path_factory.mktemp("convolutional")
+    words = f"--user-dir {ROOT / 'user_dir'} --task language_modeling --arch fconv_lm --decoder-embed-dim 8 "
+    words += "--decoder-out-embed-dim 8 --tokens-per-sample 32 --optimizer adam --lr 0.01 --batch-size 8 "
+    words += f"--max-update 2 --cpu --no-epoch-checkpoints --save-dir {folder} --decoder-layers"
+    arguments = [str(corpus), *words.split(), "[(8, 3)]"]
+    forked_fairseq.run_fairseq("train", arguments, folder / "train.log")
+    return folder
+
+
+def test_user_errors(runs, convolutional, refused, tmp_path, encoder_corpus, corpus):
+    last = runs / "softmax" / "checkpoint_last.pt"
+    attention = ("attention", last, "--out", tmp_path, "--data")
+    assert "or add --force" in refused(analyse, *attention, encoder_corpus, "--length", 4096)
+    assert "was trained with sequences of 32" in refused(analyse, *attention, encoder_corpus, "--length", 64)
+    assert "give --data with that dictionary" in refused(analyse, *attention, corpus)
+    assert "no nowhere.idx" in refused(analyse, *attention, encoder_corpus, "--split", "nowhere")
+    assert "has layers 0 to 1" in refused(analyse, *attention, encoder_corpus, "--layers", "0,7")
+    assert "same attention" in refused(analyse, *attention, encoder_corpus, last)
+    words = ("--data", corpus, "--out", tmp_path)
+    found = refused(analyse, "attention", convolutional / "checkpoint_last.pt", *words)
+    assert "has no attention" in found
+    assert "no run" in refused(analyse, "gradients", tmp_path / "nowhere", "--out", tmp_path)
+    assert "no run" in refused(analyse, "training", tmp_path / "nowhere", *words)
+    assert "--log-interval 1" in refused(analyse, "gradients", runs / "tens", "--out", tmp_path)
+    assert "name the prepared corpus" in refused(analyse, "gradients", runs / "lln", "--at-checkpoints")
+    assert "no LLN run" in refused(analyse, "temperature", runs / "softmax", "--out", tmp_path)
+    assert "has fixed exponents" in refused(analyse, "temperature", runs / "lln", "--out", tmp_path)
+    assert not list(tmp_path.glob("*/*.json"))
+
+
+def test_split_without_a_whole_sequence(runs, refused, tmp_path, encoder_corpus):
+    short = tmp_path / "short"
+    shutil.copytree(encoder_corpus, short)
+    from fairseq.data import Dictionary, indexed_dataset
+
+    (short / "preparation.json").unlink()
+    builder = indexed_dataset.make_builder(
+        str(short / "valid.bin"), "mmap", len(Dictionary.load(str(short / "dict.txt")))
+    )
+    builder.add_item(torch.tensor([5, 6, 2]))
+    builder.finalize(str(short / "valid.idx"))
+    last = runs / "softmax" / "checkpoint_last.pt"
+    sentence = refused(analyse, "attention", last, "--data", short, "--out", tmp_path)
+    assert "has 3 tokens, too few for one sequence of 32" in sentence
