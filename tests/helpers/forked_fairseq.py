@@ -1,6 +1,5 @@
 """fairseq's commands as forks of a process that has imported them: what a test runs often costs less so."""
 
-import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -8,9 +7,7 @@ from pathlib import Path
 
 from pipeline.errors import UserError
 from pipeline.training.logged_run import ERROR_LINE
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["pipeline.training.child", "fairseq_cli.train", "user_dir"])
+from tests.helpers.forked import CONTEXT
 
 
 def run_fairseq(

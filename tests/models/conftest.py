@@ -3,11 +3,12 @@
 import json
 import random
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.helpers import forked
 
 
 def write_corpus(folder: Path, words: int = 60, seed: int = 0) -> None:
@@ -37,7 +38,7 @@ def corpus(tmp_path_factory) -> Path:
     ]
     arguments = [part for pair in splits for part in pair]
     command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source", *arguments]
-    subprocess.run([*command, "--destdir", str(out)], check=True, capture_output=True)
+    forked.run([*command, "--destdir", str(out)], check=True)
     return out
 
 
@@ -60,12 +61,10 @@ class Commands:
             "--log-format", "json", "--log-interval", "1", "--save-dir", str(save_dir), *extra,
         ]  # fmt: skip
 
-    def run(self, *command: str, check: bool = True) -> str:
+    def run(self, *command: str) -> str:
         """Standard output and error of a finished command."""
-        done = subprocess.run(command, capture_output=True, text=True)
-        output = done.stdout + done.stderr
-        assert not check or done.returncode == 0, output[-3000:]
-        return output
+        done = forked.run(command, check=True)
+        return done.stdout + done.stderr
 
 
 def losses(output: str) -> dict[int, str]:
@@ -87,17 +86,9 @@ def train_in_two_processes(command: list[str]) -> None:
         "--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-init-method", address,
         "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp",
     ]  # fmt: skip
-    processes = [
-        subprocess.Popen(
-            [*command, *distributed, "--distributed-rank", str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outputs = [process.communicate()[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs[0][-3000:]
+    processes = [forked.start([*command, *distributed, "--distributed-rank", str(rank)]) for rank in range(2)]
+    done = [process.wait() for process in processes]
+    assert [one.returncode for one in done] == [0, 0], (done[0].stdout + done[0].stderr)[-3000:]
 
 
 @pytest.fixture(scope="session")

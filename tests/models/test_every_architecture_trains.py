@@ -8,6 +8,7 @@ import pytest
 import torch
 from fairseq.models import MODEL_REGISTRY
 
+from tests.helpers import forked
 from tests.helpers.train_each import COMMON, ROOT, flags
 from tests.models.conftest import losses, train_in_two_processes
 
@@ -22,7 +23,7 @@ ARCHITECTURES = sorted(
 def bundled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundled") / "data"
     command = [sys.executable, "-m", "pipeline.data.bundled_corpus", "--dest", str(folder)]
-    subprocess.run([*command, "--vocab-size", "500"], check=True, capture_output=True)
+    forked.run([*command, "--vocab-size", "500"], check=True)
     return folder
 
 
@@ -60,7 +61,7 @@ def test_two_processes_equal_one_with_twice_the_accumulation(bundled, tmp_path, 
     command = [sys.executable, "-m", "fairseq_cli.train", str(bundled), *saving, *flags(name), *options]
     command += ["--dropout", "0", "--max-update", "4"]
     one, two = ([*command, "--save-dir", str(tmp_path / folder)] for folder in ("one", "two"))
-    subprocess.run([*one, "--update-freq", "2"], check=True, capture_output=True)
+    forked.run([*one, "--update-freq", "2"], check=True)
     train_in_two_processes(two)
     one, two = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("one", "two"))
     for key, value in one.items():

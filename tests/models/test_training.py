@@ -9,6 +9,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.sequence_generator import SequenceGenerator
 
+from tests.helpers import forked
 from tests.models.conftest import losses, train_in_two_processes
 
 
@@ -138,7 +139,7 @@ def test_options_train(commands, tmp_path, arch, options):
     ],
 )
 def test_wrong_options_end_in_one_sentence(commands, tmp_path, options, sentence):
-    done = subprocess.run(commands.train(tmp_path, *options), capture_output=True, text=True)
+    done = forked.run(commands.train(tmp_path, *options))
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert sentence in done.stderr.strip().splitlines()[-1]

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from pipeline.console import run_command
-from tests.helpers import encoders, forked_fairseq
+from tests.helpers import encoders, forked, forked_fairseq
 from tests.models.conftest import write_corpus
 
 BASE = """
@@ -45,7 +45,7 @@ def corpus(tmp_path_factory) -> Path:
     command += ["--destdir", folder]
     for split in ("train", "valid", "test"):
         command += [f"--{split}pref", raw / f"{split}.txt"]
-    subprocess.run(command, check=True, capture_output=True)
+    forked.run(command, check=True)
     splits = {}
     for split in ("train", "valid", "test"):
         lines = (raw / f"{split}.txt").read_text().splitlines()

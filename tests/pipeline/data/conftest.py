@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import forked
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -24,6 +26,8 @@ def run() -> Callable[..., subprocess.CompletedProcess]:
 
     def call(module: str, *arguments: object, **options) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", f"pipeline.data.{module}", *map(str, arguments)]
+        if not options:
+            return forked.run(command)
         return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
 
     return call
@@ -92,7 +96,7 @@ def small_prepared(small_corpus, tmp_path_factory) -> Path:
     dest = tmp_path_factory.mktemp("prepared") / "with a space, and a comma"
     command = [sys.executable, "-m", "pipeline.data.wikitext", "wikitext-2", "--from", small_corpus]
     command += ["--dest", dest, "--tokenizer", "sentencepiece", "--vocab-size", "1000"]
-    subprocess.run([*command, "--allow-unverified"], check=True)
+    forked.run([*command, "--allow-unverified"], check=True)
     return dest
 
 
@@ -106,5 +110,5 @@ def tiny_pretraining(tmp_path_factory) -> Path:
         (folder / f"{split}.txt").write_text("The dog sat .\nIt said why .\n\nA cat !\n")
     dest = folder / "prepared"
     command = [sys.executable, "-m", "pipeline.data.masked_lm", "text", "--from", folder, "--dest", dest]
-    subprocess.run([*command, "--tokenizer", "sentencepiece", "--vocab-size", "340"], check=True)
+    forked.run([*command, "--tokenizer", "sentencepiece", "--vocab-size", "340"], check=True)
     return dest

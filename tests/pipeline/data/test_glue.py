@@ -3,7 +3,6 @@
 import json
 import resource
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -14,6 +13,7 @@ from pipeline.data import glue
 from pipeline.data.text_encoding import TextEncoder, encode_sentences, tokenizer_fingerprint
 from pipeline.errors import UserError
 from pipeline.glue_tasks import TASKS
+from tests.helpers import forked
 
 FILES = {
     "CoLA": {
@@ -123,7 +123,7 @@ def test_files_are_those_of_fairseq_preprocess(folder, prepare, tmp_path):
         text.write_text("".join(f"{line}\n" for line in lines))
         command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source", "--trainpref", text]
         command += ["--destdir", tmp_path / part, "--srcdict", dest / part / "dict.txt"]
-        subprocess.run(command, check=True, capture_output=True)
+        forked.run(command, check=True)
         for name in ("train.bin", "train.idx", "dict.txt"):
             assert (tmp_path / part / name).read_bytes() == (dest / part / name).read_bytes(), name
 

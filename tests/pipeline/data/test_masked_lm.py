@@ -3,7 +3,6 @@
 import gzip
 import json
 import shutil
-import subprocess
 import sys
 from itertools import groupby
 
@@ -17,6 +16,7 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from pipeline.data import documents
 from pipeline.data.text_encoding import TextEncoder, tokenizer_fingerprint
 from pipeline.errors import UserError
+from tests.helpers import forked
 from tests.helpers.encoders import prepare
 
 SPLITS = ("train", "valid", "test")
@@ -122,7 +122,7 @@ def with_gpt2(data_prep, small_corpus, gpt2_files, tmp_path_factory):
     dest = tmp_path_factory.mktemp("gpt2") / "data"
     command = [sys.executable, "-m", "pipeline.data.masked_lm", "wikitext-2", "--from", small_corpus]
     command += ["--dest", dest]
-    subprocess.run([*command, "--gpt2-bpe", gpt2_files, "--allow-unverified"], check=True)
+    forked.run([*command, "--gpt2-bpe", gpt2_files, "--allow-unverified"], check=True)
     return dest
 
 

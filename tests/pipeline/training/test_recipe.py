@@ -1,6 +1,5 @@
 """YAMLs of configs/: composition, translation to the command line, the effective batch."""
 
-import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -14,6 +13,7 @@ from omegaconf import OmegaConf
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.training.recipe import read_experiment, scaled_update_freq
+from tests.helpers import forked
 
 CONFIGS = sorted(p for p in ROOT.glob("configs/*/*.yaml") if not p.stem.startswith("base"))
 
@@ -115,7 +115,7 @@ def test_hydra_composes_an_ablation_as_we_do(tmp_path):
     """`fairseq-hydra-train` itself, asked for the configuration only."""
     command = [sys.executable, "-m", "fairseq_cli.hydra_train", "--config-dir", ROOT / "configs"]
     command += ["--config-name", "ablation_10_ffn/t1_ffn", "--cfg", "job"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = forked.run(command, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     composed = OmegaConf.to_container(OmegaConf.create(done.stdout))
     settings = read_experiment(ROOT / "configs/ablation_10_ffn/t1_ffn.yaml").settings
@@ -132,12 +132,12 @@ def test_fairseq_hydra_train_reads_the_same_yaml(architecture, config, corpus, t
     command += ["common.cpu=true", "distributed_training.distributed_world_size=1"]
     quoted = str(corpus).replace("'", r"\'")
     command += [f"task.data='{quoted}'", f"checkpoint.save_dir={tmp_path / 'hydra'}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = forked.run(command, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     flags = read_experiment(config.with_name(f"{architecture}.yaml")).flags()
     command = [sys.executable, "-m", "fairseq_cli.train", corpus, "--user-dir", ROOT / "user_dir"]
     command += [*flags, "--cpu", "--update-freq", "2", "--save-dir", tmp_path / "flags"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = forked.run(command, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     one, two = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("hydra", "flags"))
     assert one.keys() == two.keys()

@@ -1,0 +1,88 @@
+"""Commands as forks of a process that has imported fairseq and the plugin, which takes seconds each time.
+
+`run` and `start` take command lines of `[sys.executable, "-m", MODULE, ...]`; the fairseq-preprocess that
+a command of pipeline.data starts is a fork, too. Tests of signals, limits and imports use `subprocess`.
+"""
+
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from multiprocessing.context import BaseContext
+from pathlib import Path
+
+from pipeline.data import preparation
+from pipeline.data.preparation import Workplace
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    ["pipeline.training.child", "fairseq_cli.train", "hydra", "sentencepiece", "user_dir"]
+)
+
+
+class Running:
+    """A command that runs in a fork made by `context`; its output goes to files."""
+
+    def __init__(
+        self,
+        command: Sequence[object],
+        cwd: Path | str | None = None,
+        env: Mapping[str, str] = os.environ,
+        context: BaseContext = CONTEXT,
+    ) -> None:
+        python, option, module, *arguments = map(str, command)
+        assert (python, option) == (sys.executable, "-m"), command
+        self.command = list(command)
+        self.folder = tempfile.TemporaryDirectory()
+        self.logs = [Path(self.folder.name) / name for name in ("stdout", "stderr")]
+        place = Path.cwd() if cwd is None else cwd
+        target = (module, arguments, self.logs, place, dict(env))
+        self.process = context.Process(target=_main, args=target)
+        self.process.start()
+
+    def wait(self, check: bool = False) -> subprocess.CompletedProcess[str]:
+        """Its end, as `subprocess.run` gives it with `capture_output` and `text`."""
+        self.process.join()
+        texts = [log.read_text(encoding="utf-8") if log.exists() else "" for log in self.logs]
+        self.folder.cleanup()
+        done = subprocess.CompletedProcess(self.command, self.process.exitcode, *texts)
+        if check and done.returncode:
+            printed = (texts[0] + texts[1])[-3000:]
+            raise AssertionError(f"{self.command} ended with {done.returncode}:\n{printed}")
+        return done
+
+
+def start(command: Sequence[object], **options: object) -> Running:
+    """Start a command line; `cwd` and `env` are those of `subprocess`."""
+    return Running(command, **options)
+
+
+def run(
+    command: Sequence[object], check: bool = False, **options: object
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line; `check` raises what it printed if it fails."""
+    return start(command, **options).wait(check)
+
+
+def preprocess(command: Sequence[str], place: Workplace, **options: object) -> tuple[int, str]:
+    """For `preparation._run`."""
+    done = run([sys.executable, "-m", *command[3:]], cwd=place.folder, **options)
+    return done.returncode, done.stdout + done.stderr
+
+
+def _main(module: str, arguments: list[str], logs: list[Path], cwd: Path, env: dict[str, str]) -> None:
+    """In the child: what `python -m MODULE ARGUMENTS` does."""
+    for descriptor, log in enumerate(logs, start=1):
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), descriptor)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    preparation._run = partial(preprocess, context=multiprocessing.get_context("fork"))
+    sys.argv = [module, *arguments]
+    sys.modules.pop(module, None)  # else runpy warns that it is imported already
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
