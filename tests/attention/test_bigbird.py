@@ -3,11 +3,10 @@
 import pytest
 import torch
 
+from tests.helpers.golden import load, relative
 from user_dir.attention import build_attention
 from user_dir.attention.bigbird import draw_blocks
 from user_dir.errors import UserError
-
-from .test_golden import load, relative
 
 
 def build(longest, dim=32, heads=4, **options):

@@ -4,12 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.helpers.golden import load, relative, state
 from user_dir.attention import attention_class, build_attention
 from user_dir.errors import UserError
 from user_dir.models.layer import GatedLayer
 from user_dir.modules import ScaleNorm, build_norm, rotate_halves
-
-from .test_golden import load, relative, state
 
 
 def in_layer(name):

@@ -1,72 +1,18 @@
 """Mechanisms and modules against arrays computed with the authors' code."""
 
-import json
 
-import numpy as np
 import pytest
 import torch
 
+from tests.helpers.golden import check, load, relative, state
 from user_dir.attention import build_attention
 from user_dir.modules import GLU, LRPE, RMSNorm
-
-
-def relative(got, want):
-    got, want = got.detach(), torch.as_tensor(want)
-    return float((got - want).abs().max() / want.abs().max())
-
-
-def load(golden_dir, file):
-    return {key: value for key, value in np.load(golden_dir / file).items() if key != "meta"}
-
 
 CASES = [
     ("attn_linear_causal_elu.npz", "norm", True, {"feature_map": "elu"}),
     ("attn_linear_full_1pelu.npz", "norm", False, {"feature_map": "1+elu"}),
     ("attn_local_causal_relu.npz", "diag", True, {"activation": "relu", "block_size": 64}),
 ]
-
-
-def state(arrays, prefix="state/"):
-    return {
-        key.removeprefix(prefix): torch.tensor(value)
-        for key, value in arrays.items()
-        if key.startswith(prefix)
-    }
-
-
-def check(module, arrays, prefix=""):
-    """Output, gradient of the input and gradients of all parameters named in the file."""
-    x = torch.tensor(arrays[f"{prefix[: prefix.find('/') + 1]}input"], requires_grad=True)
-    cotangent = torch.tensor(arrays[f"{prefix[: prefix.find('/') + 1]}cotangent"])
-    out, _ = module(x)
-    assert relative(out, arrays[f"{prefix}output"]) < 1e-5
-    out.backward(cotangent)
-    assert relative(x.grad, arrays[f"{prefix}grad_input"]) < 5e-5
-    gradients = state(arrays, f"{prefix}grad/")
-    assert gradients
-    parameters = dict(module.named_parameters())
-    largest = max(g.abs().max() for g in gradients.values())
-    for name, want in gradients.items():
-        # The authors' key bias has a zero gradient under 1+elu sums but for rounding.
-        scale = max(want.abs().max(), 1e-6 * largest)
-        assert (parameters[name].grad - want).abs().max() / scale < 5e-5, name
-
-
-def check_run(module, golden_dir, file, run):
-    """As `check`, of a run of a file that names the parameters whose gradient is zero by analysis."""
-    meta = json.loads(str(np.load(golden_dir / file)["meta"]))
-    zero = meta["runs"][run]["analytically_zero_gradient"]
-    arrays, place = load(golden_dir, file), run.rpartition("/")[0]
-    x = torch.tensor(arrays[f"{place}/input"], requires_grad=True)
-    out, _ = module(x)
-    out.backward(torch.tensor(arrays[f"{place}/cotangent"]))
-    assert relative(out, arrays[f"{run}/output"]) < 1e-5
-    assert relative(x.grad, arrays[f"{run}/grad_input"]) < 5e-5
-    for name, parameter in module.named_parameters():
-        if name in zero:
-            assert parameter.grad.abs().max() < 1e-5
-        else:
-            assert relative(parameter.grad, arrays[f"{run}/grad/{name}"]) < 5e-5, name
 
 
 @pytest.mark.parametrize(("file", "name", "causal", "options"), CASES, ids=[c[0] for c in CASES])

@@ -5,11 +5,10 @@ import copy
 import pytest
 import torch
 
+from tests.helpers.golden import load, relative
 from user_dir.attention import build_attention
 from user_dir.attention.parts.landmarks import iterative_inverse, segment_means
 from user_dir.errors import UserError
-
-from .test_golden import load, relative
 
 F64 = {"dtype": torch.float64}
 

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
+from tests.helpers.golden import check_run, load, relative, state
 from user_dir.attention import build_attention
 from user_dir.errors import UserError
-
-from .test_golden import check_run, load, relative, state
 
 PROJECTIONS = ["heads", "separate", "shared"]
 

@@ -3,13 +3,12 @@
 import pytest
 import torch
 
+from tests.helpers.golden import check, load, relative, state
 from user_dir.attention import build_attention
 from user_dir.attention import performer as performer_module
 from user_dir.attention.parts.new_tokens import NewTokens
 from user_dir.attention.performer import orthogonal_features
 from user_dir.errors import UserError
-
-from .test_golden import check, load, relative, state
 
 runs = pytest.mark.parametrize("run", ["L150", "L128"])
 kinds = pytest.mark.parametrize("kind", ["full", "causal"])

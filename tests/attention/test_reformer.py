@@ -3,11 +3,10 @@
 import pytest
 import torch
 
+from tests.helpers.golden import load, relative, state
 from user_dir.attention import build_attention
 from user_dir.attention.parts.hashing import bucket_count
 from user_dir.errors import UserError
-
-from .test_golden import load, relative, state
 
 
 def build(longest, dim=32, heads=4, **options):

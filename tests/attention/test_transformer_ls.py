@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import layer_norm
 
+from tests.helpers.golden import check_run, load, state
 from user_dir.attention import build_attention
 from user_dir.errors import UserError
-
-from .test_golden import check_run, load, state
 
 
 @pytest.mark.parametrize("length", [150, 128])

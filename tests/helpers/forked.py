@@ -85,4 +85,8 @@ def _main(module: str, arguments: list[str], logs: list[Path], cwd: Path, env: d
     preparation._run = partial(preprocess, context=multiprocessing.get_context("fork"))
     sys.argv = [module, *arguments]
     sys.modules.pop(module, None)  # else runpy warns that it is imported already
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
