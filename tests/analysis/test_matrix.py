@@ -6,8 +6,7 @@ import pytest
 import torch
 from fairseq.modules import MultiheadAttention
 
-from tests.attention.test_laws import ragged
-from tests.helpers.mechanisms import MECHANISMS, all_forms, build
+from tests.helpers.mechanisms import MECHANISMS, all_forms, build, ragged
 from user_dir.analysis import attention_matrix, lln_diag_parts, toeplitz_matrices
 from user_dir.attention import ParallelAttention
 from user_dir.errors import UserError

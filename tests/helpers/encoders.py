@@ -7,9 +7,7 @@ from pathlib import Path
 
 from pytest import MonkeyPatch
 
-from pipeline.data import preparation
 from pipeline.glue_tasks import TASKS, GlueTask
-from tests.helpers import forked
 
 BASE = """
 common: {seed: 1, log_format: json, log_interval: 1}
@@ -80,5 +78,4 @@ def prepare(module: str, *arguments: object) -> None:
     """Run a command of data-prep/ in this process."""
     with MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [module, *map(str, arguments)])
-        patch.setattr(preparation, "_run", forked.preprocess)
         import_module(f"pipeline.data.{module}").main()

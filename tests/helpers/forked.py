@@ -1,7 +1,8 @@
 """Commands as forks of a process that has imported fairseq and the plugin, which takes seconds each time.
 
-`run` and `start` take command lines of `[sys.executable, "-m", MODULE, ...]`; the fairseq-preprocess that
-a command of pipeline.data starts is a fork, too. Tests of signals, limits and imports use `subprocess`.
+`run` and `start` take command lines of `[sys.executable, "-m", MODULE, ...]`. What a command starts in its
+turn, fairseq-preprocess and `pipeline.training.child`, is a fork, too; for commands that a test calls in its
+own process, `patches` says how. Tests of signals, limits and imports use `subprocess`.
 """
 
 import multiprocessing
@@ -14,9 +15,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from multiprocessing.context import BaseContext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
 
+from pipeline.child_process import PARENT
 from pipeline.data import preparation
 from pipeline.data.preparation import Workplace
+from pipeline.training import logged_run
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -56,22 +61,58 @@ class Running:
         return done
 
 
-def start(command: Sequence[object], **options: object) -> Running:
+def start(command: Sequence[object], **options: Any) -> Running:
     """Start a command line; `cwd` and `env` are those of `subprocess`."""
     return Running(command, **options)
 
 
-def run(
-    command: Sequence[object], check: bool = False, **options: object
-) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[object], check: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command line; `check` raises what it printed if it fails."""
     return start(command, **options).wait(check)
 
 
-def preprocess(command: Sequence[str], place: Workplace, **options: object) -> tuple[int, str]:
+class Popen:
+    """What `logged_run` needs of `subprocess.Popen`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        stdout: IO[bytes],
+        env: Mapping[str, str],
+        context: BaseContext = CONTEXT,
+        **unused: Any,
+    ) -> None:
+        log = Path(stdout.name)
+        # It would end at once: the process that forks is not the one that started it.
+        env = {name: value for name, value in env.items() if name != PARENT}
+        target = (command[2], list(command[3:]), [log, log], Path.cwd(), env)
+        self.process = context.Process(target=_main, args=target)
+        self.process.start()
+        self.terminate = self.process.terminate
+
+    @property
+    def returncode(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self, timeout: float | None = None) -> None:
+        self.process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("a fork", timeout)
+
+
+def preprocess(command: Sequence[str], place: Workplace, **options: Any) -> tuple[int, str]:
     """For `preparation._run`."""
     done = run([sys.executable, "-m", *command[3:]], cwd=place.folder, **options)
     return done.returncode, done.stdout + done.stderr
+
+
+def patches(context: BaseContext = CONTEXT) -> list[tuple[object, str, object]]:
+    """Modules, their attributes, and the values with which what they start is a fork."""
+    popen = partial(Popen, context=context)
+    return [
+        (logged_run, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": popen})),
+        (preparation, "_run", partial(preprocess, context=context)),
+    ]
 
 
 def _main(module: str, arguments: list[str], logs: list[Path], cwd: Path, env: dict[str, str]) -> None:
@@ -82,7 +123,8 @@ def _main(module: str, arguments: list[str], logs: list[Path], cwd: Path, env: d
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    preparation._run = partial(preprocess, context=multiprocessing.get_context("fork"))
+    for patch in patches(multiprocessing.get_context("fork")):
+        setattr(*patch)
     sys.argv = [module, *arguments]
     sys.modules.pop(module, None)  # else runpy warns that it is imported already
     try:

@@ -101,3 +101,11 @@ def build(key, causal, dtype=torch.float32, dim=12, heads=2):
         mechanism.name, dim, heads, causal=causal, max_positions=MAX_POSITIONS, **mechanism.options
     )
     return module.to(dtype).eval()
+
+
+def ragged(length, batch, seed=0):
+    """A padding mask `(batch, length)` whose rows end at different places; the first one has none."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(1, length + 1, (batch,), generator=generator)
+    sizes[0] = length
+    return sizes, torch.arange(length) >= sizes[:, None]

@@ -6,14 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from pipeline.console import run_command
-from tests.helpers import encoders, forked, forked_fairseq
+from tests.helpers import encoders, forked
 from tests.models.conftest import write_corpus
 
 BASE = """
@@ -33,6 +33,15 @@ defaults: [_self_, base]
 model: {_name: %s}
 """
 Refusal = Callable[..., str]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick() -> Iterator[None]:
+    """What commands called in this process start are forks of a process that has imported fairseq."""
+    with pytest.MonkeyPatch.context() as patch:
+        for change in forked.patches():
+            patch.setattr(*change)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -146,9 +155,7 @@ def pretrained(encoder_corpus, encoder_configs, tmp_path_factory) -> Path:
 
     save_dir = tmp_path_factory.mktemp("runs") / "an encoder"
     config = encoder_configs / "roberta_transnormer_t1.yaml"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_lm, "run_fairseq", forked_fairseq.run_fairseq)
-        return train_lm.train(config, encoder_corpus, train_lm.Machines(0), save_dir)
+    return train_lm.train(config, encoder_corpus, train_lm.Machines(0), save_dir)
 
 
 @pytest.fixture(scope="session")
@@ -165,23 +172,10 @@ def glue(encoder_corpus, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def finetuned(pretrained, glue, tmp_path_factory) -> Path:
     """The results of a sweep over all nine tasks: one run of three updates each."""
-    from pipeline.studies import glue_cell as glue_run
     from pipeline.studies import glue_sweep as finetune_glue
 
     out = tmp_path_factory.mktemp("sweep") / "results"
     arguments = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", out, "--max-update", 3]
     arguments += ["--learning-rates", "0.01", "--seeds", "1"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(glue_run, "run_fairseq", forked_fairseq.run_fairseq)
-        finetune_glue.finetune(finetune_glue.parse([str(word) for word in arguments]))
+    finetune_glue.finetune(finetune_glue.parse([str(word) for word in arguments]))
     return out
-
-
-@pytest.fixture
-def quick(monkeypatch) -> None:
-    """The commands run fairseq as forks of a process that has imported it."""
-    from pipeline.studies import glue_cell as glue_run
-    from pipeline.training import train as train_lm
-
-    for module in (glue_run, train_lm):
-        monkeypatch.setattr(module, "run_fairseq", forked_fairseq.run_fairseq)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.helpers.mechanisms import MECHANISMS, all_forms, build, causal_mechanisms
+from tests.helpers.mechanisms import MECHANISMS, all_forms, build, causal_mechanisms, ragged
 
 LENGTHS = [1, 17, 63, 64, 65, 150]
 lengths = pytest.mark.parametrize("length", LENGTHS, ids="N{}".format)
@@ -14,14 +14,6 @@ def close(a, b, dtype):
     # Some outputs pass an RMSNorm, which magnifies rounding where its input is small.
     tolerance = 1e-9 if dtype == torch.float64 else 2e-4
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
-
-
-def ragged(length, batch, seed=0):
-    """A padding mask `(batch, length)` whose rows end at different places; the first one has none."""
-    generator = torch.Generator().manual_seed(seed)
-    sizes = torch.randint(1, length + 1, (batch,), generator=generator)
-    sizes[0] = length
-    return sizes, torch.arange(length) >= sizes[:, None]
 
 
 @causal_mechanisms

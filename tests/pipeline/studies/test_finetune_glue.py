@@ -232,7 +232,7 @@ def test_checkpoints_that_are_none(refused, sweep, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_half_of_the_checkpoint_and_a_whole_one_beside_it(call, quick, sweep, pretrained, tmp_path, capsys):
+def test_half_of_the_checkpoint_and_a_whole_one_beside_it(call, sweep, pretrained, tmp_path, capsys):
     """An interrupted save of pre-training has left half of checkpoint_last.pt."""
     folder = tmp_path / "encoder"
     shutil.copytree(pretrained, folder)
@@ -243,7 +243,7 @@ def test_half_of_the_checkpoint_and_a_whole_one_beside_it(call, quick, sweep, pr
     assert read(tmp_path / "out" / "RTE" / "lr0.01-seed1" / "result.json")["updates"] == 1
 
 
-def test_long_examples_are_cut_and_counted(call, quick, sweep, glue, tmp_path, capsys, encoder_corpus):
+def test_long_examples_are_cut_and_counted(call, sweep, glue, tmp_path, capsys, encoder_corpus):
     raw, out = tmp_path / "raw", tmp_path / "out"
     shutil.copytree(glue.parent / "raw" / "RTE", raw / "RTE")
     with (raw / "RTE" / "dev.tsv").open("a") as file:

@@ -12,9 +12,9 @@ from pipeline.glue_tasks import TASKS
 from pipeline.studies import glue_cell as glue_run
 from pipeline.studies import glue_sweep as finetune_glue
 from pipeline.studies.glue_cell import Cell, TaskData
+from pipeline.training.logged_run import run_fairseq
 from pipeline.training.progress import read_records
 from tests.helpers.encoders import ROWS
-from tests.helpers.forked_fairseq import run_fairseq
 
 UPDATES = 6  # two epochs: the first one's checkpoint is there when the second is killed
 
@@ -42,7 +42,7 @@ def no_training(monkeypatch):
 
 
 @pytest.mark.slow
-def test_killed_and_carried_on(call, quick, kill, pretrained, glue, tmp_path, capsys):
+def test_killed_and_carried_on(call, kill, pretrained, glue, tmp_path, capsys):
     """`kill -9` in the second epoch of the second run: the first is not run again, the second resumes."""
 
     def sweep(out):
@@ -118,7 +118,7 @@ def test_what_decides_a_result(finetuned, pretrained, glue, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["SST-2", "STS-B"])
-def test_whole_epochs(call, quick, pretrained, glue, tmp_path, name):
+def test_whole_epochs(call, pretrained, glue, tmp_path, name):
     """Without --max-update every epoch of the YAML is run to its end, over all examples."""
     words = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", tmp_path, "--task", name]
     call(finetune_glue, *words, "--learning-rates", "0.001", "--seeds", "1")

@@ -8,7 +8,6 @@ from pipeline.files import ROOT
 from pipeline.reports.lra import read_cells, write_table
 from pipeline.studies import lra_sweep
 from pipeline.training.lra_attentions import attention_flags
-from tests.helpers.forked_fairseq import run_fairseq
 from tests.helpers.lra import write_lra
 
 BASE = """
@@ -53,7 +52,6 @@ def data(tmp_path_factory):
 def test_a_sweep_is_run_once_and_its_table_comes_from_its_json(
     call, refused, preset, data, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(lra_sweep, "run_fairseq", run_fairseq)
     out = tmp_path / "a sweep"
     words = [preset, "--data", data, "--out", out, "--tasks", "listops,image", "--jobs", 2]
     words += ["--attention", "elu,transnormer_t2"]

@@ -106,7 +106,7 @@ def test_checkpoint_of_fairseqs_roberta(fairseqs):
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["names of today", "older names"])
-def test_fine_tuning_starts_from_fairseqs_roberta(call, quick, fairseqs, glue, tmp_path, old):
+def test_fine_tuning_starts_from_fairseqs_roberta(call, fairseqs, glue, tmp_path, old):
     """Published checkpoints call the encoder "decoder" and its first norm "emb_layer_norm"."""
     path, theirs = fairseqs
     if old:

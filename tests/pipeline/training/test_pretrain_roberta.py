@@ -14,10 +14,10 @@ from pipeline.evaluation import masked_lm as eval_mlm
 from pipeline.training import pretrain_roberta, same_settings
 from pipeline.training import train as train_lm
 from pipeline.training.encoder_checkpoint import read_encoder
+from pipeline.training.logged_run import run_fairseq
 from pipeline.training.progress import read_records
 from pipeline.training.recipe import read_experiment
 from pipeline.training.train import Machines
-from tests.helpers.forked_fairseq import run_fairseq
 
 UPDATES = 40
 
@@ -41,11 +41,7 @@ def config(encoder_configs):
 def uninterrupted(config, encoder_corpus, tmp_path_factory):
     """The losses of a run of 40 updates."""
     folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_lm, "run_fairseq", run_fairseq)
-        train_lm.train(
-            config, encoder_corpus, Machines(0), folder, ["--max-update", str(UPDATES), "--no-save"]
-        )
+    train_lm.train(config, encoder_corpus, Machines(0), folder, ["--max-update", str(UPDATES), "--no-save"])
     return losses(folder)
 
 
@@ -65,7 +61,7 @@ def test_it_learns(uninterrupted):
     assert sum(values[-5:]) / 5 < 0.75 * values[0]
 
 
-def test_stopped_and_carried_on(call, quick, config, encoder_corpus, pretrained, uninterrupted, tmp_path):
+def test_stopped_and_carried_on(call, config, encoder_corpus, pretrained, uninterrupted, tmp_path):
     """The same losses, masks and dropout included, as without the stop; the first are not run again."""
     folder = tmp_path / "run"
     shutil.copytree(pretrained, folder)
@@ -75,7 +71,7 @@ def test_stopped_and_carried_on(call, quick, config, encoder_corpus, pretrained,
 
 
 @pytest.mark.slow
-def test_killed_and_carried_on(call, quick, kill, config, encoder_corpus, uninterrupted, tmp_path):
+def test_killed_and_carried_on(call, kill, config, encoder_corpus, uninterrupted, tmp_path):
     """`kill -9` between two checkpoints."""
     folder = tmp_path / "run"
     words = [config, encoder_corpus, "--gpus", 0, "--save-dir", folder, "--max-update", UPDATES]
@@ -89,7 +85,7 @@ def test_killed_and_carried_on(call, quick, kill, config, encoder_corpus, uninte
 
 
 @pytest.mark.slow
-def test_running_averages_are_carried_on(call, quick, encoder_configs, encoder_corpus, tmp_path):
+def test_running_averages_are_carried_on(call, encoder_configs, encoder_corpus, tmp_path):
     """Those of LLN's moment matching, with which validation computes, are in the checkpoint."""
     config = encoder_configs / "roberta_lln_diag.yaml"
     for name, stops in (("whole", [4]), ("stopped", [2, 4])):

@@ -17,6 +17,7 @@ from pipeline.errors import UserError
 from pipeline.training import train as train_lm
 from pipeline.training.progress import read_records
 from pipeline.training.train import Machines
+from tests.helpers import forked
 
 
 class Evil:
@@ -124,10 +125,9 @@ def test_two_nodes_train_what_one_process_trains(config, corpus, trained, tmp_pa
         master = f"127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, "-m", "pipeline", "training.train", config, corpus, "--gpus", "0"]
     command += ["--nodes", "2", "--master", master, "--save-dir", tmp_path / "run", "--node-rank"]
-    nodes = [subprocess.Popen([*command, rank], cwd=root, stdout=subprocess.PIPE, text=True) for rank in "01"]
-    outputs = [node.communicate()[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0]
-    assert last_value(outputs[1].splitlines()[0], "--update-freq") == "2"
+    nodes = [forked.start([*command, rank], cwd=root) for rank in "01"]
+    ends = [node.wait(check=True) for node in nodes]
+    assert last_value(ends[1].stdout.splitlines()[0], "--update-freq") == "2"
     assert updates(tmp_path / "run") == [1, 2, 3, 4]
     two, one = (torch.load(folder / "checkpoint_last.pt")["model"] for folder in (tmp_path / "run", trained))
     for name, value in one.items():

@@ -11,11 +11,11 @@ import torch
 from pipeline.evaluation import lra as evaluate_lra
 from pipeline.training import train as train_lm
 from pipeline.training import train_lra
+from pipeline.training.logged_run import run_fairseq
 from pipeline.training.lra_run import read_lra_checkpoint
 from pipeline.training.progress import read_records
 from pipeline.training.recipe import read_experiment
 from pipeline.training.train import Machines
-from tests.helpers.forked_fairseq import run_fairseq
 from tests.helpers.lra import write_lra
 
 BASE = """
@@ -67,10 +67,8 @@ def data(tmp_path_factory):
 def uninterrupted(configs, data, tmp_path_factory):
     """The folder of a run of 20 updates over several epochs."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_lm, "run_fairseq", run_fairseq)
-        config = configs / "lra_skyformer.yaml"
-        train_lm.train(config, data, Machines(0), folder, ["--max-update", str(UPDATES)])
+    config = configs / "lra_skyformer.yaml"
+    train_lm.train(config, data, Machines(0), folder, ["--max-update", str(UPDATES)])
     return folder
 
 
@@ -106,7 +104,7 @@ def test_evaluation_counts_every_example(call, uninterrupted, data, tmp_path, ca
 
 
 @pytest.mark.slow
-def test_killed_and_resumed(call, quick, kill, configs, data, uninterrupted, tmp_path):
+def test_killed_and_resumed(call, kill, configs, data, uninterrupted, tmp_path):
     """`kill -9` between two checkpoints, in the third epoch: the same losses, dropout included."""
     folder = tmp_path / "run"
     words = [configs / "lra_skyformer.yaml", data, "--gpus", 0, "--save-dir", folder]
@@ -168,7 +166,7 @@ def test_data_of_another_task(refused, configs, data, uninterrupted, tmp_path):
     assert "holds a run on other training data" in refused(*run, "--save-dir", folder)
 
 
-def test_yaml_for_another_task(refused, quick, configs, tmp_path):
+def test_yaml_for_another_task(refused, configs, tmp_path):
     image = write_lra(tmp_path / "image", "image")
     sentence = refused(train_lra, configs / "lra_skyformer.yaml", image, "--gpus", 0, "--save-dir",
                        tmp_path / "run")  # fmt: skip
@@ -200,7 +198,7 @@ def test_checkpoints_that_are_none_of_long_range_arena(refused, data, trained, t
         ("--pooling max", "--pooling is 'max'"),
     ],
 )
-def test_impossible_settings(flags, message, refused, quick, configs, data, tmp_path):
+def test_impossible_settings(flags, message, refused, configs, data, tmp_path):
     sentence = refused(train_lra, configs / "lra_skyformer.yaml", data, "--gpus", 0, "--save-dir",
                        tmp_path / "run", *flags.split())  # fmt: skip
     assert message in sentence
