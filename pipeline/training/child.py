@@ -7,6 +7,7 @@ starts this and shows the user only what matters.
 """
 
 import errno
+import gc
 import importlib
 import json
 import logging
@@ -14,6 +15,7 @@ import os
 import resource
 import sys
 import traceback
+from types import ModuleType
 
 import torch
 
@@ -41,13 +43,22 @@ def log_like_fairseq() -> None:
     )
 
 
+def import_quickly(module: str) -> ModuleType:
+    """Import a module without garbage collection: during fairseq's import it takes 0.7 of 5 s and frees nothing."""
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        gc.enable()
+
+
 def main() -> None:
     end_with_parent()
     command = sys.argv.pop(1)
     sys.argv[0] = f"fairseq-{command}"
     log_like_fairseq()
     try:
-        importlib.import_module(f"fairseq_cli.{command}").cli_main()
+        import_quickly(f"fairseq_cli.{command}").cli_main()
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:

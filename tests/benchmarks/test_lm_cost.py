@@ -12,6 +12,7 @@ from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.reports.lm_cost import caption, cell, markdown, plot, verdicts
+from tests.helpers import forked
 
 SESSION = {
     "date": "2000-01-02",
@@ -94,10 +95,9 @@ def test_vanilla_gets_the_width_everywhere():
 @pytest.mark.slow
 def test_quick_run_from_another_folder(tmp_path):
     out = tmp_path / "a b" / "cost.json"
-    command = [sys.executable, str(ROOT / "benchmarks" / "lm_cost.py"), "--quick"]
-    command += ["--device", "cpu", "--architectures", "transnormer_t1", "--out", str(out)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-m", "benchmarks.lm_cost", "--quick", "--device", "cpu"]
+    command += ["--architectures", "transnormer_t1", "--out", out]
+    done = forked.run(command, cwd=tmp_path, check=True)
     assert "not measured: TransNormer T1" in done.stdout
     assert {p.name for p in out.parent.iterdir()} == {"cost.json", "cost.md", "cost.png"}
     statuses = {record["status"] for record in json.loads(out.read_text())["records"]}

@@ -1,6 +1,7 @@
 """The speed benchmark of Long Range Arena: model, batches, tiny measurements, report. No times are judged."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from pipeline.errors import UserError
 from pipeline.methods import ATTENTIONS
 from pipeline.papers import read_table
 from pipeline.reports.lra_speed import KINDS, markdown, plot, plot_accuracy
+from tests.helpers import forked
 from tests.helpers.lra import write_lra
 from tests.pipeline.reports.test_lra import MACHINE, cell
 
@@ -129,8 +131,9 @@ def test_quick_run(tmp_path):
     sweep.mkdir(parents=True)
     (sweep / "seed1.json").write_text(json.dumps(cell("text", "elu", 1, 60.0)))
     out = tmp_path / "a b" / "speed.json"
-    words = ["--quick", "--device", "cpu", "--architectures", "elu", "--out", str(out)]
-    assert lra_speed.run(lra_speed.parse_arguments([*words, "--sweep", str(tmp_path / "sweep")])) == 0
+    command = [sys.executable, "-m", "benchmarks.lra_speed", "--quick", "--device", "cpu"]
+    command += ["--architectures", "elu", "--out", out, "--sweep", tmp_path / "sweep"]
+    forked.run(command, check=True)
     names = {path.name for path in out.parent.iterdir()}
     assert names == {"speed.json", "speed.md", "speed.png", "speed_accuracy.png"}
     assert {record["status"] for record in json.loads(out.read_text())["records"]} == {"ok"}

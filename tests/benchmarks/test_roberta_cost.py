@@ -1,7 +1,6 @@
 """The encoders' cost benchmark: cases, flags, one tiny measurement, and the report. No times are judged."""
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -20,9 +19,9 @@ from benchmarks.roberta_cost_models import (
 from benchmarks.roberta_cost_worker import MEASURES
 from benchmarks.sizes import TINY
 from pipeline.errors import UserError
-from pipeline.files import ROOT
 from pipeline.papers import read_table
 from pipeline.reports.encoder_cost import caption, look, markdown, plot, verdict_table, verdicts
+from tests.helpers import forked
 
 SESSION = {
     "date": "2000-01-02",
@@ -156,10 +155,9 @@ def test_a_wrong_command_line_is_refused_in_a_sentence(words):
 @pytest.mark.slow
 def test_quick_run_from_another_folder(tmp_path):
     out = tmp_path / "a b" / "cost.json"
-    command = [sys.executable, str(ROOT / "benchmarks" / "roberta_cost.py"), "--quick"]
-    command += ["--device", "cpu", "--architectures", "roberta_linear", "--out", str(out)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-m", "benchmarks.roberta_cost", "--quick", "--device", "cpu"]
+    command += ["--architectures", "roberta_linear", "--out", out]
+    done = forked.run(command, cwd=tmp_path, check=True)
     assert "| 1+elu | not measured |" in done.stdout and "paper, Table 2" in done.stdout
     assert {p.name for p in out.parent.iterdir()} == {"cost.json", "cost.md", "cost.png"}
     assert {record["status"] for record in json.loads(out.read_text())["records"]} == {"ok"}

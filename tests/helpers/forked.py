@@ -1,8 +1,9 @@
 """Commands as forks of a process that has imported fairseq and the plugin, which takes seconds each time.
 
-`run` and `start` take command lines of `[sys.executable, "-m", MODULE, ...]`. What a command starts in its
-turn, fairseq-preprocess and `pipeline.training.child`, is a fork, too; for commands that a test calls in its
-own process, `patches` says how. Tests of signals, limits and imports use `subprocess`.
+`run` and `start` take command lines of `[sys.executable, "-m", MODULE, ...]`. What such a command starts in
+its turn (fairseq-preprocess, `pipeline.training.child`, a benchmark's worker) is a fork, too; for commands
+that a test calls in its own process, `patches` says how. Tests of signals, limits and imports use
+`subprocess`.
 """
 
 import multiprocessing
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
+from benchmarks import processes
 from pipeline.child_process import PARENT
 from pipeline.data import preparation
 from pipeline.data.preparation import Workplace
@@ -106,13 +108,22 @@ def preprocess(command: Sequence[str], place: Workplace, **options: Any) -> tupl
     return done.returncode, done.stdout + done.stderr
 
 
+def measure(command: Sequence[str], env: Mapping[str, str], context: BaseContext, **unused: Any) -> object:
+    """For `subprocess.run` in `benchmarks.processes`."""
+    return run(command, env=env, context=context)
+
+
 def patches(context: BaseContext = CONTEXT) -> list[tuple[object, str, object]]:
     """Modules, their attributes, and the values with which what they start is a fork."""
-    popen = partial(Popen, context=context)
     return [
-        (logged_run, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": popen})),
+        (logged_run, "subprocess", _subprocess(Popen=partial(Popen, context=context))),
+        (processes, "subprocess", _subprocess(run=partial(measure, context=context))),
         (preparation, "_run", partial(preprocess, context=context)),
     ]
+
+
+def _subprocess(**replaced: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{**vars(subprocess), **replaced})
 
 
 def _main(module: str, arguments: list[str], logs: list[Path], cwd: Path, env: dict[str, str]) -> None:

@@ -10,34 +10,13 @@ from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.studies import language_models as measure_lm
+from tests.helpers.logs import LOG
 
-PREFIX = "2000-01-02 03:04:05 | INFO | "
 BASE = """
 common: {log_format: json}
 task: {_name: language_modeling, data: data/corpus}
 optimization: {max_update: 40}
 """
-
-
-def line(kind: str, **figures: float) -> str:
-    return f"{PREFIX}{kind} | {json.dumps({key: str(value) for key, value in figures.items()})}\n"
-
-
-def inner(update: int, loss: float, wps: float) -> str:
-    return line("train_inner", loss=loss, wps=wps, wpb=64, num_updates=update, wall=0)
-
-
-LOG = [
-    "a line of another kind\n",
-    inner(10, 9.0, 0),
-    inner(20, 8.0, 128),
-    line("valid", valid_loss=8.5, valid_num_updates=20),
-    inner(30, 7.9, 64),  # lost: the run was ended before the next checkpoint
-    inner(30, 7.5, 128),
-    inner(40, 7.0, 160),
-    line("valid", valid_loss=7.2, valid_num_updates=40),
-    line("usage", peak_memory=1000),
-]
 
 
 def test_every_configuration_is_run_and_two_with_a_second_seed():

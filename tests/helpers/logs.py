@@ -1,0 +1,27 @@
+"""The log of a language model's run that was ended once and resumed."""
+
+import json
+
+
+def line(kind: str, **figures: float) -> str:
+    """A record of fairseq's JSON log."""
+    record = json.dumps({key: str(value) for key, value in figures.items()})
+    return f"2000-01-02 03:04:05 | INFO | {kind} | {record}\n"
+
+
+def inner(update: int, loss: float, wps: float) -> str:
+    """What is logged after an update."""
+    return line("train_inner", loss=loss, wps=wps, wpb=64, num_updates=update, wall=0)
+
+
+LOG = [
+    "a line of another kind\n",
+    inner(10, 9.0, 0),
+    inner(20, 8.0, 128),
+    line("valid", valid_loss=8.5, valid_num_updates=20),
+    inner(30, 7.9, 64),  # lost: the run was ended before the next checkpoint
+    inner(30, 7.5, 128),
+    inner(40, 7.0, 160),
+    line("valid", valid_loss=7.2, valid_num_updates=40),
+    line("usage", peak_memory=1000),
+]
