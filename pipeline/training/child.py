@@ -44,7 +44,7 @@ def log_like_fairseq() -> None:
 
 
 def import_quickly(module: str) -> ModuleType:
-    """Import a module without garbage collection: during fairseq's import it takes 0.7 of 5 s and frees nothing."""
+    """Import without garbage collection, which takes 0.7 s of fairseq's 5 s and frees nothing."""
     gc.disable()
     try:
         return importlib.import_module(module)

@@ -130,7 +130,7 @@ def test_memory_grows_linearly(key, causal):
             module(torch.randn(length, 1, 12, requires_grad=True))[0].sum().backward()
         return numbers
 
-    growth = kept(8192) / kept(2048)
+    growth = kept(4096) / kept(1024)
     mechanism = MECHANISMS[key]
     linear = mechanism.linear_memory and (mechanism.linear_causal_memory or not causal)
     assert (growth <= 4.2) == linear
