@@ -134,6 +134,7 @@ def _main(module: str, arguments: list[str], logs: list[Path], cwd: Path, env: d
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
+    multiprocessing.set_start_method("fork", force=True)  # the usual one; data loaders go by it
     for patch in patches(multiprocessing.get_context("fork")):
         setattr(*patch)
     sys.argv = [module, *arguments]

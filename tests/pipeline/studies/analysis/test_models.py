@@ -10,7 +10,8 @@ from pipeline.files import ROOT
 from pipeline.studies import analyse
 from pipeline.studies.analysis import gradients, logs
 from pipeline.training import train as train_lm
-from tests.helpers import encoders, forked_fairseq
+from pipeline.training.logged_run import run_fairseq
+from tests.helpers import encoders
 
 FLAGS = (
     "--clip-norm",
@@ -38,12 +39,10 @@ def runs(encoder_corpus, tmp_path_factory):
         "fixed": ("roberta_lln", ("--lln-alpha", "2", "--lln-beta", "2")),
         "norm": ("roberta_linear", ("--encoder-attention", "norm")),
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_lm, "run_fairseq", forked_fairseq.run_fairseq)
-        for name, (architecture, flags) in plans.items():
-            config = configs / f"{architecture}.yaml"
-            config.write_text(encoders.MODEL % architecture)
-            train_lm.train(config, encoder_corpus, train_lm.Machines(0), folder / name, [*FLAGS, *flags])
+    for name, (architecture, flags) in plans.items():
+        config = configs / f"{architecture}.yaml"
+        config.write_text(encoders.MODEL % architecture)
+        train_lm.train(config, encoder_corpus, train_lm.Machines(0), folder / name, [*FLAGS, *flags])
     return folder
 
 
@@ -169,7 +168,7 @@ def convolutional(corpus, tmp_path_factory):
     words += "--decoder-out-embed-dim 8 --tokens-per-sample 32 --optimizer adam --lr 0.01 --batch-size 8 "
     words += f"--max-update 2 --cpu --no-epoch-checkpoints --save-dir {folder} --decoder-layers"
     arguments = [str(corpus), *words.split(), "[(8, 3)]"]
-    forked_fairseq.run_fairseq("train", arguments, folder / "train.log")
+    run_fairseq("train", arguments, folder / "train.log")
     return folder
 
 
