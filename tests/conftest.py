@@ -18,7 +18,10 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     from fairseq.utils import import_user_module
 
+    from tests.helpers import registry
+
     import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
+    registry.share()
 
 
 @pytest.fixture(autouse=True)

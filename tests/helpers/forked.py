@@ -24,6 +24,7 @@ from pipeline.child_process import PARENT
 from pipeline.data import preparation
 from pipeline.data.preparation import Workplace
 from pipeline.training import logged_run
+from tests.helpers import registry
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -137,6 +138,7 @@ def _main(module: str, arguments: list[str], logs: list[Path], cwd: Path, env: d
     multiprocessing.set_start_method("fork", force=True)  # the usual one; data loaders go by it
     for patch in patches(multiprocessing.get_context("fork")):
         setattr(*patch)
+    registry.share()
     sys.argv = [module, *arguments]
     sys.modules.pop(module, None)  # else runpy warns that it is imported already
     try:

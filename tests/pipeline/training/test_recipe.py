@@ -8,7 +8,6 @@ import pytest
 import torch
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
@@ -17,12 +16,6 @@ from pipeline.training.recipe import read_experiment, scaled_update_freq
 from tests.helpers import forked
 
 CONFIGS = sorted(p for p in ROOT.glob("configs/*/*.yaml") if not p.stem.startswith("base"))
-
-
-@pytest.fixture(autouse=True)
-def registered_once(monkeypatch):
-    """hydra copies all that fairseq has registered for each composition, which takes half of its time."""
-    monkeypatch.setattr(ConfigStore, "__deepcopy__", lambda self, memo: self, raising=False)
 
 
 def parsed(flags: list[str], data: Path) -> Namespace:
