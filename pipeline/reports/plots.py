@@ -129,9 +129,14 @@ def plot_bubbles(
 
 def _label_bubbles(axis: Axes, bubbles: Sequence[Bubble]) -> None:
     """Each name where it covers no other: beside its point, or further up or down with a line to it."""
+    axis.figure.draw_without_rendering()  # the limits of the axes decide where names are
+    renderer = axis.figure.canvas.get_renderer()
     taken: list[Bbox] = []
     for bubble in sorted(bubbles, key=lambda b: (b.y, b.x)):
+        text = None
         for steps, side in itertools.product(range(12), (1, -1)):
+            if text is not None:
+                text.remove()
             height = 4 + LABEL_STEP * ((steps + 1) // 2) * (-1) ** steps
             text = axis.annotate(
                 bubble.label,
@@ -143,10 +148,10 @@ def _label_bubbles(axis: Axes, bubbles: Sequence[Bubble]) -> None:
                 fontsize=9,
                 arrowprops={"arrowstyle": "-", "color": bubble.color, "lw": 0.6} if steps > 2 else None,
             )
-            box = Text.get_window_extent(text)
+            text.update_positions(renderer)
+            box = Text.get_window_extent(text, renderer)  # without the line
             if not any(box.overlaps(other) for other in taken):
                 break
-            text.remove()
         taken.append(box)
 
 

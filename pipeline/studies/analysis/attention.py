@@ -138,8 +138,14 @@ def _local_scores(models: list[Layers], options: Namespace) -> Record:
         "excluded": {one.trained.label: [shares(found) for found in one.measured] for one in models},
         "note": f"{count} sequences of {length} tokens, mean over heads; "
         + ("the last share of the visible tokens" if causal else "a window around each token")
-        + f"; rows: {options.rows}, score: {options.score}. {_signed(models)}",
+        + f"; rows: {options.rows}, score: {options.score}. "
+        f"{_budgets([one.trained for one in models])} {_signed(models)}",
     }
+
+
+def _budgets(models: list[Trained]) -> str:
+    """After how many updates the models are compared."""
+    return "Updates: " + ", ".join(f"{one.label} {one.updates:,}" for one in models) + "."
 
 
 def _signed(models: list[Layers]) -> str:
@@ -182,7 +188,7 @@ def _maps(models: list[Trained], data: PreparedData, options: Namespace) -> Reco
         "panels": panels,
         "columns": MAP_LAYERS,
         "note": f"One sequence of the {options.split} split, mean of the absolute weights over heads, rows "
-        "summing to 1; 0 is uniform attention, white is no attention.",
+        f"summing to 1; 0 is uniform attention, white is no attention. {_budgets(models)}",
     }
 
 
@@ -219,7 +225,8 @@ def _concentration(models: list[Layers]) -> Record:
         "columns": 2,
         "panels": panels,
         "by_head": heads,
-        "note": "Mean and quartiles over sequences and heads. " + _signed(models),
+        "note": "Mean and quartiles over sequences and heads. "
+        f"{_budgets([one.trained for one in models])} {_signed(models)}",
     }
 
 
@@ -249,5 +256,5 @@ def _log_normality(models: list[Layers]) -> Record:
         "panels": panels,
         "by_head": found,
         "note": "Mean over heads. Weights of zero are left out; their share is in the JSON file. A normal "
-        "ln P has skew 0 and distance 0.",
+        "ln P has skew 0 and distance 0. " + _budgets([one.trained for one in models]),
     }
