@@ -113,6 +113,13 @@ def _sequences(parser: Parser, sequences: int = 16) -> None:
 
 def _training(parser: Parser) -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders with checkpoints")
+    parser.add_argument(
+        "--checkpoints",
+        type=count,
+        default=20,
+        metavar="N",
+        help="at most so many of a run, evenly spaced, the last among them (default: %(default)s)",
+    )
     _sequences(parser)
 
 

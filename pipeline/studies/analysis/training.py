@@ -45,7 +45,7 @@ def run_training(options: Namespace) -> None:
 
 
 def _publish(folder: Path, data: PreparedData, options: Namespace) -> None:
-    paths = checkpoints_of(folder)
+    paths = evenly_spaced(checkpoints_of(folder), options.checkpoints)
     names = ("split", "sequences", "length", "masked")
     settings = {name: getattr(options, name) for name in names}
     settings |= {"run": folder.name, "checkpoints": {path.name: update for update, path in paths}}
@@ -74,6 +74,12 @@ def checkpoints_of(folder: Path) -> list[tuple[int, Path]]:
             "--save-interval-updates N --keep-interval-updates -1"
         )
     return sorted(found.items())
+
+
+def evenly_spaced(paths: list[tuple[int, Path]], most: int) -> list[tuple[int, Path]]:
+    """At most `most` of the checkpoints, the last among them."""
+    step = -(-len(paths) // most)
+    return paths[::-1][::step][::-1]
 
 
 def _points(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from pipeline.files import ROOT
 from pipeline.studies import analyse
 from pipeline.studies.analysis import gradients, logs
+from pipeline.studies.analysis.training import evenly_spaced
 from pipeline.training import train as train_lm
 from pipeline.training.logged_run import run_fairseq
 from tests.helpers import encoders
@@ -114,6 +116,12 @@ def test_training_of_lln(runs, call, tmp_path, encoder_corpus):
     assert found["panels"][1]["curves"][0]["x"] == [0, 10, 20]
     assert found["panels"][1]["curves"][0]["y"][0] == pytest.approx(5, rel=0.02)  # log2 of 32 tokens
     assert record(tmp_path, "training", "lln-exponents")["panels"][0]["curves"][0]["x"] == [10, 20]
+
+
+def test_evenly_spaced_checkpoints():
+    paths = [(update, Path()) for update in range(1, 22)]
+    for most, expected in ((4, [3, 9, 15, 21]), (20, list(range(1, 22, 2))), (30, list(range(1, 22)))):
+        assert [update for update, _ in evenly_spaced(paths, most)] == expected
 
 
 @pytest.mark.parametrize("name", ["softmax", "norm", "lln"])
