@@ -50,7 +50,8 @@ def section(name: str, row: dict[str, str], record: dict[str, Any]) -> str:
             for one in record["checks"]
         ]
         lines += [_escaped(markdown_table(("statement", "expected", "found", "holds"), rows)), ""]
-    made = f"`{record['command']}`, commit {record['commit']}, {record['date']}, {where(record)}"
+    command = record["command"].replace("studies.analyse", "scripts/analyse.sh", 1)
+    made = f"`{command}`, commit {record['commit']}, {record['date']}, {where(record)}"
     return "\n".join([*lines, f"<sub>{made}; [JSON]({name}.json), [CSV]({name}.csv)</sub>", ""])
 
 

@@ -26,7 +26,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from pipeline.files import read_json, write_atomically
 from pipeline.methods import ANALYSED
@@ -130,6 +130,8 @@ def _lines(axis: Axes, panel: Panel) -> None:
     for one, scale in ((axis.xaxis, x_scale), (axis.yaxis, y_scale)):
         if scale == "log":
             _few_labels(one)
+    if x_scale == "linear" and all(isinstance(x, int) for curve in panel["curves"] for x in curve["x"]):
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if "y_range" in panel:
         axis.set_ylim(*panel["y_range"])
     label_ends(axis, shown, y_scale == "log")
