@@ -23,6 +23,9 @@ OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MEANINGS = {
     "Cannot load model parameters from checkpoint": MISMATCH,
     "Error(s) in loading state_dict": MISMATCH,
+    "Criterion does not match": (
+        "the checkpoint was trained with another --criterion; give that one, or another --save-dir"
+    ),
     "PytorchStreamReader failed": DAMAGED,
     "Weights only load failed": DAMAGED,
     "Invalid magic number": DAMAGED,

@@ -72,5 +72,11 @@ def training_parser(
 def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Our own options, and what is left for fairseq-train."""
     example = "configs/wikitext103/transnormer_t1.yaml"
-    parsers = training_parser("scripts/train_lm.sh", __doc__, example, "data-prep/")
-    return parse_before_flags(*parsers, words)
+    parser, options = training_parser("scripts/train_lm.sh", __doc__, example, "data-prep/")
+    text = "train on consecutive text: each batch starts with the states that the one before has left"
+    for known in (parser, options):
+        known.add_argument("--carry-state", action="store_true", help=text)
+    given, extra = parse_before_flags(parser, options, words)
+    if given.carry_state:
+        extra = ["--task", "carried_language_modeling", *extra]
+    return given, extra

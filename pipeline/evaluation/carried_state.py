@@ -53,7 +53,7 @@ def segment_losses(
 
 @dataclass
 class Bucket:
-    """Sums over positions `first` to `end` - 1 of a stream, and what was seen when its last one was read."""
+    """Sums over positions `first` to `end` - 1 of a stream, and the most memory after a segment of it."""
 
     first: int
     end: int
@@ -79,6 +79,7 @@ class Buckets:
     def add(self, start: int, losses: Tensor, real: Tensor, seconds: float, state: dict) -> None:
         """Those of a segment, `(B, T)`, from position `start` on; `real` is False at padding."""
         position, end = start, start + losses.shape[1]
+        kept, used = state_bytes(state), memory_in_use(losses.device)
         while position < end:
             bucket = self._of(position)
             upto = min(end, bucket.end)
@@ -86,9 +87,9 @@ class Buckets:
             bucket.tokens += int(real[:, here].sum())
             bucket.nats += float(losses[:, here].double().sum())
             bucket.seconds += seconds * (upto - position) / (end - start)
+            bucket.state_bytes = max(bucket.state_bytes, kept)
+            bucket.memory_bytes = max(bucket.memory_bytes, used)
             position = upto
-        bucket.state_bytes = max(bucket.state_bytes, state_bytes(state))
-        bucket.memory_bytes = max(bucket.memory_bytes, memory_in_use(losses.device))
 
     def _of(self, position: int) -> Bucket:
         number = 0 if position < FIRST_BUCKET else (position // FIRST_BUCKET).bit_length()

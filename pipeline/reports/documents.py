@@ -20,6 +20,7 @@ from pipeline.errors import UserError
 from pipeline.files import MEASURED, ROOT, read_json, shown_path, write_atomically
 from pipeline.reports import encoder_cost as roberta_cost_report
 from pipeline.reports import lm_cost as lm_cost_report
+from pipeline.reports import loss_cost as loss_cost_report
 from pipeline.reports import lra_speed as lra_speed_report
 from pipeline.reports import operator_cost as operator_cost_report
 from pipeline.reports.encoders import glue_section, plot_encoders, read_encoders
@@ -72,6 +73,12 @@ def roberta_cost(device: str, document: Path) -> str:
     return cost("benchmarks/roberta_cost.py", path, roberta_cost_report.markdown, document)
 
 
+def loss_cost(device: str, document: Path) -> str:
+    """What the loss over a large vocabulary costs on "cpu" or "cuda"."""
+    path = MEASURED / f"loss_cost_{device}.json"
+    return cost("benchmarks/loss_cost.py", path, loss_cost_report.markdown, document)
+
+
 def lra(document: Path) -> str:
     """Accuracy on Long Range Arena."""
     cells = read_cells(LRA)
@@ -120,6 +127,7 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     "quickstart": quickstart,
     **{f"lm-cost-{device}": partial(lm_cost, device) for device in DEVICES},
     **{f"roberta-cost-{device}": partial(roberta_cost, device) for device in DEVICES},
+    **{f"loss-cost-{device}": partial(loss_cost, device) for device in DEVICES},
     "lra": lra,
     **{f"lra-speed-{device}": partial(lra_speed, device) for device in DEVICES},
     **{f"operator-{device}": partial(operator_cost, device) for device in DEVICES},

@@ -36,6 +36,7 @@ def _lra_run_name(name: str, flags: Sequence[str]) -> str:
 # By the task of the YAML.
 KINDS = {
     "language_modeling": Kind("train_lm.sh"),
+    "carried_language_modeling": Kind("train_lm.sh"),
     "masked_lm": Kind("pretrain_roberta.sh"),
     "lra": Kind("train_lra.sh", lra_run.open_data, lra_run.check_start, lra_run.record, _lra_run_name),
 }

@@ -1,5 +1,6 @@
 """Tasks that fairseq lacks; importing this registers them."""
 
+from .carried import CarriedLanguageModelingTask
 from .lra import LRATask
 
-__all__ = ["LRATask"]
+__all__ = ["CarriedLanguageModelingTask", "LRATask"]

@@ -12,6 +12,7 @@ from fairseq.data.data_utils import load_indexed_dataset
 
 from pipeline.evaluation import perplexity as eval_ppl
 from tests.pipeline.training.test_train import Evil
+from user_dir.models.decoder import LinearAttentionDecoder
 
 
 @pytest.fixture
@@ -51,6 +52,14 @@ def test_figures(call, checkpoint, corpus, tmp_path, capsys):
     assert result["updates"] == 4 and result["architecture"] == "transnormer_t1"
     printed = capsys.readouterr().out
     assert f"{result['perplexity_per_word']:.2f} per word" in printed and str(out) in printed
+
+
+def test_no_logits_of_a_whole_batch(call, checkpoint, corpus, tmp_path, monkeypatch):
+    def output_layer(*_):
+        raise AssertionError("all logits were asked for")
+
+    monkeypatch.setattr(LinearAttentionDecoder, "output_layer", output_layer)
+    call(eval_ppl, checkpoint, corpus, "--out", tmp_path / "result.json")
 
 
 def test_pieces_of_words(corpus, tmp_path):

@@ -18,6 +18,7 @@ from pipeline.training.logged_run import run_fairseq
 from pipeline.training.progress import read_records
 from pipeline.training.recipe import read_experiment
 from pipeline.training.train import Machines
+from user_dir.models.roberta import RobertaEncoder
 
 UPDATES = 40
 
@@ -118,6 +119,15 @@ def test_two_processes_train_what_one_with_twice_the_accumulation_trains(config,
     one, two = (weights(tmp_path / name) for name in ("one", "two"))
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_evaluation_forms_no_logits_of_a_batch(call, pretrained, encoder_corpus, tmp_path, monkeypatch):
+    def output_layer(*_):
+        raise AssertionError("all logits were asked for")
+
+    monkeypatch.setattr(RobertaEncoder, "output_layer", output_layer)
+    shutil.copy(pretrained / "checkpoint_last.pt", tmp_path)
+    call(eval_mlm, tmp_path / "checkpoint_last.pt", encoder_corpus, "--split", "test")
 
 
 def test_evaluation_agrees_with_fairseq_validate(call, pretrained, encoder_corpus, tmp_path, root, capsys):

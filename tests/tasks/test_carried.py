@@ -1,0 +1,133 @@
+"""Training on consecutive text: the streams, the states between batches, what cannot be."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.tasks.language_modeling import LanguageModelingConfig
+
+from pipeline.data.indexed_rows import RowWriter
+from tests.helpers.lm import build_lm, dictionary
+from user_dir.errors import UserError
+from user_dir.tasks.carried import CarriedLanguageModelingTask, Segments, check_model
+
+LENGTH, ROWS = 16, 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A text of 20 samples of 16 tokens and a few tokens more, in rows of any length."""
+    place = tmp_path_factory.mktemp("text")
+    words = dictionary(40)
+    words.save(str(place / "dict.txt"))
+    text = torch.randint(4, 40, (20 * LENGTH + 5,), generator=torch.Generator().manual_seed(0))
+    for split in ("train", "valid"):
+        with RowWriter(place / split, len(words)) as rows:
+            for row in text.split(23):
+                rows.add(row)
+    return place
+
+
+@pytest.fixture
+def config(folder):
+    return LanguageModelingConfig(
+        data=str(folder), tokens_per_sample=LENGTH, batch_size=ROWS, dataset_impl=None
+    )
+
+
+@pytest.fixture
+def task(config):
+    result = CarriedLanguageModelingTask.setup_task(config)
+    result.load_dataset("train")
+    return result
+
+
+class Optimizer:
+    """What a training step asks of fairseq's."""
+
+    def backward(self, loss):
+        loss.backward()
+
+
+def test_batches_are_consecutive_in_every_stream(task):
+    batches = list(task.get_batch_iterator(task.dataset("train")).next_epoch_itr())
+    assert len(batches) == 10 and [int(batch["id"][0]) for batch in batches] == list(range(10))
+    source, target = (
+        torch.cat([batch[part] if part == "target" else batch["net_input"][part] for batch in batches], 1)
+        for part in ("src_tokens", "target")
+    )
+    assert target.shape == (ROWS, 10 * LENGTH)
+    assert torch.equal(source[:, 1:], target[:, :-1]) and source[1, 0] == target[0, -1]
+
+
+def test_processes_have_streams_of_their_own(task):
+    blocks = task.dataset("train").blocks
+    halves = [Segments(blocks, LENGTH, 4, first, 2) for first in (0, 2)]
+    seen = torch.cat([half[i]["target"].flatten() for half in halves for i in range(len(half))])
+    assert len(halves[0]) == 5 and len(seen) == 20 * LENGTH
+    assert torch.equal(seen.sort().values, torch.cat([blocks[i][1] for i in range(20)]).long().sort().values)
+    with pytest.raises(UserError, match="20 samples of 16 tokens makes no 21 streams"):
+        Segments(blocks, LENGTH, 21, 0, 21)
+
+
+@pytest.mark.parametrize("plan", ["diag,norm", "elu", "lln_diag", "flash"])
+def test_states_are_carried_and_detached(task, plan):
+    """Losses of consecutive batches are those of one forward pass; no gradient reaches the batch before."""
+    sizes = {"diag_block_size": 6, "lln_diag_block_size": 6, "flash_chunk_size": 6, "flash_key_dim": 6}
+    model = build_lm("linear_transformer_lm", decoder_attention=plan, **sizes)
+    criterion = CrossEntropyCriterion(task, False)
+    batches = [task.dataset("train")[i] for i in range(3)]
+    source = torch.cat([batch["net_input"]["src_tokens"] for batch in batches], 1)
+    target = torch.cat([batch["target"] for batch in batches], 1)
+    with torch.no_grad():
+        scores = model(source)[0].log_softmax(-1).gather(2, target[..., None])[..., 0]
+    expected = [-float(part.sum()) for part in scores.split(LENGTH, 1)]
+    found = [float(task.valid_step(batch, model, criterion)[0]) for batch in batches]
+    assert found == pytest.approx(expected, rel=1e-5)
+    for batch in batches:  # a graph that is used twice would raise
+        task.train_step(batch, model, criterion, Optimizer(), 0)
+    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+
+
+def test_states_start_again_at_the_start_and_after_a_gap(task):
+    model, criterion = build_lm("transnormer_t1"), CrossEntropyCriterion(task, False)
+    batches = task.dataset("train")
+
+    def loss(index):
+        return float(task.valid_step(batches[index], model, criterion)[0])
+
+    first, second = loss(0), loss(1)
+    assert (loss(0), loss(1)) == (first, second)
+    alone = loss(3)  # after a gap
+    assert loss(1) != pytest.approx(second, rel=1e-6)
+    assert loss(3) == alone
+
+
+def test_growing_states_are_refused(task):
+    model = build_lm("linear_transformer_lm", decoder_attention="softmax")
+    criterion = CrossEntropyCriterion(task, False)
+    with pytest.raises(UserError, match="that of this layer plan grows with the text"):
+        for index in range(4):
+            task.valid_step(task.dataset("train")[index], model, criterion)
+
+
+@pytest.mark.parametrize(
+    ("arch", "options", "message"),
+    [
+        ("transnormer_t1", {"absolute_positions": "learned"}, "learned positions do not reach"),
+        ("transnormer_t1", {"checkpoint_activations": True}, "give one of the two"),
+        ("transformer_lm", {}, "not fairseq's TransformerLanguageModel"),
+    ],
+)
+def test_models_that_cannot(arch, options, message):
+    flags = {"checkpoint_activations": False, "offload_activations": False, **options}
+    with pytest.raises(UserError, match=message):
+        check_model(build_lm(arch, **options), SimpleNamespace(**flags))
+
+
+def test_streams_need_a_batch_size(config):
+    task = CarriedLanguageModelingTask.setup_task(replace(config, batch_size=None))
+    with pytest.raises(UserError, match="needs --batch-size"):
+        task.load_dataset("train")

@@ -1,0 +1,186 @@
+"""fairseq's task `carried_language_modeling`: consecutive text, states carried from batch to batch.
+
+Truncated back-propagation, as in fairseq's examples/truncated_bptt: the text is cut into as many streams as
+a batch has rows, over all processes; batch i holds the i-th sample of each stream, and starts with the states
+that batch i - 1 has left, detached. What does not fill a sample of every stream is left out. States start
+again in each epoch and where a run resumes: they are no part of a checkpoint.
+"""
+
+from typing import Any
+
+import torch
+from fairseq.data import FairseqDataset, TokenBlockDataset, data_utils
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.distributed import utils as distributed
+from fairseq.tasks import register_task
+from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
+from torch import Tensor, nn
+
+from ..attention.parts.state import State, state_bytes
+from ..errors import UserError
+from ..models import LinearAttentionLM
+from ..modules import LearnedPositions
+
+Sample = dict[str, Any]
+
+
+class Segments(FairseqDataset):
+    """Whole batches: item i is the i-th sample of each of the streams `first` to `first + count - 1`.
+
+    Args:
+        blocks: `TokenBlockDataset` of samples with their targets, of `length` tokens but for the last.
+        length: tokens of a sample.
+        streams: of all processes together.
+        first, count: those of this process.
+
+    Raises:
+        UserError: when there are fewer samples than streams.
+    """
+
+    def __init__(self, blocks: TokenBlockDataset, length: int, streams: int, first: int, count: int) -> None:
+        whole = len(blocks) - (int(blocks.sizes[-1]) < length)
+        if whole < streams:
+            raise UserError(
+                f"a text of {whole} samples of {length} tokens makes no {streams} streams (--batch-size "
+                "times processes); lower --batch-size or --tokens-per-sample"
+            )
+        self.blocks, self.per_stream = blocks, whole // streams
+        self.streams = range(first, first + count)
+
+    def __len__(self) -> int:
+        return self.per_stream
+
+    def __getitem__(self, index: int) -> Sample:
+        samples = [self.blocks[stream * self.per_stream + index] for stream in self.streams]
+        source, target = (torch.stack([sample[part] for sample in samples]).long() for part in (0, 1))
+        return {
+            "id": torch.full((len(samples),), index),
+            "nsentences": len(samples),
+            "ntokens": target.numel(),
+            "net_input": {"src_tokens": source, "src_lengths": torch.full((len(samples),), source.shape[1])},
+            "target": target,
+        }
+
+    def collater(self, samples: list[Sample]) -> Sample:
+        """An item is a batch already."""
+        (sample,) = samples
+        return sample
+
+
+class CarriedState:
+    """The states that one batch leaves to the next."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, State] = {}
+        self.next = self.bytes = 0
+
+    def enter(self, sample: Sample) -> Sample:
+        """The batch with the states of the one before; empty ones at the start and after a gap."""
+        index = int(sample["id"][0])
+        if index == 0 or index != self.next:
+            self.state, self.bytes = {}, 0
+        self.next = index + 1
+        carried = {"incremental_state": self.state, "next_segment": True}
+        return {**sample, "net_input": {**sample["net_input"], **carried}}
+
+    def leave(self) -> None:
+        """No gradient goes back beyond the batch; UserError where the states have grown."""
+        for entry in self.state.values():
+            for name, x in entry.items():
+                entry[name] = x.detach() if isinstance(x, Tensor) else x
+        found = state_bytes(self.state)
+        if self.bytes and found > self.bytes:
+            raise UserError(
+                "--carry-state trains mechanisms whose state has a constant size, and that of this layer "
+                "plan grows with the text; choose others, such as diag, norm, elu or lln"
+            )
+        self.bytes = found
+
+
+def check_model(model: nn.Module, args: Any) -> None:
+    """UserError for a model, with the configuration `args`, that cannot read any text in segments."""
+    if not isinstance(model, LinearAttentionLM):
+        raise UserError(
+            f"--carry-state needs a language model of this project, not fairseq's {type(model).__name__}"
+        )
+    if isinstance(model.decoder.embed_positions, LearnedPositions):
+        raise UserError(
+            "--carry-state reads texts of any length, for which learned positions do not reach; give "
+            "--absolute-positions sinusoidal or none"
+        )
+    if args.checkpoint_activations or args.offload_activations:
+        raise UserError(
+            "--carry-state keeps states that --checkpoint-activations would compute twice; give "
+            "one of the two"
+        )
+
+
+@register_task("carried_language_modeling", dataclass=LanguageModelingConfig)
+class CarriedLanguageModelingTask(LanguageModelingTask):
+    """Language modelling on streams of consecutive text; `train_lm.sh --carry-state` chooses it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.carried = {True: CarriedState(), False: CarriedState()}  # of training, of validation
+
+    def build_model(self, args: Any, from_checkpoint: bool = False) -> nn.Module:
+        """The model; UserError for one that cannot be trained so."""
+        model = super().build_model(args, from_checkpoint)
+        check_model(model, args)
+        return model
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
+        """The streams of this process."""
+        rows = data_utils.load_indexed_dataset(
+            f"{self.args.data}/{split}", self.dictionary, self.args.dataset_impl, combine=combine
+        )
+        if rows is None:
+            raise FileNotFoundError(f"Dataset not found: {split} ({self.args.data})")
+        length, count = self.args.tokens_per_sample, self.args.batch_size
+        if count is None:
+            raise UserError("--carry-state needs --batch-size, the number of streams of a process")
+        blocks = TokenBlockDataset(
+            rows,
+            rows.sizes,
+            length,
+            pad=self.dictionary.pad(),
+            eos=self.dictionary.eos(),
+            break_mode="none",
+            include_targets=True,
+        )
+        processes, rank = 1, 0
+        if torch.distributed.is_initialized():
+            processes = distributed.get_data_parallel_world_size()
+            rank = distributed.get_data_parallel_rank()
+        self.datasets[split] = Segments(blocks, length, count * processes, rank * count, count)
+
+    def get_batch_iterator(
+        self,
+        dataset: Segments,
+        num_workers: int = 0,
+        epoch: int = 1,
+        data_buffer_size: int = 0,
+        **unused: Any,
+    ) -> EpochBatchIterator:
+        """The batches in the order of the text, whatever the process."""
+        return EpochBatchIterator(
+            dataset=dataset,
+            collate_fn=dataset.collater,
+            batch_sampler=[[index] for index in range(len(dataset))],
+            num_workers=num_workers,
+            epoch=epoch,
+            buffer_size=data_buffer_size,
+            disable_shuffling=True,
+        )
+
+    def train_step(self, sample: Sample, *args: Any, **kwargs: Any) -> tuple[Tensor, Any, dict[str, Any]]:
+        """As fairseq's, with the states of the batch before."""
+        result = super().train_step(self.carried[True].enter(sample), *args, **kwargs)
+        self.carried[True].leave()
+        return result
+
+    def valid_step(self, sample: Sample, *args: Any, **kwargs: Any) -> tuple[Tensor, Any, dict[str, Any]]:
+        """As fairseq's, with the states of the batch before."""
+        result = super().valid_step(self.carried[False].enter(sample), *args, **kwargs)
+        self.carried[False].leave()
+        return result
