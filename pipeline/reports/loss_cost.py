@@ -1,6 +1,5 @@
 """From the records of `loss_cost.py` to tables."""
 
-import statistics
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -73,8 +72,8 @@ def _updates(records: list[dict]) -> str:
         rows.append(
             [
                 f"`{r['criterion']}`",
-                f"{r['tokens'][0]:,}",
-                f"{statistics.median(r['seconds']):.1f}",
+                f"{r['tokens'][-1]:,}",
+                f"{r['seconds'][-1]:.1f}",
                 f"{r['losses'][0]:.3f}",
                 f"{r['whole_peak_bytes'] / GIB:.2f}",
             ]
@@ -82,8 +81,8 @@ def _updates(records: list[dict]) -> str:
     first = records[0]
     header = [
         "",
-        "tokens per update",
-        "seconds per update",
+        "tokens of the last",
+        "its seconds",
         "loss of the first, bits",
         "peak of the process, GiB",
     ]
