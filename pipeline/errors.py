@@ -9,10 +9,6 @@ class UserError(ValueError):
     """A user's mistake; the one-line message says what is wrong and what to do."""
 
 
-MISMATCH = (
-    "the checkpoint does not fit the model: it was trained with another architecture, size or "
-    "dictionary; give the settings it was trained with, or another --save-dir"
-)
 DAMAGED = (
     "the checkpoint is damaged or not a fairseq checkpoint; nothing in it was run; "
     "copy it again, or name another one"
@@ -21,8 +17,10 @@ OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # Texts of exceptions that fairseq and torch raise, and their meaning.
 MEANINGS = {
-    "Cannot load model parameters from checkpoint": MISMATCH,
-    "Error(s) in loading state_dict": MISMATCH,
+    "Error(s) in loading state_dict": (
+        "the checkpoint does not fit the model: it was trained with another architecture, size or "
+        "dictionary; give the settings it was trained with"
+    ),
     "Criterion does not match": (
         "the checkpoint was trained with another --criterion; give that one, or another --save-dir"
     ),

@@ -18,13 +18,18 @@ RUN_MARK = ".linear-attention-run.json"
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write the whole file or nothing: write under another name, then rename."""
-    partial = path.with_name(f"{path.name}.part")
+    partial = partial_of(path)
     try:
         partial.write_bytes(content)
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def partial_of(path: Path) -> Path:
+    """Where `path` is written before it has its name; a kill leaves half of it there."""
+    return path.with_name(f"{path.name}.part")
 
 
 def write_json(path: Path, record: Any) -> None:
@@ -100,7 +105,8 @@ def begin(folder: Path, command: str, mark: str) -> None:
     if is_run(folder, command):
         _check_same(folder, read_json(folder / RUN_MARK).get(FINGERPRINT), mark)
         return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    half_a_mark = partial_of(folder / RUN_MARK)
+    if folder.exists() and not (folder.is_dir() and set(folder.iterdir()) <= {half_a_mark}):
         raise UserError(
             f"{shown_path(folder)} holds what {command} has not written; move it away or name another folder"
         )

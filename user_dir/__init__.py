@@ -6,6 +6,8 @@ compat.apply()
 refusals.apply()
 errors.install_excepthook()
 
-from . import criterions, models, optim, tasks  # noqa: E402, F401  (registers with fairseq, after the repairs)
+# After the repairs, since importing these registers them with fairseq.
+from . import criterions, loading, models, optim, tasks  # noqa: E402, F401
 
 models.vocabulary.keep_fingerprints()
+loading.apply()

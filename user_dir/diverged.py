@@ -11,6 +11,7 @@ from .errors import UserError
 ADVICE = "lower --lr, lengthen the warm-up, or set --clip-norm"
 # The detector's message, which names the module: "NaN detected in output of decoder.layers.3.attention, ...".
 FOUND = re.compile(r"(NaN|Inf) detected in output of (\S*), .*(forward|backward)")
+NOT_FINITE = re.compile(r"= (nan|-?inf)$", re.MULTILINE)  # a process' norm in the trainer's message
 LAYER = re.compile(r".*?layers\.\d+")
 
 
@@ -48,9 +49,7 @@ def stop_diverged_runs() -> None:
         try:
             stats = step(self, samples, raise_oom)
         except FloatingPointError as error:
-            what = "the gradients are" if "gradients" in str(error) else "the scaled loss is"
-            update = self.get_num_updates() + 1
-            raise UserError(_sentence(f"{what} NaN or infinite", update, listener.place)) from error
+            raise UserError(_sentence_of(error, self.get_num_updates() + 1, listener.place)) from error
         finally:
             detector.removeHandler(listener)
         _check_loss(self, stats)
@@ -74,6 +73,18 @@ def _check_loss(trainer: Any, stats: Any) -> None:
     loss = stats.get("loss")
     if loss is not None and not math.isfinite(loss):
         raise UserError(_sentence(f"the loss is {float(loss)}", update))
+
+
+def _sentence_of(error: FloatingPointError, update: int, place: str) -> str:
+    """What one of the trainer's errors means; it also says "inconsistent" where all gradients are NaN."""
+    text = str(error)
+    if "inconsistent" in text and not NOT_FINITE.search(text):
+        return (
+            f"the gradients of update {update} differ between the processes; try --ddp-backend legacy_ddp, "
+            "or GPUs of one kind"
+        )
+    what = "the gradients are" if "gradients" in text else "the scaled loss is"
+    return _sentence(f"{what} NaN or infinite", update, place)
 
 
 def _sentence(what: str, update: int, place: str = "") -> str:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, ListConfig
 
 from .diverged import stop_diverged_runs
 from .errors import UserError
+from .schedules import check_schedule
 
 # Options of fairseq's that are numbers from 1 up, where they are given.
 COUNTS = ("batch_size", "batch_size_valid", "tokens_per_sample", "max_target_positions", "max_positions")
@@ -160,6 +161,7 @@ def check_what_hydra_composed() -> None:
     def make_trainer(self, cfg, *args, **kwargs):
         for group in (cfg.dataset, cfg.optimization):
             check_settings(group)
+        check_schedule(cfg)
         init(self, cfg, *args, **kwargs)
 
     setup_task.refuses = True

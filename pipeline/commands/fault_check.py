@@ -1,9 +1,9 @@
 """Break training runs in many ways and check that each resumes with the losses of an unbroken run.
 
 Process groups and parents are killed, at random and at exact system calls; a second run is started in the
-folder; disks are full; checkpoints are damaged; runs of several processes are killed. Prints "survived n
-of m" for each kind and writes them to --out. The runs are small, on the CPU; with one round they take
-minutes, with more every case is tried (about an hour on two cores).
+folder; disks are full; checkpoints are damaged; runs of several processes and data preparations are
+killed. Prints "survived n of m" for each kind and writes them to --out. The runs are small, on the CPU,
+and take some minutes.
 """
 
 import argparse
@@ -22,9 +22,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--rounds",
         type=count,
-        default=2,
+        default=4,
         metavar="N",
-        help="kills at random moments; 1: only the fast cases of each kind (default: 2)",
+        help="runs killed five times at random moments each; 1: only a few cases of each kind (default: 4)",
     )
     parser.add_argument(
         "--out",

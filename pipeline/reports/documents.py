@@ -25,6 +25,7 @@ from pipeline.reports import lra_speed as lra_speed_report
 from pipeline.reports import operator_cost as operator_cost_report
 from pipeline.reports.encoders import glue_section, plot_encoders, read_encoders
 from pipeline.reports.encoders import runs_section as encoders_section
+from pipeline.reports.faults import survivors
 from pipeline.reports.language_models import (
     comparison_section,
     plot_learning_curves,
@@ -117,6 +118,15 @@ def quickstart(document: Path) -> str:
     return f"```text\n{quickstart_table(record['models'])}\n```\n\n{where(record)}"
 
 
+def faults(document: Path) -> str:
+    """How many broken runs resumed."""
+    path = MEASURED / "fault_check.json"
+    if not path.is_file():
+        return "Not measured yet; `scripts/fault_check.sh` does it."
+    record = read_json(path)
+    return f"{survivors(record)} ({where(record)})"
+
+
 SECTIONS: dict[str, Callable[[Path], str]] = {
     "wikitext2": lambda document: comparison_section(read_runs(WIKITEXT2)),
     "wikitext2-runs": lambda document: runs_section(read_runs(WIKITEXT2)),
@@ -132,6 +142,7 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     **{f"lra-speed-{device}": partial(lra_speed, device) for device in DEVICES},
     **{f"operator-{device}": partial(operator_cost, device) for device in DEVICES},
     "crossover": crossover,
+    "faults": faults,
 }
 SECTION = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

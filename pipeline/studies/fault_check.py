@@ -29,19 +29,23 @@ def run_tests(rounds: int, report: Path) -> None:
 
 
 def counts(report: Path) -> dict[str, dict[str, Any]]:
-    """Of each kind of fault how many runs were broken, how many survived, and which did not."""
+    """Of each kind of fault how many were made, how many survived, and the tests that failed.
+
+    The faults of one test have survived if it passes, else none of them has.
+    """
     kinds: dict[str, dict[str, Any]] = defaultdict(lambda: {"broken": 0, "survived": 0, "failed": []})
     for case in ElementTree.parse(report).iter("testcase"):
         if case.find("skipped") is not None:
             continue
-        named = [entry.get("value") for entry in case.iter("property") if entry.get("name") == "fault"]
-        kind = kinds[named[0] if named else "not started"]
-        kind["broken"] += 1
+        found = {entry.get("name"): entry.get("value") for entry in case.iter("property")}
+        times = int(found.get("times", 1))
+        kind = kinds[found.get("fault", "not started")]
+        kind["broken"] += times
         if case.find("failure") is None and case.find("error") is None:
-            kind["survived"] += 1
+            kind["survived"] += times
         else:
             kind["failed"].append(case.get("name"))
-    return dict(kinds)
+    return dict(sorted(kinds.items()))
 
 
 def main() -> None:

@@ -1,7 +1,5 @@
 """What a fairseq checkpoint says about its model, read with torch's safe loader only."""
 
-import pickle
-import zipfile
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +13,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
+from user_dir.errors import UserError as PluginError
+from user_dir.loading import UNREADABLE, read_safely
 
 EMBEDDING = "decoder.embed_tokens."
 
@@ -73,9 +73,7 @@ def readable(path: Path) -> Iterator[None]:
     except UserError:
         raise
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, OmegaConfBaseException):
-        raise UserError(
-            f"{path} is no checkpoint of fairseq's: its configuration cannot be read; name another one"
-        ) from None
+        raise UserError(f"{path} {UNREADABLE}") from None
 
 
 def updates(state: Mapping[str, Any]) -> int:
@@ -89,27 +87,11 @@ def load_safely(path: Path) -> tuple[Mapping[str, Any], Any]:
 
     Only tensors and plain values are read; a pickle that would run code raises UserError.
     """
-    if not path.is_file():
-        raise UserError(f"no checkpoint {path}")
-    mapped = zipfile.is_zipfile(path)  # else truncated, foreign, or older than torch 1.6
     try:
-        state = torch.load(path, map_location="cpu", mmap=mapped, weights_only=True)
-    except pickle.UnpicklingError:
-        with path.open("rb") as file:
-            if not mapped and file.read(1) != pickle.PROTO:
-                raise UserError(f"{path} is damaged or no checkpoint of fairseq's") from None
-        raise UserError(
-            f"{path} is refused: it holds Python objects that a checkpoint has no need of; "
-            "nothing in it was run"
-        ) from None
-    except Exception:  # bytes that are no checkpoint make the loader fail in many ways
-        raise UserError(f"{path} is damaged or not a fairseq checkpoint") from None
-    if not isinstance(state, Mapping) or not isinstance(state.get("model"), Mapping):
-        raise UserError(f"{path} is not a fairseq checkpoint: it holds no model")
-    configuration = state.get("cfg") or state.get("args")
-    if not configuration:
-        raise UserError(f"{path} is not a fairseq checkpoint: it holds no configuration")
-    return state, configuration
+        state = read_safely(path)
+    except PluginError as error:
+        raise UserError(str(error)) from None
+    return state, state.get("cfg") or state.get("args")
 
 
 def sections(configuration: Any) -> tuple[dict[str, Any], dict[str, Any]]:

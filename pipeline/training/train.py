@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from fairseq import options as fairseq_options
 from fairseq import utils as fairseq_utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from pipeline.commands.train_lm import parse
 from pipeline.console import run_command
@@ -31,6 +32,7 @@ from pipeline.training.resume import (
 from pipeline.training.run_lock import run_lock
 from pipeline.training.same_settings import check_same_settings, keep_data_record
 from pipeline.training.save_dir import keep_vocabulary
+from user_dir.schedules import check_schedule
 
 DEFAULT_PORT = 29500
 Parse = Callable[[Sequence[str]], tuple[Namespace, list[str]]]
@@ -137,7 +139,7 @@ def train(
     save_dir = (save_dir or ROOT / "runs" / kind.run_name(experiment.name, extra)).absolute()
     arguments = fairseq_arguments(experiment, folder.absolute(), machines, save_dir, extra)
     read = parsed(arguments)
-    check_schedule(read)
+    check_schedule(convert_namespace_to_omegaconf(read))
     words = [f"{key}={value}" for key, value in machines.environment().items()]
     print(shlex.join([*words, str(Path(sys.prefix, "bin", "fairseq-train")), *arguments]))
     if dry_run:
@@ -197,15 +199,6 @@ def run_training(
         run_fairseq("train", arguments, log, progress.feed, machines.environment(), held)
     finally:
         progress.close()
-
-
-def check_schedule(read: Namespace) -> None:
-    """UserError for a cosine without length, which would divide by zero at its last update."""
-    if read.lr_scheduler == "cosine" and read.max_update and read.warmup_updates == read.max_update:
-        raise UserError(
-            f"--max-update and --warmup-updates are both {read.max_update}, which leaves nothing for the "
-            "cosine; raise --max-update"
-        )
 
 
 def check_task(command: str, config: Path) -> None:

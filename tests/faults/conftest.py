@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.runs import Training, write_config
+from tests.faults.warm import Warm
 from tests.pipeline.conftest import corpus  # noqa: F401  (a fixture)
 
 
@@ -22,7 +23,7 @@ def fault_library(tmp_path_factory) -> Path:
 def training(tmp_path_factory, corpus, root, fault_library) -> Training:  # noqa: F811
     """A run of 28 updates over three epochs, saved after every fifth."""
     config = tmp_path_factory.mktemp("configs") / "faults"
-    return Training(root, write_config(config), corpus, fault_library)
+    return Training(Warm(str(fault_library), str(root)), write_config(config), corpus)
 
 
 @pytest.fixture(scope="session")
@@ -35,5 +36,8 @@ def unbroken(training, tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def kind_of_fault(request, record_property) -> None:
-    """scripts/fault_check.sh counts by what `pytestmark` or the test's own mark names."""
+    """scripts/fault_check.sh counts by what `pytestmark` or the test's own mark names.
+
+    A test that breaks its run several times records how often as the property "times".
+    """
     record_property("fault", request.node.get_closest_marker("fault").args[0])

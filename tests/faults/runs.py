@@ -2,14 +2,13 @@
 
 import os
 import socket
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.training.progress import read_records
+from tests.faults.warm import Started, Warm
 from tests.pipeline.conftest import MODEL
 
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "1"))  # scripts/fault_check.sh takes more
@@ -50,6 +49,8 @@ def at_update(update: int, action: str = "group") -> dict[str, str]:
 def losses(folder: Path) -> dict[int, list[float]]:
     """Every loss that the log has of an update: several if it was done again after an interruption."""
     found = defaultdict(list)
+    if not (folder / "train.log").is_file():
+        return {}
     with (folder / "train.log").open() as log:
         for kind, record in read_records(log):
             if kind == "train_inner":
@@ -57,9 +58,9 @@ def losses(folder: Path) -> dict[int, list[float]]:
     return dict(found)
 
 
-def longer(*faults):
-    """Test parameters: the first two always, all if more than one round is asked for."""
-    return faults if ROUNDS > 1 else faults[:2]
+def longer(*faults, fast: int = 1):
+    """What to break off at: all `faults` if more than one round is asked for, else only the first ones."""
+    return faults if ROUNDS > 1 else faults[:fast]
 
 
 def same_losses(folder: Path, unbroken: Path, tolerance: float = 0.0) -> bool:
@@ -74,23 +75,20 @@ def same_losses(folder: Path, unbroken: Path, tolerance: float = 0.0) -> bool:
 class Training:
     """train_lm.sh's command on a small model."""
 
-    root: Path
+    warm: Warm
     config: Path
     data: Path
-    library: Path
 
     def command(self, folder: Path, *extra: str) -> list[str]:
-        """The words of the command."""
-        words = [sys.executable, "-m", "pipeline", "training.train", str(self.config), str(self.data)]
-        return [*words, "--gpus", "0", "--save-dir", str(folder), *extra]
+        """The words behind `python -m pipeline`."""
+        words = ["training.train", str(self.config), str(self.data), "--gpus", "0"]
+        return [*words, "--save-dir", str(folder), *extra]
 
     def start(
-        self, command: Sequence[str], fault: dict[str, str] | None = None, **options
-    ) -> subprocess.Popen[str]:
-        """Start a command; `fault` is what `at` gives."""
-        broken = {"LD_PRELOAD": str(self.library), **fault} if fault else {}
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True} | options
-        return subprocess.Popen(command, cwd=self.root, env={**os.environ, **broken}, text=True, **options)
+        self, command: Sequence[str], fault: dict[str, str] | None = None, group: int | None = None
+    ) -> Started:
+        """Start a command; `fault` is what `at` gives, `group` the process group it joins."""
+        return Started(self.warm, list(command), fault or {}, group)
 
     def run(
         self, folder: Path, *extra: str, processes: int = 1, fault: dict[str, str] | None = None
@@ -102,9 +100,8 @@ class Training:
             commands = [[*commands[0], *nodes, str(rank)] for rank in range(processes)]
         started, group = [], None
         for command in commands:
-            process = self.start(command, fault, start_new_session=False, process_group=group or 0)
-            group = group or process.pid
-            started.append(process)
+            started.append(self.start(command, fault, group))
+            group = started[0].pid
         outputs = [process.communicate() for process in started]
         codes = [process.returncode for process in started]
         if fault is None and any(codes):

@@ -9,17 +9,16 @@ from tests.faults.runs import ROUNDS, at, longer, same_losses
 pytestmark = [pytest.mark.slow, pytest.mark.fault("disk full")]
 
 
-@pytest.mark.parametrize(
-    "path", longer("checkpoint_1_10.pt", "checkpoint_last.pt", "checkpoint_1_5.pt", "checkpoint_best.pt")
-)
-def test_no_room_for_a_checkpoint(training, unbroken, tmp_path, path):
-    command = training.command(tmp_path)
-    broken = training.start(command, at("write", "full", path=f"{path}.tmp", nth=2))
-    _, said = broken.communicate()
-    assert broken.returncode == 1
-    assert said.startswith(f"error: the disk is full while writing {tmp_path / path}; ")
-    assert said.count("\n") == 1
-    assert not list(tmp_path.glob("*.tmp"))
+def test_no_room_for_a_checkpoint(training, unbroken, tmp_path, record_property):
+    files = longer("checkpoint_1_5.pt", "checkpoint_last.pt", "checkpoint_2_15.pt", "checkpoint_best.pt")
+    record_property("times", len(files))
+    for name in files:
+        broken = training.start(training.command(tmp_path), at("write", "full", path=f"{name}.tmp", nth=2))
+        _, said = broken.communicate()
+        assert broken.returncode == 1
+        assert said.startswith(f"error: the disk is full while writing {tmp_path / name}; ")
+        assert said.count("\n") == 1
+        assert not list(tmp_path.glob("*.tmp"))
     assert training.run(tmp_path) == [0]
     assert same_losses(tmp_path, unbroken)
 

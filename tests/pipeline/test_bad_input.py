@@ -4,7 +4,8 @@ import importlib
 import json
 import re
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,10 +13,12 @@ import pytest
 import torch
 
 from pipeline.files import ROOT
+from tests.pipeline.training.test_train import Evil
+from user_dir.errors import UserError
 
 
 @pytest.fixture(scope="module")
-def place(corpus, config, trained, pretrained, encoder_corpus, tmp_path_factory) -> Path:
+def place(corpus, config, trained, pretrained, encoder_corpus, tmp_path_factory) -> Iterator[Path]:
     """A folder with sound and damaged files, under the names that the table below uses."""
     folder = tmp_path_factory.mktemp("bad input")
     for name, source in (("data", corpus), ("lm", trained), ("encoder", pretrained), ("mlm", encoder_corpus)):
@@ -28,16 +31,18 @@ def place(corpus, config, trained, pretrained, encoder_corpus, tmp_path_factory)
     (folder / "text.pt").write_text("no checkpoint\n" * 50)
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": {"model": {}}}, folder / "fake.pt")
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": ["model"]}, folder / "list.pt")
+    torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": Evil(folder / "trace")}, folder / "code.pt")
     fields = {"model": {"_name": "no_such"}, "task": {"tokens_per_sample": "many"}}
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": fields}, folder / "words.pt")
     (folder / "empty").mkdir()
-    return folder
+    yield folder
+    assert not (folder / "trace").exists()
 
 
 def damaged_data(folder: Path, corpus: Path) -> None:
     """Copies of the corpus, each with one file damaged."""
     manifest = json.loads((corpus / "preparation.json").read_text())
-    for name in ("list", "words", "sizes", "dictionary", "rows"):
+    for name in ("list", "words", "sizes", "dictionary", "rows", "order"):
         shutil.copytree(corpus, folder / name)
         (folder / name / "preparation.json").unlink()
     (folder / "list" / "preparation.json").write_text("[1, 2]")
@@ -45,6 +50,8 @@ def damaged_data(folder: Path, corpus: Path) -> None:
     (folder / "words" / "preparation.json").write_text(json.dumps(manifest))
     (folder / "sizes" / "preparation.json").write_text('{"files": {"dict.txt": "big"}}')
     (folder / "dictionary" / "dict.txt").write_bytes(b"\xff\xfe\x00\x80" * 100)
+    lines = (corpus / "dict.txt").read_text().splitlines()
+    (folder / "order" / "dict.txt").write_text("\n".join(lines[::-1]) + "\n")
     for split in ("train", "test"):
         index = (corpus / f"{split}.idx").read_bytes()
         (folder / "rows" / f"{split}.idx").write_bytes(index[:18] + bytes(8))
@@ -122,6 +129,59 @@ BENCHMARKS = [
 ]
 
 
+LM = "--task language_modeling --sample-break-mode none --tokens-per-sample 32 --batch-size 8 --cpu"
+EVAL_LM = f"eval_lm data {LM.replace('--task language_modeling ', '')} --path"
+FAIRSEQ_TRAIN = (
+    f"train data {LM} --arch transnormer_t1 --decoder-layers 2 --decoder-embed-dim 16 "
+    "--decoder-attention-heads 2 --optimizer adam --lr 0.01 --max-update 1 --no-save"
+)
+OTHER_DATA = FAIRSEQ_TRAIN.replace(" data ", " order ")
+CANNOT_BE_READ = "is no checkpoint of fairseq's: its configuration cannot be read"
+NOT_ITS_OWN = "is not the one the model was trained with"
+ENCODER = "is an encoder, which cannot model language"
+# fairseq's own commands with the plugin.
+FAIRSEQ = [
+    (f"{EVAL_LM} encoder/checkpoint_last.pt", ENCODER),
+    (f"{EVAL_LM} text.pt", "is damaged or no checkpoint"),
+    (f"{EVAL_LM} code.pt", "nothing in it was run"),
+    (f"{EVAL_LM} fake.pt", CANNOT_BE_READ),
+    (f"{EVAL_LM} list.pt", CANNOT_BE_READ),
+    (f"{EVAL_LM} words.pt", CANNOT_BE_READ),
+    (f"{EVAL_LM} empty", "is a folder where a checkpoint belongs"),
+    (f"{EVAL_LM} none.pt", "no checkpoint none.pt"),
+    (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " dictionary "), "dict.txt is no dictionary"),
+    (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " empty "), "no dictionary empty/dict.txt"),
+    (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " rows "), "test.bin is empty: the split holds"),
+    (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " order "), NOT_ITS_OWN),
+    (f"generate data {LM} --prefix-size 2 --path encoder/checkpoint_last.pt", ENCODER),
+    (f"generate data {LM} --prefix-size 2 --path text.pt", "is damaged or no checkpoint"),
+    ("validate data --task language_modeling --batch-size 8 --cpu --path code.pt", "nothing in it was run"),
+    (f"{FAIRSEQ_TRAIN} --restore-file text.pt", "is damaged or no checkpoint"),
+    (f"{FAIRSEQ_TRAIN} --restore-file code.pt", "nothing in it was run"),
+    (f"{FAIRSEQ_TRAIN} --restore-file list.pt", CANNOT_BE_READ),
+    (f"{FAIRSEQ_TRAIN} --restore-file empty", "is a folder where a checkpoint belongs"),
+    (f"{FAIRSEQ_TRAIN} --finetune-from-model text.pt", "is damaged or no checkpoint"),
+    (f"{OTHER_DATA} --restore-file lm/checkpoint_last.pt", NOT_ITS_OWN),
+    (f"{OTHER_DATA} --finetune-from-model lm/checkpoint_last.pt", NOT_ITS_OWN),
+    (
+        f"{FAIRSEQ_TRAIN} --decoder-embed-dim 32 --restore-file lm/checkpoint_last.pt",
+        "does not fit the model: size mismatch for .*; give the settings it was trained with",
+    ),
+    (f"{FAIRSEQ_TRAIN} --decoder-attention diag*99999999999", "'99999999999' is not a number of layers"),
+    (
+        f"{FAIRSEQ_TRAIN} --lr-scheduler cosine --warmup-updates 7 --max-update 7",
+        "cosine would divide by zero with --warmup-updates 7 and --max-update 7",
+    ),
+    (f"{FAIRSEQ_TRAIN} --lr-scheduler inverse_sqrt --warmup-updates 0", "inverse_sqrt would divide by zero"),
+    (f"{FAIRSEQ_TRAIN} --lr-scheduler tri_stage --decay-steps 0 --hold-steps 1", "tri_stage would divide"),
+    (
+        f"{FAIRSEQ_TRAIN} --lr-scheduler triangular --max-lr 1 --lr-period-updates 1",
+        "triangular would divide",
+    ),
+    (f"{FAIRSEQ_TRAIN} --lr-scheduler step --lr-deacy-period 0", "step cannot be built: one of its settings"),
+]
+
+
 def module_of(command: str, package: str) -> tuple[ModuleType, list[str]]:
     name, *words = command.split()
     return importlib.import_module(f"{package}.{name}"), words
@@ -131,8 +191,15 @@ def sentence_of(call: Callable[..., None], module: ModuleType, words: list[str])
     """What a command says that ends as for a user's mistake."""
     with pytest.raises(SystemExit) as exit_:
         call(module, *words)
-    assert str(exit_.value.code).startswith("error: ") and "\n" not in exit_.value.code
+    assert str(exit_.value.code).startswith("error: ")
+    check_wording(exit_.value.code)
     return exit_.value.code
+
+
+def check_wording(sentence: str) -> None:
+    """One line, which advises neither to remove anything nor to load unsafely."""
+    assert "\n" not in sentence
+    assert not re.search("remove|delete|weights_only", sentence)
 
 
 @pytest.mark.parametrize(("command", "message"), CASES, ids=[command for command, _ in CASES])
@@ -155,3 +222,15 @@ def test_benchmarks_refuse_in_one_sentence(command, message, place, call, monkey
     sentence = sentence_of(call, module, words)
     assert re.search(message, sentence), sentence
     assert not (place / "new").exists()
+
+
+@pytest.mark.parametrize(("command", "message"), FAIRSEQ, ids=[command for command, _ in FAIRSEQ])
+def test_plain_fairseq_refuses_in_one_sentence(command, message, place, monkeypatch):
+    """The plugin's hook prints a UserError as one line, see tests/models/test_compat.py."""
+    monkeypatch.chdir(place)
+    name, *words = command.split()
+    monkeypatch.setattr(sys, "argv", [f"fairseq-{name}", *words, "--user-dir", str(ROOT / "user_dir")])
+    with pytest.raises(UserError, match=message) as refusal:
+        importlib.import_module(f"fairseq_cli.{name}").cli_main()
+    check_wording(str(refusal.value))
+    assert not [*place.rglob("crash.pt")]

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.files import begin, fingerprint, once, read_json
+from pipeline.files import RUN_MARK, begin, fingerprint, is_run, once, read_json
 
 
 def test_a_fingerprint_is_that_of_the_content():
@@ -42,6 +42,12 @@ def test_the_folder_of_a_run_is_taken_up_by_the_same_settings_only(tmp_path):
     with pytest.raises(UserError, match="holds what other.sh has not written"):
         begin(folder, "other.sh", "one")
     assert (folder / "checkpoint").exists()
+
+
+def test_a_run_killed_while_it_marked_its_folder_starts_again(tmp_path):
+    (tmp_path / f"{RUN_MARK}.part").write_text('{"comm')
+    begin(tmp_path, "train.sh", "one")
+    assert is_run(tmp_path, "train.sh") and len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize("name", ["settings.json", "fingerprint", "result.json"])

@@ -1,6 +1,7 @@
 """environment.py: when `.venv` is created again, and what a failed installation means."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -74,3 +75,29 @@ def test_causes_of_failures(line, meaning, tmp_path, monkeypatch):
         file.write(line)
     assert meaning in environment.cause(begin)
     assert str(log) in environment.cause(begin)
+
+
+@pytest.fixture
+def somebody_elses(tmp_path, monkeypatch):
+    """A clone in which this user may not write; returns its `ready.json`."""
+    access = os.access
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setattr(environment, "READY", tmp_path / "ready.json")
+    monkeypatch.setattr(environment, "VENV_PYTHON", sys.executable)
+    monkeypatch.setattr(environment, "wanted", lambda have: {"inputs": "of today"})
+    monkeypatch.setattr(environment.os, "access", lambda path, mode: path != tmp_path and access(path, mode))
+    return tmp_path / "ready.json"
+
+
+@pytest.mark.parametrize("inputs", ["of today", "of yesterday"])
+def test_clone_of_somebody_else_is_used_as_it_is(inputs, somebody_elses, capsys):
+    somebody_elses.write_text(json.dumps({"inputs": inputs}))
+    environment.ensure()
+    assert ("older than the sources" in capsys.readouterr().out) == (inputs == "of yesterday")
+    assert list(somebody_elses.parent.iterdir()) == [somebody_elses]  # no lock
+
+
+def test_clone_of_somebody_else_that_is_not_set_up(somebody_elses):
+    with pytest.raises(environment.SetupError, match="is not set up and you may not write to .* clone the"):
+        environment.ensure()
+    assert not list(somebody_elses.parent.iterdir())

@@ -100,6 +100,18 @@ def test_fairseq_flags_pass_through(call, checkpoint, corpus, tmp_path):
     assert json.loads(out.read_text())["loss_nats_per_token"] == pytest.approx(nats, rel=1e-5)
 
 
+def test_overrides_are_said_and_kept(call, checkpoint, corpus, tmp_path, capsys):
+    """Smaller blocks give other figures."""
+    results = []
+    for overrides in ({}, {"diag_block_size": 4}):
+        out = tmp_path / f"{len(overrides)}.json"
+        call(eval_ppl, checkpoint, corpus, "--out", out, "--model-overrides", overrides)
+        results.append(json.loads(out.read_text()))
+        assert (f"with --model-overrides {overrides}" in capsys.readouterr().out) == bool(overrides)
+        assert results[-1]["model_overrides"] == overrides
+    assert results[0]["loss_nats_per_token"] != results[1]["loss_nats_per_token"]
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [

@@ -1,11 +1,13 @@
 """fault_check.sh counts what pytest reports."""
 
+from pipeline.reports.faults import survivors
 from pipeline.studies.fault_check import counts
 
 REPORT = """<testsuites><testsuite>
 <testcase name="a"><properties><property name="fault" value="disk full"/></properties></testcase>
 <testcase name="b"><properties><property name="fault" value="disk full"/></properties><failure/></testcase>
-<testcase name="c"><properties><property name="fault" value="killed"/></properties></testcase>
+<testcase name="c"><properties><property name="fault" value="killed"/><property name="times" value="5"/>
+</properties></testcase>
 <testcase name="d"><skipped/></testcase>
 <testcase name="e"><error/></testcase>
 </testsuite></testsuites>"""
@@ -13,8 +15,10 @@ REPORT = """<testsuites><testsuite>
 
 def test_survivors_of_each_kind(tmp_path):
     (tmp_path / "report.xml").write_text(REPORT)
-    assert counts(tmp_path / "report.xml") == {
+    found = counts(tmp_path / "report.xml")
+    assert found == {
         "disk full": {"broken": 2, "survived": 1, "failed": ["b"]},
-        "killed": {"broken": 1, "survived": 1, "failed": []},
+        "killed": {"broken": 5, "survived": 5, "failed": []},
         "not started": {"broken": 1, "survived": 0, "failed": ["e"]},
     }
+    assert survivors({"faults": found}) == "Survived: disk full, 1 of 2; killed, 5 of 5; not started, 0 of 1."
