@@ -34,7 +34,7 @@ SYSTEM_CALLS = {
 }
 
 
-@pytest.mark.fault("process group killed at a random moment")
+@pytest.mark.fault("killed at random moments")
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_killed_at_random(training, unbroken, tmp_path, seed, record_property):
     """Again and again, until it is left alone: any line of the log that training writes may be the last."""
@@ -51,7 +51,7 @@ def test_killed_at_random(training, unbroken, tmp_path, seed, record_property):
     assert same_losses(tmp_path, unbroken)
 
 
-@pytest.mark.fault("process group killed at a system call")
+@pytest.mark.fault("killed at system calls")
 @pytest.mark.parametrize("calls", longer(*SYSTEM_CALLS))
 def test_killed_while_saving(training, unbroken, tmp_path, calls, record_property):
     """One after another, each as the run resumes from what the kill before has left."""
@@ -79,7 +79,7 @@ def test_parent_killed_alone(training, unbroken, tmp_path, record_property):
     assert same_losses(tmp_path, unbroken)
 
 
-@pytest.mark.fault("parent asked to end (SIGTERM)")
+@pytest.mark.fault("SIGTERM to the parent")
 def test_parent_asked_to_end(training, unbroken, tmp_path, record_property):
     updates = longer(12, 22)
     record_property("times", len(updates))
