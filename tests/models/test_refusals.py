@@ -7,12 +7,13 @@ import sys
 
 import pytest
 import torch
-from fairseq import options
+from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 from fairseq_cli import eval_lm
 from fairseq_cli import train as fairseq_train
 
+from user_dir.diverged import _sentence_of
 from user_dir.errors import UserError, _message
 from user_dir.models import LinearAttentionRoberta
 from user_dir.refusals import read_overrides
@@ -70,6 +71,15 @@ def test_another_dictionary_is_refused(change, commands, checkpoint, tmp_path):
             evaluate(data, tmp_path / "older.pt", "--tokens-per-sample", 32)
 
 
+@pytest.mark.parametrize("tokens", [[[4, 10_000]], [[-1, 4]]])
+def test_tokens_outside_the_dictionary(tokens, checkpoint, commands):
+    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(checkpoint)], arg_overrides={"data": str(commands.data)}
+    )
+    with pytest.raises(UserError, match="the tokens go from .* outside the dictionary of the model"):
+        model.eval()(torch.tensor(tokens))
+
+
 def test_a_language_model_is_no_encoder_of_the_hub(commands, checkpoint):
     with pytest.raises(UserError, match="is no encoder"):
         LinearAttentionRoberta.from_pretrained(
@@ -77,9 +87,9 @@ def test_a_language_model_is_no_encoder_of_the_hub(commands, checkpoint):
         )
 
 
-@pytest.mark.parametrize("saves", [False, True])
-def test_a_diverged_run_names_update_and_layer(saves, commands, tmp_path, monkeypatch):
-    """The second layer's weights become NaN before the third update."""
+@pytest.fixture
+def diverging(commands, tmp_path, monkeypatch):
+    """Runs `fairseq-train` on a model whose second layer becomes NaN before the third update."""
     step = Trainer.train_step
 
     def spoilt(self, samples, raise_oom=False):
@@ -89,12 +99,36 @@ def test_a_diverged_run_names_update_and_layer(saves, commands, tmp_path, monkey
         return step(self, samples, raise_oom)
 
     monkeypatch.setattr(Trainer, "train_step", spoilt)
-    words = commands.train(tmp_path / "run", "--max-update", "5", *([] if saves else ["--no-save"]))[3:]
-    args = options.parse_args_and_arch(options.get_training_parser(), words)
-    message = r"gradients are NaN or infinite at update 3; the first NaN .* forward pass of decoder.layers.1;"
-    with pytest.raises(UserError, match=message):
+
+    def train(*extra):
+        words = commands.train(tmp_path / "run", "--max-update", "5", *extra)[3:]
+        args = options.parse_args_and_arch(options.get_training_parser(), words)
         fairseq_train.main(convert_namespace_to_omegaconf(args))
+
+    return train
+
+
+PLACE = r"NaN or infinite at update 3; the first NaN .* forward pass of decoder.layers.1;"
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_diverged_run_names_update_and_layer(saves, diverging, tmp_path):
+    with pytest.raises(UserError, match=f"gradients are {PLACE}"):
+        diverging(*([] if saves else ["--no-save"]))
     assert (tmp_path / "run" / "crash.pt").exists() == saves
+
+
+def test_a_diverged_run_in_half_precision(diverging, monkeypatch):
+    """fairseq's loss scale falls to its minimum first, in far fewer tries than a logging interval has."""
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)  # fairseq calls it where the scale falls
+    with pytest.raises(UserError, match=f"the scaled loss is {PLACE}"):
+        diverging("--no-save", "--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", "4")
+
+
+def test_gradients_that_differ_between_processes_are_not_called_infinite():
+    norms = "gradients are inconsistent between workers.\nrank   0 = 0.10000000\nrank   1 = {}\n"
+    assert "differ between the processes" in _sentence_of(FloatingPointError(norms.format("0.2")), 3, "")
+    assert "are NaN or infinite" in _sentence_of(FloatingPointError(norms.format("nan")), 3, "")
 
 
 def test_the_sentence_of_another_process():

@@ -173,6 +173,16 @@ def test_runs_skips_and_goes_on_after_a_failure(
     assert said.count("done before") == 2 and "ablation_01_scaling/norm: done before" in said
 
 
+def test_an_ablation_without_results_writes_no_table(refused, encoder_corpus, tmp_path, monkeypatch):
+    def fail(*unused, **unused_too):
+        raise UserError("the disk is full")
+
+    monkeypatch.setattr(train_lm, "run_fairseq", fail)
+    words = ["ablation_09_order", "--data", encoder_corpus, "--out", tmp_path, *TINY]
+    assert "4 configurations failed, the first: ablation_09_order/" in refused(run_ablations, *words)
+    assert not [*tmp_path.rglob("table.md")]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

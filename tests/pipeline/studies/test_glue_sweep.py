@@ -163,6 +163,17 @@ def test_a_run_that_fails_is_named_and_the_others_run(
     assert "WNLI" in header and "RTE" not in header
 
 
+def test_a_sweep_without_results_writes_no_table(refused, monkeypatch, pretrained, glue, tmp_path):
+    def fail(*unused, **unused_too):
+        raise UserError("the disk is full")
+
+    monkeypatch.setattr(glue_run, "run_fairseq", fail)
+    words = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", tmp_path, "--task", "RTE,WNLI"]
+    sentence = refused(finetune_glue, *words, "--learning-rates", "0.01", "--seeds", "1")
+    assert "all 2 runs failed; the first: RTE, learning rate 0.01, seed 1: the disk is full" in sentence
+    assert not [*tmp_path.glob("glue.*")]
+
+
 @pytest.mark.parametrize(("examples", "size"), [(9, 32), (33, 31), (993, 30), (1_500, 32), (2, 32)])
 def test_correlation_has_no_batch_of_one(pretrained, glue, tmp_path, examples, size):
     manifest = read(glue / "STS-B" / "preparation.json")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.reports.lra import read_cells, write_table
 from pipeline.studies import lra_sweep
@@ -77,6 +78,16 @@ def test_a_sweep_is_run_once_and_its_table_comes_from_its_json(
     assert "4 runs, 4 done before" in capsys.readouterr().out
     assert (out / "lra.md").read_text() == table == write_table(read_cells(out)) + "\n"
     assert "was made with other settings" in refused(lra_sweep, *words, "--lr", "0.02")
+
+
+def test_a_sweep_without_results_writes_no_table(refused, preset, data, tmp_path, monkeypatch):
+    def fail(*unused, **unused_too):
+        raise UserError("the disk is full")
+
+    monkeypatch.setattr(lra_sweep, "run_fairseq", fail)
+    words = [preset, "--data", data, "--out", tmp_path, "--tasks", "listops", "--attention", "elu"]
+    assert "1 runs failed; the first: listops" in refused(lra_sweep, *words)
+    assert not (tmp_path / "lra.md").exists()
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,23 @@ def test_two_nodes_train_what_one_process_trains(config, corpus, trained, tmp_pa
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_diverged_nodes_end_each_in_one_sentence(config, corpus, tmp_path, root):
+    """Neither prints a traceback, neither waits for the other."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        master = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "pipeline", "training.train", config, corpus, "--gpus", "0"]
+    command += ["--nodes", "2", "--master", master, "--save-dir", tmp_path, "--lr", "1e30", "--node-rank"]
+    nodes = [subprocess.Popen([*command, rank], cwd=root, stderr=subprocess.PIPE, text=True) for rank in "01"]
+    for node in nodes:
+        sentence = node.communicate()[1]
+        assert node.returncode == 1
+        assert re.fullmatch(r"error: training has diverged: .* at update \d+.*\n", sentence)
+    for log in ("train.log", "train.node1.log"):
+        assert "Traceback" not in (tmp_path / log).read_text()
+
+
 def test_missing_and_truncated_data(refused, config, corpus, tmp_path):
     run = (train_lm, config, tmp_path / "data", "--gpus", 0, "--save-dir", tmp_path / "run")
     assert "no data folder" in refused(*run)
