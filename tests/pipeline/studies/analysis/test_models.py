@@ -188,7 +188,7 @@ def test_user_errors(runs, convolutional, refused, tmp_path, encoder_corpus, cor
     assert "give --data with that dictionary" in refused(analyse, *attention, corpus)
     assert "no nowhere.idx" in refused(analyse, *attention, encoder_corpus, "--split", "nowhere")
     assert "has layers 0 to 1" in refused(analyse, *attention, encoder_corpus, "--layers", "0,7")
-    assert "same attention" in refused(analyse, *attention, encoder_corpus, last)
+    assert "same attention" in refused(analyse, "attention", last, *attention[1:], encoder_corpus)
     words = ("--data", corpus, "--out", tmp_path)
     found = refused(analyse, "attention", convolutional / "checkpoint_last.pt", *words)
     assert "has no attention" in found
