@@ -1,0 +1,103 @@
+"""The copy task: what is drawn, what counts, and that nothing of the answer is in the input before it."""
+
+import math
+
+import pytest
+import torch
+
+from tests.helpers.lm import PAD, build_lm
+from user_dir.criterions import CopyCriterion
+from user_dir.errors import UserError
+from user_dir.tasks.copy import CopyTask, CopyTaskConfig
+from user_dir.tasks.copy_data import CopyDataset, copied_lengths, copy_dictionary, prompts
+
+DICTIONARY = copy_dictionary(10)
+SEPARATOR = 4
+
+
+def dataset(length=128, samples=64, seed=1, split="train"):
+    return CopyDataset(DICTIONARY, length, samples, seed, split)
+
+
+def rows(data):
+    return [(item["source"].tolist(), item["target"].tolist()) for item in map(data.__getitem__, range(64))]
+
+
+@pytest.mark.parametrize("length", [8, 9, 16, 33, 128])
+def test_targets_are_what_stood_n_plus_1_places_before(length):
+    for source, target in rows(dataset(length)):
+        n = len(source) // 2
+        assert n in copied_lengths(length) and len(target) == 2 * n < length
+        assert source[n] == SEPARATOR == target[n - 1] and SEPARATOR not in source[:n] + source[n + 1 :]
+        assert all(SEPARATOR < symbol < len(DICTIONARY) for symbol in source[:n])
+        assert target[: n - 1] == [PAD] * (n - 1)
+        # The target of index i is the symbol at i + 1, which stood n + 1 places before.
+        assert target[n:] == [source[i - n] for i in range(n, 2 * n)]
+        assert source[n + 1 :] == target[n:-1]
+
+
+def test_n_covers_its_range():
+    data = dataset(samples=4000)
+    lengths = [len(data[i]["source"]) // 2 for i in range(4000)]
+    assert set(lengths) == set(range(32, 63))
+    assert abs(sum(lengths) / 4000 - 47) < 0.6  # four standard errors
+
+
+def test_a_seed_gives_the_same_data_and_splits_epochs_and_seeds_other_data():
+    first, again, other = dataset(), dataset(), dataset(seed=2)
+    assert rows(first) == rows(again) != rows(other)
+    valid, test = dataset(split="valid"), dataset(split="test")
+    assert rows(first) != rows(valid) != rows(test)
+    before = rows(valid)
+    first.set_epoch(2)
+    valid.set_epoch(2)
+    assert rows(first) != rows(again) and rows(valid) == before
+
+
+def test_a_batch_counts_its_targets_and_gives_prompts_without_the_answer():
+    data = dataset(16)
+    batch = data.collater([data[i] for i in range(64)])
+    counted = batch["target"].ne(PAD)
+    n = counted.sum(1) - 1
+    assert batch["ntokens"] == int(counted.sum()) == sum(len(s) // 2 + 1 for s, _ in rows(data))
+    prompt, count = prompts(batch, PAD)
+    assert torch.equal(count, n) and len(set(n.tolist())) > 1
+    for row, (source, _) in zip(prompt.tolist(), rows(data), strict=True):
+        length = len(source) // 2
+        assert row == source[: length + 1] + [PAD] * (len(row) - length - 1)
+
+
+def test_an_untrained_model_has_the_loss_of_guessing_and_the_criterion_counts():
+    task = CopyTask(CopyTaskConfig(tokens_per_sample=32, seed=1))
+    task.load_dataset("valid")
+    model = build_lm("linear_transformer_lm", words=15, no_share_decoder_input_output_embed=True)
+    data = task.dataset("valid")
+    batch = data.collater([data[i] for i in range(64)])
+    criterion = CopyCriterion(task)
+    with torch.no_grad():
+        loss, size, output = criterion(model, batch)
+        logits = model(**batch["net_input"])[0]
+    assert size == batch["ntokens"] and abs(float(loss) / size - math.log(15)) < 0.5
+    wrong = [
+        sum(a != b for a, b in zip(row.tolist(), target.tolist(), strict=True) if b != PAD)
+        for row, target in zip(logits.argmax(-1), batch["target"], strict=True)
+    ]
+    assert int(output["nwrong"]) == sum(wrong) > 0
+    batch["target"] = logits.argmax(-1).where(batch["target"].ne(PAD), PAD)
+    assert (int(criterion(model, batch)[2]["nwrong"]), int(criterion(model, batch)[2]["nexact"])) == (0, 64)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokens_per_sample": 7}, "--tokens-per-sample is 7; a copy needs 8 tokens or more"),
+        ({"copy_symbols": 0}, "--copy-symbols is 0; it must be 1 or more"),
+        ({"train_samples": 0}, "--train-samples is 0"),
+        ({"eval_samples": -1}, "--eval-samples is -1"),
+    ],
+)
+def test_what_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        CopyTask(CopyTaskConfig(**options))
+    with pytest.raises(UserError, match="has no split dev; it has train, valid, test"):
+        CopyTask(CopyTaskConfig()).load_dataset("dev")

@@ -1,0 +1,117 @@
+"""The copy task of Katharopoulos et al. 2020 (section 4.1.1): sequences drawn on the fly from a seed."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary, FairseqDataset, data_utils
+from torch import Tensor
+
+SPLITS = ("train", "valid", "test")
+SEPARATOR = "<sep>"
+SHORTEST = 8  # the least length with a copy in it
+
+
+def copy_dictionary(symbols: int) -> Dictionary:
+    """fairseq's four special symbols, the separator and `symbols` others."""
+    dictionary = Dictionary()
+    dictionary.add_symbol(SEPARATOR)
+    for number in range(1, symbols + 1):
+        dictionary.add_symbol(str(number))
+    return dictionary
+
+
+def copied_lengths(length: int) -> range:
+    """How many symbols s may have when `s 0 s` and filling make `length`: N // 4 to (N - 1) // 2 - 1."""
+    return range(length // 4, (length - 1) // 2)
+
+
+class CopyDataset(FairseqDataset):
+    """Sequences `s, separator, s`: the source is all but the last symbol, the target the next one.
+
+    Only the separator and the second s count: before them the target is padding. The separator can be told
+    although n differs, since nothing else ever counts before it, so that the least loss is 0. A sequence
+    depends on seed, split, epoch (in training) and its number only.
+
+    Args:
+        dictionary: of `copy_dictionary`.
+        length: N, of which s is N // 4 to (N - 1) // 2 - 1 symbols long, uniformly.
+        samples: sequences in an epoch.
+        seed: of all splits.
+        split: one of `SPLITS`.
+    """
+
+    def __init__(self, dictionary: Dictionary, length: int, samples: int, seed: int, split: str) -> None:
+        self.pad, self.separator = dictionary.pad(), dictionary.index(SEPARATOR)
+        self.symbols = len(dictionary) - self.separator - 1
+        self.length, self.samples, self.seed = length, samples, seed
+        self.split, self.epoch = split, 1
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        epoch = self.epoch if self.split == "train" else 0
+        generator = np.random.default_rng((self.seed, SPLITS.index(self.split), epoch, index))
+        lengths = copied_lengths(self.length)
+        n = int(generator.integers(lengths.start, lengths.stop))
+        s = torch.from_numpy(generator.integers(1, self.symbols + 1, n)) + self.separator
+        whole = torch.cat([s, torch.tensor([self.separator]), s])
+        target = whole[1:].clone()
+        target[: n - 1] = self.pad
+        return {"id": index, "source": whole[:-1], "target": target}
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next sequences are those of `epoch`."""
+        self.epoch = epoch
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """Training has new sequences in every epoch."""
+        return self.split != "train"
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The longest that each may be."""
+        return np.full(self.samples, self.length)
+
+    def size(self, index: int) -> int:
+        """See `sizes`."""
+        return self.length
+
+    def num_tokens(self, index: int) -> int:
+        """What `--max-tokens` counts."""
+        return self.length
+
+    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
+        """`num_tokens` of several sequences."""
+        return self.sizes[indices]
+
+    def ordered_indices(self) -> np.ndarray:
+        """As they are numbered: they are random already."""
+        return np.arange(self.samples)
+
+    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """A batch with padding at the end; `ntokens`, what fairseq divides by, is the targets that count."""
+        if not samples:
+            return {}
+        source, target = (
+            data_utils.collate_tokens([sample[key] for sample in samples], self.pad)
+            for key in ("source", "target")
+        )
+        lengths = torch.tensor([len(sample["source"]) for sample in samples])
+        return {
+            "id": torch.tensor([sample["id"] for sample in samples]),
+            "net_input": {"src_tokens": source, "src_lengths": lengths},
+            "target": target,
+            "nsentences": len(samples),
+            "ntokens": int(target.ne(self.pad).sum()),
+        }
+
+
+def prompts(sample: dict[str, Any], pad: int) -> tuple[Tensor, Tensor]:
+    """What a model that runs freely is given: `s, separator` with padding behind `(B, T)`, and n `(B,)`."""
+    n = sample["target"].ne(pad).sum(1) - 1
+    source = sample["net_input"]["src_tokens"][:, : int(n.max()) + 1]
+    behind = torch.arange(source.shape[1], device=source.device) > n[:, None]
+    return source.masked_fill(behind, pad), n
