@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.data.prepared import open_prepared
-from pipeline.training import lra_run
+from pipeline.training import image_run, lra_run
 from pipeline.training.checkpoint import read_checkpoint
 from pipeline.training.recipe import option
 
@@ -39,4 +39,5 @@ KINDS = {
     "carried_language_modeling": Kind("train_lm.sh"),
     "masked_lm": Kind("pretrain_roberta.sh"),
     "lra": Kind("train_lra.sh", lra_run.open_data, lra_run.check_start, lra_run.record, _lra_run_name),
+    "pixels": Kind("train_images.sh", image_run.open_data, image_run.check_start),
 }

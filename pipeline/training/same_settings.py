@@ -16,12 +16,13 @@ DATA = "data.json"
 # What tells training data apart without reading all of them: the length of every row, the labels.
 TELLING = ("train.idx", "train.*.idx", "train.label.npy")
 # Settings of the model or the task that may differ: they change how, not what is computed, or are fairseq's
-# copies of settings of other groups. Training fills in the dictionary's fingerprint, which is checked when
-# a model is loaded.
+# copies of settings of other groups. Training fills in the dictionary's fingerprint and the images' shape,
+# which are checked when a model is loaded.
 FREE = {
     "attention_backend", "checkpoint_activations", "offload_activations", "min_params_to_wrap",
     "log_attention_statistics", "dictionary_sha256", "data", "seed", "batch_size", "batch_size_valid",
-    "dataset_impl", "data_buffer_size", "tpu", "use_plasma_view", "plasma_path",
+    "dataset_impl", "data_buffer_size", "tpu", "use_plasma_view", "plasma_path", "levels", "height", "width",
+    "channels",
 }  # fmt: skip
 
 

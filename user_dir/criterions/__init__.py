@@ -3,5 +3,12 @@
 from .chunked import ChunkedCrossEntropy, ChunkedMaskedLm
 from .copy import CopyCriterion
 from .lra import LRACriterion
+from .pixel_likelihood import PixelLikelihoodCriterion
 
-__all__ = ["ChunkedCrossEntropy", "ChunkedMaskedLm", "CopyCriterion", "LRACriterion"]
+__all__ = [
+    "ChunkedCrossEntropy",
+    "ChunkedMaskedLm",
+    "CopyCriterion",
+    "LRACriterion",
+    "PixelLikelihoodCriterion",
+]

@@ -3,11 +3,13 @@
 from . import architectures
 from .language_model import LinearAttentionLM
 from .lra import LRAModel
+from .pixels import PixelModel
 from .roberta import LinearAttentionRoberta
 
 __all__ = [
     "LRAModel",
     "LinearAttentionLM",
     "LinearAttentionRoberta",
+    "PixelModel",
     "architectures",
 ]

@@ -21,6 +21,7 @@ class LinearAttentionLM(FairseqLanguageModel):
     """A language model whose layers are described by a plan; architectures are subclasses with defaults."""
 
     default_plan: Callable[[int], str]
+    decoder_class = LinearAttentionDecoder
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> "LinearAttentionLM":
@@ -30,7 +31,7 @@ class LinearAttentionLM(FairseqLanguageModel):
         check_dictionary(args, task.source_dictionary)
         layers = planned_layers(args, "decoder", cls.default_plan(args.decoder_layers))
         embed_tokens = _build_embedding(args, task.source_dictionary)
-        model = cls(LinearAttentionDecoder(args, task.target_dictionary, embed_tokens, layers))
+        model = cls(cls.decoder_class(args, task.target_dictionary, embed_tokens, layers))
         if args.decoder_init_std is not None:
             _initialise(model, args.decoder_init_std)
         log_attention_statistics(model, model.decoder.layers, args.log_attention_statistics)

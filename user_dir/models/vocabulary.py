@@ -18,7 +18,8 @@ def keep_fingerprints() -> None:
     """Training notes the dictionary's fingerprint in the configuration that its checkpoints hold.
 
     (Building the model is too early: fairseq gives it a copy of the configuration.) Only models whose
-    configuration has the field `dictionary_sha256` are concerned. Applied twice it changes nothing.
+    configuration has the field `dictionary_sha256` are concerned. A task of images notes their shape, too.
+    Applied twice it changes nothing.
     """
     init = Trainer.__init__
     if getattr(init, "keeps_fingerprints", False):
@@ -27,6 +28,8 @@ def keep_fingerprints() -> None:
     def make_trainer(self, cfg, task, *args, **kwargs):
         if getattr(cfg.model, "dictionary_sha256", "") is None:
             cfg.model.dictionary_sha256 = fingerprint(task.source_dictionary)
+        if hasattr(task, "note_shape"):
+            task.note_shape(cfg.task)
         init(self, cfg, task, *args, **kwargs)
 
     make_trainer.keeps_fingerprints = True

@@ -3,5 +3,6 @@
 from .carried import CarriedLanguageModelingTask
 from .copy import CopyTask
 from .lra import LRATask
+from .pixels import PixelTask
 
-__all__ = ["CarriedLanguageModelingTask", "CopyTask", "LRATask"]
+__all__ = ["CarriedLanguageModelingTask", "CopyTask", "LRATask", "PixelTask"]

@@ -23,7 +23,7 @@ def write_image(source: Source, place: Workplace, seed: int) -> dict[str, SplitR
 
     UserError for the pickled version, a missing or cut file, and a label out of range.
     """
-    files = _read_files(source)
+    files = read_records(source)
     train = np.concatenate([files[name] for name in TRAIN_FILES])
     train = train[np.random.default_rng(seed).permutation(len(train))]
     valid = len(train) // VALID_SHARE
@@ -35,7 +35,7 @@ def write_image(source: Source, place: Workplace, seed: int) -> dict[str, SplitR
     return written
 
 
-def _read_files(source: Source) -> dict[str, np.ndarray]:
+def read_records(source: Source) -> dict[str, np.ndarray]:
     """The records of each file, uint8 of shape (images, 3,073)."""
     files = {}
     pickled = False

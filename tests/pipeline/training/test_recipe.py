@@ -21,8 +21,9 @@ CONFIGS = sorted(p for p in ROOT.glob("configs/*/*.yaml") if not p.stem.startswi
 def parsed(flags: list[str], data: Path) -> Namespace:
     """fairseq's configuration for a command line of `fairseq-train`."""
     parser = options.get_training_parser()
+    words = [] if "copy" in flags else [str(data)]  # that task draws its data
     return convert_namespace_to_omegaconf(
-        options.parse_args_and_arch(parser, [str(data), "--user-dir", f"{ROOT}/user_dir", *flags])
+        options.parse_args_and_arch(parser, [*words, "--user-dir", f"{ROOT}/user_dir", *flags])
     )
 
 

@@ -1,0 +1,1 @@
+"""Image sets for --task pixels."""

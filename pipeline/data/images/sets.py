@@ -1,0 +1,170 @@
+"""The image sets as arrays: scikit-learn's digits, MNIST's idx files, CIFAR-10's binary version."""
+
+import gzip
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.data.lra.image_files import SIDE, TEST_FILE, TRAIN_FILES, read_records
+from pipeline.data.lra.sources import find_source
+from pipeline.data.lra.tasks import lra_tasks
+from pipeline.errors import UserError
+from pipeline.files import ROOT, read_json
+
+CHECKSUMS = ROOT / "data-prep" / "image_checksums.json"
+LARGEST_VALID, VALID_SHARE = 5000, 10
+DIGITS_SEED, DIGITS_HELD_OUT = 42, 250
+MNIST_SIDE = 28
+MNIST_ORIGIN = "MNIST comes from https://ossci-datasets.s3.amazonaws.com/mnist/"
+
+Part = tuple[np.ndarray, np.ndarray]
+"""Images, uint8 `(images, height, width, channels)`, and their classes `(images,)`."""
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Train, valid and test; `levels` of a byte, sha256 of what was read, whether that is the original."""
+
+    splits: dict[str, Part]
+    levels: int
+    classes: tuple[str, ...]
+    sources: dict[str, str]
+    verified: bool | None
+
+
+def read_digits(source: Path | None, partial: bool) -> ImageSet:
+    """scikit-learn's 1,797 digits of 8 x 8 in 17 levels, shuffled with a fixed seed; nothing is read."""
+    if source is not None:
+        raise UserError("digits come with scikit-learn; leave --from out")
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    order = np.random.default_rng(DIGITS_SEED).permutation(len(digits.images))
+    images, labels = digits.images[order, :, :, None].astype(np.uint8), digits.target[order]
+    parts = np.split(np.arange(len(order)), [DIGITS_HELD_OUT, 2 * DIGITS_HELD_OUT])
+    named = dict(zip(("test", "valid", "train"), parts, strict=True))
+    splits = {split: (images[named[split]], labels[named[split]]) for split in ("train", "valid", "test")}
+    return ImageSet(splits, 17, tuple(map(str, range(10))), {}, None)
+
+
+def read_mnist(source: Path | None, partial: bool) -> ImageSet:
+    """MNIST from a folder with its four idx files, packed or not; the last of train are valid."""
+    if source is None:
+        raise UserError(f"name the folder with MNIST's four files with --from; {MNIST_ORIGIN}")
+    sources: dict[str, str] = {}
+    known = read_json(CHECKSUMS)
+    verified = True
+
+    def part(prefix: str) -> Part:
+        nonlocal verified
+        arrays = []
+        for kind, shape in (("images-idx3", (MNIST_SIDE, MNIST_SIDE)), ("labels-idx1", ())):
+            stem = f"{prefix}-{kind}-ubyte"
+            path = _find(source, stem)
+            content = path.read_bytes()
+            sources[path.name] = sha256(content).hexdigest()
+            if sources[path.name] not in known[stem].values():
+                verified = False
+                if not partial:
+                    raise UserError(
+                        f"{path} has the sha256 {sources[path.name]}; expected {known[stem]['packed']} "
+                        f"(packed) or {known[stem]['unpacked']}; {MNIST_ORIGIN}; --partial takes it as it is"
+                    )
+            arrays.append(read_idx(path, content, shape))
+        images, labels = arrays
+        if len(images) != len(labels):
+            raise UserError(f"{source} has {len(images)} images but {len(labels)} labels of {prefix}")
+        if len(labels) and labels.max() > 9:
+            raise UserError(
+                f"label {labels.max()} of image {int(labels.argmax())} of {prefix} is out of range (0 to 9)"
+            )
+        return images[..., None], labels
+
+    splits = hold_out(part("train"), part("t10k"))
+    return ImageSet(splits, 256, tuple(map(str, range(10))), sources, verified)
+
+
+def _find(folder: Path, stem: str) -> Path:
+    for name in (f"{stem}.gz", stem):
+        if (folder / name).is_file():
+            return folder / name
+    raise UserError(f"{folder} holds no {stem}.gz; {MNIST_ORIGIN}")
+
+
+def read_idx(path: Path, content: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    """The items of an idx file, uint8 `(items, *shape)`; UserError for another file, or one cut off.
+
+    Big-endian: two zero bytes, 8 for unsigned bytes, the number of dimensions, each as 32 bits, the bytes.
+    """
+    if path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error):
+            raise UserError(f"{path} is cut off or no gzip file; {MNIST_ORIGIN}") from None
+    magic, size = bytes([0, 0, 8, 1 + len(shape)]), 4 * (2 + len(shape))
+    if content[:4] != magic:
+        raise UserError(
+            f"{path} begins with {content[:4].hex(' ')}; expected {magic.hex(' ')}; {MNIST_ORIGIN}"
+        )
+    if len(content) < size:
+        raise UserError(f"{path} is cut off: it has {len(content)} bytes; {MNIST_ORIGIN}")
+    items, *found = struct.unpack(f">{1 + len(shape)}I", content[4:size])
+    if tuple(found) != shape:
+        raise UserError(
+            f"{path} holds images of {' x '.join(map(str, found))}; expected 28 x 28; {MNIST_ORIGIN}"
+        )
+    expected = size + items * int(np.prod(shape))
+    if len(content) != expected:
+        raise UserError(f"{path} has {len(content):,} bytes; expected {expected:,}; {MNIST_ORIGIN}")
+    return np.frombuffer(content, np.uint8, offset=size).reshape(items, *shape)
+
+
+def read_cifar10(source: Path | None, partial: bool) -> ImageSet:
+    """CIFAR-10's binary version, the archive or its folder; the last of train are valid."""
+    [task] = lra_tasks("image")
+    if source is None:
+        raise UserError(f"name the archive or its folder with --from; CIFAR-10 comes from {task.origin}")
+    found = find_source(task, source)
+    with found.reading():
+        files = read_records(found)
+    if not found.verified and not partial:
+        raise UserError(
+            f"{found.path} is not the original archive cifar-10-binary.tar.gz (sha256 differs or it is "
+            f"unpacked); get it from {task.origin}, or take it as it is with --partial"
+        )
+
+    def part(names: list[str]) -> Part:
+        records = np.concatenate([files[name] for name in names])
+        return interleaved(records[:, 1:]), records[:, 0]
+
+    classes = tuple(task.classes)
+    splits = hold_out(part(TRAIN_FILES), part([TEST_FILE]))
+    return ImageSet(splits, 256, classes, found.fingerprints(), found.verified)
+
+
+def interleaved(planes: np.ndarray) -> np.ndarray:
+    """CIFAR-10's bytes `(images, 3,072)`, all red, all green, all blue, to `(images, 32, 32, 3)`."""
+    return planes.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+
+
+def hold_out(train: Part, test: Part) -> dict[str, Part]:
+    """The splits: valid is the last 5,000 images of train, a tenth of a train of less than 50,000."""
+    count = min(LARGEST_VALID, len(train[0]) // VALID_SHARE)
+    cut = len(train[0]) - count
+    return {
+        "train": (train[0][:cut], train[1][:cut]),
+        "valid": (train[0][cut:], train[1][cut:]),
+        "test": test,
+    }
+
+
+SETS: dict[str, Callable[[Path | None, bool], ImageSet]] = {
+    "digits": read_digits,
+    "mnist": read_mnist,
+    "cifar10": read_cifar10,
+}

@@ -1,0 +1,68 @@
+"""Prepared images and the checkpoints of models of them, as commands need them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from fairseq import checkpoint_utils
+from omegaconf import OmegaConf
+
+from pipeline.errors import UserError
+from pipeline.training.checkpoint import load_safely, readable, sections, updates
+from user_dir.models import PixelModel
+from user_dir.tasks import PixelTask
+from user_dir.tasks.image_data import ImageData, open_image_data
+
+
+def open_data(folder: Path, splits: Sequence[str]) -> ImageData:
+    """A folder of data-prep/images.sh, these splits checked; UserError says what is wrong."""
+    data = open_image_data(folder)
+    for split in splits:
+        data.images(split)
+    return data
+
+
+@dataclass(frozen=True)
+class ImageCheckpoint:
+    """A model of images and its task, with the facts a result needs."""
+
+    path: Path
+    model: PixelModel
+    task: PixelTask
+    architecture: str
+    attention: str
+    updates: int
+    seed: int
+    batch_size: int
+
+
+def read_image_checkpoint(path: Path, data: Path | None, device: torch.device) -> ImageCheckpoint:
+    """Load a model in evaluation mode, its data being those of `data` or, without, of its training.
+
+    Raises UserError if the checkpoint is damaged or none of images, or the data are of another shape.
+    """
+    state, configuration = load_safely(path)
+    with readable(path):
+        settings, task = sections(configuration)
+        whole = OmegaConf.create(configuration, flags={"allow_objects": True})
+        name, seed, batch_size = task["_name"], whole.common.seed, whole.dataset.batch_size
+    if name != "pixels":
+        raise UserError(f"{path} holds a model of the task {name}, not of pixels")
+    override = {} if data is None else {"data": str(data.absolute())}
+    [model], _, loaded = checkpoint_utils.load_model_ensemble_and_task([str(path)], arg_overrides=override)
+    return ImageCheckpoint(
+        path=path,
+        model=model.to(device).eval(),
+        task=loaded,
+        architecture=str(settings["_name"]),
+        attention=settings.get("decoder_attention") or model.default_plan(settings["decoder_layers"]),
+        updates=updates(state),
+        seed=seed,
+        batch_size=batch_size or 1,
+    )
+
+
+def check_start(path: Path, data: ImageData) -> None:
+    """UserError for a checkpoint from which training on `data` cannot start."""
+    read_image_checkpoint(path, data.folder, torch.device("cpu"))
