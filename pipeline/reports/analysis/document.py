@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files import read_json
-from pipeline.papers import read_table
+from pipeline.papers import statements
 from pipeline.reports.tables import markdown_table, where
 
 HEAD = """# What attention does
@@ -18,10 +18,10 @@ says how each figure is defined, and where the papers leave a choice.
 
 
 def document(folder: Path) -> str:
-    """The whole text in the order of `analysis_statements.csv`; empty if `folder` holds no figure."""
+    """The whole text in the order of `statements.csv`; empty if `folder` holds no figure."""
     names = sorted(f"{path.parent.name}/{path.stem}" for path in folder.glob("*/*.json"))
     parts, seen = [], set()
-    for row in read_table("analysis_statements"):
+    for row in statements():
         for name in fnmatch.filter(names, row["figure"]):
             if name not in seen:
                 seen.add(name)
