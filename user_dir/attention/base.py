@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from causal_linear_attention.checks import check_mask, check_tensors
@@ -80,7 +81,7 @@ class Attention(DecodingState, nn.Module):
         self.head_dim = embed_dim // num_heads
         self.causal, self.backend, self.options = causal, backend, options
         self.max_positions = max_positions
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FairseqDropout(dropout)
 
     def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Whole sequences: `x: (N, B, D)`, `padding_mask: (B, N)` True at padding or None; `(N, B, D)`."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from fairseq.models import FairseqIncrementalDecoder
-from fairseq.modules import AdaptiveSoftmax
+from fairseq.modules import AdaptiveSoftmax, FairseqDropout
 from fairseq.utils import eval_str_list
 from torch import Tensor, nn
 
@@ -44,7 +44,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         self.embed_positions = self._positions(cfg)
         self.joined = isinstance(self.embed_positions, InterleavedPositions)
         self.embed_scale = 1.0 if cfg.no_scale_embedding or self.joined else math.sqrt(width)
-        self.dropout = nn.Dropout(cfg.dropout)
+        self.dropout = FairseqDropout(cfg.dropout)
         self.layers = build_layers(cfg, "decoder", plan)
         self.layer_norm = None
         final_norm = cfg.decoder_final_norm or (cfg.decoder_norm if is_pre_norm(cfg, "decoder") else None)

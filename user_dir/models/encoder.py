@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from ..modules import LearnedPositions, build_norm, tell_padding
@@ -35,7 +36,7 @@ class LinearAttentionEncoder(nn.Module):
         if positions_kind(cfg, "learned", "none") == "learned":
             self.embed_positions = LearnedPositions(cfg.max_positions, width, self.padding_idx)
         self.layernorm_embedding = build_norm("layernorm", width)
-        self.dropout = nn.Dropout(cfg.dropout)
+        self.dropout = FairseqDropout(cfg.dropout)
         self.layers = build_layers(cfg, "encoder", plan)
         self.layer_norm = None
         if is_pre_norm(cfg, "encoder") and not cfg.no_encoder_final_norm:

@@ -1,5 +1,6 @@
 """One layer: an attention and a position-wise network, or a gated unit that is both."""
 
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from ..attention.parts.new_tokens import NewTokens
@@ -41,7 +42,7 @@ class TransformerLayer(nn.Module):
             self.fc1, self.fc2 = feed_forward.fc1, feed_forward.fc2
             self.activation, self.inner_dropout = feed_forward.activation, feed_forward.dropout
         self.final_layer_norm = build_norm(norm, embed_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FairseqDropout(dropout)
         self.pre_norm = pre_norm
 
     def forward(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from ..errors import UserError
@@ -48,7 +49,7 @@ class GLU(nn.Module):
         self.l2 = nn.Linear(embed_dim, width)
         self.l3 = nn.Linear(width, embed_dim)
         self.activation = activation(activation_fn)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FairseqDropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """`(..., N, D)` to `(..., N, D)`."""
@@ -91,7 +92,7 @@ class FeedForward(nn.Module):
         self.fc1 = nn.Linear(embed_dim, width)
         self.fc2 = nn.Linear(width, embed_dim)
         self.activation = activation(activation_fn)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FairseqDropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """`(..., D)` to `(..., D)`."""
