@@ -13,4 +13,4 @@ cd -- "$ROOT"
     printf 'error: %s has no torch, and so no GPU; name one that has in PYTHON\n' "$python" >&2
     exit 2
 }
-exec "$python" -m pipeline.studies.gpu_check "$@"
+exec_module "$python" studies.gpu_check "$@"

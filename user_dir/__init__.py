@@ -1,13 +1,14 @@
 """The fairseq plugin: `--user-dir user_dir` makes its attentions, models and architectures available."""
 
+from importlib import import_module
+
 from . import compat, errors, refusals
 
 compat.apply()
 refusals.apply()
 errors.install_excepthook()
 
-# After the repairs, since importing these registers them with fairseq.
-from . import criterions, loading, models, optim, tasks  # noqa: E402, F401
-
-models.vocabulary.keep_fingerprints()
-loading.apply()
+for _part in ("criterions", "models", "optim", "tasks"):  # these register with fairseq, once it is repaired
+    import_module(f"{__name__}.{_part}")
+import_module(f"{__name__}.models.vocabulary").keep_fingerprints()
+import_module(f"{__name__}.loading").apply()

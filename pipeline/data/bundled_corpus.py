@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.console import Parser, count, run_command
+from pipeline.console import Parser, count
 from pipeline.data.preparation import (
     SPLITS,
     Split,
@@ -187,7 +187,3 @@ def _clean(text: str) -> str:
     if bullet := BULLET.match(text):
         text = text[bullet.end() :]
     return " ".join(EMPHASIS.sub(r"\1", FOOTNOTE.sub("", text)).split())
-
-
-if __name__ == "__main__":
-    run_command(main)

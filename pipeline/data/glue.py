@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.console import Parser, run_command
+from pipeline.console import Parser
 from pipeline.data.glue_files import Examples, Source, file_sha256, find_sources, read_examples
 from pipeline.data.indexed_rows import RowWriter
 from pipeline.data.parallel_encoding import encode_all
@@ -280,7 +280,3 @@ def write_labels(folder: Path, task: GlueTask, splits: dict[str, Examples]) -> N
     dictionary = Dictionary.load(str(place / DICTIONARY))
     for split, labels in labelled.items():
         write_rows(place, split, (dictionary.encode_line(label) for label in labels), dictionary)
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.console import Parser, count, run_command
+from pipeline.console import Parser, count
 from pipeline.data import wikitext
 from pipeline.data.documents import documents_by_empty_lines, documents_by_titles
 from pipeline.data.gpt2_bpe import GPT2Tokenizer, find_files
@@ -156,7 +156,3 @@ def write_documents(reader: wikitext.SplitReader, clean: Callable[[str], str], t
                 output.write("\n")
             output.writelines(f"{clean(line)}\n" for line in document)
     return number
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
-from pipeline.console import Parser, count, run_command
+from pipeline.console import Parser, count
 from pipeline.data.downloads import download
 from pipeline.data.preparation import (
     SPLITS,
@@ -319,7 +319,3 @@ def open_split(source: Path, corpus: str, split: str) -> Iterator[BinaryIO]:
             raise UserError(f"{source} holds no {names[0]}.")
         with archive.open(member) as stream:
             yield stream
-
-
-if __name__ == "__main__":
-    run_command(main)

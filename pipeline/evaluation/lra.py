@@ -10,7 +10,6 @@ from fairseq.tasks import FairseqTask
 from fairseq.utils import move_to_cuda
 
 from pipeline.commands.evaluate_lra import parse
-from pipeline.console import run_command
 from pipeline.errors import UserError
 from pipeline.files import read_json, shown_path, write_json
 from pipeline.training.lra_run import RECORD, LRACheckpoint, describe_data, open_data, read_lra_checkpoint
@@ -93,7 +92,3 @@ def main() -> None:
         f"{result['accuracy']:.2f} % of {result['examples']:,} right ({options.split})\n"
         f"  written to  {shown_path(out)}"
     )
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -10,7 +10,6 @@ import torch
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from pipeline.commands.eval_mlm import parse
-from pipeline.console import run_command
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.files import write_atomically
@@ -100,7 +99,3 @@ def main() -> None:
             f"  written to  {out}",
             flush=True,
         )
-
-
-if __name__ == "__main__":
-    run_command(main)

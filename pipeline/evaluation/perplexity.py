@@ -17,7 +17,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import eval_lm
 
 from pipeline.commands.eval_ppl import COMMAND, parse
-from pipeline.console import Parser, run_command
+from pipeline.console import Parser
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.evaluation.carried_perplexity import evaluate_carried, read_extra, write_carried
@@ -153,7 +153,3 @@ def main() -> None:
         result = evaluate(checkpoint, data, split, options.context_window, extra)
         write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
         print(f"{describe(result)}\n  written to  {out}", flush=True)
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.commands.predict_glue import parse
-from pipeline.console import run_command
 from pipeline.data.glue_files import Examples, LineReader, Source, read_examples
 from pipeline.data.text_encoding import TextEncoder, encode_sentences
 from pipeline.errors import UserError
@@ -98,7 +97,3 @@ def main() -> None:
         figures = score(task, predicted, targets_of(task, examples))
         print(", ".join(f"{name} {value:.2f}" for name, value in figures.items()))
     print(f"written: {shown_path(out)}")
-
-
-if __name__ == "__main__":
-    run_command(main)

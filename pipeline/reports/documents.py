@@ -15,7 +15,6 @@ from pathlib import Path
 from PIL import Image
 
 from pipeline.commands.make_results import parse
-from pipeline.console import run_command
 from pipeline.errors import UserError
 from pipeline.files import MEASURED, ROOT, read_json, shown_path, write_atomically
 from pipeline.reports import encoder_cost as roberta_cost_report
@@ -219,7 +218,3 @@ def main() -> None:
         names = ", ".join(shown_path(path) for path in old)
         raise UserError(f"{names} out of date; run scripts/make_results.sh and commit what it writes")
     print("Tables and plots are up to date with the measured results.")
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from pipeline.commands.run_ablations import parse
-from pipeline.console import run_command
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.evaluation import masked_lm as eval_mlm
@@ -156,7 +155,3 @@ def main() -> None:
         print(f"{text}\nwritten: {shown_path(out / 'table.md')}", flush=True)
     if failures:
         raise UserError(f"{len(failures)} configurations failed, the first: {failures[0]}")
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -13,7 +13,6 @@ import torch
 from omegaconf import OmegaConf
 
 from pipeline.commands.measure_roberta import RESULTS, parse
-from pipeline.console import run_command
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.evaluation import masked_lm as eval_mlm
@@ -191,7 +190,3 @@ def main() -> None:
         measure(name, options)
     if options.out.absolute() == RESULTS:
         make_results.write_all()
-
-
-if __name__ == "__main__":
-    run_command(main)

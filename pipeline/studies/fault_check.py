@@ -10,7 +10,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 from pipeline.commands.fault_check import parse
-from pipeline.console import run_command
 from pipeline.errors import UserError
 from pipeline.files import ROOT, check_writable, shown_path, write_json
 from pipeline.provenance import environment
@@ -64,7 +63,3 @@ def main() -> None:
     print(f"written: {shown_path(options.out)}")
     if any(result["failed"] for result in kinds.values()):
         raise UserError("not every run survived; the names of those that did not are in the JSON")
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -11,7 +11,6 @@ from fairseq.data import data_utils
 from omegaconf import OmegaConf
 
 from pipeline.commands.finetune_glue import parse
-from pipeline.console import run_command
 from pipeline.data.preparation import read_manifest
 from pipeline.data.text_encoding import tokenizer_fingerprint
 from pipeline.errors import UserError
@@ -164,7 +163,3 @@ def keep_best(cells: dict[str, list[Cell]], record: dict[str, Any]) -> None:
 def main() -> None:
     """Entry point."""
     finetune(parse(sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.commands.gpu_check import parse
-from pipeline.console import run_command
 from pipeline.files import ROOT, write_atomically
 
 NO_GPU = 2
@@ -104,7 +103,3 @@ def main() -> None:
         write_atomically(out / "gpu_check.json", (json.dumps(results, indent=1) + "\n").encode())
         print("{part:22} {outcome} ({seconds} s)".format(**results[-1]), flush=True)
     sys.exit(0 if all(x["outcome"] == "passed" for x in results) else 1)
-
-
-if __name__ == "__main__":
-    run_command(main)

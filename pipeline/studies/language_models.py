@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from pipeline.commands.measure_lm import RESULTS, parse
-from pipeline.console import run_command
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.files import ROOT, once, read_json, shown_path
@@ -80,7 +79,7 @@ def prepared_data(folder: Path, source: Path | None) -> PreparedData:
 
 def evaluations(checkpoint: Path, data: Path) -> dict[str, dict[str, Any]]:
     """What scripts/eval_ppl.sh says of each split, which it keeps beside the checkpoint."""
-    command = [sys.executable, "-m", "pipeline.evaluation.perplexity", str(checkpoint), str(data)]
+    command = [sys.executable, "-m", "pipeline", "evaluation.perplexity", str(checkpoint), str(data)]
     if subprocess.run([*command, "--split", ",".join(EVALUATED)]).returncode:
         raise UserError(f"{checkpoint} could not be evaluated (see the reason above)")
     return {split: read_json(checkpoint.with_suffix(f".{split}.json")) for split in EVALUATED}
@@ -138,7 +137,3 @@ def describe(record: dict[str, Any]) -> str:
     """The result in a few words."""
     perplexities = (f"{split} perplexity {record[split]['perplexity_per_word']:.1f}" for split in EVALUATED)
     return f"{', '.join(perplexities)} per word after {record['train_seconds'] / 60:.1f} minutes"
-
-
-if __name__ == "__main__":
-    run_command(main)

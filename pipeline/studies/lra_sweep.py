@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from pipeline.commands.lra_table import parse
-from pipeline.console import run_command
 from pipeline.data.lra.tasks import TASKS
 from pipeline.errors import UserError
 from pipeline.evaluation.lra import evaluate
@@ -217,7 +216,3 @@ def sweep(options: Namespace, flags: Sequence[str]) -> None:
 def main() -> None:
     """Entry point."""
     sweep(*parse(sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from pipeline.commands.quickstart import parse
-from pipeline.console import run_command
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.data.text_encoding import VOCABULARY_FILES
 from pipeline.errors import UserError
@@ -164,7 +163,3 @@ def main() -> None:
     tensorboard = [str(Path(sys.prefix, "bin", "tensorboard")), "--logdir", str(options.runs)]
     print(f"Curves: {shlex.join(tensorboard)}")
     print(f"Done in {time.monotonic() - start:.0f} s.")
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -14,7 +14,6 @@ from fairseq import utils as fairseq_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from pipeline.commands.train_lm import parse
-from pipeline.console import run_command
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.training.kinds import KINDS
@@ -225,7 +224,3 @@ def main(command: str = "train_lm.sh", parse: Parse = parse) -> None:
         options.fresh,
         options.allow_changed,
     )
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -46,7 +46,7 @@ def flags(name: str) -> list[str]:
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundled") / "data"
-    command = [sys.executable, "-m", "pipeline.data.bundled_corpus", "--dest", str(folder)]
+    command = [sys.executable, "-m", "pipeline", "data.bundled_corpus", "--dest", str(folder)]
     forked.run([*command, "--vocab-size", "500"], check=True)
     return folder
 

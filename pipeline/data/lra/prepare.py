@@ -14,7 +14,7 @@ import argparse
 import os
 from pathlib import Path
 
-from pipeline.console import Parser, run_command
+from pipeline.console import Parser
 from pipeline.data.lra.tasks import PIPELINES, SKYFORMER, STATE_SPACE, LraTask, MissingFiles, lra_tasks
 from pipeline.errors import UserError
 
@@ -136,7 +136,3 @@ def describe(manifest: dict) -> str:
             f"positions; by class: {classes}"
         )
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    run_command(main)

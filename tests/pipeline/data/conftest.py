@@ -25,7 +25,7 @@ def run() -> Callable[..., subprocess.CompletedProcess]:
     """Runs a module of pipeline.data; `preexec_fn` may set limits."""
 
     def call(module: str, *arguments: object, **options) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", f"pipeline.data.{module}", *map(str, arguments)]
+        command = [sys.executable, "-m", "pipeline", f"data.{module}", *map(str, arguments)]
         if not options:
             return forked.run(command)
         return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
@@ -38,7 +38,7 @@ def start() -> Callable[..., subprocess.Popen]:
     """Starts a module of pipeline.data without waiting for it."""
 
     def call(module: str, *arguments: object) -> subprocess.Popen:
-        command = [sys.executable, "-m", f"pipeline.data.{module}", *map(str, arguments)]
+        command = [sys.executable, "-m", "pipeline", f"data.{module}", *map(str, arguments)]
         return subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -94,7 +94,7 @@ def small_corpus(small_texts, tmp_path_factory) -> Path:
 def small_prepared(small_corpus, tmp_path_factory) -> Path:
     """The small corpus with a sentencepiece vocabulary of 1,000."""
     dest = tmp_path_factory.mktemp("prepared") / "with a space, and a comma"
-    command = [sys.executable, "-m", "pipeline.data.wikitext", "wikitext-2", "--from", small_corpus]
+    command = [sys.executable, "-m", "pipeline", "data.wikitext", "wikitext-2", "--from", small_corpus]
     command += ["--dest", dest, "--tokenizer", "sentencepiece", "--vocab-size", "1000"]
     forked.run([*command, "--allow-unverified"], check=True)
     return dest
@@ -109,6 +109,6 @@ def tiny_pretraining(tmp_path_factory) -> Path:
     for split in ("valid", "test"):
         (folder / f"{split}.txt").write_text("The dog sat .\nIt said why .\n\nA cat !\n")
     dest = folder / "prepared"
-    command = [sys.executable, "-m", "pipeline.data.masked_lm", "text", "--from", folder, "--dest", dest]
+    command = [sys.executable, "-m", "pipeline", "data.masked_lm", "text", "--from", folder, "--dest", dest]
     forked.run([*command, "--tokenizer", "sentencepiece", "--vocab-size", "340"], check=True)
     return dest

@@ -120,7 +120,7 @@ def gpt2_files(shared_dir):
 def with_gpt2(data_prep, small_corpus, gpt2_files, tmp_path_factory):
     """The small corpus with RoBERTa's vocabulary."""
     dest = tmp_path_factory.mktemp("gpt2") / "data"
-    command = [sys.executable, "-m", "pipeline.data.masked_lm", "wikitext-2", "--from", small_corpus]
+    command = [sys.executable, "-m", "pipeline", "data.masked_lm", "wikitext-2", "--from", small_corpus]
     command += ["--dest", dest]
     forked.run([*command, "--gpt2-bpe", gpt2_files, "--allow-unverified"], check=True)
     return dest
