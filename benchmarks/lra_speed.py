@@ -22,7 +22,6 @@ from pipeline.files import read_json, shown_path
 from pipeline.methods import ATTENTIONS, Size
 from pipeline.reports.lra import read_cells
 from pipeline.reports.lra_speed import KINDS, label, markdown, plot, plot_accuracy
-from pipeline.training.lra_run import describe_data, open_data
 
 # The vocabulary is that of all reviews in the authors' pipeline: 132 characters and fairseq's four.
 BASE = Size(layers=6, width=128, heads=8, vocabulary=136)
@@ -65,6 +64,9 @@ def settings_for(arguments: argparse.Namespace, device: str) -> dict[str, Any]:
     size, plan = (TINY, QUICK) if arguments.quick else (BASE, FULL[device])
     described = None
     if arguments.data:
+        # Here, since fairseq logs when it is imported.
+        from pipeline.training.lra_run import describe_data, open_data
+
         data = open_data(arguments.data.absolute(), ("train",))
         if data.task != "text":
             raise UserError(f"{arguments.data} holds {data.task}; the benchmark reads text")

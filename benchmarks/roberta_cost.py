@@ -13,16 +13,13 @@ import sys
 from typing import Any
 
 from benchmarks.cost_run import CostBenchmark, choose_device, training_cases
-from benchmarks.roberta_cost_models import (
-    BASE,
-    CPU_SIZE,
-    DEFAULT,
-    KNOWN,
-)
-from benchmarks.sizes import TINY
+from benchmarks.sizes import ROBERTA_BASE, ROBERTA_CPU, TINY
 from pipeline.console import run_command
+from pipeline.methods import ENCODERS, MAIN_ENCODERS
 from pipeline.reports.encoder_cost import look, markdown, plot
 
+KNOWN = [encoder.encoder_architecture for encoder in ENCODERS.values()]
+DEFAULT = [ENCODERS[name].encoder_architecture for name in MAIN_ENCODERS]
 FULL = {
     "lengths": [512, 1024, 2048, 4096, 8192, 16384],
     "rounds": 2,
@@ -44,7 +41,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def settings_for(device: str, quick: bool, architectures: list[str], time_limit: float) -> dict[str, Any]:
     """What is measured; two runs with equal settings may be joined."""
-    size = TINY if quick else BASE if device == "cuda" else CPU_SIZE
+    size = TINY if quick else ROBERTA_BASE if device == "cuda" else ROBERTA_CPU
     plan = QUICK if quick else FULL
     return {
         "device": device,

@@ -1,4 +1,4 @@
-"""RoBERTa encoders as fairseq builds them, trained on random tokens; their names and looks."""
+"""RoBERTa encoders as fairseq builds them, trained on random tokens."""
 
 from typing import Any
 
@@ -6,30 +6,26 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
 from benchmarks.language_models import LanguageModel
-from pipeline.methods import ENCODERS, MAIN_ENCODERS, MASKED_PART, Size
-
-KNOWN = [encoder.encoder_architecture for encoder in ENCODERS.values()]
-DEFAULT = [ENCODERS[name].encoder_architecture for name in MAIN_ENCODERS]
-CPU_SIZE = Size(layers=2, width=256, heads=4, vocabulary=1000)
-BASE = Size(layers=12, width=768, heads=12, vocabulary=50_265)
+from benchmarks.sizes import ROBERTA_BASE
+from pipeline.methods import MASKED_PART, Size
 
 
 def encoder_flags(architecture: str, size: Size) -> list[str]:
     """The flags with which fairseq builds `architecture` at `size`.
 
     Where an architecture differs from RoBERTa's base size (FLASH has twice the layers, one head, …), the
-    ratio is kept; at `BASE` all flags are the architecture's own defaults.
+    ratio is kept; at `ROBERTA_BASE` all flags are the architecture's own defaults.
     """
     own = MODEL_DATACLASS_REGISTRY[architecture]()
     flags = {
         "--arch": architecture,
-        "--encoder-layers": own.encoder_layers * size.layers // BASE.layers,
+        "--encoder-layers": own.encoder_layers * size.layers // ROBERTA_BASE.layers,
         "--encoder-embed-dim": size.width,
-        "--encoder-attention-heads": size.heads if own.encoder_attention_heads == BASE.heads else 1,
-        "--encoder-ffn-embed-dim": own.encoder_ffn_embed_dim * size.width // BASE.width,
+        "--encoder-attention-heads": size.heads if own.encoder_attention_heads == ROBERTA_BASE.heads else 1,
+        "--encoder-ffn-embed-dim": own.encoder_ffn_embed_dim * size.width // ROBERTA_BASE.width,
     }
     if own.glu_dim:
-        flags["--glu-dim"] = own.glu_dim * size.width // BASE.width
+        flags["--glu-dim"] = own.glu_dim * size.width // ROBERTA_BASE.width
     return [str(word) for flag in flags.items() for word in flag]
 
 

@@ -1,10 +1,12 @@
-"""Sizes of the benchmarked language models, and the flags that make fairseq build them."""
+"""Sizes of the benchmarked models, and the flags that make fairseq build language models."""
 
 from pipeline.methods import VANILLA, Size
 
 SMALL = Size(layers=2, width=128, heads=4, vocabulary=4000)
 BASE = Size(layers=6, width=512, heads=8, vocabulary=4000)
 TINY = Size(layers=2, width=16, heads=2, vocabulary=100)
+ROBERTA_BASE = Size(layers=12, width=768, heads=12, vocabulary=50_265)
+ROBERTA_CPU = Size(layers=2, width=256, heads=4, vocabulary=1000)
 
 
 def fairseq_flags(architecture: str, size: Size) -> list[str]:

@@ -13,4 +13,9 @@ cd -- "$ROOT"
     printf 'error: %s has no torch, and so no GPU; name one that has in PYTHON\n' "$python" >&2
     exit 2
 }
+"$python" -c 'import setuptools; exit(int(setuptools.__version__.split(".")[0]) < 77)' 2>/dev/null || {
+    printf 'error: %s needs setuptools 77 or later to build the kernels; run %s -m pip install -U setuptools\n' \
+        "$python" "$python" >&2
+    exit 2
+}
 exec_module "$python" studies.gpu_check "$@"

@@ -83,7 +83,7 @@ def main() -> None:
     if (manifest["corpus"], manifest["vocabulary"]) != (CORPUS, size):
         raise UserError(
             f"{dest} holds {manifest['corpus']} with a dictionary of {manifest['vocabulary']}; "
-            "name another --dest or move it away."
+            "name another --dest or move it away"
         )
     print(f"{dest} is ready: {describe(manifest)}")
 
@@ -95,7 +95,7 @@ def load_topics() -> dict[str, str]:
     except ImportError:
         raise UserError(
             "this Python lacks pydoc_data.topics; install its full standard library or use "
-            "a python.org, conda or pyenv build."
+            "a python.org, conda or pyenv build"
         ) from None
     return topics
 

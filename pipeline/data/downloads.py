@@ -28,7 +28,7 @@ def download(url: str, path: Path, other_sources: str = OTHER_SOURCES) -> None:
     what the user can do instead.
     """
     if not url.startswith(("http://", "https://")):
-        raise UserError(f"{url} is not an http or https address.")
+        raise UserError(f"{url} is not an http or https address")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.part")
     with partial.open("ab") as output:
@@ -36,7 +36,7 @@ def download(url: str, path: Path, other_sources: str = OTHER_SOURCES) -> None:
         try:
             _receive(url, output)
         except urllib.error.HTTPError as error:
-            raise UserError(f"{url} answered {error.code} {error.reason}; {other_sources}.") from None
+            raise UserError(f"{url} answered {error.code} {error.reason}; {other_sources}") from None
         except (
             urllib.error.URLError,
             http.client.HTTPException,
@@ -60,7 +60,7 @@ def _claim(output: BinaryIO) -> None:
     try:
         fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UserError(f"another run is downloading {output.name}; wait for it or stop it.") from None
+        raise UserError(f"another run is downloading {output.name}; wait for it or stop it") from None
     except OSError:
         pass  # a file system without locks
 
@@ -111,5 +111,5 @@ def _copy(source: BinaryIO, output: BinaryIO, done: int, total: int | None) -> N
 
 def _outlook(output: BinaryIO, other_sources: str) -> str:
     if output.tell():
-        return "run the same command again to resume."
-    return f"try again later, or {other_sources}."
+        return "run the same command again to resume"
+    return f"try again later, or {other_sources}"

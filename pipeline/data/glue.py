@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 EPILOG = f"""
 tasks: {", ".join(TASKS)}
 
-Every split must have as many examples as published, or it is refused. With --partial any number will
+A split with another number of examples than published is an error. With --partial any number will
 do, a missing dev split too, and samples are taken where train.tsv is missing (train.sample.json and
 dev.sample.json, else train.kshot.tsv and dev.kshot.tsv, all of them parts of the published train
-file); preparation.json then says "partial": true, and no result from it may stand beside a published
+file); preparation.json then says "partial": true, and no result from it may be put beside a published
 one. Labels are classes in the order of label/dict.txt; STS-B's scores are divided by 5. A task that
 is ready is left as it is, so a command that broke off is simply repeated.
 """
@@ -94,14 +94,14 @@ def parse_arguments() -> argparse.Namespace:
 def find_tasks(folder: Path, names: list[str] | None) -> list[GlueTask]:
     """The tasks asked for, or all that `folder` holds; says which it does not."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; name the one with CoLA, MRPC and so on.")
+        raise UserError(f"{folder} is no folder; name the one with CoLA, MRPC and so on")
     try:
         tasks = [glue_task(name) for name in names or TASKS]
     except ValueError as error:
-        raise UserError(f"{error}.") from None
+        raise UserError(str(error)) from None
     missing = [task.name for task in tasks if not (folder / task.name).is_dir()]
     if missing and (names or len(missing) == len(tasks)):
-        raise UserError(f"{folder} has no folder {missing[0]}.")
+        raise UserError(f"{folder} has no folder {missing[0]}")
     if missing:
         print(f"{folder} has no {', '.join(missing)}.")
     return [task for task in tasks if task.name not in missing]
@@ -110,11 +110,11 @@ def find_tasks(folder: Path, names: list[str] | None) -> list[GlueTask]:
 def open_encoder(folder: Path) -> TextEncoder:
     """The tokeniser of the pre-training's folder."""
     if read_manifest(folder) is None:
-        raise UserError(f"--tokenizer-from: {folder} holds no prepared corpus.")
+        raise UserError(f"--tokenizer-from: {folder} holds no prepared corpus")
     try:
         return TextEncoder.from_folder(folder)
     except ValueError as error:
-        raise UserError(f"{error}.") from None
+        raise UserError(str(error)) from None
 
 
 def check_same(manifest: dict, tokenizer_from: Path, dest: Path, partial: bool) -> None:
@@ -122,12 +122,12 @@ def check_same(manifest: dict, tokenizer_from: Path, dest: Path, partial: bool) 
     if manifest.get("tokenizer_fingerprint") != tokenizer_fingerprint(tokenizer_from):
         raise UserError(
             f"{dest} was prepared with another tokeniser than that of {tokenizer_from}; name another "
-            "--dest or move it away."
+            "--dest or move it away"
         )
     if manifest["partial"] and not partial:
         raise UserError(
             f"{dest} was prepared from parts of the published files; name another --dest, or accept it with "
-            "--partial."
+            "--partial"
         )
 
 
@@ -139,7 +139,7 @@ def check_sources(manifest: dict, sources: dict[str, Source], dest: Path) -> Non
             name = made_from.get("file", "no file at all")
             raise UserError(
                 f"{dest} was prepared with another {split} split ({name}) than {source.path}; name another "
-                "--dest or move it away."
+                "--dest or move it away"
             )
 
 
@@ -196,7 +196,7 @@ def check_size(examples: Examples, task: GlueTask, split: str, partial: bool) ->
         expected = " or ".join(f"{number:,}" for number in published)
         raise UserError(
             f"{examples.source} has {size:,} {split} examples of {task.name} instead of {expected}; get "
-            "the whole file" + (", or go on with --partial." if size else ".")
+            "the whole file" + (", or accept it with --partial" if size else "")
         )
 
 
@@ -245,7 +245,7 @@ def encoded_rows(
     for number, tokens in enumerate(encode_all(encoder, sentences, workers), 1):
         row = dictionary.encode_line(tokens, add_if_not_exist=False)
         if (row == dictionary.unk()).any():
-            raise UserError("the tokeniser has a token that its dictionary lacks; prepare both again.")
+            raise UserError("the tokeniser has a token that its dictionary lacks; prepare both again")
         if number % 50_000 == 0:
             print(f"  {number:,} sentences", flush=True)
         yield row

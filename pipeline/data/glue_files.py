@@ -61,7 +61,7 @@ def find_sources(folder: Path, task: GlueTask, partial: bool) -> dict[str, Sourc
     for split in needed:
         if split not in sources:
             more = "" if partial else "; with --partial a sample of it, or a dev split less, will do"
-            raise UserError(f"{folder} holds no {task.files[split]}.tsv (or .tsv.gz){more}.")
+            raise UserError(f"{folder} holds no {task.files[split]}.tsv (or .tsv.gz){more}")
     return sources
 
 
@@ -76,7 +76,7 @@ def _msr_sources(folder: Path) -> dict[str, Source]:
         return {}
     ids = _first(folder, "dev_ids", ENDINGS)
     if ids is None:
-        raise UserError(f"{folder} holds no dev_ids.tsv, which says what of {files['train'].name} is dev.")
+        raise UserError(f"{folder} holds no dev_ids.tsv, which says what of {files['train'].name} is dev")
     pairs = frozenset(tuple(line.split("\t")[:2]) for _, line in LineReader(ids).lines())
     sources = {"train": Source(files["train"], pairs), "valid": Source(files["train"], pairs, inside=True)}
     return sources | ({"test": Source(files["test"])} if files["test"] else {})
@@ -104,7 +104,7 @@ def read_examples(source: Source, task: GlueTask, split: str) -> Examples:
         if not all(sentences):
             examples.empty_sentences += 1
             if not task.drops_broken_rows:
-                raise UserError(f"{place} has an empty sentence; correct it.")
+                raise UserError(f"{place} has an empty sentence; correct it")
         examples.sentences.append(sentences)
         if labelled:
             _check_label(label, task, place)
@@ -124,7 +124,7 @@ def file_sha256(path: Path) -> str:
 def _check_label(label: str, task: GlueTask, place: str) -> None:
     if not task.is_regression:
         if label not in task.labels:
-            raise UserError(f"{place} has the label {label!r}; {task.name} has {', '.join(task.labels)}.")
+            raise UserError(f"{place} has the label {label!r}; {task.name} has {', '.join(task.labels)}")
         return
     try:
         good = 0 <= float(label) <= task.highest_score
@@ -132,7 +132,7 @@ def _check_label(label: str, task: GlueTask, place: str) -> None:
         good = False
     if not good:
         raise UserError(
-            f"{place} has the score {label!r}; {task.name} has numbers from 0 to {task.highest_score:g}."
+            f"{place} has the score {label!r}; {task.name} has numbers from 0 to {task.highest_score:g}"
         )
 
 
@@ -149,7 +149,7 @@ def _table_rows(
     missing = [name for name in names if name not in header]
     if missing:
         raise UserError(
-            f"{source.path}, line 1, has no column {missing[0]!r}; {task.name} needs {', '.join(names)}."
+            f"{source.path}, line 1, has no column {missing[0]!r}; {task.name} needs {', '.join(names)}"
         )
     positions = [header.index(name) for name in names]
     count = len(task.sentences)
@@ -157,7 +157,7 @@ def _table_rows(
         if len(cells) != len(header):
             if not task.drops_broken_rows:
                 raise UserError(
-                    f"{source.path}, line {number}, has {len(cells)} columns instead of {len(header)}."
+                    f"{source.path}, line {number}, has {len(cells)} columns instead of {len(header)}"
                 )
             examples.broken_rows += 1
             continue
@@ -176,7 +176,7 @@ def _sample_rows(reader: "LineReader") -> Iterator[tuple[str, list[str], str]]:
     except (ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
-        raise UserError(f"{reader.path} is no sample of a GLUE task; get it again.")
+        raise UserError(f"{reader.path} is no sample of a GLUE task; get it again")
     for key, (*sentences, label) in rows.items():
         yield f"{reader.path}, entry {key},", sentences, label
 
@@ -198,6 +198,6 @@ class LineReader:
                     line = content.decode("utf-8-sig" if number == 1 else "utf-8")
                     yield number, line.rstrip("\r\n")
         except UnicodeDecodeError:
-            raise UserError(f"{self.path}, line {number}, is not UTF-8 text.") from None
+            raise UserError(f"{self.path}, line {number}, is not UTF-8 text") from None
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise UserError(f"{self.path} is damaged ({error}); get it again.") from None
+            raise UserError(f"{self.path} is damaged ({error}); get it again") from None

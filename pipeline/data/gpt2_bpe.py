@@ -51,7 +51,7 @@ def find_files(folder: Path | None, beside: Path, url: str = URL) -> Path:
             download(f"{url}/{name}", path, OTHER_SOURCES)
         if not path.is_file():
             raise UserError(
-                f"{source} (given with --gpt2-bpe) holds no {name}; it must hold {', '.join(CHECKSUMS)}."
+                f"{source} (given with --gpt2-bpe) holds no {name}; it must hold {', '.join(CHECKSUMS)}"
             )
         found = sha256_of(path)
         if found != checksum:
@@ -59,7 +59,7 @@ def find_files(folder: Path | None, beside: Path, url: str = URL) -> Path:
                 path.unlink()
             removed = "" if folder else " (now removed)"
             raise UserError(
-                f"{path}{removed} has the sha256 {found} instead of {checksum}; get the file of {URL}."
+                f"{path}{removed} has the sha256 {found} instead of {checksum}; get the file of {URL}"
             )
     return source
 

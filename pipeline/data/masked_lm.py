@@ -18,6 +18,7 @@ from pipeline.data.preparation import (
     SPLITS,
     Split,
     Workplace,
+    check_settings,
     describe,
     finish,
     prepare_once,
@@ -105,21 +106,12 @@ def check_same(manifest: dict, arguments: argparse.Namespace, dest: Path) -> Non
     wanted = {"corpus": arguments.corpus, "tokenizer": arguments.tokenizer}
     if arguments.tokenizer != GPT2Encoder.name:
         wanted["vocabulary"] = arguments.vocab_size
-    for key, value in wanted.items():
-        if manifest[key] != value:
-            raise UserError(
-                f"{dest} was prepared with {key} {manifest[key]}, not {value}; "
-                "name another --dest or move it away."
-            )
+    check_settings(dest, manifest, wanted)
     if not all("documents" in split for split in manifest["splits"].values()):
         raise UserError(
-            f"{dest} was prepared without marking its documents; name another --dest or move it away."
+            f"{dest} was prepared without marking its documents; name another --dest or move it away"
         )
-    if manifest["verified"] is False and not arguments.allow_unverified:
-        raise UserError(
-            f"{dest} was prepared from unverified files; name another --dest, or accept it with "
-            "--allow-unverified."
-        )
+    wikitext.check_verified(manifest, arguments, dest)
 
 
 def prepare(
@@ -135,7 +127,7 @@ def prepare(
         complaint = "" if corpus == OWN_TEXT else wikitext.compare(corpus, name, text)
         if complaint and not allow_unverified:
             raise UserError(
-                f"{source}: {complaint}; get the published file, or go on with --allow-unverified."
+                f"{source}: {complaint}; get the published file, or accept it with --allow-unverified"
             )
         note = complaint or ("" if corpus == OWN_TEXT else "as published")
         print(f"{name}: {documents:,} documents, {text.words:,} words {note}".rstrip(), flush=True)

@@ -31,7 +31,7 @@ def encode_all(encoder: "TextEncoder", texts: Iterable[str], workers: int) -> It
             except BrokenProcessPool:
                 raise UserError(
                     "an encoding process was killed, perhaps for want of memory; free some and run "
-                    "the same command again."
+                    "the same command again"
                 ) from None
 
 

@@ -60,7 +60,7 @@ class Workplace:
 
 
 def read_manifest(folder: Path) -> dict | None:
-    """What `folder` was prepared from; None if nothing is there; a damaged one is refused."""
+    """What `folder` was prepared from; None if nothing is there; UserError for a damaged one."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
     try:
@@ -68,13 +68,13 @@ def read_manifest(folder: Path) -> dict | None:
     except (OSError, ValueError):
         manifest = None
     if not manifest or not is_manifest(manifest) or "files" not in manifest:
-        raise UserError(f"{folder} exists but holds no prepared corpus; name another folder or move it away.")
+        raise UserError(f"{folder} exists but holds no prepared corpus; name another folder or move it away")
     for name, size in manifest["files"].items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:
             raise UserError(
                 f"{path} is missing or not {size:,} bytes long; name another --dest, or move {folder} away "
-                "and prepare again."
+                "and prepare again"
             )
     return manifest
 
@@ -130,11 +130,21 @@ def prepare_once(dest: Path, build: Callable[[Workplace], dict]) -> dict:
     except OSError as error:
         if error.errno in OUT_OF_SPACE:
             raise UserError(
-                f"no space left on the disk of {dest}; free some and run the same command again."
+                f"no space left on the disk of {dest}; free some and run the same command again"
             ) from None
         raise
     finally:
         os.close(lock)
+
+
+def check_settings(dest: Path, manifest: dict, wanted: dict[str, Any]) -> None:
+    """UserError where the folder `dest` was prepared with other settings than `wanted`."""
+    for key, value in wanted.items():
+        if manifest.get(key) != value:
+            raise UserError(
+                f"{dest} was prepared with {key} {manifest.get(key)}, not {value}; name another --dest or "
+                "move it away"
+            )
 
 
 def _lock(folder: Path) -> int:
@@ -189,7 +199,7 @@ def finish(
         place.text(split).unlink()
     tokens = {split: sum(read_row_lengths(place.folder / f"{split}.idx")[0]) for split in splits}
     if tokens != expected:
-        raise UserError(f"fairseq-preprocess wrote {tokens} tokens instead of {expected}.")
+        raise UserError(f"fairseq-preprocess wrote {tokens} tokens instead of {expected}")
     manifest = {
         "corpus": corpus,
         "tokenizer": tokenizer.name,

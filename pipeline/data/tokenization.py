@@ -124,7 +124,7 @@ def train_pieces(lines: Iterable[str], vocabulary: int, character_coverage: floa
     except (RuntimeError, OSError) as error:
         raise UserError(
             f"sentencepiece can make no vocabulary of {vocabulary:,} from this text "
-            f"({str(error).strip().splitlines()[-1]}); give another --vocab-size."
+            f"({str(error).strip().splitlines()[-1]}); give another --vocab-size"
         ) from None
     return model.getvalue()
 

@@ -20,6 +20,7 @@ from pipeline.data.preparation import (
     SPLITS,
     Split,
     Workplace,
+    check_settings,
     describe,
     finish,
     prepare_once,
@@ -119,7 +120,7 @@ def add_places(parser: Parser, files: str) -> None:
     parser.add_argument(
         "--allow-unverified",
         action="store_true",
-        help="go on, with a warning, where the counts or checksums of WikiText are not the published ones",
+        help="only warn where the counts or checksums of WikiText are not the published ones",
     )
 
 
@@ -130,12 +131,12 @@ def make_tokenizer(arguments: argparse.Namespace) -> Tokenizer:
     if folder:
         manifest = read_manifest(folder)
         if manifest is None:
-            raise UserError(f"--vocabulary-from: {folder} holds no prepared corpus.")
+            raise UserError(f"--vocabulary-from: {folder} holds no prepared corpus")
         name = manifest["tokenizer"]
     if name == "words":
         return WordTokenizer(folder)
     if name != "sentencepiece":
-        raise UserError(f"--vocabulary-from: {folder} has the tokens of {name}; give another folder.")
+        raise UserError(f"--vocabulary-from: {folder} has the tokens of {name}; give another folder")
     return SentencePieceTokenizer(arguments.vocab_size, CHARACTER_COVERAGE, folder)
 
 
@@ -146,16 +147,16 @@ def check_same(manifest: dict, arguments: argparse.Namespace, dest: Path) -> Non
         wanted["tokenizer"] = arguments.tokenizer
         if arguments.tokenizer == "sentencepiece":
             wanted["vocabulary"] = arguments.vocab_size
-    for key, value in wanted.items():
-        if manifest[key] != value:
-            raise UserError(
-                f"{dest} was prepared with {key} {manifest[key]}, not {value}; "
-                "name another --dest or move it away."
-            )
-    if not manifest["verified"] and not arguments.allow_unverified:
+    check_settings(dest, manifest, wanted)
+    check_verified(manifest, arguments, dest)
+
+
+def check_verified(manifest: dict, arguments: argparse.Namespace, dest: Path) -> None:
+    """Refuse to pass a folder made from unverified files where --allow-unverified is not given."""
+    if manifest["verified"] is False and not arguments.allow_unverified:
         raise UserError(
             f"{dest} was prepared from unverified files; name another --dest, or accept it with "
-            "--allow-unverified."
+            "--allow-unverified"
         )
 
 
@@ -176,7 +177,7 @@ def check_source(manifest: dict, arguments: argparse.Namespace, dest: Path) -> N
             raise UserError(
                 f"{dest} was prepared from another {split} split than that of {source}: from "
                 f"{made_from.get('path', 'a text')} ({f'{size:,} bytes, ' if size is not None else ''}sha256 "
-                f"{made[:12]}, not {found[:12]}); name another --dest or move it away."
+                f"{made[:12]}, not {found[:12]}); name another --dest or move it away"
             )
 
 
@@ -184,7 +185,7 @@ def find_source(arguments: argparse.Namespace, dest: Path) -> Path:
     """The folder or zip to read; a download lies beside `dest`, for the next preparation too."""
     if arguments.source:
         if not arguments.source.exists():
-            raise UserError(f"{arguments.source} (given with --from) does not exist.")
+            raise UserError(f"{arguments.source} (given with --from) does not exist")
         return arguments.source
     url = arguments.url or os.environ.get(URL_VARIABLE) or CORPORA[arguments.corpus]["url"]
     # A name of its own for each address: two sources are never mixed in one file.
@@ -199,7 +200,7 @@ def find_source(arguments: argparse.Namespace, dest: Path) -> Path:
         archive.unlink()
         raise UserError(
             f"{url} sent something that is not a zip file (now removed); give another address "
-            "with --url or a folder with --from."
+            "with --url or a folder with --from"
         )
     return archive
 
@@ -214,7 +215,7 @@ def prepare(
         complaint = compare(corpus, name, text)
         if complaint and not allow_unverified:
             raise UserError(
-                f"{source}: {complaint}; get the published file, or go on with --allow-unverified."
+                f"{source}: {complaint}; get the published file, or accept it with --allow-unverified"
             )
         print(f"{name}: {text.words:,} words, {complaint or 'as published'}", flush=True)
         complaints += [complaint] if complaint else []
@@ -226,7 +227,7 @@ def prepare(
     if own_words and manifest["verified"] and manifest["vocabulary"] != published:
         raise UserError(
             f"fairseq-preprocess made a dictionary of {manifest['vocabulary']:,} words instead of "
-            f"the {published:,} that models of {corpus} have; check the installed fairseq."
+            f"the {published:,} that models of {corpus} have; check the installed fairseq"
         )
     return manifest
 
@@ -282,18 +283,18 @@ class SplitReader:
                         print(f"  {self.split}: {self.words:,} words read", flush=True)
             except UnicodeDecodeError:
                 raise UserError(
-                    f"{self.source}: line {self.read} of the {self.split} split is not UTF-8 text."
+                    f"{self.source}: line {self.read} of the {self.split} split is not UTF-8 text"
                 ) from None
             except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
                 raise UserError(
                     f"{self.source} is damaged in its {self.split} split ({error}); get it "
-                    "again."
+                    "again"
                 ) from None
 
     def text(self) -> Text:
         """What the split was found to be, after all its lines."""
         if self.words == self.read:
-            raise UserError(f"{self.source}: the {self.split} split is empty.")
+            raise UserError(f"{self.source}: the {self.split} split is empty")
         return Text(self.words, self.bytes, self.sha256.hexdigest(), self.sha1.hexdigest())
 
 
@@ -305,17 +306,17 @@ def open_split(source: Path, corpus: str, split: str) -> Iterator[BinaryIO]:
         paths = [folder / name for folder in (source, source / corpus) for name in names]
         path = next((path for path in paths if path.is_file()), None)
         if path is None:
-            raise UserError(f"{source} holds no {split} split of {corpus} (none of {', '.join(names)}).")
+            raise UserError(f"{source} holds no {split} split of {corpus} (none of {', '.join(names)})")
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             yield stream
         return
     try:
         archive = zipfile.ZipFile(source)
     except zipfile.BadZipFile:
-        raise UserError(f"{source} is neither a folder nor a zip file.") from None
+        raise UserError(f"{source} is neither a folder nor a zip file") from None
     with archive:
         member = next((item for item in archive.namelist() if Path(item).name in names), None)
         if member is None:
-            raise UserError(f"{source} holds no {names[0]}.")
+            raise UserError(f"{source} holds no {names[0]}")
         with archive.open(member) as stream:
             yield stream

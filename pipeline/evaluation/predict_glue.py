@@ -26,12 +26,9 @@ def read_input(path: Path, task: GlueTask) -> Examples:
     """The examples of a TSV in the layout of the task's train, dev or test file."""
     if not path.is_file():
         raise UserError(f"no file {path}")
-    try:
-        first = next(LineReader(path).lines(), (1, ""))[1].split("\t")
-        labelled = task.label in first or (bool(task.columns) and len(first) == len(task.columns))
-        return read_examples(Source(path), task, "valid" if labelled else "test")
-    except UserError as error:
-        raise UserError(str(error).rstrip(".")) from None
+    first = next(LineReader(path).lines(), (1, ""))[1].split("\t")
+    labelled = task.label in first or (bool(task.columns) and len(first) == len(task.columns))
+    return read_examples(Source(path), task, "valid" if labelled else "test")
 
 
 def check_task(encoder: EncoderCheckpoint, task: GlueTask) -> None:

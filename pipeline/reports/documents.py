@@ -16,7 +16,7 @@ from PIL import Image
 
 from pipeline.commands.make_results import parse
 from pipeline.errors import UserError
-from pipeline.files import MEASURED, ROOT, read_json, shown_path, write_atomically
+from pipeline.files import MEASURED, ROOT, fingerprint, read_json, shown_path, write_atomically
 from pipeline.reports import encoder_cost as roberta_cost_report
 from pipeline.reports import lm_cost as lm_cost_report
 from pipeline.reports import loss_cost as loss_cost_report
@@ -30,7 +30,6 @@ from pipeline.reports.language_models import (
     plot_learning_curves,
     read_runs,
     runs_section,
-    source_of,
 )
 from pipeline.reports.lra import read_cells, write_table
 from pipeline.reports.quickstart import quickstart_table
@@ -175,7 +174,7 @@ class Picture:
         if not self.path.is_file():
             return False
         with Image.open(self.path) as picture:
-            return picture.info.get("Source") == source_of(runs)
+            return picture.info.get("Source") == fingerprint(runs)
 
 
 def pictures() -> tuple[Picture, ...]:

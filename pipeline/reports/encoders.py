@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.files import read_json
+from pipeline.files import fingerprint, read_json
 from pipeline.glue_tasks import TASKS
 from pipeline.methods import ENCODER_PANELS, ENCODERS
 from pipeline.papers import read_table
-from pipeline.reports.language_models import Run, last_train_loss, points, provenance, source_of
+from pipeline.reports.language_models import Run, last_train_loss, points, provenance
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table
 
@@ -145,7 +145,7 @@ def plot_encoders(runs: Sequence[Run], path: Path) -> None:
         (title, "updates", "bits per masked token", [_curve(measured[n]) for n in names if n in measured])
         for title, names in ENCODER_PANELS.items()
     ]
-    plot_curves(path, panels, note=provenance(runs), log=False, markers=False, source=source_of(runs))
+    plot_curves(path, panels, note=provenance(runs), log=False, markers=False, source=fingerprint(runs))
 
 
 def _curve(run: Run) -> Curve:

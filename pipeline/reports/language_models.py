@@ -1,14 +1,12 @@
 """From the measured language models and the paper's tables to Markdown and learning curves."""
 
-import hashlib
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pipeline.files import read_json
+from pipeline.files import fingerprint, read_json
 from pipeline.methods import LANGUAGE_MODEL_PANELS, LANGUAGE_MODELS, groups
 from pipeline.papers import read_table
 from pipeline.reports.plots import Curve, plot_curves
@@ -24,11 +22,6 @@ def read_runs(folder: Path) -> list[Run]:
     order = list(LANGUAGE_MODELS)
     runs = [read_json(path) for path in sorted(folder.glob("*.json"))]
     return sorted(runs, key=lambda run: (order.index(run["architecture"]), run["seed"]))
-
-
-def source_of(runs: Sequence[Run]) -> str:
-    """A hash of the measured runs, by which a picture tells what it was drawn from."""
-    return hashlib.sha256(json.dumps(runs, sort_keys=True).encode()).hexdigest()
 
 
 def by_architecture(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -224,7 +217,7 @@ def plot_learning_curves(runs: Sequence[Run], path: Path) -> None:
             ]
             panels.append((f"{title}{group}", "updates", "bits per token", curves))
     note = "One line a run; dashed: the second seed. " + provenance(runs)
-    plot_curves(path, panels, columns=2, note=note, log=False, markers=False, source=source_of(runs))
+    plot_curves(path, panels, columns=2, note=note, log=False, markers=False, source=fingerprint(runs))
 
 
 def points(run: Run, split: str, parts: int = 50) -> tuple[list[float], list[float]]:

@@ -8,16 +8,10 @@ import torch
 
 from benchmarks import roberta_cost
 from benchmarks.cost_run import training_cases
-from benchmarks.roberta_cost_models import (
-    BASE,
-    CPU_SIZE,
-    DEFAULT,
-    KNOWN,
-    MaskedLanguageModel,
-    encoder_flags,
-)
+from benchmarks.roberta_cost import DEFAULT, KNOWN
+from benchmarks.roberta_cost_models import MaskedLanguageModel, encoder_flags
 from benchmarks.roberta_cost_worker import MEASURES
-from benchmarks.sizes import TINY
+from benchmarks.sizes import ROBERTA_BASE, ROBERTA_CPU, TINY
 from pipeline.errors import UserError
 from pipeline.papers import read_table
 from pipeline.reports.encoder_cost import caption, look, markdown, plot, verdict_table, verdicts
@@ -68,8 +62,8 @@ def test_cases_take_turns_over_all_lengths():
     assert [c["length"] for c in cases[::3]][:6] == [512, 1024, 2048, 4096, 8192, 16384]
     assert [c["length"] for c in cases[::3]][6:] == [16384, 8192, 4096, 2048, 1024, 512]
     assert [c["architecture"] for c in cases[:4]] == [*NAMES, NAMES[0]]
-    assert roberta_cost.settings_for("cuda", False, NAMES, 60)["size"] == BASE.as_dict()
-    assert settings["size"] == CPU_SIZE.as_dict()
+    assert roberta_cost.settings_for("cuda", False, NAMES, 60)["size"] == ROBERTA_BASE.as_dict()
+    assert settings["size"] == ROBERTA_CPU.as_dict()
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -77,7 +71,7 @@ def test_at_base_size_the_flags_are_the_defaults(name):
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
     own = MODEL_DATACLASS_REGISTRY[name]()
-    flags = encoder_flags(name, BASE)
+    flags = encoder_flags(name, ROBERTA_BASE)
     for flag, value in zip(flags[2::2], flags[3::2], strict=True):
         assert str(getattr(own, flag.removeprefix("--").replace("-", "_"))) == value, flag
 
@@ -168,6 +162,6 @@ def test_memory_that_runs_out_is_a_row():
     words = ["--architectures", "roberta_softmax", "--time-limit", "120", "--memory-limit-gib", "1.5"]
     arguments = roberta_cost.parse_arguments(words)
     case = {"kind": "training", "architecture": "roberta_softmax", "length": 8192, "round": 0}
-    question = {"size": CPU_SIZE.as_dict(), "threads": 1, "steps": 1, "tokens": 8192}
+    question = {"size": ROBERTA_CPU.as_dict(), "threads": 1, "steps": 1, "tokens": 8192}
     record = roberta_cost.BENCHMARK.measure(case, question, arguments, "cpu")
     assert record["status"] == "out of memory"

@@ -92,7 +92,7 @@ void run_thread() {
   yield(Wait::finished);
 }
 
-// Lets every lane of the warp go on that can; false if none could.
+// Resumes every lane of the warp that can run; false if none could.
 bool advance(int warp) {
   bool moved = false;
   for (int l = 0; l < kLanes; ++l) {

@@ -167,7 +167,7 @@ class Attention(DecodingState, nn.Module):
 
 
 def no_positions(x: Tensor) -> Tensor:
-    """Where the first tokens of `x: (N, B, D)` stand, `(B,)` zeros."""
+    """Positions of the first tokens of `x: (N, B, D)`, `(B,)` zeros."""
     return torch.zeros(x.shape[1], dtype=torch.long, device=x.device)
 
 

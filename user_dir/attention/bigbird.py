@@ -34,7 +34,7 @@ class BigBirdAttention(SelfAttention):
     The first block and the row's last one with real tokens see everything. Random blocks are drawn for each
     head when the module is built, among those of the longest sequence that a block does not see anyway, and
     kept in a saved buffer; where a shorter row has no such block, or sees it already, it is left out, so
-    that every key counts once (public code draws anew at each call and may count a block twice). Dropout
+    that every key counts once (public code redraws at each call and may count a block twice). Dropout
     acts on the weights. Bidirectional. Time O(N C d) for blocks of C positions.
     """
 
@@ -99,7 +99,7 @@ def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
     """Random blocks for each block but the first and last, `(heads, blocks - 2, count)`, distinct in a row.
 
     Drawn among the blocks that are neither first, last nor neighbours. Where there are fewer than `count`,
-    block 0 stands for the missing ones: it is seen anyway.
+    block 0 replaces the missing ones: it is seen anyway.
     """
     own = torch.arange(1, max(blocks - 1, 1))[:, None]
     other = torch.arange(blocks)

@@ -47,8 +47,8 @@ class CosformerAttention(LinearAttention):
 
     The cosine of a difference is linear in features: `[relu(x) sin t, relu(x) cos t]`, `t = pi/2 i / M`.
     M is fixed (both public codes take the current batch's length, so that an output depends on how much text
-    follows); longer sequences are refused, for whose distances the cosine would be negative. No scaling by d,
-    no dropout. The decoding state is 2d by d + 1.
+    follows); longer sequences, whose distances would make the cosine negative, raise UserError. No scaling
+    by d, no dropout. The decoding state is 2d by d + 1.
     """
 
     Options = CosformerOptions

@@ -78,7 +78,7 @@ class NystromformerAttention(SelfAttention):
         out = self._by_landmarks(q, k, v, padding_mask, lengths)
         if padding_mask is None:
             return out
-        # All that a row shorter than m holds stands in the first m positions.
+        # A row shorter than m lies within the first m positions.
         first = slice(self.landmarks)
         short = _softmax(q[:, :, first], k[:, :, first], v[:, :, first], padding_mask[:, first])
         short = F.pad(short, (0, 0, 0, length - self.landmarks))

@@ -36,7 +36,7 @@ class PerformerOptions:
 
     features: int = field(default=64, metadata={"help": "random features of each head"})
     redraw: int = field(
-        default=1000, metadata={"help": "updates after which the random features are drawn anew; 0 for never"}
+        default=1000, metadata={"help": "updates between draws of the random features; 0 for never"}
     )
     paper: bool = field(
         default=False,
@@ -87,7 +87,7 @@ class PerformerAttention(SelfAttention):
 
     @torch.no_grad()
     def set_num_updates(self, num_updates: int) -> None:
-        """Called by fairseq before each update: draws the features anew when it is time."""
+        """Called by fairseq before each update: redraws the features when it is time."""
         if self.options.paper or not self.options.redraw:
             return
         redraw = num_updates // self.options.redraw

@@ -16,7 +16,7 @@ _REGISTRY: dict[str, type["Attention"]] = {}
 
 
 def register_attention(name: str) -> Callable[[type], type]:
-    """Class decorator: `name` stands for the class in layer plans, options and `build_attention`."""
+    """Class decorator: `name` names the class in layer plans, options and `build_attention`."""
 
     def decorate(cls: type) -> type:
         if name in _REGISTRY and _REGISTRY[name].__qualname__ != cls.__qualname__:

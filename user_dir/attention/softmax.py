@@ -16,7 +16,7 @@ class SoftmaxAttention(SelfAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
-        if self.causal:  # padding stands at the end, where no real token looks
+        if self.causal:  # padding is at the end, where no real token looks
             return self._attention(q, k, v, None, is_causal=True)
         if padding_mask is None:
             return self._attention(q, k, v, None)

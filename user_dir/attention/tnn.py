@@ -96,7 +96,7 @@ class Toeplitz(nn.Module):
         size = 1 << (2 * length - 2).bit_length()  # at least 2 N - 1, so that nothing wraps around
         places = torch.arange(length, device=v.device)
         kernel = F.pad(self.coefficients(places), (0, 0, 0, size - length))
-        if not self.causal and length > 1:  # negative distances stand at the end of the circle
+        if not self.causal and length > 1:  # negative distances are at the end of the circle
             kernel = torch.cat([kernel[: size - length + 1], self.coefficients(places[1:] - length)])
         spectrum = torch.fft.rfft(v, n=size, dim=1) * torch.fft.rfft(kernel, dim=0)
         return torch.fft.irfft(spectrum, n=size, dim=1)[:, :length]
@@ -130,7 +130,7 @@ class TnnAttention(Attention):
         return self._gated(x, mixed)
 
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
-        """See `Attention.mix_next`. Rows may stand at different positions; padding is overwritten."""
+        """See `Attention.mix_next`. Rows may be at different positions; padding is overwritten."""
         values = self._values(x, new.padding_mask)
         state = self._with_room(values, state)
         length, places = state["length"] + len(x), new.positions

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..attention.parts.new_tokens import NewTokens
 from ..attention.parts.state import DecodingState, State
 from ..modules import InterleavedPositions, LearnedPositions, SinusoidalPositions, build_norm
-from ..modules.padding import padding_last, roll_rows
+from ..modules.padding import padding_back, padding_last
 from .fork_names import rename_transformer_ls
 from .layer_plan import Layer
 from .stack import DECODER_POSITIONS, build_layers, is_pre_norm, positions_kind
@@ -24,7 +24,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
 
         x = sqrt(D) E[token] + P[position], or [E[token], P[position]];  layers;  logits = norm(x) E^T
 
-    Padding may stand on either side of a row. With `incremental_state` the decoder takes the tokens it has
+    Padding may be on either side of a row. With `incremental_state` the decoder takes the tokens it has
     not seen yet, one or many, so that a prompt can be read in one call; its own state is the number of
     tokens seen.
 
@@ -141,11 +141,8 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
             states.append(x)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
-        x = x.transpose(0, 1)
-        if shift is not None:
-            x = roll_rows(x, -shift)
-            states = [roll_rows(y.transpose(0, 1), -shift).transpose(0, 1) for y in states]
-        return x, {"attn": [None], "inner_states": states}
+        x, *states = padding_back([x, *states], shift)
+        return x.transpose(0, 1), {"attn": [None], "inner_states": states}
 
     def _embed(self, tokens: Tensor, new: NewTokens | None) -> Tensor:
         """`(B, N)` tokens, all or those of a decoding step, to `(B, N, D)`."""
@@ -162,7 +159,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         return self.dropout(x)
 
     def _advance(self, incremental_state, state, padding_mask, tokens) -> NewTokens:
-        """Counts the `tokens` of a step, and says where they stand."""
+        """Counts the `tokens` of a step, and returns their positions."""
         if state is None:
             none = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
             state = {"seen": 0, "position": none}

@@ -7,7 +7,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from ..modules import LearnedPositions, build_norm, tell_padding
-from ..modules.padding import padding_last, roll_rows
+from ..modules.padding import padding_back, padding_last
 from .layer_plan import Layer
 from .stack import build_layers, is_pre_norm, positions_kind
 from .vocabulary import check_tokens, embed
@@ -18,7 +18,7 @@ class LinearAttentionEncoder(nn.Module):
 
         x = LayerNorm(E[token] + P[position]);  layers
 
-    Padding may stand on either side of a row; positions count from the first real token. The parts carry the
+    Padding may be on either side of a row; positions count from the first real token. The parts carry the
     names of fairseq's sentence encoder, so that its checkpoints and those of the authors' fork load.
 
     Args:
@@ -61,11 +61,8 @@ class LinearAttentionEncoder(nn.Module):
             states.append(x)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
-        x = x.transpose(0, 1)
-        if shift is not None:
-            x = roll_rows(x, -shift)
-            states = [roll_rows(y.transpose(0, 1), -shift).transpose(0, 1) for y in states]
-        return x, states
+        x, *states = padding_back([x, *states], shift)
+        return x.transpose(0, 1), states
 
     def _embed(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
         x = embed(self.embed_tokens, tokens)

@@ -4,7 +4,7 @@ import re
 
 from torch import Tensor
 
-# Patterns of what follows `decoder.model.`, and what stands behind `decoder.` here.
+# Patterns of what follows `decoder.model.`, and what follows `decoder.` here.
 RENAMED = (
     (r"in_emb\.", "embed_tokens."),
     (r"out_emb\.", "output_projection."),

@@ -21,7 +21,7 @@ class TransformerLayer(nn.Module):
         feed_forward: a `GLU` or `FeedForward`.
         norm: name of the norm, see `build_norm`.
         dropout: on each residual branch.
-        pre_norm: where the norms stand.
+        pre_norm: norms before the parts, not after them.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ def _check_names(names: Layer, causal: bool, at: str) -> None:
             raise UserError(f"{name!r} has no {form} form {at}; {_grammar(causal)}")
         if len(names) > 1 and attention_class(name).replaces_feed_forward:
             raise UserError(
-                f"{name!r} is a whole layer, feed-forward network included, and cannot stand in parallel "
+                f"{name!r} is a whole layer, feed-forward network included, and cannot run in parallel "
                 f"with another attention {at}; write it alone"
             )
 

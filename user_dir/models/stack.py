@@ -93,7 +93,7 @@ def _build_layer(cfg: Any, side: str, layer: Layer) -> nn.Module:
 
 
 def is_pre_norm(cfg: Any, side: str) -> bool:
-    """Whether the norms of the layers stand before their parts; UserError for an unknown position."""
+    """Whether the norms of the layers come before their parts; UserError for an unknown position."""
     if side == "encoder":
         # Long Range Arena's encoders have no such option: they are pre-norm.
         return getattr(cfg, "encoder_normalize_before", True)

@@ -21,6 +21,13 @@ def padding_last(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | Non
     return tokens, tokens.eq(padding_idx), shift
 
 
+def padding_back(states: list[Tensor], shift: Tensor | None) -> list[Tensor]:
+    """States `(N, B, D)` of rows that `padding_last` has rolled by `shift`, rolled back."""
+    if shift is None:
+        return states
+    return [roll_rows(x.transpose(0, 1), -shift).transpose(0, 1) for x in states]
+
+
 def roll_rows(x: Tensor, shift: Tensor) -> Tensor:
     """Rows of `x: (B, N, ...)` moved to the left by `shift: (B,)`, what falls out coming in on the right."""
     length = x.shape[1]

@@ -41,7 +41,7 @@ CLA_DEVICE_AND_HOST bool splits_scores(const Sweep& s) {
 // Warps of a part: 16 columns of c each.
 CLA_DEVICE_AND_HOST int part_warps(const Part& part) { return (part.width + 15) / 16; }
 
-// Where row i's weight or slope stands in an array (heads, length).
+// Index of row i's weight or slope in an array (heads, length).
 CLA_DEVICE int64_t row_index(const Sweep& s, int64_t i) {
   return head_index() * s.length + (s.reverse ? s.length - 1 - i : i);
 }

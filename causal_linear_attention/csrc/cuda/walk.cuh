@@ -3,7 +3,7 @@
 //
 //     out^T = C^T P^T + S^T A^T,   S^T += C^T B,   P = A B^T (lower triangle)
 //
-// S^T is a sum in registers and, as it stands, the left factor of the product that follows. P is shared: the
+// S^T is a sum in registers and, unchanged, the left factor of the product that follows. P is shared: the
 // warps of a part compute it piece by piece and pass it on through shared memory.
 #pragma once
 
@@ -107,7 +107,7 @@ struct Walk {
     }
   }
 
-  // The vector's numbers stand in all four lanes of a row, which write the same.
+  // All four lanes of a row hold the vector's numbers and write the same.
   CLA_DEVICE void leave() {
     if (s.only_sums) {
       float* const to = sums(segment_index());

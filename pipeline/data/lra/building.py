@@ -19,8 +19,7 @@ from pipeline.data.lra.symbols import ByteSymbols, CharacterSymbols, Symbols
 from pipeline.data.lra.tasks import BOTH, STATE_SPACE, LraTask
 from pipeline.data.lra.text_files import write_text
 from pipeline.data.lra.writing import SplitRecord, write_description, write_pixels
-from pipeline.data.preparation import SPLITS, Workplace, prepare_once
-from pipeline.errors import UserError
+from pipeline.data.preparation import SPLITS, Workplace, check_settings, prepare_once
 
 LEAST_OCCURRENCES = {"text": 15, "retrieval": 1}
 """How often a character must occur in train to be in the state-space vocabulary."""
@@ -84,12 +83,7 @@ def _check_same(manifest: dict, task: LraTask, choices: Choices, folder: Path) -
     if choices.source is None:
         asked["examples"] = choices.examples or sum(task.sizes.values())
         there["examples"] = sum(split["examples"] for split in manifest["splits"].values())
-    for key, value in asked.items():
-        if there.get(key) != value:
-            raise UserError(
-                f"{folder} was prepared with {key} {there.get(key)}, not {value}; name another --dest or "
-                "remove it."
-            )
+    check_settings(folder, there, asked)
 
 
 class _Builder:

@@ -66,7 +66,7 @@ class BlockStore:
         except BrokenProcessPool:
             raise UserError(
                 "a generating process was killed, perhaps for want of memory; run the same command again, "
-                "which resumes, with fewer --processes."
+                "which resumes, with fewer --processes"
             ) from None
         made, seconds, cpu = len(missing) * self.size, time.monotonic() - start, _cpu_seconds() - cpu
         print(

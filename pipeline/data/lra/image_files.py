@@ -50,7 +50,7 @@ def read_records(source: Source) -> dict[str, np.ndarray]:
     if not files and pickled:
         raise UserError(
             f"{source.path} holds the pickled version of CIFAR-10, which is never opened; get the binary "
-            "version, cifar-10-binary.tar.gz."
+            "version, cifar-10-binary.tar.gz"
         )
     for name in [*TRAIN_FILES, TEST_FILE]:
         if name not in files:
@@ -62,14 +62,14 @@ def _records(name: str, content: bytes) -> np.ndarray:
     if not content or len(content) % RECORD:
         raise UserError(
             f"{name} has {len(content):,} bytes, not a multiple of {RECORD:,}: it is cut off or not of the "
-            "binary version of CIFAR-10; get it again."
+            "binary version of CIFAR-10; get it again"
         )
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
     if records[:, 0].max() > 9:
         number = int(records[:, 0].argmax())
         raise UserError(
             f"{name}, image {number}, has the label {records[number, 0]}, which is out of range (0 to 9); "
-            "get the file again."
+            "get the file again"
         )
     return records
 

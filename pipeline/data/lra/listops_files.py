@@ -60,13 +60,13 @@ def write_listops(source: Source, place: Workplace, rows: ListOpsRows) -> dict[s
     for path, content in source.files(_is_listops):
         split = FILES[path.name]
         if split in records:
-            raise UserError(f"{source.path} holds two files {path.name}; name the folder of one with --from.")
+            raise UserError(f"{source.path} holds two files {path.name}; name the folder of one with --from")
         records[split] = _write_split(place, split, read_expressions(path.name, content), rows)
     for name, split in FILES.items():
         if split not in records:
             raise source.missing(name)
         if not records[split].labels:
-            raise UserError(f"{source.path}: {name} holds no expressions; get it again.")
+            raise UserError(f"{source.path}: {name} holds no expressions; get it again")
     return {split: records[split] for split in SPLITS}
 
 
@@ -119,25 +119,25 @@ def read_expressions(name: str, content: BinaryIO) -> Iterator[tuple[np.ndarray,
             continue
         place = f"{name}, line {number},"
         if len(cells) != len(HEADER):
-            raise UserError(f"{place} has {len(cells)} columns instead of Source and Target; get it again.")
+            raise UserError(f"{place} has {len(cells)} columns instead of Source and Target; get it again")
         expression, target = _parse(place, cells[0]), cells[1].strip()
         if not (target.isascii() and target.isdigit() and int(target) < 10):
-            raise UserError(f"{place} has the target {target[:20]!r}, which is out of range (0 to 9).")
+            raise UserError(f"{place} has the target {target[:20]!r}, which is out of range (0 to 9)")
         try:
             value = evaluate(expression.tolist())
         except ValueError as error:
-            raise UserError(f"{place} is no expression ({error}); get the file again.") from None
+            raise UserError(f"{place} is no expression ({error}); get the file again") from None
         if value != int(target):
-            raise UserError(f"{place} has the value {value}, not its target {target}; get the file again.")
+            raise UserError(f"{place} has the value {value}, not its target {target}; get the file again")
         yield expression, value
 
 
 def _check_header(name: str, cells: list[str]) -> None:
     if cells == HEADER[::-1]:
-        raise UserError(f"{name} has its columns swapped (Target before Source); get the original file.")
+        raise UserError(f"{name} has its columns swapped (Target before Source); get the original file")
     if cells != HEADER:
         raise UserError(
-            f"{name} does not begin with the line Source, tab, Target; it is no file of ListOps'."
+            f"{name} does not begin with the line Source, tab, Target; it is no file of ListOps'"
         )
 
 
@@ -145,10 +145,10 @@ def _parse(place: str, text: str) -> np.ndarray:
     """Numbers of SYMBOLS, uint8 of shape (length,), round brackets left out."""
     words = [word for word in text.split() if word not in ("(", ")")]
     if len(words) == 1 and words[0].isdigit():
-        raise UserError(f"{place} has its columns swapped (a digit where the expression should be).")
+        raise UserError(f"{place} has its columns swapped (a digit where the expression should be)")
     if len(words) > 1 and "]" not in words:
-        raise UserError(f"{place} {OLD_PREPARATION}.")
+        raise UserError(f"{place} {OLD_PREPARATION}")
     unknown = next((word for word in words if word not in NUMBERS), None)
     if unknown is not None or not words or NUMBERS[words[0]] < MIN:
-        raise UserError(f"{place} is no expression (at {(unknown or text)[:20]!r}); get the file again.")
+        raise UserError(f"{place} is no expression (at {(unknown or text)[:20]!r}); get the file again")
     return np.array([NUMBERS[word] for word in words], dtype=np.uint8)

@@ -55,7 +55,7 @@ def main() -> None:
         else:
             print(f"{dest / choices.folder_name(task)} is ready: {describe(manifest)}", flush=True)
     if missing:
-        raise UserError(f"{', '.join(missing)} not prepared, for want of files; see above.")
+        raise UserError(f"{', '.join(missing)} not prepared, for want of files; see above")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -110,18 +110,18 @@ def chosen_tasks(arguments: argparse.Namespace) -> list[LraTask]:
     if arguments.generate:
         tasks = [task for task in tasks if task.generated]
         if not tasks:
-            raise UserError(f"{arguments.task} cannot be generated; give its files with --from.")
+            raise UserError(f"{arguments.task} cannot be generated; give its files with --from")
     elif arguments.examples is not None:
-        raise UserError("--examples is the size of generated data; give it with --generate.")
+        raise UserError("--examples is the size of generated data; give it with --generate")
     if arguments.listops_drop_close_brackets and arguments.pipeline == STATE_SPACE:
-        raise UserError("the state-space pipeline keeps `]`; drop one of the two options.")
+        raise UserError("the state-space pipeline keeps `]`; drop one of the two options")
     if not 0 <= arguments.valid_fraction < 1:
-        raise UserError(f"--valid-fraction {arguments.valid_fraction} is not at least 0 and less than 1.")
+        raise UserError(f"--valid-fraction {arguments.valid_fraction} is not at least 0 and less than 1")
     if arguments.processes < 1 or arguments.seed < 0:
-        raise UserError("--processes must be at least 1 and --seed at least 0.")
+        raise UserError("--processes must be at least 1 and --seed at least 0")
     for task in tasks:
         if arguments.examples is not None and 0 in task.split_sizes(arguments.examples).values():
-            raise UserError(f"--examples {arguments.examples} is too few for three splits of {task.name}.")
+            raise UserError(f"--examples {arguments.examples} is too few for three splits of {task.name}")
     return tasks
 
 

@@ -28,7 +28,7 @@ def write_retrieval(source: Source, place: Workplace, symbols: Symbols) -> dict[
     for path, content in source.files(lambda path: path.name in FILES):
         split = FILES[path.name]
         if split in records:
-            raise UserError(f"{source.path} holds two files {path.name}; name the folder of one with --from.")
+            raise UserError(f"{source.path} holds two files {path.name}; name the folder of one with --from")
         print(f"{source.task.name}: {split} ...", flush=True)
         with TokenSplit(place.folder, split, source.task.inputs) as writer:
             for number, (label, *texts) in enumerate(read_pairs(path.name, content), 1):
@@ -40,7 +40,7 @@ def write_retrieval(source: Source, place: Workplace, symbols: Symbols) -> dict[
         if split not in records:
             raise source.missing(name)
         if not records[split].labels:
-            raise UserError(f"{source.path}: {name} is empty; get it again.")
+            raise UserError(f"{source.path}: {name} is empty; get it again")
     return {split: records[split] for split in SPLITS}
 
 
@@ -51,17 +51,17 @@ def read_pairs(name: str, content: BinaryIO) -> Iterator[tuple[int, bytes, bytes
         if len(cells) != COLUMNS:
             raise UserError(
                 f"{name}, line {number}, has {len(cells)} columns instead of {COLUMNS} (label, id, id, text, "
-                "text); get the file again."
+                "text); get the file again"
             )
         label, _, _, *texts = cells
         if label not in LABELS:
             shown = label[:20].decode(errors="replace")
-            raise UserError(f"{name}, line {number}, has the label {shown!r} instead of 0.0 or 1.0.")
+            raise UserError(f"{name}, line {number}, has the label {shown!r} instead of 0.0 or 1.0")
         for text in texts:
             if not text.strip():
-                raise UserError(f"{name}, line {number}, has an empty text; get the file again.")
+                raise UserError(f"{name}, line {number}, has an empty text; get the file again")
             try:
                 text.decode()
             except UnicodeDecodeError:
-                raise UserError(f"{name}, line {number}, is not UTF-8 text; get the file again.") from None
+                raise UserError(f"{name}, line {number}, is not UTF-8 text; get the file again") from None
         yield LABELS[label], *texts

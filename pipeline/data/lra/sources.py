@@ -65,14 +65,14 @@ class Source:
         except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
             raise UserError(
                 f"{self.path} is damaged or no tar archive ({error}); {self.task.name} comes from "
-                f"{self.task.origin}."
+                f"{self.task.origin}"
             ) from None
 
     def missing(self, what: str) -> MissingFiles:
         """The error for a file that is not there."""
         return MissingFiles(
             f"{self.path} holds no {what}; {self.task.name} comes from {self.task.origin}: name that "
-            "archive, or the folder with its files, with --from."
+            "archive, or the folder with its files, with --from"
         )
 
     def fingerprints(self) -> dict[str, str]:
@@ -93,7 +93,7 @@ def find_source(task: LraTask, path: Path) -> Source:
     if path.is_file():
         return Source(task, path)
     if not path.is_dir():
-        raise UserError(f"--from: there is no {path}.")
+        raise UserError(f"--from: there is no {path}")
     for pattern in task.archives:
         if found := sorted(path.glob(pattern)):
             return Source(task, found[0])

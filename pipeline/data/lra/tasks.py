@@ -127,5 +127,5 @@ def lra_tasks(name: str) -> list[LraTask]:
     if name == "all":
         return list(TASKS.values())
     if name not in TASKS:
-        raise UserError(f"there is no task {name}; choose one of {', '.join(TASKS)}, all.")
+        raise UserError(f"there is no task {name}; choose one of {', '.join(TASKS)}, all")
     return [TASKS[name]]

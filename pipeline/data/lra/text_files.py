@@ -75,11 +75,11 @@ def _write_split(
     with TokenSplit(place.folder, split, source.task.inputs) as writer:
         for label, name, text in reviews:
             if not text:
-                raise UserError(f"{source.path}: the review {name} is empty; get the files again.")
+                raise UserError(f"{source.path}: the review {name} is empty; get the files again")
             try:
                 writer.add(label, symbols.encode(text))
             except UnicodeDecodeError:
                 raise UserError(
-                    f"{source.path}: the review {name} is not UTF-8 text; get the files again."
+                    f"{source.path}: the review {name} is not UTF-8 text; get the files again"
                 ) from None
     return writer.record

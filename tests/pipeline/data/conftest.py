@@ -59,7 +59,7 @@ def refused() -> Callable[[subprocess.CompletedProcess], str]:
         lines = result.stderr.strip().splitlines()
         assert len(lines) == 1, result.stderr
         assert "Traceback" not in result.stderr
-        assert lines[0].endswith(".")
+        assert not lines[0].endswith(".")
         return lines[0]
 
     return check

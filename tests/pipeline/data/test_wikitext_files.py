@@ -1,4 +1,4 @@
-"""Which files are taken for WikiText, and which are refused."""
+"""Which files are taken for WikiText, and which are not."""
 
 import gzip
 import json

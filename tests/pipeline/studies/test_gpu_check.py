@@ -87,3 +87,12 @@ def test_without_a_gpu_one_sentence_and_exit_code_2(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHON": sys.executable})
     assert done.returncode == 2 and not (tmp_path / "out").exists()
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_an_old_setuptools_is_named_before_anything_is_built(tmp_path):
+    (tmp_path / "setuptools.py").write_text('__version__ = "65.5.0"\n')
+    environment = {"PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
+    command = [ROOT / "scripts" / "gpu_check.sh", tmp_path / "out"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 2 and not (tmp_path / "out").exists()
+    assert "setuptools 77" in done.stderr and done.stderr.count("\n") == 1

@@ -29,7 +29,7 @@ def block_windows(x: Tensor, size: int, before: int, after: int, dim: int, value
         size: positions from the start of a block to the next.
         before, after: how far a window reaches over its block.
         dim: the dimension of positions.
-        value: what stands where there is no position (True or False for masks).
+        value: fills places without a position (True or False for masks).
 
     Returns:
         `(..., blocks, before + size + after, ...)`; entry j of window b is position `b size - before + j`.

@@ -14,7 +14,7 @@ Both factors are at most 1, the largest term of a row is 1, and what becomes zer
 r cancels in the quotient. Within chunks, pairs of positions are grouped as the secondary chunking of gated
 linear attention (Yang et al. 2024) does it, as a tree: blocks of BLOCK positions are summed term by term,
 the right half of every larger block attends to its left half, p being the left half's end, and earlier
-chunks stand in a sum of shape (D, M + 1) that is rescaled when m grows. O(N D (M + C)) time for chunks
+chunks are held in a sum of shape (D, M + 1) that is rescaled when m grows. O(N D (M + C)) time for chunks
 of C; kept for the backward pass are the inputs, the output and, a segment, one sum. Sums are float32
 (float64 for float64 inputs).
 """

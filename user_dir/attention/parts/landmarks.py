@@ -11,7 +11,7 @@ def segment_means(x: Tensor, lengths: Tensor, segments: int) -> Tensor:
 
     Args:
         x: `(B, H, N, d)`, finite also at padding, which does not enter.
-        lengths: `(B,)`, how many positions of each row are real; the others stand at its end.
+        lengths: `(B,)`, how many positions of each row are real; the others are at its end.
         segments: how many. A segment without positions, as rows shorter than that have, is zero.
 
     Returns:

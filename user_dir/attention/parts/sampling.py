@@ -11,7 +11,7 @@ class SampledPositions(nn.Module):
 
     The draws are numbers of [0, 1) in a saved buffer: a row of n real positions takes position floor(u n).
     They are kept as integers, u 2^31, which a model in half precision leaves as they are. In training
-    they are drawn anew at every call, from torch's global generator, and the last ones stay.
+    they are drawn again at every call, from torch's global generator, and the last ones stay.
 
     Args:
         sizes: the shape of the buffer.

@@ -37,7 +37,7 @@ def write_pathfinder(
     if empty and not skip_empty:
         raise UserError(
             f"{source.path}: the image {empty[0]} is empty (zero bytes); get it again, or leave such images "
-            "out with --skip-empty-images."
+            "out with --skip-empty-images"
         )
     for name in empty:
         print(f"Skipped {name}: it is empty (zero bytes).", flush=True)
@@ -96,7 +96,7 @@ class _Reader:
         if self._root not in (None, root):
             raise UserError(
                 f"{self.source.path} holds two sets, {self._root} and {root}; name the folder of one with "
-                "--from."
+                "--from"
             )
         self._root = root
 
@@ -105,10 +105,10 @@ class _Reader:
             with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
                 mode, pixels = image.mode, np.asarray(image)
         except (UnidentifiedImageError, OSError, ValueError, SyntaxError):
-            raise UserError(f"{path} is no PNG image, or a damaged one; get it again.") from None
+            raise UserError(f"{path} is no PNG image, or a damaged one; get it again") from None
         if mode != "L" or pixels.shape != (self.side, self.side):
             raise UserError(
-                f"{path} is not an image of {self.side} x {self.side} grey pixels; it belongs to another set."
+                f"{path} is not an image of {self.side} x {self.side} grey pixels; it belongs to another set"
             )
         return pixels
 
@@ -126,7 +126,7 @@ class _Reader:
                 else:
                     raise self.source.missing(f"imgs/{batch}/{name}, which metadata/{batch}.npy lists")
         if len(found) < 10:
-            raise UserError(f"{self.source.path} holds {len(found)} images; three splits need at least 10.")
+            raise UserError(f"{self.source.path} holds {len(found)} images; three splits need at least 10")
         return found, empty
 
     def _labels(self, batch: str) -> Iterator[tuple[str, int]]:
@@ -139,15 +139,15 @@ class _Reader:
         if any(not (char.isprintable() or char.isspace()) for char in text):
             raise UserError(
                 f"{self.source.path}: {name} is no text; the published file is, in spite of its name: "
-                "folder, file, number, label and parameters on each line."
+                "folder, file, number, label and parameters on each line"
             )
         for number, line in enumerate(text.splitlines(), 1):
             fields = line.split()
             if len(fields) <= LABEL_FIELD:
-                raise UserError(f"{name}, line {number}, has {len(fields)} fields; the label is the fourth.")
+                raise UserError(f"{name}, line {number}, has {len(fields)} fields; the label is the fourth")
             label = fields[LABEL_FIELD]
             if label not in ("0", "1"):
-                raise UserError(f"{name}, line {number}, has the label {label}, out of range (0 or 1).")
+                raise UserError(f"{name}, line {number}, has the label {label}, out of range (0 or 1)")
             yield fields[1], int(label)
 
 

@@ -46,7 +46,7 @@ def refusal(prepare, tmp_path) -> Callable[..., str]:
             prepare(*arguments, "--dest", dest)
         assert not dest.exists() or not any(dest.iterdir())
         sentence = str(error.value)
-        assert "\n" not in sentence and sentence.endswith(".")
+        assert "\n" not in sentence and not sentence.endswith(".")
         return sentence
 
     return call
