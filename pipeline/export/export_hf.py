@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import save
 
 from pipeline.commands.export_hf import parse
-from pipeline.console import run_command
 from pipeline.export.settings import classifier_settings, configuration
 from pipeline.export.source import Source, load_source
 from pipeline.export.tokenizer import tokenizer_files
@@ -86,7 +85,3 @@ def main() -> None:
         f'  AutoModelFor{kind}.from_pretrained("{out}", trust_remote_code=True)\n'
         f'  AutoTokenizer.from_pretrained("{out}")'
     )
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from fairseq.models import BaseFairseqModel
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from ...attention.diag import DiagAttention
@@ -44,7 +45,7 @@ class LRAModel(BaseFairseqModel):
         self.mask_zero_pixels = cfg.mask_zero_pixels and dictionary is None
         self.input = LRAInput(cfg, dictionary)
         dropout = cfg.dropout if cfg.embedding_dropout is None else cfg.embedding_dropout
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = FairseqDropout(dropout)
         self.cls = nn.Parameter(torch.randn(width) * width**-0.5) if cfg.pooling == "cls" else None
         self.layers = _layers(cfg, type(self).default_plan(cfg.encoder_layers))
         self.layer_norm = None if cfg.no_encoder_final_norm else build_norm(cfg.encoder_norm, width)
