@@ -152,7 +152,7 @@ def test_download_is_checked_and_kept(server, monkeypatch, tmp_path):
         path.unlink()
     assert gpt2_bpe.find_files(None, tmp_path, url) == found
     (found / "dict.txt").unlink()
-    with pytest.raises(UserError, match=r"answered 404.*--gpt2-bpe.*--tokenizer sentencepiece\.$"):
+    with pytest.raises(UserError, match=r"answered 404.*--gpt2-bpe.*--tokenizer sentencepiece$"):
         gpt2_bpe.find_files(None, tmp_path, url)
 
 
