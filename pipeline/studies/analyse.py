@@ -4,7 +4,6 @@ import sys
 from importlib import import_module
 
 from pipeline.commands.analyse import parse
-from pipeline.console import run_command
 
 
 def main() -> None:
@@ -12,7 +11,3 @@ def main() -> None:
     options = parse(sys.argv[1:])
     module = import_module(f"pipeline.studies.analysis.{options.what}")
     getattr(module, f"run_{options.what}")(options)
-
-
-if __name__ == "__main__":
-    run_command(main)
