@@ -205,7 +205,7 @@ def test_impossible_models(architecture, flags, message, refused, config, corpus
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("evil", "cannot be loaded"),
+        ("evil", "is refused"),
         ("foreign", "holds no model"),
         ("truncated", "is damaged"),
         ("other model", "does not fit the model"),
