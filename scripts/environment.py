@@ -2,6 +2,7 @@
 
 Run by a suitable base Python (lib.sh looks for one), standard library only. `PYTHON` and
 `TORCH_SPEC` choose interpreter and torch; without them a finished `.venv` keeps those it has.
+`WHEELHOUSE` names a folder of wheelhouse.sh: everything is installed from it, nothing from the network.
 
 `.venv/ready.json` is written last and says what the environment was made from. Without it `.venv`
 is an interrupted set-up and is created again; one with other content is updated.
@@ -36,6 +37,9 @@ CAUSES = {
     "Connection refused|name resolution|Name or service not known|Network is unreachable"
     "|Read timed out|ConnectTimeout|ProxyError|Max retries exceeded|SSLError": (
         "the package index cannot be reached; check the network and pip's index (pip config list)"
+    ),
+    "looking in links: .*no matching distribution": (
+        "WHEELHOUSE has no wheel for this Python and machine; make it again on one of the same kind"
     ),
     "ResolutionImpossible": (
         "TORCH_SPEC and requirements.txt need different versions of a package; choose another torch"
@@ -117,6 +121,7 @@ def use_as_it_is(have: dict[str, Any]) -> None:
 def build(have: dict[str, Any], want: dict[str, Any]) -> None:
     """Install everything; into the `.venv` that is there if it is finished and of this Python."""
     check_compiler()
+    check_wheelhouse()
     start = time.monotonic()
     print(f"Setting up {VENV} (log: {LOG})", flush=True)
     if all(have.get(key) == want[key] for key in ("root", "python")):
@@ -139,6 +144,8 @@ def installation(torch: str) -> list[tuple[str, list[Any]]]:
     """The steps inside the virtual environment: a title and a command each."""
     python = [VENV_PYTHON, "-P"]
     install = [*python, "-m", "pip", "install", "--no-input", "--no-build-isolation"]
+    if wheels := os.environ.get("WHEELHOUSE"):
+        install += ["--no-index", "--find-links", str(Path(wheels).absolute())]
     pinned = ROOT / "requirements.txt"
     return [
         (
@@ -160,6 +167,25 @@ def check_compiler() -> None:
             f"{' and '.join(missing)} not found, which fairseq's build needs; "
             "install it (Debian: apt-get install build-essential)"
         )
+
+
+def check_wheelhouse() -> None:
+    """Every wheel must be the one that wheelhouse.sh has written."""
+    if not (given := os.environ.get("WHEELHOUSE")):
+        return
+    folder = Path(given).absolute()
+    try:
+        lines = (folder / "SHA256SUMS").read_text().splitlines()
+    except OSError:
+        raise SetupError(f"WHEELHOUSE is {given}, which scripts/wheelhouse.sh has not written") from None
+    for line in lines:
+        expected, name = line.split(maxsplit=1)
+        path = folder / name.strip()
+        if not path.is_file():
+            raise SetupError(f"{folder} lacks {path.name}; copy the folder again")
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+                raise SetupError(f"{path} is damaged; copy the folder again")
 
 
 def remove_unfinished() -> None:
@@ -209,7 +235,7 @@ def cause(begin: int) -> str:
         log.seek(begin)
         text = log.read().decode(errors="replace")
     for signs, meaning in CAUSES.items():
-        if re.search(signs, text):
+        if re.search(signs, text, re.IGNORECASE | re.DOTALL):
             return f"{meaning} (the whole log: {LOG})"
     last = (text.strip().splitlines() or ["it printed nothing"])[-1]
     return f"{last.strip()} (the whole log: {LOG})"

@@ -1,5 +1,6 @@
 """environment.py: when `.venv` is created again, and what a failed installation means."""
 
+import hashlib
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from scripts import environment
 def no_choices(monkeypatch):
     monkeypatch.delenv("PYTHON", raising=False)
     monkeypatch.delenv("TORCH_SPEC", raising=False)
+    monkeypatch.delenv("WHEELHOUSE", raising=False)
 
 
 def test_a_finished_environment_is_left_alone():
@@ -63,6 +65,10 @@ def test_unfinished_environments_are_not_recorded(tmp_path, monkeypatch):
         ("OSError: [Errno 28] No space left on device", "the disk is full"),
         ("NewConnectionError: Temporary failure in name resolution", "cannot be reached"),
         ("error: command '/usr/bin/gcc' failed", "command '/usr/bin/gcc' failed"),
+        (
+            "Looking in links: /wheels\nERROR: No matching distribution found for torch==9",
+            "WHEELHOUSE has no wheel",
+        ),
         ("", "it printed nothing"),
     ],
 )
@@ -101,3 +107,36 @@ def test_clone_of_somebody_else_that_is_not_set_up(somebody_elses):
     with pytest.raises(environment.SetupError, match="is not set up and you may not write to .* clone the"):
         environment.ensure()
     assert not list(somebody_elses.parent.iterdir())
+
+
+@pytest.fixture
+def wheelhouse(tmp_path, monkeypatch):
+    folder = tmp_path / "wheels and more"
+    folder.mkdir()
+    (folder / "a-1-py3-none-any.whl").write_bytes(b"a wheel")
+    checksum = hashlib.sha256(b"a wheel").hexdigest()
+    (folder / "SHA256SUMS").write_text(f"{checksum}  a-1-py3-none-any.whl\n")
+    monkeypatch.setenv("WHEELHOUSE", str(folder))
+    return folder
+
+
+def test_everything_comes_from_the_wheelhouse(wheelhouse):
+    environment.check_wheelhouse()
+    installs = [command for _, command in environment.installation("torch==2") if "install" in command]
+    assert len(installs) == 3
+    for command in installs:
+        assert command[command.index("--no-index") + 1 :][:2] == ["--find-links", str(wheelhouse)]
+
+
+def test_damaged_wheelhouses(wheelhouse, monkeypatch):
+    (wheelhouse / "a-1-py3-none-any.whl").write_bytes(b"another")
+    with pytest.raises(
+        environment.SetupError, match="a-1-py3-none-any.whl is damaged; copy the folder again"
+    ):
+        environment.check_wheelhouse()
+    (wheelhouse / "a-1-py3-none-any.whl").unlink()
+    with pytest.raises(environment.SetupError, match="lacks a-1-py3-none-any.whl"):
+        environment.check_wheelhouse()
+    (wheelhouse / "SHA256SUMS").unlink()
+    with pytest.raises(environment.SetupError, match="which scripts/wheelhouse.sh has not written"):
+        environment.check_wheelhouse()

@@ -14,9 +14,9 @@ from ..attention.lln import LLNAttention
 from ..attention.lln_diag import LLNDiagAttention
 from ..attention.longformer import LongformerAttention
 from ..attention.parts.block_diagonal import attend_in_blocks
+from ..attention.parts.hashing import HashedAttention
 from ..attention.parts.new_tokens import NewTokens
 from ..attention.parts.weights import softmax_over_keys
-from ..attention.reformer import ReformerAttention
 from ..attention.tnn import TnnAttention
 from ..attention.transformer_ls_causal import CausalLongShortAttention
 from ..attention.transformer_ls_full import FullLongShortAttention
@@ -83,8 +83,8 @@ def _(module: LinformerAttention, x: Tensor, padding: Tensor | None, causal: boo
 
 
 @explicit.register
-def _(module: ReformerAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
-    queries = module.heads(module.query_key(x))
+def _(module: HashedAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
+    queries, _ = module.projections(x)
     return by_columns(lambda values: module._attend(queries, values, padding), queries)
 
 

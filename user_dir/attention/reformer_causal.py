@@ -25,13 +25,15 @@ class CausalReformerAttention(HashedAttention):
         """See `Attention.mix`."""
         if len(x) == 0:
             return self.join(self.heads(x), x)
-        q, v = self.projections(x)
-        rounds = self.options.rounds
-        place = torch.arange(len(x), device=x.device)
+        return self.join(self._attend(*self.projections(x), padding_mask), x)
+
+    def _attend(self, q: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """`q, v: (B, H, N, d)`, heads still apart."""
+        place = torch.arange(q.shape[2], device=q.device)
         bucket = self._hide(self.hash(q), padding_mask)
+        rounds = self.options.rounds
         q, k, v = (y.unsqueeze(2).expand(-1, -1, rounds, -1, -1) for y in (q, unit_keys(q), v))
-        out, mass = self._in_windows(q, k, v, bucket, _order(bucket, place))
-        return self.join(merge_rounds(out, mass), x)
+        return merge_rounds(*self._in_windows(q, k, v, bucket, _order(bucket, place)))
 
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`; O(rounds w d) for one token."""

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Collect everything the set-up installs in one folder, for machines without network access.
+#
+# usage: scripts/wheelhouse.sh DIR
+#
+# Run it on a connected machine of the same kind (architecture and Python version); it sets up .venv there
+# first, downloads torch and the pinned packages, builds fairseq, and writes DIR/*.whl with DIR/SHA256SUMS.
+# Copy DIR and the project to the other machine and set up from it alone:
+#
+#   WHEELHOUSE=DIR ./scripts/quickstart.sh
+#
+# TORCH_SPEC= chooses the torch, such as torch==2.13.0+cu130 with PIP_EXTRA_INDEX_URL; PYTHON= the interpreter.
+set -euo pipefail
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
+
+if wants_help "$@" || [[ $# -eq 0 ]]; then
+    sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"
+    exit 0
+fi
+[[ $# -eq 1 ]] || die "give one folder; see scripts/wheelhouse.sh --help"
+dir=$1
+if [[ -e $dir && ! -f $dir/SHA256SUMS && -n $(ls -A -- "$dir") ]]; then
+    die "$dir holds other files; name a new or empty folder"
+fi
+ensure_environment
+part=$dir.part
+rm -rf -- "$part"
+mkdir -p -- "$part"
+torch=$("$VENV_PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["torch"])' "$ROOT/.venv/ready.json")
+echo "Collecting $torch and requirements.txt in $dir (log: $part/pip.log)"
+"$VENV_PYTHON" -m pip wheel --no-build-isolation --wheel-dir "$part" --log "$part/pip.log" --quiet \
+    -c "$ROOT/requirements.txt" -r "$ROOT/requirements.txt" "$torch" ||
+    die "pip could not collect them; see its message above and $part/pip.log"
+(cd -- "$part" && rm -f pip.log && sha256sum -- *.whl >SHA256SUMS)
+rm -rf -- "$dir"
+mv -- "$part" "$dir"
+echo "$(wc -l <"$dir/SHA256SUMS") wheels, $(du -sh -- "$dir" | cut -f1), in $dir; set up with WHEELHOUSE=$dir"
