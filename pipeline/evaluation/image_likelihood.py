@@ -9,7 +9,6 @@ import torch
 from fairseq.utils import move_to_cuda
 
 from pipeline.commands.eval_images import parse
-from pipeline.console import run_command
 from pipeline.errors import UserError
 from pipeline.files import shown_path, write_json
 from pipeline.provenance import environment
@@ -73,7 +72,3 @@ def main() -> None:
         f"{result['updates']:,} updates: {result['bits_per_dimension']:.4f} bits per dimension on "
         f"{result['images']:,} images ({options.split})\n  written to  {shown_path(out)}"
     )
-
-
-if __name__ == "__main__":
-    run_command(main)

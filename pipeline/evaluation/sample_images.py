@@ -14,7 +14,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pipeline.commands.sample_images import parse
-from pipeline.console import run_command
 from pipeline.errors import UserError
 from pipeline.files import check_writable, shown_path, write_atomically
 from pipeline.training.image_run import read_image_checkpoint
@@ -145,7 +144,3 @@ def sample(options: Namespace) -> Path:
 def main() -> None:
     """Entry point."""
     sample(parse(sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    run_command(main)

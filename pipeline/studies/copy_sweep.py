@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from pipeline.commands.measure_copy import parse
-from pipeline.console import run_command
 from pipeline.errors import UserError
 from pipeline.evaluation.copying import evaluate
 from pipeline.files import ROOT, fingerprint, finished, shown_path, write_atomically
@@ -136,7 +135,3 @@ def sweep(options: Namespace, flags: Sequence[str]) -> None:
 def main() -> None:
     """Entry point."""
     sweep(*parse(sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    run_command(main)

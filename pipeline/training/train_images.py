@@ -3,10 +3,6 @@
 from functools import partial
 
 from pipeline.commands.train_images import parse
-from pipeline.console import run_command
 from pipeline.training import train as train_lm
 
 main = partial(train_lm.main, "train_images.sh", parse)
-
-if __name__ == "__main__":
-    run_command(main)

@@ -85,7 +85,7 @@ def _(module: LinformerAttention, x: Tensor, padding: Tensor | None, causal: boo
 @explicit.register
 def _(module: HashedAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
     queries, _ = module.projections(x)
-    return by_columns(lambda values: module._attend(queries, values, padding), queries)
+    return by_columns(lambda values: module.attend(queries, values, padding), queries)
 
 
 @explicit.register

@@ -21,14 +21,8 @@ class CausalReformerAttention(HashedAttention):
     O(rounds N w d) and the sorting; the decoding state is w keys and values per head, round and bucket.
     """
 
-    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """See `Attention.mix`."""
-        if len(x) == 0:
-            return self.join(self.heads(x), x)
-        return self.join(self._attend(*self.projections(x), padding_mask), x)
-
-    def _attend(self, q: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """`q, v: (B, H, N, d)`, heads still apart."""
+    def attend(self, q: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """See `HashedAttention.attend`."""
         place = torch.arange(q.shape[2], device=q.device)
         bucket = self._hide(self.hash(q), padding_mask)
         rounds = self.options.rounds

@@ -22,14 +22,8 @@ class FullReformerAttention(HashedAttention):
     O(rounds N d b) for b buckets, by default proportional to the longest sequence.
     """
 
-    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """See `Attention.mix`."""
-        if len(x) == 0:
-            return self.join(self.heads(x), x)
-        return self.join(self._attend(*self.projections(x), padding_mask), x)
-
-    def _attend(self, x: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Queries and keys `x` and values `v`, both `(B, H, N, d)`; the same shape."""
+    def attend(self, x: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """See `HashedAttention.attend`."""
         length = x.shape[2]
         size = min(self.options.chunk_size, length)
         fill = block_count(length, size) * size - length

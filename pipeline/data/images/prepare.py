@@ -12,7 +12,7 @@ import argparse
 import os
 from pathlib import Path
 
-from pipeline.console import Parser, run_command
+from pipeline.console import Parser
 from pipeline.errors import UserError
 
 SETS = ("digits", "mnist", "cifar10")
@@ -48,7 +48,3 @@ def parse_arguments() -> argparse.Namespace:
     if options.source is not None and not options.source.exists():
         raise UserError(f"--from: there is no {options.source}")
     return options
-
-
-if __name__ == "__main__":
-    run_command(main)

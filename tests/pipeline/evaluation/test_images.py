@@ -10,7 +10,6 @@ from PIL import Image
 from pipeline.evaluation import image_likelihood, sample_images
 from pipeline.training import train as train_lm
 from pipeline.training import train_images
-from tests.helpers import forked_fairseq
 from tests.helpers.images import SMALL, write_images
 
 CONFIG = """
@@ -40,9 +39,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(recipe, data, tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_lm, "run_fairseq", forked_fairseq.run_fairseq)
-        return train_lm.train(recipe, data, train_lm.Machines(0), tmp_path_factory.mktemp("runs") / "a run")
+    return train_lm.train(recipe, data, train_lm.Machines(0), tmp_path_factory.mktemp("runs") / "a run")
 
 
 @pytest.mark.slow

@@ -15,15 +15,9 @@ from pipeline.studies import copy_sweep, measured_cell
 from pipeline.training.logged_run import run_fairseq
 from pipeline.training.recipe import read_experiment
 from pipeline.training.train import Machines
-from tests.helpers import forked_fairseq
 from tests.helpers.lm import PAD, build_lm
 
 SHORT = ["--preset", "tiny", "--train-samples", 160, "--eval-samples", 40, "--log-interval", 1]
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(measured_cell, "run_fairseq", forked_fairseq.run_fairseq)
 
 
 def result(folder, method):
@@ -31,7 +25,7 @@ def result(folder, method):
 
 
 @pytest.mark.slow
-def test_softmax_and_linear_learn_to_copy(call, quick, tmp_path, capsys):
+def test_softmax_and_linear_learn_to_copy(call, tmp_path, capsys):
     call(copy_sweep, "--preset", "tiny", "--attention", "softmax,elu", "--out", tmp_path)
     for method in ("softmax", "elu"):
         found = result(tmp_path, method)
@@ -43,9 +37,7 @@ def test_softmax_and_linear_learn_to_copy(call, quick, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_sweep_is_run_once_and_its_table_comes_from_its_json(
-    call, refused, quick, tmp_path, capsys, monkeypatch
-):
+def test_a_sweep_is_run_once_and_its_table_comes_from_its_json(call, refused, tmp_path, capsys, monkeypatch):
     words = [*SHORT, "--attention", "norm,reformer-1", "--out", tmp_path, "--max-update", 6]
     call(copy_sweep, *words)
     table = (tmp_path / "copy.md").read_text()
@@ -61,7 +53,7 @@ def test_a_sweep_is_run_once_and_its_table_comes_from_its_json(
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_and_ends_as_if_nothing_had_happened(call, kill, quick, tmp_path, capsys):
+def test_a_killed_run_resumes_and_ends_as_if_nothing_had_happened(call, kill, tmp_path, capsys):
     words = [*SHORT, "--attention", "elu", "--max-update", 12]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     call(copy_sweep, *words, "--out", whole)
@@ -142,6 +134,6 @@ def test_bad_input(refused, words, sentence):
 
 
 @pytest.mark.slow
-def test_impossible_settings(refused, quick, tmp_path):
+def test_impossible_settings(refused, tmp_path):
     words = [*SHORT, "--attention", "elu", "--out", tmp_path, "--tokens-per-sample", 7]
     assert "--tokens-per-sample is 7; a copy needs 8 tokens or more" in refused(copy_sweep, *words)

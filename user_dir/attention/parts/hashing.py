@@ -39,6 +39,16 @@ class HashedAttention(Attention):
         rotations = torch.randn(num_heads, self.head_dim, self.options.rounds, self.buckets // 2)
         self.register_buffer("rotations", rotations)
 
+    def attend(self, x: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """Queries and keys `x` and values `v`, both `(B, H, N, d)`; the same shape."""
+        raise NotImplementedError
+
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """See `Attention.mix`."""
+        if len(x) == 0:
+            return self.join(self.heads(x), x)
+        return self.join(self.attend(*self.projections(x), padding_mask), x)
+
     def projections(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and values of `x: (N, B, D)`, both `(B, H, N, d)`."""
         return self.heads(self.query_key(x)), self.heads(self.value(x))
