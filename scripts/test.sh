@@ -18,6 +18,7 @@ if wants_help "$@"; then
 fi
 ensure_environment
 cd -- "$ROOT"
-# A process a core, one thread each; -n 0 runs all in one.
+# One process more than cores, since tests wait for the commands they start; one thread each. -n 0 runs all in one.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec "$VENV_PYTHON" -m pytest -n auto --maxprocesses 4 --dist worksteal "$@"
+workers=$(($(nproc) + 1))
+exec "$VENV_PYTHON" -m pytest -n $((workers < 5 ? workers : 5)) --dist worksteal "$@"

@@ -115,7 +115,8 @@ def kill(root) -> Callable[..., None]:
     """Runs a command in processes of its own and kills (-9) all of them when its log says `sign`."""
 
     def run(module: ModuleType, arguments: list[object], log: Path, sign: str) -> None:
-        command = [sys.executable, "-m", module.__name__, *map(str, arguments)]
+        name = module.__name__.removeprefix("pipeline.")
+        command = [sys.executable, "-m", "pipeline", name, *map(str, arguments)]
         process = subprocess.Popen(command, cwd=root, start_new_session=True, stdout=subprocess.DEVNULL)
         while not (log.is_file() and sign in log.read_text()):
             assert process.poll() is None
