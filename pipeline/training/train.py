@@ -31,6 +31,7 @@ from pipeline.training.resume import (
 from pipeline.training.run_lock import run_lock
 from pipeline.training.same_settings import check_same_settings, keep_data_record
 from pipeline.training.save_dir import keep_vocabulary
+from user_dir.models.layer_plan import parse_layer_plan
 from user_dir.schedules import check_schedule
 
 DEFAULT_PORT = 29500
@@ -139,6 +140,7 @@ def train(
     arguments = fairseq_arguments(experiment, folder.absolute(), machines, save_dir, extra)
     read = parsed(arguments)
     check_schedule(convert_namespace_to_omegaconf(read))
+    check_plan(read)
     words = [f"{key}={value}" for key, value in machines.environment().items()]
     print(shlex.join([*words, str(Path(sys.prefix, "bin", "fairseq-train")), *arguments]))
     if dry_run:
@@ -198,6 +200,18 @@ def run_training(
         run_fairseq("train", arguments, log, progress.feed, machines.environment(), held)
     finally:
         progress.close()
+
+
+def check_plan(read: Namespace) -> None:
+    """UserError for a layer plan that cannot be, before anything is written.
+
+    Where a preset decides the number of layers, the model finds out; fairseq's convolutional model has
+    options of these names that mean something else.
+    """
+    for side in ("decoder", "encoder"):
+        plan, layers = (getattr(read, f"{side}_{name}", None) for name in ("attention", "layers"))
+        if plan and isinstance(layers, int):
+            parse_layer_plan(plan, layers, f"--{side}-attention", causal=side == "decoder")
 
 
 def check_task(command: str, config: Path) -> None:

@@ -105,6 +105,7 @@ CASES = [
     (f"{TRAIN} --lln-a nan", "--lln-a is nan"),
     (f"{TRAIN} --cosformer-length nan", "--cosformer-length"),
     (f"{TRAIN} --no-such-flag 1", "unrecognized arguments: --no-such-flag"),
+    (f"{TRAIN} --decoder-attention diag*99999999999", "is not a number of layers at character 1"),
     (f"{TRAIN} --arch transnormer_t9", "invalid choice: 'transnormer_t9'"),
     # data-prep
     ("data.masked_lm text --from empty --dest new --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
