@@ -3,7 +3,6 @@
 import argparse
 import gzip
 import hashlib
-import json
 import os
 import zipfile
 import zlib
@@ -15,6 +14,7 @@ from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from pipeline.console import Parser, count
+from pipeline.data import published
 from pipeline.data.downloads import download
 from pipeline.data.preparation import (
     SPLITS,
@@ -28,18 +28,24 @@ from pipeline.data.preparation import (
 )
 from pipeline.data.tokenization import SentencePieceTokenizer, Tokenizer, WordTokenizer
 from pipeline.errors import UserError
-from pipeline.files import ROOT
 
-CORPORA = json.loads((ROOT / "data-prep" / "wikitext_checksums.json").read_text("utf-8"))
+CORPORA = {name: corpus for name, corpus in published.CORPORA.items() if "splits" in corpus.entry}
 NAMES = tuple(f"{stem}{end}" for stem in ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt") for end in ("", ".gz"))
 URL_VARIABLE = "WIKITEXT_URL"
 CHARACTER_COVERAGE = 0.9999
 """Share of the characters that get a piece of their own; in WikiText-2 the commonest 129 of 281."""
 
+
+def archive_url(corpus: published.Corpus) -> str:
+    """The address of its zip."""
+    [file] = corpus.files.values()
+    return file.url
+
+
 EPILOG = f"""
 The source is --from (a folder, or a zip), else --url, else ${URL_VARIABLE}, else
-  wikitext-2     {CORPORA["wikitext-2"]["url"]}
-  wikitext-103   {CORPORA["wikitext-103"]["url"]}
+  wikitext-2     {archive_url(CORPORA["wikitext-2"])}
+  wikitext-103   {archive_url(CORPORA["wikitext-103"])}
 which the corpus' first author keeps; the published address at s3.amazonaws.com is dead. Wherever
 the files come from, their word counts and checksums must be the published ones, or they are
 refused. A download that breaks off is continued by the same command.
@@ -187,7 +193,8 @@ def find_source(arguments: argparse.Namespace, dest: Path) -> Path:
         if not arguments.source.exists():
             raise UserError(f"{arguments.source} (given with --from) does not exist")
         return arguments.source
-    url = arguments.url or os.environ.get(URL_VARIABLE) or CORPORA[arguments.corpus]["url"]
+    corpus = CORPORA[arguments.corpus]
+    url = arguments.url or os.environ.get(URL_VARIABLE) or archive_url(corpus)
     # A name of its own for each address: two sources are never mixed in one file.
     digest = hashlib.sha256(url.encode()).hexdigest()[:8]
     stem = Path(urlsplit(url).path).stem or arguments.corpus
@@ -195,7 +202,7 @@ def find_source(arguments: argparse.Namespace, dest: Path) -> Path:
     if archive.exists():
         print(f"Using {archive}, downloaded earlier.")
     else:
-        download(url, archive)
+        download(url, archive, corpus.when_dead)
     if not zipfile.is_zipfile(archive):
         archive.unlink()
         raise UserError(
@@ -223,28 +230,28 @@ def prepare(
     splits = {name: splits[name] for name in SPLITS}
     own_words = isinstance(tokenizer, WordTokenizer) and tokenizer.dictionary is None
     manifest = finish(place, corpus, splits, tokenizer, verified=not complaints, source=source)
-    published = CORPORA[corpus]["words_dictionary"]
-    if own_words and manifest["verified"] and manifest["vocabulary"] != published:
+    expected = CORPORA[corpus].entry["words_dictionary"]
+    if own_words and manifest["verified"] and manifest["vocabulary"] != expected:
         raise UserError(
             f"fairseq-preprocess made a dictionary of {manifest['vocabulary']:,} words instead of "
-            f"the {published:,} that models of {corpus} have; check the installed fairseq"
+            f"the {expected:,} that models of {corpus} have; check the installed fairseq"
         )
     return manifest
 
 
 def compare(corpus: str, split: str, text: Text) -> str:
     """What is wrong with a split, in words; empty if it is the published one."""
-    published = CORPORA[corpus]["splits"][split]
-    if text.words != published.get("words", text.words):
+    expected = CORPORA[corpus].entry["splits"][split]
+    if text.words != expected.get("words", text.words):
         return (
-            f"the {split} split has {text.words:,} words instead of {published['words']:,}, "
+            f"the {split} split has {text.words:,} words instead of {expected['words']:,}, "
             f"it is not that of {corpus}"
         )
-    algorithm = "sha256" if "sha256" in published else "sha1"
-    if getattr(text, algorithm) != published[algorithm]:
+    algorithm = "sha256" if "sha256" in expected else "sha1"
+    if getattr(text, algorithm) != expected[algorithm]:
         return (
             f"the {split} split has the {algorithm} {getattr(text, algorithm)} "
-            f"instead of {published[algorithm]}, it is not that of {corpus}"
+            f"instead of {expected[algorithm]}, it is not that of {corpus}"
         )
     return ""
 
@@ -287,8 +294,7 @@ class SplitReader:
                 ) from None
             except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
                 raise UserError(
-                    f"{self.source} is damaged in its {self.split} split ({error}); get it "
-                    "again"
+                    f"{self.source} is damaged in its {self.split} split ({error}); get it again"
                 ) from None
 
     def text(self) -> Text:

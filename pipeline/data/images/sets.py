@@ -13,14 +13,14 @@ import numpy as np
 from pipeline.data.lra.image_files import SIDE, TEST_FILE, TRAIN_FILES, read_records
 from pipeline.data.lra.sources import find_source
 from pipeline.data.lra.tasks import lra_tasks
+from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
-from pipeline.files import ROOT, read_json
 
-CHECKSUMS = ROOT / "data-prep" / "image_checksums.json"
 LARGEST_VALID, VALID_SHARE = 5000, 10
 DIGITS_SEED, DIGITS_HELD_OUT = 42, 250
 MNIST_SIDE = 28
-MNIST_ORIGIN = "MNIST comes from https://ossci-datasets.s3.amazonaws.com/mnist/"
+MNIST = CORPORA["mnist"].entry
+MNIST_ORIGIN = f"MNIST comes from {MNIST['address']}/"
 
 Part = tuple[np.ndarray, np.ndarray]
 """Images, uint8 `(images, height, width, channels)`, and their classes `(images,)`."""
@@ -57,7 +57,6 @@ def read_mnist(source: Path | None, partial: bool) -> ImageSet:
     if source is None:
         raise UserError(f"name the folder with MNIST's four files with --from; {MNIST_ORIGIN}")
     sources: dict[str, str] = {}
-    known = read_json(CHECKSUMS)
     verified = True
 
     def part(prefix: str) -> Part:
@@ -68,12 +67,13 @@ def read_mnist(source: Path | None, partial: bool) -> ImageSet:
             path = _find(source, stem)
             content = path.read_bytes()
             sources[path.name] = sha256(content).hexdigest()
-            if sources[path.name] not in known[stem].values():
+            known = MNIST["files"][f"{stem}.gz"]
+            if sources[path.name] not in (known["sha256"], known["unpacked_sha256"]):
                 verified = False
                 if not partial:
                     raise UserError(
-                        f"{path} has the sha256 {sources[path.name]}; expected {known[stem]['packed']} "
-                        f"(packed) or {known[stem]['unpacked']}; {MNIST_ORIGIN}; --partial takes it as it is"
+                        f"{path} has the sha256 {sources[path.name]}; expected {known['sha256']} "
+                        f"(packed) or {known['unpacked_sha256']}; {MNIST_ORIGIN}; --partial takes it as it is"
                     )
             arrays.append(read_idx(path, content, shape))
         images, labels = arrays

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
 
 SKYFORMER = "skyformer"
@@ -9,7 +10,13 @@ STATE_SPACE = "state-space"
 BOTH = "both"
 PIPELINES = (SKYFORMER, STATE_SPACE)
 
-LRA_RELEASE = "the benchmark's archive, lra_release.gz"
+
+def _origin(corpus: str) -> str:
+    [(name, file)] = CORPORA[corpus].files.items()
+    return f"{name} ({file.url})"
+
+
+LRA_RELEASE = f"the benchmark's archive, {_origin('lra')}"
 
 
 class MissingFiles(UserError):
@@ -88,7 +95,7 @@ TASKS = {
             sizes={"train": 25_000, "valid": 0, "test": 25_000},
             inputs=("input0",),
             archives=("aclImdb*.tar.gz",),
-            origin="aclImdb_v1.tar.gz (ai.stanford.edu/~amaas/data/sentiment)",
+            origin=_origin("imdb"),
             lengths={STATE_SPACE: 4_096},
         ),
         LraTask(
@@ -107,7 +114,7 @@ TASKS = {
             sizes={"train": 45_000, "valid": 5_000, "test": 10_000},
             inputs=("pixels",),
             archives=("cifar-10-binary*.tar.gz",),
-            origin="cifar-10-binary.tar.gz (www.cs.toronto.edu/~kriz/cifar.html)",
+            origin=_origin("cifar-10"),
             side=32,
         ),
         _pathfinder("pathfinder", 32),
@@ -115,10 +122,7 @@ TASKS = {
     )
 }
 
-KNOWN_ARCHIVES = {
-    "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe": "aclImdb_v1.tar.gz",
-    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd": "cifar-10-binary.tar.gz",
-}
+KNOWN_ARCHIVES = {file.sha256 for corpus in ("imdb", "cifar-10") for file in CORPORA[corpus].files.values()}
 """sha256 of the originals, where it is known."""
 
 

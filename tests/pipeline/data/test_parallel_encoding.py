@@ -13,6 +13,7 @@ import threading
 import pytest
 
 from pipeline.data import gpt2_bpe, parallel_encoding
+from pipeline.data.published import read_corpus
 from pipeline.data.text_encoding import GPT2Encoder, TextEncoder
 from pipeline.errors import UserError
 
@@ -111,7 +112,7 @@ def test_other_files_are_refused(run, refused, shared_dir, tiny_pretraining, tmp
     arguments = ["text", "--from", tiny_pretraining.parent, "--dest", tmp_path / "out" / "data"]
     sentence = refused(run("masked_lm", *arguments, "--gpt2-bpe", files))
     assert f"{files / 'vocab.bpe'} has the sha256" in sentence
-    assert gpt2_bpe.CHECKSUMS["vocab.bpe"] in sentence
+    assert gpt2_bpe.CORPUS.files["vocab.bpe"].sha256 in sentence
     (files / "vocab.bpe").unlink()
     sentence = refused(run("masked_lm", *arguments, "--gpt2-bpe", files))
     assert "holds no vocab.bpe" in sentence
@@ -138,26 +139,32 @@ def server(tmp_path):
         serving.shutdown()
 
 
-def test_download_is_checked_and_kept(server, monkeypatch, tmp_path):
+def served(url):
+    """GPT-2's entry of sources.json, for the server's files."""
+    files = {
+        name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in CONTENT.items()
+    }
+    return read_corpus("gpt2-bpe", {**gpt2_bpe.CORPUS.entry, "address": url, "files": files})
+
+
+def test_download_is_checked_and_kept(server, tmp_path):
     url, folder = server
-    monkeypatch.setattr(
-        gpt2_bpe,
-        "CHECKSUMS",
-        {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()},
-    )
-    found = gpt2_bpe.find_files(None, tmp_path, url)
+    corpus = served(url)
+    found = gpt2_bpe.find_files(None, tmp_path, corpus)
     assert found == tmp_path / "gpt2_bpe"
     assert {path.name: path.read_bytes() for path in found.iterdir()} == CONTENT
     for path in folder.iterdir():
         path.unlink()
-    assert gpt2_bpe.find_files(None, tmp_path, url) == found
+    assert gpt2_bpe.find_files(None, tmp_path, corpus) == found
     (found / "dict.txt").unlink()
     with pytest.raises(UserError, match=r"answered 404.*--gpt2-bpe.*--tokenizer sentencepiece$"):
-        gpt2_bpe.find_files(None, tmp_path, url)
+        gpt2_bpe.find_files(None, tmp_path, corpus)
 
 
 def test_download_of_something_else_is_refused(server, tmp_path):
-    url, _ = server
+    url, folder = server
+    (folder / "encoder.json").write_bytes(b"{sign in}")
     with pytest.raises(UserError, match=r"encoder.json \(now removed\) has the sha256"):
-        gpt2_bpe.find_files(None, tmp_path, url)
+        gpt2_bpe.find_files(None, tmp_path, served(url))
     assert list((tmp_path / "gpt2_bpe").iterdir()) == []

@@ -19,14 +19,14 @@ def test_published_files_pass(shared_dir, tmp_path, corpus, split):
     if not (source / f"wiki.{split}.tokens.gz").exists():
         pytest.skip(f"{corpus}'s {split} split is not among the reference data")
     text = wikitext.read_split(source, corpus, split, tmp_path / "text")
-    assert text.words == wikitext.CORPORA[corpus]["splits"][split]["words"]
+    assert text.words == wikitext.CORPORA[corpus].entry["splits"][split]["words"]
     assert wikitext.compare(corpus, split, text) == ""
 
 
 def test_table_is_that_of_the_reference_data(shared_dir):
     readme = (shared_dir / "data" / "README.md").read_text()
-    for corpus, entry in wikitext.CORPORA.items():
-        for split, published in entry["splits"].items():
+    for corpus, found in wikitext.CORPORA.items():
+        for split, published in found.entry["splits"].items():
             if "sha256" in published:
                 name = f"{corpus}/wiki.{split}.tokens"
                 assert f"`{name}`: `{published['sha256']}`" in readme
@@ -42,7 +42,7 @@ def test_one_changed_letter_is_noticed(wikitext2, tmp_path):
 
 
 def test_wikitext103_train_is_checked_by_count_and_sha1():
-    published = wikitext.CORPORA["wikitext-103"]["splits"]["train"]
+    published = wikitext.CORPORA["wikitext-103"].entry["splits"]["train"]
     right = wikitext.Text(103_227_021, 0, "", published["sha1"])
     assert wikitext.compare("wikitext-103", "train", right) == ""
     assert "103,227,021" in wikitext.compare("wikitext-103", "train", wikitext.Text(5, 0, "", ""))
