@@ -46,14 +46,17 @@ def server():
         serving.shutdown()
 
 
-def corpus(server, *files, size=1234):
-    entry = {
-        "address": f"http://127.0.0.1:{server.server_port}",
+def corpus_entry(address, files, size=1234):
+    return {
+        "address": address,
         "licence": "none",
         "when_dead": "do without",
         "files": {name: {"size": size, "sha256": None} for name in files},
     }
-    return read_corpus("tiny", entry)
+
+
+def corpus(server, *files, size=1234):
+    return read_corpus("tiny", corpus_entry(f"http://127.0.0.1:{server.server_port}", files, size))
 
 
 def test_living_addresses(server, capsys):
@@ -73,18 +76,20 @@ def test_dead_and_changed_addresses(server, capsys):
     assert other.startswith("CHANGED, 99 bytes, not 1,234")
 
 
-def test_no_network(server, capsys):
+def nowhere(*files):
+    """A corpus on a port at which nobody listens."""
+    return read_corpus("far", corpus_entry("http://127.0.0.1:9", files))
+
+
+def test_no_network(capsys):
     with pytest.raises(UserError, match=r"none of the 2 addresses.*refused.*with a network"):
-        closed = corpus(server, "whole", "other")
-        server.server_close()
-        check([closed])
+        check([nowhere("whole", "other")])
     assert capsys.readouterr().out == ""
 
 
 def test_one_dead_host_is_no_missing_network(server, capsys):
-    unreachable = read_corpus("far", {**corpus(server, "whole").entry, "address": "http://127.0.0.1:9"})
     with pytest.raises(UserError, match="1 of 2 addresses"):
-        check([corpus(server, "whole"), unreachable])
+        check([corpus(server, "whole"), nowhere("whole")])
     assert "DEAD (" in capsys.readouterr().out.splitlines()[1]
 
 
