@@ -1,49 +1,17 @@
 """Accuracy of a model of Long Range Arena (the command behind evaluate_lra.sh)."""
 
-import math
 import sys
 from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
-from fairseq.tasks import FairseqTask
-from fairseq.utils import move_to_cuda
 
 from pipeline.commands.evaluate_lra import parse
-from pipeline.errors import UserError
+from pipeline.evaluation.accuracy import count_correct
 from pipeline.files import read_json, shown_path, write_json
 from pipeline.training.lra_run import RECORD, LRACheckpoint, describe_data, open_data, read_lra_checkpoint
 from pipeline.training.save_dir import whole_checkpoint
-from user_dir.criterions import LRACriterion
-from user_dir.models import LRAModel
 from user_dir.tasks.lra_data import LRAData
-
-
-@torch.inference_mode()
-def count_correct(
-    model: LRAModel, task: FairseqTask, split: str, batch_size: int, device: torch.device
-) -> dict[str, Any]:
-    """Examples, correct answers, accuracy in percent and mean loss in bits of a split; all of it counts."""
-    model = model.to(device).eval()
-    task.load_dataset(split)
-    batches = task.get_batch_iterator(
-        task.dataset(split), max_sentences=batch_size, max_positions=model.max_positions()
-    ).next_epoch_itr(shuffle=False)
-    criterion = LRACriterion(task)
-    loss, correct, count = 0.0, 0, 0
-    for batch in batches:
-        if device.type == "cuda":
-            batch = move_to_cuda(batch, device)
-        _, rows, output = criterion(model, batch)
-        loss, correct, count = loss + float(output["loss"]), correct + int(output["ncorrect"]), count + rows
-    if count == 0:
-        raise UserError(f"{split} holds no example")
-    return {
-        "examples": count,
-        "correct": correct,
-        "accuracy": 100 * correct / count,
-        "loss_bits": loss / count / math.log(2),
-    }
 
 
 def evaluate(

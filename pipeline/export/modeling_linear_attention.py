@@ -360,7 +360,7 @@ class LLNAttention(SelfAttention):
     def exponents(self):
         """alpha and beta."""
         if self.options["alpha"]:
-            return self.options["alpha"], self.options["beta"]
+            return self.options["alpha"], self.options["beta"] or self.options["alpha"]
         q, k = self.sigma.float().clamp(min=1e-6).square()
         a, b = self.options["a"], self.options["b"]
         return (((k - b / q).clamp(min=0) / (2 * a)).sqrt(), ((q - b / k).clamp(min=0) / (2 * a)).sqrt())

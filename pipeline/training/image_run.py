@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,9 +11,12 @@ from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.training.checkpoint import load_safely, readable, sections, updates
-from user_dir.models import PixelModel
-from user_dir.tasks import PixelTask
+from user_dir.models import PixelModel, ViT
 from user_dir.tasks.image_data import ImageData, open_image_data
+from user_dir.tasks.image_task import ImageTask
+
+PIXELS, CLASSIFICATION = "pixels", "image_classification"
+SIDES = {PIXELS: "decoder", CLASSIFICATION: "encoder"}  # with which the settings of their models begin
 
 
 def open_data(folder: Path, splits: Sequence[str]) -> ImageData:
@@ -23,13 +27,21 @@ def open_data(folder: Path, splits: Sequence[str]) -> ImageData:
     return data
 
 
+def open_labelled(folder: Path, splits: Sequence[str]) -> ImageData:
+    """As `open_data`, the classes of the images checked, too."""
+    data = open_image_data(folder)
+    for split in splits:
+        data.labelled(split)
+    return data
+
+
 @dataclass(frozen=True)
 class ImageCheckpoint:
     """A model of images and its task, with the facts a result needs."""
 
     path: Path
-    model: PixelModel
-    task: PixelTask
+    model: PixelModel | ViT
+    task: ImageTask
     architecture: str
     attention: str
     updates: int
@@ -37,32 +49,39 @@ class ImageCheckpoint:
     batch_size: int
 
 
-def read_image_checkpoint(path: Path, data: Path | None, device: torch.device) -> ImageCheckpoint:
+def read_image_checkpoint(
+    path: Path, data: Path | None, device: torch.device, task_name: str = PIXELS
+) -> ImageCheckpoint:
     """Load a model in evaluation mode, its data being those of `data` or, without, of its training.
 
-    Raises UserError if the checkpoint is damaged or none of images, or the data are of another shape.
+    Raises UserError if the checkpoint is damaged or of another task than `task_name`, or the data are of
+    another shape.
     """
     state, configuration = load_safely(path)
     with readable(path):
         settings, task = sections(configuration)
         whole = OmegaConf.create(configuration, flags={"allow_objects": True})
         name, seed, batch_size = task["_name"], whole.common.seed, whole.dataset.batch_size
-    if name != "pixels":
-        raise UserError(f"{path} holds a model of the task {name}, not of pixels")
+    if name != task_name:
+        raise UserError(f"{path} holds a model of the task {name}, not of {task_name}")
     override = {} if data is None else {"data": str(data.absolute())}
     [model], _, loaded = checkpoint_utils.load_model_ensemble_and_task([str(path)], arg_overrides=override)
+    side = SIDES[task_name]
     return ImageCheckpoint(
         path=path,
         model=model.to(device).eval(),
         task=loaded,
         architecture=str(settings["_name"]),
-        attention=settings.get("decoder_attention") or model.default_plan(settings["decoder_layers"]),
+        attention=settings.get(f"{side}_attention") or model.default_plan(settings[f"{side}_layers"]),
         updates=updates(state),
         seed=seed,
         batch_size=batch_size or 1,
     )
 
 
-def check_start(path: Path, data: ImageData) -> None:
+def check_start(path: Path, data: ImageData, task_name: str = PIXELS) -> None:
     """UserError for a checkpoint from which training on `data` cannot start."""
-    read_image_checkpoint(path, data.folder, torch.device("cpu"))
+    read_image_checkpoint(path, data.folder, torch.device("cpu"), task_name)
+
+
+check_classifier_start = partial(check_start, task_name=CLASSIFICATION)

@@ -39,5 +39,6 @@ KINDS = {
     "carried_language_modeling": Kind("train_lm.sh"),
     "masked_lm": Kind("pretrain_roberta.sh"),
     "lra": Kind("train_lra.sh", lra_run.open_data, lra_run.check_start, lra_run.record, _lra_run_name),
-    "pixels": Kind("train_images.sh", image_run.open_data, image_run.check_start),
+    image_run.PIXELS: Kind("train_images.sh", image_run.open_data, image_run.check_start),
+    image_run.CLASSIFICATION: Kind("train_vit.sh", image_run.open_labelled, image_run.check_classifier_start),
 }

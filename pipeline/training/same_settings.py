@@ -22,7 +22,7 @@ FREE = {
     "attention_backend", "checkpoint_activations", "offload_activations", "min_params_to_wrap",
     "log_attention_statistics", "dictionary_sha256", "data", "seed", "batch_size", "batch_size_valid",
     "dataset_impl", "data_buffer_size", "tpu", "use_plasma_view", "plasma_path", "levels", "height", "width",
-    "channels",
+    "channels", "classes",
 }  # fmt: skip
 
 

@@ -2,10 +2,13 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
+from user_dir.tasks.image_classification import ImageClassificationConfig, ImageClassificationTask
+from user_dir.tasks.image_data import ImageShape
 from user_dir.tasks.pixels import PixelTask, PixelTaskConfig
 
 SMALL = {
@@ -29,7 +32,8 @@ def write_images(folder: Path, levels=5, size=(4, 3, 1), splits=(("train", 40), 
         np.save(folder / f"{split}.images.npy", images)
         np.save(folder / f"{split}.label.npy", generator.integers(0, 10, count))
     manifest = {
-        "corpus": "slopes", "levels": levels, "height": size[0], "width": size[1], "channels": size[2],
+        "corpus": "slopes", "classes": [str(i) for i in range(10)],
+        "levels": levels, "height": size[0], "width": size[1], "channels": size[2],
         "splits": {split: {"images": count} for split, count in splits}, "verified": None, "sources": {},
     }  # fmt: skip
     (folder / "preparation.json").write_text(json.dumps(manifest))
@@ -39,6 +43,21 @@ def write_images(folder: Path, levels=5, size=(4, 3, 1), splits=(("train", 40), 
 def pixel_task(folder: Path, **options) -> PixelTask:
     """The task of prepared images."""
     return PixelTask.setup_task(PixelTaskConfig(data=str(folder), **options))
+
+
+def classification_task(folder: Path, **options) -> ImageClassificationTask:
+    """The task of prepared images and their classes."""
+    return ImageClassificationTask.setup_task(ImageClassificationConfig(data=str(folder), seed=1, **options))
+
+
+def build_vit(shape: ImageShape, classes: int = 10, arch: str = "vit", **options):
+    """A Vision Transformer, of the architecture's size unless `options` say otherwise, in evaluation mode."""
+    config = MODEL_DATACLASS_REGISTRY[arch]()
+    for name, value in options.items():
+        if not hasattr(config, name):
+            raise AttributeError(f"{arch} has no option {name}")
+        setattr(config, name, value)
+    return MODEL_REGISTRY[arch].build_model(config, SimpleNamespace(shape=shape, classes=classes)).eval()
 
 
 def build_pixel_model(task: PixelTask, arch: str = "pixel_linear", **options):

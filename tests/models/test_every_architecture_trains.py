@@ -14,7 +14,7 @@ from tests.models.conftest import losses, train_in_two_processes
 ARCHITECTURES = sorted(
     name
     for name, model in MODEL_REGISTRY.items()
-    if hasattr(model, "default_plan") and not name.startswith(("lra_", "pixel_"))
+    if hasattr(model, "default_plan") and not name.startswith(("lra_", "pixel_", "vit"))
 )
 COMMON = (
     "--user-dir", str(ROOT / "user_dir"), "--max-update", "10", "--batch-size", "4",

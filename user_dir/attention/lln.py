@@ -67,15 +67,15 @@ class LLNOptions:
     b: float = field(default=0.0, metadata={"help": "constant b of the moment matching, with a slope"})
     alpha: float = field(
         default=0.0,
-        metadata={"help": "fixed alpha, with a fixed beta (1 and 1: before moment matching); 0 matches"},
+        metadata={"help": "fixed alpha, and beta unless given (1: before moment matching); 0 matches"},
     )
-    beta: float = field(default=0.0, metadata={"help": "fixed beta, with a fixed alpha; 0 matches"})
+    beta: float = field(default=0.0, metadata={"help": "fixed beta, with a fixed alpha; 0: as alpha"})
 
     def __post_init__(self) -> None:
-        if (self.alpha, self.beta) != (0, 0) and not (self.alpha > 0 and self.beta > 0):
+        if self.alpha < 0 or self.beta < 0 or (self.beta and not self.alpha):
             raise UserError(
                 f"the exponents of LLN attention have alpha = {self.alpha}, beta = {self.beta}; "
-                "give two positive numbers, or neither for moment matching"
+                "give a positive alpha, with a positive beta or without, or neither for moment matching"
             )
         if self.statistics not in ("running", "batch"):
             raise UserError(
@@ -160,7 +160,7 @@ class LLNAttention(SelfAttention):
         super().__init__(embed_dim, num_heads, **kwargs)
         given = self.options.a, self.options.b
         a, b = given if self.options.a else constants(self.head_dim)
-        fixed = (self.options.alpha, self.options.beta) if self.options.alpha else None
+        fixed = (self.options.alpha, self.options.beta or self.options.alpha) if self.options.alpha else None
         self.scale = LogNormalScale(a, b, self.options.statistics == "running", fixed)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:

@@ -2,7 +2,14 @@
 
 from .carried import CarriedLanguageModelingTask
 from .copy import CopyTask
+from .image_classification import ImageClassificationTask
 from .lra import LRATask
 from .pixels import PixelTask
 
-__all__ = ["CarriedLanguageModelingTask", "CopyTask", "LRATask", "PixelTask"]
+__all__ = [
+    "CarriedLanguageModelingTask",
+    "CopyTask",
+    "ImageClassificationTask",
+    "LRATask",
+    "PixelTask",
+]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from .arrays import load_array, load_labels
 
 MANIFEST = "preparation.json"
 PREPARE = "prepare it again with data-prep/images.sh"
@@ -47,13 +48,8 @@ class ImageData:
         if split not in self.manifest["splits"]:
             known = ", ".join(self.manifest["splits"])
             raise UserError(f"the data folder {self.folder} has no split {split}; it has {known}")
-        path, shape = self.folder / f"{split}.images.npy", self.shape
-        try:
-            images = np.load(path, mmap_mode="r", allow_pickle=False)
-        except FileNotFoundError:
-            raise UserError(f"the data folder {self.folder} has no {path.name}; {PREPARE}") from None
-        except (ValueError, EOFError):
-            raise UserError(f"{path} is damaged; {PREPARE}") from None
+        shape, path = self.shape, self.folder / f"{split}.images.npy"
+        images = load_array(self.folder, path.name, PREPARE, mmap_mode="r")
         expected = (shape.height, shape.width, shape.channels)
         if images.dtype != np.uint8 or images.shape[1:] != expected:
             raise UserError(
@@ -62,9 +58,22 @@ class ImageData:
             )
         if not len(images):
             raise UserError(f"{path} holds no image; {PREPARE}")
-        if (top := int(images.max())) >= shape.levels:
+        if shape.levels < 256 and (top := int(images.max())) >= shape.levels:
             raise UserError(f"{path} has the level {top}; expected 0 to {shape.levels - 1}; {PREPARE}")
         return images
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Their names; raises UserError if the manifest has none."""
+        names = self.manifest.get("classes")
+        if not isinstance(names, list) or not names:
+            raise UserError(f"{self.folder} names no classes of images; {PREPARE}")
+        return tuple(map(str, names))
+
+    def labelled(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """The images of a split and their classes `(images,)`; raises UserError as `images` does."""
+        images, corpus = self.images(split), str(self.manifest.get("corpus"))
+        return images, load_labels(self.folder, split, [len(images)], len(self.classes), corpus, PREPARE)
 
 
 def open_image_data(folder: Path) -> ImageData:

@@ -12,6 +12,7 @@ from fairseq.data import Dictionary, FairseqDataset, data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from ..errors import UserError
+from .arrays import load_array, load_labels
 
 MANIFEST = "preparation.json"
 PREPARE = "prepare it again with data-prep/lra.sh"
@@ -47,31 +48,14 @@ class LRAData:
                 f"the data folder {self.folder} has no split {name}; "
                 f"it has {', '.join(self.manifest['splits'])}"
             )
-        labels = self._array(f"{name}.label.npy")
         sources = [self._source(name, input_) for input_ in self.inputs]
-        if wrong := [len(source) for source in sources if len(source) != len(labels)]:
-            raise UserError(
-                f"{name} of {self.folder} has {len(labels)} labels for {wrong[0]} rows; {PREPARE}"
-            )
-        outside = np.flatnonzero((labels < 0) | (labels >= len(self.classes)))
-        if len(outside):
-            raise UserError(
-                f"label {labels[outside[0]]} of row {outside[0]} in {name}.label.npy is out of range: "
-                f"{self.task} has classes 0 to {len(self.classes) - 1}; {PREPARE}"
-            )
+        rows = [len(source) for source in sources]
+        labels = load_labels(self.folder, name, rows, len(self.classes), self.task, PREPARE)
         return LRADataset(sources, labels, None if self.dictionary is None else self.dictionary.pad())
-
-    def _array(self, name: str, **how: Any) -> np.ndarray:
-        try:
-            return np.load(self.folder / name, allow_pickle=False, **how)
-        except FileNotFoundError:
-            raise UserError(f"the data folder {self.folder} has no {name}; {PREPARE}") from None
-        except (ValueError, EOFError):
-            raise UserError(f"{self.folder / name} is damaged; {PREPARE}") from None
 
     def _source(self, split: str, input_: str) -> "np.ndarray | MMapIndexedDataset":
         if input_ == "pixels":
-            return self._array(f"{split}.pixels.npy", mmap_mode="r")
+            return load_array(self.folder, f"{split}.pixels.npy", PREPARE, mmap_mode="r")
         prefix = self.folder / f"{split}.{input_}"
         for ending in ("idx", "bin"):
             name = f"{prefix.name}.{ending}"

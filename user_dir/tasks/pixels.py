@@ -1,35 +1,26 @@
 """fairseq's task `pixels`: images as sequences of bytes (Katharopoulos et al. 2020, section 4.2)."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 import torch
-from fairseq.data import Dictionary, FairseqDataset
-from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
-from omegaconf import MISSING
-from torch import Tensor
+from fairseq.data import Dictionary
+from fairseq.tasks import register_task
 
 from ..errors import UserError
 from .image_data import ImageShape, open_image_data, settle_shape
-
-FROM_DATA = {"help": "of the images; default: what the data folder says"}
+from .image_task import ImageDataset, ImageTask, ImageTaskConfig, stacked
 
 
 @dataclass
-class PixelTaskConfig(FairseqDataclass):
+class PixelTaskConfig(ImageTaskConfig):
     """Configuration of `pixels`."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder that data-prep/images.sh wrote"})
     given_pixels: int = field(
         default=0, metadata={"help": "bytes at the start of an image that are given and not counted"}
     )
-    levels: Optional[int] = field(default=None, metadata=FROM_DATA)
-    height: Optional[int] = field(default=None, metadata=FROM_DATA)
-    width: Optional[int] = field(default=None, metadata=FROM_DATA)
-    channels: Optional[int] = field(default=None, metadata=FROM_DATA)
     tokens_per_sample: Optional[int] = field(
         default=None, metadata={"help": "bytes of an image; default: what the data folder says"}
     )
@@ -39,7 +30,7 @@ class PixelTaskConfig(FairseqDataclass):
 
 
 @register_task("pixels", dataclass=PixelTaskConfig)
-class PixelTask(FairseqTask):
+class PixelTask(ImageTask):
     """A byte is a token; pixels follow each other row by row, the channels of a pixel side by side.
 
     Raises:
@@ -48,8 +39,7 @@ class PixelTask(FairseqTask):
     """
 
     def __init__(self, cfg: PixelTaskConfig, shape: ImageShape) -> None:
-        super().__init__(cfg)
-        self.shape = shape
+        super().__init__(cfg, shape)
         if not 0 <= cfg.given_pixels < shape.dims:
             raise UserError(
                 f"--given-pixels is {cfg.given_pixels}; it must be from 0 to {shape.dims - 1}, less than the "
@@ -71,30 +61,11 @@ class PixelTask(FairseqTask):
         cfg.tokens_per_sample = shape.dims
         return cls(cfg, shape)
 
-    def note_shape(self, cfg: Any) -> None:
-        """Write the images' shape into the configuration that checkpoints hold (ours is a copy)."""
-        for name, value in asdict(self.shape).items():
-            setattr(cfg, name, value)
-
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
         """Load a split; that of training is shuffled."""
         data = open_image_data(Path(self.cfg.data))
         images = data.images(split)
         self.datasets[split] = PixelDataset(images, self.dictionary, self.cfg.given_pixels, split == "train")
-
-    def filter_indices_by_size(
-        self,
-        indices: np.ndarray,
-        dataset: "PixelDataset",
-        max_positions: Optional[int] = None,
-        ignore_invalid_inputs: bool = False,
-    ) -> np.ndarray:
-        """All of them: images have one size, and the model has positions for it."""
-        return indices
-
-    def max_positions(self) -> None:
-        """No limit but the model's."""
-        return None
 
     @property
     def source_dictionary(self) -> Dictionary:
@@ -107,7 +78,7 @@ class PixelTask(FairseqTask):
         return self.dictionary
 
 
-class PixelDataset(FairseqDataset):
+class PixelDataset(ImageDataset):
     """Images as tokens: the source is `eos` and all bytes but the last, the target all bytes.
 
     Args:
@@ -118,44 +89,16 @@ class PixelDataset(FairseqDataset):
     """
 
     def __init__(self, images: np.ndarray, dictionary: Dictionary, given: int, shuffled: bool) -> None:
-        self.images, self.given, self.shuffled = images, given, shuffled
-        self.eos, self.pad, self.first = dictionary.eos(), dictionary.pad(), dictionary.nspecial
         self.dims = int(np.prod(images.shape[1:]))
-
-    def __len__(self) -> int:
-        return len(self.images)
+        super().__init__(images, self.dims, shuffled)
+        self.given = given
+        self.eos, self.pad, self.first = dictionary.eos(), dictionary.pad(), dictionary.nspecial
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         target = torch.from_numpy(self.images[index].astype(np.int64)).flatten() + self.first
         source = torch.cat([torch.tensor([self.eos]), target[:-1]])
         target[: self.given] = self.pad
         return {"id": index, "source": source, "target": target}
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Bytes of each image."""
-        return np.full(len(self), self.dims)
-
-    def size(self, index: int) -> int:
-        """See `sizes`."""
-        return self.dims
-
-    def num_tokens(self, index: int) -> int:
-        """What `--max-tokens` counts."""
-        return self.dims
-
-    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """`num_tokens` of several images."""
-        return self.sizes[indices]
-
-    def ordered_indices(self) -> np.ndarray:
-        """The order in which batches are cut; in training a new one per epoch, by fairseq's seed for it."""
-        return np.random.permutation(len(self)) if self.shuffled else np.arange(len(self))
-
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """Training batches are made of other images in every epoch."""
-        return not self.shuffled
 
     def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
         """A batch; `ntokens`, what fairseq divides by, is the bytes that count."""
@@ -170,8 +113,3 @@ class PixelDataset(FairseqDataset):
             "nsentences": len(samples),
             "ntokens": len(samples) * (self.dims - self.given),
         }
-
-
-def stacked(samples: list[dict[str, Any]], key: str) -> Tensor:
-    """The rows `key` of a batch, `(B, N)`."""
-    return torch.stack([sample[key] for sample in samples])

@@ -1,4 +1,4 @@
-"""fairseq's criterion `lra`: cross-entropy of a classification, and its exact accuracy."""
+"""fairseq's criterion `classification`: cross-entropy, and the exact accuracy; `lra` is the same."""
 
 import math
 from typing import Any
@@ -11,9 +11,9 @@ from fairseq.logging.meters import safe_round
 from torch import Tensor, nn
 
 
-@register_criterion("lra", dataclass=FairseqDataclass)
-class LRACriterion(FairseqCriterion):
-    """Mean cross-entropy over sequences, in bits in the log, and `accuracy` in percent.
+@register_criterion("classification", dataclass=FairseqDataclass)
+class ClassificationCriterion(FairseqCriterion):
+    """Mean cross-entropy over examples, in bits in the log, and `accuracy` in percent.
 
     Accuracy is correct / counted, both summed over batches and workers, so that it is exact whatever the
     sizes of the batches.
@@ -22,7 +22,7 @@ class LRACriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """The summed loss, the number of sequences it is divided by, and what is logged."""
+        """The summed loss, the number of examples it is divided by, and what is logged."""
         logits, target = model(**sample["net_input"]), sample["target"]
         loss = F.cross_entropy(logits.float(), target, reduction="sum")
         count = len(target)
@@ -54,3 +54,8 @@ class LRACriterion(FairseqCriterion):
     def logging_outputs_can_be_summed() -> bool:
         """They are sums already."""
         return True
+
+
+@register_criterion("lra", dataclass=FairseqDataclass)
+class LRACriterion(ClassificationCriterion):
+    """The name in the YAMLs and checkpoints of Long Range Arena."""

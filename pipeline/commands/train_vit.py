@@ -1,0 +1,20 @@
+"""Train a Vision Transformer as a YAML of configs/vit describes it.
+
+With --encoder-attention PLAN among the fairseq-train flags another attention takes the place of the YAML's.
+The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
+it. Running the same command again resumes. The log has loss in bits and accuracy in percent;
+checkpoint_best.pt has the best accuracy on valid.
+"""
+
+import argparse
+from collections.abc import Sequence
+
+from pipeline.commands.train_lm import training_parser
+from pipeline.console import parse_before_flags
+
+
+def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Our own options, and what is left for fairseq-train."""
+    example = "configs/vit/digits_lln_diag.yaml"
+    parsers = training_parser("scripts/train_vit.sh", __doc__, example, "data-prep/images.sh")
+    return parse_before_flags(*parsers, words)

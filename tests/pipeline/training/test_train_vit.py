@@ -1,0 +1,119 @@
+"""train_vit.sh: from YAML to checkpoints, kill and resume, two processes, what does not fit."""
+
+import socket
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from pipeline.evaluation import image_likelihood
+from pipeline.files import ROOT
+from pipeline.training import train as train_lm
+from pipeline.training import train_images, train_vit
+from pipeline.training.figures import read_log
+from pipeline.training.logged_run import run_fairseq
+from pipeline.training.recipe import read_experiment
+from tests.helpers import forked
+from tests.helpers.images import write_images
+
+CONFIG = """
+common: {seed: 1, log_format: json, log_interval: 1}
+task: {_name: image_classification, data: data/images/slopes, augmentation: shift-flip}
+criterion: {_name: classification}
+dataset: {batch_size: 8, required_batch_size_multiple: 1, num_workers: 0}
+distributed_training: {distributed_world_size: 1}
+optimization: {max_update: 12, update_freq: [1], lr: [0.01], clip_norm: 0.0}
+optimizer: {_name: adam}
+lr_scheduler: {_name: fixed}
+checkpoint: {no_epoch_checkpoints: true, save_interval_updates: 3, keep_interval_updates: 1,
+  best_checkpoint_metric: accuracy, maximize_best_checkpoint_metric: true}
+model: {_name: vit, patch_size: 2, encoder_attention: "softmax,linformer", linformer_rank: 3,
+  encoder_layers: 2, encoder_embed_dim: 8, encoder_attention_heads: 2, encoder_ffn_embed_dim: 16}
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    path = tmp_path_factory.mktemp("configs") / "slopes.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("data") / "slopes", size=(4, 4, 1))
+
+
+@pytest.fixture(scope="module")
+def run(recipe, data, tmp_path_factory):
+    return train_lm.train(recipe, data, train_lm.Machines(0), tmp_path_factory.mktemp("runs") / "a run")
+
+
+def weights(folder):
+    return torch.load(folder / "checkpoint_last.pt", weights_only=True)["model"]
+
+
+def test_the_log_has_exact_accuracies_and_the_best_checkpoint_the_best_of_them(run):
+    records = read_log(run / "train.log")
+    assert [record["num_updates"] for record in records["train_inner"]] == list(range(1, 13))
+    found = [record["valid_accuracy"] for record in records["valid"]]
+    assert found and all(abs(9 * share / 100 - round(9 * share / 100)) < 1e-4 for share in found)
+    best = torch.load(run / "checkpoint_best.pt", weights_only=True)
+    assert best["extra_state"]["best"] == max(found)
+
+
+def test_a_killed_run_resumes_and_ends_as_if_nothing_had_happened(run, recipe, data, tmp_path):
+    flags = ["--user-dir", ROOT / "user_dir", *read_experiment(recipe).flags(), "--cpu", "--update-freq", "1"]
+    command = [sys.executable, "-m", "fairseq_cli.train", data, *flags, "--save-dir", tmp_path]
+    killed = forked.start(command)
+    log = killed.logs[0]
+    while not (log.is_file() and '"num_updates": "8"' in log.read_text()):
+        assert killed.process.is_alive()
+        time.sleep(0.02)
+    killed.process.kill()
+    assert killed.wait().returncode == -9
+    done = forked.run(command, check=True).stdout
+    assert "Loaded checkpoint" in done and '"num_updates": "5"' not in done
+    for name, value in weights(run).items():
+        torch.testing.assert_close(weights(tmp_path)[name], value, rtol=0, atol=0, msg=name)
+
+
+def test_two_processes_train_what_one_with_twice_the_accumulation_trains(recipe, data, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        master = f"127.0.0.1:{free.getsockname()[1]}"
+
+    def train(name, machines, freq):
+        words = [str(data), "--user-dir", str(ROOT / "user_dir"), *read_experiment(recipe).flags()]
+        words += [*machines.flags(), "--update-freq", freq, "--save-dir", str(tmp_path / name)]
+        words += ["--max-update", "4", "--disable-validation", "--batch-size", "4"]
+        run_fairseq("train", words, tmp_path / f"{name}{machines.node_rank}.log")
+
+    with ThreadPoolExecutor(2) as pool:
+        nodes = [pool.submit(train, "two", train_lm.Machines(0, 2, rank, master), "1") for rank in range(2)]
+    assert [node.result() for node in nodes] == [None, None]
+    train("one", train_lm.Machines(0), "2")
+    for name, value in weights(tmp_path / "one").items():
+        torch.testing.assert_close(weights(tmp_path / "two")[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_what_does_not_fit(call, refused, recipe, data, run, trained, tmp_path):
+    assert "train it with scripts/train_vit.sh" in refused(train_images, recipe, data)
+    sentence = refused(image_likelihood, run / "checkpoint_last.pt")
+    assert "holds a model of the task image_classification, not of pixels" in sentence
+    words = [recipe, data, "--gpus", 0, "--save-dir", tmp_path / "run"]
+    start = ["--finetune-from-model", trained / "checkpoint_last.pt"]
+    sentence = refused(train_vit, *words, *start)
+    assert "holds a model of the task language_modeling, not of image_classification" in sentence
+    other = write_images(tmp_path / "wide", size=(4, 6, 1))
+    start = ["--finetune-from-model", run / "checkpoint_last.pt"]
+    sentence = refused(train_vit, recipe, other, *words[2:], *start)
+    assert "holds images of 4 x 6 x 1 of 5 levels, but" in sentence
+    assert not (tmp_path / "run").exists()
+    call(train_vit, recipe, "--dry-run", "--encoder-attention", "norm")
+    sentence = refused(train_vit, recipe, data, "--gpus", 0, "--save-dir", run, "--patch-size", 1)
+    assert "holds a run whose patch_size is 2, not 1" in sentence

@@ -1,0 +1,138 @@
+"""The task `image_classification`: batches, augmentation, exact accuracy, and what bad input gets."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from fairseq.logging import metrics
+from fairseq.models import MODEL_REGISTRY
+
+from pipeline.evaluation.accuracy import count_correct
+from tests.helpers.images import classification_task, write_images
+from user_dir.criterions import ClassificationCriterion
+from user_dir.errors import UserError
+from user_dir.tasks.augmentation import AUGMENTATIONS
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_images(tmp_path / "slopes")
+
+
+def batches(task, split, epoch=1):
+    task.load_dataset(split)
+    iterator = task.get_batch_iterator(task.dataset(split), max_sentences=5, seed=7, epoch=epoch)
+    return list(iterator.next_epoch_itr(shuffle=False))
+
+
+class Guesser(torch.nn.Module):
+    """Guesses the class of an image from its first level."""
+
+    def forward(self, images):
+        return torch.nn.functional.one_hot(images[:, 0, 0, 0].long(), 10).float()
+
+    def max_positions(self):
+        return None
+
+
+def test_batches_hold_every_image_once_with_its_class(folder):
+    task = classification_task(folder)
+    for split in ("train", "test"):
+        arrays = [np.load(folder / f"{split}.{what}.npy") for what in ("images", "label")]
+        found = batches(task, split)
+        ids = torch.cat([batch["id"] for batch in found]).tolist()
+        assert sorted(ids) == list(range(len(arrays[0]))) and (ids != sorted(ids)) is (split == "train")
+        images = torch.cat([batch["net_input"]["images"] for batch in found])
+        targets = torch.cat([batch["target"] for batch in found])
+        assert np.array_equal(images, arrays[0][ids]) and np.array_equal(targets, arrays[1][ids])
+        assert sum(batch["ntokens"] for batch in found) == len(ids) * 12
+    assert task.dataset("test").collater([]) == {}
+
+
+def test_accuracy_is_that_of_all_images_with_an_incomplete_last_batch(folder):
+    task, criterion = classification_task(folder), ClassificationCriterion(SimpleNamespace())
+    outputs = [criterion(Guesser(), batch)[2] for batch in batches(task, "test")]
+    assert [output["nsentences"] for output in outputs] == [5, 5, 1]
+    images, labels = (np.load(folder / f"test.{what}.npy") for what in ("images", "label"))
+    right = int((images[:, 0, 0, 0] == labels).sum())
+    assert 0 < right < 11
+    with metrics.aggregate() as logged:
+        for output in outputs:
+            criterion.reduce_metrics([output])
+    assert logged.get_smoothed_values()["accuracy"] == pytest.approx(100 * right / 11, abs=1e-4)
+    found = count_correct(Guesser(), task, "test", 4, torch.device("cpu"))
+    assert (found["correct"], found["examples"]) == (right, 11)
+    assert found["accuracy"] == pytest.approx(100 * right / 11)
+
+
+def test_augmentation_depends_on_seed_epoch_and_number_and_spares_the_other_splits(tmp_path):
+    folder = write_images(tmp_path / "wide", 256, (16, 16, 3))
+    task = classification_task(folder, augmentation="crop-flip")
+    first, again, second = (batches(task, "train", epoch)[0] for epoch in (1, 1, 2))
+    assert torch.equal(first["net_input"]["images"], again["net_input"]["images"])
+    data = task.dataset("train")
+    views = []
+    for epoch in (1, 2):
+        data.set_epoch(epoch)
+        views.append(data[3]["image"])
+    assert not torch.equal(*views) and first["id"].tolist() != second["id"].tolist()
+    other = classification_task(folder, augmentation="crop-flip")
+    other.cfg.seed = 2
+    other.load_dataset("train")
+    assert not torch.equal(other.dataset("train")[3]["image"], views[0])
+    plain = torch.cat([batch["net_input"]["images"] for batch in batches(task, "test")])
+    assert np.array_equal(plain, np.load(folder / "test.images.npy"))
+
+
+def test_augmentations_keep_size_and_levels():
+    image = torch.arange(16 * 24 * 3).view(16, 24, 3).remainder(200).to(torch.uint8)
+    for name, augment in AUGMENTATIONS.items():
+        found = [augment(image, np.random.default_rng(seed)) for seed in range(20)]
+        assert all(x.shape == image.shape and x.dtype == torch.uint8 and x.max() < 200 for x in found)
+        assert (len({x.numpy().tobytes() for x in found}) > 10) is (name != "none")
+    grey = torch.full((16, 24, 3), 77, dtype=torch.uint8)
+    for seed in range(20):  # every crop of one colour has that colour
+        assert torch.equal(AUGMENTATIONS["crop-flip"](grey, np.random.default_rng(seed)), grey)
+        moved = AUGMENTATIONS["shift-flip"](grey, np.random.default_rng(seed))
+        assert set(moved.unique().tolist()) <= {0, 77} and moved.eq(77).sum() >= 14 * 21 * 3
+
+
+def test_a_checkpoint_knows_shape_and_classes(folder, tmp_path):
+    task = classification_task(folder)
+    task.note_shape(task.cfg)
+    kept = {name: getattr(task.cfg, name) for name in ("levels", "height", "width", "channels", "classes")}
+    assert kept == {"levels": 5, "height": 4, "width": 3, "channels": 1, "classes": 10}
+    gone = classification_task(tmp_path / "gone", **kept)
+    assert (gone.shape, gone.classes) == (task.shape, 10)
+    with pytest.raises(UserError, match=r"holds images of 10 classes, but the settings .* are for 2"):
+        classification_task(folder, classes=2)
+    with pytest.raises(UserError, match=r"4 x 3 x 1 of 5 levels, but .* 4 x 4 x 1 of 5"):
+        classification_task(folder, **{**kept, "width": 4})
+
+
+def test_labels_that_cannot_be(folder):
+    task = classification_task(folder)
+    labels = np.load(folder / "train.label.npy")
+    np.save(folder / "train.label.npy", labels[:-1])
+    with pytest.raises(UserError, match="train of .* has 39 labels for 40 rows"):
+        task.load_dataset("train")
+    np.save(folder / "train.label.npy", np.where(np.arange(40) == 7, 10, labels))
+    with pytest.raises(UserError, match="label 10 of row 7 in train.label.npy is out of range: slopes has "
+                                        "classes 0 to 9"):  # fmt: skip
+        task.load_dataset("train")
+    (folder / "train.label.npy").unlink()
+    with pytest.raises(UserError, match=r"has no train.label.npy; prepare it again with data-prep/images.sh"):
+        task.load_dataset("train")
+    manifest = json.loads((folder / "preparation.json").read_text())
+    (folder / "preparation.json").write_text(json.dumps({**manifest, "classes": []}))
+    with pytest.raises(UserError, match="names no classes of images"):
+        classification_task(folder)
+
+
+def test_settings_that_cannot_be(folder):
+    with pytest.raises(UserError, match="--augmentation is 'crop'; choose one of none, shift-flip"):
+        classification_task(folder, augmentation="crop")
+    with pytest.raises(UserError, match="give --task image_classification"):
+        MODEL_REGISTRY["vit"].build_model(SimpleNamespace(patch_size=2), SimpleNamespace())

@@ -1,0 +1,127 @@
+"""fairseq's task `image_classification`: the class of an image, from a folder of data-prep/images.sh."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq.tasks import register_task
+from omegaconf import II
+
+from ..errors import UserError
+from .augmentation import AUGMENTATIONS
+from .image_data import ImageShape, open_image_data, settle_shape
+from .image_task import ImageDataset, ImageTask, ImageTaskConfig, stacked
+
+
+@dataclass
+class ImageClassificationConfig(ImageTaskConfig):
+    """Configuration of `image_classification`."""
+
+    augmentation: str = field(
+        default="none",
+        metadata={
+            "help": "of training images: none, shift-flip (by up to an eighth of a side, half of them "
+            "mirrored) or crop-flip (a random part, resized, half of them mirrored)"
+        },
+    )
+    classes: Optional[int] = field(
+        default=None, metadata={"help": "how many; default: what the data folder says"}
+    )
+    seed: int = II("common.seed")
+
+
+@register_task("image_classification", dataclass=ImageClassificationConfig)
+class ImageClassificationTask(ImageTask):
+    """Images and their classes; `classes` is how many there are.
+
+    Raises:
+        UserError: for an unknown augmentation, or images of another shape or number of classes than the
+            checkpoint's.
+    """
+
+    def __init__(self, cfg: ImageClassificationConfig, shape: ImageShape, classes: int) -> None:
+        super().__init__(cfg, shape)
+        self.classes = classes
+        if cfg.augmentation not in AUGMENTATIONS:
+            raise UserError(
+                f"--augmentation is {cfg.augmentation!r}; choose one of {', '.join(AUGMENTATIONS)}"
+            )
+
+    @classmethod
+    def setup_task(cls, cfg: ImageClassificationConfig, **kwargs: Any) -> "ImageClassificationTask":
+        """The task of `cfg.data`, or of the shape and classes that `cfg` names where that folder is gone."""
+        folder = Path(cfg.data)
+        shape = settle_shape(cfg, folder)
+        if not folder.is_dir() and cfg.classes is not None:
+            return cls(cfg, shape, cfg.classes)
+        found = len(open_image_data(folder).classes)
+        if cfg.classes not in (None, found):
+            raise UserError(
+                f"{folder} holds images of {found} classes, but the settings or the checkpoint are for "
+                f"{cfg.classes}; name the folder of those"
+            )
+        return cls(cfg, shape, found)
+
+    def note_shape(self, cfg: Any) -> None:
+        """See `ImageTask.note_shape`; the number of classes, too."""
+        super().note_shape(cfg)
+        cfg.classes = self.classes
+
+    def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
+        """Load a split; that of training is shuffled and augmented."""
+        images, labels = open_image_data(Path(self.cfg.data)).labelled(split)
+        training = split == "train"
+        augmentation = self.cfg.augmentation if training else "none"
+        self.datasets[split] = LabelledImages(images, labels, training, augmentation, self.cfg.seed)
+
+    @property
+    def source_dictionary(self) -> None:
+        """Images are no words."""
+        return None
+
+    @property
+    def target_dictionary(self) -> None:
+        """Classes are numbers."""
+        return None
+
+
+class LabelledImages(ImageDataset):
+    """Images `(height, width, channels)` of levels, and their classes.
+
+    Args:
+        images: uint8 `(images, height, width, channels)`.
+        labels: `(images,)`.
+        shuffled: whether batches are drawn at random in each epoch.
+        augmentation: a name of `AUGMENTATIONS`; what it draws depends on seed, epoch and number only.
+        seed: of the augmentation.
+    """
+
+    def __init__(
+        self, images: np.ndarray, labels: np.ndarray, shuffled: bool, augmentation: str, seed: int
+    ) -> None:
+        super().__init__(images, images.shape[1] * images.shape[2], shuffled)
+        self.labels, self.augment = labels, AUGMENTATIONS[augmentation]
+        self.seed, self.epoch = seed, 1
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        generator = np.random.default_rng((self.seed, self.epoch, index))
+        image = self.augment(torch.from_numpy(np.array(self.images[index])), generator)
+        return {"id": index, "image": image, "label": int(self.labels[index])}
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next augmentations are those of `epoch`."""
+        self.epoch = epoch
+
+    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """A batch; `ntokens` are its pixels. Empty for no samples, as fairseq expects."""
+        if not samples:
+            return {}
+        return {
+            "id": torch.tensor([sample["id"] for sample in samples]),
+            "net_input": {"images": stacked(samples, "image")},
+            "target": torch.tensor([sample["label"] for sample in samples]),
+            "nsentences": len(samples),
+            "ntokens": len(samples) * self.tokens,
+        }
