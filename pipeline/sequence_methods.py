@@ -48,6 +48,12 @@ SEQUENCE_METHODS = {
 }
 """By the name in commands, in the order of the tables."""
 
+VIT_METHODS = {
+    **{name: ATTENTIONS[name] for name in ("softmax", "lln_diag", "linformer")},
+    **{name: ATTENTIONS[f"transnormer_{name}"] for name in ("t1", "t2")},
+}
+"""Those of Vision Transformers, by the ending of the YAML in configs/vit, in the order of the tables."""
+
 
 def choose_methods(text: str) -> list[str]:
     """The names in a list with commas: `all`, one of the table, or a word that several begin with.

@@ -4,9 +4,7 @@ import math
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,14 +12,14 @@ import torch
 from pipeline.commands.measure_copy import parse
 from pipeline.errors import UserError
 from pipeline.evaluation.copying import evaluate
-from pipeline.files import ROOT, fingerprint, finished, shown_path, write_atomically
+from pipeline.files import ROOT, shown_path, write_atomically
 from pipeline.provenance import environment
 from pipeline.reports.copying import plot_copying, read_results, write_copy_table
 from pipeline.sequence_methods import SEQUENCE_METHODS, choose_methods
-from pipeline.studies.measured_cell import result_path, train_and_measure
-from pipeline.studies.parallel_runs import parallel_jobs, run_all
+from pipeline.studies.measured_cell import Cell, check_flags, run_missing, train_and_measure
+from pipeline.studies.parallel_runs import parallel_jobs
 from pipeline.training.figures import training_figures
-from pipeline.training.recipe import Experiment, option, read_experiment
+from pipeline.training.recipe import option, read_experiment
 from pipeline.training.resume import LAST
 from pipeline.training.train import Machines
 
@@ -36,25 +34,8 @@ OURS = {
 }
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run of the sweep; `flags` are those that the user gave for all runs."""
-
-    experiment: Experiment
-    method: str
-    seed: int
-    flags: tuple[str, ...]
-    out: Path
-
-    @property
-    def name(self) -> str:
-        """What it is called in messages."""
-        return f"{self.method}, seed {self.seed}"
-
-    @property
-    def folder(self) -> Path:
-        """Where it trains; its result lies beside it."""
-        return self.out / self.method / f"seed{self.seed}"
+class CopyCell(Cell):
+    """One run of the sweep."""
 
     def own_flags(self) -> list[str]:
         """What is added to the YAML."""
@@ -66,16 +47,8 @@ class Cell:
         flags = ["--user-dir", str(ROOT / "user_dir"), *self.experiment.flags(), *machines.flags()]
         return [*flags, "--update-freq", "1", "--save-dir", str(self.folder), *self.own_flags()]
 
-    def fingerprint(self) -> str:
-        """A short hash of all that decides its result."""
-        return fingerprint([self.experiment.settings, self.own_flags()])
 
-    def result(self) -> dict[str, Any] | None:
-        """What it has found if it is finished; UserError if a run of other settings lies there."""
-        return finished(result_path(self.folder), self.fingerprint())
-
-
-def run_cell(cell: Cell, place: int, jobs: int) -> str:
+def run_cell(cell: CopyCell, place: int, jobs: int) -> str:
     """Train (or resume) and test a cell at one of `jobs` places; its figures in a few words."""
     measure = partial(measured, cell, place)
     mark, arguments = cell.fingerprint(), cell.arguments()
@@ -83,7 +56,7 @@ def run_cell(cell: Cell, place: int, jobs: int) -> str:
     return f"loss {result['loss_nats']:.4f} nats, {100 * result['free_exact']:.1f} % copied without a mistake"
 
 
-def measured(cell: Cell, place: int) -> dict[str, Any]:
+def measured(cell: CopyCell, place: int) -> dict[str, Any]:
     """The result of a trained cell, as a table needs it; losses in nats."""
     device = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
     training = training_figures(cell.folder / "train.log")
@@ -107,22 +80,18 @@ def measured(cell: Cell, place: int) -> dict[str, Any]:
 
 def sweep(options: Namespace, flags: Sequence[str]) -> None:
     """Run what is missing and write table and curves of all that lies in the folder."""
-    for flag, instead in OURS.items():
-        if option(flags, flag) is not None:
-            raise UserError(f"{flag} differs from run to run; use {instead}")
+    check_flags(flags, OURS)
     jobs, methods = parallel_jobs(options.jobs), choose_methods(options.attention)
     experiment = read_experiment(ROOT / "configs" / "copy" / f"{options.preset}.yaml")
     out = (options.out or ROOT / "runs" / "copy" / options.preset).absolute()
     first = int(experiment.get("common", "seed"))
     cells = [
-        Cell(experiment, method, first + number, tuple(flags), out)
+        CopyCell(experiment, method, first + number, tuple(flags), out)
         for number in range(options.seeds)
         for method in methods
     ]
-    missing = [cell for cell in cells if cell.result() is None]
-    done_before = len(cells) - len(missing)
-    print(f"copy, {options.preset}: {len(cells)} runs, {done_before} done before; results: {shown_path(out)}")
-    failures = run_all(missing, jobs, partial(run_cell, jobs=jobs))
+    work = partial(run_cell, jobs=jobs)
+    failures = run_missing(f"copy, {options.preset}", cells, jobs, work, out)
     if done := read_results(out):
         table = write_copy_table(done)
         write_atomically(out / "copy.md", (table + "\n").encode())

@@ -26,6 +26,7 @@ from pipeline.files import (
 )
 from pipeline.provenance import environment
 from pipeline.reports.lra import FIVE, read_cells, write_table
+from pipeline.studies.measured_cell import check_flags
 from pipeline.studies.parallel_runs import parallel_jobs, placement, run_all
 from pipeline.training.figures import peak_memory, read_log, training_seconds
 from pipeline.training.logged_run import run_fairseq
@@ -182,16 +183,9 @@ def open_task(folder: Path, name: str) -> LRAData:
     return data
 
 
-def check_flags(flags: Sequence[str]) -> None:
-    """UserError for flags that the sweep itself sets."""
-    for flag, instead in OURS.items():
-        if option(flags, flag) is not None:
-            raise UserError(f"{flag} differs from run to run; use {instead}")
-
-
 def sweep(options: Namespace, flags: Sequence[str]) -> None:
     """Run what is missing and write the table of all that lies in the folder."""
-    check_flags(flags)
+    check_flags(flags, OURS)
     jobs, attentions = parallel_jobs(options.jobs), read_attentions(options.attention)
     chosen = read_preset(options.preset, options.tasks, (options.data or ROOT / "data" / "lra").absolute())
     preset = chosen[0][0].get("model", "_name")

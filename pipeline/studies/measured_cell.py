@@ -1,16 +1,72 @@
 """One run of a sweep in a folder of its own: trained once, resumed after a kill, its result beside it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.files import FINGERPRINT, begin, shown_path, write_json
-from pipeline.studies.parallel_runs import placement
+from pipeline.errors import UserError
+from pipeline.files import FINGERPRINT, begin, fingerprint, finished, shown_path, write_json
+from pipeline.studies.parallel_runs import placement, run_all
 from pipeline.training.logged_run import run_fairseq
 from pipeline.training.progress import Progress
-from pipeline.training.recipe import option
+from pipeline.training.recipe import Experiment, option
 from pipeline.training.resume import LAST, complete_save, newest_whole
 from pipeline.training.run_lock import run_lock
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run: a method of an experiment with a seed; `flags` are those that the user gave for all runs."""
+
+    experiment: Experiment
+    method: str
+    seed: int
+    flags: tuple[str, ...]
+    out: Path
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return f"{self.method}, seed {self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Where it trains; its result lies beside it."""
+        return self.out / self.method / f"seed{self.seed}"
+
+    def own_flags(self) -> list[str]:
+        """What is added to the YAML."""
+        raise NotImplementedError
+
+    def decisive(self) -> list[Any]:
+        """All that decides its result: anything JSON can hold."""
+        return [self.experiment.settings, self.own_flags()]
+
+    def fingerprint(self) -> str:
+        """A short hash of `decisive`."""
+        return fingerprint(self.decisive())
+
+    def result(self) -> dict[str, Any] | None:
+        """What it has found if it is finished; UserError if a run of other settings lies there."""
+        return finished(result_path(self.folder), self.fingerprint())
+
+
+def check_flags(flags: Sequence[str], ours: Mapping[str, str]) -> None:
+    """UserError for flags that differ from run to run; `ours` maps each to the option to use instead."""
+    for flag, instead in ours.items():
+        if option(flags, flag) is not None:
+            raise UserError(f"{flag} differs from run to run; use {instead}")
+
+
+def run_missing(
+    title: str, cells: Sequence[Cell], jobs: int, work: Callable[[Cell, int], str], out: Path
+) -> list[str]:
+    """Do `work` for the cells without a result, see `run_all`; says under `title` how many there are."""
+    missing = [cell for cell in cells if cell.result() is None]
+    done_before = len(cells) - len(missing)
+    print(f"{title}: {len(cells)} runs, {done_before} done before; results: {shown_path(out)}")
+    return run_all(missing, jobs, work)
 
 
 def result_path(folder: Path) -> Path:

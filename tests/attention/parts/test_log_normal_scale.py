@@ -9,6 +9,7 @@ import torch
 from tests.helpers.lm import build_lm, tokens
 from user_dir.attention import build_attention, lln_attention
 from user_dir.attention.parts.log_normal_scale import LogNormalScale
+from user_dir.attention.parts.moment_matching import AUTHORS_CONSTANTS
 from user_dir.errors import UserError
 
 WORKERS = 2
@@ -98,3 +99,17 @@ def test_checkpoints_without_statistics_load(arch, caplog):
         build_lm(arch).load_state_dict(state)
     assert "layers.0.self_attn.scale.* is not in the checkpoint" in caplog.text
     assert "with statistics 'batch'" in caplog.text
+
+
+def test_matched_exponents_have_a_lower_bound():
+    """alpha beta = (p + |b| / p) / (2 a) with p = sigma_q sigma_k: at least sqrt(|b|) / a, at p = sqrt(|b|)."""
+    a, b = AUTHORS_CONSTANTS
+    scale, bound = LogNormalScale(a, b, running=True), (abs(b) ** 0.5 / a) ** 0.5
+    sigmas = torch.logspace(-1, 1, 41, dtype=torch.float64)
+    for ratio in (0.3, 1.0, 4.0):
+        for sigma in sigmas:
+            alpha, beta = scale.matched(torch.stack([sigma * ratio, sigma / ratio]))
+            assert float(alpha * beta) ** 0.5 >= bound * (1 - 1e-12)
+    least = scale.matched(torch.full((2,), abs(b) ** 0.25, dtype=torch.float64))
+    torch.testing.assert_close(torch.stack(least), torch.full((2,), bound, dtype=torch.float64))
+    assert bound == pytest.approx(2.0025, abs=1e-4)

@@ -1,0 +1,58 @@
+"""Vision Transformers as in LLN's Table 3 and Figures 9 and 10: attentions x seeds, a table and curves.
+
+Trains configs/vit/PRESET_ATTENTION.yaml and counts the right answers of the last checkpoint on test, or on
+valid where there is no test. --alpha also trains LLN+Diag with fixed alpha = beta. Every run leaves
+ATTENTION/seedN.json in --out, and the command writes the table vit.md and the curves vit.png there. Running
+the same command again skips finished runs and resumes the others, even after a kill. Flags of fairseq-train
+at the end hold for every run, such as --max-update 500; the table names them.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.console import Parser, count, parse_before_flags
+from pipeline.sequence_methods import VIT_METHODS
+
+PRESETS = ("digits", "cifar10", "dogs_vs_cats")
+
+
+def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Our own options, and what is left for fairseq-train."""
+    command = "scripts/measure_vit.sh"
+    options = Parser(command, add_help=False)
+    options.add_argument(
+        "--preset",
+        choices=PRESETS,
+        default=PRESETS[0],
+        help="digits (default; a minute or two per run on a CPU core), cifar10, or dogs_vs_cats, the paper's",
+    )
+    options.add_argument(
+        "--attention",
+        default="all",
+        metavar="NAMES",
+        help=f"some of {', '.join(VIT_METHODS)} with commas, or all (default)",
+    )
+    options.add_argument(
+        "--alpha",
+        default="",
+        metavar="NUMBERS",
+        help="fixed alpha = beta with which LLN+Diag is trained, too (Figure 10a), such as 0.25,1,2,4,8",
+    )
+    options.add_argument(
+        "--seeds", type=count, default=1, metavar="N", help="seeds per attention (default: %(default)s)"
+    )
+    options.add_argument(
+        "--jobs", type=count, metavar="N", help="runs in parallel (default: one per GPU; 1 without a GPU)"
+    )
+    options.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="made by data-prep/images.sh (default: the one the YAMLs name)",
+    )
+    options.add_argument(
+        "--out", type=Path, metavar="DIR", help="where runs and results go (default: runs/vit/PRESET)"
+    )
+    usage = f"{command} [options] [fairseq-train flags ...]"
+    return parse_before_flags(Parser(command, __doc__, parents=[options], usage=usage), options, words)

@@ -1,0 +1,178 @@
+"""Vision Transformers: attentions x seeds, and fixed exponents of LLN (the command behind measure_vit.sh)."""
+
+import statistics
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.commands.measure_vit import parse
+from pipeline.console import positive_list
+from pipeline.errors import UserError
+from pipeline.evaluation.accuracy import count_correct
+from pipeline.files import ROOT, shown_path, write_atomically
+from pipeline.provenance import environment
+from pipeline.reports.vit import plot_vit, read_results, write_vit_table
+from pipeline.sequence_methods import VIT_METHODS
+from pipeline.studies.measured_cell import Cell, check_flags, run_missing, train_and_measure
+from pipeline.studies.parallel_runs import parallel_jobs
+from pipeline.training.figures import peak_memory, read_log, training_seconds
+from pipeline.training.image_run import CLASSIFICATION, open_labelled, read_image_checkpoint
+from pipeline.training.recipe import option, read_experiment
+from pipeline.training.resume import LAST
+from pipeline.training.train import Machines, fairseq_arguments
+from user_dir.tasks.image_data import ImageData
+
+COMMAND = "measure_vit.sh"
+LLN = "lln_diag"
+# Flags that differ from run to run, and the option to use instead.
+OURS = {
+    "--encoder-attention": "--attention",
+    "--lln-diag-alpha": "--alpha",
+    "--lln-diag-beta": "--alpha",
+    "--seed": "--seeds",
+    "--save-dir": "--out",
+}
+STATISTICS = "--log-attention-statistics"
+
+
+@dataclass(frozen=True)
+class ViTCell(Cell):
+    """One run of the sweep; `alpha` is a fixed alpha = beta, None for the method as it is."""
+
+    data: ImageData
+    alpha: float | None
+
+    def own_flags(self) -> list[str]:
+        """What is added to the YAML; with LLN alpha and beta are logged at each interval."""
+        flags = list(self.flags)
+        if self.alpha is not None:
+            flags += ["--lln-diag-alpha", str(self.alpha)]
+        if self.method.startswith(LLN) and option(flags, STATISTICS) is None:
+            flags += [STATISTICS, option([*self.experiment.flags(), *flags], "--log-interval")]
+        return [*flags, "--seed", str(self.seed)]
+
+    def arguments(self) -> list[str]:
+        """Those of `fairseq-train`."""
+        machines = Machines(1 if torch.cuda.is_available() else 0)
+        return fairseq_arguments(self.experiment, self.data.folder, machines, self.folder, self.own_flags())
+
+    def decisive(self) -> list[Any]:
+        """See `Cell.decisive`: the images, too."""
+        return [*super().decisive(), self.data.manifest]
+
+    @property
+    def split(self) -> str:
+        """What is tested on; a set with two splits, such as Dogs vs Cats, has no other than valid."""
+        return "test" if "test" in self.data.manifest["splits"] else "valid"
+
+
+def run_cell(cell: ViTCell, place: int, jobs: int) -> str:
+    """Train (or resume) and test a cell at one of `jobs` places; its accuracy in a few words."""
+    measure = partial(measured, cell, place)
+    mark, arguments = cell.fingerprint(), cell.arguments()
+    result = train_and_measure(cell.folder, COMMAND, mark, arguments, place, jobs, measure)
+    return f"{result['accuracy']:.2f} % of {result['examples']:,} right ({result['split']})"
+
+
+def measured(cell: ViTCell, place: int) -> dict[str, Any]:
+    """The result of a trained cell, as a table needs it."""
+    device = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
+    checkpoint = read_image_checkpoint(cell.folder / LAST, cell.data.folder, device, CLASSIFICATION)
+    model, log = checkpoint.model, cell.folder / "train.log"
+    return {
+        "preset": cell.experiment.config.stem.removesuffix(f"_{cell.method.partition('-')[0]}"),
+        "method": cell.method,
+        "alpha": cell.alpha,
+        "seed": cell.seed,
+        "flags": list(cell.flags),
+        "updates": checkpoint.updates,
+        "settings": cell.experiment.settings,
+        "architecture": checkpoint.architecture,
+        "attention": checkpoint.attention,
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "corpus": cell.data.manifest["corpus"],
+        "original_files": cell.data.manifest["verified"],
+        "training_images": cell.data.manifest["splits"]["train"]["images"],
+        "split": cell.split,
+        **count_correct(model, checkpoint.task, cell.split, checkpoint.batch_size, device),
+        **logged(log),
+        "train_seconds": training_seconds(log),
+        "environment": environment(device.type),
+    }
+
+
+def logged(log: Path) -> dict[str, Any]:
+    """What the log of a run says: accuracy on valid, gradient norm, loss scale, alpha and beta by layer."""
+    records = read_log(log)
+    inner = {int(record["num_updates"]): record for record in records["train_inner"]}
+    valid = {int(record["valid_num_updates"]): record["valid_accuracy"] for record in records["valid"]}
+    scales = [record["loss_scale"] for record in inner.values() if "loss_scale" in record]
+    return {
+        "valid_accuracy": sorted(valid.items()),
+        "gradient_norm": statistics.median(record["gnorm"] for record in inner.values()),
+        "smallest_loss_scale": min(scales, default=None),
+        "exponents": {
+            key: [(update, record[key]) for update, record in sorted(inner.items()) if key in record]
+            for key in sorted({key for record in inner.values() for key in record})
+            if key.startswith(("alpha/", "beta/"))
+        },
+        "peak_memory_bytes": peak_memory(records),
+    }
+
+
+def choose_methods(text: str) -> list[str]:
+    """The names in a list with commas, or all; UserError for an unknown one."""
+    names = list(VIT_METHODS) if text == "all" else list(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in VIT_METHODS:
+            raise UserError(
+                f"{name!r} is no attention of this command; choose all, or some of {', '.join(VIT_METHODS)}"
+            )
+    return names
+
+
+def cells_of(options: Namespace, flags: Sequence[str], out: Path) -> list[ViTCell]:
+    """All runs that are asked for, seed by seed."""
+    wanted: list[tuple[str, float | None]] = [(name, None) for name in choose_methods(options.attention)]
+    wanted += [(LLN, alpha) for alpha in positive_list("--alpha", options.alpha)]
+    recipes = {
+        name: read_experiment(ROOT / "configs" / "vit" / f"{options.preset}_{name}.yaml")
+        for name, _ in wanted
+    }
+    folder = options.data or next(iter(recipes.values())).data_folder()
+    data = open_labelled(folder.absolute(), ("train", "valid"))
+    cells = []
+    for number in range(options.seeds):
+        for name, alpha in wanted:
+            method = name if alpha is None else f"{name}-{alpha:g}"
+            seed = int(recipes[name].get("common", "seed")) + number
+            cells.append(ViTCell(recipes[name], method, seed, tuple(flags), out, data, alpha))
+    return cells
+
+
+def sweep(options: Namespace, flags: Sequence[str]) -> None:
+    """Run what is missing and write table and curves of all that lies in the folder."""
+    check_flags(flags, OURS)
+    jobs = parallel_jobs(options.jobs)
+    out = (options.out or ROOT / "runs" / "vit" / options.preset).absolute()
+    cells = cells_of(options, flags, out)
+    work = partial(run_cell, jobs=jobs)
+    failures = run_missing(f"ViT, {options.preset}", cells, jobs, work, out)
+    if done := read_results(out):
+        table = write_vit_table(done)
+        write_atomically(out / "vit.md", (table + "\n").encode())
+        plot_vit(done, out / "vit.png")
+        print(f"\n{table}\n\nwritten: {shown_path(out / 'vit.md')}, {shown_path(out / 'vit.png')}")
+    if failures:
+        raise UserError(f"{len(failures)} runs failed; the first: {failures[0]}")
+
+
+def main() -> None:
+    """Entry point."""
+    sweep(*parse(sys.argv[1:]))
