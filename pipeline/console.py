@@ -55,6 +55,20 @@ def add_device(parser: Parser) -> None:
     )
 
 
+def add_seeds_and_jobs(parser: Parser) -> None:
+    """--seeds and --jobs, the same for every sweep."""
+    parser.add_argument(
+        "--seeds",
+        type=count,
+        default=1,
+        metavar="N",
+        help="seeds per attention, counted up from that of the YAML (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--jobs", type=count, metavar="N", help="runs in parallel (default: one per GPU; 1 without a GPU)"
+    )
+
+
 def add_out_dir(parser: Parser, default: str = "") -> None:
     """--out for a folder of results, which may also be given without the flag (`parse_intermixed_args`)."""
     parser.add_argument("out_dir", type=Path, nargs="?", metavar="DIR", help="the same as --out")

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.console import Parser, count, parse_before_flags
+from pipeline.console import Parser, add_seeds_and_jobs, parse_before_flags
 
 
 def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -30,16 +30,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help="listops, text, retrieval, image, pathfinder, path-x, several with commas (default: those of "
         "the five without path-x that are prepared)",
     )
-    options.add_argument(
-        "--seeds",
-        type=count,
-        default=1,
-        metavar="N",
-        help="seeds per cell, counted up from that of the YAML (default: %(default)s)",
-    )
-    options.add_argument(
-        "--jobs", type=count, metavar="N", help="runs in parallel (default: one per GPU; 1 without a GPU)"
-    )
+    add_seeds_and_jobs(options)
     options.add_argument(
         "--data",
         type=Path,

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.console import Parser, count, parse_before_flags
+from pipeline.console import Parser, add_seeds_and_jobs, parse_before_flags
 
 PRESETS = ("small", "tiny", "paper")
 
@@ -32,12 +32,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help="softmax, elu, norm (both or norm-t1, norm-t2), lln, lln_diag, reformer (1, 4 and 8 rounds, or "
         "reformer-N), several with commas, or all (default)",
     )
-    options.add_argument(
-        "--seeds", type=count, default=1, metavar="N", help="seeds per attention (default: %(default)s)"
-    )
-    options.add_argument(
-        "--jobs", type=count, metavar="N", help="runs in parallel (default: one per GPU; 1 without a GPU)"
-    )
+    add_seeds_and_jobs(options)
     options.add_argument(
         "--out", type=Path, metavar="DIR", help="where runs and results go (default: runs/copy/PRESET)"
     )

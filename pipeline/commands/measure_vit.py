@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.console import Parser, count, parse_before_flags
+from pipeline.console import Parser, add_seeds_and_jobs, parse_before_flags
 from pipeline.sequence_methods import VIT_METHODS
 
 PRESETS = ("digits", "cifar10", "dogs_vs_cats")
@@ -39,12 +39,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         metavar="NUMBERS",
         help="fixed alpha = beta with which LLN+Diag is trained, too (Figure 10a), such as 0.25,1,2,4,8",
     )
-    options.add_argument(
-        "--seeds", type=count, default=1, metavar="N", help="seeds per attention (default: %(default)s)"
-    )
-    options.add_argument(
-        "--jobs", type=count, metavar="N", help="runs in parallel (default: one per GPU; 1 without a GPU)"
-    )
+    add_seeds_and_jobs(options)
     options.add_argument(
         "--data",
         type=Path,

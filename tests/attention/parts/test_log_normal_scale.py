@@ -102,7 +102,7 @@ def test_checkpoints_without_statistics_load(arch, caplog):
 
 
 def test_matched_exponents_have_a_lower_bound():
-    """alpha beta = (p + |b| / p) / (2 a) with p = sigma_q sigma_k: at least sqrt(|b|) / a, at p = sqrt(|b|)."""
+    """alpha beta = (p + |b| / p) / (2 a), p = sigma_q sigma_k: at least sqrt(|b|) / a, at p = sqrt(|b|)."""
     a, b = AUTHORS_CONSTANTS
     scale, bound = LogNormalScale(a, b, running=True), (abs(b) ** 0.5 / a) ** 0.5
     sigmas = torch.logspace(-1, 1, 41, dtype=torch.float64)
