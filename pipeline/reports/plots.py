@@ -73,8 +73,14 @@ def plot_curves(
         source: what the picture was drawn from, kept in its "Source" field.
     """
     columns = columns or len(panels)
-    rows, width = len(panels) // columns, 5.2 * columns
-    figure, axes = plt.subplots(rows, columns, figsize=(width, 4.6 * rows), squeeze=False)
+    figure = draw_curves(panels, columns, log, markers)
+    save_figure(figure, path, note, len(panels) // columns, source)
+
+
+def draw_curves(panels: Sequence[Panel], columns: int, log: bool, markers: bool) -> Figure:
+    """The panels of `plot_curves`, which explains the arguments, as a figure of matplotlib's."""
+    rows = len(panels) // columns
+    figure, axes = plt.subplots(rows, columns, figsize=(5.2 * columns, 4.6 * rows), squeeze=False)
     for place, (axis, (title, x_label, y_label, curves)) in enumerate(zip(axes.flat, panels, strict=True)):
         axis.set_title(title, loc="left", fontsize=12)
         axis.set_xlabel(x_label)
@@ -87,7 +93,7 @@ def plot_curves(
         if log and curves:
             _log_axes(axis, curves, [c for *_, below in panels[place % columns :: columns] for c in below])
         label_ends(axis, curves, log)
-    save_figure(figure, path, note, rows, source)
+    return figure
 
 
 def plot_bubbles(

@@ -1,0 +1,121 @@
+"""The parts of a page, and the page as text."""
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Link:
+    """A cell that leads to a file, whose `path` is relative to the page."""
+
+    text: str
+    path: str
+
+    @property
+    def href(self) -> str:
+        """The path as an address."""
+        return quote(self.path)
+
+
+Cell = str | Link
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that the reader sorts by a click on the header; the first column names the row."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+
+    @property
+    def kinds(self) -> list[str]:
+        """Of each column "number", if most of its cells are, or "text": the side on which they begin."""
+        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
+        return ["number" if 2 * sum(map(_is_number, cells)) > len(cells) else "text" for cells in columns]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An SVG, or a PNG as a data address, with the text below it."""
+
+    markup: Markup
+    caption: str = ""
+
+
+Part = str | Table | Picture
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, and sentences, tables and pictures in their order."""
+
+    title: str
+    parts: Sequence[Part] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """The whole document."""
+
+    title: str
+    summary: str
+    sections: Sequence[Section]
+
+
+def _is_number(cell: Cell) -> bool:
+    return isinstance(cell, str) and (cell == "–" or re.match(r"[-−]?\d", cell) is not None)
+
+
+def png(path: Path, description: str, caption: str = "") -> Picture:
+    """A PNG from a file, inside the page."""
+    content = base64.b64encode(path.read_bytes()).decode()
+    image = Markup('<img alt="{}" src="data:image/png;base64,{}">').format(description, content)
+    return Picture(image, caption)
+
+
+def markdown_parts(text: str) -> list[Part]:
+    """Sentences and tables of a document that this project wrote in Markdown (`reports.tables`)."""
+    parts: list[Part] = []
+    for is_row, group in groupby(text.splitlines(), lambda line: line.startswith("|")):
+        if not is_row:
+            parts += [line.removeprefix("- ") for line in group if line]
+            continue
+        header, _rules, *rows = map(_cells, group)
+        caption = ""
+        if parts and isinstance(parts[-1], str) and parts[-1].endswith(":"):
+            caption = str(parts.pop())
+        parts.append(Table(header, rows, caption))
+    return parts
+
+
+def _cells(row: str) -> list[str]:
+    """The cells of a line of a Markdown table, in which `\\|` is a bar."""
+    inner = row.strip().removeprefix("|").removesuffix("|").replace(r"\|", "\0")
+    return [cell.strip().replace("\0", "|") for cell in inner.split("|")]
+
+
+def render(page: Page) -> str:
+    """The page as HTML; the same page gives the same text."""
+    loader = FileSystemLoader(HERE)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("page.html.j2").render(
+        page=page,
+        is_table=lambda part: isinstance(part, Table),
+        is_text=lambda part: isinstance(part, str),
+        is_link=lambda cell: isinstance(cell, Link),
+        style=Markup((HERE / "page.css").read_text()),
+        script=Markup((HERE / "page.js").read_text()),
+    )

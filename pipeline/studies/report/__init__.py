@@ -1,0 +1,1 @@
+"""What report.sh finds in folders of runs, section by section."""

@@ -1,0 +1,216 @@
+"""Sections on results: what the commands have written as JSON below the folders of runs."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UserError
+from pipeline.files import read_json
+from pipeline.reports import glue, lra
+from pipeline.reports.html.page import Link, Part, Section, Table, markdown_parts, png
+from pipeline.reports.tables import where
+from pipeline.studies.report.runs import run_name
+from pipeline.studies.report.training import shown, written
+
+LARGEST = 20 * 2**20
+"""Bytes of a JSON file that is read; the commands' results are far smaller, corpora larger."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A JSON object in `path`, which is called `name` in the page."""
+
+    name: str
+    path: Path
+    record: dict[str, Any]
+
+
+Test = Callable[[dict[str, Any]], bool]
+TELLING = ("architecture", "seed", "updates", "split", "perplexity_per_token", "context_window")
+"""What tells two evaluations apart."""
+
+
+def find_results(folders: Iterable[Path]) -> list[Result]:
+    """The JSON objects below `folders`; damaged files, and such as a command is writing, are left out."""
+    found: dict[Path, Result] = {}
+    for folder in folders:
+        for path in sorted(folder.rglob("*.json")):
+            if path.resolve() in found or path.name.startswith(".") or path.stat().st_size > LARGEST:
+                continue
+            try:
+                record = read_json(path)
+            except UserError:
+                continue
+            if isinstance(record, dict):
+                found[path.resolve()] = Result(run_name(path, folder), path, record)
+    return list(found.values())
+
+
+def result_sections(results: list[Result], beside: Path) -> list[Section]:
+    """The sections in the order of the page; those without results are empty."""
+    return [
+        perplexities(results, beside),
+        glue_results(results, beside),
+        lra_results(results, beside),
+        costs(results),
+        analysis(results),
+        environments(results, beside),
+    ]
+
+
+def parts_with(record: Any, is_wanted: Test) -> Iterator[dict[str, Any]]:
+    """The dictionaries in `record`, itself included, for which `is_wanted`."""
+    if isinstance(record, dict):
+        if is_wanted(record):
+            yield record
+        for value in record.values():
+            yield from parts_with(value, is_wanted)
+
+
+def evaluations(record: dict[str, Any], around: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """The perplexities in `record`, each with what the objects around it say; its name there is its split."""
+    merged = {
+        **(around or {}),
+        **{key: value for key, value in record.items() if not isinstance(value, dict)},
+    }
+    if "perplexity_per_token" in record:
+        yield merged
+    for key, value in record.items():
+        if isinstance(value, dict):
+            yield from evaluations(value, {**merged, "split": key})
+
+
+def link(result: Result, beside: Path) -> Link:
+    """Leads to the file of a result."""
+    return Link(result.path.name, os.path.relpath(result.path, beside))
+
+
+def perplexities(results: list[Result], beside: Path) -> Section:
+    """Every evaluation of a model of text: of eval_ppl.sh, eval_mlm.sh, and within other results."""
+    header = (
+        "model", "split", "corpus", "updates", "tokens per sample", "context", "perplexity per word",
+        "perplexity per token", "bits per token", "result",
+    )  # fmt: skip
+    rows, seen = [], set()
+    for result in results:
+        for part in evaluations(result.record):
+            mark = tuple(str(part.get(key)) for key in TELLING)
+            if mark in seen:  # a table of several models repeats their results
+                continue
+            seen.add(mark)
+            checkpoint = Path(part.get("checkpoint", result.path))
+            rows.append(
+                [
+                    f"{part.get('architecture', '–')} ({checkpoint.parent.name}/{checkpoint.name})",
+                    part["split"],
+                    written(part.get("corpus")),
+                    shown(part.get("updates"), ",d"),
+                    shown(part.get("tokens_per_sample"), ",d"),
+                    "carried" if "streams" in part else shown(part.get("context_window"), ",d"),
+                    shown(part.get("perplexity_per_word"), ",.2f"),
+                    shown(part["perplexity_per_token"], ",.2f"),
+                    shown(part.get("loss_bits_per_token"), ".4f"),
+                    link(result, beside),
+                ]
+            )
+    note = "Encoders: masked-LM perplexity, over the masked tokens."
+    return Section("Perplexities", [note, Table(header, rows)] if rows else [])
+
+
+def glue_results(results: list[Result], beside: Path) -> Section:
+    """The tables of sweeps beside the papers' rows, and every finished run of them."""
+    parts: list[Part] = []
+    for result in results:
+        if result.path.name == "glue.json" and {"tasks", "encoder"} <= set(result.record):
+            parts += [f"{result.name}:", *markdown_parts(glue.write_table(result.record))]
+    rows = []
+    for result in results:
+        if {"dev", "learning_rate", "task"} <= set(result.record):
+            one = result.record
+            figures = "; ".join(
+                f"{split} {name} {value:.2f}" for split, d in one["dev"].items() for name, value in d.items()
+            )
+            rows.append(
+                [result.path.parent.name, one["task"], f"{one['learning_rate']:g}", str(one["seed"]),
+                 f"{one['updates']:,}", figures, link(result, beside)]
+            )  # fmt: skip
+    if rows:
+        header = ("run", "task", "learning rate", "seed", "updates", "dev, percent", "result")
+        parts.append(Table(header, rows, "Finished runs of fine-tuning:"))
+    return Section("GLUE", parts)
+
+
+def lra_results(results: list[Result], beside: Path) -> Section:
+    """The tables of sweeps beside the papers' rows, and single evaluations."""
+    parts: list[Part] = []
+    rows = []
+    sweeps: dict[Path, list[dict[str, Any]]] = {}
+    for result in results:
+        if not {"task", "attention", "accuracy", "preset"} <= set(result.record):
+            continue
+        if "published_sizes" in result.record:
+            sweeps.setdefault(result.path.parents[2], []).append(result.record)
+            continue
+        one = result.record
+        rows.append(
+            [one["task"], one["attention"], one["preset"], one["training_data"]["origin"],
+             f"{one['updates']:,}", str(one["seed"]), one["split"], f"{one['examples']:,}",
+             f"{one['accuracy']:.2f}", link(result, beside)]
+        )  # fmt: skip
+    for folder, cells in sweeps.items():
+        try:
+            text = lra.write_table(cells)
+        except UserError as error:
+            parts.append(f"{folder.name}: {error}")
+            continue
+        parts += [f"{folder.name}:", *markdown_parts(text)]
+    if rows:
+        header = ("task", "attention", "preset", "data", "updates", "seed", "split", "examples",
+                  "accuracy, percent", "result")  # fmt: skip
+        parts.append(Table(header, rows, "Single runs:"))
+    return Section("Long Range Arena", parts)
+
+
+def costs(results: list[Result]) -> Section:
+    """What the benchmarks have written beside their records: tables and plots."""
+    parts: list[Part] = []
+    for result in results:
+        text, plot = (result.path.with_suffix(suffix) for suffix in (".md", ".png"))
+        if "benchmark" in result.record and text.is_file():
+            parts += [f"{result.name}:", *markdown_parts(text.read_text(encoding="utf-8"))]
+            if plot.is_file():
+                parts.append(png(plot, f"plot of {result.path.stem}"))
+    return Section("Cost benchmarks", parts)
+
+
+def analysis(results: list[Result]) -> Section:
+    """The figures of analyse.sh."""
+    return Section(
+        "Analysis",
+        [
+            png(plot, result.record["title"], result.record["title"])
+            for result in results
+            if {"panels", "title"} <= set(result.record)
+            and (plot := result.path.with_suffix(".png")).is_file()
+        ],
+    )
+
+
+def environments(results: list[Result], beside: Path) -> Section:
+    """Where results were made: each machine, commit and set of versions once."""
+    header = ("results", "commit", "machine", "memory, GiB", "versions", "first on", "last on", "one of them")
+    groups: dict[tuple[str, ...], list[tuple[str, Result]]] = {}
+    for result in results:
+        for part in parts_with(result.record, lambda d: {"commit", "hardware", "versions"} <= set(d)):
+            versions = ", ".join(f"{name} {version}" for name, version in part["versions"].items())
+            memory = str(part["hardware"].get("memory_gib", "–"))
+            mark = (part["commit"], where(part), memory, versions)
+            groups.setdefault(mark, []).append((part["date"], result))
+    rows = [
+        [str(len(made)), *mark, min(day for day, _ in made), max(day for day, _ in made),
+         link(made[0][1], beside)]
+        for mark, made in sorted(groups.items())
+    ]  # fmt: skip
+    return Section("Environment", [Table(header, rows)] if rows else [])

@@ -1,0 +1,194 @@
+"""report.sh: finished and unfinished runs, results, nothing at all; and the page in a browser."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline.files import write_json
+from pipeline.reports.html.page import Page, Section, Table, markdown_parts, render
+from pipeline.studies.report import report
+from pipeline.studies.report.runs import find_runs, read_configuration
+from tests.helpers.logs import LOG, inner
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+MACHINE = {
+    "commit": "abc",
+    "date": "2000-01-02",
+    "hardware": {"cpu": "a CPU", "memory_gib": 4.0},
+    "threads": 2,
+    "versions": {"torch": "2"},
+}
+
+
+def configuration(architecture, lr, save_dir, max_update=40):
+    """The line in which fairseq prints it, with an enumeration and a Namespace as it prints them."""
+    text = repr(
+        {
+            "_name": None,
+            "common": {"seed": 1},
+            "task": {"_name": "language_modeling", "dataset_impl": None},
+            "model": {"_name": architecture, "decoder_layers": 2},
+            "optimization": {"max_update": max_update, "lr": [lr]},
+            "checkpoint": {"save_dir": str(save_dir)},
+        }
+    )
+    text = text[:-1] + ", 'dataset': {'comm_hook': none, 'extra': Namespace(a=-1)}}"
+    return f"2000-01-02 03:04:05 | INFO | fairseq_cli.train | {text}\n"
+
+
+def write_run(folder, architecture, lr, lines=LOG):
+    folder.mkdir(parents=True)
+    head = [
+        configuration(architecture, lr, folder),
+        "x | INFO | fairseq_cli.train | num. shared model params: 1,234 (num. trained: 1,234)\n",
+    ]
+    (folder / "train.log").write_text("".join([*head, *lines]))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two finished runs, one at its beginning, one without a single update, one moved aside; results."""
+    folder = tmp_path / "runs & <more>"
+    write_run(folder / "a" / "one", "transnormer_t1", 0.01)
+    write_run(folder / "b", "transformer_lm", 0.02)
+    write_run(folder / "c", "an_architecture_of_their_own", 0.1, [inner(10, 9.0, 5)])
+    write_run(folder / "d", "transnormer_t2", 0.01, [])
+    write_run(folder / "b" / "earlier-1", "transformer_lm", 0.5)
+    (folder / "e").mkdir()
+    (folder / "e" / "train.log").write_text("half a li")
+    figures = {"split": "valid", "perplexity_per_token": 20.0, "perplexity_per_word": 300.5, "updates": 40}
+    for name, value in (("a/one", 300.5), ("b", 1200.25), ("c", 99.0)):
+        record = {**figures, "architecture": name, "perplexity_per_word": value, **MACHINE}
+        write_json(folder / name / "checkpoint_best.valid.json", record)
+    (folder / "b" / "half.json").write_text('{"perplexity_per_')
+    return folder
+
+
+def written(call, runs, out):
+    call(report, runs, "--out", out)
+    return out.read_text()
+
+
+def rows_of(page, caption):
+    """The cells of the table with this caption."""
+    table = next(part for part in page.split("<table>") if caption in part).split("</table>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+    return [
+        [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows[1:]
+    ]
+
+
+def test_runs_from_their_logs(runs):
+    found = {run.name: run for run in find_runs([runs])}
+    assert list(found) == ["a/one", "b", "c", "d", "e"]
+    assert [run.status for run in found.values()] == ["finished"] * 2 + ["at 10 of 40", "at 0 of 40", "at 0"]
+    one = found["a/one"]
+    assert one.parameters == 1234 and one.peak_memory_bytes == 1000
+    assert one.train[-2:] == [(30, 7.5), (40, 7.0)] and one.valid == [(20, 8.5), (40, 7.2)]
+    assert one.settings["dataset"] == {"comm_hook": "none", "extra": {"a": -1}}
+    assert found["c"].train == [(10, 9.0)] and found["c"].method is None
+
+
+def test_a_configuration_is_never_run(tmp_path):
+    text = f"{{'task': {{'_name': open({str(tmp_path / 'x')!r}, 'w').name}}}}"
+    assert read_configuration(text)["task"]["_name"].startswith("open(")
+    assert not (tmp_path / "x").exists()
+    assert read_configuration("{'task': ") == {}
+
+
+def test_page(call, runs, tmp_path):
+    page = written(call, runs, tmp_path / "report.html")
+    models = rows_of(page, "Models and their cost")
+    assert [row[:6] for row in models[:2]] == [
+        ["a/one", "transnormer_t1", "TransNormer T1", "finished", "40", "1,234"],
+        ["b", "transformer_lm", "vanilla", "finished", "40", "1,234"],
+    ]
+    assert [row[7] for row in models[:4]] == ["7.200", "7.200", "–", "–"]
+    assert [row[1] for row in rows_of(page, "Settings that differ")] == ["0.01", "0.02", "0.1", "0.01"]
+    assert 'href="runs%20%26%20%3Cmore%3E/a/one/train.log"' in page and "<more>" not in page
+    assert page.count("<svg") == 2 and page.count("TransNormer T1</text>") == 2
+    assert [row[6] for row in rows_of(page, "perplexity per word")] == ["300.50", "1,200.25", "99.00"]
+    assert rows_of(page, "memory, GiB")[0][:4] == ["3", "abc", "a CPU, 2 threads", "4.0"]
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", page) and "@import" not in page
+
+
+def test_the_same_runs_give_the_same_page(call, runs, tmp_path):
+    assert written(call, runs, tmp_path / "one.html") == written(call, runs, tmp_path / "two.html")
+
+
+def test_nothing_to_report(refused, tmp_path):
+    (tmp_path / "empty").mkdir()
+    out = tmp_path / "report.html"
+    sentence = refused(report, tmp_path / "empty", "--out", out)
+    assert "holds no run and no result; train a model first" in sentence
+    assert "there is no folder" in refused(report, tmp_path / "none", "--out", out)
+    assert "cannot write" in refused(report, tmp_path / "empty", "--out", tmp_path)
+    assert not out.exists()
+
+
+def test_tables_of_documents():
+    text = "A note.\n\nSeconds, by length:\n\n| | 512 |\n| --- | ---: |\n| a \\| b | 1.5 |\n\n- met: one\n"
+    note, table, goal = markdown_parts(text)
+    assert (note, goal) == ("A note.", "met: one")
+    assert table == Table(["", "512"], [["a | b", "1.5"]], "Seconds, by length:")
+    assert table.kinds == ["text", "number"]
+
+
+PROBE = """
+<script>
+const seen = {};
+const column = (name) => {
+  const table = [...document.querySelectorAll("table")].find((t) => t.tHead.textContent.includes(name));
+  const at = [...table.tHead.rows[0].cells].findIndex((cell) => cell.textContent.trim() === name);
+  const read = () => [...table.tBodies[0].rows].map((row) => row.cells[at].textContent.trim());
+  return [table.tHead.rows[0].cells[at], read];
+};
+for (const name of ["perplexity per word", "valid loss, bits", "architecture"]) {
+  const [header, read] = column(name);
+  seen[name] = [];
+  for (const turn of [1, 2]) {
+    header.querySelector("button").click();
+    seen[name].push([header.getAttribute("aria-sort"), ...read()]);
+  }
+}
+seen.overflow = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+seen.width = innerWidth;
+document.body.dataset.seen = JSON.stringify(seen);
+</script>
+"""
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium (Debian: apt-get install chromium)")
+def test_in_a_browser(call, runs, tmp_path):
+    """The page sorts, fits a telephone's width, asks the network for nothing and reports no error."""
+    page = written(call, runs, tmp_path / "report.html")
+    (tmp_path / "probe.html").write_text(page.replace("</body>", f"{PROBE}</body>"))
+    seen, console = browse(tmp_path / "probe.html", tmp_path / "profile")
+    assert console == []
+    assert seen["width"] <= 500 and seen["overflow"] <= 0
+    words = ["99.00", "300.50", "1,200.25"]
+    assert seen["perplexity per word"] == [["ascending", *words], ["descending", *words[::-1]]]
+    assert [turn[-2:] for turn in seen["valid loss, bits"]] == [["–", "–"]] * 2
+    assert seen["architecture"][0][1:] == sorted(seen["architecture"][0][1:])
+
+
+def browse(path: Path, profile: Path):
+    """What the probe has seen, and the console's lines."""
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
+    command += ["--window-size=400,900", "--enable-logging=stderr", "--dump-dom", path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    dumped = re.search(r'data-seen="([^"]*)"', done.stdout)
+    return json.loads(dumped[1].replace("&quot;", '"')), re.findall(r".*CONSOLE.*", done.stderr)
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium (Debian: apt-get install chromium)")
+def test_the_browser_would_have_told_of_an_error(tmp_path):
+    page = render(Page("A page", "", [Section("One", ["a sentence"])]))
+    broken = "<script>document.body.dataset.seen = '1'; nobody_has_defined_this();</script></body>"
+    (tmp_path / "page.html").write_text(page.replace("</body>", broken))
+    seen, console = browse(tmp_path / "page.html", tmp_path / "profile")
+    assert seen == 1 and "nobody_has_defined_this is not defined" in console[0]
