@@ -22,12 +22,13 @@ def test_table_parses(path):
 
 def test_every_table_is_described():
     readme = (PAPER / "README.md").read_text(encoding="utf-8")
-    assert len(TABLES) == 18
+    assert len(TABLES) == 23
     assert {path.name for path in TABLES} == set(re.findall(r"^\| (\S+\.csv) ", readme, re.MULTILINE))
 
 
 def test_copies_are_those_of_the_reference_data(shared_dir):
-    for path in TABLES:
+    copies = [path for path in TABLES if not path.stem.startswith("linear_")]  # of which there is none
+    for path in copies:
         assert path.read_bytes() == (shared_dir / "paper" / path.name).read_bytes()
 
 

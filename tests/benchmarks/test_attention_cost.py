@@ -1,0 +1,133 @@
+"""Attention alone and the speech encoder: what a case computes, reports, tiny runs. No times are judged."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from benchmarks import attention_cost, speech_cost
+from benchmarks.attention_operators import AttentionOperator
+from benchmarks.lm_cost_worker import measure_training
+from benchmarks.speech_models import SpeechModel
+from pipeline.errors import UserError
+from pipeline.methods import Size
+from pipeline.papers import read_table
+from pipeline.reports import attention_cost as attention_report
+from pipeline.reports import speech_cost as speech_report
+from tests.benchmarks.test_lm_cost import SESSION
+from tests.helpers import forked
+
+TINY = attention_cost.TINY_HEADS
+CASE = {"device": "cpu", "enough_s": 60, "steps": 2}
+
+
+def results(module, ok, **settings):
+    """Results of a module's plan on a CPU; `ok(case)` is its seconds and bytes, or None out of memory."""
+    plan = {**module.settings_for("cpu", False, list(settings.pop("names"))), **settings}
+    records = []
+    for case in module.training_cases(plan):
+        found = ok(case)
+        measured = {"status": "out of memory"}
+        if found:
+            measured = {"status": "ok", "step_seconds": [found[0]] * 3, "peak_bytes": found[1]}
+        records.append({**case, "session": 0, **measured})
+    return {"settings": plan, "sessions": [SESSION], "records": records}
+
+
+@pytest.mark.parametrize("name", attention_report.OPERATORS)
+def test_an_attention_and_its_gradients_are_timed(name):
+    case = {**CASE, "architecture": name, "length": 48, "tokens": 96, "size": TINY.as_dict()}
+    found = measure_training(case, build=AttentionOperator)
+    assert len(found["step_seconds"]) == 2 and found["step_tokens"] == [96, 96]
+
+
+def test_both_forms_of_softmax_are_one_attention_and_causal():
+    kept, fused = (AttentionOperator(name, TINY, 9, 9, "cpu") for name in ("softmax", "softmax-fused"))
+    q, k, v = kept.sample(2, 9)["inputs"]
+    torch.testing.assert_close(kept.attend(q, k, v), fused.attend(q, k, v))
+    later = torch.cat([v[:, :, :5], torch.randn_like(v[:, :, 5:])], dim=2)
+    torch.testing.assert_close(kept.attend(q, k, v)[:, :, :5], kept.attend(q, k, later)[:, :, :5])
+
+
+def test_memory_is_judged_by_how_it_doubles():
+    def grows(case):
+        power = 2 if case["architecture"] == "softmax" else 1
+        if power == 2 and case["length"] > 8192:
+            return None
+        return 0.5, 1000 * case["length"] ** power
+
+    found = results(attention_cost, grows, names=attention_report.OPERATORS)
+    lines = attention_report.growth(found)
+    assert [line.partition(":")[0] for line in lines] == ["met"] * 5 and "4.00 to 4.00" in lines[-1]
+    text = attention_report.markdown(found)
+    assert "| softmax, weights kept | 0.5 | 0.5 | 0.5 | 0.5 | 0.5 | out of memory |" in text
+    constant = results(attention_cost, lambda case: (1.0, 2**20), names=attention_report.OPERATORS)
+    assert all(line.startswith("NOT MET") for line in attention_report.growth(constant))
+    empty = {**found, "records": []}
+    assert all(line.startswith("not measured") for line in attention_report.growth(empty))
+
+
+def test_figures_are_per_sequence(tmp_path):
+    found = results(attention_cost, lambda case: (8.0, 2**24), names=["elu"], tokens=65_536)
+    text = attention_report.markdown(found)
+    row = next(line for line in text.splitlines() if line.startswith("| 1+elu"))
+    assert row.split("|")[2].strip() == "0.0625" and row.split("|")[9].strip() == "8"
+    attention_report.plot(found, tmp_path / "cost.png")
+    assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", speech_report.COMPARED)
+def test_a_step_of_the_speech_encoder_is_timed(name):
+    size = Size(layers=1, width=12, heads=2, vocabulary=5)
+    case = {**CASE, "architecture": name, "length": 40, "tokens": 80, "size": size.as_dict()}
+    found = measure_training(case, build=SpeechModel)
+    assert len(found["step_seconds"]) == 2 and found["parameters"] > 12 * 40
+
+
+def test_utterances_are_a_third_of_the_longest_and_padding_changes_nothing():
+    speech = SpeechModel("softmax", Size(layers=1, width=12, heads=2, vocabulary=5), 2400, 2400, "cpu")
+    torch.manual_seed(1)
+    lengths = speech.sample(400, 240)["lengths"].float()
+    assert lengths.max() == lengths[0] == 240 and lengths.min() >= 16
+    assert float(lengths[1:].mean()) == pytest.approx(80, abs=8)
+    sample, model = speech.sample(3, 60), speech.model.eval()
+    with torch.no_grad():
+        out = model(sample["frames"], sample["lengths"])
+        row = int(sample["lengths"][1:].argmin()) + 1
+        size = int(sample["lengths"][row])
+        alone = model(sample["frames"][row : row + 1, :size], sample["lengths"][row : row + 1])
+    torch.testing.assert_close(out[:size, row], alone[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_papers_ratios_come_from_their_file(tmp_path):
+    times = {"softmax": 4.0, "reformer-4": 6.0, "elu": 2.0}
+    found = results(speech_cost, lambda case: (times[case["architecture"]], 2**30), names=times)
+    paper = {row["method"]: float(row["seconds_per_epoch"]) for row in read_table("linear_03_speech")}
+    text = speech_report.markdown(found)
+    assert f"| 1+elu | 2.00 | 1,024 | 0.50 | {paper['linear'] / paper['softmax']:.2f} |" in text
+    assert f"| 1.50 | {paper['lsh-4'] / paper['softmax']:.2f} |" in text
+    for records in (found["records"], []):
+        speech_report.plot({**found, "records": records}, tmp_path / "speech.png")
+        assert (tmp_path / "speech.png").read_bytes().startswith(b"\x89PNG")
+    nothing = {**found, "records": [r for r in found["records"] if r["architecture"] == "elu"]}
+    assert "| softmax | – | – | – | 1.00 |" in speech_report.markdown(nothing)
+
+
+@pytest.mark.parametrize("module", [attention_cost, speech_cost])
+def test_a_wrong_command_line_is_refused_in_a_sentence(module):
+    with pytest.raises(UserError, match="unknown architecture flash"):
+        module.parse_arguments(["--architectures", "elu,flash"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "cases"), [("attention_cost", 2), ("speech_cost", 1)])
+def test_quick_run_resumes(name, cases, tmp_path):
+    out = tmp_path / "a b" / "cost.json"
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--device", "cpu"]
+    command += ["--architectures", "elu", "--out", out]
+    forked.run(command, cwd=tmp_path, check=True)
+    assert [record["status"] for record in json.loads(out.read_text())["records"]] == ["ok"] * cases
+    before = out.read_bytes()
+    assert f"{cases} cases on cpu, {cases} done before" in forked.run(command, check=True).stdout
+    assert out.read_bytes() == before and out.with_suffix(".png").is_file()
