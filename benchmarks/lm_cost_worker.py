@@ -130,7 +130,7 @@ def main(measures: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = MEASU
     case = json.loads(question.read_text(encoding="utf-8"))
     torch.manual_seed(1)
     # One token is too little work to share: threads would only wait for each other.
-    threads = 1 if case["kind"] == "decoding" else case["threads"]
+    threads = 1 if case["kind"] == "decoding" else case.get("threads")
     if threads:
         torch.set_num_threads(threads)
     if case["memory_limit"]:

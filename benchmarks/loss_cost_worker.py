@@ -1,8 +1,6 @@
 """Measures one case of what a loss costs, in a process of its own; started by `loss_cost.py`."""
 
 import importlib.util
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,10 +18,10 @@ from fairseq.tokenizer import tokenize_line
 from fairseq.trainer import Trainer
 from torch import Tensor
 
-from benchmarks.lm_cost_worker import timed
-from benchmarks.memory import PeakMemory, exact_frees, limit_memory, ran_out_of_memory, usual_frees
+from benchmarks.lm_cost_worker import main, timed
+from benchmarks.memory import PeakMemory, exact_frees, ran_out_of_memory, usual_frees
 from pipeline.data.indexed_rows import RowWriter
-from pipeline.files import ROOT, write_json
+from pipeline.files import ROOT
 from pipeline.training.recipe import read_experiment
 from pipeline.training.train import Machines, fairseq_arguments, parsed
 from user_dir.modules.linear_cross_entropy import ROWS, _Chunked, linear_cross_entropy
@@ -188,22 +186,7 @@ def measure_update(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Measure the case of the command line."""
-    question, answer = map(Path, sys.argv[1:3])
-    case = json.loads(question.read_text(encoding="utf-8"))
-    torch.manual_seed(1)
-    if case["memory_limit"]:
-        limit_memory(case["device"], case["memory_limit"])
-    measure = measure_update if case["kind"] == "update" else measure_losses
-    try:
-        result = {"status": "ok", **measure(case)}
-    except (RuntimeError, MemoryError) as error:
-        if not ran_out_of_memory(error):
-            raise
-        result = {"status": "out of memory"}
-    write_json(answer, result)
-
+MEASURES = {"losses": measure_losses, "update": measure_update}
 
 if __name__ == "__main__":
-    main()
+    main(MEASURES)

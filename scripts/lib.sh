@@ -88,6 +88,11 @@ wants_help() {
     return 1
 }
 
+# The comment at the top of the script is its help.
+print_header() {
+    sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"
+}
+
 any_python() {
     if [[ -x $VENV_PYTHON ]]; then
         printf '%s\n' "$VENV_PYTHON"

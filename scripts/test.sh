@@ -13,7 +13,7 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 if wants_help "$@"; then
-    sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"
+    print_header
     exit 0
 fi
 ensure_environment

@@ -14,7 +14,7 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 if wants_help "$@" || [[ $# -eq 0 ]]; then
-    sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"
+    print_header
     exit 0
 fi
 [[ $# -eq 1 ]] || die "give one folder; see scripts/wheelhouse.sh --help"

@@ -51,10 +51,15 @@ def picture_link(title: str, path: Path, document: Path) -> str:
     return f"![{title}]({os.path.relpath(path, document.parent)})"
 
 
+def not_measured(script: str) -> str:
+    """What stands where figures would be."""
+    return f"Not measured yet; `{script}` does it."
+
+
 def cost(script: str, path: Path, render: Callable[[dict], str], document: Path) -> str:
     """A cost benchmark's tables and plot."""
     if not path.is_file():
-        return f"Not measured yet; `{script}` does it."
+        return not_measured(script)
     picture = picture_link("Time and memory against length", path.with_suffix(".png"), document)
     return f"{render(read_json(path))}\n{picture}"
 
@@ -81,7 +86,7 @@ def loss_cost(device: str, document: Path) -> str:
 def lra(document: Path) -> str:
     """Accuracy on Long Range Arena."""
     cells = read_cells(LRA)
-    return write_table(cells) if cells else "Not measured yet; `scripts/lra_table.sh` does it."
+    return write_table(cells) if cells else not_measured("scripts/lra_table.sh")
 
 
 def lra_speed(device: str, document: Path) -> str:
@@ -102,7 +107,7 @@ def crossover(document: Path) -> str:
     """The sequence length above which the operator beats softmax on a CPU."""
     path = MEASURED / "operator_cpu" / "operator_cost.json"
     if not path.is_file():
-        return "Not measured yet; `benchmarks/operator_cost.py` does it."
+        return not_measured("benchmarks/operator_cost.py")
     record = read_json(path)
     return f"{operator_cost_report.crossover_table(record)}\n\n{where(record['environment'])}"
 
@@ -111,7 +116,7 @@ def quickstart(document: Path) -> str:
     """The table that quickstart.sh ended with when its result was kept."""
     path = MEASURED / "quickstart.json"
     if not path.is_file():
-        return "Not measured yet; `scripts/quickstart.sh` does it."
+        return not_measured("scripts/quickstart.sh")
     record = read_json(path)
     return f"```text\n{quickstart_table(record['models'])}\n```\n\n{where(record)}"
 
@@ -120,7 +125,7 @@ def faults(document: Path) -> str:
     """How many broken runs resumed."""
     path = MEASURED / "fault_check.json"
     if not path.is_file():
-        return "Not measured yet; `scripts/fault_check.sh` does it."
+        return not_measured("scripts/fault_check.sh")
     record = read_json(path)
     return f"{survivors(record)} ({where(record)})"
 

@@ -3,14 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-import numpy as np
-from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import II
 
 from ..errors import UserError
 from .copy_data import SHORTEST, SPLITS, CopyDataset, copy_dictionary
+from .whole_rows import WholeRowsTask
 
 
 @dataclass
@@ -30,7 +29,7 @@ class CopyTaskConfig(FairseqDataclass):
 
 
 @register_task("copy", dataclass=CopyTaskConfig)
-class CopyTask(FairseqTask):
+class CopyTask(WholeRowsTask):
     """Sequences that are drawn on the fly; nothing is read.
 
     Raises:
@@ -61,27 +60,3 @@ class CopyTask(FairseqTask):
         self.datasets[split] = CopyDataset(
             self.dictionary, self.cfg.tokens_per_sample, samples, self.cfg.seed, split
         )
-
-    def filter_indices_by_size(
-        self,
-        indices: np.ndarray,
-        dataset: CopyDataset,
-        max_positions: Optional[int] = None,
-        ignore_invalid_inputs: bool = False,
-    ) -> np.ndarray:
-        """All of them: none is longer than --tokens-per-sample, and the model has positions for these."""
-        return indices
-
-    def max_positions(self) -> None:
-        """No limit but the model's."""
-        return None
-
-    @property
-    def source_dictionary(self) -> Dictionary:
-        """Special symbols, the separator, the symbols."""
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        """The same."""
-        return self.dictionary

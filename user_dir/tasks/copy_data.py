@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq.data import Dictionary, FairseqDataset, data_utils
+from fairseq.data import Dictionary, data_utils
 from torch import Tensor
+
+from .whole_rows import WholeRowsDataset
 
 SPLITS = ("train", "valid", "test")
 SEPARATOR = "<sep>"
@@ -26,7 +28,7 @@ def copied_lengths(length: int) -> range:
     return range(length // 4, (length - 1) // 2)
 
 
-class CopyDataset(FairseqDataset):
+class CopyDataset(WholeRowsDataset):
     """Sequences `s, separator, s`: the source is all but the last symbol, the target the next one.
 
     Only the separator and the second s count: before them the target is padding. The separator can be told
@@ -42,13 +44,11 @@ class CopyDataset(FairseqDataset):
     """
 
     def __init__(self, dictionary: Dictionary, length: int, samples: int, seed: int, split: str) -> None:
+        super().__init__(np.full(samples, length))
         self.pad, self.separator = dictionary.pad(), dictionary.index(SEPARATOR)
         self.symbols = len(dictionary) - self.separator - 1
-        self.length, self.samples, self.seed = length, samples, seed
+        self.length, self.seed = length, seed
         self.split, self.epoch = split, 1
-
-    def __len__(self) -> int:
-        return self.samples
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         epoch = self.epoch if self.split == "train" else 0
@@ -69,27 +69,6 @@ class CopyDataset(FairseqDataset):
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
         """Training has new sequences in every epoch."""
         return self.split != "train"
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """The longest that each may be."""
-        return np.full(self.samples, self.length)
-
-    def size(self, index: int) -> int:
-        """See `sizes`."""
-        return self.length
-
-    def num_tokens(self, index: int) -> int:
-        """What `--max-tokens` counts."""
-        return self.length
-
-    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """`num_tokens` of several sequences."""
-        return self.sizes[indices]
-
-    def ordered_indices(self) -> np.ndarray:
-        """As they are numbered: they are random already."""
-        return np.arange(self.samples)
 
     def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
         """A batch with padding at the end; `ntokens`, what fairseq divides by, is the targets that count."""

@@ -76,16 +76,6 @@ class ImageClassificationTask(ImageTask):
         augmentation = self.cfg.augmentation if training else "none"
         self.datasets[split] = LabelledImages(images, labels, training, augmentation, self.cfg.seed)
 
-    @property
-    def source_dictionary(self) -> None:
-        """Images are no words."""
-        return None
-
-    @property
-    def target_dictionary(self) -> None:
-        """Classes are numbers."""
-        return None
-
 
 class LabelledImages(ImageDataset):
     """Images `(height, width, channels)` of levels, and their classes.
@@ -123,5 +113,5 @@ class LabelledImages(ImageDataset):
             "net_input": {"images": stacked(samples, "image")},
             "target": torch.tensor([sample["label"] for sample in samples]),
             "nsentences": len(samples),
-            "ntokens": len(samples) * self.tokens,
+            "ntokens": sum(self.size(sample["id"]) for sample in samples),
         }

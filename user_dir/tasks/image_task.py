@@ -5,13 +5,12 @@ from typing import Any, Optional
 
 import numpy as np
 import torch
-from fairseq.data import FairseqDataset
 from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask
 from omegaconf import MISSING
 from torch import Tensor
 
 from .image_data import ImageShape
+from .whole_rows import WholeRowsDataset, WholeRowsTask
 
 FROM_DATA = {"help": "of the images; default: what the data folder says"}
 
@@ -27,7 +26,7 @@ class ImageTaskConfig(FairseqDataclass):
     channels: Optional[int] = field(default=None, metadata=FROM_DATA)
 
 
-class ImageTask(FairseqTask):
+class ImageTask(WholeRowsTask):
     """A task of images of one shape."""
 
     def __init__(self, cfg: Any, shape: ImageShape) -> None:
@@ -39,22 +38,8 @@ class ImageTask(FairseqTask):
         for name, value in asdict(self.shape).items():
             setattr(cfg, name, value)
 
-    def filter_indices_by_size(
-        self,
-        indices: np.ndarray,
-        dataset: "ImageDataset",
-        max_positions: Optional[int] = None,
-        ignore_invalid_inputs: bool = False,
-    ) -> np.ndarray:
-        """All of them: images have one size, and the model has positions for it."""
-        return indices
 
-    def max_positions(self) -> None:
-        """No limit but the model's."""
-        return None
-
-
-class ImageDataset(FairseqDataset):
+class ImageDataset(WholeRowsDataset):
     """Images in the order of their numbers, or shuffled.
 
     Args:
@@ -64,36 +49,8 @@ class ImageDataset(FairseqDataset):
     """
 
     def __init__(self, images: np.ndarray, tokens: int, shuffled: bool) -> None:
-        self.images, self.tokens, self.shuffled = images, tokens, shuffled
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Tokens of each image."""
-        return np.full(len(self), self.tokens)
-
-    def size(self, index: int) -> int:
-        """See `sizes`."""
-        return self.tokens
-
-    def num_tokens(self, index: int) -> int:
-        """What `--max-tokens` counts."""
-        return self.tokens
-
-    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """`num_tokens` of several images."""
-        return self.sizes[indices]
-
-    def ordered_indices(self) -> np.ndarray:
-        """The order in which batches are cut; in training a new one per epoch, by fairseq's seed for it."""
-        return np.random.permutation(len(self)) if self.shuffled else np.arange(len(self))
-
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """Training batches are made of other images in every epoch."""
-        return not self.shuffled
+        super().__init__(np.full(len(images), tokens), shuffled)
+        self.images = images
 
 
 def stacked(samples: list[dict[str, Any]], key: str) -> Tensor:

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
-from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import MISSING
 
 from ..errors import UserError
 from .lra_data import LRAData, LRADataset, open_lra_data
+from .whole_rows import WholeRowsTask
 
 
 @dataclass
@@ -26,7 +26,7 @@ class LRATaskConfig(FairseqDataclass):
 
 
 @register_task("lra", dataclass=LRATaskConfig)
-class LRATask(FairseqTask):
+class LRATask(WholeRowsTask):
     """Classification of sequences of tokens or pixels, and matching of pairs.
 
     Raises:
@@ -36,7 +36,7 @@ class LRATask(FairseqTask):
 
     def __init__(self, cfg: LRATaskConfig, data: LRAData) -> None:
         super().__init__(cfg)
-        self.data = data
+        self.data, self.dictionary = data, data.dictionary
 
     @classmethod
     def setup_task(cls, cfg: LRATaskConfig, **kwargs: Any) -> "LRATask":
@@ -71,15 +71,6 @@ class LRATask(FairseqTask):
                 "--max-tokens; train with a larger --max-positions, or prepare shorter sequences"
             )
         return indices
-
-    def max_positions(self) -> None:
-        """No limit but the model's."""
-        return None
-
-    @property
-    def source_dictionary(self) -> Optional[Dictionary]:
-        """None for pixels."""
-        return self.data.dictionary
 
     @property
     def target_dictionary(self) -> None:

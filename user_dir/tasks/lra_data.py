@@ -8,11 +8,12 @@ from typing import Any, Optional
 
 import numpy as np
 import torch
-from fairseq.data import Dictionary, FairseqDataset, data_utils
+from fairseq.data import Dictionary, data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from ..errors import UserError
 from .arrays import load_array, load_labels
+from .whole_rows import WholeRowsDataset
 
 MANIFEST = "preparation.json"
 PREPARE = "prepare it again with data-prep/lra.sh"
@@ -89,7 +90,7 @@ def open_lra_data(folder: Path) -> LRAData:
         raise UserError(f"{folder / MANIFEST} is damaged; {PREPARE}") from None
 
 
-class LRADataset(FairseqDataset):
+class LRADataset(WholeRowsDataset):
     """Rows of tokens or pixels, or pairs of rows, and their classes.
 
     Training batches are drawn at random in each epoch, as in the benchmark's pipelines: rows of a batch do
@@ -103,45 +104,16 @@ class LRADataset(FairseqDataset):
 
     def __init__(self, sources: list, labels: np.ndarray, pad: Optional[int]) -> None:
         self.sources, self.labels, self.pad = sources, labels, pad
-        self.shuffled = False
-        self.lengths = [
+        lengths = [
             source.sizes if pad is not None else np.full(len(source), source.shape[1]) for source in sources
         ]
-
-    def __len__(self) -> int:
-        return len(self.labels)
+        super().__init__(np.max(lengths, axis=0))
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         rows = [source[index] for source in self.sources]
         if self.pad is None:
             rows = [torch.from_numpy(np.array(row)) for row in rows]
         return {"id": index, "rows": rows, "label": int(self.labels[index])}
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Length of each row, of the longer one of a pair."""
-        return np.max(self.lengths, axis=0)
-
-    def size(self, index: int) -> int:
-        """See `sizes`."""
-        return int(max(lengths[index] for lengths in self.lengths))
-
-    def num_tokens(self, index: int) -> int:
-        """What `--max-tokens` counts."""
-        return self.size(index)
-
-    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """`num_tokens` of several rows."""
-        return self.sizes[indices]
-
-    def ordered_indices(self) -> np.ndarray:
-        """The order in which batches are cut; in training a new one per epoch, by fairseq's seed for it."""
-        return np.random.permutation(len(self)) if self.shuffled else np.arange(len(self))
-
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """Training batches are made of other rows in every epoch."""
-        return not self.shuffled
 
     def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
         """A batch, filled with padding to its longest row; empty for no samples, as fairseq expects."""

@@ -67,16 +67,6 @@ class PixelTask(ImageTask):
         images = data.images(split)
         self.datasets[split] = PixelDataset(images, self.dictionary, self.cfg.given_pixels, split == "train")
 
-    @property
-    def source_dictionary(self) -> Dictionary:
-        """fairseq's special symbols and the levels."""
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        """The same."""
-        return self.dictionary
-
 
 class PixelDataset(ImageDataset):
     """Images as tokens: the source is `eos` and all bytes but the last, the target all bytes.

@@ -1,8 +1,6 @@
 """measure_copy.sh: models learn to copy, runs resume and are made once, and what bad input gets."""
 
 import json
-import socket
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,10 +10,9 @@ from pipeline.files import ROOT
 from pipeline.reports.copying import converged, read_results, write_copy_table
 from pipeline.sequence_methods import choose_methods
 from pipeline.studies import copy_sweep, measured_cell
-from pipeline.training.logged_run import run_fairseq
 from pipeline.training.recipe import read_experiment
-from pipeline.training.train import Machines
 from tests.helpers.lm import PAD, build_lm
+from tests.helpers.two_processes import assert_two_train_as_one
 
 SHORT = ["--preset", "tiny", "--train-samples", 160, "--eval-samples", 40, "--log-interval", 1]
 
@@ -73,27 +70,15 @@ def test_a_killed_run_resumes_and_ends_as_if_nothing_had_happened(call, kill, tm
 
 @pytest.mark.slow
 def test_two_processes_train_what_one_with_twice_the_accumulation_trains(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        master = f"127.0.0.1:{free.getsockname()[1]}"
     experiment = read_experiment(ROOT / "configs" / "copy" / "tiny.yaml")
 
-    def train(name, machines, freq):
+    def flags(machines, save_dir, update_freq):
         words = ["--user-dir", str(ROOT / "user_dir"), *experiment.flags(), *machines.flags()]
-        words += ["--decoder-attention", "elu", "--update-freq", freq, "--save-dir", str(tmp_path / name)]
-        words += ["--max-update", "4", "--disable-validation", "--batch-size", "8", "--train-samples", "64"]
-        run_fairseq("train", words, tmp_path / f"{name}{machines.node_rank}.log")
+        words += ["--decoder-attention", "elu", "--update-freq", update_freq, "--save-dir", str(save_dir)]
+        words += ["--max-update", "4", "--disable-validation", "--batch-size", "8"]
+        return [*words, "--train-samples", "64"]
 
-    with ThreadPoolExecutor(2) as pool:
-        nodes = [pool.submit(train, "two", Machines(0, 2, rank, master), "1") for rank in range(2)]
-    assert [node.result() for node in nodes] == [None, None]
-    train("one", Machines(0), "2")
-    one, two = (
-        torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)["model"]
-        for name in ("one", "two")
-    )
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5, msg=name)
+    assert_two_train_as_one(flags, tmp_path)
 
 
 @torch.no_grad()

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import socket
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,12 +9,12 @@ import torch
 from pipeline.evaluation import lra as evaluate_lra
 from pipeline.training import train as train_lm
 from pipeline.training import train_lra
-from pipeline.training.logged_run import run_fairseq
 from pipeline.training.lra_run import read_lra_checkpoint
 from pipeline.training.progress import read_records
 from pipeline.training.recipe import read_experiment
 from pipeline.training.train import Machines
 from tests.helpers.lra import write_lra
+from tests.helpers.two_processes import assert_two_train_as_one
 
 BASE = """
 common: {seed: 5, log_format: json, log_interval: 1}
@@ -120,30 +118,15 @@ def test_killed_and_resumed(call, kill, configs, data, uninterrupted, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["lra_skyformer", "lra_state_space"])
 def test_two_processes_train_what_one_with_twice_the_accumulation_trains(preset, configs, data, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        master = f"127.0.0.1:{free.getsockname()[1]}"
     experiment = read_experiment(configs / f"{preset}.yaml")
-    flags = ["--max-update", "4", "--disable-validation", "--dropout", "0", "--activation-dropout", "0"]
-    flags += ["--attention-dropout", "0", "--embedding-dropout", "0", "--batch-size", "4"]
+    words = ["--max-update", "4", "--disable-validation", "--dropout", "0", "--activation-dropout", "0"]
+    words += ["--attention-dropout", "0", "--embedding-dropout", "0", "--batch-size", "4"]
 
-    def train(name, machines, freq):
-        words = [*flags, "--update-freq", freq]
-        arguments = train_lm.fairseq_arguments(experiment, data, machines, tmp_path / name, words)
-        run_fairseq("train", arguments, tmp_path / f"{name}{machines.node_rank}.log")
+    def flags(machines, save_dir, update_freq):
+        extra = [*words, "--update-freq", update_freq]
+        return train_lm.fairseq_arguments(experiment, data, machines, save_dir, extra)
 
-    with ThreadPoolExecutor(2) as pool:
-        nodes = [pool.submit(train, "two", Machines(0, 2, rank, master), "1") for rank in range(2)]
-    assert [node.result() for node in nodes] == [None, None]
-    train("one", Machines(0), "2")
-    one, two = (
-        torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)["model"]
-        for name in ("one", "two")
-    )
-    running = ("running_mean", "running_var", "num_batches_tracked")  # each worker has its own
-    for name, value in one.items():
-        if not name.endswith(running):
-            torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5, msg=name)
+    assert_two_train_as_one(flags, tmp_path, skip=("running_mean", "running_var", "num_batches_tracked"))
 
 
 def test_dry_run(call, configs, data, capsys):

@@ -1,0 +1,77 @@
+"""What tasks share whose rows are trained on whole: none is cut, none is left out for its length."""
+
+from typing import Optional
+
+import numpy as np
+from fairseq.data import Dictionary, FairseqDataset
+from fairseq.tasks import FairseqTask
+
+
+class WholeRowsTask(FairseqTask):
+    """A task that keeps every row and has no limit of length but the model's.
+
+    Attributes:
+        dictionary: of source and target; None where rows are no tokens.
+    """
+
+    dictionary: Optional[Dictionary] = None
+
+    def filter_indices_by_size(
+        self,
+        indices: np.ndarray,
+        dataset: "WholeRowsDataset",
+        max_positions: Optional[int] = None,
+        ignore_invalid_inputs: bool = False,
+    ) -> np.ndarray:
+        """All of them."""
+        return indices
+
+    def max_positions(self) -> None:
+        """No limit but the model's."""
+        return None
+
+    @property
+    def source_dictionary(self) -> Optional[Dictionary]:
+        """See `dictionary`."""
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> Optional[Dictionary]:
+        """See `dictionary`."""
+        return self.dictionary
+
+
+class WholeRowsDataset(FairseqDataset):
+    """Rows of known sizes, drawn at random in each epoch where `shuffled`.
+
+    Args:
+        sizes: `(rows,)`, what `--max-tokens` counts of each row.
+        shuffled: whether batches are cut from a new order in every epoch.
+    """
+
+    def __init__(self, sizes: np.ndarray, shuffled: bool = False) -> None:
+        self.sizes, self.shuffled = sizes, shuffled
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def size(self, index: int) -> int:
+        """The row's size."""
+        return int(self.sizes[index])
+
+    def num_tokens(self, index: int) -> int:
+        """What `--max-tokens` counts."""
+        return self.size(index)
+
+    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
+        """`num_tokens` of several rows."""
+        return self.sizes[indices]
+
+    def ordered_indices(self) -> np.ndarray:
+        """The order in which batches are cut; where shuffled, a new one per epoch from fairseq's seed."""
+        return np.random.permutation(len(self)) if self.shuffled else np.arange(len(self))
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """Shuffled batches are made of other rows in every epoch."""
+        return not self.shuffled
