@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
+from .replacing import replaces
+
 
 def allow_namespace_in_checkpoints() -> None:
     """torch 2.6 and later refuse checkpoints that hold an `argparse.Namespace`, as every RoBERTa one does.
@@ -37,11 +39,8 @@ def keep_cuda_with_bf16() -> None:
     """fairseq takes `--bf16` for a request of a TPU and then leaves the GPU unused."""
     from fairseq import options
 
-    parse = options.parse_args_and_arch
-    if getattr(parse, "keeps_cuda", False):
-        return
-
-    def parse_args_and_arch(parser, input_args=None, *args, **kwargs):
+    @replaces(options, "parse_args_and_arch")
+    def parse_args_and_arch(parse, parser, input_args=None, *args, **kwargs):
         parsed = parse(parser, input_args, *args, **kwargs)
         given = sys.argv[1:] if input_args is None else input_args
         results = parsed if isinstance(parsed, tuple) else (parsed,)
@@ -50,19 +49,13 @@ def keep_cuda_with_bf16() -> None:
                 namespace.tpu = "--tpu" in given
         return parsed
 
-    parse_args_and_arch.keeps_cuda = True
-    options.parse_args_and_arch = parse_args_and_arch
-
 
 def show_options_in_help() -> None:
     """fairseq's `--help` ends before the options of the task, model and criterion on the line are known."""
     from fairseq import options
 
-    parse = options.parse_args_and_arch
-    if getattr(parse, "shows_options", False):
-        return
-
-    def parse_args_and_arch(parser, input_args=None, *args, modify_parser=None, **kwargs):
+    @replaces(options, "parse_args_and_arch")
+    def parse_args_and_arch(parse, parser, input_args=None, *args, modify_parser=None, **kwargs):
         given = sys.argv[1:] if input_args is None else input_args
         rest = [word for word in given if word not in ("-h", "--help")]
         calls = []
@@ -77,9 +70,6 @@ def show_options_in_help() -> None:
 
         return parse(parser, rest, *args, modify_parser=modify, **kwargs)
 
-    parse_args_and_arch.shows_options = True
-    options.parse_args_and_arch = parse_args_and_arch
-
 
 def keep_last_batch() -> None:
     """fairseq 0.12.3 leaves out the last batch unless its size is a multiple of 8 (a default few know).
@@ -88,19 +78,13 @@ def keep_last_batch() -> None:
     """
     from fairseq.data import data_utils
 
-    original = data_utils.batch_by_size
-    if getattr(original, "keeps_last_batch", False):
-        return
-
-    def batch_by_size(indices, *args, **kwargs):
+    @replaces(data_utils, "batch_by_size")
+    def batch_by_size(original, indices, *args, **kwargs):
         if not isinstance(indices, np.ndarray):
             indices = np.fromiter(indices, dtype=np.int64, count=-1)
         batches = original(indices, *args, **kwargs)
         rest = indices[sum(len(batch) for batch in batches) :]
         return [*batches, rest] if len(rest) else batches
-
-    batch_by_size.keeps_last_batch = True
-    data_utils.batch_by_size = batch_by_size
 
 
 def keep_plain_scores_in_checkpoints() -> None:
@@ -111,18 +95,13 @@ def keep_plain_scores_in_checkpoints() -> None:
     from fairseq import checkpoint_utils
     from fairseq.trainer import Trainer
 
-    save, step = checkpoint_utils.save_checkpoint, Trainer.lr_step
-    if getattr(save, "plain_scores", False):
-        return
-
-    def save_checkpoint(cfg, trainer, epoch_itr, val_loss):
+    @replaces(checkpoint_utils, "save_checkpoint")
+    def save_checkpoint(save, cfg, trainer, epoch_itr, val_loss):
         return save(cfg, trainer, epoch_itr, _plain(val_loss))
 
-    def lr_step(self, epoch, val_loss=None):
+    @replaces(Trainer, "lr_step")
+    def lr_step(step, self, epoch, val_loss=None):
         return step(self, epoch, _plain(val_loss))
-
-    save_checkpoint.plain_scores = True  # fairseq keeps the best score as another attribute of the function
-    checkpoint_utils.save_checkpoint, Trainer.lr_step = save_checkpoint, lr_step
 
 
 def _plain(score: float | None) -> float | None:
@@ -137,21 +116,16 @@ def broadcast_checkpoints_safely() -> None:
     """
     from fairseq.distributed import utils
 
-    broadcast = utils.broadcast_object
-    if getattr(broadcast, "sends_plain_values", False):
-        return
     torch.serialization.add_safe_globals([utils._TensorPlaceholder])
 
-    def broadcast_object(obj, *args, **kwargs):
+    @replaces(utils, "broadcast_object")
+    def broadcast_object(broadcast, obj, *args, **kwargs):
         if isinstance(obj, dict) and OmegaConf.is_config(obj.get("cfg")):
             obj = {**obj, "cfg": OmegaConf.to_container(obj["cfg"])}
         received = broadcast(obj, *args, **kwargs)
         if isinstance(received, dict) and received.get("cfg") is not None:
             received["cfg"] = OmegaConf.create(received["cfg"], flags={"allow_objects": True})
         return received
-
-    broadcast_object.sends_plain_values = True
-    utils.broadcast_object = broadcast_object
 
 
 def keep_place_in_epoch() -> None:
@@ -161,19 +135,14 @@ def keep_place_in_epoch() -> None:
     """
     from fairseq.data.iterators import EpochBatchIterator
 
-    state_dict, load_state_dict = EpochBatchIterator.state_dict, EpochBatchIterator.load_state_dict
-    if getattr(state_dict, "counts_processes", False):
-        return
-
-    def state_with_processes(self):
+    @replaces(EpochBatchIterator, "state_dict")
+    def state_with_processes(state_dict, self):
         return {**state_dict(self), "processes": self.num_shards}
 
-    def load_scaled(self, state):
+    @replaces(EpochBatchIterator, "load_state_dict")
+    def load_scaled(load_state_dict, self, state):
         done = state.get("iterations_in_epoch", 0) * state.get("processes", self.num_shards)
         load_state_dict(self, {**state, "iterations_in_epoch": done // self.num_shards})
-
-    state_with_processes.counts_processes = True
-    EpochBatchIterator.state_dict, EpochBatchIterator.load_state_dict = state_with_processes, load_scaled
 
 
 def keep_batches_when_resuming() -> None:
@@ -184,12 +153,10 @@ def keep_batches_when_resuming() -> None:
     """
     from fairseq.tasks import FairseqTask
 
-    original = FairseqTask.get_batch_iterator
-    if getattr(original, "keeps_batches", False):
-        return
-    signature = inspect.signature(original)
+    signature = inspect.signature(FairseqTask.get_batch_iterator)
 
-    def get_batch_iterator(self, dataset, *args, **kwargs):
+    @replaces(FairseqTask, "get_batch_iterator")
+    def get_batch_iterator(original, self, dataset, *args, **kwargs):
         call = signature.bind(self, dataset, *args, **kwargs)
         call.apply_defaults()
         given = call.arguments
@@ -202,9 +169,6 @@ def keep_batches_when_resuming() -> None:
         iterator.epoch = max(epoch, 1)
         return iterator
 
-    get_batch_iterator.keeps_batches = True
-    FairseqTask.get_batch_iterator = get_batch_iterator
-
 
 def save_checkpoints_durably() -> None:
     """fairseq (every version) trusts that what it has written is on the disk, and removes the one before.
@@ -214,11 +178,8 @@ def save_checkpoints_durably() -> None:
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 
-    original = checkpoint_utils.torch_persistent_save
-    if getattr(original, "durable", False):
-        return
-
-    def torch_persistent_save(obj, filename, async_write=False):
+    @replaces(checkpoint_utils, "torch_persistent_save")
+    def torch_persistent_save(original, obj, filename, async_write=False):
         if async_write or not PathManager.supports_rename(filename):
             return original(obj, filename, async_write)
         _write_durably(filename, lambda file: torch.save(obj, file))
@@ -228,8 +189,6 @@ def save_checkpoints_durably() -> None:
             _write_durably(dst_path, lambda file: shutil.copyfileobj(source, file, 1 << 24))
         return True
 
-    torch_persistent_save.durable = True
-    checkpoint_utils.torch_persistent_save = torch_persistent_save
     PathManager.copy = staticmethod(copy)
 
 
@@ -258,11 +217,8 @@ def keep_overflow_on_the_cpu() -> None:
     """Where an fp16 update overflows, fairseq moves a number to the GPU, which ends training without one."""
     from fairseq.trainer import Trainer
 
-    train_step = Trainer.train_step
-    if getattr(train_step, "keeps_overflow", False):
-        return
-
-    def step_without_gpu(self, *args, **kwargs):
+    @replaces(Trainer, "train_step")
+    def step_without_gpu(train_step, self, *args, **kwargs):
         if self.cuda:
             return train_step(self, *args, **kwargs)
         move = torch.Tensor.cuda
@@ -271,9 +227,6 @@ def keep_overflow_on_the_cpu() -> None:
             return train_step(self, *args, **kwargs)
         finally:
             torch.Tensor.cuda = move
-
-    step_without_gpu.keeps_overflow = True
-    Trainer.train_step = step_without_gpu
 
 
 def end_gloo_at_exit() -> None:

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from .errors import UserError
+from .replacing import replaces
 
 ADVICE = "lower --lr, lengthen the warm-up, or set --clip-norm"
 # The detector's message, which names the module: "NaN detected in output of decoder.layers.3.attention, ...".
@@ -39,11 +40,8 @@ def stop_diverged_runs() -> None:
     """
     from fairseq.trainer import Trainer
 
-    step, save = Trainer.train_step, Trainer.save_checkpoint
-    if getattr(step, "stops", False):
-        return
-
-    def train_step(self, samples, raise_oom=False):
+    @replaces(Trainer, "train_step")
+    def train_step(step, self, samples, raise_oom=False):
         listener, detector = _Listener(), logging.getLogger("fairseq.nan_detector")
         detector.addHandler(listener)
         try:
@@ -55,14 +53,12 @@ def stop_diverged_runs() -> None:
         _check_loss(self, stats)
         return stats
 
-    def save_checkpoint(self, filename, extra_state):
+    @replaces(Trainer, "save_checkpoint")
+    def save_checkpoint(save, self, filename, extra_state):
         crashed = os.path.basename(filename) == "crash.pt"
         if not (crashed and self.cfg.checkpoint.no_save):
             return save(self, filename, extra_state)
         return None
-
-    train_step.stops = True
-    Trainer.train_step, Trainer.save_checkpoint = train_step, save_checkpoint
 
 
 def _check_loss(trainer: Any, stats: Any) -> None:

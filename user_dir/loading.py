@@ -13,6 +13,7 @@ import torch
 
 from .errors import UserError
 from .models.vocabulary import check_dictionary
+from .replacing import replaces
 
 UNREADABLE = "is no checkpoint of fairseq's: its configuration cannot be read; name another one"
 # The lines of torch's message in which a model and the weights differ.
@@ -39,8 +40,7 @@ def read_safely(path: Path) -> Mapping[str, Any]:
             if not mapped and file.read(1) != pickle.PROTO:
                 raise UserError(f"{path} is damaged or no checkpoint of fairseq's") from None
         raise UserError(
-            f"{path} is refused: it holds Python objects that a checkpoint has no need of; "
-            "nothing in it was run"
+            f"{path} holds Python objects that a checkpoint has no need of; nothing in it was run"
         ) from None
     except Exception:  # bytes that are no checkpoint make the loader fail in many ways
         raise UserError(f"{path} is damaged or not a fairseq checkpoint") from None
@@ -55,11 +55,8 @@ def look_before_loading() -> None:
     """fairseq shows torch's advice to load unsafely, and breaks on foreign files in tracebacks."""
     from fairseq import checkpoint_utils
 
-    load, load_models = checkpoint_utils.load_checkpoint_to_cpu, checkpoint_utils.load_model_ensemble_and_task
-    if getattr(load, "looks", False):
-        return
-
-    def load_checkpoint_to_cpu(path, *args, **kwargs):
+    @replaces(checkpoint_utils, "load_checkpoint_to_cpu")
+    def load_checkpoint_to_cpu(load, path, *args, **kwargs):
         read_safely(Path(path))
         try:
             return load(path, *args, **kwargs)
@@ -72,17 +69,21 @@ def look_before_loading() -> None:
                 raise
             raise UserError(f"{path} is damaged; copy it again, or name another one") from None
 
+    @replaces(checkpoint_utils, "load_model_ensemble_and_task")
     def load_model_ensemble_and_task(
-        filenames, arg_overrides=None, task=None, strict=True, suffix="", num_shards=1, state=None
+        load_models,
+        filenames,
+        arg_overrides=None,
+        task=None,
+        strict=True,
+        suffix="",
+        num_shards=1,
+        state=None,
     ):
         if num_shards == 1 and not suffix and state is None:
             for filename in filenames:
                 read_safely(Path(filename))
         return load_models(filenames, arg_overrides, task, strict, suffix, num_shards, state)
-
-    load_checkpoint_to_cpu.looks = True
-    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
-    checkpoint_utils.load_model_ensemble_and_task = load_model_ensemble_and_task
 
 
 def check_where_training_starts() -> None:
@@ -93,11 +94,8 @@ def check_where_training_starts() -> None:
     """
     from fairseq.trainer import Trainer
 
-    load = Trainer.load_checkpoint
-    if getattr(load, "checks", False):
-        return
-
-    def load_checkpoint(self, filename, *args, **kwargs):
+    @replaces(Trainer, "load_checkpoint")
+    def load_checkpoint(load, self, filename, *args, **kwargs):
         if os.path.exists(filename):
             settings = _model_settings(filename, read_safely(Path(filename)))
             if getattr(settings, "dictionary_sha256", None) is not None:
@@ -112,19 +110,13 @@ def check_where_training_starts() -> None:
                 "the settings it was trained with, or another --save-dir"
             ) from error
 
-    load_checkpoint.checks = True
-    Trainer.load_checkpoint = load_checkpoint
-
 
 def explain_dictionaries() -> None:
     """fairseq says in a traceback that a dictionary is missing or no text."""
     from fairseq.data import Dictionary
 
-    add = Dictionary.add_from_file
-    if getattr(add, "explains", False):
-        return
-
-    def add_from_file(self, f):
+    @replaces(Dictionary, "add_from_file")
+    def add_from_file(add, self, f):
         try:
             add(self, f)
         except UserError:
@@ -137,26 +129,17 @@ def explain_dictionaries() -> None:
             reason = str(error).partition("\n")[0]
             raise UserError(f"{f} is no dictionary of fairseq's ({reason}); prepare the data again") from None
 
-    add_from_file.explains = True
-    Dictionary.add_from_file = add_from_file
-
 
 def refuse_empty_splits() -> None:
     """fairseq cannot map a file without content, and says so in a traceback that names no file."""
     from fairseq.data import data_utils
 
-    load = data_utils.load_indexed_dataset
-    if getattr(load, "refuses", False):
-        return
-
-    def load_indexed_dataset(path, *args, **kwargs):
+    @replaces(data_utils, "load_indexed_dataset")
+    def load_indexed_dataset(load, path, *args, **kwargs):
         content = Path(f"{path}.bin")
         if content.is_file() and content.stat().st_size == 0:
             raise UserError(f"{content} is empty: the split holds no row; prepare the data again")
         return load(path, *args, **kwargs)
-
-    load_indexed_dataset.refuses = True
-    data_utils.load_indexed_dataset = load_indexed_dataset
 
 
 def _model_settings(path: str, state: Mapping[str, Any]) -> Namespace:

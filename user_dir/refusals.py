@@ -11,6 +11,7 @@ from omegaconf import DictConfig, ListConfig
 
 from .diverged import stop_diverged_runs
 from .errors import UserError
+from .replacing import replaces
 from .schedules import check_schedule
 
 # Options of fairseq's that are numbers from 1 up, where they are given.
@@ -60,20 +61,14 @@ def refuse_impossible_options() -> None:
     """fairseq takes any number, and answers a mistyped option with four screens of usage."""
     from fairseq import options
 
-    parse = options.parse_args_and_arch
-    if getattr(parse, "refuses", False):
-        return
-
-    def parse_args_and_arch(parser, *args, **kwargs):
+    @replaces(options, "parse_args_and_arch")
+    def parse_args_and_arch(parse, parser, *args, **kwargs):
         if "error" not in vars(parser):
             parser.error = _usage_error(parser)
         parsed = parse(parser, *args, **kwargs)
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
         check_settings(namespace)
         return parsed
-
-    parse_args_and_arch.refuses = True
-    options.parse_args_and_arch = parse_args_and_arch
 
 
 def _usage_error(parser: argparse.ArgumentParser) -> Callable[[str], None]:
@@ -89,20 +84,14 @@ def refuse_to_leave_samples_out() -> None:
     """fairseq-eval-lm leaves out samples longer than the model and calls the perplexity of no token 1."""
     from fairseq.tasks.language_modeling import LanguageModelingTask
 
-    original = LanguageModelingTask.eval_lm_dataloader
-    if getattr(original, "keeps_samples", False):
-        return
-
-    def eval_lm_dataloader(self, dataset, *args, max_tokens=36000, max_positions=None, **kwargs):
+    @replaces(LanguageModelingTask, "eval_lm_dataloader")
+    def eval_lm_dataloader(original, self, dataset, *args, max_tokens=36000, max_positions=None, **kwargs):
         context = kwargs.get("context_window", 0)
         check_sample_lengths(np.asarray(dataset.sizes), context, max_tokens, max_positions)
         iterator = original(
             self, dataset, *args, max_tokens=max_tokens, max_positions=max_positions, **kwargs
         )
         return _NotEmpty(iterator)
-
-    eval_lm_dataloader.keeps_samples = True
-    LanguageModelingTask.eval_lm_dataloader = eval_lm_dataloader
 
 
 def check_sample_lengths(
@@ -150,22 +139,17 @@ def check_what_hydra_composed() -> None:
     from fairseq import tasks
     from fairseq.trainer import Trainer
 
-    setup, init = tasks.setup_task, Trainer.__init__
-    if getattr(setup, "refuses", False):
-        return
-
-    def setup_task(cfg, **kwargs):
+    @replaces(tasks, "setup_task")
+    def setup_task(setup, cfg, **kwargs):
         check_settings(cfg)
         return setup(cfg, **kwargs)
 
-    def make_trainer(self, cfg, *args, **kwargs):
+    @replaces(Trainer, "__init__")
+    def make_trainer(init, self, cfg, *args, **kwargs):
         for group in (cfg.dataset, cfg.optimization):
             check_settings(group)
         check_schedule(cfg)
         init(self, cfg, *args, **kwargs)
-
-    setup_task.refuses = True
-    tasks.setup_task, Trainer.__init__ = setup_task, make_trainer
 
 
 REFUSALS = (

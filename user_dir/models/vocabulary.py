@@ -7,6 +7,7 @@ from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..replacing import replaces
 
 
 def fingerprint(dictionary: Any) -> str:
@@ -21,19 +22,14 @@ def keep_fingerprints() -> None:
     configuration has the field `dictionary_sha256` are concerned. A task of images notes their shape, too.
     Applied twice it changes nothing.
     """
-    init = Trainer.__init__
-    if getattr(init, "keeps_fingerprints", False):
-        return
 
-    def make_trainer(self, cfg, task, *args, **kwargs):
+    @replaces(Trainer, "__init__")
+    def make_trainer(init, self, cfg, task, *args, **kwargs):
         if getattr(cfg.model, "dictionary_sha256", "") is None:
             cfg.model.dictionary_sha256 = fingerprint(task.source_dictionary)
         if hasattr(task, "note_shape"):
             task.note_shape(cfg.task)
         init(self, cfg, task, *args, **kwargs)
-
-    make_trainer.keeps_fingerprints = True
-    Trainer.__init__ = make_trainer
 
 
 def check_dictionary(cfg: Any, dictionary: Any) -> None:
