@@ -1,12 +1,20 @@
 """Measurements in their own processes: whatever ends one becomes a record."""
 
+import subprocess
 import textwrap
 
 import pytest
 
+from benchmarks import processes
 from benchmarks.lm_cost import BENCHMARK
 from benchmarks.processes import run_case
 from benchmarks.sizes import SMALL
+
+
+@pytest.fixture(autouse=True)
+def processes_not_forks(monkeypatch):
+    """Whatever tests of commands have left in its place."""
+    monkeypatch.setattr(processes, "subprocess", subprocess)
 
 
 @pytest.fixture

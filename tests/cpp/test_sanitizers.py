@@ -14,7 +14,7 @@ COMPILER = shutil.which("g++") or shutil.which("clang++")
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_kernels_under_sanitizers(root, tmp_path):
     sources = root / "causal_linear_attention" / "csrc" / "cpu"
-    flags = ["-std=c++20", "-O1", "-g", f"-I{sources}", "-pthread"]
+    flags = ["-std=c++20", "-O1", f"-I{sources}", "-pthread"]
     flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     objects = []
     files = [x for x in sorted(sources.glob("*.cpp")) if x.name != "bindings.cpp"]

@@ -15,6 +15,8 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+from tests.helpers.forked import PRELOADED
+
 MOST = 1 << 16  # bytes of a message
 
 
@@ -128,6 +130,6 @@ if __name__ == "__main__":
     from pipeline.console import warn_only
 
     warn_only()
-    for name in ("fairseq_cli.train", "pipeline.training.child", "pipeline.training.train", "user_dir"):
+    for name in ("pipeline.training.train", *PRELOADED):
         importlib.import_module(name)
     serve(socket.socket(fileno=os.dup(0)))

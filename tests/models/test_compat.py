@@ -1,10 +1,12 @@
-"""Each repair is needed: what it repairs fails without it, in its own process."""
+"""Each repair is needed: what it repairs fails without it, in a process of its own."""
 
 import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from tests.helpers.unpatched import Unpatched
 
 BROKEN = {
     "allow_namespace_in_checkpoints": """
@@ -49,7 +51,7 @@ BROKEN = {
             assert next(batches(after, iterator.state_dict())[1]) == [32]
         """,
     "save_checkpoints_durably": """
-        import os, tempfile
+        import os, tempfile, torch
         from fairseq import checkpoint_utils
         from fairseq.file_io import PathManager
         calls, fsync = [], os.fsync
@@ -109,37 +111,25 @@ BROKEN = {
         """,
 }
 
-# Registered first, so called last: a process group that is still open then makes the process fail.
-AT_EXIT = """
-import atexit, os, torch
-atexit.register(lambda: torch.distributed.is_initialized() and os._exit(1))
-"""
 
-
-def run(root, repair, code):
-    setup = f"import sys; sys.path.insert(0, {str(root)!r}); sys.argv = ['test']\n" + AT_EXIT
-    if repair:
-        # The module by its path: importing the package would apply every repair.
-        setup += (
-            "import importlib.util as u; s = u.spec_from_file_location('compat', "
-            f"{str(root / 'user_dir' / 'compat.py')!r}); m = u.module_from_spec(s); "
-            f"s.loader.exec_module(m); m.{repair}(); m.{repair}()\n"
-        )
-    return subprocess.run(
-        [sys.executable, "-c", setup + textwrap.dedent(code)], capture_output=True, text=True
-    )
+@pytest.fixture(scope="module")
+def unpatched():
+    process = Unpatched()
+    yield process
+    process.end()
 
 
 @pytest.mark.parametrize("repair", BROKEN)
-def test_repair_is_needed_and_works(root, repair):
+def test_repair_is_needed_and_works(unpatched, repair):
     if repair == "restore_numpy_names":
         import numpy
 
         if numpy.lib.NumpyVersion(numpy.__version__) < "2.0.0":
             pytest.skip("NumPy 1 still has np.compat")
-    assert run(root, None, BROKEN[repair]).returncode != 0
-    done = run(root, repair, BROKEN[repair])
-    assert done.returncode == 0, done.stderr
+    code = textwrap.dedent(BROKEN[repair])
+    assert unpatched.run(code).returncode != 0
+    done = unpatched.run(code, repair)
+    assert done.returncode == 0, done.stdout
 
 
 def test_user_error_ends_the_program_without_traceback(root):

@@ -1,0 +1,81 @@
+"""Code run in forks of a process that has imported fairseq, but not the plugin, which would repair it."""
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import traceback
+import types
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Unpatched:
+    """The process that forks, seen from the tests."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-P", __file__]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, code: str, repair: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run `code` behind `repair`, a function of `user_dir.compat`, which is applied twice."""
+        self.process.stdin.write(json.dumps([code, repair]) + "\n")
+        self.process.stdin.flush()
+        status, output = json.loads(self.process.stdout.readline())
+        return subprocess.CompletedProcess([code], status, output)
+
+    def end(self) -> None:
+        """No more code."""
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def serve() -> None:
+    """Answer each request with the exit status and the output of a fork."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # fairseq's imports print
+    for name in ("fairseq_cli.train", "fairseq.benchmark", "torch._dynamo"):
+        import_module(name)
+    while line := sys.stdin.readline():
+        code, repair = json.loads(line)
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            for descriptor in (1, 2):
+                os.dup2(write, descriptor)
+            apply(code, repair)
+        os.close(write)
+        with os.fdopen(read) as stream:
+            output = stream.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        print(json.dumps([status, output]), file=answers, flush=True)
+
+
+def apply(code: str, repair: str | None) -> NoReturn:
+    """In the fork, which ends as a program does, but for the interpreter's teardown, which takes seconds."""
+    sys.argv, status = ["test"], 0
+    # Registered first, so called last: a process group that is still open then makes the process fail.
+    atexit.register(lambda: torch.distributed.is_initialized() and os._exit(1))
+    try:
+        if repair is not None:
+            # Importing the package itself would apply every repair.
+            package = sys.modules["user_dir"] = types.ModuleType("user_dir")
+            package.__path__ = [str(ROOT / "user_dir")]
+            function = getattr(import_module("user_dir.compat"), repair)
+            function(), function()
+        exec(code, {"__name__": "__main__"})
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    atexit._run_exitfuncs()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    serve()
