@@ -10,6 +10,7 @@ import torch
 
 from pipeline.errors import UserError
 from pipeline.provenance import usable_cores
+from pipeline.training.logged_run import end_all
 
 
 class Named(Protocol):
@@ -64,7 +65,8 @@ def run_all(runs: Iterable[Run], jobs: int, work: Callable[[Run, int], str]) -> 
                     failures.append(f"{name}: {error}")
                     print(f"{name}: failed: {error}", flush=True)
         except BaseException:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_all()  # else this would wait for runs that take hours
             raise
     return failures
 

@@ -18,6 +18,7 @@ from pipeline.files import ROOT
 SECONDS_BETWEEN_LOOKS = 0.1
 LONGEST_CAUSE = 500  # an unknown --arch makes argparse list three hundred
 ERROR_LINE = re.compile(r"^(?:fairseq-\w+: )?error: (.*)")
+_running: set[subprocess.Popen[bytes]] = set()
 
 
 def run_fairseq(
@@ -49,6 +50,7 @@ def run_fairseq(
             env={**os.environ, **ours, **(environment or {})},
             pass_fds=held,
         )
+        _running.add(process)
         try:
             for line in follow(written, process):
                 on_line(line)
@@ -58,6 +60,8 @@ def run_fairseq(
             process.terminate()
             process.wait()
             raise
+        finally:
+            _running.discard(process)
     code = process.returncode
     if code == 130:
         raise KeyboardInterrupt
@@ -66,6 +70,12 @@ def run_fairseq(
     if code:
         cause = cause or f"fairseq-{command} ended with exit code {code}"
         raise UserError(f"{cause} (log: {log})")
+
+
+def end_all() -> None:
+    """End the commands that other threads wait for; `run_fairseq` then raises UserError there."""
+    for process in tuple(_running):
+        process.terminate()
 
 
 def follow(file: BinaryIO, process: subprocess.Popen[bytes]) -> Iterator[str]:
