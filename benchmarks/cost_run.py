@@ -109,8 +109,12 @@ class CostBenchmark:
         settings: dict[str, Any],
         cases: Sequence[Case],
         question: Callable[[Case], Case],
+        hopeless: Callable[[Results, Case], bool] = lambda results, case: False,
     ) -> int:
-        """Measure what is missing, write results, table and plot, and return the exit status."""
+        """Measure what is missing, write results, table and plot, and return the exit status.
+
+        `hopeless` tells cases that are left out by the results so far.
+        """
         device = settings["device"]
         path = self.results_path(arguments, device)
         results = start_or_resume(self.name, path, settings, arguments.restart)
@@ -121,7 +125,7 @@ class CostBenchmark:
             results["sessions"].append(environment(device))
         start = time.monotonic()
         for number, case in enumerate(todo, 1):
-            if is_done(results, case):
+            if is_done(results, case) or hopeless(results, case):
                 continue
             record = self.measure(case, question(case), arguments, device)
             record["session"] = len(results["sessions"]) - 1
@@ -200,6 +204,8 @@ def same_case(record: Case, case: Case) -> bool:
 
 def place(case: Case) -> str:
     """The position of a case on the axis."""
+    if "batch" in case:
+        return f"{case['images']}, {case['batch']:,} at once"
     return f"length {case['length']:,}" if "length" in case else "decoding"
 
 
@@ -211,5 +217,7 @@ def describe(record: Case) -> str:
         seconds = sorted(record["step_seconds"])
         peak = record["peak_bytes"] / 2**20
         return f"{seconds[len(seconds) // 2]:.2f} s per step, peak {peak:,.0f} MiB"
+    if "seconds" in record:
+        return f"{record['batch'] / record['seconds']:.3g} images/s"
     times = (f"{p}: {1e3 * sorted(s)[len(s) // 2]:.2f}" for p, s in record["token_seconds"].items())
     return "ms per token at " + ", ".join(times)
