@@ -87,12 +87,16 @@ def architecture_of(path: Path, model: Mapping[str, Any]) -> str:
     name = str(model.get("arch") or model.get("_name"))
     if name in ("roberta", "roberta_base", "roberta_large"):
         return "roberta_softmax"
-    if not issubclass(MODEL_REGISTRY.get(name, object), LinearAttentionRoberta):
-        known = [key for key, kind in MODEL_REGISTRY.items() if issubclass(kind, LinearAttentionRoberta)]
+    if name not in encoders():
         raise UserError(
-            f"{path} holds a {name}, which is no encoder of this project{suggestion(name, known)}"
+            f"{path} holds a {name}, which is no encoder of this project{suggestion(name, encoders())}"
         )
     return name
+
+
+def encoders() -> list[str]:
+    """The names of the architectures of this project's encoders."""
+    return [name for name, kind in MODEL_REGISTRY.items() if issubclass(kind, LinearAttentionRoberta)]
 
 
 def heads_of(weights: Mapping[str, torch.Tensor]) -> dict[str, int]:
@@ -117,11 +121,11 @@ def read_dictionary(folder: Path) -> Dictionary:
 
 def count_parameters(checkpoint: EncoderCheckpoint) -> int:
     """Of the pre-trained model: the masked-LM head included, tied weights once, without heads of tasks."""
-    model = _built(checkpoint, read_dictionary(checkpoint.path.parent))
+    model = build_encoder(checkpoint, read_dictionary(checkpoint.path.parent))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _built(checkpoint: EncoderCheckpoint, dictionary: Dictionary) -> LinearAttentionRoberta:
+def build_encoder(checkpoint: EncoderCheckpoint, dictionary: Dictionary) -> LinearAttentionRoberta:
     """The model without its weights."""
     config = MODEL_DATACLASS_REGISTRY[checkpoint.architecture]()
     for key, value in checkpoint.settings.items():
@@ -138,7 +142,7 @@ def load_encoder(checkpoint: EncoderCheckpoint, dictionary: Dictionary) -> Linea
             f"the dictionary has {len(dictionary)} entries with the mask, but {checkpoint.path} was trained "
             f"with {checkpoint.vocabulary}; it belongs to another tokeniser"
         )
-    model = _built(checkpoint, dictionary)
+    model = build_encoder(checkpoint, dictionary)
     state = dict(load_safely(checkpoint.path)[0]["model"])
     for name, classes in checkpoint.heads.items():
         inner = state[f"{HEADS}{name}.dense.weight"].shape[0]

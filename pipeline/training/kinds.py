@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.data.prepared import open_prepared
 from pipeline.training import image_run, lra_run
 from pipeline.training.checkpoint import read_checkpoint
+from pipeline.training.encoder_checkpoint import read_encoder
 from pipeline.training.recipe import option
 
 
@@ -37,7 +38,7 @@ def _lra_run_name(name: str, flags: Sequence[str]) -> str:
 KINDS = {
     "language_modeling": Kind("train_lm.sh"),
     "carried_language_modeling": Kind("train_lm.sh"),
-    "masked_lm": Kind("pretrain_roberta.sh"),
+    "masked_lm": Kind("pretrain_roberta.sh", check_start=lambda path, data: read_encoder(path)),
     "lra": Kind("train_lra.sh", lra_run.open_data, lra_run.check_start, lra_run.record, _lra_run_name),
     image_run.PIXELS: Kind("train_images.sh", image_run.open_data, image_run.check_start),
     image_run.CLASSIFICATION: Kind("train_vit.sh", image_run.open_labelled, image_run.check_classifier_start),

@@ -14,23 +14,33 @@ ENVIRONMENT = ROOT / ".venv-export"
 
 
 @pytest.fixture(scope="session")
-def transformers_answers():
-    """Asks `tests/helpers/exported.py`: `(folder, questions) -> answers`."""
+def with_transformers():
+    """Runs a script of tests/helpers/ where transformers is: `(name, folder, arguments...)`."""
     if not (ENVIRONMENT / "transformers").is_dir():
         pytest.skip("transformers is not installed; scripts/test_export.sh installs it")
 
-    def ask(folder: Path, questions: dict) -> dict:
-        torch.save(questions, folder / "questions.pt")
+    def run(name: str, folder: Path, *arguments: object) -> None:
         environment = {
             **os.environ,
             "PYTHONPATH": str(ENVIRONMENT),
             "PYTHONSAFEPATH": "1",
             "HF_HUB_OFFLINE": "1",
+            "HF_HOME": str(folder / "cache"),  # where transformers copies modelling files
         }
-        environment["HF_HOME"] = str(folder / "cache")  # where transformers copies modelling files
-        command = [sys.executable, str(ROOT / "tests" / "helpers" / "exported.py"), str(folder)]
+        command = [sys.executable, str(ROOT / "tests" / "helpers" / name), str(folder), *map(str, arguments)]
         done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def transformers_answers(with_transformers):
+    """Asks `tests/helpers/exported.py`: `(folder, questions) -> answers`."""
+
+    def ask(folder: Path, questions: dict) -> dict:
+        torch.save(questions, folder / "questions.pt")
+        with_transformers("exported.py", folder)
         return torch.load(folder / "answers.pt", weights_only=True)
 
     return ask
