@@ -4,12 +4,13 @@ import gzip
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 
+from pipeline.data.images.dogs_vs_cats import read_dogs_vs_cats
+from pipeline.data.images.request import ImageSet, Part, Request, as_asked
 from pipeline.data.lra.image_files import SIDE, TEST_FILE, TRAIN_FILES, read_records
 from pipeline.data.lra.sources import find_source
 from pipeline.data.lra.tasks import lra_tasks
@@ -21,20 +22,6 @@ DIGITS_SEED, DIGITS_HELD_OUT = 42, 250
 MNIST_SIDE = 28
 MNIST = CORPORA["mnist"].entry
 MNIST_ORIGIN = f"MNIST comes from {MNIST['address']}/"
-
-Part = tuple[np.ndarray, np.ndarray]
-"""Images, uint8 `(images, height, width, channels)`, and their classes `(images,)`."""
-
-
-@dataclass(frozen=True)
-class ImageSet:
-    """Train, valid and test; `levels` of a byte, sha256 of what was read, whether that is the original."""
-
-    splits: dict[str, Part]
-    levels: int
-    classes: tuple[str, ...]
-    sources: dict[str, str]
-    verified: bool | None
 
 
 def read_digits(source: Path | None, partial: bool) -> ImageSet:
@@ -168,3 +155,10 @@ SETS: dict[str, Callable[[Path | None, bool], ImageSet]] = {
     "mnist": read_mnist,
     "cifar10": read_cifar10,
 }
+
+
+def read_set(name: str, request: Request) -> ImageSet:
+    """The set `name` as the request asks for it; UserError if it cannot be read."""
+    if name == "dogs-vs-cats":
+        return read_dogs_vs_cats(request)
+    return as_asked(SETS[name](request.source, request.partial), request)
