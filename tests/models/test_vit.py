@@ -3,13 +3,16 @@
 import pytest
 import torch
 
+from pipeline.files import ROOT
+from pipeline.training.recipe import read_experiment
 from tests.helpers.images import build_vit
 from tests.helpers.lra import SHORT
 from user_dir.attention import attention_names
 from user_dir.errors import UserError
 from user_dir.tasks.image_data import ImageShape
 
-PETS = ImageShape(256, 224, 224, 3)
+PETS, CIFAR = ImageShape(256, 224, 224, 3), ImageShape(256, 32, 32, 3)
+DIGITS = ImageShape(17, 8, 8, 1)
 SMALL = {
     "patch_size": 2, "encoder_layers": 2, "encoder_embed_dim": 12, "encoder_attention_heads": 2,
     "encoder_ffn_embed_dim": 16,
@@ -39,6 +42,19 @@ def test_sizes_are_those_of_the_public_code(arch, classes, options, parameters):
     with torch.device("meta"):
         model = build_vit(PETS, classes, arch, **options)
     assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize("name", ["softmax", "lln_diag", "linformer", "t1", "t2"])
+def test_every_yaml_builds_its_model(name):
+    found = {}
+    for preset, shape, classes in (("digits", DIGITS, 10), ("cifar10", CIFAR, 10), ("dogs_vs_cats", PETS, 2)):
+        settings = dict(read_experiment(ROOT / f"configs/vit/{preset}_{name}.yaml").settings["model"])
+        with torch.device("meta"):
+            model = build_vit(shape, classes, settings.pop("_name"), **settings)
+        found[preset] = sum(p.numel() for p in model.parameters())
+        assert len(model.layers) == (12 if preset == "dogs_vs_cats" else 4)
+    papers = {"softmax": 2_525_992, "lln_diag": 2_525_992, "linformer": 4_100_392}
+    assert found["dogs_vs_cats"] == papers.get(name, found["dogs_vs_cats"])
 
 
 def test_patches_are_squares_row_by_row():
