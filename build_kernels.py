@@ -121,7 +121,7 @@ class BuildKernels(build_ext):
         for source in sources:
             name = Path(source).name
             flags = [*CXX_FLAGS, *ISA_FLAGS.get(name, [])]
-            includes = _includes(torch) if name == "bindings.cpp" else []
+            includes = _includes(torch) if name.endswith("bindings.cpp") else []
             commands.append([compiler, *flags, *includes, "-c", source, "-o", self._object(source)])
         self._link(compiler, commands, target, torch)
         self._write_info(target, cpu_compiler=_first_line([compiler, "--version"]))

@@ -3,6 +3,7 @@
     causal_linear_attention::forward   (q, k, v, state, normalize, eps) -> (out, state, inverse)
     causal_linear_attention::backward  -> (grad_q, grad_k, grad_v, grad_state)
     causal_linear_attention::step      one position, no derivative
+    causal_linear_attention::norm_step, block_step, rms_norm      see `decoding.py`
 
 `inverse` is 1 / (q[i] @ z[i] + eps), (B, H, N), saved for the backward pass; it is empty without a
 normaliser. `attend` is `forward` with its derivative. The kernels live in the shared objects that
@@ -33,12 +34,26 @@ _LIBRARY.define(
     "-> (Tensor out, Tensor state)",
     tags=torch.Tag.pt2_compliant_tag,
 )
+_TOKEN = "Tensor q, Tensor k, Tensor v, Tensor direction, Tensor theta"
+_LIBRARY.define(
+    f"norm_step({_TOKEN}, Tensor positions, Tensor state, bool one_plus) -> (Tensor out, Tensor state)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+_LIBRARY.define(
+    f"block_step({_TOKEN}, float scale, Tensor places, Tensor(a!) keys, Tensor(b!) values, bool softmax) "
+    "-> Tensor",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+_LIBRARY.define("rms_norm(Tensor x, float eps) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
 for _name in extension.FILES:
     extension.load(_name)
 
 forward = torch.ops.causal_linear_attention.forward.default
 backward = torch.ops.causal_linear_attention.backward.default
 step = torch.ops.causal_linear_attention.step.default
+norm_step = torch.ops.causal_linear_attention.norm_step.default
+block_step = torch.ops.causal_linear_attention.block_step.default
+rms_norm = torch.ops.causal_linear_attention.rms_norm.default
 
 
 def _new_like(x: Tensor) -> Tensor:
@@ -70,6 +85,21 @@ def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps):
 @register_fake(f"{NAMESPACE}::step")
 def _(q, k, v, state, normalize, eps):
     return v.new_empty(v.shape), state.new_empty(state.shape)
+
+
+@register_fake(f"{NAMESPACE}::norm_step")
+def _(q, k, v, direction, theta, positions, state, one_plus):
+    return v.new_empty(v.shape), state.new_empty(state.shape)
+
+
+@register_fake(f"{NAMESPACE}::block_step")
+def _(q, k, v, direction, theta, scale, places, keys, values, softmax):
+    return v.new_empty(v.shape)
+
+
+@register_fake(f"{NAMESPACE}::rms_norm")
+def _(x, eps):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 class _Forward(torch.autograd.Function):

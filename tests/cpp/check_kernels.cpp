@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "decoding.h"
 #include "driver.h"
 
 namespace {
@@ -153,9 +154,38 @@ void check(const Shape& shape, bool normalize, bool state, int threads, const ch
   if (shape.rows > 0) cla::step(one, step_out.data(), step_state.data(), pool);
 }
 
+// One token of TransNormer's attentions: nothing is read or written beyond an array.
+void check_decoding(int64_t batch, int64_t heads, int64_t dim, int threads) {
+  std::mt19937 random(7);
+  const cla::Threads pool{threads, run_threads};
+  const int64_t size = 5, row = heads * dim;
+  auto draw = [&](int64_t count) { return Case<float>::draw(count, random); };
+  const std::vector<float> q = draw(batch * row), k = draw(batch * row), v = draw(batch * row);
+  const std::vector<float> direction = draw(dim), state = draw(batch * row * dim);
+  const std::vector<double> theta(dim / 2, 0.3);
+  std::vector<int64_t> positions(batch);
+  for (int64_t b = 0; b < batch; ++b) positions[b] = b % size;
+  std::vector<float> out(batch * row), state_out(state.size()), keys(batch * row * size), values(keys);
+  const cla::Turn turn{direction.data(), theta.data(), positions.data(), 0.5f};
+  for (const bool flag : {false, true}) {
+    cla::norm_step({batch, heads, dim, q.data(), k.data(), v.data(), turn, flag, state.data()}, out.data(),
+                   state_out.data(), pool);
+    cla::block_step({batch, heads, dim, size, q.data(), k.data(), v.data(), turn, flag, keys.data(),
+                     values.data()},
+                    out.data(), pool);
+  }
+  cla::rms_norm(q.data(), batch * heads, dim, 1e-8, out.data(), pool);
+}
+
 }  // namespace
 
 int main() {
+  for (const int threads : {1, 3}) {
+    check_decoding(1, 1, 1, threads);
+    check_decoding(3, 2, 33, threads);
+    check_decoding(200, 2, 64, threads);
+    check_decoding(0, 2, 4, threads);
+  }
   const Shape shapes[] = {{1, 1, 1, 1, 1},   {1, 2, 33, 5, 7},   {2, 1, 64, 16, 16}, {1, 1, 1500, 16, 48},
                           {1, 3, 31, 17, 1}, {1, 1, 0, 3, 4},    {0, 2, 9, 3, 4},    {1, 1, 70, 130, 3},
                           {1, 1, 300, 8, 8}, {1, 1, 40, 64, 130}};

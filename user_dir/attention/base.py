@@ -8,6 +8,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from causal_linear_attention.checks import check_mask, check_tensors
+from causal_linear_attention.decoding import decodes
 
 from ..errors import UserError
 from .parts.limits import check_count
@@ -154,6 +155,10 @@ class Attention(DecodingState, nn.Module):
             raise ValueError("incremental_state needs a causal attention; this one is bidirectional")
         if attn_mask is not None and not self.causal:
             raise ValueError(f"{type(self).__name__} cannot apply an attn_mask; pass None")
+
+    def steps(self, q: Tensor) -> bool:
+        """Whether the compiled kernels may take the single tokens `q: (B, H, 1, d)`."""
+        return q.shape[2] == 1 and self.backend in ("auto", "cpp") and decodes(q)
 
     def heads(self, x: Tensor) -> Tensor:
         """`(N, B, D)` to `(B, H, N, d)`, a view; `(B, D)`, of single tokens, to `(B, H, 1, d)`."""

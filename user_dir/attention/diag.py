@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from causal_linear_attention.decoding import block_step
+
 from ..errors import UserError
 from ..modules import LRPE, RMSNorm
 from ..modules.lrpe import turn_both
@@ -76,7 +78,13 @@ class DiagAttention(SelfAttention):
         return first_block(q, self.block_size)
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
-        """See `SelfAttention.decode`; O(C d) a token."""
+        """See `SelfAttention.decode`; O(C d) a token, one token on a CPU in one call."""
+        if self.urpe is not None and not self.training and self.steps(q):
+            places, keys, values = new.places(self.block_size).flatten(), state["k"], state["v"]
+            angles = self.urpe.angles(q.dtype)
+            softmax = self.norm is None
+            out = block_step(q, k, v, *angles, self.urpe.scale, places, keys, values, softmax)
+            return out, {"k": keys, "v": values}
         places = new.places(self.block_size) % self.block_size
         q, k = self._positioned(q, k, places.unsqueeze(1))
         return decode_in_blocks(q, k, v, new, state, size=self.block_size, weigh=self._weights)

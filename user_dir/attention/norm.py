@@ -5,11 +5,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from causal_linear_attention.decoding import norm_step
+
 from ..errors import UserError
 from ..modules import LRPE, RMSNorm
 from ..modules.lrpe import turn_both
 from .parts.features import FEATURE_MAPS
 from .parts.linear import LinearAttention
+from .parts.new_tokens import NewTokens
+from .parts.state import State
 from .registry import register_attention
 
 
@@ -62,6 +66,14 @@ class NormAttention(LinearAttention):
         else:
             rotations = self.urpe.rotations(positions[:, None], q.dtype)
         return turn_both(q, k, rotations)
+
+    def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
+        """See `LinearAttention.decode`; one token on a CPU in one call."""
+        if self.urpe is None or new.padding_mask is not None or not self.steps(q):
+            return super().decode(q, k, v, new, state)
+        one_plus = self.options.feature_map == "1+elu"
+        out, total = norm_step(q, k, v, *self.urpe.angles(q.dtype), new.start, state["sum"], one_plus)
+        return out, {"sum": total}
 
     def finish(self, x: Tensor) -> Tensor:
         """See `SelfAttention.finish`: RMSNorm over the full width."""

@@ -74,6 +74,10 @@ class LRPE(nn.Module):
         table = self._kept("table", accumulation_dtype(dtype), rows, length)
         return table if len(table.turns) == length else table._replace(turns=table.turns[:length])
 
+    def angles(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The direction v `(d,)` in `dtype`, and theta `(d // 2,)` in float64."""
+        return self._kept("angles", dtype, lambda dtype: (self.v.to(dtype), self.theta.double().flatten()))
+
     def train(self, mode: bool = True) -> "LRPE":
         """See `nn.Module.train`; forgets what was kept, since an optimizer may change theta unnoticed."""
         self._cache.clear()

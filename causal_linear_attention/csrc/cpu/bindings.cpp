@@ -1,7 +1,7 @@
 // The operators of the CPU.
 #include "../bindings.h"
 
-#include "driver.h"
+#include "tensors.h"
 
 namespace cla {
 namespace {
@@ -28,15 +28,6 @@ Array array_of(const Tensor& x) {
   array.head = x.stride(1);
   array.row = x.stride(2);
   return array;
-}
-
-Threads torch_threads() {
-  Threads threads;
-  threads.count = static_cast<int>(torch::stable::get_num_threads());
-  threads.run = [](int64_t count, void (*body)(int64_t, int64_t, void*), void* context) {
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, count, 1, body, context));
-  };
-  return threads;
 }
 
 Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const void* state, bool normalize,
@@ -96,23 +87,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   backward(problem_of(q, k, v, data_of(state), normalize, eps), array_of(grad_out), data_of(grad_state),
            inverse.const_data_ptr(), gradients, torch_threads());
   return {grad_q, grad_k, grad_v, grad_initial};
-}
-
-// A new contiguous tensor. torch::stable::new_empty looks its operator up by name, which takes longer than a
-// step itself.
-template <size_t N>
-Tensor empty(const int64_t (&sizes)[N], ScalarType dtype) {
-  int64_t strides[N];
-  int64_t stride = 1;
-  for (size_t i = N; i-- > 0; stride *= sizes[i] > 0 ? sizes[i] : 1) strides[i] = stride;
-  const int32_t type = dtype == ScalarType::Double     ? aoti_torch_dtype_float64()
-                       : dtype == ScalarType::Half     ? aoti_torch_dtype_float16()
-                       : dtype == ScalarType::BFloat16 ? aoti_torch_dtype_bfloat16()
-                                                       : aoti_torch_dtype_float32();
-  AtenTensorHandle made = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(N), sizes, strides, type,
-                                                         aoti_torch_device_type_cpu(), 0, &made));
-  return Tensor(made);
 }
 
 std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps) {
