@@ -3,7 +3,6 @@
 import argparse
 import logging
 import math
-import signal
 import sys
 import warnings
 from argparse import Namespace
@@ -12,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pipeline import signals
 from pipeline.errors import UserError, explain
 
 
@@ -117,12 +117,15 @@ def positive_list(option: str, text: str) -> list[float]:
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command; what a user can fix becomes one line on stderr and exit code 1."""
+    """Run a command; what a user can fix becomes one line on stderr and exit code 1.
+
+    SIGTERM and SIGUSR1 end it as `pipeline/signals.py` says.
+    """
     warnings.simplefilter("ignore")  # the libraries' deprecations are no concern of a user's
     warn_only()
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        main()
+        with signals.handled():
+            main()
     except KeyboardInterrupt:
         print("error: interrupted; run the same command again", file=sys.stderr)
         sys.exit(130)
@@ -133,5 +136,3 @@ def run_command(main: Callable[[], None]) -> None:
         if sentence is None:
             raise
         sys.exit(f"error: {sentence}")
-    finally:
-        signal.signal(signal.SIGTERM, before)

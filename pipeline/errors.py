@@ -13,6 +13,7 @@ DAMAGED = (
     "the checkpoint is damaged or not a fairseq checkpoint; nothing in it was run; "
     "copy it again, or name another one"
 )
+PEER_ENDED = "another process of this training has ended; its own message or log says why"
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # Texts of exceptions that fairseq and torch raise, and their meaning.
@@ -49,7 +50,9 @@ MEANINGS = {
     "can't allocate memory": (
         "the memory is full; lower --batch-size and raise --update-freq by the same factor"
     ),
-    "EADDRINUSE": "the port of --master is taken; name another one",
+    "EADDRINUSE": "the port of --master (MASTER_PORT) is taken; name another one",
+    "gloo/transport": PEER_ENDED,
+    "remote process exited": PEER_ENDED,
 }
 
 

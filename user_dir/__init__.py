@@ -2,10 +2,11 @@
 
 from importlib import import_module
 
-from . import compat, errors, refusals
+from . import compat, errors, refusals, stopping
 
 compat.apply()
 refusals.apply()
+stopping.stop_when_asked()
 errors.install_excepthook()
 
 for _part in ("criterions", "models", "optim", "tasks"):  # these register with fairseq, once it is repaired

@@ -9,7 +9,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.console import Parser, parse_before_flags
+from pipeline.console import Parser, count, parse_before_flags
+
+LAUNCHERS = ("spawn", "torchrun", "slurm")
 
 
 def training_parser(
@@ -22,10 +24,23 @@ def training_parser(
     """The parser of a training command, and that of its options alone."""
     options = Parser(command, add_help=False)
     options.add_argument(
+        "--launcher",
+        choices=LAUNCHERS,
+        help="what starts the processes: spawn, this command itself; torchrun; slurm, that is srun (default: "
+        "the one that has started this command, else spawn; docs/cluster.md)",
+    )
+    options.add_argument(
         "--gpus",
         type=int,
         metavar="N",
-        help="GPUs of this machine to use (default: all; 0: the CPU, one process per node)",
+        help="GPUs of this machine to use (default: all; 0: the CPU)",
+    )
+    options.add_argument(
+        "--cpu-processes",
+        type=count,
+        default=1,
+        metavar="N",
+        help="with --gpus 0: processes of this machine that share each batch (default: 1)",
     )
     options.add_argument(
         "--nodes",

@@ -8,9 +8,9 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from pipeline import signals
 from pipeline.errors import UserError
 from pipeline.provenance import usable_cores
-from pipeline.training.logged_run import end_all
 
 
 class Named(Protocol):
@@ -66,7 +66,7 @@ def run_all(runs: Iterable[Run], jobs: int, work: Callable[[Run, int], str]) -> 
                     print(f"{name}: failed: {error}", flush=True)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            end_all()  # else this would wait for runs that take hours
+            signals.end_all()  # else this would wait for runs that take hours
             raise
     return failures
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,10 @@ NAME = ".run.lock"
 
 
 @contextmanager
-def run_lock(folder: Path) -> Iterator[int]:
+def run_lock(folder: Path, patience: float = 0) -> Iterator[int]:
     """Keep other runs out of `folder`; gives the descriptor that holds the lock.
+
+    A run that is there already may take `patience` seconds to end.
 
     The lock lasts as long as any process has the descriptor open, so a child that inherits it keeps
     the folder even if its parent is killed. UserError names the host and process that has it.
@@ -22,7 +25,7 @@ def run_lock(folder: Path) -> Iterator[int]:
     descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor, patience)
         except BlockingIOError:
             holder = os.read(descriptor, 1000).decode(errors="replace") or "another process"
             raise UserError(
@@ -35,3 +38,14 @@ def run_lock(folder: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, patience: float) -> None:
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.2)

@@ -1,14 +1,13 @@
 """From a YAML of configs/ to a running `fairseq-train` (train_lm.sh, pretrain_roberta.sh, train_lra.sh)."""
 
+import contextlib
 import os
 import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from fairseq import options as fairseq_options
 from fairseq import utils as fairseq_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -17,6 +16,7 @@ from pipeline.commands.train_lm import parse
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.training.kinds import KINDS
+from pipeline.training.launch import Machines, machines_of
 from pipeline.training.logged_run import run_fairseq
 from pipeline.training.progress import Progress
 from pipeline.training.recipe import Experiment, option, read_experiment, scaled_update_freq
@@ -34,60 +34,8 @@ from pipeline.training.save_dir import keep_vocabulary
 from user_dir.models.layer_plan import parse_layer_plan
 from user_dir.schedules import check_schedule
 
-DEFAULT_PORT = 29500
+SECONDS_OF_LAST_TRY = 30  # a launcher that tries again does not wait until every process has ended
 Parse = Callable[[Sequence[str]], tuple[Namespace, list[str]]]
-
-
-@dataclass(frozen=True)
-class Machines:
-    """Where to train: `gpus` on each of `nodes` machines; 0 GPUs mean one CPU process each."""
-
-    gpus: int
-    nodes: int = 1
-    node_rank: int = 0
-    master: str | None = None
-
-    @property
-    def processes(self) -> int:
-        """Processes that share a batch."""
-        return max(1, self.gpus) * self.nodes
-
-    def check(self) -> None:
-        """UserError if this machine or the combination cannot do it."""
-        available = torch.cuda.device_count()
-        if not 0 <= self.gpus <= available:
-            raise UserError(f"--gpus is {self.gpus}, but this machine has {available} usable GPUs")
-        if self.nodes < 1 or not 0 <= self.node_rank < self.nodes:
-            raise UserError(
-                f"--node-rank is {self.node_rank}; with --nodes {self.nodes} it must be between 0 "
-                f"and {self.nodes - 1}"
-            )
-        if self.nodes > 1 and not self.master:
-            raise UserError("--nodes needs --master, the address of the machine with --node-rank 0")
-
-    def flags(self) -> list[str]:
-        """The flags for `fairseq-train`."""
-        flags = ["--distributed-world-size", str(self.processes)]
-        if self.gpus == 0:
-            flags.insert(0, "--cpu")
-        if self.nodes == 1:
-            return flags
-        master = str(self.master)
-        address = master if ":" in master else f"{master}:{DEFAULT_PORT}"
-        rank = self.node_rank * max(1, self.gpus)
-        flags += ["--distributed-init-method", f"tcp://{address}", "--distributed-rank", str(rank)]
-        if self.gpus == 0:
-            flags += ["--distributed-no-spawn", "--distributed-backend", "gloo"]
-            flags += ["--ddp-backend", "legacy_ddp"]
-        return flags
-
-    def environment(self) -> dict[str, str]:
-        """Across nodes fairseq starts a process for each GPU it sees, so it may see only ours."""
-        if self.nodes == 1 or self.gpus in (0, torch.cuda.device_count()):
-            return {}
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        names = visible.split(",") if visible else [str(i) for i in range(self.gpus)]
-        return {"CUDA_VISIBLE_DEVICES": ",".join(names[: self.gpus])}
 
 
 def fairseq_arguments(
@@ -151,12 +99,12 @@ def train(
             kind.check_start(Path(start), prepared)
     last_update = read.max_update or None
     save_dir.mkdir(parents=True, exist_ok=True)
-    if machines.node_rank:  # node 0 looks after the folder; training waits for it
+    if machines.node_rank:  # place 0 looks after the folder; training waits for it
         start = None if fresh else newest_whole(save_dir)
         if not is_finished(start, last_update):
             run_training(arguments, save_dir, machines, last_update)
         return save_dir
-    with run_lock(save_dir) as lock:
+    with run_lock(save_dir, 0 if machines.launcher == "spawn" else SECONDS_OF_LAST_TRY) as lock:
         keep_vocabulary(prepared.folder, save_dir)
         if fresh:
             move_aside(save_dir)
@@ -192,14 +140,16 @@ def run_training(
     held: Sequence[int] = (),
 ) -> None:
     """Run `fairseq-train`, its log in `save_dir`; it inherits the descriptors `held`."""
-    suffix = f".node{machines.node_rank}" if machines.node_rank else ""
-    log = save_dir / f"train{suffix}.log"
+    log = save_dir / machines.log_name
     print(f"log, checkpoints and TensorBoard curves: {save_dir}", flush=True)
-    progress = Progress(last_update)
+    progress = Progress(last_update, sys.stdout)
+    ranks = machines.ranks()
     try:
-        run_fairseq("train", arguments, log, progress.feed, machines.environment(), held)
+        run_fairseq("train", arguments, log, progress.feed, machines.environment(), held, ranks)
     finally:
         progress.close()
+    if machines.quiet:  # all went well, and everything is in that of rank 0
+        log.unlink(missing_ok=True)
 
 
 def check_plan(read: Namespace) -> None:
@@ -226,15 +176,17 @@ def main(command: str = "train_lm.sh", parse: Parse = parse) -> None:
     """Entry point; `parse` reads the command line of `command`."""
     options, extra = parse(sys.argv[1:])
     check_task(command, options.config)
-    gpus = torch.cuda.device_count() if options.gpus is None else options.gpus
-    machines = Machines(gpus, options.nodes, options.node_rank, options.master)
-    train(
-        options.config,
-        options.data,
-        machines,
-        options.save_dir,
-        extra,
-        options.dry_run,
-        options.fresh,
-        options.allow_changed,
-    )
+    machines = machines_of(options)
+    with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:
+        if machines.quiet:
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
+        train(
+            options.config,
+            options.data,
+            machines,
+            options.save_dir,
+            extra,
+            options.dry_run,
+            options.fresh,
+            options.allow_changed,
+        )

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from pipeline.signals import STOPPED
 from pipeline.training.run_lock import NAME
 from tests.faults.runs import ROUNDS, at, at_update, longer, losses, same_losses
 
@@ -85,7 +86,7 @@ def test_parent_asked_to_end(training, unbroken, tmp_path, record_property):
     updates = longer(12, 22)
     record_property("times", len(updates))
     for update in updates:
-        assert training.run(tmp_path, fault=at_update(update, "ask")) == [128 + signal.SIGTERM]
+        assert training.run(tmp_path, fault=at_update(update, "ask")) == [STOPPED]
         with (tmp_path / NAME).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the training has ended before its parent
     assert training.run(tmp_path) == [0]

@@ -9,12 +9,14 @@ import json
 import multiprocessing
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
 
+from pipeline.signals import REQUESTS
 from tests.helpers.forked import PRELOADED
 
 MOST = 1 << 16  # bytes of a message
@@ -35,6 +37,8 @@ class Forked:
         for stream in (1, 2):
             os.dup2(log, stream)
         os.environ.update(environment)
+        for number in REQUESTS:  # as after an exec
+            signal.signal(number, signal.SIG_DFL)
         sys.argv = ["child", *words]
         child.main()
 
@@ -49,6 +53,12 @@ class Forked:
 
     def terminate(self) -> None:
         self.process.terminate()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
 
 
 def serve(tests: socket.socket) -> None:

@@ -9,6 +9,7 @@ that a test calls in its own process, `patches` says how. Tests of signals, limi
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from benchmarks import processes
 from pipeline.child_process import PARENT
 from pipeline.data import preparation
 from pipeline.data.preparation import Workplace
+from pipeline.signals import REQUESTS
 from pipeline.training import logged_run
 from tests.helpers import registry
 
@@ -91,7 +93,7 @@ class Popen:
         target = (command[2], list(command[3:]), [log, log], Path.cwd(), env)
         self.process = context.Process(target=_main, args=target)
         self.process.start()
-        self.terminate = self.process.terminate
+        self.terminate, self.kill = self.process.terminate, self.process.kill
 
     @property
     def returncode(self) -> int | None:
@@ -132,6 +134,8 @@ def _main(module: str, arguments: list[str], logs: list[Path], cwd: Path, env: d
     for descriptor, log in enumerate(logs, start=1):
         with log.open("ab") as file:
             os.dup2(file.fileno(), descriptor)
+    for number in REQUESTS:  # as after an exec
+        signal.signal(number, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)

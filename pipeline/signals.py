@@ -1,0 +1,68 @@
+"""SIGTERM and SIGUSR1 at a command: the training it has started saves and ends, and the command with it."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOPPED = 75
+"""Exit code of a command that was asked to stop: the same command resumes (EX_TEMPFAIL of <sysexits.h>)."""
+REQUESTS = (signal.SIGTERM, signal.SIGUSR1)  # schedulers send them some time before they kill
+
+_training: set[subprocess.Popen[bytes]] = set()
+_asked: list[int] = []
+
+
+@contextmanager
+def handled() -> Iterator[None]:
+    """Within it, a request to stop reaches what is training; if nothing is, it ends the command at once."""
+    before = {number: signal.signal(number, _stop) for number in REQUESTS}
+    _asked.clear()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    _asked.append(number)
+    if not _training:
+        sys.exit(_code())
+    for process in list(_training):
+        process.send_signal(number)
+
+
+def _code() -> int:
+    return 128 + signal.SIGTERM if _asked[-1] == signal.SIGTERM else STOPPED
+
+
+@contextmanager
+def told(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Within it, a request to stop is handed to `process`, which saves its state and ends."""
+    _training.add(process)
+    try:
+        if _asked:  # before it was there
+            process.send_signal(_asked[-1])
+        yield
+    finally:
+        _training.discard(process)
+
+
+def end_all() -> None:
+    """Ask all to stop that other threads have started and wait for."""
+    for process in list(_training):
+        process.terminate()
+
+
+def end_if_asked() -> None:
+    """End the command, in a thread the thread's work, if a request to stop has come."""
+    if _asked:
+        sys.exit(_code())
+
+
+def was_stopped(returncode: int) -> bool:
+    """Whether a process that trained has ended because it was asked to."""
+    return returncode == STOPPED or (bool(_asked) and -returncode in REQUESTS)
