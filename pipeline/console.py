@@ -23,18 +23,14 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, command: str, text: str | None = None, **options: Any) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
-        super().__init__(
-            command, description=text, formatter_class=formatter, allow_abbrev=False, **options
-        )
+        super().__init__(command, description=text, formatter_class=formatter, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         """What argparse calls for any mistake."""
         raise UserError(f"{message}; see {self.prog} --help")
 
 
-def parse_before_flags(
-    parser: Parser, options: Parser, words: Sequence[str]
-) -> tuple[Namespace, list[str]]:
+def parse_before_flags(parser: Parser, options: Parser, words: Sequence[str]) -> tuple[Namespace, list[str]]:
     """What `words` say of a command that hands flags it does not know to fairseq, and those flags.
 
     `parser` has the positional arguments, which come first, besides the `options`.

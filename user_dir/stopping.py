@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1 in training: a checkpoint at the next update, on which all processes agree, then the end."""
+"""SIGTERM and SIGUSR1 in training: all processes agree on the next update to save at, and end there."""
 
 import logging
 import math
@@ -25,7 +25,7 @@ class _Request:
 
 
 def stop_when_asked() -> None:
-    """Schedulers ask a job to end some time before they kill it; fairseq then dies and loses its last updates.
+    """Schedulers ask a job to end some time before they kill it; fairseq dies and loses its last updates.
 
     The request of any process travels with the sum of the losses, so that all stop after the same update.
     """

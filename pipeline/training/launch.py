@@ -1,8 +1,8 @@
 """Which processes train: started here (spawn), or one each by torchrun or by Slurm's srun.
 
-Every process of `fairseq-train` is given its rank, its GPU and where all of them meet. fairseq's own guesses are
-wrong or random in places: it divides by the number of GPUs on a machine without one, wants as many tasks as
-visible GPUs, and draws the port.
+Every process of `fairseq-train` is given its rank, its GPU and where all of them meet. fairseq's own guesses
+fail in places: under torchrun without GPUs it divides by zero, under Slurm it wants as many tasks as visible
+GPUs, and it draws ports at random.
 """
 
 import os
@@ -20,18 +20,19 @@ from pipeline.provenance import usable_cores
 
 DEFAULT_PORT = 29500
 SLURM_PORTS = range(15_000, 32_000)  # below those that Linux hands out
-STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS")  # only srun sets these
+# Only srun sets these.
+STEP = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS")
 # `node[003-007,9]-ib,other`: the first name's beginning, its first number if in brackets, its end.
 FIRST_HOST = re.compile(r"([^,\[]*)(?:\[(\d+)[^\]]*\]([^,]*))?")
 
 
 @dataclass(frozen=True)
 class Machines:
-    """Where to train: in a group of processes, one on each of `gpus`, in each of `nodes` places.
+    """Where to train: one process on each of `gpus` in each of `nodes` places.
 
-    0 GPUs mean the CPU, in `cpu_processes` processes. A place is a machine, or a task of `launcher`. `master` is
-    the address where all meet, `env://` where torchrun has said it. `first_device` is this place's first GPU
-    among those that it sees.
+    0 GPUs mean the CPU, in `cpu_processes` processes. A place is a machine, or a task of `launcher`. `master`
+    is the address where all meet, `env://` where torchrun has said it. `first_device` is this place's first
+    GPU among those that it sees.
     """
 
     gpus: int
@@ -70,8 +71,8 @@ class Machines:
             raise UserError(f"--gpus is {self.gpus}, but this machine has {available} usable GPUs")
         if self.first_device + self.gpus > available:
             raise UserError(
-                f"task {self.first_device} of this machine sees only {available} GPUs; give each task one, or "
-                "start as many tasks as there are GPUs"
+                f"process {self.first_device} of this machine sees only {available} GPUs; give each its own, "
+                "or start no more processes than GPUs"
             )
         if self.gpus and self.cpu_processes > 1:
             raise UserError("--cpu-processes is for training on the CPU; add --gpus 0, or leave it out")
@@ -111,7 +112,7 @@ class Machines:
         ]
 
     def address(self) -> str:
-        """Where the processes meet, for torch's `init_process_group`; a free port of this machine if alone."""
+        """Where the processes meet, for `init_process_group`; a free port of this machine if it is alone."""
         if self.nodes == 1:
             return f"tcp://127.0.0.1:{free_port()}"
         master = str(self.master)
@@ -128,7 +129,8 @@ class Machines:
             names = visible.split(",") if visible else [str(i) for i in range(self.gpus)]
             changed["CUDA_VISIBLE_DEVICES"] = ",".join(names[: self.gpus])
         if self.launcher != "torchrun" and "TORCHELASTIC_USE_AGENT_STORE" in os.environ:
-            changed["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # else torch waits for torchrun to serve our port
+            # Else torch waits for torchrun to serve our port.
+            changed["TORCHELASTIC_USE_AGENT_STORE"] = "False"
         if self.cpu_processes > 1 and "OMP_NUM_THREADS" not in os.environ:
             changed["OMP_NUM_THREADS"] = str(max(1, usable_cores() // self.cpu_processes))
         return changed
@@ -167,8 +169,8 @@ def guessed(environ: Mapping[str, str]) -> str:
         return "spawn"
     if not any(name in environ for name in STEP):
         raise UserError(
-            f"this job has {step_tasks(environ)} tasks, but srun has not started this command; write srun before "
-            "it, or add --launcher spawn"
+            f"this job has {step_tasks(environ)} tasks, but srun has not started this command; write srun "
+            "before it, or add --launcher spawn"
         )
     return "slurm"
 
@@ -180,9 +182,10 @@ def of_torchrun(gpus: int | None, environ: Mapping[str, str]) -> Machines:
 
 
 def of_slurm(gpus: int | None, environ: Mapping[str, str]) -> Machines:
-    """This task's place in its job step: one process, or with one task on each machine one for each GPU."""
+    """This task's place in its job step: a process, or with one task on each machine one for each GPU."""
     rank, local = (number(name, "slurm", environ) for name in ("SLURM_PROCID", "SLURM_LOCALID"))
-    tasks, machines = int(step_tasks(environ)), int(first_of(environ, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "1"))
+    tasks = int(step_tasks(environ))
+    machines = int(first_of(environ, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "1"))
     hosts = first_of(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "127.0.0.1")
     host = environ.get("MASTER_ADDR") or ("127.0.0.1" if machines == 1 else first_host(hosts))
     master = f"{host}:{environ.get('MASTER_PORT') or slurm_port(environ)}"
@@ -198,8 +201,8 @@ def one_process(
     """A place with one process: on the only GPU it sees, or on the one of its number on the machine."""
     if gpus not in (None, 0, 1):
         raise UserError(
-            f"--gpus is {gpus}, but {STARTERS[launcher]} starts a process for each GPU; leave it out, or give 0 "
-            "for the CPU"
+            f"--gpus is {gpus}, but {STARTERS[launcher]} starts a process for each GPU; leave it out, or "
+            "give 0 for the CPU"
         )
     visible = torch.cuda.device_count()
     gpus = min(1, visible) if gpus is None else gpus

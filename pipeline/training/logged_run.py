@@ -1,4 +1,4 @@
-"""Run a fairseq command, in one process or several, its output in a log file; say in one line why it fails."""
+"""Run a fairseq command in one or more processes, its output in a log; if it fails, say why in one line."""
 
 import contextlib
 import errno

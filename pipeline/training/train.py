@@ -143,13 +143,17 @@ def run_training(
     log = save_dir / machines.log_name
     print(f"log, checkpoints and TensorBoard curves: {save_dir}", flush=True)
     progress = Progress(last_update, sys.stdout)
-    ranks = machines.ranks()
+    failed = False
     try:
-        run_fairseq("train", arguments, log, progress.feed, machines.environment(), held, ranks)
+        environment, ranks = machines.environment(), machines.ranks()
+        run_fairseq("train", arguments, log, progress.feed, environment, held, ranks)
+    except UserError:
+        failed = True
+        raise
     finally:
         progress.close()
-    if machines.quiet:  # all went well, and everything is in that of rank 0
-        log.unlink(missing_ok=True)
+        if machines.quiet and not failed:  # everything is in the log of rank 0
+            log.unlink(missing_ok=True)
 
 
 def check_plan(read: Namespace) -> None:
