@@ -4,8 +4,8 @@
 //   FAULT_PATH    part of the name of the file concerned
 //   FAULT_TEXT    part of what is written (write only)
 //   FAULT_NTH     which of the matching calls (default 1, counted in each process)
-//   FAULT_ACTION  group or parent: who is killed before the call; ask: the parent gets SIGTERM; half: half
-//                 is written, then the group is killed; full: the disk is full (ENOSPC) from this call on
+//   FAULT_ACTION  group, parent or self: who is killed before the call; ask: the parent gets SIGTERM; half:
+//                 half is written, then the group is killed; full: the disk is full (ENOSPC) from this call on
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -47,6 +47,7 @@ static int fault(const char *call, const char *path) {
     if (seen > wanted) return 0;
     if (is("FAULT_ACTION", "half")) return 1;
     if (is("FAULT_ACTION", "parent")) kill(getppid(), SIGKILL);
+    if (is("FAULT_ACTION", "self")) kill(getpid(), SIGKILL);
     if (is("FAULT_ACTION", "ask")) kill(getppid(), SIGTERM);
     if (is("FAULT_ACTION", "group")) kill(0, SIGKILL);
     return 0;

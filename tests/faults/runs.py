@@ -12,6 +12,7 @@ from tests.faults.warm import Started, Warm
 from tests.pipeline.conftest import MODEL
 
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "1"))  # scripts/fault_check.sh takes more
+ROUNDING = 2e-3  # the log has three decimals
 BASE = """
 common: {seed: 1, log_format: json, log_interval: 1}
 task: {_name: language_modeling, data: nowhere, tokens_per_sample: 32, sample_break_mode: none}

@@ -8,8 +8,9 @@ import signal
 import pytest
 
 from pipeline.signals import STOPPED
+from pipeline.training.checkpoint import read_checkpoint
 from pipeline.training.run_lock import NAME
-from tests.faults.runs import ROUNDS, at, at_update, longer, losses, same_losses
+from tests.faults.runs import ROUNDING, ROUNDS, at, at_update, longer, losses, same_losses
 
 pytestmark = pytest.mark.slow
 
@@ -83,11 +84,15 @@ def test_parent_killed_alone(training, unbroken, tmp_path, record_property):
 
 @pytest.mark.fault("SIGTERM to the parent")
 def test_parent_asked_to_end(training, unbroken, tmp_path, record_property):
-    updates = longer(12, 22)
-    record_property("times", len(updates))
-    for update in updates:
-        assert training.run(tmp_path, fault=at_update(update, "ask")) == [STOPPED]
+    """All processes save at the same update and end; any number of processes resumes there."""
+    asked = longer((2, 12), (1, 22), (2, 24))
+    record_property("times", len(asked))
+    for processes, update in asked:
+        fault = at_update(update, "ask")
+        assert training.run(tmp_path, "--cpu-processes", str(processes), fault=fault) == [STOPPED]
         with (tmp_path / NAME).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the training has ended before its parent
+        assert update <= read_checkpoint(tmp_path / "checkpoint_last.pt").updates <= update + 2
     assert training.run(tmp_path) == [0]
-    assert same_losses(tmp_path, unbroken)
+    assert same_losses(tmp_path, unbroken, ROUNDING)
+    assert all(len(values) == 1 for values in losses(tmp_path).values())  # no update is done again

@@ -17,7 +17,6 @@ from pipeline.errors import UserError
 from pipeline.training import train as train_lm
 from pipeline.training.progress import read_records
 from pipeline.training.train import Machines
-from tests.helpers import forked
 
 
 class Evil:
@@ -115,23 +114,6 @@ def test_goes_on_from_the_last_whole_checkpoint(call, config, corpus, trained, t
     call(train_lm, config, corpus, "--gpus", 0, "--save-dir", folder, "--max-update", 6)
     assert "resuming from checkpoint" in capsys.readouterr().out
     assert updates(folder) == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.slow
-def test_two_nodes_train_what_one_process_trains(config, corpus, trained, tmp_path, root):
-    """Two CPU processes as two nodes: half the accumulation each, so the same effective batch."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        master = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "pipeline", "training.train", config, corpus, "--gpus", "0"]
-    command += ["--nodes", "2", "--master", master, "--save-dir", tmp_path / "run", "--node-rank"]
-    nodes = [forked.start([*command, rank], cwd=root) for rank in "01"]
-    ends = [node.wait(check=True) for node in nodes]
-    assert last_value(ends[1].stdout.splitlines()[0], "--update-freq") == "2"
-    assert updates(tmp_path / "run") == [1, 2, 3, 4]
-    two, one = (torch.load(folder / "checkpoint_last.pt")["model"] for folder in (tmp_path / "run", trained))
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
