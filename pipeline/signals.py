@@ -19,10 +19,10 @@ _asked: list[int] = []
 def handled() -> Iterator[None]:
     """Within it, a request to stop reaches what is training; if nothing is, it ends the command at once."""
     before = {number: signal.signal(number, _stop) for number in REQUESTS}
-    _asked.clear()
     try:
         yield
     finally:
+        _asked.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
 
