@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from .replacing import replaces
+
 STOPPED = 75
 """Exit code of training that was asked to stop and can be resumed (EX_TEMPFAIL of <sysexits.h>)."""
 REQUESTS = (signal.SIGTERM, signal.SIGUSR1)
@@ -31,23 +33,18 @@ def stop_when_asked() -> None:
     """
     from fairseq.trainer import Trainer
 
-    init, aggregate = Trainer.__init__, Trainer._aggregate_logging_outputs
-    if getattr(init, "listens", False):
-        return
-
-    def make_trainer(self, *args, **kwargs):
+    @replaces(Trainer, "__init__")
+    def make_trainer(init, self, *args, **kwargs):
         init(self, *args, **kwargs)
         self.stop_agreed = 0.0
         _listen()
         _end_after_updates()
 
-    def aggregate_with_requests(self, logging_outputs, *stats, ignore=False):
+    @replaces(Trainer, "_aggregate_logging_outputs")
+    def aggregate_with_requests(aggregate, self, logging_outputs, *stats, ignore=False):
         outputs, totals = aggregate(self, logging_outputs, *stats, float(_Request.made), ignore=ignore)
         *totals, self.stop_agreed = totals
         return outputs, totals
-
-    make_trainer.listens = True
-    Trainer.__init__, Trainer._aggregate_logging_outputs = make_trainer, aggregate_with_requests
 
 
 def _listen() -> None:
@@ -82,11 +79,11 @@ def _heed_parent_only() -> None:
 def _end_after_updates() -> None:
     """fairseq's loop validates and saves after each update; where a request has come, it ends there."""
     loop = sys.modules.get("fairseq_cli.train")
-    original = getattr(loop, "validate_and_save", None)
-    if original is None or getattr(original, "ends", False):
+    if not hasattr(loop, "validate_and_save"):
         return
 
-    def validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch):
+    @replaces(loop, "validate_and_save")
+    def validate_and_save(original, cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch):
         given = (cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
         if not _agreed(trainer):
             return original(*given)
@@ -99,9 +96,6 @@ def _end_after_updates() -> None:
         if not end_of_epoch:
             loop.checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, result[0][0])
         return _end(trainer)
-
-    validate_and_save.ends = True
-    loop.validate_and_save = validate_and_save
 
 
 def _agreed(trainer: Any) -> bool:

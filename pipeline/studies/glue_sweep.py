@@ -21,6 +21,7 @@ from pipeline.studies.glue_cell import Cell, TaskData, prune, run_cell
 from pipeline.studies.glue_record import best_setting, sweep_record
 from pipeline.studies.parallel_runs import parallel_jobs, placement, run_all
 from pipeline.training.encoder_checkpoint import EncoderCheckpoint, read_dictionary, read_encoder
+from pipeline.training.run_lock import SECONDS_TO_WRITE, run_lock
 from pipeline.training.save_dir import whole_checkpoint
 
 SWEEP = ROOT / "configs" / "glue_sweep.yaml"
@@ -133,10 +134,11 @@ def finetune(options: argparse.Namespace) -> dict[str, Any]:
     if failures and not any(results.values()):
         raise UserError(f"all {len(failures)} runs failed; the first: {failures[0]}")
     record = sweep_record(encoder, tasks, results)
-    record["tasks"] = earlier_tasks(out / "glue.json", encoder) | record["tasks"]
-    write_json(out / "glue.json", record)
-    table = write_table(record)
-    write_atomically(out / "glue.md", (table + "\n").encode())
+    with run_lock(out, SECONDS_TO_WRITE):  # sweeps of other tasks may share the folder
+        record["tasks"] = earlier_tasks(out / "glue.json", encoder) | record["tasks"]
+        write_json(out / "glue.json", record)
+        table = write_table(record)
+        write_atomically(out / "glue.md", (table + "\n").encode())
     print(f"{table}\n\nwritten: {shown_path(out / 'glue.json')}, {shown_path(out / 'glue.md')}")
     keep_best(cells, record)
     if failures:

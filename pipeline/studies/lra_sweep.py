@@ -35,7 +35,7 @@ from pipeline.training.lra_run import describe_data, open_data, read_lra_checkpo
 from pipeline.training.progress import Progress
 from pipeline.training.recipe import Experiment, option, read_experiment
 from pipeline.training.resume import BEST, LAST, complete_save, newest_whole
-from pipeline.training.run_lock import run_lock
+from pipeline.training.run_lock import SECONDS_TO_WRITE, run_lock
 from pipeline.training.save_dir import keep_vocabulary, whole_checkpoint
 from pipeline.training.train import Machines, fairseq_arguments
 from user_dir.models.lra.presets import SIZE
@@ -201,7 +201,8 @@ def sweep(options: Namespace, flags: Sequence[str]) -> None:
     failures = run_all(missing, jobs, partial(run_cell, jobs=jobs))
     if done := read_cells(out):
         table = write_table(done)
-        write_atomically(out / "lra.md", (table + "\n").encode())
+        with run_lock(out, SECONDS_TO_WRITE):  # sweeps of other tasks may share the folder
+            write_atomically(out / "lra.md", (table + "\n").encode())
         print(f"\n{table}\n\nwritten: {shown_path(out / 'lra.md')}")
     if failures:
         raise UserError(f"{len(failures)} runs failed; the first: {failures[0]}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from pipeline.errors import UserError
 
 NAME = ".run.lock"
+SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
 
 
 @contextmanager

@@ -48,7 +48,9 @@ def test_both_names_of_the_quickstarts_folder(tmp_path):
     assert quickstart.parse(["--out", str(tmp_path)]).runs == tmp_path
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 75)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 75)]
+)
 def test_a_stopped_command_cleans_up_and_ends_with_the_signals_code(number, code):
     before, cleaned = signal.getsignal(signal.SIGTERM), []
 

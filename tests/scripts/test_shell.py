@@ -1,6 +1,7 @@
 """The shell files: syntax, help, and set-ups that cannot be."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.files import ROOT
+from pipeline.glue_tasks import TASKS as GLUE
+from pipeline.reports.lra import FIVE as LRA
 
 SHELL = sorted([*ROOT.glob("scripts/*.sh"), *ROOT.glob("data-prep/*.sh"), ROOT / ".ci" / "run"])
 COMMANDS = [path for path in SHELL if os.access(path, os.X_OK) and path.suffix]
@@ -97,3 +100,49 @@ def test_package_index_out_of_reach(fresh):
     for _ in range(2):
         assert "the package index cannot be reached" in set_up(fresh, **unreachable)
         assert not (fresh / ".venv" / "ready.json").exists()
+
+
+ASKED = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+os.kill(os.getppid(), signal.SIGUSR1)
+signal.sigwait([signal.SIGUSR1])
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("code", "requeued"), [("75", True), ("143", True), ("1", False), ("0", False)])
+def test_a_slurm_job_that_is_asked_to_stop_goes_back_to_the_queue(code, requeued, root, tmp_path):
+    """The command gets the notice that Slurm gives the job; only one that can resume is queued again."""
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text('#!/bin/sh\necho "scontrol $*"\n')
+    scontrol.chmod(0o755)
+    job = 'set -euo pipefail; source "$0"; step "$@"'
+    command = [sys.executable, "-S", "-c", ASKED, code]
+    done = subprocess.run(
+        ["bash", "-c", job, root / "scripts" / "slurm" / "requeue.sh", *command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "42"},
+    )
+    assert ("scontrol requeue 42" in done.stdout) == requeued
+    assert done.returncode == (0 if requeued else int(code)), done.stderr
+
+
+def test_slurm_templates_ask_to_be_told_and_queued_again(root):
+    templates = sorted((root / "scripts" / "slurm").glob("*.sbatch"))
+    assert len(templates) == 4
+    for template in templates:
+        text = template.read_text()
+        assert subprocess.run(["bash", "-n", template]).returncode == 0
+        assert "#SBATCH --signal=B:USR1@" in text and "#SBATCH --requeue" in text
+        [command] = re.findall(r"(scripts/\w+\.sh)", text.partition("\nstep ")[2])
+        assert (root / command).is_file()
+
+
+def test_glue_and_lra_templates_have_a_job_for_each_task(root):
+    for name, tasks in (("glue", list(GLUE)), ("lra", list(LRA))):
+        text = (root / "scripts" / "slurm" / f"{name}.sbatch").read_text()
+        [found] = re.findall(r"^tasks=\((.*)\)$", text, re.MULTILINE)
+        assert sorted(found.split()) == sorted(tasks)
+        assert f"--array=0-{len(tasks) - 1}\n" in text
