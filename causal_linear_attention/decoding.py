@@ -10,8 +10,6 @@ from torch import Tensor
 
 from . import extension, operators
 
-_LOADED = extension.loaded("cpp")
-
 norm_step = operators.norm_step
 """`(q, k, v, direction, theta, positions, state, one_plus) -> (out, state)`: NormAttention.
 
@@ -30,10 +28,24 @@ rms_norm = operators.rms_norm
 """`(x, eps) -> x / (root mean square over the last dimension + eps)`, x of any shape."""
 
 
+def _built() -> bool:
+    """Not so where the kernels were built from older sources, which lack these."""
+    if not extension.loaded("cpp"):
+        return False
+    try:
+        rms_norm(torch.zeros(1), 0.1)
+    except NotImplementedError:
+        return False
+    return True
+
+
+_BUILT = _built()
+
+
 def decodes(x: Tensor) -> bool:
     """Whether these run for inputs like x: built, float32, on the CPU, without gradients or tracing."""
     return (
-        _LOADED
+        _BUILT
         and x.dtype is torch.float32
         and x.device.type == "cpu"
         and not torch.is_grad_enabled()
