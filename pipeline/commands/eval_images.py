@@ -1,4 +1,4 @@
-"""Bits per dimension of a model of images.
+"""Bits per dimension of a model of images byte by byte, or right answers of a Vision Transformer.
 
 Every byte counts but those that the training gave (--given-pixels). The result is printed and written as
 JSON.
@@ -18,7 +18,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "checkpoint",
         type=Path,
         metavar="CHECKPOINT",
-        help="of scripts/train_images.sh; checkpoint_best.pt is the best on valid",
+        help="of scripts/train_images.sh or train_vit.sh; checkpoint_best.pt is the best on valid",
     )
     parser.add_argument(
         "data",

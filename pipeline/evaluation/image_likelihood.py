@@ -1,4 +1,4 @@
-"""Bits per dimension of a model of images (the command behind eval_images.sh)."""
+"""Bits per dimension or right answers of a model of images (the command behind eval_images.sh)."""
 
 import math
 import sys
@@ -10,9 +10,10 @@ from fairseq.utils import move_to_cuda
 
 from pipeline.commands.eval_images import parse
 from pipeline.errors import UserError
+from pipeline.evaluation.accuracy import count_correct
 from pipeline.files import shown_path, write_json
 from pipeline.provenance import environment
-from pipeline.training.image_run import ImageCheckpoint, read_image_checkpoint
+from pipeline.training.image_run import CLASSIFICATION, PIXELS, ImageCheckpoint, read_image_checkpoint
 from pipeline.training.save_dir import whole_checkpoint
 from user_dir.criterions import PixelLikelihoodCriterion
 from user_dir.tasks.image_data import open_image_data
@@ -41,8 +42,14 @@ def bits_per_dimension(
 def evaluate(path: Path, data: Path | None, split: str, batch_size: int | None) -> dict[str, Any]:
     """The result as it is written to JSON, with what a table must say about model and data."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    checkpoint = read_image_checkpoint(path, data, device)
-    images = open_image_data(Path(checkpoint.task.cfg.data))
+    checkpoint = read_image_checkpoint(path, data, device, (PIXELS, CLASSIFICATION))
+    task, batch_size = checkpoint.task, batch_size or checkpoint.batch_size
+    images = open_image_data(Path(task.cfg.data))
+    if checkpoint.task_name == PIXELS:
+        found = {"given_pixels": task.cfg.given_pixels, "split": split}
+        found |= bits_per_dimension(checkpoint, split, batch_size, device)
+    else:
+        found = {"split": split, **count_correct(checkpoint.model, task, split, batch_size, device)}
     return {
         "checkpoint": shown_path(path),
         "architecture": checkpoint.architecture,
@@ -52,11 +59,16 @@ def evaluate(path: Path, data: Path | None, split: str, batch_size: int | None) 
         "seed": checkpoint.seed,
         "corpus": images.manifest["corpus"],
         "original_files": images.manifest["verified"],
-        "given_pixels": checkpoint.task.cfg.given_pixels,
-        "split": split,
-        **bits_per_dimension(checkpoint, split, batch_size or checkpoint.batch_size, device),
+        **found,
         "environment": environment(device.type),
     }
+
+
+def in_words(result: dict[str, Any]) -> str:
+    """What was found: bits per dimension, or right answers."""
+    if "bits_per_dimension" in result:
+        return f"{result['bits_per_dimension']:.4f} bits per dimension on {result['images']:,} images"
+    return f"{result['accuracy']:.2f} % of {result['examples']:,} images right"
 
 
 def main() -> None:
@@ -69,6 +81,6 @@ def main() -> None:
     unverified = " (NOT the original files)" if result["original_files"] is False else ""
     print(
         f"{result['corpus']}{unverified}, {result['attention']}, seed {result['seed']}, "
-        f"{result['updates']:,} updates: {result['bits_per_dimension']:.4f} bits per dimension on "
-        f"{result['images']:,} images ({options.split})\n  written to  {shown_path(out)}"
+        f"{result['updates']:,} updates: {in_words(result)} ({options.split})\n"
+        f"  written to  {shown_path(out)}"
     )

@@ -83,7 +83,8 @@ def run_cell(cell: ViTCell, place: int, jobs: int) -> str:
 def measured(cell: ViTCell, place: int) -> dict[str, Any]:
     """The result of a trained cell, as a table needs it."""
     device = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
-    checkpoint = read_image_checkpoint(cell.folder / LAST, cell.data.folder, device, CLASSIFICATION)
+    path = cell.folder / LAST
+    checkpoint = read_image_checkpoint(path, cell.data.folder, device, (CLASSIFICATION,))
     model, log = checkpoint.model, cell.folder / "train.log"
     return {
         "preset": cell.experiment.config.stem.removesuffix(f"_{cell.method.partition('-')[0]}"),

@@ -1,6 +1,6 @@
 """Prepared images and the checkpoints of models of them, as commands need them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ class ImageCheckpoint:
     """A model of images and its task, with the facts a result needs."""
 
     path: Path
+    task_name: str
     model: PixelModel | ViT
     task: ImageTask
     architecture: str
@@ -50,25 +51,26 @@ class ImageCheckpoint:
 
 
 def read_image_checkpoint(
-    path: Path, data: Path | None, device: torch.device, task_name: str = PIXELS
+    path: Path, data: Path | None, device: torch.device, tasks: Collection[str] = (PIXELS,)
 ) -> ImageCheckpoint:
     """Load a model in evaluation mode, its data being those of `data` or, without, of its training.
 
-    Raises UserError if the checkpoint is damaged or of another task than `task_name`, or the data are of
-    another shape.
+    Raises UserError if the checkpoint is damaged or of another task than `tasks`, or the data are of another
+    shape.
     """
     state, configuration = load_safely(path)
     with readable(path):
         settings, task = sections(configuration)
         whole = OmegaConf.create(configuration, flags={"allow_objects": True})
         name, seed, batch_size = task["_name"], whole.common.seed, whole.dataset.batch_size
-    if name != task_name:
-        raise UserError(f"{path} holds a model of the task {name}, not of {task_name}")
+    if name not in tasks:
+        raise UserError(f"{path} holds a model of the task {name}, not of {' or '.join(tasks)}")
     override = {} if data is None else {"data": str(data.absolute())}
     [model], _, loaded = checkpoint_utils.load_model_ensemble_and_task([str(path)], arg_overrides=override)
-    side = SIDES[task_name]
+    side = SIDES[name]
     return ImageCheckpoint(
         path=path,
+        task_name=name,
         model=model.to(device).eval(),
         task=loaded,
         architecture=str(settings["_name"]),
@@ -81,7 +83,7 @@ def read_image_checkpoint(
 
 def check_start(path: Path, data: ImageData, task_name: str = PIXELS) -> None:
     """UserError for a checkpoint from which training on `data` cannot start."""
-    read_image_checkpoint(path, data.folder, torch.device("cpu"), task_name)
+    read_image_checkpoint(path, data.folder, torch.device("cpu"), (task_name,))
 
 
 check_classifier_start = partial(check_start, task_name=CLASSIFICATION)

@@ -117,5 +117,6 @@ def test_checkpoints_that_do_not_fit(refused, run, trained, tmp_path):
     assert "holds images of 4 x 3 x 1 of 6 levels, but" in refused(image_likelihood, checkpoint, other)
     assert "has no split dev" in refused(image_likelihood, checkpoint, "--split", "dev")
     text = trained / "checkpoint_last.pt"
-    for command in (image_likelihood, sample_images):
-        assert "holds a model of the task language_modeling, not of pixels" in refused(command, text)
+    for command, tasks in ((image_likelihood, "pixels or image_classification"), (sample_images, "pixels")):
+        sentence = refused(command, text)
+        assert f"holds a model of the task language_modeling, not of {tasks}" in sentence

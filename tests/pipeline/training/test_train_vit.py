@@ -1,5 +1,6 @@
 """train_vit.sh: from YAML to checkpoints, kill and resume, two processes, what does not fit."""
 
+import json
 import socket
 import sys
 import time
@@ -8,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from pipeline.evaluation import image_likelihood
+from pipeline.evaluation import image_likelihood, sample_images
 from pipeline.files import ROOT
 from pipeline.training import train as train_lm
 from pipeline.training import train_images, train_vit
@@ -66,6 +67,16 @@ def test_the_log_has_exact_accuracies_and_the_best_checkpoint_the_best_of_them(r
     assert best["extra_state"]["best"] == max(found)
 
 
+def test_a_checkpoint_is_evaluated(call, run, capsys):
+    for size in (4, 11):
+        words = ["--batch-size", size, "--out", run / f"{size}.json"]
+        call(image_likelihood, run / "checkpoint_last.pt", *words)
+    first, second = (json.loads((run / f"{size}.json").read_text()) for size in (4, 11))
+    assert (first["correct"], first["examples"]) == (second["correct"], 11)
+    assert first["accuracy"] == pytest.approx(100 * first["correct"] / 11)
+    assert f"{first['accuracy']:.2f} % of 11 images right (test)" in capsys.readouterr().out
+
+
 def test_a_killed_run_resumes_and_ends_as_if_nothing_had_happened(run, recipe, data, tmp_path):
     flags = ["--user-dir", ROOT / "user_dir", *read_experiment(recipe).flags(), "--cpu", "--update-freq", "1"]
     command = [sys.executable, "-m", "fairseq_cli.train", data, *flags, "--save-dir", tmp_path]
@@ -103,7 +114,7 @@ def test_two_processes_train_what_one_with_twice_the_accumulation_trains(recipe,
 
 def test_what_does_not_fit(call, refused, recipe, data, run, trained, tmp_path):
     assert "train it with scripts/train_vit.sh" in refused(train_images, recipe, data)
-    sentence = refused(image_likelihood, run / "checkpoint_last.pt")
+    sentence = refused(sample_images, run / "checkpoint_last.pt")
     assert "holds a model of the task image_classification, not of pixels" in sentence
     words = [recipe, data, "--gpus", 0, "--save-dir", tmp_path / "run"]
     start = ["--finetune-from-model", trained / "checkpoint_last.pt"]
