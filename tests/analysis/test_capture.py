@@ -17,7 +17,7 @@ def test_inputs_of_parallel_layers_and_padding():
     found = record_inputs(model, lambda: model(batch))
     assert [one.name for one in found] == ["layer0.0", "layer0.1", "layer1"]
     assert all(one.x.shape == (12, 2, 24) and not one.causal for one in found)
-    assert torch.equal(found[0].padding, batch == PAD)
+    assert torch.equal(found[0].padding_mask, batch == PAD)
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
@@ -25,7 +25,7 @@ def test_fairseqs_own_decoder_is_causal():
     model = build_lm("transformer_lm")
     found = record_inputs(model, lambda: model(tokens(2, 7)))
     assert [one.name for one in found] == ["layer0", "layer1"]
-    matrix = attention_matrix(found[1].module, found[1].x, found[1].padding, causal=found[1].causal)
+    matrix = attention_matrix(found[1].module, found[1].x, found[1].padding_mask, causal=found[1].causal)
     assert (matrix.triu(1) == 0).all()
     torch.testing.assert_close(matrix.sum(-1), torch.ones(2, 2, 7).double())
 

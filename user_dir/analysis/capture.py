@@ -19,13 +19,13 @@ class AttentionInput:
     """An attention of a model and its input.
 
     `name` is `layerI`, counted from 0, or `layerI.J` for attentions in parallel; `x: (N, B, D)`;
-    `padding: (B, N)`, True at padding, or None.
+    `padding_mask: (B, N)`, True at padding, or None.
     """
 
     name: str
     module: nn.Module
     x: Tensor
-    padding: Tensor | None
+    padding_mask: Tensor | None
     causal: bool
 
 

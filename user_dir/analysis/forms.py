@@ -25,14 +25,14 @@ from .matrix import by_columns, explicit
 
 @torch.no_grad()
 def lln_diag_parts(
-    module: LLNDiagAttention, x: Tensor, padding: Tensor | None = None
+    module: LLNDiagAttention, x: Tensor, padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The two matrices of LLN+Diag and their weights: `attend` is `r P_lln v + p P_diag v`.
 
     Args:
         module: in evaluation mode.
         x: `(N, B, D)`.
-        padding: bool `(B, N)`, True at padding.
+        padding_mask: bool `(B, N)`, True at padding.
 
     Returns:
         P_lln and P_diag, `(B, H, N, N)`; r and p, `(1, H, 1, d)`, both 1/2 for the average.
@@ -42,39 +42,39 @@ def lln_diag_parts(
     def diag(values: Tensor) -> Tensor:
         size, weigh = module.block_size, module._weights
         scaled = q * module.head_dim**-0.5
-        return attend_in_blocks(scaled, k, values, padding, size=size, causal=module.causal, weigh=weigh)
+        return attend_in_blocks(scaled, k, values, padding_mask, size=size, causal=module.causal, weigh=weigh)
 
     half = q.new_full((1, module.num_heads, 1, module.head_dim), 0.5)
     kind = module.options.combination
     r = half if kind == "average" else module.r
     p = {"average": half, "learnable_ratio": 1 - r, "learnable_scale": getattr(module, "p", half)}[kind]
-    lln = by_columns(lambda values: LLNAttention.attend(module, q, k, values, padding), q)
+    lln = by_columns(lambda values: LLNAttention.attend(module, q, k, values, padding_mask), q)
     return lln, by_columns(diag, q), r, p
 
 
 @explicit.register
-def _(module: LLNDiagAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
-    lln, diag, r, p = lln_diag_parts(module, x, padding)
+def _(module: LLNDiagAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
+    lln, diag, r, p = lln_diag_parts(module, x, padding_mask)
     return r.mean(-1, keepdim=True) * lln + p.mean(-1, keepdim=True) * diag
 
 
 @explicit.register
-def _(module: LongformerAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
+def _(module: LongformerAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
     q, k = module.heads(module.q_proj(x)), module.heads(module.k_proj(x))
-    matrix = by_columns(lambda values: module.attend(q, k, values, padding), q)
+    matrix = by_columns(lambda values: module.attend(q, k, values, padding_mask), q)
     first = module.heads(module.q_proj_global(x[:1])) * module.head_dim**-0.5
     scores = first @ module.heads(module.k_proj_global(x)).mT
-    matrix[:, :, :1] = softmax_over_keys(scores, padding)
+    matrix[:, :, :1] = softmax_over_keys(scores, padding_mask)
     return matrix
 
 
 @explicit.register
-def _(module: LinformerAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
+def _(module: LinformerAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
     q = module.heads(module.q_proj(x))
     if module.options.projection == "heads":
         k = module.heads(module.k_proj(x))
-        return by_columns(lambda values: module.attend(q, k, values, padding), q)
-    real = x if padding is None else x.masked_fill(padding.t().unsqueeze(-1), 0.0)
+        return by_columns(lambda values: module.attend(q, k, values, padding_mask), q)
+    real = x if padding_mask is None else x.masked_fill(padding_mask.t().unsqueeze(-1), 0.0)
     slots_k = module.compress_k.weight[:, : len(x)]
     shared = module.options.projection == "shared"
     slots_v = slots_k if shared else module.compress_v.weight[:, : len(x)]
@@ -83,22 +83,22 @@ def _(module: LinformerAttention, x: Tensor, padding: Tensor | None, causal: boo
 
 
 @explicit.register
-def _(module: HashedAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
+def _(module: HashedAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
     queries, _ = module.projections(x)
-    return by_columns(lambda values: module.attend(queries, values, padding), queries)
+    return by_columns(lambda values: module.attend(queries, values, padding_mask), queries)
 
 
 @explicit.register
-def _(module: FlashQuadAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
-    _, (q, k) = module._parts(x, padding)
+def _(module: FlashQuadAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
+    _, (q, k) = module._parts(x, padding_mask)
     weights = module._weights(q, k, module._bias(len(x)))
     return (weights.tril() if module.causal else weights)[:, None]
 
 
 @explicit.register
-def _(module: FlashAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
+def _(module: FlashAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
     size = module.options.chunk_size
-    _, (quad_q, lin_q, quad_k, lin_k) = module._parts(x, padding)
+    _, (quad_q, lin_q, quad_k, lin_k) = module._parts(x, padding_mask)
     chunk = torch.arange(len(x), device=x.device) // size
     inside = F.relu(quad_q @ quad_k.mT / size + module._bias(len(x))).square()
     linear = lin_q @ lin_k.mT / size
@@ -115,7 +115,7 @@ def toeplitz_matrices(module: TnnAttention, length: int) -> Tensor:
 
 
 @explicit.register
-def _(module: TnnAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
+def _(module: TnnAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
     size = _coefficients(module, len(x)).abs().mean(1)
     return _toeplitz(module, size, len(x)).expand(x.shape[1], 1, -1, -1).clone()
 
@@ -133,17 +133,17 @@ def _toeplitz(module: TnnAttention, coefficients: Tensor, length: int) -> Tensor
 
 
 @explicit.register
-def _(module: FullLongShortAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
+def _(module: FullLongShortAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
     q = module.heads(module.W_q(x)) * module.head_dim**-0.5
     k = module.heads(module.dual_ln_l(module.W_k(x)))
-    pooling = module._pooling(x, padding)
+    pooling = module._pooling(x, padding_mask)
     pooled_k = module._normed(pooling @ k)
-    return by_columns(lambda v: module._attend(q, (k, v), (pooled_k, pooling @ v), padding), q)
+    return by_columns(lambda v: module._attend(q, (k, v), (pooled_k, pooling @ v), padding_mask), q)
 
 
 @explicit.register
-def _(module: CausalLongShortAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
-    new, state = NewTokens(padding, no_positions(x), len(x)), module._first_state(x)
+def _(module: CausalLongShortAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
+    new, state = NewTokens(padding_mask, no_positions(x), len(x)), module._first_state(x)
     q = module.heads(module.proj_query(x)) * module.head_dim**-0.5
     keys, scores = module.proj_key(x), module.dconv_1(x)
     near_k = module.heads(module.dual_ln_win(keys))
@@ -174,7 +174,7 @@ def _pooling_in_chunks(module: CausalLongShortAttention, scores: Tensor) -> Tens
 
 
 @explicit.register
-def _(module: MultiheadAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
+def _(module: MultiheadAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
     def heads(y: Tensor) -> Tensor:
         return y.unflatten(2, (module.num_heads, -1)).permute(1, 2, 0, 3)
 
@@ -182,4 +182,4 @@ def _(module: MultiheadAttention, x: Tensor, padding: Tensor | None, causal: boo
     scores = q @ k.mT / math.sqrt(module.head_dim)
     if causal:
         scores = scores + torch.full_like(scores[0, 0], -torch.inf).triu(1)
-    return softmax_over_keys(scores, padding)
+    return softmax_over_keys(scores, padding_mask)

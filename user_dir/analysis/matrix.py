@@ -52,7 +52,7 @@ def attention_matrix(
 
 
 @singledispatch
-def explicit(module: nn.Module, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
+def explicit(module: nn.Module, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
     """`attention_matrix` of a float64 module in evaluation mode; `forms.py` adds what is not `attend`."""
     raise UserError(
         f"{type(module).__name__} has no attention matrix; give one attention, not several in parallel"
@@ -60,9 +60,9 @@ def explicit(module: nn.Module, x: Tensor, padding: Tensor | None, causal: bool)
 
 
 @explicit.register
-def _(module: SelfAttention, x: Tensor, padding: Tensor | None, causal: bool) -> Tensor:
+def _(module: SelfAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
     q, k = module.heads(module.q_proj(x)), module.heads(module.k_proj(x))
-    return by_columns(lambda values: module.attend(q, k, values, padding), q)
+    return by_columns(lambda values: module.attend(q, k, values, padding_mask), q)
 
 
 def by_columns(mix: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:

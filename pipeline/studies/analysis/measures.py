@@ -53,7 +53,7 @@ class Measured:
 def measure(given: AttentionInput, singular_values: bool = True) -> Measured:
     """Entropy, spectral gap and, where there are queries and keys, temperature; O(N^3) with "
     "singular values."""
-    matrix = attention_matrix(given.module, given.x, given.padding, causal=given.causal)
+    matrix = attention_matrix(given.module, given.x, given.padding_mask, causal=given.causal)
     numbers = {"entropy": entropy(matrix), "gap": spectral_gap(matrix)}
     if given.causal:
         numbers["relative_entropy"] = relative_entropy(matrix)
