@@ -41,6 +41,16 @@ Turn turn_of(const Tensor& q, const Tensor& direction, const Tensor& theta, cons
 const float* floats(const Tensor& x) { return static_cast<const float*>(x.const_data_ptr()); }
 float* floats_of(Tensor& x) { return static_cast<float*>(x.mutable_data_ptr()); }
 
+template <class AStep>
+void set_tokens(AStep& s, const Tensor& q, const Tensor& k, const Tensor& v) {
+  s.batch = q.size(0);
+  s.heads = q.size(1);
+  s.dim = q.size(3);
+  s.q = floats(q);
+  s.k = floats(k);
+  s.v = floats(v);
+}
+
 std::tuple<Tensor, Tensor> norm_step_op(Tensor q, Tensor k, Tensor v, Tensor direction, Tensor theta,
                                         Tensor positions, Tensor state, bool one_plus) {
   q = as_contiguous(q);
@@ -53,12 +63,7 @@ std::tuple<Tensor, Tensor> norm_step_op(Tensor q, Tensor k, Tensor v, Tensor dir
               state.size(2) == q.size(3) && state.size(3) == q.size(3),
           "state must be (batch, heads, D, D)");
   NormStep s;
-  s.batch = q.size(0);
-  s.heads = q.size(1);
-  s.dim = q.size(3);
-  s.q = floats(q);
-  s.k = floats(k);
-  s.v = floats(v);
+  set_tokens(s, q, k, v);
   s.turn = turn_of(q, direction, theta, positions, 1);
   s.one_plus = one_plus;
   s.state = floats(state);
@@ -81,13 +86,8 @@ Tensor block_step_op(Tensor q, Tensor k, Tensor v, Tensor direction, Tensor thet
             "keys and values must be (batch, heads, size, D)");
   }
   BlockStep s;
-  s.batch = q.size(0);
-  s.heads = q.size(1);
-  s.dim = q.size(3);
+  set_tokens(s, q, k, v);
   s.size = keys.size(2);
-  s.q = floats(q);
-  s.k = floats(k);
-  s.v = floats(v);
   s.turn = turn_of(q, direction, theta, places, scale);
   for (int64_t b = 0; b < s.batch; ++b) {
     require(s.turn.positions[b] >= 0 && s.turn.positions[b] < s.size, "places must be from 0 to size - 1");
