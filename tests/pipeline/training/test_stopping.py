@@ -1,0 +1,92 @@
+"""What training does when it is asked to stop; tests/faults asks real runs."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from user_dir import stopping
+
+LAST = 100
+
+
+@pytest.fixture
+def loop(monkeypatch):
+    """fairseq's loop after an update: what it did is in `done`; asked to stop, it is `stopping`'s."""
+    done = []
+    module = SimpleNamespace(
+        validate_and_save=lambda cfg, trainer, *given: done.append("schedule")
+        or ([1.5], trainer.get_num_updates() >= LAST),
+        checkpoint_utils=SimpleNamespace(save_checkpoint=lambda *given: done.append("save")),
+        done=done,
+    )
+    monkeypatch.setitem(sys.modules, "fairseq_cli.train", module)
+    stopping._end_after_updates()
+    monkeypatch.setattr(stopping._Request, "made", True)
+    return module
+
+
+def after(loop, update, end_of_epoch=False, epoch=2):
+    """The loop after an update of a run that validates every 10 and saves every 20 and every second epoch."""
+    cfg = SimpleNamespace(
+        dataset=SimpleNamespace(validate_interval_updates=10),
+        checkpoint=SimpleNamespace(save_interval_updates=20, save_interval=2),
+        optimization=SimpleNamespace(max_update=LAST),
+    )
+    trainer = SimpleNamespace(get_num_updates=lambda: update, data_parallel_world_size=1, stop_agreed=0.0)
+    return loop.validate_and_save(cfg, trainer, None, SimpleNamespace(epoch=epoch), ["valid"], end_of_epoch)
+
+
+@pytest.mark.parametrize(
+    ("given", "done"),
+    [
+        ({"update": 7}, ["save"]),
+        ({"update": 30}, ["schedule", "save"]),  # validated, but not saved by schedule
+        ({"update": 33, "end_of_epoch": True}, ["schedule"]),  # saved by schedule
+    ],
+)
+def test_saves_what_the_schedule_does_not_and_ends(given, done, loop):
+    with pytest.raises(SystemExit) as end:
+        after(loop, **given)
+    assert end.value.code == stopping.STOPPED
+    assert loop.done == done
+
+
+def test_an_epoch_whose_end_is_not_saved_and_the_last_update(loop):
+    """The one ends after the next update, from where it can be resumed; the other has nothing to resume."""
+    assert after(loop, 33, end_of_epoch=True, epoch=3) == ([1.5], False)
+    assert after(loop, LAST) == ([1.5], True)
+    assert loop.done == ["schedule"] * 2
+
+
+def test_not_asked(loop, monkeypatch):
+    monkeypatch.setattr(stopping._Request, "made", False)
+    assert after(loop, 7) == ([1.5], False)
+    assert loop.done == ["schedule"]
+
+
+def echo(here):
+    stopping._heed_parent_only()
+    here.send("ready")
+    here.send(here.recv())
+    signal.pause()
+
+
+def test_data_loaders_worker_heeds_its_parent_only():
+    """A scheduler's signal to the whole job must not end it before its parent has saved."""
+    ours, theirs = multiprocessing.Pipe()
+    worker = multiprocessing.get_context("fork").Process(target=echo, args=(theirs,))
+    worker.start()
+    theirs.close()
+    assert ours.recv() == "ready"
+    for name in ("TERM", "USR1"):
+        subprocess.run(["kill", f"-{name}", str(worker.pid)], check=True)
+    ours.send("still there")
+    assert ours.recv() == "still there"
+    os.kill(worker.pid, signal.SIGTERM)
+    worker.join()
+    assert worker.exitcode == 0
