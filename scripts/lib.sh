@@ -16,8 +16,8 @@ die() {
 unsuitable() {
     "$1" -c '
 import os, sys, sysconfig
-if not (3, 11) <= sys.version_info[:2] <= (3, 12):
-    print("is Python %d.%d; 3.11 or 3.12 is needed" % sys.version_info[:2])
+if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+    print("is Python %d.%d; 3.11 to 3.13 is needed" % sys.version_info[:2])
 else:
     try:
         import ensurepip, venv
@@ -34,11 +34,11 @@ find_python() {
     local candidate reason found=
     if [[ -n ${PYTHON:-} ]]; then
         reason=$(unsuitable "$PYTHON")
-        [[ -z $reason ]] || die "PYTHON=$PYTHON $reason; set PYTHON to a Python 3.11 or 3.12"
+        [[ -z $reason ]] || die "PYTHON=$PYTHON $reason; set PYTHON to a Python 3.11 to 3.13"
         command -v -- "$PYTHON"
         return
     fi
-    for candidate in python3.11 python3.12 python3 python; do
+    for candidate in python3.11 python3.12 python3.13 python3 python; do
         command -v "$candidate" >/dev/null || continue
         reason=$(unsuitable "$candidate")
         if [[ -z $reason ]]; then
@@ -47,7 +47,7 @@ find_python() {
         fi
         [[ $reason == "does not run" || -n $found ]] || found="; $candidate $reason"
     done
-    die "no suitable Python 3.11 or 3.12 on PATH$found; install one or name it with PYTHON="
+    die "no suitable Python 3.11 to 3.13 on PATH$found; install one or name it with PYTHON="
 }
 
 # Make .venv if it is not there, complete and up to date (environment.py says what it does).

@@ -4,6 +4,7 @@ import argparse
 import ast
 import math
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,25 @@ def check_settings(cfg: Any) -> None:
             raise UserError(f"{option} is {value}; it must be a whole number from 1 up")
     if isinstance(settings.get("model_overrides"), str):
         read_overrides(settings["model_overrides"])
+    if settings.get("ddp_backend") == "fully_sharded":
+        check_sharding(settings)
+
+
+def check_sharding(settings: Mapping[str, Any]) -> None:
+    """Refuse sharded parameters where they cannot be had; fairseq's are those of fairscale.
+
+    Raises:
+        UserError: saying what is missing, or which option excludes them.
+    """
+    if find_spec("fairscale") is None:
+        raise UserError(
+            "--ddp-backend fully_sharded needs the package fairscale, which is not installed; install "
+            "fairscale==0.4.13, or choose another --ddp-backend"
+        )
+    if settings.get("cpu"):
+        raise UserError("--ddp-backend fully_sharded needs GPUs; choose another one for the CPU")
+    if settings.get("bf16") or settings.get("memory_efficient_bf16"):
+        raise UserError("--ddp-backend fully_sharded excludes --bf16 in fairseq; take --fp16, or neither")
 
 
 def read_overrides(text: str) -> dict[str, Any]:

@@ -71,9 +71,9 @@ def test_python_that_is_missing(fresh):
 
 def test_python_of_another_version(fresh, tmp_path):
     old = tmp_path / "python-old"
-    old.write_text("#!/bin/sh\necho 'is Python 3.8; 3.11 or 3.12 is needed'\n")
+    old.write_text("#!/bin/sh\necho 'is Python 3.8; 3.11 to 3.13 is needed'\n")
     old.chmod(0o755)
-    assert "is Python 3.8; 3.11 or 3.12 is needed" in set_up(fresh, PYTHON=str(old))
+    assert "is Python 3.8; 3.11 to 3.13 is needed" in set_up(fresh, PYTHON=str(old))
 
 
 def test_no_compiler(fresh):
