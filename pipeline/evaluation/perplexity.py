@@ -4,10 +4,12 @@ import argparse
 import ast
 import contextlib
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from fairseq import options as fairseq_options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import eval_lm
+from torch import nn
 
 from pipeline.commands.eval_ppl import COMMAND, parse
 from pipeline.console import Parser
@@ -89,10 +92,12 @@ def check_lengths(checkpoint: CheckpointInfo, args: argparse.Namespace) -> None:
 
 @dataclass
 class Counter:
-    """Counts what `fairseq-eval-lm` evaluates, which it does not report itself."""
+    """Counts what `fairseq-eval-lm` evaluates, which it does not report itself, and adds up its loss."""
 
     tokens: int = 0
     parameters: int = 0
+    scored: int = 0
+    nats: float = 0.0
 
     def count(self, batches: Iterable[dict[str, Any]], pad: int) -> Iterator[dict[str, Any]]:
         """The batches, their scored targets added up on the way."""
@@ -104,6 +109,27 @@ class Counter:
             yield batch
 
 
+class SummingScorer(ChunkedScorer):
+    """Adds the losses up in `counter`, in double precision.
+
+    fairseq's sum is in single precision, which over a test split costs the sixth digit.
+    """
+
+    def __init__(self, counter: Counter, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.counter = counter
+
+    def generate(self, models: list[nn.Module], sample: dict[str, Any], **unused: object) -> list:
+        """As the scorer above; infinite losses are left out, as fairseq leaves them."""
+        rows = super().generate(models, sample)
+        for row in rows:
+            scores = row[0]["positional_scores"].double()
+            finite = scores[scores.isfinite()]
+            self.counter.scored += finite.numel()
+            self.counter.nats -= float(finite.sum())
+        return rows
+
+
 @contextlib.contextmanager
 def counted() -> Iterator[Counter]:
     """While inside, `fairseq_cli.eval_lm` counts what it evaluates, and never holds a batch's logits."""
@@ -113,9 +139,12 @@ def counted() -> Iterator[Counter]:
     def counting(models: Any, batch_iterator: Any, target_dictionary: Any, **rest: Any) -> Any:
         counter.parameters = sum(p.numel() for p in models[0].parameters())
         batches = counter.count(batch_iterator, target_dictionary.pad())
-        return function(models, batch_iterator=batches, target_dictionary=target_dictionary, **rest)
+        results = function(models, batch_iterator=batches, target_dictionary=target_dictionary, **rest)
+        if counter.scored and not (rest.get("remove_bos_token") or rest.get("post_process")):
+            results["loss"] = counter.nats / counter.scored / math.log(2)
+        return results
 
-    eval_lm.eval_lm, eval_lm.SequenceScorer = counting, ChunkedScorer
+    eval_lm.eval_lm, eval_lm.SequenceScorer = counting, partial(SummingScorer, counter)
     try:
         yield counter
     finally:
