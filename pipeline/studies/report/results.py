@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,16 @@ def link(result: Result, beside: Path) -> Link:
     return Link(result.path.name, os.path.relpath(result.path, beside))
 
 
+def document(name: str, write: Callable[[], str]) -> list[Part]:
+    """What `write` returns, in Markdown, under the `name` of its record; a sentence where it cannot."""
+    try:
+        return [f"{name}:", *markdown_parts(write())]
+    except UserError as error:
+        return [f"{name}: {error}"]
+    except (KeyError, TypeError, StopIteration):
+        return [f"{name} is no record of this version; run its command again."]
+
+
 def perplexities(results: list[Result], beside: Path) -> Section:
     """Every evaluation of a model of text: of eval_ppl.sh, eval_mlm.sh, and within other results."""
     header = (
@@ -124,10 +135,10 @@ def glue_results(results: list[Result], beside: Path) -> Section:
     parts: list[Part] = []
     for result in results:
         if result.path.name == "glue.json" and {"tasks", "encoder"} <= set(result.record):
-            parts += [f"{result.name}:", *markdown_parts(glue.write_table(result.record))]
+            parts += document(result.name, partial(glue.write_table, result.record))
     rows = []
     for result in results:
-        if {"dev", "learning_rate", "task"} <= set(result.record):
+        if {"dev", "learning_rate", "task", "seed", "updates"} <= set(result.record):
             one = result.record
             figures = "; ".join(
                 f"{split} {name} {value:.2f}" for split, d in one["dev"].items() for name, value in d.items()
@@ -154,18 +165,15 @@ def lra_results(results: list[Result], beside: Path) -> Section:
             sweeps.setdefault(result.path.parents[2], []).append(result.record)
             continue
         one = result.record
+        if not {"training_data", "updates", "seed", "split", "examples"} <= set(one):
+            continue
         rows.append(
             [one["task"], one["attention"], one["preset"], one["training_data"]["origin"],
              f"{one['updates']:,}", str(one["seed"]), one["split"], f"{one['examples']:,}",
              f"{one['accuracy']:.2f}", link(result, beside)]
         )  # fmt: skip
     for folder, cells in sweeps.items():
-        try:
-            text = lra.write_table(cells)
-        except UserError as error:
-            parts.append(f"{folder.name}: {error}")
-            continue
-        parts += [f"{folder.name}:", *markdown_parts(text)]
+        parts += document(folder.name, partial(lra.write_table, cells))
     if rows:
         header = ("task", "attention", "preset", "data", "updates", "seed", "split", "examples",
                   "accuracy, percent", "result")  # fmt: skip

@@ -116,6 +116,18 @@ def test_page(call, runs, tmp_path):
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", page) and "@import" not in page
 
 
+def test_records_of_other_versions_and_settings(call, runs, tmp_path):
+    """What cannot be a table is a sentence, and the rest of the page is there."""
+    write_json(runs / "sweep" / "glue.json", {"tasks": {}, "encoder": "an old one"})
+    cell = {"task": "text", "attention": "elu", "accuracy": 50.0, "published_sizes": True}
+    for preset in ("lra_skyformer", "lra_state_space"):
+        write_json(runs / "lra" / "text" / preset / "seed1.json", {**cell, "preset": preset})
+    page = written(call, runs, tmp_path / "report.html")
+    assert "sweep/glue.json is no record of this version" in page
+    assert "lra: runs of lra_skyformer and lra_state_space cannot share a table" in page
+    assert len(rows_of(page, "Models and their cost")) == 4
+
+
 def test_the_same_runs_give_the_same_page(call, runs, tmp_path):
     assert written(call, runs, tmp_path / "one.html") == written(call, runs, tmp_path / "two.html")
 
