@@ -1,7 +1,6 @@
 """Drawing images: what a case measures, which are left out, the report, a tiny run. No times are judged."""
 
 import json
-import sys
 
 import pytest
 
@@ -12,7 +11,6 @@ from pipeline.errors import UserError
 from pipeline.papers import read_table
 from pipeline.reports.image_cost import WAYS, markdown, plot
 from tests.benchmarks.test_lm_cost import SESSION
-from tests.helpers import forked
 
 [TINY] = image_cost.TINY.values()
 
@@ -98,11 +96,10 @@ def test_a_wrong_command_line_is_refused_in_a_sentence(words, sentence):
         image_cost.parse_arguments(words)
 
 
-@pytest.mark.slow
-def test_quick_run_resumes(tmp_path):
+def test_quick_run_resumes(tmp_path, measured_here, capsys):
     out = tmp_path / "cost.json"
-    command = [sys.executable, "-m", "benchmarks.image_cost", "--quick", "--device", "cpu"]
-    command += ["--architectures", "elu", "--out", out]
-    forked.run(command, cwd=tmp_path, check=True)
+    words = ["--quick", "--device", "cpu", "--architectures", "elu", "--out", str(out)]
+    for done in (0, 2):
+        assert image_cost.run(image_cost.parse_arguments(words)) == 0
+        assert f"2 cases on cpu, {done} done before" in capsys.readouterr().out
     assert [record["batch"] for record in json.loads(out.read_text())["records"]] == [1, 4]
-    assert "2 cases on cpu, 2 done before" in forked.run(command, check=True).stdout

@@ -21,24 +21,23 @@ def data(tmp_path_factory):
 def test_a_sweep_is_run_once_and_its_table_comes_from_its_json(
     call, refused, data, tmp_path, capsys, monkeypatch
 ):
-    words = ["--attention", "lln_diag,t1", "--alpha", "0.5", "--data", data, "--out", tmp_path, *TINY]
+    words = ["--attention", "lln_diag", "--alpha", "0.5", "--data", data, "--out", tmp_path, *TINY]
     call(vit_sweep, *words)
     found = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("*/seed1.json")}
-    assert set(found) == {"lln_diag", "lln_diag-0.5", "t1"}
+    assert set(found) == {"lln_diag", "lln_diag-0.5"}
     for result in found.values():
         assert result["preset"] == "digits" and result["updates"] == 4 and result["examples"] == 11
         assert result["correct"] == pytest.approx(result["accuracy"] * 11 / 100)
     exponents = found["lln_diag"]["exponents"]
     assert [update for update, _ in exponents["alpha/layer3"]] == [1, 2, 3, 4] and len(exponents) == 8
     assert {value for _, value in found["lln_diag-0.5"]["exponents"]["beta/layer0"]} == {0.5}
-    assert found["t1"]["exponents"] == {} and found["t1"]["attention"] == "diag*2,norm*2"
     table = (tmp_path / "vit.md").read_text()
     assert table == write_vit_table(read_results(tmp_path)) + "\n"
     assert "LLN+Diag, α = β = 0.5 |" in table and "| layer 3 |" in table and "patches of 1" in table
     assert (tmp_path / "vit.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(measured_cell, "run_fairseq", None)
     call(vit_sweep, *words)
-    assert "3 runs, 3 done before" in capsys.readouterr().out
+    assert "2 runs, 2 done before" in capsys.readouterr().out
     assert "was made with other settings" in refused(vit_sweep, *words, "--lr", "0.1")
 
 
