@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.cost_run import CostBenchmark, choose_device, training_cases
 from pipeline.console import run_command
 from pipeline.methods import Size
-from pipeline.reports.attention_cost import OPERATORS, markdown, plot
+from pipeline.reports.costs.attention_cost import OPERATORS, markdown, plot
 
 FULL = {
     "lengths": [2**n for n in range(9, 17)],
@@ -29,7 +29,11 @@ HEADS_OF_64 = Size(layers=0, width=512, heads=8, vocabulary=0)
 TINY_HEADS = Size(layers=0, width=16, heads=2, vocabulary=0)
 
 BENCHMARK = CostBenchmark(
-    "attention_cost", "benchmarks.attention_cost_worker", lambda name: OPERATORS[name].label, markdown, plot
+    "attention_cost",
+    "benchmarks.workers.attention_cost_worker",
+    lambda name: OPERATORS[name].label,
+    markdown,
+    plot,
 )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.cost_run import CostBenchmark, choose_device
 from pipeline.console import run_command
 from pipeline.methods import Size
-from pipeline.reports.image_cost import WAYS, markdown, plot
+from pipeline.reports.costs.image_cost import WAYS, markdown, plot
 
 SIZES = {
     "mnist": Size(layers=8, width=256, heads=8, vocabulary=256),
@@ -28,7 +28,7 @@ QUICK = {"batches": [1, 4], "threads": 1}
 TIME_LIMIT = 600
 
 BENCHMARK = CostBenchmark(
-    "image_cost", "benchmarks.image_cost_worker", lambda name: WAYS[name].label, markdown, plot
+    "image_cost", "benchmarks.workers.image_cost_worker", lambda name: WAYS[name].label, markdown, plot
 )
 
 

@@ -16,7 +16,7 @@ from benchmarks.cost_run import CostBenchmark, choose_device, training_cases
 from benchmarks.sizes import BASE, SMALL, TINY
 from pipeline.console import run_command
 from pipeline.methods import LANGUAGE_MODELS, MAIN_LANGUAGE_MODELS
-from pipeline.reports.lm_cost import markdown, plot
+from pipeline.reports.costs.lm_cost import markdown, plot
 
 FULL = {
     "tokens": 16384,
@@ -40,7 +40,7 @@ QUICK = {
 }
 
 BENCHMARK = CostBenchmark(
-    "lm_cost", "benchmarks.lm_cost_worker", lambda name: LANGUAGE_MODELS[name].label, markdown, plot
+    "lm_cost", "benchmarks.workers.lm_cost_worker", lambda name: LANGUAGE_MODELS[name].label, markdown, plot
 )
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cost_run import choose_device, same_case
-from benchmarks.loss_cost_worker import available
 from benchmarks.processes import run_case
+from benchmarks.workers.loss_cost_worker import available
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
 from pipeline.files import MEASURED, read_json, shown_path, write_atomically, write_json
 from pipeline.provenance import environment, memory_available
-from pipeline.reports.loss_cost import markdown
+from pipeline.reports.costs.loss_cost import markdown
 
-WORKER = "benchmarks.loss_cost_worker"
+WORKER = "benchmarks.workers.loss_cost_worker"
 CONFIG = "configs/wikitext103/transnormer_t1.yaml"
 VOCABULARIES = (4000, 33_280, 50_264, 267_744)
 TIME_LIMIT = 3600

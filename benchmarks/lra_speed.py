@@ -20,8 +20,8 @@ from pipeline.console import count, run_command
 from pipeline.errors import UserError
 from pipeline.files import read_json, shown_path
 from pipeline.methods import ATTENTIONS, Size
+from pipeline.reports.costs.lra_speed import KINDS, label, markdown, plot, plot_accuracy
 from pipeline.reports.lra import read_cells
-from pipeline.reports.lra_speed import KINDS, label, markdown, plot, plot_accuracy
 
 # The vocabulary is that of all reviews in the authors' pipeline: 132 characters and fairseq's four.
 BASE = Size(layers=6, width=128, heads=8, vocabulary=136)
@@ -30,7 +30,7 @@ QUICK_LENGTHS = [128, 256]  # no shorter than the landmarks of some methods
 # Batch and steps by device.
 FULL = {"cuda": {"batch": 20, "steps": 200}, "cpu": {"batch": 1, "steps": 3}}
 QUICK = {"batch": 2, "steps": 1}
-BENCHMARK = CostBenchmark("lra_speed", "benchmarks.lra_speed_worker", label, markdown, plot)
+BENCHMARK = CostBenchmark("lra_speed", "benchmarks.workers.lra_speed_worker", label, markdown, plot)
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:

@@ -24,7 +24,7 @@ from pipeline.methods import LANGUAGE_MODELS, TRANSNORMERS, VANILLA, Size
 from pipeline.provenance import commit, environment
 from pipeline.reports.tables import markdown_table, where
 
-WORKER = Path(__file__).with_name("model_parts_worker.py")
+WORKER = Path(__file__).with_name("workers") / "model_parts_worker.py"
 NAMES = [VANILLA, *TRANSNORMERS]
 DEEP = Size(layers=4, width=192, heads=4, vocabulary=1000)
 DECODED = Size(layers=6, width=192, heads=4, vocabulary=1000)

@@ -24,7 +24,7 @@ import torch
 
 from benchmarks.cost_run import choose_device
 from benchmarks.memory import PeakMemory, exact_frees, usual_frees
-from benchmarks.operator_cost_peers import LIMITS, implementations, ours
+from benchmarks.workers.operator_cost_peers import LIMITS, implementations, ours
 from causal_linear_attention import (
     causal_linear_attention,
     causal_linear_attention_step,
@@ -34,8 +34,8 @@ from causal_linear_attention import (
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.files import MEASURED, write_atomically, write_json
 from pipeline.provenance import environment
-from pipeline.reports.operator_cost import plot, report
-from pipeline.reports.operator_goals import (
+from pipeline.reports.costs.operator_cost import plot, report
+from pipeline.reports.costs.operator_goals import (
     BOTH,
     CACHE,
     DECODING,

@@ -16,7 +16,7 @@ from benchmarks.cost_run import CostBenchmark, choose_device, training_cases
 from benchmarks.sizes import ROBERTA_BASE, ROBERTA_CPU, TINY
 from pipeline.console import run_command
 from pipeline.methods import ENCODERS, MAIN_ENCODERS
-from pipeline.reports.encoder_cost import look, markdown, plot
+from pipeline.reports.costs.encoder_cost import look, markdown, plot
 
 KNOWN = [encoder.encoder_architecture for encoder in ENCODERS.values()]
 DEFAULT = [ENCODERS[name].encoder_architecture for name in MAIN_ENCODERS]
@@ -30,7 +30,7 @@ FULL = {
 QUICK = {"lengths": [64, 128], "rounds": 1, "steps": 1, "threads": 1, "keep_frees": True}
 
 BENCHMARK = CostBenchmark(
-    "roberta_cost", "benchmarks.roberta_cost_worker", lambda name: look(name).label, markdown, plot
+    "roberta_cost", "benchmarks.workers.roberta_cost_worker", lambda name: look(name).label, markdown, plot
 )
 
 

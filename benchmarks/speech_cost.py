@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.cost_run import CostBenchmark, choose_device, training_cases
 from pipeline.console import run_command
 from pipeline.methods import Size
-from pipeline.reports.speech_cost import COMPARED, markdown, plot
+from pipeline.reports.costs.speech_cost import COMPARED, markdown, plot
 from pipeline.sequence_methods import SEQUENCE_METHODS
 
 LONGEST = 2400
@@ -25,7 +25,7 @@ TINY = Size(layers=2, width=12, heads=2, vocabulary=5)
 
 BENCHMARK = CostBenchmark(
     "speech_cost",
-    "benchmarks.speech_cost_worker",
+    "benchmarks.workers.speech_cost_worker",
     lambda name: SEQUENCE_METHODS[name].label,
     markdown,
     plot,

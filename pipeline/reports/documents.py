@@ -17,11 +17,11 @@ from PIL import Image
 from pipeline.commands.make_results import parse
 from pipeline.errors import UserError
 from pipeline.files import MEASURED, ROOT, fingerprint, read_json, shown_path, write_atomically
-from pipeline.reports import encoder_cost as roberta_cost_report
-from pipeline.reports import lm_cost as lm_cost_report
-from pipeline.reports import loss_cost as loss_cost_report
-from pipeline.reports import lra_speed as lra_speed_report
-from pipeline.reports import operator_cost as operator_cost_report
+from pipeline.reports.costs import encoder_cost as roberta_cost_report
+from pipeline.reports.costs import lm_cost as lm_cost_report
+from pipeline.reports.costs import loss_cost as loss_cost_report
+from pipeline.reports.costs import lra_speed as lra_speed_report
+from pipeline.reports.costs import operator_cost as operator_cost_report
 from pipeline.reports.encoders import glue_section, plot_encoders, read_encoders
 from pipeline.reports.encoders import runs_section as encoders_section
 from pipeline.reports.faults import survivors

@@ -10,17 +10,16 @@ from typing import Any
 import torch
 
 from pipeline.commands.measure_copy import parse
-from pipeline.errors import UserError
 from pipeline.evaluation.copying import evaluate
-from pipeline.files import ROOT, shown_path, write_atomically
+from pipeline.files import ROOT
 from pipeline.provenance import environment
 from pipeline.reports.copying import plot_copying, read_results, write_copy_table
 from pipeline.sequence_methods import SEQUENCE_METHODS, choose_methods
-from pipeline.studies.measured_cell import Cell, check_flags, run_missing, train_and_measure
+from pipeline.studies.measured_cell import Cell, check_flags, publish, run_missing, train_and_measure
 from pipeline.studies.parallel_runs import parallel_jobs
 from pipeline.training.figures import training_figures
+from pipeline.training.process.resume import LAST
 from pipeline.training.recipe import option, read_experiment
-from pipeline.training.resume import LAST
 from pipeline.training.train import Machines
 
 COMMAND = "measure_copy.sh"
@@ -92,13 +91,7 @@ def sweep(options: Namespace, flags: Sequence[str]) -> None:
     ]
     work = partial(run_cell, jobs=jobs)
     failures = run_missing(f"copy, {options.preset}", cells, jobs, work, out)
-    if done := read_results(out):
-        table = write_copy_table(done)
-        write_atomically(out / "copy.md", (table + "\n").encode())
-        plot_copying(done, out / "copy.png")
-        print(f"\n{table}\n\nwritten: {shown_path(out / 'copy.md')}, {shown_path(out / 'copy.png')}")
-    if failures:
-        raise UserError(f"{len(failures)} runs failed; the first: {failures[0]}")
+    publish(read_results(out), out / "copy", write_copy_table, plot_copying, failures)
 
 
 def main() -> None:

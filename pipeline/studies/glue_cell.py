@@ -23,9 +23,9 @@ from pipeline.training.encoder_checkpoint import (
     read_encoder,
 )
 from pipeline.training.figures import training_seconds
-from pipeline.training.logged_run import run_fairseq
+from pipeline.training.process.logged_run import run_fairseq
+from pipeline.training.process.resume import LAST, complete_save, newest_whole
 from pipeline.training.recipe import Experiment, read_experiment
-from pipeline.training.resume import LAST, complete_save, newest_whole
 from pipeline.training.save_dir import keep_vocabulary, whole_checkpoint
 
 CONFIG = ROOT / "configs" / "glue" / "finetune.yaml"

@@ -21,7 +21,7 @@ from pipeline.studies.glue_cell import Cell, TaskData, prune, run_cell
 from pipeline.studies.glue_record import best_setting, sweep_record
 from pipeline.studies.parallel_runs import parallel_jobs, placement, run_all
 from pipeline.training.encoder_checkpoint import EncoderCheckpoint, read_dictionary, read_encoder
-from pipeline.training.run_lock import SECONDS_TO_WRITE, run_lock
+from pipeline.training.process.run_lock import SECONDS_TO_WRITE, run_lock
 from pipeline.training.save_dir import whole_checkpoint
 
 SWEEP = ROOT / "configs" / "glue_sweep.yaml"

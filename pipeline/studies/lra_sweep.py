@@ -29,13 +29,13 @@ from pipeline.reports.lra import FIVE, read_cells, write_table
 from pipeline.studies.measured_cell import check_flags
 from pipeline.studies.parallel_runs import parallel_jobs, placement, run_all
 from pipeline.training.figures import peak_memory, read_log, training_seconds
-from pipeline.training.logged_run import run_fairseq
 from pipeline.training.lra_attentions import PARTS, attention_flags, read_attentions
 from pipeline.training.lra_run import describe_data, open_data, read_lra_checkpoint, record
-from pipeline.training.progress import Progress
+from pipeline.training.process.logged_run import run_fairseq
+from pipeline.training.process.progress import Progress
+from pipeline.training.process.resume import BEST, LAST, complete_save, newest_whole
+from pipeline.training.process.run_lock import SECONDS_TO_WRITE, run_lock
 from pipeline.training.recipe import Experiment, option, read_experiment
-from pipeline.training.resume import BEST, LAST, complete_save, newest_whole
-from pipeline.training.run_lock import SECONDS_TO_WRITE, run_lock
 from pipeline.training.save_dir import keep_vocabulary, whole_checkpoint
 from pipeline.training.train import Machines, fairseq_arguments
 from user_dir.models.lra.presets import SIZE

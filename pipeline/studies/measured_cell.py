@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.files import FINGERPRINT, begin, fingerprint, finished, shown_path, write_json
+from pipeline.files import FINGERPRINT, begin, fingerprint, finished, shown_path, write_atomically, write_json
 from pipeline.studies.parallel_runs import placement, run_all
-from pipeline.training.logged_run import run_fairseq
-from pipeline.training.progress import Progress
+from pipeline.training.process.logged_run import run_fairseq
+from pipeline.training.process.progress import Progress
+from pipeline.training.process.resume import LAST, complete_save, newest_whole
+from pipeline.training.process.run_lock import run_lock
 from pipeline.training.recipe import Experiment, option
-from pipeline.training.resume import LAST, complete_save, newest_whole
-from pipeline.training.run_lock import run_lock
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,23 @@ def run_missing(
     done_before = len(cells) - len(missing)
     print(f"{title}: {len(cells)} runs, {done_before} done before; results: {shown_path(out)}")
     return run_all(missing, jobs, work)
+
+
+def publish(
+    results: Sequence[dict[str, Any]],
+    stem: Path,
+    write: Callable[[Sequence[dict[str, Any]]], str],
+    plot: Callable[[Sequence[dict[str, Any]], Path], None],
+    failures: Sequence[str],
+) -> None:
+    """Write and print STEM.md, the table of finished runs, and draw STEM.png; UserError for `failures`."""
+    if results:
+        table, text, picture = write(results), stem.with_suffix(".md"), stem.with_suffix(".png")
+        write_atomically(text, (table + "\n").encode())
+        plot(results, picture)
+        print(f"\n{table}\n\nwritten: {shown_path(text)}, {shown_path(picture)}")
+    if failures:
+        raise UserError(f"{len(failures)} runs failed; the first: {failures[0]}")
 
 
 def result_path(folder: Path) -> Path:

@@ -30,10 +30,11 @@ from pipeline.files import (
 )
 from pipeline.provenance import environment
 from pipeline.reports.quickstart import quickstart_table
-from pipeline.training import run_lock, same_settings
+from pipeline.training import same_settings
 from pipeline.training.checkpoint import read_checkpoint
 from pipeline.training.figures import training_figures
-from pipeline.training.logged_run import run_fairseq
+from pipeline.training.process import run_lock
+from pipeline.training.process.logged_run import run_fairseq
 from pipeline.training.recipe import Experiment, read_experiment
 from pipeline.training.train import Machines, train
 

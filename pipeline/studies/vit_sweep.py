@@ -15,16 +15,16 @@ from pipeline.commands.measure_vit import parse
 from pipeline.console import positive_list
 from pipeline.errors import UserError
 from pipeline.evaluation.accuracy import count_correct
-from pipeline.files import ROOT, shown_path, write_atomically
+from pipeline.files import ROOT
 from pipeline.provenance import environment
 from pipeline.reports.vit import plot_vit, read_results, write_vit_table
 from pipeline.sequence_methods import VIT_METHODS
-from pipeline.studies.measured_cell import Cell, check_flags, run_missing, train_and_measure
+from pipeline.studies.measured_cell import Cell, check_flags, publish, run_missing, train_and_measure
 from pipeline.studies.parallel_runs import parallel_jobs
 from pipeline.training.figures import peak_memory, read_log, training_seconds
 from pipeline.training.image_run import CLASSIFICATION, open_labelled, read_image_checkpoint
+from pipeline.training.process.resume import LAST
 from pipeline.training.recipe import option, read_experiment
-from pipeline.training.resume import LAST
 from pipeline.training.train import Machines, fairseq_arguments
 from user_dir.tasks.image_data import ImageData
 
@@ -165,13 +165,7 @@ def sweep(options: Namespace, flags: Sequence[str]) -> None:
     cells = cells_of(options, flags, out)
     work = partial(run_cell, jobs=jobs)
     failures = run_missing(f"ViT, {options.preset}", cells, jobs, work, out)
-    if done := read_results(out):
-        table = write_vit_table(done)
-        write_atomically(out / "vit.md", (table + "\n").encode())
-        plot_vit(done, out / "vit.png")
-        print(f"\n{table}\n\nwritten: {shown_path(out / 'vit.md')}, {shown_path(out / 'vit.png')}")
-    if failures:
-        raise UserError(f"{len(failures)} runs failed; the first: {failures[0]}")
+    publish(read_results(out), out / "vit", write_vit_table, plot_vit, failures)
 
 
 def main() -> None:

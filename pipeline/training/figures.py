@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.training.progress import read_records
+from pipeline.training.process.progress import read_records
 
 Record = dict[str, float]
 # Where a record has the update, the loss, the tokens per second and the tokens per update.

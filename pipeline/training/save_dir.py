@@ -7,7 +7,7 @@ from pathlib import Path
 from pipeline.data.text_encoding import DICTIONARY, VOCABULARY_FILES
 from pipeline.errors import UserError
 from pipeline.files import write_atomically
-from pipeline.training.resume import newest_whole
+from pipeline.training.process.resume import newest_whole
 
 
 def keep_vocabulary(source: Path, save_dir: Path) -> None:

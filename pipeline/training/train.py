@@ -16,11 +16,10 @@ from pipeline.commands.train_lm import parse
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.training.kinds import KINDS
-from pipeline.training.launch import Machines, machines_of
-from pipeline.training.logged_run import run_fairseq
-from pipeline.training.progress import Progress
-from pipeline.training.recipe import Experiment, option, read_experiment, scaled_update_freq
-from pipeline.training.resume import (
+from pipeline.training.process.launch import Machines, machines_of
+from pipeline.training.process.logged_run import run_fairseq
+from pipeline.training.process.progress import Progress
+from pipeline.training.process.resume import (
     LAST,
     SavedState,
     complete_save,
@@ -28,7 +27,8 @@ from pipeline.training.resume import (
     move_aside,
     newest_whole,
 )
-from pipeline.training.run_lock import run_lock
+from pipeline.training.process.run_lock import run_lock
+from pipeline.training.recipe import Experiment, option, read_experiment, scaled_update_freq
 from pipeline.training.same_settings import check_same_settings, keep_data_record
 from pipeline.training.save_dir import keep_vocabulary
 from user_dir.models.layer_plan import parse_layer_plan

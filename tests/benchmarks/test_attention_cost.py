@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from benchmarks import attention_cost, speech_cost
-from benchmarks.attention_operators import AttentionOperator
-from benchmarks.lm_cost_worker import measure_training
-from benchmarks.speech_models import SpeechModel
+from benchmarks.workers.attention_operators import AttentionOperator
+from benchmarks.workers.lm_cost_worker import measure_training
+from benchmarks.workers.speech_models import SpeechModel
 from pipeline.errors import UserError
 from pipeline.methods import Size
 from pipeline.papers import read_table
-from pipeline.reports import attention_cost as attention_report
-from pipeline.reports import speech_cost as speech_report
+from pipeline.reports.costs import attention_cost as attention_report
+from pipeline.reports.costs import speech_cost as speech_report
 from tests.benchmarks.test_lm_cost import SESSION
 
 TINY = attention_cost.TINY_HEADS

@@ -46,7 +46,7 @@ def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys
     arguments, measured = lm_cost.parse_arguments(words), []
 
     def measure(worker, question, time_limit):
-        assert (worker, time_limit) == ("benchmarks.lm_cost_worker", 150)
+        assert (worker, time_limit) == ("benchmarks.workers.lm_cost_worker", 150)
         assert question["enough_s"] == 30 and question["memory_limit"] > 0
         assert question["steps"] == {"training": 1, "decoding": 4}[question["kind"]]
         if len(measured) == 2:

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from benchmarks import image_cost
-from benchmarks.image_cost_worker import measure_sampling, sum_of_parabola
-from benchmarks.image_models import build_image_model
+from benchmarks.workers.image_cost_worker import measure_sampling, sum_of_parabola
+from benchmarks.workers.image_models import build_image_model
 from pipeline.errors import UserError
 from pipeline.papers import read_table
-from pipeline.reports.image_cost import WAYS, markdown, plot
+from pipeline.reports.costs.image_cost import WAYS, markdown, plot
 from tests.benchmarks.test_lm_cost import SESSION
 
 [TINY] = image_cost.TINY.values()

@@ -11,7 +11,7 @@ from benchmarks.sizes import TINY, fairseq_flags
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.methods import LANGUAGE_MODELS
-from pipeline.reports.lm_cost import caption, cell, markdown, plot, verdicts
+from pipeline.reports.costs.lm_cost import caption, cell, markdown, plot, verdicts
 from tests.helpers import forked
 
 SESSION = {

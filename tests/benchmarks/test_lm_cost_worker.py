@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from benchmarks.language_models import LanguageModel, copy_state, fill_state
-from benchmarks.lm_cost_worker import measure_decoding, measure_training
 from benchmarks.memory import PeakMemory, ran_out_of_memory
 from benchmarks.sizes import TINY
+from benchmarks.workers.language_models import LanguageModel, copy_state, fill_state
+from benchmarks.workers.lm_cost_worker import measure_decoding, measure_training
 from pipeline.methods import LANGUAGE_MODELS, MAIN_LANGUAGE_MODELS
 
 CASE = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60}

@@ -9,13 +9,13 @@ import torch
 
 from benchmarks import lra_speed
 from benchmarks.cost_run import training_cases
-from benchmarks.lra_speed_models import TextClassifier
-from benchmarks.lra_speed_worker import MEASURES
 from benchmarks.sizes import TINY
+from benchmarks.workers.lra_speed_models import TextClassifier
+from benchmarks.workers.lra_speed_worker import MEASURES
 from pipeline.errors import UserError
 from pipeline.methods import ATTENTIONS
 from pipeline.papers import read_table
-from pipeline.reports.lra_speed import KINDS, markdown, plot, plot_accuracy
+from pipeline.reports.costs.lra_speed import KINDS, markdown, plot, plot_accuracy
 from tests.helpers import forked
 from tests.helpers.lra import write_lra
 from tests.pipeline.reports.test_lra import MACHINE, cell

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from benchmarks import model_parts_worker as worker
 from benchmarks.model_parts_cost import parse_arguments, ratios
+from benchmarks.workers import model_parts_worker as worker
 from causal_linear_attention import causal_linear_attention
 from pipeline.errors import UserError
 from pipeline.methods import VANILLA

@@ -2,10 +2,19 @@
 
 import pytest
 
-from benchmarks.operator_cost_peers import fast_transformers
+from benchmarks.workers.operator_cost_peers import fast_transformers
 from pipeline.errors import UserError
-from pipeline.reports.operator_cost import crossover_table
-from pipeline.reports.operator_goals import BOTH, CACHE, DECODING, FAST, FORWARD, ONE_HEAD, SOFTMAX, goals
+from pipeline.reports.costs.operator_cost import crossover_table
+from pipeline.reports.costs.operator_goals import (
+    BOTH,
+    CACHE,
+    DECODING,
+    FAST,
+    FORWARD,
+    ONE_HEAD,
+    SOFTMAX,
+    goals,
+)
 
 MAIN = "ours, cpp"
 

@@ -9,12 +9,12 @@ import torch
 from benchmarks import roberta_cost
 from benchmarks.cost_run import training_cases
 from benchmarks.roberta_cost import DEFAULT, KNOWN
-from benchmarks.roberta_cost_models import MaskedLanguageModel, encoder_flags
-from benchmarks.roberta_cost_worker import MEASURES
 from benchmarks.sizes import ROBERTA_BASE, ROBERTA_CPU, TINY
+from benchmarks.workers.roberta_cost_models import MaskedLanguageModel, encoder_flags
+from benchmarks.workers.roberta_cost_worker import MEASURES
 from pipeline.errors import UserError
 from pipeline.papers import read_table
-from pipeline.reports.encoder_cost import caption, look, markdown, plot, verdict_table, verdicts
+from pipeline.reports.costs.encoder_cost import caption, look, markdown, plot, verdict_table, verdicts
 from tests.helpers import forked
 
 SESSION = {

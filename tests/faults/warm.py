@@ -1,7 +1,7 @@
 """Commands as forks of a process that has imported them: each costs a second instead of ten.
 
 Started with fault.c preloaded and a socket to the tests as its standard input. What a command starts as
-`pipeline.training.child` is forked as well; everything else is as `python -m pipeline` does it.
+`pipeline.training.process.child` is forked as well; everything else is as `python -m pipeline` does it.
 """
 
 import importlib
@@ -23,7 +23,7 @@ MOST = 1 << 16  # bytes of a message
 
 
 class Forked:
-    """What `logged_run.py` needs of `subprocess.Popen`, for `pipeline.training.child` alone."""
+    """What `logged_run.py` needs of `subprocess.Popen`, for `pipeline.training.process.child` alone."""
 
     def __init__(self, command: list[str], stdout: Any, env: dict[str, str], **unused: Any) -> None:
         fork = multiprocessing.get_context("fork")
@@ -32,7 +32,7 @@ class Forked:
 
     @staticmethod
     def run(words: list[str], log: int, environment: dict[str, str]) -> None:
-        from pipeline.training import child
+        from pipeline.training.process import child
 
         for stream in (1, 2):
             os.dup2(log, stream)
@@ -91,7 +91,7 @@ def begin(words: list[str], files: list[int], fault: dict[str, str]) -> None:
         os.dup2(file, stream)
         os.close(file)
     os.environ.update(fault)
-    from pipeline.training import logged_run
+    from pipeline.training.process import logged_run
 
     logged_run.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Forked})
     sys.argv = ["pipeline", *words]

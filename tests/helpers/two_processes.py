@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.training.logged_run import run_fairseq
+from pipeline.training.process.logged_run import run_fairseq
 from pipeline.training.train import Machines
 
 

@@ -21,10 +21,10 @@ from pipeline.provenance import environment
 from pipeline.studies.measured_runs import corpus_of, prepared_wikitext2
 from pipeline.studies.parallel_runs import parallel_jobs, placement, run_all
 from pipeline.training.figures import training_figures
-from pipeline.training.logged_run import run_fairseq
+from pipeline.training.process.logged_run import run_fairseq
+from pipeline.training.process.resume import complete_save, find_resume_point
+from pipeline.training.process.run_lock import run_lock
 from pipeline.training.recipe import Experiment, option, read_experiment
-from pipeline.training.resume import complete_save, find_resume_point
-from pipeline.training.run_lock import run_lock
 from pipeline.training.save_dir import keep_vocabulary
 from pipeline.training.train import Machines, fairseq_arguments
 

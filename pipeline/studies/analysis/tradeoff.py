@@ -6,8 +6,8 @@ from argparse import Namespace
 from pipeline.files import MEASURED, read_json
 from pipeline.methods import ANALYSED, ENCODERS, LINEAR
 from pipeline.papers import read_table
-from pipeline.reports.encoder_cost import peak, seconds
-from pipeline.reports.lm_cost import cell, measured_on
+from pipeline.reports.costs.encoder_cost import peak, seconds
+from pipeline.reports.costs.lm_cost import cell, measured_on
 from pipeline.studies.analysis.record import Record, check, publish, redraw
 
 COST = MEASURED / "roberta_cost_cpu.json"

@@ -16,7 +16,7 @@ from pipeline.reports import glue as glue_table
 from pipeline.studies import glue_record
 from pipeline.studies import glue_sweep as finetune_glue
 from pipeline.training.encoder_checkpoint import load_encoder, read_dictionary, read_encoder
-from pipeline.training.progress import read_records
+from pipeline.training.process.progress import read_records
 from tests.helpers import encoders
 from tests.helpers.encoders import ROWS
 from tests.pipeline.training.test_train import Evil

@@ -12,8 +12,8 @@ from pipeline.glue_tasks import TASKS
 from pipeline.studies import glue_cell as glue_run
 from pipeline.studies import glue_sweep as finetune_glue
 from pipeline.studies.glue_cell import Cell, TaskData
-from pipeline.training.logged_run import run_fairseq
-from pipeline.training.progress import read_records
+from pipeline.training.process.logged_run import run_fairseq
+from pipeline.training.process.progress import read_records
 from tests.helpers.encoders import ROWS
 
 UPDATES = 6  # two epochs: the first one's checkpoint is there when the second is killed

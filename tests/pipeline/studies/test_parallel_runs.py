@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.files import ROOT
 from pipeline.studies.parallel_runs import run_all
-from pipeline.training.logged_run import run_fairseq
+from pipeline.training.process.logged_run import run_fairseq
 from pipeline.training.recipe import read_experiment
 
 

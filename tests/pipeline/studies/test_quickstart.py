@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.files import ROOT, RUN_MARK, begin
 from pipeline.studies import quickstart
-from pipeline.training.progress import read_records
+from pipeline.training.process.progress import read_records
 
 UPDATES = 64  # an epoch, after which there is a checkpoint, has 57
 

@@ -9,8 +9,8 @@ import torch
 
 from pipeline.commands.train_lm import parse
 from pipeline.errors import UserError
-from pipeline.training.launch import Machines, first_host, free_port, machines_of, slurm_port
-from pipeline.training.progress import read_records
+from pipeline.training.process.launch import Machines, first_host, free_port, machines_of, slurm_port
+from pipeline.training.process.progress import read_records
 from tests.helpers import forked
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "a", "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}

@@ -14,8 +14,8 @@ from pipeline.evaluation import masked_lm as eval_mlm
 from pipeline.training import pretrain_roberta, same_settings
 from pipeline.training import train as train_lm
 from pipeline.training.encoder_checkpoint import read_encoder
-from pipeline.training.logged_run import run_fairseq
-from pipeline.training.progress import read_records
+from pipeline.training.process.logged_run import run_fairseq
+from pipeline.training.process.progress import read_records
 from pipeline.training.recipe import read_experiment
 from pipeline.training.train import Machines
 from user_dir.models.roberta import RobertaEncoder

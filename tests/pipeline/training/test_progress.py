@@ -2,7 +2,7 @@
 
 import io
 
-from pipeline.training.progress import Progress, read_records
+from pipeline.training.process.progress import Progress, read_records
 
 LOG = """\
 2026-01-01 | INFO | fairseq_cli.train | Start iterating over samples

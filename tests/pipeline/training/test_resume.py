@@ -8,8 +8,8 @@ import torch
 
 from pipeline.errors import UserError
 from pipeline.training import train as train_lm
-from pipeline.training.resume import complete_save, find_resume_point, move_aside, newest_whole
-from pipeline.training.run_lock import run_lock
+from pipeline.training.process.resume import complete_save, find_resume_point, move_aside, newest_whole
+from pipeline.training.process.run_lock import run_lock
 
 
 def write(path, updates, score=1.0, best=0.5):

@@ -15,7 +15,7 @@ import torch
 
 from pipeline.errors import UserError
 from pipeline.training import train as train_lm
-from pipeline.training.progress import read_records
+from pipeline.training.process.progress import read_records
 from pipeline.training.train import Machines
 
 

@@ -10,7 +10,7 @@ from pipeline.evaluation import lra as evaluate_lra
 from pipeline.training import train as train_lm
 from pipeline.training import train_lra
 from pipeline.training.lra_run import read_lra_checkpoint
-from pipeline.training.progress import read_records
+from pipeline.training.process.progress import read_records
 from pipeline.training.recipe import read_experiment
 from pipeline.training.train import Machines
 from tests.helpers.lra import write_lra

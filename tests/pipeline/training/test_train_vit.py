@@ -14,7 +14,7 @@ from pipeline.files import ROOT
 from pipeline.training import train as train_lm
 from pipeline.training import train_images, train_vit
 from pipeline.training.figures import read_log
-from pipeline.training.logged_run import run_fairseq
+from pipeline.training.process.logged_run import run_fairseq
 from pipeline.training.recipe import read_experiment
 from tests.helpers import forked
 from tests.helpers.images import write_images

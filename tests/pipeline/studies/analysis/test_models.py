@@ -12,7 +12,7 @@ from pipeline.studies import analyse
 from pipeline.studies.analysis import gradients, logs
 from pipeline.studies.analysis.training import evenly_spaced
 from pipeline.training import train as train_lm
-from pipeline.training.logged_run import run_fairseq
+from pipeline.training.process.logged_run import run_fairseq
 from tests.helpers import encoders
 
 FLAGS = (

@@ -5,8 +5,8 @@ Same interface as `lm_cost_worker.py`.
 
 from functools import partial
 
-from benchmarks.attention_operators import AttentionOperator
-from benchmarks.lm_cost_worker import main, measure_training
+from benchmarks.workers.attention_operators import AttentionOperator
+from benchmarks.workers.lm_cost_worker import main, measure_training
 
 MEASURES = {"training": partial(measure_training, build=AttentionOperator)}
 

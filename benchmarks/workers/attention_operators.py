@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pipeline.methods import Size
-from pipeline.reports.attention_cost import OPERATORS
+from pipeline.reports.costs.attention_cost import OPERATORS
 from user_dir.attention import build_attention
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

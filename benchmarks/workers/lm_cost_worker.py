@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.language_models import LanguageModel, copy_state, fill_state
 from benchmarks.memory import (
     PeakMemory,
     exact_frees,
@@ -22,6 +21,7 @@ from benchmarks.memory import (
     ran_out_of_memory,
     usual_frees,
 )
+from benchmarks.workers.language_models import LanguageModel, copy_state, fill_state
 from pipeline.files import write_json
 from pipeline.methods import Size
 

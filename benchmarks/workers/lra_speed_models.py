@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.language_models import LanguageModel
+from benchmarks.workers.language_models import LanguageModel
 from pipeline.methods import Size
 from pipeline.training.lra_attentions import TRANSNORMERS, attention_flags
 

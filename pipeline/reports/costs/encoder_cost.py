@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.methods import ENCODER_PANELS, ENCODERS, MASKED_PART, SOFTMAX, Method, Size, groups
 from pipeline.papers import read_table
-from pipeline.reports.lm_cost import Cell, Verdict, cell, measured_on
+from pipeline.reports.costs.lm_cost import Cell, Verdict, cell, measured_on
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table, spread
 

@@ -24,7 +24,7 @@ TRANSNORMERS = {"t1": T1, "t2": T2}
 
 
 def settings_of(name: str, size: Size) -> dict[str, Any]:
-    """The model's settings for a way of `pipeline.reports.image_cost.WAYS`, at `size`."""
+    """The model's settings for a way of `pipeline.reports.costs.image_cost.WAYS`, at `size`."""
     common = {
         "decoder_layers": size.layers,
         "decoder_embed_dim": size.width,

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.methods import Size
 from pipeline.papers import read_table
-from pipeline.reports.lm_cost import Cell, cell, measured_on
+from pipeline.reports.costs.lm_cost import Cell, cell, measured_on
 from pipeline.reports.plots import Bubble, plot_bubbles, plot_curves
 from pipeline.reports.tables import markdown_table, spread
 from pipeline.sequence_methods import SEQUENCE_METHODS

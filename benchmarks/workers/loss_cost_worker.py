@@ -18,8 +18,8 @@ from fairseq.tokenizer import tokenize_line
 from fairseq.trainer import Trainer
 from torch import Tensor
 
-from benchmarks.lm_cost_worker import main, timed
 from benchmarks.memory import PeakMemory, exact_frees, ran_out_of_memory, usual_frees
+from benchmarks.workers.lm_cost_worker import main, timed
 from pipeline.data.indexed_rows import RowWriter
 from pipeline.files import ROOT
 from pipeline.training.recipe import read_experiment

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.methods import ATTENTIONS
 from pipeline.papers import read_table
-from pipeline.reports.lm_cost import measured_on
+from pipeline.reports.costs.lm_cost import measured_on
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table
 from pipeline.sequence_methods import SEQUENCE_METHODS

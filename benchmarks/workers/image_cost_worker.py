@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.image_models import build_image_model
-from benchmarks.lm_cost_worker import main, timed
 from benchmarks.memory import PeakMemory
+from benchmarks.workers.image_models import build_image_model
+from benchmarks.workers.lm_cost_worker import main, timed
 from pipeline.evaluation.sample_images import draw, uniforms
 from pipeline.methods import Size
-from pipeline.reports.image_cost import WAYS
+from pipeline.reports.costs.image_cost import WAYS
 from user_dir.models import PixelModel
 
 WARM_UP = 8  # bytes

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipeline.reports.operator_goals import BOTH, DECODING, FORWARD, ONE_HEAD, SOFTMAX
+from pipeline.reports.costs.operator_goals import BOTH, DECODING, FORWARD, ONE_HEAD, SOFTMAX
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table, spread, where
 

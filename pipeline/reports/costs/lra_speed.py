@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.errors import UserError
 from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, Size, groups
 from pipeline.papers import read_table
-from pipeline.reports.lm_cost import measured_on
+from pipeline.reports.costs.lm_cost import measured_on
 from pipeline.reports.lra import TITLES, common_means, label
 from pipeline.reports.plots import Bubble, Curve, plot_bubbles, plot_curves
 from pipeline.reports.tables import markdown_table

@@ -5,8 +5,8 @@ Same interface as `lm_cost_worker.py`.
 
 from functools import partial
 
-from benchmarks.lm_cost_worker import main, measure_training
-from benchmarks.speech_models import SpeechModel
+from benchmarks.workers.lm_cost_worker import main, measure_training
+from benchmarks.workers.speech_models import SpeechModel
 
 MEASURES = {"training": partial(measure_training, build=SpeechModel)}
 

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
-from benchmarks.language_models import LanguageModel
 from benchmarks.sizes import ROBERTA_BASE
+from benchmarks.workers.language_models import LanguageModel
 from pipeline.methods import MASKED_PART, Size
 
 

@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lm_cost_worker import main, measure_steps
-from benchmarks.lra_speed_models import TextClassifier
+from benchmarks.workers.lm_cost_worker import main, measure_steps
+from benchmarks.workers.lra_speed_models import TextClassifier
 
 
 def measure(step: Callable[[TextClassifier, dict[str, Any]], None], case: dict[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.language_models import LanguageModel, copy_state
-from benchmarks.lm_cost_worker import measure_training
+from benchmarks.workers.language_models import LanguageModel, copy_state
+from benchmarks.workers.lm_cost_worker import measure_training
 from causal_linear_attention import causal_linear_attention
 from pipeline.files import write_json
 from pipeline.methods import Size

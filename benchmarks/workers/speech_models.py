@@ -63,8 +63,8 @@ class SpeechEncoder(nn.Module):
 class SpeechModel:
     """The encoder with its loss and optimizer.
 
-    Args: as for `benchmarks.language_models.LanguageModel`; `architecture` is a name of `SEQUENCE_METHODS`,
-    `length` frames of the longest utterance, one of a batch.
+    Args: as for `benchmarks.workers.language_models.LanguageModel`; `architecture` is a name of
+    `SEQUENCE_METHODS`, `length` frames of the longest utterance, one of a batch.
     """
 
     def __init__(self, architecture: str, size: Size, length: int, positions: int, device: str) -> None:

@@ -5,8 +5,8 @@ Same interface as `lm_cost_worker.py`.
 
 from functools import partial
 
-from benchmarks.lm_cost_worker import main, measure_training
-from benchmarks.roberta_cost_models import MaskedLanguageModel
+from benchmarks.workers.lm_cost_worker import main, measure_training
+from benchmarks.workers.roberta_cost_models import MaskedLanguageModel
 
 MEASURES = {"training": partial(measure_training, build=MaskedLanguageModel)}
 

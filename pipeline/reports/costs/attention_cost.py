@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.methods import Size
-from pipeline.reports.lm_cost import Cell, cell, measured_on
+from pipeline.reports.costs.lm_cost import Cell, cell, measured_on
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table
 from pipeline.sequence_methods import SEQUENCE_METHODS, SequenceMethod

@@ -1,0 +1,1 @@
+"""Records of the cost benchmarks as tables and plots."""

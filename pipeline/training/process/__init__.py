@@ -1,0 +1,1 @@
+"""The process that trains: how it is started, locked, watched and resumed."""
