@@ -40,7 +40,8 @@ def read_safely(path: Path) -> Mapping[str, Any]:
             if not mapped and file.read(1) != pickle.PROTO:
                 raise UserError(f"{path} is damaged or no checkpoint of fairseq's") from None
         raise UserError(
-            f"{path} holds Python objects that a checkpoint has no need of; nothing in it was run"
+            f"{path} is refused: it holds Python objects that a checkpoint has no need of; "
+            "nothing in it was run"
         ) from None
     except Exception:  # bytes that are no checkpoint make the loader fail in many ways
         raise UserError(f"{path} is damaged or not a fairseq checkpoint") from None
