@@ -241,11 +241,18 @@ def write_inputs(
 def encoded_rows(
     encoder: TextEncoder, sentences: Iterable[str], dictionary: "Dictionary", workers: int
 ) -> Iterator["torch.Tensor"]:
-    """The sentences as numbers of the dictionary, `</s>` at the end."""
+    """The sentences as numbers of the dictionary, `</s>` at the end.
+
+    What `dictionary.encode_line` gives, which fills a tensor number by number.
+    """
+    import torch
+
+    indices, unknown, end = dictionary.indices, dictionary.unk(), dictionary.eos()
     for number, tokens in enumerate(encode_all(encoder, sentences, workers), 1):
-        row = dictionary.encode_line(tokens, add_if_not_exist=False)
-        if (row == dictionary.unk()).any():
+        found = [indices.get(token, unknown) for token in tokens.split()]
+        if unknown in found:
             raise UserError("the tokeniser has a token that its dictionary lacks; prepare both again")
+        row = torch.tensor([*found, end], dtype=torch.int32)
         if number % 50_000 == 0:
             print(f"  {number:,} sentences", flush=True)
         yield row

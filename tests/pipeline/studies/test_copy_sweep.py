@@ -23,7 +23,8 @@ def result(folder, method):
 
 @pytest.mark.slow
 def test_softmax_and_linear_learn_to_copy(call, tmp_path, capsys):
-    call(copy_sweep, "--preset", "tiny", "--attention", "softmax,elu", "--out", tmp_path)
+    options = ("--preset", "tiny", "--attention", "softmax,elu", "--out", tmp_path)
+    call(copy_sweep, *options, "--max-update", 1200)
     for method in ("softmax", "elu"):
         found = result(tmp_path, method)
         assert converged(found) and found["free_exact"] > 0.99, found

@@ -17,6 +17,7 @@ from pipeline.errors import UserError
 from pipeline.training import train as train_lm
 from pipeline.training.process.progress import read_records
 from pipeline.training.train import Machines
+from tests.helpers import forked
 
 
 class Evil:
@@ -122,13 +123,12 @@ def test_diverged_nodes_end_each_in_one_sentence(config, corpus, tmp_path, root)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         master = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "pipeline", "training.train", config, corpus, "--gpus", "0"]
+    command = [sys.executable, "-m", "pipeline", "training.train", config, corpus, "--gpus", 0]
     command += ["--nodes", "2", "--master", master, "--save-dir", tmp_path, "--lr", "1e30", "--node-rank"]
-    nodes = [subprocess.Popen([*command, rank], cwd=root, stderr=subprocess.PIPE, text=True) for rank in "01"]
-    for node in nodes:
-        sentence = node.communicate()[1]
-        assert node.returncode == 1
-        assert re.fullmatch(r"error: training has diverged: .* at update \d+.*\n", sentence)
+    for node in [forked.start([*command, rank], cwd=root) for rank in range(2)]:
+        done = node.wait()
+        assert done.returncode == 1
+        assert re.fullmatch(r"error: training has diverged: .* at update \d+.*\n", done.stderr)
     for log in ("train.log", "train.node1.log"):
         assert "Traceback" not in (tmp_path / log).read_text()
 
