@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,14 +26,16 @@ def assert_two_train_as_one(
         free.bind(("127.0.0.1", 0))
         master = f"127.0.0.1:{free.getsockname()[1]}"
 
-    def train(name: str, machines: Machines, update_freq: str) -> None:
-        log = folder / f"{name}{machines.node_rank}.log"
-        run_fairseq("train", flags(machines, folder / name, update_freq), log)
+    def train(name: str, machines: Machines, update_freq: str) -> partial:
+        # Made here, in one thread: hydra and fairseq's parser know one command line at a time.
+        words = flags(machines, folder / name, update_freq)
+        return partial(run_fairseq, "train", words, folder / f"{name}{machines.node_rank}.log")
 
+    runs = [train("two", Machines(0, 2, rank, master), "1") for rank in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        nodes = [pool.submit(train, "two", Machines(0, 2, rank, master), "1") for rank in range(2)]
+        nodes = [pool.submit(run) for run in runs]
     assert [node.result() for node in nodes] == [None, None]
-    train("one", Machines(0), "2")
+    train("one", Machines(0), "2")()
     one, two = (
         torch.load(folder / name / "checkpoint_last.pt", weights_only=True)["model"]
         for name in ("one", "two")

@@ -1,10 +1,8 @@
 """train_vit.sh: from YAML to checkpoints, kill and resume, two processes, what does not fit."""
 
 import json
-import socket
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -14,10 +12,10 @@ from pipeline.files import ROOT
 from pipeline.training import train as train_lm
 from pipeline.training import train_images, train_vit
 from pipeline.training.figures import read_log
-from pipeline.training.process.logged_run import run_fairseq
 from pipeline.training.recipe import read_experiment
 from tests.helpers import forked
 from tests.helpers.images import write_images
+from tests.helpers.two_processes import assert_two_train_as_one
 
 CONFIG = """
 common: {seed: 1, log_format: json, log_interval: 1}
@@ -94,22 +92,12 @@ def test_a_killed_run_resumes_and_ends_as_if_nothing_had_happened(run, recipe, d
 
 
 def test_two_processes_train_what_one_with_twice_the_accumulation_trains(recipe, data, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        master = f"127.0.0.1:{free.getsockname()[1]}"
-
-    def train(name, machines, freq):
+    def flags(machines, save_dir, update_freq):
         words = [str(data), "--user-dir", str(ROOT / "user_dir"), *read_experiment(recipe).flags()]
-        words += [*machines.flags(), "--update-freq", freq, "--save-dir", str(tmp_path / name)]
-        words += ["--max-update", "4", "--disable-validation", "--batch-size", "4"]
-        run_fairseq("train", words, tmp_path / f"{name}{machines.node_rank}.log")
+        words += [*machines.flags(), "--update-freq", update_freq, "--save-dir", str(save_dir)]
+        return [*words, "--max-update", "4", "--disable-validation", "--batch-size", "4"]
 
-    with ThreadPoolExecutor(2) as pool:
-        nodes = [pool.submit(train, "two", train_lm.Machines(0, 2, rank, master), "1") for rank in range(2)]
-    assert [node.result() for node in nodes] == [None, None]
-    train("one", train_lm.Machines(0), "2")
-    for name, value in weights(tmp_path / "one").items():
-        torch.testing.assert_close(weights(tmp_path / "two")[name], value, rtol=1e-4, atol=1e-5, msg=name)
+    assert_two_train_as_one(flags, tmp_path)
 
 
 def test_what_does_not_fit(call, refused, recipe, data, run, trained, tmp_path):
