@@ -16,6 +16,7 @@ from pipeline.training.process.logged_run import run_fairseq
 from pipeline.training.process.progress import read_records
 from pipeline.training.recipe import read_experiment
 from pipeline.training.train import Machines
+from tests.helpers.two_processes import assert_two_train_as_one
 from user_dir.models.roberta import RobertaEncoder
 
 UPDATES = 40
