@@ -12,7 +12,7 @@ import argparse
 import sys
 from typing import Any
 
-from benchmarks.cost_run import CostBenchmark, choose_device, training_cases
+from benchmarks.cost_run import CostBenchmark, choose_device
 from pipeline.console import run_command
 from pipeline.methods import Size
 from pipeline.reports.costs.attention_cost import OPERATORS, markdown, plot
@@ -52,14 +52,9 @@ def settings_for(device: str, quick: bool, architectures: list[str]) -> dict[str
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure what is missing, write results, table and plot, and return the exit status."""
-    device = choose_device(arguments.device)
-    settings = settings_for(device, arguments.quick, arguments.architectures.split(","))
-
-    def question(case: dict[str, Any]) -> dict[str, Any]:
-        shared = {key: settings[key] for key in ("size", "threads", "steps")}
-        return {**shared, "tokens": settings["tokens"] or case["length"]}
-
-    return BENCHMARK.run(arguments, settings, training_cases(settings), question)
+    names = arguments.architectures.split(",")
+    settings = settings_for(choose_device(arguments.device), arguments.quick, names)
+    return BENCHMARK.run_training(arguments, settings, lambda length: settings["tokens"] or length)
 
 
 def main() -> None:

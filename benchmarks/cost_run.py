@@ -136,6 +136,17 @@ class CostBenchmark:
             print(f"{progress} {label}, {place(case)}: {describe(record)}", flush=True)
         return self.finish(results, path)
 
+    def run_training(
+        self, arguments: argparse.Namespace, settings: dict[str, Any], tokens: Callable[[int], int]
+    ) -> int:
+        """`run` for the cases of `training_cases`, whose batch at a length holds `tokens(length)` tokens."""
+        shared = {key: settings[key] for key in ("size", "threads", "steps", "keep_frees") if key in settings}
+
+        def question(case: Case) -> Case:
+            return {**shared, "tokens": tokens(case["length"])}
+
+        return self.run(arguments, settings, training_cases(settings), question)
+
     def finish(self, results: Results, path: Path) -> int:
         """Write and print table and plot; 1 if a case failed, 0 otherwise."""
         text = self.markdown(results)

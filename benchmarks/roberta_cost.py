@@ -12,7 +12,7 @@ import argparse
 import sys
 from typing import Any
 
-from benchmarks.cost_run import CostBenchmark, choose_device, training_cases
+from benchmarks.cost_run import CostBenchmark, choose_device
 from benchmarks.sizes import ROBERTA_BASE, ROBERTA_CPU, TINY
 from pipeline.console import run_command
 from pipeline.methods import ENCODERS, MAIN_ENCODERS
@@ -56,12 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure what is missing, write results, table and plot, and return the exit status."""
     device, names = choose_device(arguments.device), arguments.architectures.split(",")
     settings = settings_for(device, arguments.quick, names, arguments.time_limit)
-
-    def question(case: dict[str, Any]) -> dict[str, Any]:
-        shared = {key: settings[key] for key in ("size", "threads", "steps", "keep_frees")}
-        return {**shared, "tokens": case["length"]}  # one row
-
-    return BENCHMARK.run(arguments, settings, training_cases(settings), question)
+    return BENCHMARK.run_training(arguments, settings, lambda length: length)
 
 
 def main() -> None:

@@ -20,31 +20,20 @@ from .chunked import accumulation_dtype, chunked, normalized
 NAMESPACE = "causal_linear_attention"
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? state"
 _LIBRARY = Library(NAMESPACE, "DEF")
-_LIBRARY.define(
+_TOKEN = "Tensor q, Tensor k, Tensor v, Tensor direction, Tensor theta"
+_SCHEMAS = (
     f"forward({_INPUTS}, bool normalize, float eps) -> (Tensor out, Tensor state, Tensor inverse)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-_LIBRARY.define(
-    f"backward(Tensor grad_out, Tensor? grad_state, {_INPUTS}, Tensor inverse, "
-    "bool normalize, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-_LIBRARY.define(
+    f"backward(Tensor grad_out, Tensor? grad_state, {_INPUTS}, Tensor inverse, bool normalize, float eps) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
     "step(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, float eps) "
     "-> (Tensor out, Tensor state)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-_TOKEN = "Tensor q, Tensor k, Tensor v, Tensor direction, Tensor theta"
-_LIBRARY.define(
     f"norm_step({_TOKEN}, Tensor positions, Tensor state, bool one_plus) -> (Tensor out, Tensor state)",
-    tags=torch.Tag.pt2_compliant_tag,
-)
-_LIBRARY.define(
     f"block_step({_TOKEN}, float scale, Tensor places, Tensor(a!) keys, Tensor(b!) values, bool softmax) "
     "-> Tensor",
-    tags=torch.Tag.pt2_compliant_tag,
+    "rms_norm(Tensor x, float eps) -> Tensor",
 )
-_LIBRARY.define("rms_norm(Tensor x, float eps) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
+for _schema in _SCHEMAS:
+    _LIBRARY.define(_schema, tags=torch.Tag.pt2_compliant_tag)
 for _name in extension.FILES:
     extension.load(_name)
 

@@ -51,6 +51,14 @@ def add_device(parser: Parser) -> None:
     )
 
 
+def add_presets(parser: Parser, study: str, presets: Sequence[str], note: str) -> None:
+    """--preset (the first is the default; `note` describes them) and --out, a folder for each."""
+    parser.add_argument("--preset", choices=presets, default=presets[0], help=note)
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help=f"where runs and results go (default: runs/{study}/PRESET)"
+    )
+
+
 def add_seeds_and_jobs(parser: Parser) -> None:
     """--seeds and --jobs, the same for every sweep."""
     parser.add_argument(

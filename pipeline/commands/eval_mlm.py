@@ -14,9 +14,7 @@ from pipeline.console import Parser
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = Parser("scripts/eval_mlm.sh", __doc__)
-    parser.add_argument(
-        "checkpoint", type=Path, metavar="CHECKPOINT", help="of scripts/pretrain_roberta.sh"
-    )
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of scripts/pretrain_roberta.sh")
     parser.add_argument("data", type=Path, metavar="DATA", help="a folder written by data-prep/roberta.sh")
     parser.add_argument(
         "--split", default="test", help="train, valid or test, several with commas (default: test)"

@@ -8,9 +8,8 @@ runs and resumes the others, even after a kill. Flags of fairseq-train at the en
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from pipeline.console import Parser, add_seeds_and_jobs, parse_before_flags
+from pipeline.console import Parser, add_presets, add_seeds_and_jobs, parse_before_flags
 
 PRESETS = ("small", "tiny", "paper")
 
@@ -19,12 +18,8 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Our own options, and what is left for fairseq-train."""
     command = "scripts/measure_copy.sh"
     options = Parser(command, add_help=False)
-    options.add_argument(
-        "--preset",
-        choices=PRESETS,
-        default=PRESETS[0],
-        help="configs/copy/PRESET.yaml: small (default; minutes per run on a CPU core), tiny or paper",
-    )
+    note = "configs/copy/PRESET.yaml: small (default; minutes per run on a CPU core), tiny or paper"
+    add_presets(options, "copy", PRESETS, note)
     options.add_argument(
         "--attention",
         default="all",
@@ -33,8 +28,5 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "reformer-N), several with commas, or all (default)",
     )
     add_seeds_and_jobs(options)
-    options.add_argument(
-        "--out", type=Path, metavar="DIR", help="where runs and results go (default: runs/copy/PRESET)"
-    )
     usage = f"{command} [options] [fairseq-train flags ...]"
     return parse_before_flags(Parser(command, __doc__, parents=[options], usage=usage), options, words)

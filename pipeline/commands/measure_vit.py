@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.console import Parser, add_seeds_and_jobs, parse_before_flags
+from pipeline.console import Parser, add_presets, add_seeds_and_jobs, parse_before_flags
 from pipeline.sequence_methods import VIT_METHODS
 
 PRESETS = ("digits", "cifar10", "dogs_vs_cats")
@@ -21,12 +21,8 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Our own options, and what is left for fairseq-train."""
     command = "scripts/measure_vit.sh"
     options = Parser(command, add_help=False)
-    options.add_argument(
-        "--preset",
-        choices=PRESETS,
-        default=PRESETS[0],
-        help="digits (default; a minute or two per run on a CPU core), cifar10, or dogs_vs_cats, the paper's",
-    )
+    note = "digits (default; a minute or two per run on a CPU core), cifar10, or dogs_vs_cats, the paper's"
+    add_presets(options, "vit", PRESETS, note)
     options.add_argument(
         "--attention",
         default="all",
@@ -45,9 +41,6 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         type=Path,
         metavar="DIR",
         help="made by data-prep/images.sh (default: the one the YAMLs name)",
-    )
-    options.add_argument(
-        "--out", type=Path, metavar="DIR", help="where runs and results go (default: runs/vit/PRESET)"
     )
     usage = f"{command} [options] [fairseq-train flags ...]"
     return parse_before_flags(Parser(command, __doc__, parents=[options], usage=usage), options, words)

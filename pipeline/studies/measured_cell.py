@@ -39,6 +39,10 @@ class Cell:
         """What is added to the YAML."""
         raise NotImplementedError
 
+    def arguments(self) -> list[str]:
+        """Those of `fairseq-train`."""
+        raise NotImplementedError
+
     def decisive(self) -> list[Any]:
         """All that decides its result: anything JSON can hold."""
         return [self.experiment.settings, self.own_flags()]
@@ -92,21 +96,16 @@ def result_path(folder: Path) -> Path:
 
 
 def train_and_measure(
-    folder: Path,
-    command: str,
-    mark: str,
-    arguments: Sequence[str],
-    place: int,
-    jobs: int,
-    measure: Callable[[], dict[str, Any]],
+    cell: Cell, command: str, place: int, jobs: int, measure: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Train with fairseq-train in `folder` at one of `jobs` places, then `measure`; returns its record.
+    """Train `cell` with fairseq-train at one of `jobs` places, then `measure`; returns its record.
 
-    The newest whole checkpoint of an earlier try is where training resumes. The record, with the
-    fingerprint `mark`, is written beside the folder; the log stays, and checkpoint_last.pt.
+    The newest whole checkpoint of an earlier try is where training resumes. The record, with the cell's
+    fingerprint, is written beside its folder; the log stays, and checkpoint_last.pt.
 
     Raises UserError if the folder belongs to another command or other settings, or if training fails.
     """
+    folder, arguments, mark = cell.folder, cell.arguments(), cell.fingerprint()
     log = folder / "train.log"
     print(f"{shown_path(folder)}: started, log {log.name}", flush=True)
     begin(folder, command, mark)

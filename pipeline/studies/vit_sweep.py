@@ -74,9 +74,7 @@ class ViTCell(Cell):
 
 def run_cell(cell: ViTCell, place: int, jobs: int) -> str:
     """Train (or resume) and test a cell at one of `jobs` places; its accuracy in a few words."""
-    measure = partial(measured, cell, place)
-    mark, arguments = cell.fingerprint(), cell.arguments()
-    result = train_and_measure(cell.folder, COMMAND, mark, arguments, place, jobs, measure)
+    result = train_and_measure(cell, COMMAND, place, jobs, partial(measured, cell, place))
     return f"{result['accuracy']:.2f} % of {result['examples']:,} right ({result['split']})"
 
 

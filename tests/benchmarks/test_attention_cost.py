@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks import attention_cost, speech_cost
+from benchmarks.cost_run import training_cases
 from benchmarks.workers.attention_operators import AttentionOperator
 from benchmarks.workers.lm_cost_worker import measure_training
 from benchmarks.workers.speech_models import SpeechModel
@@ -24,7 +25,7 @@ def results(module, ok, **settings):
     """Results of a module's plan on a CPU; `ok(case)` is its seconds and bytes, or None out of memory."""
     plan = {**module.settings_for("cpu", False, list(settings.pop("names"))), **settings}
     records = []
-    for case in module.training_cases(plan):
+    for case in training_cases(plan):
         found = ok(case)
         measured = {"status": "out of memory"}
         if found:

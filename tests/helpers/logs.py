@@ -1,6 +1,9 @@
-"""The log of a language model's run that was ended once and resumed."""
+"""The log of a language model's run that was ended once and resumed, and waiting for a line of a log."""
 
 import json
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 
 def line(kind: str, **figures: float) -> str:
@@ -25,3 +28,10 @@ LOG = [
     line("valid", valid_loss=7.2, valid_num_updates=40),
     line("usage", peak_memory=1000),
 ]
+
+
+def wait_for(sign: str, log: Path, is_alive: Callable[[], object]) -> None:
+    """Wait until a running process has written `sign` to `log`; AssertionError if it ends before."""
+    while not (log.is_file() and sign in log.read_text()):
+        assert is_alive(), f"{log} ends without {sign!r}"
+        time.sleep(0.02)

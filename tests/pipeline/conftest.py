@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +13,7 @@ import pytest
 
 from pipeline.console import run_command
 from tests.helpers import encoders, forked
+from tests.helpers.logs import wait_for
 from tests.models.conftest import write_corpus
 
 BASE = """
@@ -118,9 +118,7 @@ def kill(root) -> Callable[..., None]:
         name = module.__name__.removeprefix("pipeline.")
         command = [sys.executable, "-m", "pipeline", name, *map(str, arguments)]
         process = subprocess.Popen(command, cwd=root, start_new_session=True, stdout=subprocess.DEVNULL)
-        while not (log.is_file() and sign in log.read_text()):
-            assert process.poll() is None
-            time.sleep(0.02)
+        wait_for(sign, log, lambda: process.poll() is None)
         os.killpg(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         log.unlink()

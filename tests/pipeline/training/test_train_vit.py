@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from pipeline.training.figures import read_log
 from pipeline.training.recipe import read_experiment
 from tests.helpers import forked
 from tests.helpers.images import write_images
+from tests.helpers.logs import wait_for
 from tests.helpers.two_processes import assert_two_train_as_one
 
 CONFIG = """
@@ -79,10 +79,7 @@ def test_a_killed_run_resumes_and_ends_as_if_nothing_had_happened(run, recipe, d
     flags = ["--user-dir", ROOT / "user_dir", *read_experiment(recipe).flags(), "--cpu", "--update-freq", "1"]
     command = [sys.executable, "-m", "fairseq_cli.train", data, *flags, "--save-dir", tmp_path]
     killed = forked.start(command)
-    log = killed.logs[0]
-    while not (log.is_file() and '"num_updates": "8"' in log.read_text()):
-        assert killed.process.is_alive()
-        time.sleep(0.02)
+    wait_for('"num_updates": "8"', killed.logs[0], killed.process.is_alive)
     killed.process.kill()
     assert killed.wait().returncode == -9
     done = forked.run(command, check=True).stdout

@@ -22,20 +22,20 @@ class NewTokens:
         self.end = start + (count if padding_mask is None else count - padding_mask.sum(1))
         first = start.unsqueeze(1)
         self.positions = first if count == 1 else first + torch.arange(count, device=start.device)
-        self._in_blocks: dict[int, tuple[Tensor, Tensor]] = {}
+        self._places: dict[int, Tensor] = {}
+        self._visible: dict[int, Tensor] = {}
 
     def places(self, size: int) -> Tensor:
         """`(B, T)`, counted from the start of the block of `size` positions that is begun."""
-        return self._of_blocks(size)[0]
+        if size not in self._places:
+            first = (self.start % size).unsqueeze(1)
+            several = self.count > 1
+            self._places[size] = first + torch.arange(self.count, device=first.device) if several else first
+        return self._places[size]
 
     def visible(self, size: int) -> Tensor:
         """For one new token a row: the places of its block up to its own, `(B, 1, 1, size)`."""
-        return self._of_blocks(size)[1]
-
-    def _of_blocks(self, size: int) -> tuple[Tensor, Tensor]:
-        if size not in self._in_blocks:
-            ahead = torch.arange(max(size, self.count), device=self.start.device)
-            first = (self.start % size).unsqueeze(1)
-            places = first if self.count == 1 else first + ahead[: self.count]
-            self._in_blocks[size] = places, (ahead[:size] <= first)[:, None, None]
-        return self._in_blocks[size]
+        if size not in self._visible:
+            ahead = torch.arange(size, device=self.start.device)
+            self._visible[size] = (ahead <= self.places(size))[:, None, None]
+        return self._visible[size]
