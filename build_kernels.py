@@ -141,7 +141,8 @@ class BuildKernels(build_ext):
             compile_ = [nvcc, "-ccbin", compiler, *NVCC_FLAGS, *flags, "-c", source]
             commands.append([*compile_, "-o", self._object(source)])
         self._link(nvcc, commands, target, torch, ["-cudart", "static"])
-        self._write_info(target, nvcc=_first_line([nvcc, "--version"], "release"), cuda_archs=archs)
+        compiler = _first_line([nvcc, "--version"], "release")
+        self._write_info(target, nvcc=compiler, cuda_archs=archs, cuda_wish=_cuda_wish())
         return f"CUDA kernels ({', '.join(archs)})"
 
     def _object(self, source: str) -> str:

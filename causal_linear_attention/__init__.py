@@ -4,8 +4,8 @@ from .functional import (
     causal_linear_attention,
     causal_linear_attention_step,
     linear_attention,
-    select_backend,
 )
+from .selection import select_backend
 
 __all__ = [
     "causal_linear_attention",

@@ -44,9 +44,14 @@ def _in_chunks(*tensors: Tensor) -> tuple[tuple[Tensor, ...], int]:
     return tuple(x.unflatten(2, (chunks, size)).flatten(0, 2) for x in tensors), chunks
 
 
+def _in_a_row(x: Tensor, batch: int, heads: int, chunks: int) -> Tensor:
+    """`(B H chunks, size, ·)` to `(B, H, chunks size, ·)`; view could not infer a size of an empty tensor."""
+    return x.unflatten(0, (batch, heads, chunks)).flatten(2, 3)
+
+
 def _segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
     """One segment `(B, H, L, ·)` in the accumulation dtype, given the state that enters it."""
-    (batch, heads, length), dim = q.shape[:3], v.shape[-1]
+    batch, heads, length = q.shape[:3]
     (q, k, v), chunks = _in_chunks(q, k, v)
     before, state = _states(k.mT @ v, chunks, state, reverse)
     scores = q @ k.mT
@@ -55,7 +60,7 @@ def _segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool) -> t
         out = scores @ v
     else:
         out = scores @ v.nan_to_num(0.0, 0.0, 0.0) + _spread(v, reverse)
-    return out.baddbmm_(q, before).view(batch, heads, -1, dim)[:, :, :length], state
+    return _in_a_row(out.baddbmm_(q, before), batch, heads, chunks)[:, :, :length], state
 
 
 def _states(products: Tensor, chunks: int, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
@@ -135,7 +140,7 @@ def _segment_backward(q, k, v, state, grad, grad_state) -> tuple[list[Tensor], T
         (grad_scores.mT @ q).baddbmm_(v, after.mT),
         (scores.mT @ grad).baddbmm_(k, after),
     )
-    return [x.view(batch, heads, -1, x.shape[-1])[:, :, :length] for x in grads], grad_state
+    return [_in_a_row(x, batch, heads, chunks)[:, :, :length] for x in grads], grad_state
 
 
 class ChunkedCausalLinearAttention(torch.autograd.Function):

@@ -7,6 +7,8 @@ and PyTorch runs instead.
 
 import ctypes
 import json
+import os
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +21,8 @@ BUILD_FILE = FOLDER / "_build.json"
 
 _reasons: dict[str, str] = {}
 _libraries: dict[str, ctypes.CDLL] = {}
+_reasons_on_gpus: dict[int, str] = {}
+_asking = threading.Lock()
 
 
 def load(name: str) -> None:
@@ -57,10 +61,40 @@ def reason(name: str) -> str:
     return _reasons.get(name, "")
 
 
-def is_broken(name: str) -> bool:
-    """Whether the kernels were built but do not load: worth a warning, unlike kernels never built."""
-    here = name != "cuda" or torch.version.cuda is not None
-    return here and name in _reasons and FILES[name].is_file()
+@torch.compiler.assume_constant_result
+def reason_on_gpu(device: torch.device) -> str:
+    """As `reason("cuda")`, for one GPU: also why it can run none of the kernels' images. Asked once a GPU."""
+    if (why := _reasons_on_gpus.get(device.index)) is not None:
+        return why
+    if why := reason("cuda"):
+        return why
+    if not torch.cuda.is_available():
+        return "torch finds no GPU"
+    index = torch.cuda.current_device() if device.index is None else device.index
+    with _asking:
+        if index not in _reasons_on_gpus:
+            _reasons_on_gpus[index] = _ask_gpu(index)
+        return _reasons_on_gpus[index]
+
+
+def _ask_gpu(index: int) -> str:
+    ask = _libraries["cuda"].cla_cuda_unavailable
+    ask.restype = ctypes.c_char_p
+    with torch.cuda.device(index):
+        why = ask().decode()
+    if not why:
+        return ""
+    major, minor = torch.cuda.get_device_capability(index)
+    built = ", ".join(build_info().get("cuda_archs", ["unknown architectures"]))
+    return (
+        f"the CUDA kernels, built for {built}, cannot run on {torch.cuda.get_device_name(index)} "
+        f"of compute capability {major}.{minor} ({why})"
+    )
+
+
+def cuda_is_forced() -> bool:
+    """Whether CAUSAL_LINEAR_ATTENTION_CUDA is "force" now, or was when the kernels were built."""
+    return "force" in (os.environ.get("CAUSAL_LINEAR_ATTENTION_CUDA"), build_info().get("cuda_wish"))
 
 
 @cache

@@ -6,63 +6,20 @@ appended to v, so that numerator and denominator come from the same pass and the
 
     out[i] = q[i] @ S[i] / (q[i] @ z[i] + eps),   z[i] = sum of k[j] over j <= i
 
-Under autocast q, k and v may differ in dtype and are promoted to the widest; sums stay float32.
+Under bfloat16 autocast q, k and v may mix bfloat16 and float32 and become bfloat16; under float16 autocast
+they become the widest of their dtypes, since features may exceed float16's range. Sums stay float32.
 """
-
-import logging
-from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import extension, operators, reference
-from .checks import check_eps, check_inputs, check_mask, check_state, check_tensors, shapes
+from .checks import check_eps, check_inputs, check_mask, check_state, check_tensors
 from .chunked import accumulation_dtype, chunked, normalized, without_autocast
+from .selection import KERNELS, announce, select_backend
 
-logger = logging.getLogger(__name__)
-
-BACKENDS = ("cpp", "cuda", "torch", "reference")
-_DEVICES = {"cpp": "cpu", "cuda": "cuda"}
-_DTYPES = {
-    "cpp": (torch.float32, torch.float64, torch.bfloat16, torch.float16),
-    "cuda": (torch.float32, torch.bfloat16, torch.float16),
-}
-# The kernels keep the state in registers; "auto" uses PyTorch for wider heads.
-_CUDA_MAX_DIM = 128
-_LOADED = frozenset(name for name in _DEVICES if extension.loaded(name))
-
-
-def select_backend(
-    backend: str,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-) -> str:
-    """The name of the backend that runs for `backend` on `device` with inputs of `dtype`.
-
-    "auto" selects the device's kernels if they were built, load and support the dtype, else "torch".
-
-    Raises:
-        ValueError: for an unknown name, or kernels that are missing or do not support the inputs.
-    """
-    kind = torch.device(device).type
-    if backend == "auto":
-        for name, home in _DEVICES.items():
-            if kind == home and name in _LOADED and dtype in _DTYPES[name]:
-                return name
-        return "torch"
-    if backend not in BACKENDS:
-        names = ", ".join(["auto", *BACKENDS])
-        raise ValueError(f"backend is {backend!r}; expected one of {names}")
-    if backend in _DEVICES:
-        if backend not in _LOADED:
-            raise ValueError(f"backend is {backend!r}, but {extension.reason(backend)}")
-        if kind != _DEVICES[backend]:
-            raise ValueError(f"backend is {backend!r}; expected inputs on {_DEVICES[backend]}, not {kind}")
-        if dtype not in _DTYPES[backend]:
-            names = ", ".join(str(x).removeprefix("torch.") for x in _DTYPES[backend])
-            raise ValueError(f"backend is {backend!r}; expected inputs of {names}, not {dtype}")
-    return backend
+_STEP_IS_COMPILED = extension.loaded("cpp")
 
 
 def causal_linear_attention(
@@ -88,7 +45,8 @@ def causal_linear_attention(
             inputs). None starts from zero.
         return_state: also return the state after the last position, in the same dtype.
         backend: "cpp" or "cuda" (the compiled kernels), "torch" (linear time on any device), "reference"
-            (quadratic, for tests) or "auto": the first of these that supports the inputs.
+            (quadratic, for tests) or "auto": the first of these that supports the inputs and can run. Heads
+            with D or M of 0 run on "torch".
 
     Returns:
         `out: (B, H, N, M)` in v's dtype, or `(out, state)`.
@@ -101,19 +59,14 @@ def causal_linear_attention(
     check_eps(eps)
     if initial_state is not None:
         check_state(initial_state, q, v.shape[-1] + normalize)
-    name = select_backend(backend, q.device, q.dtype)
-    if name == "cuda" and max(q.shape[-1], v.shape[-1]) > _CUDA_MAX_DIM:
-        if backend == "cuda":
-            raise ValueError(
-                f"backend is 'cuda'; expected D and M of at most {_CUDA_MAX_DIM}, not {shapes(q=q, v=v)}"
-            )
-        name = "torch"
+    dim, width = q.shape[-1], v.shape[-1]
+    name = select_backend(backend, q.device, q.dtype, max(dim, width))
     if backend == "auto" and not torch.compiler.is_compiling():
-        _announce(name, q.device.type)
-    if name in _DEVICES:
-        out, state, _ = operators.attend(q, k, v, initial_state, normalize, eps)
+        announce(name, q.device)
+    if name in KERNELS and dim and width:
+        out, state = KERNELS[name].attend(q, k, v, initial_state, normalize, eps)
         return (out, state) if return_state else out
-    run = chunked if name == "torch" else reference.quadratic
+    run = reference.quadratic if name == "reference" else chunked
     with without_autocast(q.device):
         if normalize:
             out, state = normalized(run, q, k, v, eps, initial_state)
@@ -210,7 +163,7 @@ def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
     """The compiled step has no derivative and runs on the CPU only; the check is as short as the step."""
     if not all(isinstance(x, Tensor) for x in (q, k, v, state)):
         return False
-    if "cpp" not in _LOADED or not q.is_cpu or q.dtype not in _DTYPES["cpp"] or q.dtype != v.dtype:
+    if not _STEP_IS_COMPILED or not q.is_cpu or q.dtype not in KERNELS["cpp"].dtypes or q.dtype != v.dtype:
         return False
     if not torch.is_grad_enabled():
         return True
@@ -218,28 +171,22 @@ def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
 
 
 def _promoted_under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Under autocast q, k and v may differ in dtype: the widest of them, as for torch.cat."""
+    """Under autocast q, k and v may differ in dtype, since it computes functions like exp in float32.
+
+    bfloat16 autocast makes them bfloat16. float16 autocast keeps the widest, as for torch.cat: features
+    beyond 65,504, which is exp(11.1), would become infinite in float16. So do float64 inputs.
+    """
     check_tensors(q=q, k=k, v=v)
     mixed = q.dtype != k.dtype or q.dtype != v.dtype
     floating = all(x.is_floating_point() for x in (q, k, v))
     if mixed and floating and torch.is_autocast_enabled(q.device.type):
-        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+        autocast = torch.get_autocast_dtype(q.device.type)
+        if {q.dtype, k.dtype, v.dtype} == {torch.float32, torch.bfloat16} and autocast == torch.bfloat16:
+            dtype = autocast
+        else:
+            dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
         return q.to(dtype), k.to(dtype), v.to(dtype)
     return q, k, v
-
-
-@cache
-def _announce(name: str, device: str) -> None:
-    """Logs once per device which backend "auto" selects, and why it is not the compiled one."""
-    kernels = next((x for x, home in _DEVICES.items() if home == device), None)
-    if name == "cpp":
-        why = f"instruction set {extension.instruction_set()}"
-    elif name == "cuda" or kernels is None or kernels in _LOADED:
-        why = f"inputs on {device}"
-    else:
-        why = extension.reason(kernels)
-    level = logging.WARNING if kernels and extension.is_broken(kernels) else logging.INFO
-    logger.log(level, "causal linear attention runs on backend %s (%s)", name, why)
 
 
 def _as_state(state: Tensor | None, run, q: Tensor) -> Tensor | None:

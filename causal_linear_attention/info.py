@@ -15,7 +15,8 @@ import torch
 
 from . import __version__, extension, reference
 from .chunked import normalized
-from .functional import BACKENDS, causal_linear_attention, select_backend
+from .functional import causal_linear_attention
+from .selection import BACKENDS, select_backend
 
 SHAPES = [(2, 3, 70, 16, 24), (1, 2, 300, 64, 64), (1, 1, 33, 5, 7)]
 # Allowed relative errors: a few roundings of the dtype, since products are summed in float32 or better.
@@ -60,10 +61,16 @@ def describe() -> dict:
         "CUDA kernels": extension.reason("cuda") or "available",
         "instruction sets": extension.available_instruction_sets(),
         "instruction set": extension.instruction_set(),
-        "GPUs": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "GPUs": [_gpu(index) for index in range(torch.cuda.device_count())],
         "peers": peers(),
         "default": {device: select_backend("auto", device) for device in devices},
     }
+
+
+def _gpu(index: int) -> str:
+    name = torch.cuda.get_device_name(index)
+    why = "" if extension.reason("cuda") else extension.reason_on_gpu(torch.device("cuda", index))
+    return f"{name} ({why})" if why else name
 
 
 def peers() -> dict[str, str]:

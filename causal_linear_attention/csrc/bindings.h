@@ -58,6 +58,11 @@ inline void require(bool condition, const char* message) {
   if (!condition) throw std::runtime_error(message);
 }
 
+inline bool on_one_device(const Tensor& x, const Tensor& y) {
+  return x.is_cpu() == y.is_cpu() && x.is_cuda() == y.is_cuda() &&
+         x.get_device_index() == y.get_device_index();
+}
+
 // functional.py has checked everything with messages of its own; this keeps a direct call of the operator
 // from reading beyond a tensor.
 inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -65,6 +70,7 @@ inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v,
   require(q.dim() == 4 && k.dim() == 4 && v.dim() == 4, "q, k and v must have 4 dimensions");
   require(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(),
           "q, k and v must have one dtype");
+  require(on_one_device(q, k) && on_one_device(q, v), "q, k and v must be on one device");
   for (int64_t i = 0; i < 4; ++i) {
     require(q.size(i) == k.size(i), "q and k must have equal shapes");
     require(i == 3 || v.size(i) == k.size(i), "k and v must have equal shapes but for the last size");
@@ -73,7 +79,15 @@ inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v,
   require(state->dim() == 4 && state->size(0) == q.size(0) && state->size(1) == q.size(1) &&
               state->size(2) == q.size(3) && state->size(3) == v.size(3) + normalize,
           "state must be (batch, heads, D, M), with a normaliser (batch, heads, D, M + 1)");
+  require(on_one_device(q, *state), "state must be on the device of q");
   require(state->scalar_type() == accumulation_type(q), "state must be float32 (float64 for float64 inputs)");
+}
+
+// `inverse` as forward returned it.
+inline void check_inverse(const Tensor& inverse, const Tensor& q, bool normalize) {
+  require(inverse.numel() == (normalize ? q.size(0) * q.size(1) * q.size(2) : 0) &&
+              inverse.scalar_type() == accumulation_type(q) && on_one_device(q, inverse),
+          "inverse must be what forward returned");
 }
 
 }  // namespace cla

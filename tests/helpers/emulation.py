@@ -27,8 +27,9 @@ def build(root: Path, folder: Path, capability: int) -> ctypes.CDLL:
         command = [COMPILER, *flags, "-x", "c++", "-c", str(source), "-o", str(target)]
         subprocess.run(command, check=True)
 
+    sources = [path for path in sorted(kernels.glob("*.cu")) if path.name != "available.cu"]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(compile_, [*sorted(kernels.glob("*.cu")), tests / "emulation.cpp"]))
+        list(pool.map(compile_, [*sources, tests / "emulation.cpp"]))
     library = folder / "emulation.so"
     subprocess.run([COMPILER, "-shared", *objects, "-o", str(library)], check=True)
     result = ctypes.CDLL(str(library))

@@ -228,8 +228,24 @@ def test_bidirectional_promotes_mixed_types_under_autocast():
     q, k, v = (torch.rand(1, 2, 30, 8) for _ in range(3))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = linear_attention(q, k.bfloat16(), v.bfloat16())
-    assert out.dtype == torch.float32
-    torch.testing.assert_close(out, linear_attention(q, k.bfloat16().float(), v.bfloat16().float()))
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out, linear_attention(q.bfloat16(), k.bfloat16(), v.bfloat16()))
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("shape", [(2, 2, 70, 0, 3), (2, 2, 70, 3, 0), (1, 1, 2, 0, 0), (0, 2, 70, 3, 2)])
+def test_empty_heads_and_batches(shape, normalize, backend):
+    q, k, v = inputs(*shape, torch.float32, state=False)[:3]
+    run = {"normalize": normalize, "return_state": True}
+    out, state = causal_linear_attention(q, k, v, backend=backend, **run)
+    expected, final = causal_linear_attention(q, k, v, backend="reference", **run)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(state, final)
+    grads = torch.autograd.grad(out.sum() + state.sum(), (q, k, v))
+    definition = torch.autograd.grad(expected.sum() + final.sum(), (q, k, v))
+    for x, y in zip(grads, definition, strict=True):
+        torch.testing.assert_close(x, y)
 
 
 @pytest.mark.parametrize(
@@ -271,6 +287,7 @@ def test_importable_without_fairseq():
 
 
 def test_compiles_without_graph_break():
+    torch._dynamo.reset()  # what other tests compiled counts against the limit of variants
     q, k, v, _ = inputs(1, 2, 130, 4, 4, torch.float32, state=False)
     for backend in ("auto", "torch"):
         compiled = torch.compile(causal_linear_attention, fullgraph=True, backend="aot_eager")

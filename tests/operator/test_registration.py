@@ -81,20 +81,27 @@ def test_a_layer_compiles_without_graph_break():
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-def test_autocast_promotes_mixed_types(compiled):
+@pytest.mark.parametrize(
+    ("low", "expected"),
+    [(torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)],
+    ids=["bfloat16", "float16"],
+)
+def test_autocast_promotes_mixed_types(low, expected, compiled):
+    """Features that autocast left in float32 become bfloat16; float16 has not the range for them."""
     linear, x = torch.nn.Linear(8, 8), torch.rand(1, 2, 30, 8)
 
     run = causal_linear_attention
     if compiled:
+        torch._dynamo.reset()  # what other tests compiled counts against the limit of variants
         run = torch.compile(run, fullgraph=True, backend="aot_eager")
 
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        low = linear(x)
-        assert low.dtype == torch.bfloat16
-        assert run(low, low, low).dtype == torch.bfloat16
-        mixed = run(low, x, low)
-    assert mixed.dtype == torch.float32
-    torch.testing.assert_close(mixed, run(low.float(), x, low.float()))
+    with torch.autocast("cpu", dtype=low):
+        q = linear(x)
+        assert q.dtype == low and run(q, q, q).dtype == low
+        mixed = run(q, x, q)
+        assert run(q.double(), x.double(), q).dtype == torch.float64
+    assert mixed.dtype == expected
+    torch.testing.assert_close(mixed, run(q.to(expected), x.to(expected), q.to(expected)))
     mixed.sum().backward()
     assert linear.weight.grad is not None
 
@@ -141,3 +148,22 @@ def test_the_operator_refuses_what_would_read_beyond_a_tensor():
     ]:
         with pytest.raises(RuntimeError):
             operators.forward(*bad, False, 1e-6)
+
+
+@pytest.mark.parametrize("place", ["k", "v", "state", "grad_out", "inverse"])
+def test_the_operator_refuses_tensors_on_two_devices(place):
+    """The dispatcher runs the kernels of one of them: here the CPU's with a tensor that has no memory."""
+    x = torch.zeros(1, 2, 5, 4)
+    state, inverse = torch.zeros(1, 2, 4, 5), torch.zeros(1, 2, 5)
+    tensors = {"grad_out": x, "grad_state": None, "q": x, "k": x, "v": x, "state": state, "inverse": inverse}
+    tensors[place] = tensors[place].to("meta")
+    cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    message = "must be on one device|must be on the device of q|inverse must be what forward returned"
+    with pytest.raises(RuntimeError, match=message):
+        operators.backward.redispatch(cpu, *tensors.values(), True, 1e-6)
+    if place in ("k", "v", "state"):
+        with pytest.raises(RuntimeError, match=message):
+            operators.forward.redispatch(cpu, *(tensors[x] for x in ("q", "k", "v", "state")), True, 1e-6)
+        rows = [tensors[x][:, :, 0] for x in ("q", "k", "v")]
+        with pytest.raises(RuntimeError, match="must be on one device"):
+            operators.step.redispatch(cpu, *rows, tensors["state"], True, 1e-6)

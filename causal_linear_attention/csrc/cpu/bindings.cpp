@@ -74,10 +74,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   k = with_dense_rows(k);
   v = with_dense_rows(v);
   grad_out = with_dense_rows(grad_out);
+  check_inverse(inverse, q, normalize);
   inverse = as_contiguous(inverse);
-  require(inverse.numel() == (normalize ? q.size(0) * q.size(1) * q.size(2) : 0) &&
-              inverse.scalar_type() == accumulation_type(q),
-          "inverse must be what forward returned");
   state = contiguous_state(state);
   grad_state = contiguous_state(grad_state);
   Tensor grad_q = new_like(q), grad_k = new_like(k), grad_v = new_like(v);
@@ -99,6 +97,8 @@ std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, b
   require(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type() &&
               state.scalar_type() == accumulation_type(q),
           "q, k and v must have one dtype, state float32 (float64 for float64 inputs)");
+  require(on_one_device(q, k) && on_one_device(q, v) && on_one_device(q, state),
+          "q, k, v and state must be on one device");
   require(state.size(2) == q.size(2) && state.size(3) == v.size(2) + normalize,
           "state must be (batch, heads, D, M), with a normaliser (batch, heads, D, M + 1)");
   q = as_contiguous(q);

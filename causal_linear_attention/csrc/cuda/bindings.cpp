@@ -65,6 +65,7 @@ void check_launch(const char* error) {
 
 Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& state,
                    bool normalize, double eps) {
+  require(q.size(3) >= 1 && v.size(3) >= 1, "the CUDA kernels take heads of at least one column");
   require(q.size(3) <= cla_cuda::kMaxColumns && v.size(3) <= cla_cuda::kMaxColumns,
           "the CUDA kernels take heads of at most 128 columns");
   Problem p;
@@ -112,10 +113,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   k = with_dense_rows(k);
   v = with_dense_rows(v);
   grad_out = with_dense_rows(grad_out);
+  check_inverse(inverse, q, normalize);
   inverse = as_contiguous(inverse);
-  require(inverse.numel() == (normalize ? q.size(0) * q.size(1) * q.size(2) : 0) &&
-              inverse.scalar_type() == ScalarType::Float,
-          "inverse must be what forward returned");
   state = contiguous_state(state);
   grad_state = contiguous_state(grad_state);
   Tensor grad_q = new_like(q), grad_k = new_like(k), grad_v = new_like(v);

@@ -1,0 +1,143 @@
+"""Which backend runs, and what is said when the compiled kernels of a device cannot.
+
+`KERNELS` lists the kernels for each type of device. "auto" takes the first of a device that supports the
+inputs and can run there; without one, PyTorch runs.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from . import extension, operators
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What the kernels of one backend support.
+
+    Attributes:
+        home: the type of device they run on.
+        dtypes: of q, k and v.
+        attend: `(q, k, v, state, normalize, eps) -> (out, state)`, differentiable.
+        reason: why they cannot run on a device, in one clause without a full stop; "" if they can.
+        max_dim: the largest D and M, if there is one.
+    """
+
+    home: str
+    dtypes: tuple[torch.dtype, ...]
+    attend: Callable[..., tuple[Tensor, Tensor]]
+    reason: Callable[[torch.device], str]
+    max_dim: int | None = None
+
+
+def _attend(*arguments) -> tuple[Tensor, Tensor]:
+    return operators.attend(*arguments)[:2]
+
+
+KERNELS = {
+    "cpp": Kernels(
+        home="cpu",
+        dtypes=(torch.float32, torch.float64, torch.bfloat16, torch.float16),
+        attend=_attend,
+        reason=lambda device: extension.reason("cpp"),
+    ),
+    "cuda": Kernels(
+        home="cuda",
+        dtypes=(torch.float32, torch.bfloat16, torch.float16),
+        attend=_attend,
+        reason=extension.reason_on_gpu,
+        max_dim=128,  # the state stays in registers
+    ),
+}
+BACKENDS = (*KERNELS, "torch", "reference")
+# The compiled kernels of a type of device: that they cannot run is worth a warning.
+_COMPILED = {"cpu": "cpp", "cuda": "cuda"}
+
+
+def _preferences(home: str) -> tuple[str, ...]:
+    """The kernels of a type of device in the order of "auto".
+
+    The CUDA kernels come last until they have run on a GPU, unless the user forces them.
+    """
+    names = [name for name, kernels in KERNELS.items() if kernels.home == home]
+    return tuple(names if extension.cuda_is_forced() else sorted(names, key=lambda name: name == "cuda"))
+
+
+_AUTO = {home: _preferences(home) for home in _COMPILED}
+
+
+def select_backend(
+    backend: str,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    dim: int = 1,
+) -> str:
+    """The name of the backend that runs for `backend` on `device` with inputs of `dtype`.
+
+    "auto" selects the device's first kernels that can run there and support the inputs, else "torch".
+
+    Args:
+        backend: "auto" or one of `BACKENDS`.
+        device, dtype: of q, k and v.
+        dim: the larger of D and M.
+
+    Raises:
+        ValueError: for an unknown name, or kernels that are missing or do not support the inputs.
+    """
+    device = torch.device(device)
+    if backend == "auto":
+        for name in _AUTO.get(device.type, ()):
+            kernels = KERNELS[name]
+            if dtype in kernels.dtypes and dim <= (kernels.max_dim or dim) and not kernels.reason(device):
+                return name
+        return "torch"
+    if backend not in BACKENDS:
+        names = ", ".join(["auto", *BACKENDS])
+        raise ValueError(f"backend is {backend!r}; expected one of {names}")
+    if kernels := KERNELS.get(backend):
+        _check(backend, kernels, device, dtype, dim)
+    return backend
+
+
+def _check(backend: str, kernels: Kernels, device: torch.device, dtype: torch.dtype, dim: int) -> None:
+    if device.type != kernels.home:
+        raise ValueError(f"backend is {backend!r}; expected inputs on {kernels.home}, not {device.type}")
+    if why := kernels.reason(device):
+        raise ValueError(f"backend is {backend!r}, but {why}")
+    if dtype not in kernels.dtypes:
+        names = ", ".join(str(x).removeprefix("torch.") for x in kernels.dtypes)
+        raise ValueError(f"backend is {backend!r}; expected inputs of {names}, not {dtype}")
+    if kernels.max_dim and dim > kernels.max_dim:
+        raise ValueError(f"backend is {backend!r}; expected D and M of at most {kernels.max_dim}, not {dim}")
+
+
+_announced: set[tuple[str, torch.device]] = set()
+_announcing = threading.Lock()
+
+
+def announce(name: str, device: torch.device) -> None:
+    """Log once per device which backend "auto" selects; a WARNING if its compiled kernels cannot run."""
+    if (name, device) in _announced:
+        return
+    with _announcing:
+        if (name, device) in _announced:
+            return
+        _announced.add((name, device))
+    compiled = _COMPILED.get(device.type)
+    missing = bool(compiled and KERNELS[compiled].reason(device))
+    reasons = [x for kernels in _AUTO.get(device.type, ()) if (x := KERNELS[kernels].reason(device))]
+    if name == "cpp":
+        reasons = [f"instruction set {extension.instruction_set()}"]
+    logger.log(
+        logging.WARNING if missing else logging.INFO,
+        "causal linear attention runs on backend %s on %s%s",
+        name,
+        device,
+        f" ({'; '.join(reasons)})" if reasons else "",
+    )

@@ -1,0 +1,180 @@
+"""What "auto" selects: devices that the CUDA kernels cannot run on, what is said about it, and how often."""
+
+import ctypes
+import dataclasses
+import logging
+import shutil
+import subprocess
+import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from causal_linear_attention import causal_linear_attention, extension, select_backend, selection
+
+NO_IMAGE = 209
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture(scope="module")
+def runtime(root, tmp_path_factory):
+    """csrc/cuda/available.cu compiled for the fake CUDA runtime of tests/cpp/fake_cuda."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++")
+    target = tmp_path_factory.mktemp("fake_cuda") / "fake.so"
+    source = root / "causal_linear_attention" / "csrc" / "cuda" / "available.cu"
+    includes = f"-I{root / 'tests' / 'cpp' / 'fake_cuda'}"
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", includes, "-x", "c++", str(source)]
+    subprocess.run([*command, "-o", str(target)], check=True)
+    return ctypes.CDLL(str(target))
+
+
+@pytest.fixture
+def gpu(runtime, monkeypatch):
+    """The CUDA kernels loaded on a machine with one fake GPU; returns a function that sets its answer."""
+    monkeypatch.setitem(extension._libraries, "cuda", runtime)
+    monkeypatch.setattr(extension, "_reasons", {})
+    monkeypatch.setattr(extension, "_reasons_on_gpus", {})
+    monkeypatch.setattr(extension, "build_info", lambda: {"cuda_archs": ["sm_90a"]})
+    monkeypatch.setattr(selection, "_announced", set())
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        current_device=lambda: 0,
+        device=lambda index: nullcontext(),
+        get_device_capability=lambda index: (7, 0),
+        get_device_name=lambda index: "Old GPU",
+    )
+    monkeypatch.setattr(extension, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(selection._AUTO, "cuda", ("cuda",))
+
+    def answer(error):
+        ctypes.c_int.in_dll(runtime, "fake_error").value = error
+        ctypes.c_int.in_dll(runtime, "fake_questions").value = 0
+
+    return answer
+
+
+def questions(runtime):
+    return ctypes.c_int.in_dll(runtime, "fake_questions").value
+
+
+def test_a_device_with_an_image_is_asked_once(gpu, runtime):
+    gpu(0)
+    assert {select_backend("auto", GPU) for _ in range(3)} == {"cuda"}
+    assert select_backend("auto", "cuda") == select_backend("cuda", GPU) == "cuda"
+    assert questions(runtime) == 1
+
+
+def test_a_device_without_an_image_falls_back(gpu, runtime):
+    gpu(NO_IMAGE)
+    assert {select_backend("auto", GPU) for _ in range(3)} == {"torch"}
+    with pytest.raises(ValueError, match="backend is 'cuda', but the CUDA kernels, built for sm_90a, cannot"):
+        select_backend("cuda", GPU)
+    assert questions(runtime) == 1
+
+
+def test_the_error_of_the_question_is_not_left_for_the_next_launch(gpu, runtime):
+    gpu(NO_IMAGE)
+    assert "no kernel image" in extension.reason_on_gpu(GPU)
+    assert ctypes.c_int.in_dll(runtime, "fake_pending").value == 0
+
+
+def test_two_threads_ask_one_question(gpu, runtime, monkeypatch):
+    gpu(NO_IMAGE)
+    ask, inside, answers = extension._ask_gpu, threading.Barrier(2), []
+
+    def slow(index):
+        inside.wait(10)  # for the test's own thread, not for another that asks too
+        return ask(index)
+
+    def run():
+        answers.append(select_backend("auto", GPU))
+
+    monkeypatch.setattr(extension, "_ask_gpu", slow)
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    inside.wait(10)
+    for thread in threads:
+        thread.join(10)
+    assert answers == ["torch"] * 4 and questions(runtime) == 1
+
+
+def test_the_operator_runs_and_warns_once(gpu, monkeypatch, caplog):
+    """On a CPU that plays the GPU, from several threads."""
+    gpu(NO_IMAGE)
+    reason = extension.reason_on_gpu(GPU)
+    cuda = dataclasses.replace(selection.KERNELS["cuda"], home="cpu", reason=lambda _: reason)
+    monkeypatch.setitem(selection.KERNELS, "cuda", cuda)
+    monkeypatch.setitem(selection._AUTO, "cpu", ("cuda",))
+    monkeypatch.setitem(selection._COMPILED, "cpu", "cuda")
+    x = torch.rand(1, 1, 70, 4)
+    expected = causal_linear_attention(x, x, x, backend="reference")
+    outs = []
+    threads = [
+        threading.Thread(target=lambda: outs.append(causal_linear_attention(x, x, x))) for _ in range(3)
+    ]
+    with caplog.at_level(logging.INFO, "causal_linear_attention"):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+    assert len(outs) == 3
+    for out in outs:
+        torch.testing.assert_close(out, expected)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == (
+        "causal linear attention runs on backend torch on cpu (the CUDA kernels, built for sm_90a, cannot "
+        "run on Old GPU of compute capability 7.0 (no kernel image is available for execution on the device))"
+    )
+
+
+def test_the_question_does_not_break_a_compiled_graph(gpu, runtime, monkeypatch):
+    gpu(NO_IMAGE)
+    cuda = dataclasses.replace(selection.KERNELS["cuda"], home="cpu")
+    monkeypatch.setitem(selection.KERNELS, "cuda", cuda)
+    monkeypatch.setitem(selection._AUTO, "cpu", ("cuda",))
+    x = torch.rand(1, 1, 70, 4)
+    torch._dynamo.reset()  # what other tests compiled counts against the limit of variants
+    compiled = torch.compile(causal_linear_attention, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x, x, x), causal_linear_attention(x, x, x, backend="reference"))
+    assert questions(runtime) == 1
+
+
+def test_float64_and_wide_heads_run_on_pytorch_without_a_warning(gpu, caplog):
+    gpu(0)
+    assert select_backend("auto", GPU, torch.float64) == "torch"
+    assert select_backend("auto", GPU, torch.bfloat16, 129) == "torch"
+    with pytest.raises(ValueError, match="expected D and M of at most 128, not 129"):
+        select_backend("cuda", GPU, torch.bfloat16, 129)
+    with caplog.at_level(logging.INFO, "causal_linear_attention"):
+        selection.announce("torch", GPU)
+    assert caplog.records[0].levelno == logging.INFO
+
+
+def test_no_gpu_is_a_reason(gpu, monkeypatch):
+    monkeypatch.setattr(extension.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="backend is 'cuda', but torch finds no GPU"):
+        select_backend("cuda", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("built", "now", "order"),
+    [
+        ({}, "auto", ("other", "cuda")),
+        ({}, "force", ("cuda", "other")),
+        ({"cuda_wish": "force"}, None, ("cuda", "other")),
+        ({"cuda_wish": "auto"}, None, ("other", "cuda")),
+    ],
+)
+def test_cuda_kernels_come_last_unless_forced(gpu, monkeypatch, built, now, order):
+    other = dataclasses.replace(selection.KERNELS["cuda"], reason=lambda device: "")
+    monkeypatch.setattr(selection, "KERNELS", {"cuda": selection.KERNELS["cuda"], "other": other})
+    monkeypatch.setattr(extension, "build_info", lambda: built)
+    monkeypatch.delenv("CAUSAL_LINEAR_ATTENTION_CUDA", raising=False)
+    if now:
+        monkeypatch.setenv("CAUSAL_LINEAR_ATTENTION_CUDA", now)
+    assert selection._preferences("cuda") == order
