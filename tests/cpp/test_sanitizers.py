@@ -1,4 +1,5 @@
-"""The CPU kernels under the address and the undefined-behaviour sanitizer, without Python or torch."""
+"""The CPU kernels without Python or torch: under the address and the undefined-behaviour sanitizer, and with
+the oldest compiler."""
 
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import pytest
 from build_kernels import ISA_FLAGS
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
+OLDEST = shutil.which("g++-11")
 
 
 @pytest.mark.slow
@@ -26,3 +28,11 @@ def test_kernels_under_sanitizers(root, tmp_path):
     subprocess.run([COMPILER, *flags, *objects, "-o", program], check=True)
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(OLDEST is None, reason="no g++-11, the oldest compiler that is supported")
+@pytest.mark.parametrize("name", ["isa_baseline.cpp", *ISA_FLAGS])
+def test_the_oldest_compiler_builds_the_kernels(root, tmp_path, name):
+    source = root / "causal_linear_attention" / "csrc" / "cpu" / name
+    flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", *ISA_FLAGS.get(name, [])]
+    subprocess.run([OLDEST, *flags, "-c", str(source), "-o", str(tmp_path / "kernels.o")], check=True)

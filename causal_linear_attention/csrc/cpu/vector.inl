@@ -141,12 +141,22 @@ struct CountLanes<0, I...> {
   using type = Lanes<I...>;
 };
 
+// Lanes I of x and y, those of y counted from kLanes on.
+template <class T, int... I>
+CLA_INLINE Vector<T> shuffle(Vector<T> x, Vector<T> y) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(x, y, I...);
+#else  // GCC before 12
+  return __builtin_shuffle(x, y, decltype(x < y){I...});
+#endif
+}
+
 // The lower and upper half of a butterfly of distance H between the rows x and y.
 template <class T, int H, int... I>
 CLA_INLINE void exchange(Vector<T>& x, Vector<T>& y, Lanes<I...>) {
   constexpr int L = kLanes<T>;
-  const Vector<T> low = __builtin_shufflevector(x, y, ((I & H) ? L + I - H : I)...);
-  const Vector<T> high = __builtin_shufflevector(x, y, ((I & H) ? L + I : I + H)...);
+  const Vector<T> low = shuffle<T, ((I & H) ? L + I - H : I)...>(x, y);
+  const Vector<T> high = shuffle<T, ((I & H) ? L + I : I + H)...>(x, y);
   x = low;
   y = high;
 }
