@@ -1,37 +1,38 @@
 """Builds the kernels of `causal_linear_attention` that the machine supports when the package is installed.
 
 Two shared objects go next to the package's Python files: `_cpu.so` (C++, every instruction set in one file)
-and `_cuda.so`. They use torch's stable interface, so they depend neither on the Python version nor, since
-torch 2.10, on the torch version. torch's headers are found without importing it; pip therefore needs
---no-build-isolation. Without a compiler or without torch the package still installs.
+and `_cuda.so`. They use torch's stable interface, so they depend neither on the Python version nor on the
+torch version, from the oldest that pyproject.toml allows. pip needs --no-build-isolation, so that torch's
+headers are there. Without a compiler or without torch the package still installs; `_build.json` says what
+was built with what, and why a part was not.
 
 Environment:
     CAUSAL_LINEAR_ATTENTION_CUDA: auto (default: built where nvcc is found), skip, or force (an error if
-        the CUDA kernels cannot be built).
-    CAUSAL_LINEAR_ATTENTION_CUDA_ARCHS: e.g. "80;90a", instead of the default list.
+        the CUDA kernels cannot be built; they are preferred at run time).
+    TORCH_CUDA_ARCH_LIST: as for torch, e.g. "8.0;9.0a+PTX". Default: the local GPUs, without one every
+        architecture that the kernels are tested for and nvcc knows; and PTX for other GPUs.
     CXX, CUDA_HOME, MAX_JOBS: the C++ compiler, the toolkit's folder, the number of parallel compilations.
 """
 
-import importlib.util
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from setuptools import Extension
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
+import build_machine as machine
+from build_machine import Skipped
+
 PACKAGE = "causal_linear_attention"
 SOURCES = Path(__file__).parent / PACKAGE / "csrc"
-# The oldest torch whose stable interface has all that the bindings use (2.10).
-TORCH_TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"
+TORCH_TARGET = "-DTORCH_TARGET_VERSION=0x{:02x}{:02x}000000000000".format(*machine.OLDEST_TORCH)
 CXX_FLAGS = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", TORCH_TARGET]
 ISA_FLAGS = {
     "isa_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
@@ -41,14 +42,8 @@ ISA_FLAGS = {
     ],
 }
 NVCC_FLAGS = ["-std=c++20", "-O3", "--threads", "0", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
-# Machine code for those of these the toolkit supports; PTX of 80, for every later GPU, and of the newest
-# architecture the toolkit supports.
-CUDA_ARCHS = ("75", "80", "90a")
-CUDA_PTX = "80"
-
-
-class Skipped(Exception):
-    """Why a part is not built, in a few words for the report."""
+# The parts by the names that `extension.py` uses.
+BACKENDS = {"_cpu": "cpp", "_cuda": "cuda"}
 
 
 def extensions() -> list[Extension]:
@@ -78,8 +73,16 @@ class BuildKernels(build_ext):
     def run(self):
         self.built: dict[str, str] = {}
         self.skipped: dict[str, str] = {}
+        self.facts: dict[str, object] = {"cuda_wish": _cuda_wish()}
         super().run()
         print(f"{PACKAGE}: {self._report()}", flush=True)
+
+    def build_extensions(self):
+        super().build_extensions()
+        path = Path(self.build_lib, PACKAGE, "_build.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        skipped = {BACKENDS[name]: why for name, why in self.skipped.items()}
+        path.write_text(json.dumps({**self.facts, "skipped": skipped}, indent=2) + "\n", encoding="utf-8")
 
     def build_extension(self, ext):
         name = ext.name.rpartition(".")[2]
@@ -105,16 +108,15 @@ class BuildKernels(build_ext):
             target.unlink(missing_ok=True)  # it may come from an older source
             if built.is_file():
                 shutil.copy2(built, target)
-        info = Path(self.build_lib) / PACKAGE / "_build.json"
-        if info.is_file():
-            shutil.copy2(info, Path(__file__).parent / PACKAGE / info.name)
+        info = Path(PACKAGE, "_build.json")
+        shutil.copy2(self.build_lib / info, Path(__file__).parent / info)
 
     # --- the two parts -------------------------------------------------------------------------------
 
     def _build_cpu(self, ext: Extension, target: Path) -> str:
         if sys.platform == "win32":
             raise Skipped("Windows is not supported")
-        compiler, torch = _compiler(), _torch_folder()
+        compiler, torch = machine.compiler(), machine.torch_folder()
         x86 = platform.machine().lower() in ("x86_64", "amd64")
         sources = [x for x in ext.sources if x86 or Path(x).name not in ISA_FLAGS]
         commands = []
@@ -124,25 +126,30 @@ class BuildKernels(build_ext):
             includes = _includes(torch) if name.endswith("bindings.cpp") else []
             commands.append([compiler, *flags, *includes, "-c", source, "-o", self._object(source)])
         self._link(compiler, commands, target, torch)
-        self._write_info(target, cpu_compiler=_first_line([compiler, "--version"]))
+        self.facts.update(
+            cpu_compiler=machine.first_line([compiler, "--version"]), torch=machine.torch_version()
+        )
         sets = [Path(x).stem.removeprefix("isa_") for x in sources if "isa_" in x]
         return f"C++ kernels ({', '.join(sorted(sets, reverse=True))})"
 
     def _build_cuda(self, ext: Extension, target: Path) -> str:
         if _cuda_wish() == "skip":
             raise Skipped("CAUSAL_LINEAR_ATTENTION_CUDA=skip")
-        nvcc, compiler, torch = _nvcc(), _compiler(), _torch_folder()
-        if _cuda_wish() == "auto" and not _torch_has_cuda(torch):
-            raise Skipped(f"torch {version('torch')} has no CUDA (force builds them anyway)")
-        archs, gencode = _architectures(nvcc)
+        nvcc, compiler, torch = machine.nvcc(), machine.compiler(), machine.torch_folder()
+        if _cuda_wish() == "auto":
+            machine.check_cuda_of_torch(nvcc, torch)
+        binaries, ptx = machine.architectures(nvcc)
+        gencode = [f"-gencode=arch=compute_{x},code=sm_{x}" for x in binaries]
+        gencode += [f"-gencode=arch=compute_{x},code=compute_{x}" for x in ptx]
+        archs = [f"sm_{x}" for x in binaries] + [f"PTX {x}" for x in ptx]
         commands = []
         for source in ext.sources:
             flags = gencode if source.endswith(".cu") else [TORCH_TARGET, "-DUSE_CUDA", *_includes(torch)]
             compile_ = [nvcc, "-ccbin", compiler, *NVCC_FLAGS, *flags, "-c", source]
             commands.append([*compile_, "-o", self._object(source)])
         self._link(nvcc, commands, target, torch, ["-cudart", "static"])
-        compiler = _first_line([nvcc, "--version"], "release")
-        self._write_info(target, nvcc=compiler, cuda_archs=archs, cuda_wish=_cuda_wish())
+        release = machine.first_line([nvcc, "--version"], "release")
+        self.facts.update(nvcc=release, cuda_archs=archs, torch=machine.torch_version())
         return f"CUDA kernels ({', '.join(archs)})"
 
     def _object(self, source: str) -> str:
@@ -160,20 +167,11 @@ class BuildKernels(build_ext):
         wanted = [keep] if keep and not flags else ["-Xlinker", "--no-as-needed"] if keep else []
         _run_all([[linker, "-shared", *objects, *wanted, *libraries, *flags, "-o", str(target)]])
 
-    def _write_info(self, target: Path, **facts) -> None:
-        path = target.parent / "_build.json"
-        known = json.loads(path.read_text()) if path.is_file() else {}
-        known.update(facts, torch=version("torch"))
-        path.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
-
     def _report(self) -> str:
         built = " and ".join(self.built.values()) or "no kernels (PyTorch runs instead)"
         titles = {"_cpu": "C++", "_cuda": "CUDA"}
         skipped = "; ".join(f"{titles[name]}: {why}" for name, why in self.skipped.items())
         return f"built {built}" + (f"; skipped {skipped}" if skipped else "")
-
-
-# --- what the machine offers --------------------------------------------------------------------------
 
 
 def _cuda_wish() -> str:
@@ -183,62 +181,9 @@ def _cuda_wish() -> str:
     return wish
 
 
-def _compiler() -> str:
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
-    for name in names:
-        if found := shutil.which(name):
-            return found
-    raise Skipped(f"no C++ compiler ({', '.join(names)})")
-
-
-def _nvcc() -> str:
-    home = os.environ.get("CUDA_HOME")
-    found = shutil.which("nvcc", path=str(Path(home, "bin"))) if home else shutil.which("nvcc")
-    default = Path("/usr/local/cuda/bin/nvcc")
-    if not found and not home and default.is_file():
-        found = str(default)
-    if not found:
-        raise Skipped(f"no nvcc in {home}/bin" if home else "no nvcc")
-    return found
-
-
-def _torch_folder() -> Path:
-    """Where torch is installed, found without importing it."""
-    spec = importlib.util.find_spec("torch")
-    try:
-        number = version("torch")
-    except PackageNotFoundError:
-        number = ""
-    if spec is None or not spec.submodule_search_locations or not number:
-        raise Skipped("torch is not visible to the build (install torch first, use --no-build-isolation)")
-    if tuple(int(x) for x in re.findall(r"\d+", number)[:2]) < (2, 10):
-        raise Skipped(f"torch {number} is older than 2.10")
-    return Path(spec.submodule_search_locations[0])
-
-
-def _torch_has_cuda(torch: Path) -> bool:
-    """Read off torch's version file, which says `cuda: Optional[str] = None` or a version."""
-    text = (torch / "version.py").read_text(encoding="utf-8")
-    return re.search(r"^cuda\b.*= *['\"]", text, flags=re.MULTILINE) is not None
-
-
 def _includes(torch: Path) -> list[str]:
     include = torch / "include"
     return ["-isystem", str(include), "-isystem", str(include / "torch/csrc/api/include")]
-
-
-def _architectures(nvcc: str) -> tuple[list[str], list[str]]:
-    """Names for the report and the flags of nvcc."""
-    listed = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=False).stdout
-    known = sorted({int(x) for x in re.findall(r"compute_(\d+)\b", listed)})
-    if not known:
-        raise Skipped(f"{nvcc} does not list the architectures it supports")
-    wanted = re.findall(r"\d+a?", os.environ.get("CAUSAL_LINEAR_ATTENTION_CUDA_ARCHS", ""))
-    archs = wanted or [x for x in CUDA_ARCHS if int(x.rstrip("a")) in known]
-    flags = [f"-gencode=arch=compute_{x},code=sm_{x}" for x in archs]
-    forward = [] if wanted else [x for x in (CUDA_PTX, str(known[-1])) if int(x) in known]
-    flags += [f"-gencode=arch=compute_{x},code=compute_{x}" for x in forward]
-    return [f"sm_{x}" for x in archs] + [f"PTX {x}" for x in forward], flags
 
 
 def _jobs() -> int:
@@ -254,12 +199,7 @@ def _run_all(commands: list[list[str]]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             print(done.stdout, done.stderr, sep="", file=sys.stderr)
-            raise Skipped(f"{Path(command[0]).name} failed on {command[command.index('-c') + 1]}")
+            raise Skipped(f"{Path(command[0]).name} could not make {Path(command[-1]).name}")
 
     with ThreadPoolExecutor(_jobs()) as pool:
         list(pool.map(run, commands))
-
-
-def _first_line(command: list[str], containing: str = "") -> str:
-    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
-    return next((line for line in lines if containing in line), "")

@@ -30,7 +30,8 @@ def load(name: str) -> None:
     _reasons.pop(name, None)
     path = FILES[name]
     if not path.is_file():
-        _reasons[name] = f"the {TITLES[name]} kernels were not built"
+        why = build_info().get("skipped", {}).get(name)
+        _reasons[name] = f"the {TITLES[name]} kernels were not built" + (f" ({why})" if why else "")
         return
     if name == "cuda" and torch.version.cuda is None:
         _reasons[name] = f"torch {torch.__version__} has no CUDA support"
@@ -99,7 +100,7 @@ def cuda_is_forced() -> bool:
 
 @cache
 def build_info() -> dict:
-    """What the build recorded: torch and compiler versions, architectures; {} if nothing was built."""
+    """What the build recorded: versions, architectures, what was skipped and why; {} without a build."""
     try:
         return json.loads(BUILD_FILE.read_text(encoding="utf-8"))
     except (OSError, ValueError):

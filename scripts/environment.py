@@ -26,7 +26,7 @@ VENV_PYTHON = VENV / "bin" / "python"
 READY = VENV / "ready.json"
 LOG = VENV / "setup.log"
 DEFAULT_TORCH = "torch==2.13.0"
-INPUTS = ("requirements.txt", "pyproject.toml", "setup.py", "build_kernels.py")
+INPUTS = ("requirements.txt", "pyproject.toml", "setup.py", "build_kernels.py", "build_machine.py")
 KERNELS = "causal_linear_attention/csrc"
 
 # What a failed installation's log holds, and what that means for the user.

@@ -1,5 +1,5 @@
-// What the CPU and the CUDA bindings share, in torch's stable ABI: one shared object serves every torch
-// from 2.10 on and every Python. The operators' schemas are defined in operators.py.
+// What the CPU and the CUDA bindings share, in torch's stable ABI: one shared object serves every Python and
+// every torch from the oldest in pyproject.toml on. The operators' schemas are defined in operators.py.
 #pragma once
 
 #include <torch/csrc/stable/library.h>

@@ -109,7 +109,7 @@ def test_info_passes_its_self_test(capsys):
 
 def build(root, tmp_path, **environment):
     """Runs the build on a copy of the tree's build files, into a folder of its own."""
-    for name in ("setup.py", "build_kernels.py", "pyproject.toml"):
+    for name in ("setup.py", "build_kernels.py", "build_machine.py", "pyproject.toml"):
         shutil.copy(root / name, tmp_path)
     shutil.copytree(
         root / "causal_linear_attention",
@@ -133,6 +133,27 @@ def test_installs_without_a_compiler(root, tmp_path):
     assert "built no kernels (PyTorch runs instead)" in done.stdout
     assert "C++: no C++ compiler (no-such-compiler)" in done.stdout
     assert list((tmp_path / "out").rglob("functional.py"))
+    (record,) = (tmp_path / "out").rglob("_build.json")
+    assert json.loads(record.read_text())["skipped"] == {
+        "cpp": "no C++ compiler (no-such-compiler)",
+        "cuda": "CAUSAL_LINEAR_ATTENTION_CUDA=skip",
+    }
+
+
+def test_why_the_build_skipped_kernels_is_shown(monkeypatch, tmp_path, caplog):
+    """In `info`, and as one warning at the first use on the device."""
+    monkeypatch.setitem(extension.FILES, "cuda", tmp_path / "_cuda.so")
+    monkeypatch.setattr(extension, "build_info", lambda: {"skipped": {"cuda": "no nvcc"}})
+    monkeypatch.setattr(extension, "_reasons", dict(extension._reasons))
+    monkeypatch.setattr(selection, "_announced", set())
+    extension.load("cuda")
+    assert info.describe()["CUDA kernels"] == "the CUDA kernels were not built (no nvcc)"
+    for _ in range(2):
+        selection.announce("torch", torch.device("cuda", 0))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("causal linear attention runs on backend torch on cuda:0 (")
+    assert "the CUDA kernels were not built (no nvcc)" in record.getMessage()
 
 
 def test_wheel_and_sdist_contain_the_sources(root, tmp_path):
@@ -158,7 +179,7 @@ def test_wheel_and_sdist_contain_the_sources(root, tmp_path):
         assert wanted <= set(archive.namelist())
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {*wanted, "build_kernels.py", "setup.py", "pyproject.toml"} <= names
+    assert {*wanted, "build_kernels.py", "build_machine.py", "setup.py", "pyproject.toml"} <= names
 
 
 def test_a_forced_cuda_build_that_cannot_be_is_an_error(root, tmp_path):

@@ -21,7 +21,8 @@ COMMANDS = [path for path in SHELL if os.access(path, os.X_OK) and path.suffix]
 def fresh(tmp_path) -> Path:
     """A copy of the project without `.venv`; its path holds spaces."""
     copy = tmp_path / "a fresh copy"
-    for name in ("scripts", "requirements.txt", "pyproject.toml", "setup.py", "build_kernels.py"):
+    inputs = ("requirements.txt", "pyproject.toml", "setup.py", "build_kernels.py", "build_machine.py")
+    for name in ("scripts", *inputs):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, copy / name)
