@@ -72,6 +72,26 @@ def test_processes_have_streams_of_their_own(task):
         Segments(blocks, LENGTH, 21, 0, 21)
 
 
+def test_an_epoch_resumes_with_as_many_streams_alone(task, config):
+    iterator = task.get_batch_iterator(task.dataset("train"))
+    batches = iterator.next_epoch_itr()
+    for _ in range(3):
+        next(batches)
+    place = iterator.state_dict()
+    again = task.get_batch_iterator(task.dataset("train"))
+    again.load_state_dict(place)
+    assert int(next(again.next_epoch_itr())["id"][0]) == 3
+    other = CarriedLanguageModelingTask.setup_task(replace(config, batch_size=4))
+    other.load_dataset("train")
+    fewer = other.get_batch_iterator(other.dataset("train"))
+    with pytest.raises(UserError, match="begun its epoch with 2 streams and would resume with 4"):
+        fewer.load_state_dict(place)
+    for _ in batches:
+        pass
+    fewer.load_state_dict(iterator.state_dict())
+    assert int(next(fewer.next_epoch_itr())["id"][0]) == 0
+
+
 @pytest.mark.parametrize("plan", ["diag,norm", "elu", "lln_diag", "flash"])
 def test_states_are_carried_and_detached(task, plan):
     """Losses of consecutive batches are those of one forward pass; no gradient reaches the batch before."""

@@ -45,7 +45,7 @@ class Segments(FairseqDataset):
                 "times processes); lower --batch-size or --tokens-per-sample"
             )
         self.blocks, self.per_stream = blocks, whole // streams
-        self.streams = range(first, first + count)
+        self.all_streams, self.streams = streams, range(first, first + count)
 
     def __len__(self) -> int:
         return self.per_stream
@@ -65,6 +65,29 @@ class Segments(FairseqDataset):
         """An item is a batch already."""
         (sample,) = samples
         return sample
+
+
+class StreamIterator(EpochBatchIterator):
+    """The batches of `Segments` in the order of the text; a place in them holds for as many streams only."""
+
+    def __init__(self, dataset: Segments, **options: Any) -> None:
+        batches = [[index] for index in range(len(dataset))]
+        super().__init__(dataset, dataset.collater, batches, disable_shuffling=True, **options)
+
+    def state_dict(self) -> dict[str, Any]:
+        """fairseq's, with the number of streams."""
+        return {**super().state_dict(), "streams": self.dataset.all_streams}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As fairseq's; UserError within an epoch that was begun with another number of streams."""
+        now = self.dataset.all_streams
+        begun = state_dict.get("streams", now)
+        if begun != now and state_dict["iterations_in_epoch"]:
+            raise UserError(
+                f"this run has begun its epoch with {begun} streams and would resume with {now}, "
+                f"which cut the text elsewhere; let --batch-size times processes be {begun}, or start again"
+            )
+        super().load_state_dict(state_dict)
 
 
 class CarriedState:
@@ -161,17 +184,9 @@ class CarriedLanguageModelingTask(LanguageModelingTask):
         epoch: int = 1,
         data_buffer_size: int = 0,
         **unused: Any,
-    ) -> EpochBatchIterator:
+    ) -> StreamIterator:
         """The batches in the order of the text, whatever the process."""
-        return EpochBatchIterator(
-            dataset=dataset,
-            collate_fn=dataset.collater,
-            batch_sampler=[[index] for index in range(len(dataset))],
-            num_workers=num_workers,
-            epoch=epoch,
-            buffer_size=data_buffer_size,
-            disable_shuffling=True,
-        )
+        return StreamIterator(dataset, num_workers=num_workers, epoch=epoch, buffer_size=data_buffer_size)
 
     def train_step(self, sample: Sample, *args: Any, **kwargs: Any) -> tuple[Tensor, Any, dict[str, Any]]:
         """As fairseq's, with the states of the batch before."""
