@@ -191,6 +191,7 @@ def test_impossible_models(architecture, flags, message, refused, config, corpus
         ("foreign", "holds no model"),
         ("truncated", "is damaged"),
         ("other model", "does not fit the model"),
+        ("other criterion", "trained with another --criterion"),
     ],
 )
 def test_checkpoints_that_training_cannot_go_on_from(
@@ -206,9 +207,12 @@ def test_checkpoints_that_training_cannot_go_on_from(
         checkpoint.write_bytes((trained / "checkpoint_last.pt").read_bytes()[:5000])
     else:
         shutil.copy(trained / "checkpoint_last.pt", checkpoint)
-    extra = ("--decoder-embed-dim", 32) if kind == "other model" else ()
+    others = {
+        "other model": ("--decoder-embed-dim", 32),
+        "other criterion": ("--criterion", "cross_entropy"),
+    }
     sentence = refused(train_lm, config, corpus, "--gpus", 0, "--save-dir", tmp_path / "run",
-                       "--restore-file", checkpoint, *extra)  # fmt: skip
+                       "--restore-file", checkpoint, *others.get(kind, ()))  # fmt: skip
     assert message in sentence
     assert not trace.exists()
 
