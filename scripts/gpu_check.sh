@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Build, check and measure the CUDA kernels on a machine with an NVIDIA GPU, within 9 minutes.
-# Options and help: pipeline/commands/gpu_check.py; the work: pipeline/studies/gpu_check.py.
+# Options and help: pipeline/commands/studies/gpu_check.py; the work: pipeline/studies/gpu_check.py.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 if wants_help "$@"; then
-    exec_module "$(any_python)" commands.show_help gpu_check --help
+    exec_module "$(any_python)" commands.show_help studies.gpu_check --help
 fi
 python=${PYTHON:-$VENV_PYTHON}
 [[ -x $python || -n ${PYTHON:-} ]] || python=python3

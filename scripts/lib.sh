@@ -57,13 +57,13 @@ ensure_environment() {
     "$python" "$ROOT/scripts/environment.py"
 }
 
-# run_command MODULE ARGUMENTS...: the Python module pipeline.MODULE in .venv, in place of this shell. The help is
-# that of pipeline/commands/, under the name of the script, and needs no .venv.
+# run_command STAGE.MODULE ARGUMENTS...: the Python module pipeline.STAGE.MODULE in .venv, in place of this shell. The
+# help is that of pipeline/commands/STAGE/, under the name of the script, and needs no .venv.
 run_command() {
     local module=$1
     shift
     if wants_help "$@"; then
-        exec_module "$(any_python)" commands.show_help "$(basename -- "$0" .sh)" --help
+        exec_module "$(any_python)" commands.show_help "${module%%.*}.$(basename -- "$0" .sh)" --help
     fi
     ensure_environment
     exec_module "$VENV_PYTHON" "$module" "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Pre-train a RoBERTa encoder as a YAML of configs/ describes it.
-# Options and help: pipeline/commands/pretrain_roberta.py; the work: pipeline/training/pretrain_roberta.py.
+# Options and help: pipeline/commands/training/pretrain_roberta.py; the work: pipeline/training/pretrain_roberta.py.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train a model of images as a YAML of configs/images describes it.
-# Options and help: pipeline/commands/train_images.py; the work: pipeline/training/train_images.py.
+# Options and help: pipeline/commands/training/train_images.py; the work: pipeline/training/train_images.py.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 

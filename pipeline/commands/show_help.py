@@ -1,4 +1,4 @@
-"""`python -m pipeline commands.show_help NAME --help` prints the help of scripts/NAME.sh."""
+"""`python -m pipeline commands.show_help STAGE.NAME --help` prints the help of scripts/NAME.sh."""
 
 import sys
 from importlib import import_module

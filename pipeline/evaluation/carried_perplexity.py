@@ -12,7 +12,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
-from pipeline.commands.eval_ppl import COMMAND
+from pipeline.commands.evaluation.eval_ppl import COMMAND
 from pipeline.console import Parser
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from fairseq.utils import move_to_cuda
 
-from pipeline.commands.eval_images import parse
+from pipeline.commands.evaluation.eval_images import parse
 from pipeline.errors import UserError
 from pipeline.evaluation.accuracy import count_correct
 from pipeline.files import shown_path, write_json

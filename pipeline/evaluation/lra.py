@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 
-from pipeline.commands.evaluate_lra import parse
+from pipeline.commands.evaluation.evaluate_lra import parse
 from pipeline.evaluation.accuracy import count_correct
 from pipeline.files import read_json, shown_path, write_json
 from pipeline.training.lra_run import RECORD, LRACheckpoint, describe_data, open_data, read_lra_checkpoint

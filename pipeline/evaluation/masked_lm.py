@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
-from pipeline.commands.eval_mlm import parse
+from pipeline.commands.evaluation.eval_mlm import parse
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.files import write_atomically

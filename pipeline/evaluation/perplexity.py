@@ -19,7 +19,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import eval_lm
 from torch import nn
 
-from pipeline.commands.eval_ppl import COMMAND, parse
+from pipeline.commands.evaluation.eval_ppl import COMMAND, parse
 from pipeline.console import Parser
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.commands.predict_glue import parse
+from pipeline.commands.evaluation.predict_glue import parse
 from pipeline.data.glue_files import Examples, LineReader, Source, read_examples
 from pipeline.data.text_encoding import TextEncoder, encode_sentences
 from pipeline.errors import UserError

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from pipeline.commands.sample_images import parse
+from pipeline.commands.evaluation.sample_images import parse
 from pipeline.errors import UserError
 from pipeline.files import check_writable, shown_path, write_atomically
 from pipeline.training.image_run import read_image_checkpoint

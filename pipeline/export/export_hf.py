@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from pipeline.commands.export_hf import parse
+from pipeline.commands.export.export_hf import parse
 from pipeline.export.settings import classifier_settings, configuration
 from pipeline.export.source import Source, load_source
 from pipeline.export.tokenizer import tokenizer_files

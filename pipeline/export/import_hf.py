@@ -17,7 +17,7 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 from torch import nn
 
-from pipeline.commands.import_hf import parse
+from pipeline.commands.export.import_hf import parse
 from pipeline.data.text_encoding import VOCABULARY_FILES
 from pipeline.errors import UserError
 from pipeline.export import hf_roberta

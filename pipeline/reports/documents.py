@@ -14,7 +14,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from pipeline.commands.make_results import parse
+from pipeline.commands.reports.make_results import parse
 from pipeline.errors import UserError
 from pipeline.files import MEASURED, ROOT, fingerprint, read_json, shown_path, write_atomically
 from pipeline.reports.costs import encoder_cost as roberta_cost_report

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pipeline.commands.run_ablations import parse
+from pipeline.commands.studies.run_ablations import parse
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.evaluation import masked_lm as eval_mlm

@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-from pipeline.commands.analyse import parse
+from pipeline.commands.studies.analyse import parse
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pipeline.commands.measure_copy import parse
+from pipeline.commands.studies.measure_copy import parse
 from pipeline.evaluation.copying import evaluate
 from pipeline.files import ROOT
 from pipeline.provenance import environment

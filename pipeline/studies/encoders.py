@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from pipeline.commands.measure_roberta import RESULTS, parse
+from pipeline.commands.studies.measure_roberta import RESULTS, parse
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.evaluation import masked_lm as eval_mlm

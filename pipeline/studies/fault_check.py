@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from pipeline.commands.fault_check import parse
+from pipeline.commands.studies.fault_check import parse
 from pipeline.errors import UserError
 from pipeline.files import ROOT, check_writable, shown_path, write_json
 from pipeline.provenance import environment

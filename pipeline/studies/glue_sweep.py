@@ -10,7 +10,7 @@ from typing import Any
 from fairseq.data import data_utils
 from omegaconf import OmegaConf
 
-from pipeline.commands.finetune_glue import parse
+from pipeline.commands.studies.finetune_glue import parse
 from pipeline.data.preparation import read_manifest
 from pipeline.data.text_encoding import tokenizer_fingerprint
 from pipeline.errors import UserError

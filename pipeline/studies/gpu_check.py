@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.commands.gpu_check import parse
+from pipeline.commands.studies.gpu_check import parse
 from pipeline.files import ROOT, write_atomically
 
 NO_GPU = 2

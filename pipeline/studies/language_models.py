@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pipeline.commands.measure_lm import RESULTS, parse
+from pipeline.commands.studies.measure_lm import RESULTS, parse
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.files import ROOT, once, read_json, shown_path

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pipeline.commands.lra_table import parse
+from pipeline.commands.studies.lra_table import parse
 from pipeline.data.lra.tasks import TASKS
 from pipeline.errors import UserError
 from pipeline.evaluation.lra import evaluate

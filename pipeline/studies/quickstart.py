@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pipeline.commands.quickstart import parse
+from pipeline.commands.studies.quickstart import parse
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.data.text_encoding import VOCABULARY_FILES
 from pipeline.errors import UserError

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pipeline.commands.measure_vit import parse
+from pipeline.commands.studies.measure_vit import parse
 from pipeline.console import positive_list
 from pipeline.errors import UserError
 from pipeline.evaluation.accuracy import count_correct

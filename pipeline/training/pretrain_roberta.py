@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from pipeline.commands.pretrain_roberta import parse
+from pipeline.commands.training.pretrain_roberta import parse
 from pipeline.training import train as train_lm
 
 main = partial(train_lm.main, "pretrain_roberta.sh", parse)

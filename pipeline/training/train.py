@@ -12,7 +12,7 @@ from fairseq import options as fairseq_options
 from fairseq import utils as fairseq_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from pipeline.commands.train_lm import parse
+from pipeline.commands.training.train_lm import parse
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.training.kinds import KINDS

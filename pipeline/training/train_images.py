@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from pipeline.commands.train_images import parse
+from pipeline.commands.training.train_images import parse
 from pipeline.training import train as train_lm
 
 main = partial(train_lm.main, "train_images.sh", parse)

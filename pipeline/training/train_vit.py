@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from pipeline.commands.train_vit import parse
+from pipeline.commands.training.train_vit import parse
 from pipeline.training import train as train_lm
 
 main = partial(train_lm.main, "train_vit.sh", parse)

@@ -6,7 +6,8 @@ import signal
 import pytest
 
 from benchmarks.operator_cost import parse_arguments
-from pipeline.commands import finetune_glue, gpu_check, quickstart, run_ablations, train_lm
+from pipeline.commands.studies import finetune_glue, gpu_check, quickstart, run_ablations
+from pipeline.commands.training import train_lm
 from pipeline.console import out_dir, run_command
 from pipeline.errors import UserError
 

@@ -136,9 +136,7 @@ def _check_header(name: str, cells: list[str]) -> None:
     if cells == HEADER[::-1]:
         raise UserError(f"{name} has its columns swapped (Target before Source); get the original file")
     if cells != HEADER:
-        raise UserError(
-            f"{name} does not begin with the line Source, tab, Target; it is no file of ListOps'"
-        )
+        raise UserError(f"{name} does not begin with the line Source, tab, Target; it is no file of ListOps'")
 
 
 def _parse(place: str, text: str) -> np.ndarray:

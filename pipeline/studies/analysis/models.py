@@ -12,7 +12,7 @@ from fairseq import checkpoint_utils
 from fairseq.data import data_utils
 from torch import Tensor, nn
 
-from pipeline.commands.analyse import LONGEST
+from pipeline.commands.studies.analyse import LONGEST
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.files import sha256_of

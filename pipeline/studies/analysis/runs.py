@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pipeline.commands.analyse import COMMAND, GROUPS
+from pipeline.commands.studies.analyse import COMMAND, GROUPS
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.files import ROOT, begin, fingerprint, finished, once, shown_path

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.commands.report import parse
+from pipeline.commands.studies.report import parse
 from pipeline.errors import UserError
 from pipeline.files import ROOT, check_writable, shown_path, write_atomically
 from pipeline.reports.html.page import Page, render

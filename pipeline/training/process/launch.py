@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pipeline.commands.train_lm import LAUNCHERS
+from pipeline.commands.training.train_lm import LAUNCHERS
 from pipeline.errors import UserError
 from pipeline.provenance import usable_cores
 

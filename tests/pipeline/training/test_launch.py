@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from pipeline.commands.train_lm import parse
+from pipeline.commands.training.train_lm import parse
 from pipeline.errors import UserError
 from pipeline.training.process.launch import Machines, first_host, free_port, machines_of, slurm_port
 from pipeline.training.process.progress import read_records

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pipeline.commands.analyse import THEORY
+from pipeline.commands.studies.analyse import THEORY
 from pipeline.reports.analysis.document import document
 from pipeline.studies import analyse
 

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.commands.measure_lm import add_measuring_options, check_updates
+from pipeline.commands.studies.measure_lm import add_measuring_options, check_updates
 from pipeline.console import Parser
 from pipeline.files import MEASURED
 from pipeline.methods import ENCODERS, MAIN_ENCODERS

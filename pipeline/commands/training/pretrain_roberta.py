@@ -9,7 +9,7 @@ copied next to the checkpoints, for scripts/finetune_glue.sh.
 import argparse
 from collections.abc import Sequence
 
-from pipeline.commands.train_lm import training_parser
+from pipeline.commands.training.train_lm import training_parser
 from pipeline.console import parse_before_flags
 
 

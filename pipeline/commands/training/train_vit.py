@@ -9,7 +9,7 @@ checkpoint_best.pt has the best accuracy on valid.
 import argparse
 from collections.abc import Sequence
 
-from pipeline.commands.train_lm import training_parser
+from pipeline.commands.training.train_lm import training_parser
 from pipeline.console import parse_before_flags
 
 

@@ -11,7 +11,7 @@ best on valid; run.json records preset, attention, steps, seed and where the dat
 import argparse
 from collections.abc import Sequence
 
-from pipeline.commands.train_lm import training_parser
+from pipeline.commands.training.train_lm import training_parser
 from pipeline.console import parse_before_flags
 
 

@@ -9,7 +9,7 @@ the best on valid.
 import argparse
 from collections.abc import Sequence
 
-from pipeline.commands.train_lm import training_parser
+from pipeline.commands.training.train_lm import training_parser
 from pipeline.console import parse_before_flags
 
 

@@ -1,0 +1,1 @@
+"""Options of the commands that write the tables and pictures of results/."""
