@@ -5,12 +5,13 @@ Forward, forward + backward and the decoding step of the compiled kernels, of th
 quadratic product, of scaled_dot_product_attention (softmax) and, where installed, of
 pytorch-fast-transformers and flash-linear-attention: one run, rounds interleaved, medians with their range.
 Also: a single head, bfloat16, peak memory, and the sequence length above which linear beats softmax.
-Writes operator_cost.json, .md and .png into the folder of --out. On a CPU the heap decides much of the time
-at long lengths, so everything is measured with freed memory kept ("heap kept") and the longest length again
-with the C library's defaults ("heap stock"), each in its own process.
+Writes operator_cost.json, .md and (with matplotlib) .png into the folder of --out. On a CPU the heap decides
+much of the time at long lengths, so everything is measured with freed memory kept ("heap kept") and the
+longest length again with the C library's defaults ("heap stock"), each in its own process.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -302,7 +303,10 @@ def main() -> None:
     write_json(options.out / "operator_cost.json", result)
     text = report(result)
     write_atomically(options.out / "operator_cost.md", text.encode())
-    plot(result, options.out / "operator_cost.png")
+    if importlib.util.find_spec("matplotlib"):
+        plot(result, options.out / "operator_cost.png")
+    else:
+        print("matplotlib is not installed: no operator_cost.png", file=sys.stderr)
     print(text)
 
 

@@ -18,4 +18,8 @@ cd -- "$ROOT"
         "$python" "$python" >&2
     exit 2
 }
+"$python" -c 'import pytest, hypothesis' 2>/dev/null || {
+    printf 'error: %s has no pytest or no hypothesis; run %s -m pip install pytest hypothesis\n' "$python" "$python" >&2
+    exit 2
+}
 exec_module "$python" studies.gpu_check "$@"

@@ -1,5 +1,9 @@
-"""Shared fixtures: the plugin imported once, fixed seeds, and the reference data beside the repository."""
+"""Shared fixtures: the plugin imported once, fixed seeds, and the reference data beside the repository.
 
+Without fairseq only the tests of the operator are collected.
+"""
+
+import importlib.util
 import os
 import signal
 import sys
@@ -11,11 +15,25 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+FAIRSEQ = importlib.util.find_spec("fairseq") is not None
+OPERATOR = ("operator", "cpp", "helpers")
+
+if not FAIRSEQ:
+    collect_ignore = [
+        path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name not in OPERATOR
+    ]
+    collect_ignore += ["operator/test_decoding.py"]  # compares with the plugin's modules
+
+
+def pytest_report_header():
+    return [] if FAIRSEQ else ["fairseq is not installed: only the tests of the operator run"]
 
 
 def pytest_configure(config):
     # Started in the background of a script, a process ignores Ctrl-C, and so would what the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not FAIRSEQ:
+        return
     from fairseq.utils import import_user_module
 
     from tests.helpers import registry

@@ -20,11 +20,12 @@ ARCHITECTURES = ("transnormer_t1", "transnormer_t2", "transformer_lm")
 
 @dataclass(frozen=True)
 class Part:
-    """A command and the seconds it may take."""
+    """A command, the seconds it may take and a package that it needs."""
 
     name: str
     command: list[str]
     seconds: int
+    needs: str = "torch"
 
 
 def parts(out: Path, data: Path | None) -> list[Part]:
@@ -42,10 +43,10 @@ def parts(out: Path, data: Path | None) -> list[Part]:
         Part("info", [python, "-m", "causal_linear_attention.info", "--json"], 25),
         Part("tests", tests, 80),
         Part("operator", [*operator, "--lengths", "2048", "8192", "16384", "65536"], 80),
-        Part("models", models, 125),
+        Part("models", models, 125, "fairseq"),
     ]
     if data is not None:
-        chosen += [Part(f"train-{name}", training(name, data, out), 40) for name in ARCHITECTURES]
+        chosen += [Part(f"train-{x}", training(x, data, out), 40, "fairseq") for x in ARCHITECTURES]
     return chosen
 
 
@@ -63,6 +64,8 @@ def training(architecture: str, data: Path, out: Path) -> list[str]:
 
 def run_part(part: Part, out: Path) -> dict:
     """Runs it with its output in OUT/<name>.log; never raises for what the command does."""
+    if importlib.util.find_spec(part.needs) is None:
+        return {"part": part.name, "outcome": f"left out without {part.needs}", "seconds": 0.0}
     start = time.monotonic()
     with (out / f"{part.name}.log").open("w", encoding="utf-8") as log:
         # A session of its own: what the command has started ends with it.
@@ -102,4 +105,5 @@ def main() -> None:
         results.append(run_part(part, out))
         write_atomically(out / "gpu_check.json", (json.dumps(results, indent=1) + "\n").encode())
         print("{part:22} {outcome} ({seconds} s)".format(**results[-1]), flush=True)
-    sys.exit(0 if all(x["outcome"] == "passed" for x in results) else 1)
+    done = all(x["outcome"] == "passed" or x["outcome"].startswith("left out") for x in results)
+    sys.exit(0 if done else 1)

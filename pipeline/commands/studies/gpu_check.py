@@ -3,7 +3,8 @@
 Parts: build, info, the CUDA tests, the operator's speed, the models' cost and, with --data, a short bf16
 training of transnormer_t1, transnormer_t2 and transformer_lm on equal budgets. Each part's log (and JSON)
 is in the folder of --out as soon as it ends; a part that fails or takes too long does not stop the next.
-PYTHON names the interpreter (default: .venv's, else python3); nothing is downloaded.
+PYTHON names the interpreter (default: .venv's, else python3), which needs torch, setuptools, pytest and
+hypothesis; without fairseq the models and trainings are left out. Nothing is downloaded.
 """
 
 import argparse

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from pipeline.reports.costs.operator_goals import BOTH, DECODING, FORWARD, ONE_HEAD, SOFTMAX
-from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table, spread, where
 
 COLORS = ("tab:blue", "tab:cyan", "tab:orange", "tab:red", "tab:green", "tab:purple", "tab:brown", "0.4")
@@ -67,7 +66,9 @@ def _rates(result: dict) -> str:
 
 
 def plot(result: dict, path: Path) -> None:
-    """Time against length, forward and forward + backward, medians, the heap kept."""
+    """Time against length, forward and forward + backward, medians, the heap kept. Needs matplotlib."""
+    from pipeline.reports.plots import Curve, plot_curves
+
     panels = []
     for part in (FORWARD, BOTH):
         records = [r for r in result["records"] if r["part"] == part and r["heap"] != "stock"]

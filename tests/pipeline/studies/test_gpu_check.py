@@ -81,6 +81,16 @@ def ended(process: int, seconds: float = 30) -> bool:
         return bool(select.select([descriptor], [], [], seconds)[0])
 
 
+def test_a_part_without_its_package_is_left_out(tmp_path):
+    left_out = run_part(Part("models", ["no-such-command"], 1, "no_such_package"), tmp_path)
+    assert left_out["outcome"] == "left out without no_such_package"
+
+
+def test_the_operators_parts_need_no_fairseq(by_name):
+    for name, part in by_name.items():
+        assert (part.needs == "fairseq") == (name == "models" or name.startswith("train-"))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_a_gpu_one_sentence_and_exit_code_2(tmp_path):
     command = [ROOT / "scripts" / "gpu_check.sh", tmp_path / "out"]
