@@ -9,8 +9,9 @@ was built with what, and why a part was not.
 Environment:
     CAUSAL_LINEAR_ATTENTION_CUDA: auto (default: built where nvcc is found), skip, or force (an error if
         the CUDA kernels cannot be built; they are preferred at run time).
-    TORCH_CUDA_ARCH_LIST: as for torch, e.g. "8.0;9.0a+PTX". Default: the local GPUs, without one every
-        architecture that the kernels are tested for and nvcc knows; and PTX for other GPUs.
+    TORCH_CUDA_ARCH_LIST: as for torch, e.g. "8.0;9.0a+PTX", or Common: every architecture that the kernels
+        are compiled for in the tests and nvcc knows, and PTX for other GPUs. Default: the local GPUs and PTX;
+        Common without one.
     CXX, CUDA_HOME, MAX_JOBS: the C++ compiler, the toolkit's folder, the number of parallel compilations.
 """
 
@@ -147,7 +148,7 @@ class BuildKernels(build_ext):
             flags = gencode if source.endswith(".cu") else [TORCH_TARGET, "-DUSE_CUDA", *_includes(torch)]
             compile_ = [nvcc, "-ccbin", compiler, *NVCC_FLAGS, *flags, "-c", source]
             commands.append([*compile_, "-o", self._object(source)])
-        self._link(nvcc, commands, target, torch, ["-cudart", "static"])
+        self._link(nvcc, commands, target, torch, ["-cudart", "static", *machine.runtime_folder(nvcc)])
         release = machine.first_line([nvcc, "--version"], "release")
         self.facts.update(nvcc=release, cuda_archs=archs, torch=machine.torch_version())
         return f"CUDA kernels ({', '.join(archs)})"

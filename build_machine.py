@@ -61,6 +61,12 @@ def _packaged_nvcc() -> str | None:
     return next((str(path.locate()) for path in files if path.name == "nvcc"), None)
 
 
+def runtime_folder(nvcc: str) -> list[str]:
+    """The linker's option for CUDA's runtime, which the package keeps where nvcc does not look."""
+    folder = Path(nvcc).parent.parent / "lib"
+    return [f"-L{folder}"] if (folder / "libcudart_static.a").is_file() else []
+
+
 def torch_version() -> str:
     """Of the torch that is installed, "" without one."""
     try:
@@ -102,9 +108,10 @@ def architectures(nvcc: str) -> tuple[list[str], list[str]]:
     known = {int(x) for x in re.findall(r"compute_(\d+)\b", listed)}
     if not known:
         raise Skipped(f"{nvcc} does not list the architectures it supports")
-    if wish := os.environ.get("TORCH_CUDA_ARCH_LIST", ""):
+    wish = os.environ.get("TORCH_CUDA_ARCH_LIST", "")
+    if wish and wish != "Common":
         return _wished(wish, known)
-    local = _local_gpus()
+    local = [] if wish else _local_gpus()
     if local and max(local) < OLDEST_ARCHITECTURE:
         raise Skipped(
             f"the GPU's compute capability {max(local) / 10} is older than {OLDEST_ARCHITECTURE / 10}"

@@ -29,7 +29,9 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
     """Products keep the types they are given: autocast would cast them down and sum in 16 bits."""
-    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+    # torch 2.11 cannot compile the first question, whose answer is yes for every device it compiles for.
+    available = torch.compiler.is_compiling() or torch.amp.is_autocast_available(device.type)
+    if available and torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
 

@@ -56,7 +56,7 @@ def _new_like(x: Tensor) -> Tensor:
 
 
 def _new_state(q: Tensor, v: Tensor, normalize: bool) -> Tensor:
-    shape = (*q.shape[:2], q.shape[-1], v.shape[-1] + normalize)
+    shape = (*q.shape[:2], q.shape[-1], v.shape[-1] + int(normalize))
     return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))
 
 

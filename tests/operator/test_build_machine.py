@@ -48,6 +48,12 @@ def test_the_local_gpus(nvcc, gpus, binaries):
     assert machine.architectures(nvcc(ALL)) == (binaries, ["80"])
 
 
+def test_common_is_for_gpus_elsewhere(nvcc, monkeypatch):
+    nvcc("8.6", "nvidia-smi")
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "Common")
+    assert machine.architectures(nvcc(ALL)) == (["75", "80", "90a", "100", "120"], ["80"])
+
+
 def test_a_gpu_that_is_too_old_is_the_reason(nvcc):
     nvcc("7.0", "nvidia-smi")
     with pytest.raises(Skipped, match="the GPU's compute capability 7.0 is older than 7.5"):
@@ -112,7 +118,12 @@ def test_nvcc_of_the_python_package(nvcc, tmp_path, monkeypatch):
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cuda-nvcc\nVersion: 13.0.88\n")
     (installed / "RECORD").write_text("nvidia/cu13/bin/nvcc.profile,,\nnvidia/cu13/bin/nvcc,,\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert machine.nvcc() == str(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc")
+    toolkit = tmp_path / "nvidia" / "cu13"
+    assert machine.nvcc() == str(toolkit / "bin" / "nvcc")
+    assert machine.runtime_folder(machine.nvcc()) == []
+    (toolkit / "lib").mkdir(parents=True)
+    (toolkit / "lib" / "libcudart_static.a").touch()
+    assert machine.runtime_folder(machine.nvcc()) == [f"-L{toolkit / 'lib'}"]
 
 
 def test_the_oldest_torch_is_that_of_pyproject(root):

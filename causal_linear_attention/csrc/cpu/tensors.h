@@ -10,7 +10,7 @@ inline Threads torch_threads() {
   Threads threads;
   threads.count = static_cast<int>(torch::stable::get_num_threads());
   threads.run = [](int64_t count, void (*body)(int64_t, int64_t, void*), void* context) {
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, count, 1, body, context));
+    TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, count, 1, body, context));
   };
   return threads;
 }
@@ -27,7 +27,7 @@ Tensor empty(const int64_t (&sizes)[N], ScalarType dtype) {
                        : dtype == ScalarType::BFloat16 ? aoti_torch_dtype_bfloat16()
                                                        : aoti_torch_dtype_float32();
   AtenTensorHandle made = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(N), sizes, strides, type,
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(N), sizes, strides, type,
                                                          aoti_torch_device_type_cpu(), 0, &made));
   return Tensor(made);
 }

