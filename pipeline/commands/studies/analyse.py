@@ -38,7 +38,12 @@ THEORY = (
 GROUPS = ("spread", "one-head", "half", "fixed")
 
 
-def _theory(parser: Parser) -> None:
+def _some(redraw: bool) -> str:
+    """How many checkpoints or runs are named: one at least, but none need be to draw from JSON files."""
+    return "*" if redraw else "+"
+
+
+def _theory(parser: Parser, redraw: bool) -> None:
     parser.add_argument("--only", metavar="NAMES", help=f"some of {', '.join(THEORY)}, with commas")
     parser.add_argument("--head-dim", type=count, default=64, metavar="N", help="default: %(default)s")
     parser.add_argument(
@@ -46,7 +51,7 @@ def _theory(parser: Parser) -> None:
     )
 
 
-def _runs(parser: Parser) -> None:
+def _runs(parser: Parser, redraw: bool) -> None:
     parser.add_argument(
         "--only",
         metavar="NAMES",
@@ -72,9 +77,9 @@ def _runs(parser: Parser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="list the runs and whether they are finished")
 
 
-def _checkpoints(parser: Parser) -> None:
-    parser.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT")
-    _sequences(parser)
+def _checkpoints(parser: Parser, redraw: bool) -> None:
+    parser.add_argument("checkpoints", type=Path, nargs=_some(redraw), metavar="CHECKPOINT")
+    _sequences(parser, redraw)
     parser.add_argument(
         "--layers", default="all", metavar="NUMBERS", help="such as 0,3, counted from 0 (default: all)"
     )
@@ -94,9 +99,13 @@ def _checkpoints(parser: Parser) -> None:
     )
 
 
-def _sequences(parser: Parser, sequences: int = 16) -> None:
+def _sequences(parser: Parser, redraw: bool, sequences: int = 16) -> None:
     parser.add_argument(
-        "--data", type=Path, required=True, metavar="DATA", help="the prepared corpus of the training"
+        "--data",
+        type=Path,
+        required=not redraw,
+        metavar="DATA",
+        help="the prepared corpus of the training",
     )
     parser.add_argument("--split", default="valid", metavar="NAME", help="default: %(default)s")
     parser.add_argument(
@@ -111,8 +120,10 @@ def _sequences(parser: Parser, sequences: int = 16) -> None:
     )
 
 
-def _training(parser: Parser) -> None:
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders with checkpoints")
+def _training(parser: Parser, redraw: bool) -> None:
+    parser.add_argument(
+        "runs", type=Path, nargs=_some(redraw), metavar="RUN", help="folders with checkpoints"
+    )
     parser.add_argument(
         "--checkpoints",
         type=count,
@@ -120,11 +131,13 @@ def _training(parser: Parser) -> None:
         metavar="N",
         help="at most so many of a run, evenly spaced, the last among them (default: %(default)s)",
     )
-    _sequences(parser)
+    _sequences(parser, redraw)
 
 
-def _gradients(parser: Parser) -> None:
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders with a train.log")
+def _gradients(parser: Parser, redraw: bool) -> None:
+    parser.add_argument(
+        "runs", type=Path, nargs=_some(redraw), metavar="RUN", help="folders with a train.log"
+    )
     parser.add_argument(
         "--at-checkpoints",
         action="store_true",
@@ -137,18 +150,18 @@ def _gradients(parser: Parser) -> None:
     )
 
 
-def _bounds(parser: Parser) -> None:
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
-    _sequences(parser, 4)
+def _bounds(parser: Parser, redraw: bool) -> None:
+    parser.add_argument("checkpoint", type=Path, nargs="?" if redraw else None, metavar="CHECKPOINT")
+    _sequences(parser, redraw, 4)
 
 
-def _temperature(parser: Parser) -> None:
+def _temperature(parser: Parser, redraw: bool) -> None:
     parser.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="folders of LLN runs, fixed and matched"
+        "runs", type=Path, nargs=_some(redraw), metavar="RUN", help="folders of LLN runs, fixed and matched"
     )
 
 
-def _tradeoff(parser: Parser) -> None:
+def _tradeoff(parser: Parser, redraw: bool) -> None:
     parser.add_argument(
         "--speed",
         choices=("train", "infer"),
@@ -163,7 +176,7 @@ def _tradeoff(parser: Parser) -> None:
     )
 
 
-def _report(parser: Parser) -> None:
+def _report(parser: Parser, redraw: bool) -> None:
     """No options of its own."""
 
 
@@ -171,7 +184,7 @@ RUNS_TEXT = """Train what the other subcommands need; finished runs are skipped,
 
 Flags of fairseq-train at the end hold for every run, such as --batch-size 4 for a smaller setting.
 """
-SUBCOMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
+SUBCOMMANDS: dict[str, tuple[str, Callable[[Parser, bool], None]]] = {
     "theory": ("Figures and checks that need no model.", _theory),
     "attention": (
         "What attention does in trained models: one figure for all checkpoints given.",
@@ -200,7 +213,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     what = general.parse_args(words[:1]).what
     text, add_options = SUBCOMMANDS[what]
     parser = Parser(f"{COMMAND} {what}", text)
-    add_options(parser)
+    add_options(parser, "--redraw" in words)
     if what != "runs":
         parser.add_argument(
             "--out", type=Path, default=RESULTS, metavar="DIR", help="default: results/analysis"

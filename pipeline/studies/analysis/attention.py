@@ -211,7 +211,7 @@ def _concentration(models: list[Layers]) -> Record:
                     curve(one.trained.label, layers, mean, one.trained.method, style="o-", low=low, high=high)
                 )
         label = "H over log2 of what is visible" if key == "relative_entropy" else unit
-        panels.append(lines(title, "layer", label, curves))
+        panels.append(lines(title, "layer", label, curves, y="log" if key == "temperature" else "linear"))
     heads = {
         one.trained.label: {
             measured.given.name: {name: measured.mean_by_head(name) for name in measured.numbers}

@@ -97,6 +97,11 @@ def test_attention_of_trained_models(runs, call, tmp_path, encoder_corpus):
     assert len(maps) == 4 and torch.tensor(maps[0]["values"]).sum(1).allclose(torch.ones(32), atol=1e-4)
     heads = record(tmp_path, "attention", "log-normality")["by_head"]["softmax"]["layer1"]
     assert len(heads) == 2 and heads[0]["zero_share"] == 0
+    picture = tmp_path / "attention" / "maps.png"
+    drawn = picture.read_bytes()
+    picture.unlink()
+    call(analyse, "attention", "--redraw", "--out", tmp_path)  # names no checkpoint
+    assert picture.read_bytes() == drawn
 
 
 @pytest.mark.parametrize(
