@@ -8,13 +8,26 @@ from pathlib import Path
 
 import torch
 
+from pipeline.files import ROOT
 from pipeline.training.process.logged_run import run_fairseq
+from pipeline.training.recipe import read_experiment
 from pipeline.training.train import Machines
 
+Flags = Callable[[Machines, Path, str], list[str]]
 
-def assert_two_train_as_one(
-    flags: Callable[[Machines, Path, str], list[str]], folder: Path, skip: tuple[str, ...] = ()
-) -> None:
+
+def of_recipe(recipe: Path, data: Path) -> Flags:
+    """Four updates of a YAML on `data`, for `assert_two_train_as_one`."""
+
+    def flags(machines: Machines, save_dir: Path, update_freq: str) -> list[str]:
+        words = [str(data), "--user-dir", str(ROOT / "user_dir"), *read_experiment(recipe).flags()]
+        words += [*machines.flags(), "--update-freq", update_freq, "--save-dir", str(save_dir)]
+        return [*words, "--max-update", "4", "--disable-validation", "--batch-size", "4"]
+
+    return flags
+
+
+def assert_two_train_as_one(flags: Flags, folder: Path, skip: tuple[str, ...] = ()) -> None:
     """Train twice and compare `checkpoint_last.pt`.
 
     Args:

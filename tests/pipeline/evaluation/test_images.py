@@ -11,6 +11,7 @@ from pipeline.evaluation import image_likelihood, sample_images
 from pipeline.training import train as train_lm
 from pipeline.training import train_images
 from tests.helpers.images import SMALL, write_images
+from tests.helpers.two_processes import assert_two_train_as_one, of_recipe
 
 CONFIG = """
 common: {seed: 1, log_format: json, log_interval: 1}
@@ -92,6 +93,11 @@ def test_a_killed_run_resumes_and_ends_as_if_nothing_had_happened(
     ]
     for name, value in states[0].items():
         torch.testing.assert_close(states[1][name], value, rtol=0, atol=0, msg=name)
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_with_twice_the_accumulation_trains(call, recipe, data, tmp_path):
+    assert_two_train_as_one(of_recipe(recipe, data), tmp_path)
 
 
 @pytest.mark.slow

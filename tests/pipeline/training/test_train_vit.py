@@ -15,7 +15,7 @@ from pipeline.training.recipe import read_experiment
 from tests.helpers import forked
 from tests.helpers.images import write_images
 from tests.helpers.logs import wait_for
-from tests.helpers.two_processes import assert_two_train_as_one
+from tests.helpers.two_processes import assert_two_train_as_one, of_recipe
 
 CONFIG = """
 common: {seed: 1, log_format: json, log_interval: 1}
@@ -89,12 +89,7 @@ def test_a_killed_run_resumes_and_ends_as_if_nothing_had_happened(run, recipe, d
 
 
 def test_two_processes_train_what_one_with_twice_the_accumulation_trains(recipe, data, tmp_path):
-    def flags(machines, save_dir, update_freq):
-        words = [str(data), "--user-dir", str(ROOT / "user_dir"), *read_experiment(recipe).flags()]
-        words += [*machines.flags(), "--update-freq", update_freq, "--save-dir", str(save_dir)]
-        return [*words, "--max-update", "4", "--disable-validation", "--batch-size", "4"]
-
-    assert_two_train_as_one(flags, tmp_path)
+    assert_two_train_as_one(of_recipe(recipe, data), tmp_path)
 
 
 def test_what_does_not_fit(call, refused, recipe, data, run, trained, tmp_path):
