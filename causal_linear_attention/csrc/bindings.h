@@ -11,6 +11,8 @@
 #include <string>
 #include <tuple>
 
+#include "problem.h"
+
 #define CLA_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace cla {
@@ -61,6 +63,47 @@ inline void require(bool condition, const char* message) {
 inline bool on_one_device(const Tensor& x, const Tensor& y) {
   return x.is_cpu() == y.is_cpu() && x.is_cuda() == y.is_cuda() &&
          x.get_device_index() == y.get_device_index();
+}
+
+inline Dtype dtype_of(const Tensor& x) {
+  switch (x.scalar_type()) {
+    case ScalarType::Float:
+      return Dtype::f32;
+    case ScalarType::Double:
+      return Dtype::f64;
+    case ScalarType::BFloat16:
+      return Dtype::bf16;
+    case ScalarType::Half:
+      return Dtype::f16;
+    default:
+      throw std::runtime_error("expected float32, float64, bfloat16 or float16");
+  }
+}
+
+inline const void* data_of(const std::optional<Tensor>& x) {
+  return x.has_value() ? x->const_data_ptr() : nullptr;
+}
+
+inline Array array_of(const Tensor& x) {
+  return {const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+inline Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const void* state, bool normalize,
+                          double eps) {
+  Problem p;
+  p.batch = q.size(0);
+  p.heads = q.size(1);
+  p.rows = q.size(2);
+  p.depth = q.size(3);
+  p.width = v.size(3);
+  p.dtype = dtype_of(q);
+  p.normalize = normalize;
+  p.eps = eps;
+  p.q = array_of(q);
+  p.k = array_of(k);
+  p.v = array_of(v);
+  p.state = state;
+  return p;
 }
 
 // functional.py has checked everything with messages of its own; this keeps a direct call of the operator

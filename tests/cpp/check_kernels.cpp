@@ -118,16 +118,17 @@ void check(const Shape& shape, bool normalize, bool state, int threads, const ch
   const cla::Problem p = c.problem();
   const cla::Threads pool{threads, run_threads};
   std::vector<T> out(c.v.size()), inverse(normalize ? c.heads() * shape.rows : 0), final(c.state_size());
-  cla::forward(p, c.array(out, shape.width), final.data(), inverse.data(), pool);
+  cla::forward(p, {c.array(out, shape.width), final.data(), inverse.data()}, pool);
   double found = 0;
   for (size_t x = 0; x < out.size(); ++x) found += static_cast<double>(out[x]) * c.grad_out[x];
   for (size_t x = 0; x < final.size(); ++x) found += static_cast<double>(final[x]) * c.grad_state[x];
   expect_near(found, loss(c), "the loss", c, isa, sizeof(T) == 8 ? 1e-10 : 1e-3);
 
   std::vector<T> grad_q(c.q.size()), grad_k(c.k.size()), grad_v(c.v.size()), grad_initial(c.state_size());
-  const cla::Gradients gradients{c.array(grad_q, shape.depth), c.array(grad_k, shape.depth),
+  const cla::Gradients gradients{c.array(c.grad_out, shape.width), c.grad_state.data(), inverse.data(),
+                                 c.array(grad_q, shape.depth), c.array(grad_k, shape.depth),
                                  c.array(grad_v, shape.width), grad_initial.data()};
-  cla::backward(p, c.array(c.grad_out, shape.width), c.grad_state.data(), inverse.data(), gradients, pool);
+  cla::backward(p, gradients, pool);
   if (sizeof(T) == 4 || c.heads() == 0) return;
   // In double, the gradients along a random direction against a difference quotient.
   const double step = 1e-6;

@@ -20,27 +20,27 @@ namespace emulation {
 
 int thread();
 int threads();
-int64_t head();
+int64_t block_index();
 int segment();
 unsigned char* memory();
 void barrier();
 // Waits for all lanes of the warp; the last one runs all(arguments of the 32 lanes).
 void together(int kind, void* arguments, void (*all)(void* const* lanes));
-void start_copy(void* to, const void* from, int bytes, bool wanted);
-void end_copy_group();
-void wait_for_copies(int pending);
-void launch(void (*body)(const void*), const void* parameter, int64_t heads, int segments, int threads,
+void cp_async(void* to, const void* from, int bytes, bool wanted);
+void cp_async_commit();
+void cp_async_wait(int pending);
+void launch(void (*body)(const void*), const void* parameter, int64_t blocks, int segments, int threads,
             int64_t shared_bytes);
 void check(bool condition, const char* what);
 void check_shared(const void* p, int bytes, const char* what);
 
 }  // namespace emulation
 
-namespace cla_cuda {
+namespace cla::cuda {
 
 CLA_DEVICE int thread_index() { return emulation::thread(); }
 CLA_DEVICE int block_threads() { return emulation::threads(); }
-CLA_DEVICE int64_t head_index() { return emulation::head(); }
+CLA_DEVICE int64_t block_index() { return emulation::block_index(); }
 CLA_DEVICE int segment_index() { return emulation::segment(); }
 CLA_DEVICE unsigned char* shared_memory() { return emulation::memory(); }
 CLA_DEVICE void sync_threads() { emulation::barrier(); }
@@ -119,27 +119,27 @@ float high(uint32_t x, T type) {
 
 // --- what a warp does together --------------------------------------------------------------------------
 
-struct LoadMatrices {
+struct Matrices {
   const void* row;
   uint32_t* x;
 };
 // PTX: lane l holds of each matrix the numbers 2 (l % 4) and the next of row l / 4, of the transposed one.
 template <bool kTranspose>
-void load_matrices(uint32_t (&x)[4], const void* row) {
+void ldmatrix_x4(uint32_t (&x)[4], const void* row) {
   emulation::check_shared(row, 16, "a row of a matrix");
   emulation::check(reinterpret_cast<uintptr_t>(row) % 16 == 0, "a row of a matrix is not aligned");
-  LoadMatrices mine{row, x};
+  Matrices mine{row, x};
   emulation::together(4 + kTranspose, &mine, [](void* const* lanes) {
     for (int matrix = 0; matrix < 4; ++matrix) {
       uint16_t numbers[8][8];
       for (int r = 0; r < 8; ++r) {
-        std::memcpy(numbers[r], static_cast<LoadMatrices*>(lanes[matrix * 8 + r])->row, 16);
+        std::memcpy(numbers[r], static_cast<Matrices*>(lanes[matrix * 8 + r])->row, 16);
       }
       for (int l = 0; l < 32; ++l) {
         const int r = l / 4, c = l % 4 * 2;
         const uint32_t first = kTranspose ? numbers[c][r] : numbers[r][c];
         const uint32_t second = kTranspose ? numbers[c + 1][r] : numbers[r][c + 1];
-        static_cast<LoadMatrices*>(lanes[l])->x[matrix] = first | second << 16;
+        static_cast<Matrices*>(lanes[l])->x[matrix] = first | second << 16;
       }
     }
   });
@@ -160,7 +160,7 @@ struct MultiplyAdd {
 // PTX, mma.m16n8k16: in lane l, a[r] is row l / 4 + 8 (r % 2), columns 2 (l % 4) + 8 (r / 2) and the next; b[r]
 // is rows 2 (l % 4) + 8 r and the next, column l / 4; d[x] is row l / 4 + 8 (x / 2), column 2 (l % 4) + x % 2.
 template <class T>
-void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, T) {
+void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, T) {
   MultiplyAdd mine{d, a, {b0, b1}};
   emulation::together(6, &mine, [](void* const* lanes) {
     float left[16][16], right[16][8];
@@ -190,27 +190,28 @@ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
 }
 
 template <int kBytes>
-void start_copy(void* to, const void* from, bool wanted) {
-  emulation::start_copy(to, from, kBytes, wanted);
+void cp_async(void* to, const void* from, bool wanted) {
+  emulation::cp_async(to, from, kBytes, wanted);
 }
-CLA_DEVICE void end_copy_group() { emulation::end_copy_group(); }
+CLA_DEVICE void cp_async_commit() { emulation::cp_async_commit(); }
 template <int kPending>
-void wait_for_copies() {
-  emulation::wait_for_copies(kPending);
+void cp_async_wait() {
+  emulation::cp_async_wait(kPending);
 }
 
-// One after the other, in an order of the emulation's choice.
-template <class Parameter>
-const char* launch_kernel(void (*kernel)(Parameter), const Parameter& parameter, int64_t heads, int segments,
-                          int threads, int64_t shared_bytes, void*) {
-  struct Call {
-    void (*kernel)(Parameter);
-    const Parameter* parameter;
-  };
-  const Call call{kernel, &parameter};
-  emulation::launch([](const void* x) { static_cast<const Call*>(x)->kernel(*static_cast<const Call*>(x)->parameter); },
-                    &call, heads, segments, threads, shared_bytes);
+template <auto kKernel>
+int resident_blocks(const Device& device, int threads, int, int64_t shared_bytes) {
+  const int64_t by_memory = (device.shared_bytes + 1024) / (shared_bytes + 1024), by_threads = 1536 / threads;
+  return static_cast<int>(by_memory < by_threads ? by_memory : by_threads);
+}
+
+// Blocks run one after the other, in an order of the emulation's choice.
+template <auto kKernel, class Parameter>
+const char* launch_kernel(const Parameter& parameter, const Device&, int64_t blocks, int segments, int threads,
+                          int64_t shared_bytes, void*) {
+  emulation::launch([](const void* x) { kKernel(*static_cast<const Parameter*>(x)); }, &parameter, blocks, segments,
+                    threads, shared_bytes);
   return nullptr;
 }
 
-}  // namespace cla_cuda
+}  // namespace cla::cuda

@@ -65,7 +65,7 @@ std::vector<Thread> block;
 ucontext_t scheduler_start;
 jmp_buf scheduler;
 int current = 0;
-int64_t current_head = 0;
+int64_t current_block = 0;
 int current_segment = 0;
 unsigned char* shared = nullptr;
 int64_t shared_size = 0;
@@ -138,7 +138,7 @@ void run_block(int threads) {
 
 int thread() { return current; }
 int threads() { return static_cast<int>(block.size()); }
-int64_t head() { return current_head; }
+int64_t block_index() { return current_block; }
 int segment() { return current_segment; }
 unsigned char* memory() { return shared; }
 void barrier() { yield(Wait::block); }
@@ -172,7 +172,7 @@ void together(int kind, void* arguments, void (*all)(void* const*)) {
   for (int l = 0; l < kLanes; ++l) warp[l].wait = Wait::nothing;
 }
 
-void start_copy(void* to, const void* from, int bytes, bool wanted) {
+void cp_async(void* to, const void* from, int bytes, bool wanted) {
   check_shared(to, bytes, "a copy leaves shared memory");
   check(reinterpret_cast<uintptr_t>(to) % bytes == 0 && reinterpret_cast<uintptr_t>(from) % bytes == 0,
         "a copy is not aligned");
@@ -180,9 +180,9 @@ void start_copy(void* to, const void* from, int bytes, bool wanted) {
   block[current].groups.back().push_back({to, from, bytes, wanted});
 }
 
-void end_copy_group() { block[current].groups.emplace_back(); }
+void cp_async_commit() { block[current].groups.emplace_back(); }
 
-void wait_for_copies(int pending) {
+void cp_async_wait(int pending) {
   auto& groups = block[current].groups;
   while (static_cast<int>(groups.size()) > pending + 1) {
     for (const Copy& c : groups.front()) {
@@ -196,14 +196,14 @@ void wait_for_copies(int pending) {
   }
 }
 
-void launch(void (*kernel)(const void*), const void* parameter, int64_t heads, int segments, int threads,
+void launch(void (*kernel)(const void*), const void* parameter, int64_t blocks, int segments, int threads,
             int64_t shared_bytes) {
   body = kernel;
   body_parameter = parameter;
-  for (int64_t at = 0; at < heads * segments; ++at) {
-    const int64_t turn = schedule % 2 == 0 ? at : heads * segments - 1 - at;
-    current_head = turn % heads;
-    current_segment = static_cast<int>(turn / heads);
+  for (int64_t at = 0; at < blocks * segments; ++at) {
+    const int64_t turn = schedule % 2 == 0 ? at : blocks * segments - 1 - at;
+    current_block = turn % blocks;
+    current_segment = static_cast<int>(turn / blocks);
     const Guarded bytes(shared_bytes, true);
     shared = bytes.data;
     shared_size = shared_bytes;
@@ -243,7 +243,8 @@ struct HostArray {
 // gradients of q, k, v and the state. Returns null or an error.
 extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, HostArray* arrays,
                                const int* device, int order, int at_end) {
-  using namespace cla_cuda;
+  using namespace cla;
+  using namespace cla::cuda;
   emulation::schedule = order;
   emulation::random_order.seed(static_cast<unsigned>(order));
   std::vector<std::unique_ptr<emulation::Moved>> moved;
@@ -252,26 +253,26 @@ extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, H
   }
   auto array = [&](int x) { return Array{moved[x]->data(), arrays[x].batch, arrays[x].head, arrays[x].row}; };
   auto floats = [&](int x) { return static_cast<float*>(moved[x]->data()); };
-  const Device gpu{device[0], device[1], device[2]};
+  const Device gpu{0, device[0], device[1], device[2]};
   Problem p;
   p.batch = shape[0];
   p.heads = shape[1];
   p.rows = shape[2];
-  p.depth = static_cast<int>(shape[3]);
-  p.width = static_cast<int>(shape[4]);
+  p.depth = shape[3];
+  p.width = shape[4];
   p.dtype = static_cast<Dtype>(dtype);
   p.normalize = normalize != 0;
-  p.eps = 1e-6f;
+  p.eps = 1e-6;
   p.q = array(0);
   p.k = array(1);
   p.v = array(2);
   p.state = floats(3);
-  const emulation::Guarded scratch(4 * forward_scratch(p, gpu), true);
-  auto* const numbers = reinterpret_cast<float*>(scratch.data);
-  const char* error = forward(p, {array(4), floats(5), floats(6)}, gpu, numbers, nullptr);
+  const Outputs outputs{array(4), floats(5), floats(6)};
+  const emulation::Guarded scratch(4 * forward_scratch(p, outputs, gpu), true);
+  const char* error = forward(p, outputs, gpu, reinterpret_cast<float*>(scratch.data), nullptr);
   if (error == nullptr) {
-    const emulation::Guarded more(4 * backward_scratch(p, gpu), true);
     const Gradients g{array(7), floats(8), floats(6), array(9), array(10), array(11), floats(12)};
+    const emulation::Guarded more(4 * backward_scratch(p, g, gpu), true);
     error = backward(p, g, gpu, reinterpret_cast<float*>(more.data), nullptr);
   }
   for (const auto& x : moved) x->back();

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 COMPILER = shutil.which("g++")
-DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+DTYPES = {torch.float32: 0, torch.bfloat16: 2, torch.float16: 3}
 FLAGS = ["-std=c++20", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
 # Locals that are read before they are written hold huge numbers.
 FLAGS += ["-ftrivial-auto-var-init=pattern", "-ffp-contract=off"]

@@ -6,50 +6,6 @@
 namespace cla {
 namespace {
 
-Dtype dtype_of(const Tensor& x) {
-  switch (x.scalar_type()) {
-    case ScalarType::Float:
-      return Dtype::f32;
-    case ScalarType::Double:
-      return Dtype::f64;
-    case ScalarType::BFloat16:
-      return Dtype::bf16;
-    case ScalarType::Half:
-      return Dtype::f16;
-    default:
-      throw std::runtime_error("expected float32, float64, bfloat16 or float16");
-  }
-}
-
-Array array_of(const Tensor& x) {
-  Array array;
-  array.data = const_cast<void*>(x.const_data_ptr());
-  array.batch = x.stride(0);
-  array.head = x.stride(1);
-  array.row = x.stride(2);
-  return array;
-}
-
-Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const void* state, bool normalize,
-                   double eps) {
-  Problem p;
-  p.batch = q.size(0);
-  p.heads = q.size(1);
-  p.rows = q.size(2);
-  p.depth = q.size(3);
-  p.width = v.size(3);
-  p.dtype = dtype_of(q);
-  p.normalize = normalize;
-  p.eps = eps;
-  p.q = array_of(q);
-  p.k = array_of(k);
-  p.v = array_of(v);
-  p.state = state;
-  return p;
-}
-
-const void* data_of(const std::optional<Tensor>& x) { return x.has_value() ? x->const_data_ptr() : nullptr; }
-
 std::tuple<Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
                                               bool normalize, double eps) {
   check_inputs(q, k, v, state, normalize);
@@ -58,8 +14,8 @@ std::tuple<Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std:
   v = with_dense_rows(v);
   state = contiguous_state(state);
   Tensor out = new_like(v), final_state = new_state(q, v, normalize), inverse = new_inverse(q, normalize);
-  forward(problem_of(q, k, v, data_of(state), normalize, eps), array_of(out),
-          final_state.mutable_data_ptr(), inverse.mutable_data_ptr(), torch_threads());
+  const Outputs outputs{array_of(out), final_state.mutable_data_ptr(), inverse.mutable_data_ptr()};
+  forward(problem_of(q, k, v, data_of(state), normalize, eps), outputs, torch_threads());
   return {out, final_state, inverse};
 }
 
@@ -80,10 +36,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   grad_state = contiguous_state(grad_state);
   Tensor grad_q = new_like(q), grad_k = new_like(k), grad_v = new_like(v);
   Tensor grad_initial = new_state(q, v, normalize);
-  const Gradients gradients{array_of(grad_q), array_of(grad_k), array_of(grad_v),
+  const Gradients gradients{array_of(grad_out), data_of(grad_state), inverse.const_data_ptr(),
+                            array_of(grad_q),   array_of(grad_k),    array_of(grad_v),
                             grad_initial.mutable_data_ptr()};
-  backward(problem_of(q, k, v, data_of(state), normalize, eps), array_of(grad_out), data_of(grad_state),
-           inverse.const_data_ptr(), gradients, torch_threads());
+  backward(problem_of(q, k, v, data_of(state), normalize, eps), gradients, torch_threads());
   return {grad_q, grad_k, grad_v, grad_initial};
 }
 

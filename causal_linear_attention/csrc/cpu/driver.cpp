@@ -43,28 +43,27 @@ StateView state_view(const Problem& p, const void* data, bool transposed) {
 }
 
 template <class T>
-void forward_as(const Problem& p, Array out, void* final_state, void* inverse, const Threads& threads) {
+void forward_as(const Problem& p, const Outputs& o, const Threads& threads) {
   Sweep s = sweep_of(p, plain(p.q, p.dtype), plain(p.k, p.dtype), plain(p.v, p.dtype),
-                     plain(out, p.dtype), p.depth, p.width);
+                     plain(o.out, p.dtype), p.depth, p.width);
   s.initial = state_view(p, p.state, false);
-  s.final = state_view(p, final_state, false);
+  s.final = state_view(p, o.state, false);
   s.normalize = p.normalize;
   s.eps = p.eps;
-  s.inverse = inverse;
+  s.inverse = o.inverse;
   run_sweeps<T>({&s, 1}, threads);
 }
 
 template <class T>
-void backward_as(const Problem& p, Array grad_out, const void* grad_state, const void* inverse,
-                 const Gradients& gradients, const Threads& threads) {
+void backward_as(const Problem& p, const Gradients& g, const Threads& threads) {
   const T one = 1, zero = 0;
   const Operand q = plain(p.q, p.dtype), k = plain(p.k, p.dtype);
-  Operand grads = plain(grad_out, p.dtype), values = plain(p.v, p.dtype);
+  Operand grads = plain(g.grad_out, p.dtype), values = plain(p.v, p.dtype);
   const int64_t inner = p.width + p.normalize;
   Buffer<T> slope;
   if (p.normalize) {
     slope = allocate<T>(p.batch * p.heads * p.rows);
-    grads.scale = inverse;
+    grads.scale = g.inverse;
     values.extra = &one;
     values.constant = true;
   }
@@ -72,20 +71,20 @@ void backward_as(const Problem& p, Array grad_out, const void* grad_state, const
   Operand wide_grads = grads;
   wide_grads.extra = p.normalize ? &zero : nullptr;
   wide_grads.constant = true;
-  Sweep for_q = sweep_of(p, wide_grads, values, k, plain(gradients.q, p.dtype), inner, p.depth);
+  Sweep for_q = sweep_of(p, wide_grads, values, k, plain(g.q, p.dtype), inner, p.depth);
   for_q.initial = state_view(p, p.state, true);
   for_q.queries = q;
-  for_q.inverse = const_cast<void*>(inverse);
+  for_q.inverse = const_cast<void*>(g.inverse);
   for_q.slope = slope.get();
 
   wide_grads.extra = slope.get();
   wide_grads.constant = false;
-  Sweep for_kv = sweep_of(p, values, wide_grads, q, plain(gradients.k, p.dtype), inner, p.depth);
+  Sweep for_kv = sweep_of(p, values, wide_grads, q, plain(g.k, p.dtype), inner, p.depth);
   for_kv.reverse = true;
-  for_kv.initial = state_view(p, grad_state, true);
-  for_kv.final = state_view(p, gradients.state, true);
+  for_kv.initial = state_view(p, g.grad_state, true);
+  for_kv.final = state_view(p, g.state, true);
   for_kv.pair = k;
-  for_kv.pair_out = plain(gradients.v, p.dtype);
+  for_kv.pair_out = plain(g.v, p.dtype);
   for_kv.pair_width = p.width;
   const Sweep both[] = {for_q, for_kv};
   run_sweeps<T>(both, threads);
@@ -93,16 +92,14 @@ void backward_as(const Problem& p, Array grad_out, const void* grad_state, const
 
 }  // namespace
 
-void forward(const Problem& p, Array out, void* final_state, void* inverse, const Threads& threads) {
+void forward(const Problem& p, const Outputs& outputs, const Threads& threads) {
   current_kernels();  // a wrong choice throws here, not on one of the threads
-  (p.dtype == Dtype::f64 ? forward_as<double> : forward_as<float>)(p, out, final_state, inverse, threads);
+  (p.dtype == Dtype::f64 ? forward_as<double> : forward_as<float>)(p, outputs, threads);
 }
 
-void backward(const Problem& p, Array grad_out, const void* grad_state, const void* inverse,
-              const Gradients& gradients, const Threads& threads) {
+void backward(const Problem& p, const Gradients& gradients, const Threads& threads) {
   current_kernels();
-  (p.dtype == Dtype::f64 ? backward_as<double> : backward_as<float>)(p, grad_out, grad_state, inverse,
-                                                                     gradients, threads);
+  (p.dtype == Dtype::f64 ? backward_as<double> : backward_as<float>)(p, gradients, threads);
 }
 
 void step(const Problem& p, void* out, void* state_out, const Threads& threads) {

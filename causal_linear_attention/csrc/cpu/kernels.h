@@ -16,9 +16,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace cla {
+#include "../problem.h"
 
-enum class Dtype : int { f32 = 0, f64 = 1, bf16 = 2, f16 = 3 };
+namespace cla {
 
 // Rows of one head: element (i, x) is data[i * stride + x], optionally times scale[i]. `extra` adds a
 // last column: extra[i * extra_stride]. Scales and extra columns are of the accumulation type.

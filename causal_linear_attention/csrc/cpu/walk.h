@@ -37,8 +37,6 @@ struct Sweep {
   int64_t pair_width = 0;  // 0: there is none
 };
 
-inline int64_t bytes_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }
-
 // Sweeps over the same heads and rows, of which a later one may read what an earlier one wrote for its head.
 // T is the accumulation type, float or double.
 template <class T>

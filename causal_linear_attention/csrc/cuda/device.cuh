@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
-namespace cla_cuda {
+#include "attention.h"
+
+namespace cla::cuda {
 
 struct Bf16 {
   uint16_t bits;
@@ -13,7 +15,7 @@ struct Half {
   uint16_t bits;
 };
 
-}  // namespace cla_cuda
+}  // namespace cla::cuda
 
 #ifndef __CUDACC__
 #include <emulated_device.h>
@@ -22,6 +24,8 @@ struct Half {
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
+
+#include <atomic>
 
 #define CLA_DEVICE __device__ __forceinline__
 #define CLA_DEVICE_AND_HOST __host__ __device__ __forceinline__
@@ -40,11 +44,11 @@ struct Half {
 #define CLA_CALL __device__ __noinline__
 #endif
 
-namespace cla_cuda {
+namespace cla::cuda {
 
 CLA_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 CLA_DEVICE int block_threads() { return static_cast<int>(blockDim.x); }
-CLA_DEVICE int64_t head_index() { return blockIdx.x; }
+CLA_DEVICE int64_t block_index() { return blockIdx.x; }
 CLA_DEVICE int segment_index() { return static_cast<int>(blockIdx.y); }
 CLA_DEVICE void sync_threads() { __syncthreads(); }
 CLA_DEVICE void sync_warp() { __syncwarp(); }
@@ -83,7 +87,7 @@ CLA_DEVICE uint32_t shared_address(const void* p) {
 
 // Four 8 x 8 matrices of 16-bit numbers; lane l gives the address of row l % 8 of matrix l / 8.
 template <bool kTranspose>
-CLA_DEVICE void load_matrices(uint32_t (&x)[4], const void* row) {
+CLA_DEVICE void ldmatrix_x4(uint32_t (&x)[4], const void* row) {
   if constexpr (kTranspose) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -98,7 +102,7 @@ CLA_DEVICE void load_matrices(uint32_t (&x)[4], const void* row) {
 }
 
 // d += a b for 16 x 16 by 16 x 8 numbers in the registers of a warp, as PTX's mma.m16n8k16 has them.
-CLA_DEVICE void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Half) {
+CLA_DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Half) {
 #if CLA_CAPABILITY >= 80
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
@@ -115,7 +119,7 @@ CLA_DEVICE void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
 }
 
 #if CLA_CAPABILITY >= 80
-CLA_DEVICE void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Bf16) {
+CLA_DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Bf16) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -143,7 +147,7 @@ CLA_CALL float4 gathered_product(float4 d, uint4 a, uint2 b) {
   return d;
 }
 
-CLA_DEVICE void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Bf16) {
+CLA_DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Bf16) {
   const float4 sums = gathered_product({d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1});
   d[0] = sums.x;
   d[1] = sums.y;
@@ -153,9 +157,9 @@ CLA_DEVICE void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
 #endif
 
 // Copies of kBytes (4 or 16) from global to shared memory, zeros where not `wanted`, that are there after
-// `wait_for_copies` and a barrier.
+// `cp_async_wait` and a barrier.
 template <int kBytes>
-CLA_DEVICE void start_copy(void* to, const void* from, bool wanted) {
+CLA_DEVICE void cp_async(void* to, const void* from, bool wanted) {
 #if CLA_CAPABILITY >= 80
   const int bytes = wanted ? kBytes : 0;
   if constexpr (kBytes == 16) {
@@ -173,33 +177,70 @@ CLA_DEVICE void start_copy(void* to, const void* from, bool wanted) {
   }
 #endif
 }
-CLA_DEVICE void end_copy_group() {
+CLA_DEVICE void cp_async_commit() {
 #if CLA_CAPABILITY >= 80
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 // Until at most kPending of this thread's groups, the last ones, are unfinished.
 template <int kPending>
-CLA_DEVICE void wait_for_copies() {
+CLA_DEVICE void cp_async_wait() {
 #if CLA_CAPABILITY >= 80
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 #endif
 }
 
-// Launches kernel(parameter) on heads x segments blocks; null or what went wrong.
-template <class Parameter>
-const char* launch_kernel(void (*kernel)(Parameter), const Parameter& parameter, int64_t heads, int segments,
-                          int threads, int64_t shared_bytes, void* stream) {
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(shared_bytes));
-  if (error == cudaSuccess) {
-    const dim3 grid(static_cast<unsigned>(heads), static_cast<unsigned>(segments));
-    kernel<<<grid, threads, shared_bytes, static_cast<cudaStream_t>(stream)>>>(parameter);
-    error = cudaGetLastError();
-  }
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+// --- launches --------------------------------------------------------------------------------------------------
+
+constexpr int kMaxDevices = 64, kMaxStages = 4;
+
+// Null or what went wrong. A failed call leaves its error behind for whoever asks next: it is taken away.
+inline const char* cleared(cudaError_t error) {
+  if (error == cudaSuccess) return nullptr;
+  cudaGetLastError();
+  return cudaGetErrorString(error);
 }
 
-}  // namespace cla_cuda
+// Lets the kernel's blocks ask for all shared memory that the device has for one, the first time on each device.
+// Threads that come here at once do the same.
+template <auto kKernel>
+const char* opt_in(const Device& device) {
+  static std::atomic<bool> done[kMaxDevices];
+  std::atomic<bool>* const flag = device.index < kMaxDevices ? &done[device.index] : nullptr;
+  if (flag != nullptr && flag->load(std::memory_order_acquire)) return nullptr;
+  const char* const error = cleared(
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes));
+  if (error == nullptr && flag != nullptr) flag->store(true, std::memory_order_release);
+  return error;
+}
+
+// Blocks of the kernel that a multiprocessor holds at once, asked for once; one if the question fails, for the
+// launch to say why.
+template <auto kKernel>
+int resident_blocks(const Device& device, int threads, int stages, int64_t shared_bytes) {
+  static std::atomic<int> known[kMaxDevices][kMaxStages + 1];
+  std::atomic<int>* const answer = device.index < kMaxDevices ? &known[device.index][stages] : nullptr;
+  if (answer != nullptr && *answer > 0) return *answer;
+  int blocks = 0;
+  if (opt_in<kKernel>(device) != nullptr ||
+      cleared(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kKernel, threads, shared_bytes)) != nullptr) {
+    return 1;
+  }
+  if (answer != nullptr) *answer = blocks;
+  return blocks;
+}
+
+// Launches the kernel on blocks x segments blocks of threads; null or what went wrong.
+template <auto kKernel, class Parameter>
+const char* launch_kernel(const Parameter& parameter, const Device& device, int64_t blocks, int segments,
+                          int threads, int64_t shared_bytes, void* stream) {
+  if (const char* const error = opt_in<kKernel>(device)) return error;
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(segments));
+  void* arguments[] = {const_cast<Parameter*>(&parameter)};
+  return cleared(cudaLaunchKernel(reinterpret_cast<const void*>(kKernel), grid, dim3(threads), arguments,
+                                  static_cast<size_t>(shared_bytes), static_cast<cudaStream_t>(stream)));
+}
+
+}  // namespace cla::cuda
 
 #endif

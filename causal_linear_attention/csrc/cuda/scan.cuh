@@ -1,0 +1,299 @@
+// What a block of threads does: normalisers, outputs, the loop over chunks.
+#pragma once
+
+#include "state.cuh"
+
+namespace cla::cuda {
+
+// A number's place in an array (heads, length).
+CLA_DEVICE int64_t row_index(const Scans& s, int64_t head, int64_t i) {
+  return head * s.length + (s.reverse ? s.length - 1 - i : i);
+}
+
+// --- the normaliser's part ---------------------------------------------------------------------------------
+
+// q . z for every row of the chunk, by as many threads a row as there are.
+template <class S>
+CLA_DEVICE void sum_queries(const Warp<S>& w, const unsigned char* stage) {
+  using In = typename S::In;
+  constexpr int kShare = S::kThreads > S::kChunk ? S::kThreads / S::kChunk : 1;  // threads of a row
+  constexpr int kOwn = S::kColumns / kShare, kAtOnce = 16 / S::kBytes;
+  const int column = thread_index() % kShare * kOwn;
+#pragma unroll
+  for (int at = 0; at < S::kChunk; at += S::kThreads / kShare) {
+    const int i = at + thread_index() / kShare;
+    const In* const q = w.tile(stage, 0, 0, 0) + i * S::kPitch + column;
+    float total = 0.0f;
+#pragma unroll
+    for (int m = 0; m < kOwn; m += kAtOnce) {
+      const Bytes16 some = *reinterpret_cast<const Bytes16*>(q + m);
+      const float* const z = w.z() + column + m;
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        if constexpr (S::kBytes == 4) {
+          total += from_bits(some.x[x]) * z[x];
+        } else {
+          total += low(some.x[x], In{}) * z[2 * x] + high(some.x[x], In{}) * z[2 * x + 1];
+        }
+      }
+    }
+#pragma unroll
+    for (int mask = 1; mask < kShare; mask *= 2) total += shuffle_xor(total, mask);
+    if (thread_index() % kShare == 0) w.row_sums(S::kRowBlocks)[i] = total;
+  }
+}
+
+// Before the next chunk's sum_queries, and before the first.
+template <class S>
+CLA_DEVICE void publish_z(const Warp<S>& w) {
+#pragma unroll
+  for (int x = 0; x < 4; ++x) {
+    if (lane_row() == 0) w.z()[w.index * 16 + x / 2 * 8 + lane_column() + x % 2] = w.vector[x];
+  }
+}
+
+// The inverse denominators: a row's scores and q . z.
+template <class S>
+CLA_DEVICE void invert(const Warp<S>& w, int64_t first, int count) {
+#pragma unroll
+  for (int at = 0; at < S::kChunk; at += S::kThreads) {
+    const int i = at + thread_index();
+    if (i >= S::kChunk) break;
+    float total = w.row_sums(S::kRowBlocks)[i] + w.row_sums(0)[i];
+#pragma unroll
+    for (int j = 1; j < S::kRowBlocks; ++j) {
+      if (j <= i / 16) total += w.row_sums(j)[i];
+    }
+    const float inverse = 1.0f / (total + w.all.eps);
+    w.inverse()[i] = inverse;
+    if (i < count) w.scan.weights[row_index(w.all, w.head, first + i)] = inverse;
+  }
+}
+
+template <class S>
+CLA_DEVICE void multiply_rows(const float* by, typename Warp<S>::Output& out) {
+#pragma unroll
+  for (int i = 0; i < 2 * S::kRowBlocks; ++i) {
+    const float factor = by[i * 8 + lane_row()];
+#pragma unroll
+    for (int x = 0; x < 4; ++x) out[i / 2][x / 2][x % 2 + i % 2 * 2] *= factor;
+  }
+}
+
+// out *= weights, then += slope[i] z[i], slope[i] = -(queries[i] . out[i]) weights[i].
+template <class S>
+CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, int64_t first, int count,
+                        const typename Warp<S>::Input (&c)[S::kRowBlocks], typename Warp<S>::Output& out) {
+  using Part = typename S::Part;
+  constexpr int kWarps = S::kColumnBlocks;
+  float* const partial = w.row_sums(0);  // (rows, warps)
+  multiply_rows<S>(w.weights(stage), out);
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) {
+    typename Warp<S>::Input queries;
+    load<false, Factor::left, S::kPitch>(w.tile(stage, 3, i, w.index), queries);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float total = 0.0f;
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        total += first_of<Part>(queries, h + 2 * n) * out[i][n][2 * h];
+        total += second_of<Part>(queries, h + 2 * n) * out[i][n][2 * h + 1];
+      }
+      total += shuffle_xor(total, 1);
+      total += shuffle_xor(total, 2);
+      if (lane_index() % 4 == 0) partial[(i * 16 + h * 8 + lane_row()) * kWarps + w.index] = total;
+    }
+  }
+  sync_threads();
+  Fragment<1> triangle, all_rows;
+  ones<Part>(true, triangle);
+  ones<Part>(false, all_rows);
+  Sums before;  // the sum of c's rows before block i
+  zero(before);
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) {
+    Sums z;
+#pragma unroll
+    for (int x = 0; x < 8; ++x) z[x / 4][x % 4] = before[x / 4][x % 4];
+    multiply<Part>(z, triangle, c[i]);
+    multiply<Part>(before, all_rows, c[i]);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = i * 16 + h * 8 + lane_row();
+      float total = 0.0f;
+#pragma unroll
+      for (int b = 0; b < kWarps; ++b) total += partial[row * kWarps + b];
+      const float slope = -total * w.weights(stage)[row];
+#pragma unroll
+      for (int x = 0; x < 4; ++x) out[i][x / 2][x % 2 + 2 * h] += slope * (z[x / 2][x % 2 + 2 * h] + w.vector[x]);
+      if (w.index == 0 && lane_index() % 4 == 0 && row < count) {
+        w.scan.slopes[row_index(w.all, w.head, first + row)] = slope;
+      }
+    }
+  }
+  w.add_to_vector(before);
+}
+
+// --- outputs -------------------------------------------------------------------------------------------------
+
+// 16 rows by 16 columns of 16-bit numbers, through the warp's own shared memory.
+template <class S>
+CLA_DEVICE void write_half_tile(const Warp<S>& w, char* row, int count, const Sums& out) {
+  using In = typename S::In;
+  In* const own = reinterpret_cast<In*>(w.memory + S::kOut + w.index * S::kOutOfWarp);
+#pragma unroll
+  for (int x = 0; x < 8; x += 2) {
+    *reinterpret_cast<uint32_t*>(own + w.row_of(x) * S::kOutPitch + w.column_of(x)) =
+        pack(out[x / 4][x % 4], out[x / 4][x % 4 + 1], In{});
+  }
+  sync_warp();
+  const Rows& rows = w.scan.out;
+  if (S::kAligned || rows.aligned) {
+    const int i = lane_index() / 2, m = lane_index() % 2 * 8;
+    if (i < count && (S::kAligned || w.index * 16 + m < rows.columns)) {
+      *reinterpret_cast<Bytes16*>(row + i * rows.row + m * 2) =
+          *reinterpret_cast<const Bytes16*>(own + i * S::kOutPitch + m);
+    }
+  } else {
+    const int m = lane_index() % 16;
+    for (int i = lane_index() / 16; i < count && i < 16; i += 2) {
+      if (w.index * 16 + m < rows.columns) *reinterpret_cast<In*>(row + i * rows.row + m * 2) = own[i * S::kOutPitch + m];
+    }
+  }
+  sync_warp();
+}
+
+template <class S>
+CLA_DEVICE void write(const Warp<S>& w, char* to, int count, const typename Warp<S>::Output& out) {
+  const Rows& rows = w.scan.out;
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) {
+    char* const row = to + i * 16 * rows.row;
+    if constexpr (S::kBytes == 2) {
+      write_half_tile(w, row, count - i * 16, out[i]);
+    } else {
+#pragma unroll
+      for (int x = 0; x < 8; x += 2) {
+        if (i * 16 + w.row_of(x) >= count) continue;
+        float* const pair = reinterpret_cast<float*>(row + w.row_of(x) * rows.row) + w.column_of(x);
+        const Float2 numbers{out[i][x / 4][x % 4], out[i][x / 4][x % 4 + 1]};
+        const int left = rows.columns - w.index * 16 - w.column_of(x);
+        if (S::kAligned) {
+          *reinterpret_cast<Float2*>(pair) = numbers;
+        } else {
+          if (left > 0) pair[0] = numbers.x;
+          if (left > 1) pair[1] = numbers.y;
+        }
+      }
+    }
+  }
+}
+
+// --- chunks --------------------------------------------------------------------------------------------------
+
+template <class S>
+CLA_DEVICE void compute_sums(Warp<S>& w, const unsigned char* stage) {
+  w.choose_boost(stage);
+  w.update(stage);
+  if (S::kNormaliser == Normaliser::forward) w.add_rows(stage, 1);
+  if (S::kNormaliser == Normaliser::dq) w.add_rows(stage, 2);
+}
+
+template <class S>
+CLA_DEVICE void compute_chunk(Warp<S>& w, unsigned char* stage, int64_t first, int count, char* to) {
+  w.choose_boost(stage);
+  w.score(stage);
+  if constexpr (S::kNormaliser == Normaliser::forward) sum_queries(w, stage);
+  sync_threads();
+  if constexpr (S::kNormaliser == Normaliser::forward) invert(w, first, count);
+  sync_warp();
+  typename Warp<S>::Output out;
+  w.multiply_state(stage, out);
+  typename Warp<S>::Input c[S::kRowBlocks];
+  const bool dirty = w.load_c(stage, c);
+  int first_dirty = S::kChunk;
+  if (dirty) [[unlikely]] {
+    first_dirty = w.clean(stage);
+    w.load_c(stage, c);
+  }
+  w.add_scores(c, out);
+  if (dirty) [[unlikely]] w.poison(stage, first_dirty, out);
+  if constexpr (S::kNormaliser == Normaliser::forward) {
+    sync_threads();
+    multiply_rows<S>(w.inverse(), out);
+  } else if constexpr (S::kNormaliser == Normaliser::dq) {
+    project(w, stage, first, count, c, out);
+    if (dirty) [[unlikely]] w.poison_vector(first_dirty);
+  } else if constexpr (S::kNormaliser == Normaliser::dkdv) {
+    const float back = Warp<S>::kBoosted ? 1.0f / w.boost : 1.0f;
+#pragma unroll
+    for (int x = 0; x < 8 * S::kRowBlocks; ++x) {
+      float& number = out[x / 8][x / 4 % 2][x % 4];
+      number = number * back + w.vector[x / 4 % 2 * 2 + x % 2];
+    }
+  }
+  write(w, to, count, out);
+  w.update(stage);
+  if constexpr (S::kNormaliser == Normaliser::forward) {
+    w.add_rows(stage, 1);
+    publish_z(w);
+  }
+}
+
+// Until the oldest stage is there for all threads and the next one to be filled no longer in use.
+CLA_DEVICE void wait_for_stage(int stages) {
+  if (stages == 2) {
+    cp_async_wait<0>();
+  } else if (stages == 3) {
+    cp_async_wait<1>();
+  } else if (stages == 4) {
+    cp_async_wait<2>();
+  }
+  sync_threads();
+}
+
+// The rows of a segment, chunk by chunk.
+template <class S, bool kOnlySums>
+CLA_DEVICE void scan_segment(const Scans& s) {
+  unsigned char* const memory = shared_memory();
+  const Scan& scan = s.scan[block_index() % s.count];
+  Warp<S> w(s, scan, memory);
+  const int64_t begin = w.segment * s.segment_rows;
+  const int64_t end = begin + s.segment_rows < s.length ? begin + s.segment_rows : s.length;
+  Sources<S> sources(s, scan, w.head, begin);
+  int64_t copied = begin;
+  unsigned char *to = memory + S::kRing, *stage = to;
+  unsigned char* const ring_end = to + s.stages * S::kStage;
+  const auto start = [&] {
+    const int64_t left = end - copied;
+    sources.copy_chunk(static_cast<int>(left < S::kChunk ? left : S::kChunk), kOnlySums, to);
+    copied += S::kChunk;
+    to = to + S::kStage == ring_end ? memory + S::kRing : to + S::kStage;
+  };
+  for (int x = 0; x < s.stages - 1; ++x) start();
+  enter(w, kOnlySums);
+  if constexpr (S::kNormaliser == Normaliser::forward) publish_z(w);
+  // Where this lane writes: 16-bit outputs row by row, 32 bytes each.
+  char* out = scan.out.data + Sources<S>::offset(s, scan.out, w.head) + begin * scan.out.row + w.index * 16 * S::kBytes;
+  for (int64_t first = begin; first < end; first += S::kChunk) {
+    wait_for_stage(s.stages);
+    start();
+    if (s.stages == 1) {
+      cp_async_wait<0>();
+      sync_threads();
+    }
+    sync_warp();
+    if constexpr (kOnlySums) {
+      compute_sums(w, stage);
+    } else {
+      const int count = static_cast<int>(end - first < S::kChunk ? end - first : S::kChunk);
+      compute_chunk(w, stage, first, count, out);
+      out += S::kChunk * scan.out.row;
+    }
+    stage = stage + S::kStage == ring_end ? memory + S::kRing : stage + S::kStage;
+  }
+  leave(w, kOnlySums);
+}
+
+}  // namespace cla::cuda

@@ -1,3 +1,0 @@
-#include "launcher.cuh"
-
-template struct cla_cuda::Launcher<float>;

@@ -1,0 +1,334 @@
+// What one warp does: it keeps 16 columns of the state, transposed, in registers and works out the same
+// 16 columns of the outputs:
+//
+//     out = P C + A S,   S^T += C^T B,   P = A B^T (lower triangle)
+//
+// S^T is a sum in registers and, unchanged, the right factor of the product that follows. P, the scores, is
+// shared: the warps compute it tile by tile and pass it on through shared memory, as left factors.
+#pragma once
+
+#include "copy.cuh"
+
+namespace cla::cuda {
+
+template <class S>
+struct Warp {
+  using In = typename S::In;
+  using Part = typename S::Part;
+  using Input = Fragment<S::kInputParts>;
+  using Score = Fragment<S::kScoreParts>;
+  using Weighted = Fragment<S::kWeightedParts>;
+  using Output = Sums[S::kRowBlocks];
+  static constexpr Normaliser kNormaliser = S::kNormaliser;
+  static constexpr int kPitch = S::kPitch;
+  static constexpr bool kBoosted = kNarrow<In> && kNormaliser == Normaliser::dkdv;
+
+  const Scans& all;
+  const Scan& scan;
+  unsigned char* const memory;
+  const int64_t head;
+  const int segment, index;  // of the warp, of its 16 columns
+  Sums state[S::kColumnBlocks];
+  // Beside the state: z's columns 16 * index + 2 t, 2 t + 1 and 8 further on (forward), or this warp's columns
+  // of the sum of c (dq) or of c[j] slopes[j] (dkdv).
+  float vector[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  float boost = 1.0f;  // what weights and slopes are multiplied by, for float16
+
+  CLA_DEVICE Warp(const Scans& scans, const Scan& one, unsigned char* bytes)
+      : all(scans),
+        scan(one),
+        memory(bytes),
+        head(block_index() / scans.count),
+        segment(segment_index()),
+        index(warp_index()) {}
+
+  CLA_DEVICE static const In* tile(const unsigned char* stage, int x, int row, int column) {
+    return reinterpret_cast<const In*>(stage + x * S::kTile) + row * 16 * kPitch + column * 16;
+  }
+  CLA_DEVICE static const float* weights(const unsigned char* stage) {
+    return reinterpret_cast<const float*>(stage + S::kWeights);
+  }
+  CLA_DEVICE static const float* slopes(const unsigned char* stage) {
+    return reinterpret_cast<const float*>(stage + S::kSlopes);
+  }
+  CLA_DEVICE Bytes16* scores(int part, int tile) const {
+    return reinterpret_cast<Bytes16*>(memory + S::kScores) + (part * S::kScoreTiles + tile) * 32 + lane_index();
+  }
+  CLA_DEVICE float* row_sums(int which) const {
+    return reinterpret_cast<float*>(memory + S::kRowSums) + which * S::kChunk;
+  }
+  CLA_DEVICE float* inverse() const { return reinterpret_cast<float*>(memory + S::kInverse); }
+  CLA_DEVICE float* z() const { return reinterpret_cast<float*>(memory + S::kZ); }
+  // Rows and columns of number x of a tile of sums.
+  CLA_DEVICE static int row_of(int x) { return lane_row() + x % 4 / 2 * 8; }
+  CLA_DEVICE static int column_of(int x) { return x / 4 * 8 + lane_column() + x % 2; }
+
+  // --- scores ------------------------------------------------------------------------------------------
+
+  CLA_DEVICE void choose_boost(const unsigned char* stage) {
+    if constexpr (kBoosted) {
+      float most = 0.0f;
+      for (int i = lane_index(); i < S::kChunk; i += 32) most = larger(most, weights(stage)[i]);
+#pragma unroll
+      for (int mask = 16; mask > 0; mask /= 2) most = larger(most, shuffle_xor(most, mask));
+      boost = to_unit(most);
+    }
+  }
+
+  CLA_DEVICE void score(const unsigned char* stage) const {
+#pragma unroll
+    for (int at = 0; at < S::kScoreTiles; at += S::kColumnBlocks) {
+      const int which = at + index;
+      if (which >= S::kScoreTiles) break;
+      const int row = (which >= 1) + (which >= 3) + (which >= 6), column = which - row * (row + 1) / 2;
+      Sums sums;
+      zero(sums);
+#pragma unroll
+      for (int d = 0; d < S::kColumnBlocks; ++d) {
+        Input left, right;
+        load<false, Factor::left, kPitch>(tile(stage, 0, row, d), left);
+        load<false, Factor::right, kPitch>(tile(stage, 1, column, d), right);
+        multiply<Part>(sums, left, right);
+      }
+      finish_scores(stage, which, row, column, sums);
+    }
+  }
+
+  CLA_DEVICE void finish_scores(const unsigned char* stage, int which, int row, int column, Sums& sums) const {
+    if constexpr (kNormaliser == Normaliser::dkdv) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const int j = column * 16 + n * 8 + lane_column();
+        const Float2 weight = *reinterpret_cast<const Float2*>(weights(stage) + j);
+        const Float2 slope = *reinterpret_cast<const Float2*>(slopes(stage) + j);
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          float& score = sums[n][x];
+          score = score * (x % 2 == 0 ? weight.x : weight.y) + (x % 2 == 0 ? slope.x : slope.y);
+          if constexpr (kBoosted) score *= boost;
+        }
+      }
+    }
+    Score parts;
+#pragma unroll
+    for (int x = 0; x < 8; ++x) {
+      if (row == column && column_of(x) > row_of(x)) sums[x / 4][x % 4] = 0.0f;
+    }
+    as_factor<Part, Factor::left>(sums, 1.0f, 1.0f, parts);
+#pragma unroll
+    for (int p = 0; p < S::kScoreParts; ++p) {
+      *scores(p, which) = {parts.x[p][0], parts.x[p][1], parts.x[p][2], parts.x[p][3]};
+    }
+    if constexpr (kNormaliser == Normaliser::forward) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float total = sums[0][2 * h] + sums[0][2 * h + 1] + sums[1][2 * h] + sums[1][2 * h + 1];
+        total += shuffle_xor(total, 1);
+        total += shuffle_xor(total, 2);
+        if (lane_index() % 4 == 0) row_sums(column)[row * 16 + row_of(2 * h)] = total;
+      }
+    }
+  }
+
+  // --- products ----------------------------------------------------------------------------------------
+
+  // out = A S, multiplied by boost.
+  CLA_DEVICE void multiply_state(const unsigned char* stage, Output& out) const {
+    float scale[2] = {1.0f, 1.0f};
+    if constexpr (kNarrow<In>) column_scales(scale);
+#pragma unroll
+    for (int i = 0; i < S::kRowBlocks; ++i) zero(out[i]);
+#pragma unroll
+    for (int d = 0; d < S::kColumnBlocks; ++d) {
+      Fragment<S::kStateParts> right;
+      as_factor<Part, Factor::right>(state[d], scale[0], scale[1], right);
+#pragma unroll
+      for (int i = 0; i < S::kRowBlocks; ++i) {
+        Input left;
+        load<false, Factor::left, kPitch>(tile(stage, 0, i, d), left);
+        multiply<Part>(out[i], left, right);
+      }
+    }
+    if constexpr (kNarrow<In>) {
+      float back[4];
+      spread(1.0f / scale[0] * boost, 1.0f / scale[1] * boost, back);
+#pragma unroll
+      for (int x = 0; x < 8 * S::kRowBlocks; ++x) out[x / 8][x / 4 % 2][x % 4] *= back[x / 4 % 2 * 2 + x % 2];
+    }
+  }
+
+  // What brings this warp's columns, g and g + 8 of them in this lane, into float16's range.
+  CLA_DEVICE void column_scales(float (&scale)[2]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float most = 0.0f;
+#pragma unroll
+      for (int x = 0; x < 4 * S::kColumnBlocks; ++x) most = larger(most, state[x / 4][x / 2 % 2][x % 2 + 2 * h]);
+      most = larger(most, shuffle_xor(most, 1));
+      most = larger(most, shuffle_xor(most, 2));
+      scale[h] = to_unit(most);
+    }
+  }
+
+  // From one number for each of the columns g and g + 8 to those of columns 2 t, 2 t + 1 and 8 further on.
+  CLA_DEVICE static void spread(float top, float bottom, float (&to)[4]) {
+#pragma unroll
+    for (int x = 0; x < 4; ++x) to[x] = shuffle_from(x < 2 ? top : bottom, 4 * (lane_column() + x % 2));
+  }
+
+  // C as a right factor. The zeros of P would carry its NaN and infinities to earlier rows: where there is one,
+  // `clean` makes it zero until the scores have been multiplied, and then `poison` puts a NaN where it belongs.
+  // True if there was one.
+  CLA_DEVICE bool load_c(const unsigned char* stage, Input (&c)[S::kRowBlocks]) const {
+    const Fragment<1> nothing{};
+    Sums sums;
+    zero(sums);
+#pragma unroll
+    for (int j = 0; j < S::kRowBlocks; ++j) {
+      load<true, Factor::right, kPitch>(tile(stage, 2, j, index), c[j]);
+      multiply_orders<Part, 0, 1>(sums, nothing, c[j]);
+    }
+    return any_lane(sums[0][0] + sums[0][1] + sums[1][0] + sums[1][1] != 0.0f);
+  }
+
+  // Returns the first row of column lane % 16 of c that is not finite. No other warp reads these columns.
+  CLA_DEVICE int clean(const unsigned char* stage) const {
+    In* const column = const_cast<In*>(tile(stage, 2, 0, index)) + lane_index() % 16;
+    int first = S::kChunk;
+#pragma unroll 1
+    for (int i = S::kChunk - 2 + lane_index() / 16; i >= 0; i -= 2) {
+      if (is_finite(number(column[i * kPitch]))) continue;
+      first = i;
+      column[i * kPitch] = In{};
+    }
+    const int other = static_cast<int>(shuffle_xor(static_cast<float>(first), 16));
+    sync_warp();
+    return other < first ? other : first;
+  }
+
+  CLA_DEVICE static int dirty_from(int x, int first_of_column) {  // for this lane's column x, see `vector`
+    const int lane = x / 2 * 8 + lane_column() + x % 2;
+    return static_cast<int>(shuffle_from(static_cast<float>(first_of_column), lane));
+  }
+
+  // From the first rows on; c has a NaN again for the state.
+  CLA_DEVICE void poison(unsigned char* stage, int first_of_column, Output& out) {
+    if (first_of_column < S::kChunk) {
+      In* const column = reinterpret_cast<In*>(stage + 2 * S::kTile) + index * 16 + lane_index() % 16;
+      column[first_of_column * kPitch] = not_a_number(In{});
+    }
+    sync_warp();
+#pragma unroll
+    for (int x = 0; x < 4; ++x) {
+      const int first = dirty_from(x, first_of_column);
+#pragma unroll
+      for (int i = 0; i < 2 * S::kRowBlocks; ++i) {
+        if (i * 8 + lane_row() >= first) out[i / 2][x / 2][i % 2 * 2 + x % 2] = from_bits(0x7fc00000u);
+      }
+    }
+  }
+
+  CLA_DEVICE void poison_vector(int first_of_column) {
+#pragma unroll
+    for (int x = 0; x < 4; ++x) {
+      if (dirty_from(x, first_of_column) < S::kChunk) vector[x] = from_bits(0x7fc00000u);
+    }
+  }
+
+  // out += P C.
+  CLA_DEVICE void add_scores(const Input (&c)[S::kRowBlocks], Output& out) const {
+#pragma unroll
+    for (int i = 0; i < S::kRowBlocks; ++i) {
+#pragma unroll
+      for (int j = 0; j <= i; ++j) {
+        Score left;
+#pragma unroll
+        for (int p = 0; p < S::kScoreParts; ++p) {
+          const Bytes16 from = *scores(p, i * (i + 1) / 2 + j);
+#pragma unroll
+          for (int r = 0; r < 4; ++r) left.x[p][r] = from.x[r];
+        }
+        multiply<Part>(out[i], left, c[j]);
+      }
+    }
+  }
+
+  // S^T += C^T B, C's rows weighted where the normaliser says so.
+  CLA_DEVICE void update(const unsigned char* stage) {
+    if constexpr (kNormaliser == Normaliser::dkdv) {
+      Weighted scaled[S::kRowBlocks];
+      weigh(stage, scaled);
+      add_products(stage, scaled);
+    } else {
+      Input c[S::kRowBlocks];
+#pragma unroll
+      for (int j = 0; j < S::kRowBlocks; ++j) load<true, Factor::left, kPitch>(tile(stage, 2, j, index), c[j]);
+      add_products(stage, c);
+    }
+  }
+
+  template <int kParts>
+  CLA_DEVICE void add_products(const unsigned char* stage, const Fragment<kParts> (&c)[S::kRowBlocks]) {
+#pragma unroll
+    for (int d = 0; d < S::kColumnBlocks; ++d) {
+      Sums sums;  // of this chunk alone: tensor cores cut off what they add, ordinary additions round
+      zero(sums);
+#pragma unroll
+      for (int j = 0; j < S::kRowBlocks; ++j) {
+        Input right;
+        load<true, Factor::right, kPitch>(tile(stage, 1, j, d), right);
+        multiply<Part>(sums, c[j], right);
+      }
+      add(state[d], sums, kBoosted ? 1.0f / boost : 1.0f);
+    }
+  }
+
+  // c[j] weights[j], and vector += the sum of c[j] slopes[j].
+  CLA_DEVICE void weigh(const unsigned char* stage, Weighted (&scaled)[S::kRowBlocks]) {
+    float total[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int j = 0; j < S::kRowBlocks; ++j) {
+      Input c;
+      load<true, Factor::left, kPitch>(tile(stage, 2, j, index), c);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const int row = j * 16 + r / 2 * 8 + lane_column();
+        const Float2 weight = *reinterpret_cast<const Float2*>(weights(stage) + row);
+        const Float2 slope = *reinterpret_cast<const Float2*>(slopes(stage) + row);
+        const float first = first_of<Part>(c, r), second = second_of<Part>(c, r);
+        split<Part>(first * weight.x * boost, second * weight.y * boost, r, scaled[j]);
+        total[r % 2] += first * slope.x + second * slope.y;
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      total[h] += shuffle_xor(total[h], 1);
+      total[h] += shuffle_xor(total[h], 2);
+    }
+    float columns[4];
+    spread(total[0], total[1], columns);
+#pragma unroll
+    for (int x = 0; x < 4; ++x) vector[x] += columns[x];
+  }
+
+  // vector += the sums over the rows of 16 columns of a tile.
+  CLA_DEVICE void add_rows(const unsigned char* stage, int which) {
+    Fragment<1> all_rows;
+    ones<Part>(false, all_rows);
+    Sums sums;
+    zero(sums);
+#pragma unroll
+    for (int j = 0; j < S::kRowBlocks; ++j) {
+      Input right;
+      load<true, Factor::right, kPitch>(tile(stage, which, j, index), right);
+      multiply<Part>(sums, all_rows, right);
+    }
+    add_to_vector(sums);
+  }
+  CLA_DEVICE void add_to_vector(const Sums& sums) {  // whose rows are all alike
+#pragma unroll
+    for (int x = 0; x < 4; ++x) vector[x] += sums[x / 2][x % 2];
+  }
+};
+
+}  // namespace cla::cuda

@@ -1,0 +1,45 @@
+// What the CPU's and the GPU's kernels are asked, in plain C++: no torch, no CUDA.
+// Every pointer is borrowed and lies on the device that computes, every stride counts elements.
+#pragma once
+
+#include <cstdint>
+
+namespace cla {
+
+enum class Dtype : int { f32 = 0, f64 = 1, bf16 = 2, f16 = 3 };
+
+constexpr int64_t bytes_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }
+
+// A (batch, heads, rows, columns) array whose last dimension is contiguous.
+struct Array {
+  void* data = nullptr;
+  int64_t batch = 0, head = 0, row = 0;  // strides
+};
+
+// Sums are float64 for float64 inputs, else float32, and so is a state: (batch, heads, depth, width + normalize),
+// contiguous; null is zero.
+struct Problem {
+  int64_t batch = 0, heads = 0, rows = 0, depth = 0, width = 0;
+  Dtype dtype = Dtype::f32;
+  bool normalize = false;
+  double eps = 0.0;
+  Array q, k, v;
+  const void* state = nullptr;
+};
+
+// `inverse`, 1 / (q . z + eps) in (batch, heads, rows), is written with a normaliser only.
+struct Outputs {
+  Array out;
+  void* state = nullptr;
+  void* inverse = nullptr;
+};
+
+struct Gradients {
+  Array grad_out;
+  const void* grad_state = nullptr;  // may be null
+  const void* inverse = nullptr;     // what forward wrote
+  Array q, k, v;
+  void* state = nullptr;
+};
+
+}  // namespace cla
