@@ -20,7 +20,7 @@ namespace emulation {
 
 int thread();
 int threads();
-int64_t block_index();
+int block_index();
 int segment();
 unsigned char* memory();
 void barrier();
@@ -40,7 +40,7 @@ namespace cla::cuda {
 
 CLA_DEVICE int thread_index() { return emulation::thread(); }
 CLA_DEVICE int block_threads() { return emulation::threads(); }
-CLA_DEVICE int64_t block_index() { return emulation::block_index(); }
+CLA_DEVICE int block_index() { return emulation::block_index(); }
 CLA_DEVICE int segment_index() { return emulation::segment(); }
 CLA_DEVICE unsigned char* shared_memory() { return emulation::memory(); }
 CLA_DEVICE void sync_threads() { emulation::barrier(); }

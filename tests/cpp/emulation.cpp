@@ -65,7 +65,7 @@ std::vector<Thread> block;
 ucontext_t scheduler_start;
 jmp_buf scheduler;
 int current = 0;
-int64_t current_block = 0;
+int current_block = 0;
 int current_segment = 0;
 unsigned char* shared = nullptr;
 int64_t shared_size = 0;
@@ -138,7 +138,7 @@ void run_block(int threads) {
 
 int thread() { return current; }
 int threads() { return static_cast<int>(block.size()); }
-int64_t block_index() { return current_block; }
+int block_index() { return current_block; }
 int segment() { return current_segment; }
 unsigned char* memory() { return shared; }
 void barrier() { yield(Wait::block); }
@@ -202,7 +202,7 @@ void launch(void (*kernel)(const void*), const void* parameter, int64_t blocks, 
   body_parameter = parameter;
   for (int64_t at = 0; at < blocks * segments; ++at) {
     const int64_t turn = schedule % 2 == 0 ? at : blocks * segments - 1 - at;
-    current_block = turn % blocks;
+    current_block = static_cast<int>(turn % blocks);
     current_segment = static_cast<int>(turn / blocks);
     const Guarded bytes(shared_bytes, true);
     shared = bytes.data;

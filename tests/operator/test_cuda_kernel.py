@@ -1,9 +1,5 @@
-"""What can be shown of the CUDA kernels without a GPU: they compile, and a CPU that emulates the GPU
-(tests/cpp/emulated_device.h), running the same sources thread by thread, gets the definition's results."""
-
-import re
-import shutil
-import subprocess
+"""What can be shown of the CUDA kernels without a GPU: a CPU that emulates it (tests/cpp/emulated_device.h),
+running the same sources thread by thread, gets the definition's results."""
 
 import pytest
 import torch
@@ -12,7 +8,6 @@ from causal_linear_attention.chunked import normalized
 from causal_linear_attention.reference import quadratic
 from tests.helpers import emulation
 
-NVCC = shutil.which("nvcc")
 H200, SMALL, TURING = (90, 132, 232448), (86, 132, 101376), (75, 40, 65536)
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [(1, 2, 130, 64, 64), (1, 1, 70, 16, 24), (2, 3, 33, 5, 7), (1, 1, 40, 128, 128)]
@@ -170,28 +165,3 @@ def test_too_little_shared_memory_is_said(library):
     given = draw((1, 1, 10, 128, 128), torch.float32, False)
     with pytest.raises(RuntimeError, match="do not fit this GPU's shared memory"):
         emulation.emulate(library(H200), *given, False, (80, 132, 16384))
-
-
-@pytest.mark.skipif(NVCC is None, reason="no nvcc")
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
-@pytest.mark.parametrize("arch", ["75", "80", "90a"])
-def test_compiles_without_spills(root, tmp_path, arch, dtype):
-    source = root / "causal_linear_attention" / "csrc" / "cuda" / f"sweep_{dtype}.cu"
-    target = [f"-gencode=arch=compute_{arch},code=sm_{arch}", "-Xptxas", "-v"]
-    done = subprocess.run(
-        [NVCC, "-std=c++20", "-O3", *target, "-cubin", str(source), "-o", str(tmp_path / "x.cubin")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    report = done.stdout + done.stderr
-    kernels = re.findall(r"sweep_kernelI\w*?Li(\d+)ELi\d+E.*?(\d+) bytes spill stores", report, re.DOTALL)
-    assert len(kernels) >= 4, report
-    for columns, spilled in kernels:
-        # At 128 columns float32, and float16 on 7.5, fill every register; a handful go through the
-        # first-level cache.
-        full = columns == "8" and (dtype == "f32" or (arch, dtype) == ("75", "f16"))
-        allowed = 64 if full else 0
-        assert int(spilled) <= allowed, report

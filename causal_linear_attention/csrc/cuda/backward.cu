@@ -31,7 +31,6 @@ Plan dq_plan(const Problem& p, const Gradients& g, const Device& device, float* 
 // From the last row to the first.
 Plan dkdv_plan(const Problem& p, const Gradients& g, const Device& device, float* slopes) {
   Scans s = scans_of(p);
-  s.reverse = true;
   s.count = 2;
   Scan &keys = s.scan[0], &values = s.scan[1];
   const Rows q = rows_of(p, p.q, p.depth, true), grad_out = rows_of(p, g.grad_out, p.width, true);

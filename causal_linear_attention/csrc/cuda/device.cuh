@@ -48,7 +48,7 @@ namespace cla::cuda {
 
 CLA_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 CLA_DEVICE int block_threads() { return static_cast<int>(blockDim.x); }
-CLA_DEVICE int64_t block_index() { return blockIdx.x; }
+CLA_DEVICE int block_index() { return static_cast<int>(blockIdx.x); }
 CLA_DEVICE int segment_index() { return static_cast<int>(blockIdx.y); }
 CLA_DEVICE void sync_threads() { __syncthreads(); }
 CLA_DEVICE void sync_warp() { __syncwarp(); }

@@ -30,7 +30,7 @@ struct Instance {
   }
   static const char* launch(const Scans& s, const Device& device, int64_t shared_bytes, bool only_sums,
                             void* stream) {
-    const int64_t blocks = s.heads * s.count;
+    const int64_t blocks = int64_t{s.heads} * s.count;
     if (only_sums) return launch_kernel<kSums>(s, device, blocks, s.segments - 1, kThreads, shared_bytes, stream);
     return launch_kernel<kScan>(s, device, blocks, s.segments, kThreads, shared_bytes, stream);
   }

@@ -37,13 +37,13 @@ double cost(int64_t blocks, int64_t places, int64_t rows, int64_t segments) {
 
 void choose_segments(Plan& p, int64_t places) {
   Scans& s = p.scans;
-  const int64_t blocks = s.heads * s.count;
+  const int64_t blocks = int64_t{s.heads} * s.count;
   int64_t most = s.length / kFewestRows, best = 1;
   most = most < kMostSegments ? most : kMostSegments;
   for (int64_t x = 2; x <= most && blocks > 0; ++x) {
     if (cost(blocks, places, s.length, x) < cost(blocks, places, s.length, best)) best = x;
   }
-  s.segment_rows = ceil_div(ceil_div(s.length, best), p.kernel.chunk) * p.kernel.chunk;
+  s.segment_rows = static_cast<int>(ceil_div(ceil_div(s.length, best), p.kernel.chunk) * p.kernel.chunk);
   s.segments = s.length > 0 ? static_cast<int>(ceil_div(s.length, s.segment_rows)) : 1;
 }
 
@@ -57,7 +57,7 @@ Plan plan(const Scans& scans, const Kernel& kernel, const Device& device) {
   if (blocks == 0) return p;
   p.fits = true;
   choose_segments(p, static_cast<int64_t>(blocks) * device.multiprocessors);
-  if (p.scans.segments > 1) p.sums = scans.count * scans.heads * p.scans.segments * kernel.sums;
+  if (p.scans.segments > 1) p.sums = int64_t{scans.count} * scans.heads * p.scans.segments * kernel.sums;
   return p;
 }
 
@@ -102,9 +102,9 @@ State state_of(const Problem& p, const void* data, bool transposed) {
 
 Scans scans_of(const Problem& p) {
   Scans s;
-  s.heads = p.batch * p.heads;
-  s.heads_of_a_batch = p.heads > 0 ? p.heads : 1;
-  s.length = p.rows;
+  s.heads = static_cast<int>(p.batch * p.heads);
+  s.heads_of_a_batch = p.heads > 0 ? static_cast<int>(p.heads) : 1;
+  s.length = static_cast<int>(p.rows);
   s.eps = static_cast<float>(p.eps);
   return s;
 }

@@ -5,11 +5,6 @@
 
 namespace cla::cuda {
 
-// A number's place in an array (heads, length).
-CLA_DEVICE int64_t row_index(const Scans& s, int64_t head, int64_t i) {
-  return head * s.length + (s.reverse ? s.length - 1 - i : i);
-}
-
 // --- the normaliser's part ---------------------------------------------------------------------------------
 
 // q . z for every row of the chunk, by as many threads a row as there are.
@@ -52,9 +47,9 @@ CLA_DEVICE void publish_z(const Warp<S>& w) {
   }
 }
 
-// The inverse denominators: a row's scores and q . z.
+// The inverse denominators, whose places in memory begin at `to`: a row's scores and q . z.
 template <class S>
-CLA_DEVICE void invert(const Warp<S>& w, int64_t first, int count) {
+CLA_DEVICE void invert(const Warp<S>& w, float* to, int count) {
 #pragma unroll
   for (int at = 0; at < S::kChunk; at += S::kThreads) {
     const int i = at + thread_index();
@@ -66,7 +61,7 @@ CLA_DEVICE void invert(const Warp<S>& w, int64_t first, int count) {
     }
     const float inverse = 1.0f / (total + w.all.eps);
     w.inverse()[i] = inverse;
-    if (i < count) w.scan.weights[row_index(w.all, w.head, first + i)] = inverse;
+    if (i < count) to[i] = inverse;
   }
 }
 
@@ -82,7 +77,7 @@ CLA_DEVICE void multiply_rows(const float* by, typename Warp<S>::Output& out) {
 
 // out *= weights, then += slope[i] z[i], slope[i] = -(queries[i] . out[i]) weights[i].
 template <class S>
-CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, int64_t first, int count,
+CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, float* slopes, int count,
                         const typename Warp<S>::Input (&c)[S::kRowBlocks], typename Warp<S>::Output& out) {
   using Part = typename S::Part;
   constexpr int kWarps = S::kColumnBlocks;
@@ -127,9 +122,7 @@ CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, int64_t first, i
       const float slope = -total * w.weights(stage)[row];
 #pragma unroll
       for (int x = 0; x < 4; ++x) out[i][x / 2][x % 2 + 2 * h] += slope * (z[x / 2][x % 2 + 2 * h] + w.vector[x]);
-      if (w.index == 0 && lane_index() % 4 == 0 && row < count) {
-        w.scan.slopes[row_index(w.all, w.head, first + row)] = slope;
-      }
+      if (w.index == 0 && lane_index() % 4 == 0 && row < count) slopes[row] = slope;
     }
   }
   w.add_to_vector(before);
@@ -137,9 +130,26 @@ CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, int64_t first, i
 
 // --- outputs -------------------------------------------------------------------------------------------------
 
+// Where this lane writes its outputs: 16-bit ones by 16 bytes, or by single numbers where rows are not aligned.
+template <class S>
+struct Target {
+  const Rows& rows;
+  int row, column;  // the column counts from the array's first
+  char* to;
+
+  CLA_DEVICE bool in_pieces() const { return S::kAligned || rows.aligned; }
+
+  CLA_DEVICE Target(const Warp<S>& w, int first) : rows(w.scan.out) {
+    const int lane = lane_index();
+    row = S::kBytes == 4 ? lane_row() : in_pieces() ? lane / 2 : lane / 16;
+    column = w.index * 16 + (S::kBytes == 4 ? lane_column() : in_pieces() ? lane % 2 * 8 : lane % 16);
+    to = rows.data + offset_of(w.all, rows, w.head) + (first + row) * rows.row + column * S::kBytes;
+  }
+};
+
 // 16 rows by 16 columns of 16-bit numbers, through the warp's own shared memory.
 template <class S>
-CLA_DEVICE void write_half_tile(const Warp<S>& w, char* row, int count, const Sums& out) {
+CLA_DEVICE void write_half(const Warp<S>& w, Target<S>& target, int count, const Sums& out) {
   using In = typename S::In;
   In* const own = reinterpret_cast<In*>(w.memory + S::kOut + w.index * S::kOutOfWarp);
 #pragma unroll
@@ -148,44 +158,49 @@ CLA_DEVICE void write_half_tile(const Warp<S>& w, char* row, int count, const Su
         pack(out[x / 4][x % 4], out[x / 4][x % 4 + 1], In{});
   }
   sync_warp();
-  const Rows& rows = w.scan.out;
-  if (S::kAligned || rows.aligned) {
-    const int i = lane_index() / 2, m = lane_index() % 2 * 8;
-    if (i < count && (S::kAligned || w.index * 16 + m < rows.columns)) {
-      *reinterpret_cast<Bytes16*>(row + i * rows.row + m * 2) =
-          *reinterpret_cast<const Bytes16*>(own + i * S::kOutPitch + m);
+  const In* const from = own + target.row * S::kOutPitch + target.column % 16;
+  const bool inside = S::kAligned || target.column < target.rows.columns;
+  if (target.in_pieces()) {
+    if (target.row < count && inside) {
+      *reinterpret_cast<Bytes16*>(target.to) = *reinterpret_cast<const Bytes16*>(from);
     }
   } else {
-    const int m = lane_index() % 16;
-    for (int i = lane_index() / 16; i < count && i < 16; i += 2) {
-      if (w.index * 16 + m < rows.columns) *reinterpret_cast<In*>(row + i * rows.row + m * 2) = own[i * S::kOutPitch + m];
+    for (int i = 0; i < 16 && target.row + i < count && inside; i += 2) {
+      *reinterpret_cast<In*>(target.to + i * target.rows.row) = from[i * S::kOutPitch];
     }
   }
+  target.to += 16 * target.rows.row;
   sync_warp();
 }
 
 template <class S>
-CLA_DEVICE void write(const Warp<S>& w, char* to, int count, const typename Warp<S>::Output& out) {
-  const Rows& rows = w.scan.out;
+CLA_DEVICE void write_float(Target<S>& target, int count, const Sums& out) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h, target.to += 8 * target.rows.row) {
+    if (target.row + h * 8 >= count) continue;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      float* const pair = reinterpret_cast<float*>(target.to) + n * 8;
+      const Float2 numbers{out[n][2 * h], out[n][2 * h + 1]};
+      const int left = target.rows.columns - target.column - n * 8;
+      if constexpr (S::kAligned) {
+        *reinterpret_cast<Float2*>(pair) = numbers;
+      } else {
+        if (left > 0) pair[0] = numbers.x;
+        if (left > 1) pair[1] = numbers.y;
+      }
+    }
+  }
+}
+
+template <class S>
+CLA_DEVICE void write(const Warp<S>& w, Target<S>& target, int count, const typename Warp<S>::Output& out) {
 #pragma unroll
   for (int i = 0; i < S::kRowBlocks; ++i) {
-    char* const row = to + i * 16 * rows.row;
     if constexpr (S::kBytes == 2) {
-      write_half_tile(w, row, count - i * 16, out[i]);
+      write_half(w, target, count - i * 16, out[i]);
     } else {
-#pragma unroll
-      for (int x = 0; x < 8; x += 2) {
-        if (i * 16 + w.row_of(x) >= count) continue;
-        float* const pair = reinterpret_cast<float*>(row + w.row_of(x) * rows.row) + w.column_of(x);
-        const Float2 numbers{out[i][x / 4][x % 4], out[i][x / 4][x % 4 + 1]};
-        const int left = rows.columns - w.index * 16 - w.column_of(x);
-        if (S::kAligned) {
-          *reinterpret_cast<Float2*>(pair) = numbers;
-        } else {
-          if (left > 0) pair[0] = numbers.x;
-          if (left > 1) pair[1] = numbers.y;
-        }
-      }
+      write_float(target, count - i * 16, out[i]);
     }
   }
 }
@@ -200,13 +215,14 @@ CLA_DEVICE void compute_sums(Warp<S>& w, const unsigned char* stage) {
   if (S::kNormaliser == Normaliser::dq) w.add_rows(stage, 2);
 }
 
+// The next chunk; `count` rows are left, of which it takes what it can.
 template <class S>
-CLA_DEVICE void compute_chunk(Warp<S>& w, unsigned char* stage, int64_t first, int count, char* to) {
+CLA_DEVICE void compute_chunk(Warp<S>& w, unsigned char* stage, int count, float* numbers, Target<S>& target) {
   w.choose_boost(stage);
   w.score(stage);
   if constexpr (S::kNormaliser == Normaliser::forward) sum_queries(w, stage);
   sync_threads();
-  if constexpr (S::kNormaliser == Normaliser::forward) invert(w, first, count);
+  if constexpr (S::kNormaliser == Normaliser::forward) invert(w, numbers, count);
   sync_warp();
   typename Warp<S>::Output out;
   w.multiply_state(stage, out);
@@ -223,7 +239,7 @@ CLA_DEVICE void compute_chunk(Warp<S>& w, unsigned char* stage, int64_t first, i
     sync_threads();
     multiply_rows<S>(w.inverse(), out);
   } else if constexpr (S::kNormaliser == Normaliser::dq) {
-    project(w, stage, first, count, c, out);
+    project(w, stage, numbers, count, c, out);
     if (dirty) [[unlikely]] w.poison_vector(first_dirty);
   } else if constexpr (S::kNormaliser == Normaliser::dkdv) {
     const float back = Warp<S>::kBoosted ? 1.0f / w.boost : 1.0f;
@@ -233,7 +249,7 @@ CLA_DEVICE void compute_chunk(Warp<S>& w, unsigned char* stage, int64_t first, i
       number = number * back + w.vector[x / 4 % 2 * 2 + x % 2];
     }
   }
-  write(w, to, count, out);
+  write(w, target, count, out);
   w.update(stage);
   if constexpr (S::kNormaliser == Normaliser::forward) {
     w.add_rows(stage, 1);
@@ -259,24 +275,25 @@ CLA_DEVICE void scan_segment(const Scans& s) {
   unsigned char* const memory = shared_memory();
   const Scan& scan = s.scan[block_index() % s.count];
   Warp<S> w(s, scan, memory);
-  const int64_t begin = w.segment * s.segment_rows;
-  const int64_t end = begin + s.segment_rows < s.length ? begin + s.segment_rows : s.length;
+  const int begin = w.segment * s.segment_rows;
+  const int rows = s.length - begin < s.segment_rows ? s.length - begin : s.segment_rows;
   Sources<S> sources(s, scan, w.head, begin);
-  int64_t copied = begin;
+  int to_copy = rows;
   unsigned char *to = memory + S::kRing, *stage = to;
   unsigned char* const ring_end = to + s.stages * S::kStage;
   const auto start = [&] {
-    const int64_t left = end - copied;
-    sources.copy_chunk(static_cast<int>(left < S::kChunk ? left : S::kChunk), kOnlySums, to);
-    copied += S::kChunk;
+    sources.copy_chunk(to_copy, kOnlySums, to);
+    to_copy -= S::kChunk;
     to = to + S::kStage == ring_end ? memory + S::kRing : to + S::kStage;
   };
   for (int x = 0; x < s.stages - 1; ++x) start();
   enter(w, kOnlySums);
   if constexpr (S::kNormaliser == Normaliser::forward) publish_z(w);
-  // Where this lane writes: 16-bit outputs row by row, 32 bytes each.
-  char* out = scan.out.data + Sources<S>::offset(s, scan.out, w.head) + begin * scan.out.row + w.index * 16 * S::kBytes;
-  for (int64_t first = begin; first < end; first += S::kChunk) {
+  Target<S> target(w, begin);
+  // What the normaliser writes row by row: inverse denominators or slopes.
+  float* numbers = S::kNormaliser == Normaliser::dq ? scan.slopes : scan.weights;
+  numbers += static_cast<int64_t>(w.head) * s.length + begin;
+  for (int left = rows; left > 0; left -= S::kChunk, numbers += S::kChunk) {
     wait_for_stage(s.stages);
     start();
     if (s.stages == 1) {
@@ -287,9 +304,7 @@ CLA_DEVICE void scan_segment(const Scans& s) {
     if constexpr (kOnlySums) {
       compute_sums(w, stage);
     } else {
-      const int count = static_cast<int>(end - first < S::kChunk ? end - first : S::kChunk);
-      compute_chunk(w, stage, first, count, out);
-      out += S::kChunk * scan.out.row;
+      compute_chunk(w, stage, left, numbers, target);
     }
     stage = stage + S::kStage == ring_end ? memory + S::kRing : stage + S::kStage;
   }

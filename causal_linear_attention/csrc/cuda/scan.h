@@ -21,7 +21,8 @@ namespace cla::cuda {
 // What the normaliser adds. forward: out[i] is divided by a[i] . z[i] + eps, z summing b, and the inverse goes
 // to weights[i]. dq: out[i] is multiplied by weights[i], then gains slope[i] z[i], where z sums c and
 // slope[i] = -(queries[i] . out[i]) weights[i], which goes to slopes[i]. dkdv: every inner product with row j is
-// multiplied by weights[j] and gains slopes[j] if there are any. Without one all scans are alike.
+// multiplied by weights[j] and gains slopes[j] if there are any; its rows, and therefore weights and slopes, come
+// from the last to the first. Without one all scans are alike.
 enum class Normaliser : int { none, forward, dq, dkdv };
 
 // The rows of all heads, the first to be read at data + batch and head's offsets; row < 0 goes backwards.
@@ -55,12 +56,11 @@ constexpr int kMaxScans = 2;
 struct Scans {
   Scan scan[kMaxScans];
   int count = 1;
-  int64_t heads = 0, heads_of_a_batch = 1, length = 0;
-  bool reverse = false;  // weights and slopes are read from the last row on
+  int heads = 0, heads_of_a_batch = 1;
+  int length = 0;
   float eps = 0.0f;
   // Filled in by `plan`.
-  int segments = 1, stages = 1;
-  int64_t segment_rows = 0;
+  int segments = 1, stages = 1, segment_rows = 0;
 };
 
 }  // namespace cla::cuda

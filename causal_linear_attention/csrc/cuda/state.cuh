@@ -32,7 +32,8 @@ inline constexpr int kSumsOfThread = 8 * kColumnBlocks + 4;
 template <class S, class Visit>
 CLA_DEVICE void for_sums(Warp<S>& w, int segment, const Visit& visit) {
   constexpr int kNumbers = kSumsOfThread<S::kColumnBlocks>;
-  float* const at = w.scan.sums + (w.head * w.all.segments + segment) * (kNumbers * S::kThreads) + thread_index();
+  const int64_t which = static_cast<int64_t>(w.head) * w.all.segments + segment;
+  float* const at = w.scan.sums + which * (kNumbers * S::kThreads) + thread_index();
 #pragma unroll
   for (int x = 0; x < 8 * S::kColumnBlocks; ++x) visit(w.state[x / 8][x / 4 % 2][x % 4], at[x * S::kThreads]);
 #pragma unroll

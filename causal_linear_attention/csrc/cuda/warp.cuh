@@ -16,7 +16,7 @@ struct Warp {
   using In = typename S::In;
   using Part = typename S::Part;
   using Input = Fragment<S::kInputParts>;
-  using Score = Fragment<S::kScoreParts>;
+  using Sum = Fragment<S::kSumParts>;
   using Weighted = Fragment<S::kWeightedParts>;
   using Output = Sums[S::kRowBlocks];
   static constexpr Normaliser kNormaliser = S::kNormaliser;
@@ -26,8 +26,8 @@ struct Warp {
   const Scans& all;
   const Scan& scan;
   unsigned char* const memory;
-  const int64_t head;
-  const int segment, index;  // of the warp, of its 16 columns
+  const int head, segment;
+  const int index;  // of the warp, of its 16 columns
   Sums state[S::kColumnBlocks];
   // Beside the state: z's columns 16 * index + 2 t, 2 t + 1 and 8 further on (forward), or this warp's columns
   // of the sum of c (dq) or of c[j] slopes[j] (dkdv).
@@ -109,14 +109,14 @@ struct Warp {
         }
       }
     }
-    Score parts;
+    Sum parts;
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
       if (row == column && column_of(x) > row_of(x)) sums[x / 4][x % 4] = 0.0f;
     }
     as_factor<Part, Factor::left>(sums, 1.0f, 1.0f, parts);
 #pragma unroll
-    for (int p = 0; p < S::kScoreParts; ++p) {
+    for (int p = 0; p < S::kSumParts; ++p) {
       *scores(p, which) = {parts.x[p][0], parts.x[p][1], parts.x[p][2], parts.x[p][3]};
     }
     if constexpr (kNormaliser == Normaliser::forward) {
@@ -140,7 +140,7 @@ struct Warp {
     for (int i = 0; i < S::kRowBlocks; ++i) zero(out[i]);
 #pragma unroll
     for (int d = 0; d < S::kColumnBlocks; ++d) {
-      Fragment<S::kStateParts> right;
+      Sum right;
       as_factor<Part, Factor::right>(state[d], scale[0], scale[1], right);
 #pragma unroll
       for (int i = 0; i < S::kRowBlocks; ++i) {
@@ -241,9 +241,9 @@ struct Warp {
     for (int i = 0; i < S::kRowBlocks; ++i) {
 #pragma unroll
       for (int j = 0; j <= i; ++j) {
-        Score left;
+        Sum left;
 #pragma unroll
-        for (int p = 0; p < S::kScoreParts; ++p) {
+        for (int p = 0; p < S::kSumParts; ++p) {
           const Bytes16 from = *scores(p, i * (i + 1) / 2 + j);
 #pragma unroll
           for (int r = 0; r < 4; ++r) left.x[p][r] = from.x[r];

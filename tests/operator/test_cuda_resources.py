@@ -1,0 +1,70 @@
+"""What nvcc makes of the CUDA kernels: they compile, and what they ask of a multiprocessor lets enough blocks
+share it."""
+
+import shutil
+
+import pytest
+
+from benchmarks.cuda_resources import compile_report
+from pipeline.reports.costs.cuda_resources import (
+    blocks_by_registers,
+    count_instructions,
+    parse_name,
+    parse_report,
+)
+
+NVCC = shutil.which("nvcc")
+NAME = "_ZN3cla4cuda11scan_kernelINS0_4HalfELNS0_10NormaliserE3ELi4ELb1ELb0EEEvNS0_5ScansE"
+REPORT = f"""
+ptxas info    : Compiling entry function '{NAME}' for 'sm_80'
+ptxas info    : Function properties for {NAME}
+    16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads
+ptxas info    : Used 161 registers, used 1 barriers, 16 bytes cumulative stack size
+ptxas info    : Compiling entry function 'other' for 'sm_80'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers
+"""
+CODE = f"""
+		Function : {NAME}
+        /*0000*/                   MOV R1, c[0x0][0x28] ;   /* 0x00000a00ff017624 */
+        /*0010*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
+        /*0020*/              @!P0 BRA 0x20 ;
+        /*0030*/                   IADD3 R1, R1, 0x1, RZ ;
+        /*0040*/               @P0 BRA 0x30 ;
+        /*0050*/               @P1 BRA 0x10 ;
+        /*0060*/                   BRA 0x0 ;
+        /*0070*/                   EXIT ;
+"""
+
+
+def test_a_report_is_read():
+    (kernel,) = parse_report(REPORT).values()
+    assert kernel == {
+        **{"kernel": "scan_kernel", "dtype": "float16", "normaliser": "dkdv", "columns": 64},
+        **{"aligned": True, "only_sums": False, "arch": "sm_80", "registers": 161, "spilled": 12},
+    }
+    assert blocks_by_registers(kernel) == 3
+    before = parse_name("_ZN8cla_cuda12sweep_kernelIfLi8ELi2EEEvNS_5SweepE")
+    assert before == {"kernel": "sweep_kernel", "dtype": "float32", "columns": 128, "rows": 32}
+    assert parse_name("_ZN3cla5otherEv") is None
+
+
+def test_instructions_of_the_loop_over_chunks():
+    """The innermost loop with the most matrix products, not the whole kernel and not the loops inside."""
+    assert count_instructions(CODE) == {NAME: {"instructions": 5, "matrix_products": 1}}
+
+
+@pytest.mark.skipif(NVCC is None, reason="no nvcc")
+@pytest.mark.slow
+@pytest.mark.parametrize(("arch", "dtype"), [("75", "Half"), ("80", "Bf16"), ("90a", "Bf16")])
+def test_blocks_share_a_multiprocessor(root, arch, dtype):
+    """Three blocks of heads with 64 columns, two of those with 128."""
+    sources = root / "causal_linear_attention" / "csrc" / "cuda"
+    kernels = compile_report(
+        *(NVCC, root / "tests" / "cpp" / "resources.cu", arch, f"-I{sources}", f"-DCLA_TYPE={dtype}")
+    )
+    assert len(kernels) == 5
+    for kernel in kernels:
+        assert blocks_by_registers(kernel) >= (3 if kernel["columns"] == 64 else 2), kernel
+        # A handful of bytes, set aside outside the loop, go through the first-level cache.
+        assert kernel["spilled"] <= 64, kernel
