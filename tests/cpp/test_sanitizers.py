@@ -35,4 +35,8 @@ def test_kernels_under_sanitizers(root, tmp_path):
 def test_the_oldest_compiler_builds_the_kernels(root, tmp_path, name):
     source = root / "causal_linear_attention" / "csrc" / "cpu" / name
     flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", *ISA_FLAGS.get(name, [])]
-    subprocess.run([OLDEST, *flags, "-c", str(source), "-o", str(tmp_path / "kernels.o")], check=True)
+    compiled = str(tmp_path / "kernels.o")
+    subprocess.run([OLDEST, *flags, "-c", str(source), "-o", compiled], check=True)
+    symbols = subprocess.run(["nm", compiled], capture_output=True, text=True, check=True).stdout.split("\n")
+    shared = [line for line in symbols if " W " in line]
+    assert not shared, "the linker may give one instruction set the function of another"

@@ -23,11 +23,13 @@ std::vector<const Kernels*> available_kernels() {
   std::vector<const Kernels*> all{&baseline::kernels};
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back(&avx2::kernels);
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")) {
-    all.push_back(&avx512::kernels);
-  }
+  // What build_kernels.py compiles these two for.
+  const bool has_avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+  if (has_avx2) all.push_back(&avx2::kernels);
+  if (has_avx512) all.push_back(&avx512::kernels);
 #endif
   return all;
 }

@@ -66,15 +66,17 @@ constexpr int64_t kMaxLanes = 16;  // of the widest vector of 4-byte numbers
 constexpr int64_t kChunk = 16;
 constexpr int64_t kMaxRows = 8;    // rows of the tallest register tile
 
-constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-constexpr int64_t pitch(int64_t width) { return round_up(width, kMaxLanes); }
-constexpr int64_t padded_depth(int64_t depth) { return round_up(depth, kMaxLanes); }
-constexpr int64_t z_offset(int64_t depth, int64_t width) { return padded_depth(depth) * pitch(width); }
-constexpr int64_t state_size(int64_t depth, int64_t width) {
+// Internal to each unit: they are compiled for different instruction sets, and the linker must not give one of
+// them the copy of another.
+static constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+static constexpr int64_t pitch(int64_t width) { return round_up(width, kMaxLanes); }
+static constexpr int64_t padded_depth(int64_t depth) { return round_up(depth, kMaxLanes); }
+static constexpr int64_t z_offset(int64_t depth, int64_t width) { return padded_depth(depth) * pitch(width); }
+static constexpr int64_t state_size(int64_t depth, int64_t width) {
   return z_offset(depth, width) + padded_depth(depth);
 }
 // Elements of the accumulation type that one thread needs beside the state.
-constexpr int64_t workspace_size(int64_t depth, int64_t width) {
+static constexpr int64_t workspace_size(int64_t depth, int64_t width) {
   return padded_depth(depth) * pitch(width)          // the state transposed
          + 4 * padded_depth(depth) * kChunk          // a, b, b transposed, the pair's out
          + 4 * pitch(width) * kChunk                 // c, c transposed, out, queries or pair
