@@ -7,9 +7,11 @@ across chunks it goes through the running (D, M) state:
 
 Several chunks form a segment that is computed with batched products; only segments are looped over,
 so that the temporary memory is that of one segment whatever N is. Products accumulate in float32
-(float64 for float64 inputs). The gradients are causal linear attentions themselves, forwards for q and
-backwards in time for k and v, so nothing but the inputs is kept for the backward pass and derivatives of
-every order exist; of the first order, on a CPU, all are computed together.
+(float64 for float64 inputs); those of bfloat16 inputs are left to a processor that has instructions for
+them, which rounds each to bfloat16, while their sums over chunks stay float32. The gradients are causal
+linear attentions themselves, forwards for q and backwards in time for k and v, so nothing but the inputs
+is kept for the backward pass and derivatives of every order exist; of the first order, on a CPU, all are
+computed together.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -25,6 +27,23 @@ SEGMENT = 16 * CHUNK
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """float64 accumulates in float64, every other floating type in float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _native_bfloat16() -> bool:
+    """Whether oneDNN multiplies bfloat16 in hardware here."""
+    capabilities = torch.cpu.get_capabilities()
+    native = capabilities.get("amx_bf16", False) or capabilities.get("avx512_bf16", False)
+    return native and torch.backends.mkldnn.is_available()
+
+
+_NATIVE_BFLOAT16 = _native_bfloat16()
+
+
+def _product_dtype(x: Tensor) -> torch.dtype:
+    """What inputs like x are multiplied in."""
+    if _NATIVE_BFLOAT16 and x.dtype == torch.bfloat16 and x.device.type == "cpu":
+        return torch.bfloat16
+    return accumulation_dtype(x.dtype)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
@@ -52,7 +71,7 @@ def _in_a_row(x: Tensor, batch: int, heads: int, chunks: int) -> Tensor:
 
 
 def _segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
-    """One segment `(B, H, L, ·)` in the accumulation dtype, given the state that enters it."""
+    """One segment `(B, H, L, ·)` in the dtype of products, given the state that enters it."""
     batch, heads, length = q.shape[:3]
     (q, k, v), chunks = _in_chunks(q, k, v)
     before, state = _states(k.mT @ v, chunks, state, reverse)
@@ -62,13 +81,17 @@ def _segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool) -> t
         out = scores @ v
     else:
         out = scores @ v.nan_to_num(0.0, 0.0, 0.0) + _spread(v, reverse)
-    return _in_a_row(out.baddbmm_(q, before), batch, heads, chunks)[:, :, :length], state
+    out.baddbmm_(q, before.to(q.dtype))
+    return _in_a_row(out, batch, heads, chunks)[:, :, :length], state
 
 
 def _states(products: Tensor, chunks: int, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
-    """What enters each chunk, from the chunks' `products: (B H chunks, D, M)`, and what leaves the last."""
+    """What enters each chunk, from the chunks' `products: (B H chunks, D, M)`, and what leaves the last.
+
+    Both have the state's dtype, which may be wider than that of the products.
+    """
     products = products.unflatten(0, (*state.shape[:2], chunks))
-    before, places = torch.empty_like(products), range(chunks)
+    before, places = torch.empty_like(products, dtype=state.dtype), range(chunks)
     for place in reversed(places) if reverse else places:
         before[:, :, place] = state
         state = state + products[:, :, place]
@@ -94,11 +117,11 @@ def _spread(v: Tensor, reverse: bool) -> Tensor:
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
     """`out` in the inputs' dtype and the final state; `reverse` sums over later positions instead."""
-    length, dtype, state = q.shape[2], initial_state.dtype, initial_state
+    length, dtype, state = q.shape[2], _product_dtype(q), initial_state
     starts = list(range(0, length, SEGMENT))
     pieces = []
     for start in reversed(starts) if reverse else starts:
-        # A narrow of each input, converted here, keeps the float32 copies as short as a segment.
+        # A narrow of each input, converted here, keeps any float32 copies as short as a segment.
         parts = (x.narrow(2, start, min(SEGMENT, length - start)).to(dtype) for x in (q, k, v))
         with without_autocast(q.device):
             piece, state = _segment(*parts, state, reverse)
@@ -113,7 +136,7 @@ def _backward(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor, grad_out: Tensor, grad_state: Tensor
 ) -> list[Tensor]:
     """The gradients of q, k, v and the initial state in one pass backwards, for finite numbers."""
-    dtype, starts, pieces = state.dtype, range(0, q.shape[2], SEGMENT), []
+    dtype, starts, pieces = _product_dtype(q), range(0, q.shape[2], SEGMENT), []
 
     def parts(start: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(x.narrow(2, start, min(SEGMENT, x.shape[2] - start)).to(dtype) for x in tensors)
@@ -138,9 +161,9 @@ def _segment_backward(q, k, v, state, grad, grad_state) -> tuple[list[Tensor], T
     after, grad_state = _states(q.mT @ grad, chunks, grad_state, reverse=True)
     scores, grad_scores = (q @ k.mT).tril_(), (grad @ v.mT).tril_()
     grads = (
-        (grad_scores @ k).baddbmm_(grad, before.mT),
-        (grad_scores.mT @ q).baddbmm_(v, after.mT),
-        (scores.mT @ grad).baddbmm_(k, after),
+        (grad_scores @ k).baddbmm_(grad, before.mT.to(q.dtype)),
+        (grad_scores.mT @ q).baddbmm_(v, after.mT.to(q.dtype)),
+        (scores.mT @ grad).baddbmm_(k, after.to(q.dtype)),
     )
     return [_in_a_row(x, batch, heads, chunks)[:, :, :length] for x in grads], grad_state
 

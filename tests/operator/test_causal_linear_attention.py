@@ -9,6 +9,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from causal_linear_attention import (
     causal_linear_attention,
     causal_linear_attention_step,
+    chunked,
     linear_attention,
     reference,
 )
@@ -230,6 +231,32 @@ def test_bidirectional_promotes_mixed_types_under_autocast():
         out = linear_attention(q, k.bfloat16(), v.bfloat16())
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out, linear_attention(q.bfloat16(), k.bfloat16(), v.bfloat16()))
+
+
+@pytest.mark.parametrize("features", [torch.relu, lambda x: x], ids=["positive", "signed"])
+@pytest.mark.parametrize("length", [70, 2 * SEGMENT + 30])
+def test_bfloat16_products_of_the_processor(length, features, monkeypatch):
+    """Error of output, state and gradients: at most twice that of the plain formula in bfloat16."""
+    monkeypatch.setattr(chunked, "_NATIVE_BFLOAT16", True)
+    given = inputs(1, 2, length, 16, 16, torch.bfloat16, grad=False)
+    given = [features(x) for x in given[:2]] + [*given[2:]]
+    weights, state_weights = torch.randn(1, 2, length, 16).bfloat16(), torch.randn(1, 2, 16, 16)
+
+    def everything(run, dtype):
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        leaves = [x.to(dtype).requires_grad_() for x in given[:3]]
+        leaves.append(given[3].to(wide).requires_grad_())
+        out, state = run(*leaves)
+        loss = (out * weights.to(out.dtype)).sum() + (state * state_weights.to(state.dtype)).sum()
+        return [out.detach(), state.detach(), *torch.autograd.grad(loss, leaves)]
+
+    def plain(q, k, v, state):
+        return reference.quadratic(q, k, v, state.to(q.dtype))
+
+    found = everything(chunked.chunked, torch.bfloat16)
+    truth = everything(reference.quadratic, torch.float64)
+    for x, y, p in zip(found, truth, everything(plain, torch.bfloat16), strict=True):
+        assert error(x, y) <= 2 * error(p, y)
 
 
 @pytest.mark.parametrize("backend", ["auto", "torch"])
