@@ -160,10 +160,14 @@ def linear_attention(
 
 
 def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
-    """The compiled step has no derivative and runs on the CPU only; the check is as short as the step."""
-    if not all(isinstance(x, Tensor) for x in (q, k, v, state)):
+    """The compiled step has no derivative; the check is as short as the step."""
+    if not all(isinstance(x, Tensor) for x in (q, k, v, state)) or q.dtype != v.dtype:
         return False
-    if not _STEP_IS_COMPILED or not q.is_cpu or q.dtype not in KERNELS["cpp"].dtypes or q.dtype != v.dtype:
+    if q.is_cuda:
+        compiled = select_backend("auto", q.device, q.dtype) == "cuda"
+    else:
+        compiled = _STEP_IS_COMPILED and q.is_cpu and q.dtype in KERNELS["cpp"].dtypes
+    if not compiled:
         return False
     if not torch.is_grad_enabled():
         return True

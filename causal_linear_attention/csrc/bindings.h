@@ -126,6 +126,41 @@ inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v,
   require(state->scalar_type() == accumulation_type(q), "state must be float32 (float64 for float64 inputs)");
 }
 
+inline void check_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state, bool normalize) {
+  require(q.dim() == 3 && k.dim() == 3 && v.dim() == 3 && state.dim() == 4,
+          "q, k and v must have 3 dimensions, state 4");
+  for (int64_t i = 0; i < 3; ++i) {
+    require(q.size(i) == k.size(i) && (i == 2 || (v.size(i) == q.size(i) && state.size(i) == q.size(i))),
+            "q, k, v and state must have equal batch, heads and D");
+  }
+  require(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type() &&
+              state.scalar_type() == accumulation_type(q),
+          "q, k and v must have one dtype, state float32 (float64 for float64 inputs)");
+  require(on_one_device(q, k) && on_one_device(q, v) && on_one_device(q, state),
+          "q, k, v and state must be on one device");
+  require(state.size(2) == q.size(2) && state.size(3) == v.size(2) + normalize,
+          "state must be (batch, heads, D, M), with a normaliser (batch, heads, D, M + 1)");
+}
+
+// Of contiguous tensors.
+inline Problem step_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state, bool normalize,
+                       double eps) {
+  Problem p;
+  p.batch = q.size(0);
+  p.heads = q.size(1);
+  p.rows = 1;
+  p.depth = q.size(2);
+  p.width = v.size(2);
+  p.dtype = dtype_of(q);
+  p.normalize = normalize;
+  p.eps = eps;
+  p.q.data = const_cast<void*>(q.const_data_ptr());
+  p.k.data = const_cast<void*>(k.const_data_ptr());
+  p.v.data = const_cast<void*>(v.const_data_ptr());
+  p.state = state.const_data_ptr();
+  return p;
+}
+
 // `inverse` as forward returned it.
 inline void check_inverse(const Tensor& inverse, const Tensor& q, bool normalize) {
   require(inverse.numel() == (normalize ? q.size(0) * q.size(1) * q.size(2) : 0) &&

@@ -15,6 +15,12 @@
 #include "attention.h"
 #include "device.cuh"
 
+// An array of the caller: `bytes` from `data` on, strides in elements (batch, head, row).
+struct HostArray {
+  void* data;
+  int64_t bytes, batch, head, row;
+};
+
 namespace emulation {
 namespace {
 
@@ -231,13 +237,50 @@ class Moved {
   std::unique_ptr<Guarded> guarded_;
 };
 
+// All of a caller's arrays.
+class Arrays {
+ public:
+  Arrays(const HostArray* arrays, int count, bool at_end) : arrays_(arrays) {
+    for (int x = 0; x < count; ++x) {
+      moved_.push_back(std::make_unique<Moved>(arrays[x].data, arrays[x].bytes, at_end));
+    }
+  }
+  void* operator[](int x) const { return moved_[x]->data(); }
+  cla::Array array(int x) const {
+    return {moved_[x]->data(), arrays_[x].batch, arrays_[x].head, arrays_[x].row};
+  }
+  void back() const {
+    for (const auto& x : moved_) x->back();
+  }
+
+ private:
+  const HostArray* arrays_;
+  std::vector<std::unique_ptr<Moved>> moved_;
+};
+
+void set_order(int order) {
+  schedule = order;
+  random_order.seed(static_cast<unsigned>(order));
+}
+
 }  // namespace emulation
 
-// An array of the caller: `bytes` from `data` on, strides in elements (batch, head, row).
-struct HostArray {
-  void* data;
-  int64_t bytes, batch, head, row;
-};
+namespace {
+
+cla::Problem problem_of(const int64_t* shape, int dtype, int normalize) {
+  cla::Problem p;
+  p.batch = shape[0];
+  p.heads = shape[1];
+  p.rows = shape[2];
+  p.depth = shape[3];
+  p.width = shape[4];
+  p.dtype = static_cast<cla::Dtype>(dtype);
+  p.normalize = normalize != 0;
+  p.eps = 1e-6;
+  return p;
+}
+
+}  // namespace
 
 // Forward and backward. The arrays: q, k, v, state, out, final state, inverse, grad_out, grad_state and the
 // gradients of q, k, v and the state. Returns null or an error.
@@ -245,36 +288,39 @@ extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, H
                                const int* device, int order, int at_end) {
   using namespace cla;
   using namespace cla::cuda;
-  emulation::schedule = order;
-  emulation::random_order.seed(static_cast<unsigned>(order));
-  std::vector<std::unique_ptr<emulation::Moved>> moved;
-  for (int x = 0; x < 13; ++x) {
-    moved.push_back(std::make_unique<emulation::Moved>(arrays[x].data, arrays[x].bytes, at_end != 0));
-  }
-  auto array = [&](int x) { return Array{moved[x]->data(), arrays[x].batch, arrays[x].head, arrays[x].row}; };
-  auto floats = [&](int x) { return static_cast<float*>(moved[x]->data()); };
+  emulation::set_order(order);
+  emulation::Arrays moved(arrays, 13, at_end != 0);
   const Device gpu{0, device[0], device[1], device[2]};
-  Problem p;
-  p.batch = shape[0];
-  p.heads = shape[1];
-  p.rows = shape[2];
-  p.depth = shape[3];
-  p.width = shape[4];
-  p.dtype = static_cast<Dtype>(dtype);
-  p.normalize = normalize != 0;
-  p.eps = 1e-6;
-  p.q = array(0);
-  p.k = array(1);
-  p.v = array(2);
-  p.state = floats(3);
-  const Outputs outputs{array(4), floats(5), floats(6)};
+  Problem p = problem_of(shape, dtype, normalize);
+  p.q = moved.array(0);
+  p.k = moved.array(1);
+  p.v = moved.array(2);
+  p.state = moved[3];
+  const Outputs outputs{moved.array(4), moved[5], moved[6]};
   const emulation::Guarded scratch(4 * forward_scratch(p, outputs, gpu), true);
   const char* error = forward(p, outputs, gpu, reinterpret_cast<float*>(scratch.data), nullptr);
   if (error == nullptr) {
-    const Gradients g{array(7), floats(8), floats(6), array(9), array(10), array(11), floats(12)};
+    const Gradients g{moved.array(7),  moved[8],        moved[6], moved.array(9),
+                      moved.array(10), moved.array(11), moved[12]};
     const emulation::Guarded more(4 * backward_scratch(p, g, gpu), true);
     error = backward(p, g, gpu, reinterpret_cast<float*>(more.data), nullptr);
   }
-  for (const auto& x : moved) x->back();
+  moved.back();
+  return error;
+}
+
+// One decoding position. The arrays: q, k, v, state, out and the new state, contiguous.
+extern "C" const char* emulate_step(const int64_t* shape, int dtype, int normalize, HostArray* arrays, int order,
+                                    int at_end) {
+  using namespace cla;
+  emulation::set_order(order);
+  emulation::Arrays moved(arrays, 6, at_end != 0);
+  Problem p = problem_of(shape, dtype, normalize);
+  p.q = moved.array(0);
+  p.k = moved.array(1);
+  p.v = moved.array(2);
+  p.state = moved[3];
+  const char* const error = cuda::step(p, moved[4], moved[5], cuda::Device{}, nullptr);
+  moved.back();
   return error;
 }

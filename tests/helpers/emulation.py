@@ -33,7 +33,7 @@ def build(root: Path, folder: Path, capability: int) -> ctypes.CDLL:
     library = folder / "emulation.so"
     subprocess.run([COMPILER, "-shared", *objects, "-o", str(library)], check=True)
     result = ctypes.CDLL(str(library))
-    result.emulate.restype = ctypes.c_char_p
+    result.emulate.restype = result.emulate_step.restype = ctypes.c_char_p
     return result
 
 
@@ -76,3 +76,14 @@ def emulate(library, q, k, v, state, grad_out, grad_state, normalize, device, or
     if error:
         raise RuntimeError(error.decode())
     return out, final, *grads, grad_initial
+
+
+def emulate_step(library, q, k, v, state, normalize, order=0, at_end=True):
+    """Output and new state of one decoding position; what the kernel does not write stays NaN."""
+    out, new = torch.full_like(v, torch.nan), torch.full_like(state, torch.nan)
+    arrays = (HostArray * 6)(*[_array(x) for x in (q, k, v, state, out, new)])
+    shape = (ctypes.c_int64 * 5)(*q.shape[:2], 1, q.shape[-1], v.shape[-1])
+    error = library.emulate_step(shape, DTYPES[q.dtype], int(normalize), arrays, order, int(at_end))
+    if error:
+        raise RuntimeError(error.decode())
+    return out, new

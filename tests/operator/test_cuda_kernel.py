@@ -4,6 +4,7 @@ running the same sources thread by thread, gets the definition's results."""
 import pytest
 import torch
 
+from causal_linear_attention import causal_linear_attention_step
 from causal_linear_attention.chunked import normalized
 from causal_linear_attention.reference import quadratic
 from tests.helpers import emulation
@@ -165,3 +166,21 @@ def test_too_little_shared_memory_is_said(library):
     given = draw((1, 1, 10, 128, 128), torch.float32, False)
     with pytest.raises(RuntimeError, match="do not fit this GPU's shared memory"):
         emulation.emulate(library(H200), *given, False, (80, 132, 16384))
+
+
+@needs_compiler
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+def test_step(library, dtype, normalize, order):
+    """Any sizes, against the definition in float64: the state is float32, the output rounded once."""
+    for shape in [(2, 3, 64, 64), (1, 2, 5, 33), (1, 1, 300, 1), (2, 2, 1, 7), (0, 2, 4, 4), (1, 1, 0, 3)]:
+        batch, heads, dim, width = shape
+        q, k = (torch.rand(batch, heads, dim).add(0.1).to(dtype) for _ in range(2))
+        v = torch.randn(batch, heads, width).to(dtype)
+        state = torch.rand(batch, heads, dim, width + normalize)
+        found = emulation.emulate_step(library(H200), q, k, v, state, normalize, order, order % 2 == 0)
+        wide = [x.double() for x in (q, k, v, state)]
+        for f, t in zip(found, causal_linear_attention_step(*wide, normalize=normalize), strict=True):
+            assert f.shape == t.shape
+            torch.testing.assert_close(f.double(), t, rtol=torch.finfo(f.dtype).eps, atol=1e-5)

@@ -11,8 +11,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from causal_linear_attention import causal_linear_attention, extension, select_backend, selection
+from causal_linear_attention import (
+    causal_linear_attention,
+    causal_linear_attention_step,
+    extension,
+    functional,
+    operators,
+    select_backend,
+    selection,
+)
 
 NO_IMAGE = 209
 GPU = torch.device("cuda", 0)
@@ -178,3 +187,14 @@ def test_cuda_kernels_come_last_unless_forced(gpu, monkeypatch, built, now, orde
     if now:
         monkeypatch.setenv("CAUSAL_LINEAR_ATTENTION_CUDA", now)
     assert selection._preferences("cuda") == order
+
+
+@pytest.mark.parametrize("selected", ["cuda", "torch"])
+def test_a_decoding_step_on_a_gpu_is_one_operator_where_the_kernels_run(monkeypatch, selected):
+    calls = []
+    monkeypatch.setattr(functional, "select_backend", lambda *_: selected)
+    monkeypatch.setattr(operators, "step", lambda *arguments: calls.append(arguments))
+    with FakeTensorMode(), torch.no_grad():
+        q, v, state = (torch.empty(2, 3, *x, device="cuda") for x in [(4,), (5,), (4, 5)])
+        causal_linear_attention_step(q, q, v, state)
+    assert len(calls) == (selected == "cuda")

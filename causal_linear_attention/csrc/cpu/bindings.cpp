@@ -44,19 +44,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
 }
 
 std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps) {
-  require(q.dim() == 3 && k.dim() == 3 && v.dim() == 3 && state.dim() == 4,
-          "q, k and v must have 3 dimensions, state 4");
-  for (int64_t i = 0; i < 3; ++i) {
-    require(q.size(i) == k.size(i) && (i == 2 || (v.size(i) == q.size(i) && state.size(i) == q.size(i))),
-            "q, k, v and state must have equal batch, heads and D");
-  }
-  require(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type() &&
-              state.scalar_type() == accumulation_type(q),
-          "q, k and v must have one dtype, state float32 (float64 for float64 inputs)");
-  require(on_one_device(q, k) && on_one_device(q, v) && on_one_device(q, state),
-          "q, k, v and state must be on one device");
-  require(state.size(2) == q.size(2) && state.size(3) == v.size(2) + normalize,
-          "state must be (batch, heads, D, M), with a normaliser (batch, heads, D, M + 1)");
+  check_step(q, k, v, state, normalize);
   q = as_contiguous(q);
   k = as_contiguous(k);
   v = as_contiguous(v);
@@ -64,20 +52,8 @@ std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, b
   Tensor out = empty({v.size(0), v.size(1), v.size(2)}, v.scalar_type());
   Tensor state_out =
       empty({state.size(0), state.size(1), state.size(2), state.size(3)}, state.scalar_type());
-  Problem p;
-  p.batch = q.size(0);
-  p.heads = q.size(1);
-  p.rows = 1;
-  p.depth = q.size(2);
-  p.width = v.size(2);
-  p.dtype = dtype_of(q);
-  p.normalize = normalize;
-  p.eps = eps;
-  p.q.data = const_cast<void*>(q.const_data_ptr());
-  p.k.data = const_cast<void*>(k.const_data_ptr());
-  p.v.data = const_cast<void*>(v.const_data_ptr());
-  p.state = state.const_data_ptr();
-  step(p, out.mutable_data_ptr(), state_out.mutable_data_ptr(), torch_threads());
+  step(step_of(q, k, v, state, normalize, eps), out.mutable_data_ptr(), state_out.mutable_data_ptr(),
+       torch_threads());
   return {out, state_out};
 }
 

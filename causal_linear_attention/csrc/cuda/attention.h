@@ -1,4 +1,4 @@
-// Forward and backward of causal linear attention on a GPU: plain C++, no torch, no CUDA headers.
+// Forward, backward and decoding step of causal linear attention on a GPU: plain C++, no torch, no CUDA headers.
 // Pointers lie on the current device.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace cla::cuda {
 
-constexpr int64_t kMaxColumns = 128;  // of q, k and v
+constexpr int64_t kMaxColumns = 128;  // of q, k and v, but for a step
 
 // What the current device offers.
 struct Device {
@@ -23,5 +23,8 @@ int64_t backward_scratch(const Problem&, const Gradients&, const Device&);
 // Launch on the stream, never wait; return null or why a launch failed.
 const char* forward(const Problem&, const Outputs&, const Device&, float* scratch, void* stream);
 const char* backward(const Problem&, const Gradients&, const Device&, float* scratch, void* stream);
+
+// q, k: (batch, heads, depth), v, out: (batch, heads, width), contiguous, of any size; rows is 1.
+const char* step(const Problem&, void* out, void* state_out, const Device&, void* stream);
 
 }  // namespace cla::cuda

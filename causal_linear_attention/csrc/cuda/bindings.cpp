@@ -11,6 +11,9 @@ namespace {
 
 using cuda::Device;
 
+constexpr const char* kDtypes = "expected float32, bfloat16 or float16 on CUDA";
+constexpr int64_t kMost = int64_t{1} << 30;
+
 int attribute(cudaDeviceAttr name, int device) {
   int value = 0;
   const cudaError_t error = cudaDeviceGetAttribute(&value, name, device);
@@ -49,7 +52,8 @@ Problem checked_problem(const Tensor& q, const Tensor& k, const Tensor& v, const
   require(q.size(3) >= 1 && v.size(3) >= 1, "the CUDA kernels take heads of at least one column");
   require(q.size(3) <= cuda::kMaxColumns && v.size(3) <= cuda::kMaxColumns,
           "the CUDA kernels take heads of at most 128 columns");
-  require(q.scalar_type() != ScalarType::Double, "expected float32, bfloat16 or float16 on CUDA");
+  require(q.scalar_type() != ScalarType::Double, kDtypes);
+  require(q.size(0) * q.size(1) < kMost && q.size(2) < kMost, "the CUDA kernels take at most 2^30 heads and rows");
   return problem_of(q, k, v, data_of(state), normalize, eps);
 }
 
@@ -98,10 +102,25 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   return {grad_q, grad_k, grad_v, grad_initial};
 }
 
+std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps) {
+  check_step(q, k, v, state, normalize);
+  require(q.scalar_type() != ScalarType::Double, kDtypes);
+  const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
+  q = as_contiguous(q);
+  k = as_contiguous(k);
+  v = as_contiguous(v);
+  state = as_contiguous(state);
+  Tensor out = torch::stable::new_empty(v, v.sizes()), state_out = torch::stable::new_empty(state, state.sizes());
+  check_launch(cuda::step(step_of(q, k, v, state, normalize, eps), out.mutable_data_ptr(),
+                          state_out.mutable_data_ptr(), device_of(q), stream_of(q)));
+  return {out, state_out};
+}
+
 }  // namespace
 }  // namespace cla
 
 STABLE_TORCH_LIBRARY_IMPL(causal_linear_attention, CUDA, m) {
   m.impl("forward", TORCH_BOX(&cla::forward_op));
   m.impl("backward", TORCH_BOX(&cla::backward_op));
+  m.impl("step", TORCH_BOX(&cla::step_op));
 }

@@ -72,12 +72,4 @@ Kernel instance_for(const Scans& s, const Device& device) {
   return exact(s, 128) ? instance<In, kNormaliser, 8, true>(device) : instance<In, kNormaliser, 8, false>(device);
 }
 
-// visit(a number of this type).
-template <class Visit>
-auto with_type(Dtype dtype, const Visit& visit) {
-  if (dtype == Dtype::f32) return visit(float{});
-  if (dtype == Dtype::bf16) return visit(Bf16{});
-  return visit(Half{});
-}
-
 }  // namespace cla::cuda

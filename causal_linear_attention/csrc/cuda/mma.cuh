@@ -172,6 +172,11 @@ template <class In>
 CLA_DEVICE float number(In x) {
   return low(x.bits, x);
 }
+CLA_DEVICE void store(float x, float* to) { *to = x; }
+template <class In>
+CLA_DEVICE void store(float x, In* to) {
+  to->bits = static_cast<uint16_t>(pack(x, 0.0f, In{}));
+}
 CLA_DEVICE float not_a_number(float) { return from_bits(0x7fc00000u); }
 template <class In>
 CLA_DEVICE In not_a_number(In) {
@@ -188,6 +193,14 @@ CLA_DEVICE float larger(float x, float y) {
 CLA_DEVICE float to_unit(float x) {
   const uint32_t exponent = bits_of(x) >> 23;
   return exponent == 0 || exponent >= 254 ? 1.0f : from_bits((254u - exponent) << 23);
+}
+
+// visit(a number of this type).
+template <class Visit>
+auto with_type(Dtype dtype, const Visit& visit) {
+  if (dtype == Dtype::f32) return visit(float{});
+  if (dtype == Dtype::bf16) return visit(Bf16{});
+  return visit(Half{});
 }
 
 }  // namespace cla::cuda
