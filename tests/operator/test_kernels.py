@@ -272,3 +272,20 @@ def test_memory_is_the_outputs():
         torch.autograd.grad(out, (q, k, v), grad)
     allocated = sum(max(0, event.self_cpu_memory_usage) for event in trace.events())
     assert allocated <= 4.1 * grad.numel() * 4
+
+
+@cpp
+def test_outputs_larger_than_the_caches_have_the_same_bits():
+    """Stores that pass the caches by: 32 MiB against 32 heads of 1 MiB each."""
+    tensors = [torch.rand(1, 32, 16384, 16) for _ in range(4)]
+
+    def everything(q, k, v, grad):
+        q, k, v = (x.requires_grad_() for x in (q, k, v))
+        out = causal_linear_attention(q, k, v, backend="cpp")
+        return [out.detach(), *torch.autograd.grad(out, (q, k, v), grad)]
+
+    together = everything(*tensors)
+    for head in range(0, 32, 5):
+        alone = everything(*(x.detach()[:, head : head + 1] for x in tensors))
+        for x, y in zip(together, alone, strict=True):
+            assert torch.equal(x[:, head : head + 1], y)

@@ -5,13 +5,13 @@
 
 #include <cstring>
 
+#include "cache.h"
 #include "tasks.h"
 
 namespace cla {
 namespace {
 
 constexpr int64_t kMinStretch = 256;
-constexpr int64_t kStreamingBytes = int64_t{1} << 22;
 
 template <class T>
 void run_segment(const Segment& s, T* state, T* workspace) {
@@ -42,10 +42,13 @@ Rows rows_of(const Sweep& s, const Operand& x, int64_t b, int64_t h) {
   return rows;
 }
 
+// Stores that pass the caches by pay where an output, with the three inputs of its size, exceeds them: whoever
+// reads it next would find its beginning evicted.
 template <class T>
 bool worth_streaming(const Sweep& s, const Rows& out, int64_t width) {
   const int64_t element = static_cast<int64_t>(sizeof(T));
-  return s.batch * s.heads * s.rows * width * element >= kStreamingBytes && bytes_of(out.dtype) == element &&
+  const int64_t bytes = s.batch * s.heads * s.rows * width * element;
+  return 4 * bytes >= last_level_cache() && bytes_of(out.dtype) == element &&
          reinterpret_cast<uintptr_t>(out.data) % 64 == 0 && out.stride * element % 64 == 0;
 }
 
