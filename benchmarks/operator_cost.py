@@ -7,7 +7,7 @@ pytorch-fast-transformers and flash-linear-attention: one run, rounds interleave
 Also: a single head, bfloat16, peak memory, and the sequence length above which linear beats softmax.
 Writes operator_cost.json, .md and (with matplotlib) .png into the folder of --out. On a CPU the heap decides
 much of the time at long lengths, so everything is measured with freed memory kept ("heap kept") and the
-longest length again with the C library's defaults ("heap stock"), each in its own process.
+longest length again with the C library's defaults ("heap stock"), also with huge pages, each in its own process.
 """
 
 import argparse
@@ -52,7 +52,9 @@ LENGTHS = (512, 2048, 8192, 32768)
 HEAPS = {
     "kept": {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"},
     "stock": {},
+    "stock with huge pages": {"THP_MEM_ALLOC_ENABLE": "1"},  # torch asks Linux for them
 }
+LONGEST_ONLY = ("stock", "stock with huge pages")
 CROSSOVER_DIMS, CROSSOVER_LENGTHS = (16, 32, 64, 128), (64, 128, 256, 512, 1024, 2048, 4096)
 SAMPLE_MS = 10
 ENOUGH_MS = 2000
@@ -144,16 +146,17 @@ def costs(options, dtype: torch.dtype, heap: str) -> list[dict]:
     builds = {name: folder for name, folder in builds.items() if name == FAST or folder}
     made, device = implementations(options.device, dtype, builds), options.device
     records = []
-    for length in options.lengths if heap != "stock" else options.lengths[-1:]:
+    every = heap not in LONGEST_ONLY
+    for length in options.lengths if every else options.lengths[-1:]:
         here = {n: f for n, f in made.items() if length <= LIMITS[device].get(n, length)}
         rows = draw(options, length, dtype)
         for part in (FORWARD, BOTH):
             records += timed(options, *rows, here, part, heap)
-        if device == "cpu" and heap != "stock" and dtype == torch.float32:
+        if device == "cpu" and every and dtype == torch.float32:
             name, low = ours(device), [x.bfloat16() for x in rows]
             found = timed(options, *low, {f"{name}, bfloat16": made[name]}, FORWARD, heap)
             records += found
-    if heap != "stock":
+    if every:
         few = {n: f for n, f in made.items() if n in (ours(device, dtype), FAST, FAST_TUNED)}
         records += timed(options, *draw(options, max(options.lengths), dtype, heads=1), few, ONE_HEAD, heap)
     return records
@@ -225,7 +228,7 @@ def run_heap(options, heap: str) -> list[dict]:
     """`costs` with one setting of the heap, in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "records.json"
-        known = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+        known = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "THP_"))}
         command = [
             sys.executable,
             str(Path(__file__).resolve()),

@@ -71,7 +71,7 @@ def plot(result: dict, path: Path) -> None:
 
     panels = []
     for part in (FORWARD, BOTH):
-        records = [r for r in result["records"] if r["part"] == part and r["heap"] != "stock"]
+        records = [r for r in result["records"] if r["part"] == part and r["heap"] in ("kept", "")]
         names = list(dict.fromkeys(r["name"] for r in records))
         curves = []
         for name, color in zip(names, COLORS, strict=False):
