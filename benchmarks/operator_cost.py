@@ -7,7 +7,8 @@ pytorch-fast-transformers and flash-linear-attention: one run, rounds interleave
 Also: a single head, bfloat16, peak memory, and the sequence length above which linear beats softmax.
 Writes operator_cost.json, .md and (with matplotlib) .png into the folder of --out. On a CPU the heap decides
 much of the time at long lengths, so everything is measured with freed memory kept ("heap kept") and the
-longest length again with the C library's defaults ("heap stock"), also with huge pages, each in its own process.
+longest length again with the C library's defaults ("heap stock"), without and with huge pages, each in its
+own process.
 """
 
 import argparse
