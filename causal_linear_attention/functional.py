@@ -44,9 +44,9 @@ def causal_linear_attention(
         initial_state: `(B, H, D, M)`, or `(B, H, D, M + 1)` with `normalize`; float32 (float64 for float64
             inputs). None starts from zero.
         return_state: also return the state after the last position, in the same dtype.
-        backend: "cpp" or "cuda" (the compiled kernels), "torch" (linear time on any device), "reference"
-            (quadratic, for tests) or "auto": the first of these that supports the inputs and can run. Heads
-            with D or M of 0 run on "torch".
+        backend: "cpp" or "cuda" (the compiled kernels), "triton" (GPUs, without nvcc), "torch" (linear time
+            on any device), "reference" (quadratic, for tests) or "auto": the first of these that supports
+            the inputs and can run, "triton" before "cuda". Heads with D or M of 0 run on "torch".
 
     Returns:
         `out: (B, H, N, M)` in v's dtype, or `(out, state)`.

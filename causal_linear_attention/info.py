@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from . import __version__, extension, reference
+from . import __version__, extension, reference, triton_backend
 from .chunked import normalized
 from .functional import causal_linear_attention
 from .selection import BACKENDS, select_backend
@@ -59,12 +59,18 @@ def describe() -> dict:
         "CUDA architectures": build.get("cuda_archs", []),
         "C++ kernels": extension.reason("cpp") or "available",
         "CUDA kernels": extension.reason("cuda") or "available",
+        "Triton kernels": _triton(),
         "instruction sets": extension.available_instruction_sets(),
         "instruction set": extension.instruction_set(),
         "GPUs": [_gpu(index) for index in range(torch.cuda.device_count())],
         "peers": peers(),
         "default": {device: select_backend("auto", device) for device in devices},
     }
+
+
+def _triton() -> str:
+    why = triton_backend.reason(torch.device("cuda"))
+    return f"triton {triton_backend.version()}" if not why else f"triton does not run: {why}"
 
 
 def _gpu(index: int) -> str:

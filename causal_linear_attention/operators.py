@@ -2,6 +2,8 @@
 
     causal_linear_attention::forward   (q, k, v, state, normalize, eps) -> (out, state, inverse)
     causal_linear_attention::backward  -> (grad_q, grad_k, grad_v, grad_state)
+    causal_linear_attention::triton_forward    forward on Triton, see `triton_backend.py`
+    causal_linear_attention::triton_backward   takes `out` as well, which it needs with a normaliser
     causal_linear_attention::step      one position, no derivative
     causal_linear_attention::norm_step, block_step, rms_norm      see `decoding.py`
 
@@ -21,10 +23,14 @@ NAMESPACE = "causal_linear_attention"
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? state"
 _LIBRARY = Library(NAMESPACE, "DEF")
 _TOKEN = "Tensor q, Tensor k, Tensor v, Tensor direction, Tensor theta"
+_FORWARD = f"({_INPUTS}, bool normalize, float eps) -> (Tensor out, Tensor state, Tensor inverse)"
+_BACKWARD = f"Tensor grad_out, Tensor? grad_state, {_INPUTS}, Tensor inverse, bool normalize, float eps"
+_GRADIENTS = "-> (Tensor, Tensor, Tensor, Tensor)"
 _SCHEMAS = (
-    f"forward({_INPUTS}, bool normalize, float eps) -> (Tensor out, Tensor state, Tensor inverse)",
-    f"backward(Tensor grad_out, Tensor? grad_state, {_INPUTS}, Tensor inverse, bool normalize, float eps) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
+    f"forward{_FORWARD}",
+    f"backward({_BACKWARD}) {_GRADIENTS}",
+    f"triton_forward{_FORWARD}",
+    f"triton_backward({_BACKWARD}, Tensor? out) {_GRADIENTS}",
     "step(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, float eps) "
     "-> (Tensor out, Tensor state)",
     f"norm_step({_TOKEN}, Tensor positions, Tensor state, bool one_plus) -> (Tensor out, Tensor state)",
@@ -39,13 +45,15 @@ for _name in extension.FILES:
 
 forward = torch.ops.causal_linear_attention.forward.default
 backward = torch.ops.causal_linear_attention.backward.default
+triton_forward = torch.ops.causal_linear_attention.triton_forward.default
+triton_backward = torch.ops.causal_linear_attention.triton_backward.default
 step = torch.ops.causal_linear_attention.step.default
 norm_step = torch.ops.causal_linear_attention.norm_step.default
 block_step = torch.ops.causal_linear_attention.block_step.default
 rms_norm = torch.ops.causal_linear_attention.rms_norm.default
 
 
-def _new_like(x: Tensor) -> Tensor:
+def new_like(x: Tensor) -> Tensor:
     """Allocates as the kernels do: in x's order of dimensions if its rows are dense, else contiguous."""
     if x.shape[-1] > 1 and x.stride(-1) != 1:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -55,20 +63,26 @@ def _new_like(x: Tensor) -> Tensor:
     return result
 
 
-def _new_state(q: Tensor, v: Tensor, normalize: bool) -> Tensor:
+def new_state(q: Tensor, v: Tensor, normalize: bool) -> Tensor:
     shape = (*q.shape[:2], q.shape[-1], v.shape[-1] + int(normalize))
     return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))
 
 
+def new_inverse(q: Tensor, normalize: bool) -> Tensor:
+    shape = (*q.shape[:2], q.shape[2] if normalize else 0)
+    return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))
+
+
+@register_fake(f"{NAMESPACE}::triton_forward")
 @register_fake(f"{NAMESPACE}::forward")
 def _(q, k, v, state, normalize, eps):
-    inverse = q.new_empty((*q.shape[:2], q.shape[2] if normalize else 0), dtype=accumulation_dtype(q.dtype))
-    return _new_like(v), _new_state(q, v, normalize), inverse
+    return new_like(v), new_state(q, v, normalize), new_inverse(q, normalize)
 
 
+@register_fake(f"{NAMESPACE}::triton_backward")
 @register_fake(f"{NAMESPACE}::backward")
-def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps):
-    return _new_like(q), _new_like(k), _new_like(v), _new_state(q, v, normalize)
+def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, out=None):
+    return new_like(q), new_like(k), new_like(v), new_state(q, v, normalize)
 
 
 @register_fake(f"{NAMESPACE}::step")
@@ -99,22 +113,23 @@ class _Forward(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, q, k, v, state, normalize, eps):
-        outputs = forward(q, k, v, state, normalize, eps)
-        ctx.save_for_backward(q, k, v, state, outputs[2])
-        ctx.normalize, ctx.eps = normalize, eps
+    def forward(ctx, q, k, v, state, normalize, eps, triton):
+        outputs = (triton_forward if triton else forward)(q, k, v, state, normalize, eps)
+        ctx.save_for_backward(q, k, v, state, outputs[2], outputs[0] if triton and normalize else None)
+        ctx.normalize, ctx.eps, ctx.triton = normalize, eps, triton
         ctx.set_materialize_grads(False)
         return outputs
 
     @staticmethod
     def backward(ctx, grad_out, grad_state, _):
-        q, k, v, state, inverse = ctx.saved_tensors
+        q, k, v, state, inverse, out = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return *_differentiable(ctx, (q, k, v, state), grad_out, grad_state), None, None
+            return *_differentiable(ctx, (q, k, v, state), grad_out, grad_state), None, None, None
         if grad_out is None:
             grad_out = torch.zeros_like(v)
-        grads = backward(grad_out, grad_state, q, k, v, state, inverse, ctx.normalize, ctx.eps)
-        return *grads[:3], None if state is None else grads[3], None, None
+        arguments = (grad_out, grad_state, q, k, v, state, inverse, ctx.normalize, ctx.eps)
+        grads = triton_backward(*arguments, out) if ctx.triton else backward(*arguments)
+        return *grads[:3], None if state is None else grads[3], None, None, None
 
 
 def _differentiable(ctx, inputs, grad_out, grad_state) -> list[Tensor | None]:
@@ -131,13 +146,19 @@ def _differentiable(ctx, inputs, grad_out, grad_state) -> list[Tensor | None]:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, normalize: bool, eps: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor | None,
+    normalize: bool,
+    eps: float,
+    triton: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The operator `forward` with its derivative, which direct calls of the operator do not have."""
+    """The operator `forward` or `triton_forward` with its derivative, which direct calls do not have."""
     wanted = q.requires_grad or k.requires_grad or v.requires_grad
     if torch.is_grad_enabled() and (wanted or (state is not None and state.requires_grad)):
         if torch.compiler.is_compiling():
             # The compiler refuses one tensor as two inputs of a Function, q as k say: views are others.
             k, v = k.view_as(k), v.view_as(v)
-        return _Forward.apply(q, k, v, state, normalize, eps)
-    return forward(q, k, v, state, normalize, eps)
+        return _Forward.apply(q, k, v, state, normalize, eps, triton)
+    return (triton_forward if triton else forward)(q, k, v, state, normalize, eps)

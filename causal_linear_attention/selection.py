@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import extension, operators
+from . import extension, operators, triton_backend
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,10 @@ def _attend(*arguments) -> tuple[Tensor, Tensor]:
     return operators.attend(*arguments)[:2]
 
 
+def _attend_on_triton(*arguments) -> tuple[Tensor, Tensor]:
+    return operators.attend(*arguments, triton=True)[:2]
+
+
 KERNELS = {
     "cpp": Kernels(
         home="cpu",
@@ -53,6 +57,13 @@ KERNELS = {
         attend=_attend,
         reason=extension.reason_on_gpu,
         max_dim=128,  # the state stays in registers
+    ),
+    "triton": Kernels(
+        home="cuda",
+        dtypes=triton_backend.DTYPES,
+        attend=_attend_on_triton,
+        reason=triton_backend.reason,
+        max_dim=triton_backend.MAX_DIM,
     ),
 }
 BACKENDS = (*KERNELS, "torch", "reference")

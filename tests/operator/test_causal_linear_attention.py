@@ -292,7 +292,7 @@ def test_empty_heads_and_batches(shape, normalize, backend):
         ({"initial_state": torch.zeros(1, 2, 4, 3).half()}, r"state has dtype torch.float16"),
         ({"initial_state": torch.zeros(1, 2, 4, 3, device="meta")}, r"state is on meta; expected cpu"),
         ({"initial_state": torch.zeros(2, 4, 3)}, r"state has shape .* expected \(1, 2, 4, 3\)"),
-        ({"backend": "magic"}, r"backend is 'magic'; expected one of auto, cpp, cuda, torch, reference"),
+        ({"backend": "magic"}, r"backend is 'magic'; expected one of auto, cpp, cuda, triton, torch, refer"),
     ],
 )
 def test_bad_arguments_are_named(change, message):

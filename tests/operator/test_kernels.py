@@ -101,9 +101,9 @@ def norm(x):
     return float(x.double().norm())
 
 
-def check(backend, shape, dtype, normalize, strides="dense", state=True):
+def check(backend, shape, dtype, normalize, strides="dense", state=True, device=None):
     """The kernel's error is at most twice that of the plain formula in the same dtype."""
-    device = device_of(backend)
+    device = device or device_of(backend)
     given = draw(shape, dtype, normalize, strides, state)
     truth = run(definition(normalize), *[None if x is None else x.double() for x in given], normalize)
     plain = run(definition(normalize), *given, normalize)

@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from causal_linear_attention import select_backend
+from causal_linear_attention.selection import KERNELS
 
 from ..errors import UserError
 from .parts.limits import check_count, check_types
@@ -81,7 +82,7 @@ def build_attention(
             f"those that have one are {', '.join(attention_names(causal=False))}"
         )
     try:
-        select_backend(backend, "cuda" if backend == "cuda" else "cpu")
+        select_backend(backend, KERNELS[backend].home if backend in KERNELS else "cpu")
     except ValueError as error:
         raise UserError(str(error)) from None
     known = [f.name for f in fields(cls.Options)]

@@ -27,7 +27,7 @@ class ModelConfig(FairseqDataclass):
 
     attention_backend: str = _option(
         "auto",
-        "what computes causal linear attention: cpp or cuda (compiled kernels), torch, reference "
+        "what computes causal linear attention: cpp or cuda (compiled kernels), triton, torch, reference "
         "(quadratic), or auto, the first of these that can; the log says once which one runs",
     )
     activation_fn: str = _option("relu", "activation of the ffn")

@@ -1,0 +1,245 @@
+"""Causal linear attention on Triton: whether it runs here, and the launches of `triton_kernels.py`.
+
+Triton comes with torch's GPU packages and compiles the kernels at their first use, without nvcc. It is not
+imported before.
+
+float32 inputs are multiplied in float32, float64 in float64, bfloat16 in bfloat16. float16 is multiplied as
+TensorFloat-32, which has its precision and float32's range: the states of a long sequence do not overflow.
+Sums are float32 (float64 for float64 inputs).
+"""
+
+import importlib.metadata
+from dataclasses import dataclass
+from functools import cache, cached_property
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .operators import NAMESPACE, new_inverse, new_like, new_state
+
+MAX_DIM = 128
+# Rows of a chunk, and columns of the state and of the outputs in one program: what registers hold.
+_TILES = {torch.bfloat16: (32, 64), torch.float16: (32, 32), torch.float32: (16, 16), torch.float64: (16, 16)}
+DTYPES = tuple(_TILES)
+_SHORTEST_SEGMENT = 512  # rows
+_OLDEST = (3, 6)
+_LOWEST_CAPABILITY = (8, 0)
+
+
+@cache
+def version() -> str:
+    """The version of the installed Triton; "" if there is none."""
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+@torch.compiler.assume_constant_result
+def reason(device: torch.device) -> str:
+    """Why Triton does not run on `device`, in one clause without a full stop; "" if it does."""
+    return _reason(device)
+
+
+@cache
+def _reason(device: torch.device) -> str:
+    if not version():
+        return "the package triton is not installed"
+    if tuple(int(x) for x in version().split(".")[:2]) < _OLDEST:
+        return f"triton {version()} is older than {'.'.join(map(str, _OLDEST))}"
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return f"torch {torch.__version__} finds no NVIDIA GPU"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _LOWEST_CAPABILITY:
+        return "triton needs compute capability {}.{}, not {}.{}".format(*_LOWEST_CAPABILITY, *capability)
+    return ""
+
+
+def products(dtype: torch.dtype) -> tuple[str, str]:
+    """The type of what is multiplied for inputs of `dtype`, and tl.dot's precision."""
+    if dtype == torch.float16:
+        return "float32", "tf32"
+    return str(dtype).removeprefix("torch."), "ieee"
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def _dense(x: Tensor) -> Tensor:
+    """x itself if its rows are dense."""
+    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
+
+
+def _block(columns: int) -> int:
+    """The power of 2 that holds them, no less than a product of tensor cores takes."""
+    return max(16, 1 << (columns - 1).bit_length())
+
+
+def _parts(whole: int, part: int) -> int:
+    return -(-whole // part)
+
+
+@dataclass(frozen=True)
+class _Launches:
+    """The kernels' launches for inputs like q and v."""
+
+    q: Tensor
+    v: Tensor
+    normalize: bool
+    eps: float = 0.0
+
+    @cached_property
+    def constants(self) -> dict[str, Any]:
+        import triton.language as tl
+
+        operands, precision = products(self.q.dtype)
+        keys, values = self.q.shape[-1], self.v.shape[-1]
+        return {
+            "KEYS": keys,
+            "VALUES": values,
+            "NORMALIZE": self.normalize,
+            "CHUNK": self.tile[0],
+            "CAST": getattr(tl, operands),
+            "ACC": tl.float64 if self.q.dtype == torch.float64 else tl.float32,
+            "PRECISION": precision,
+            "num_warps": 8 if max(keys, values) > 64 else 4,
+            "num_stages": 3 if self.q.dtype == torch.bfloat16 else 2,
+        }
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        return _TILES[self.q.dtype]
+
+    @property
+    def heads(self) -> int:
+        return self.q.shape[0] * self.q.shape[1]
+
+    @cached_property
+    def segments(self) -> tuple[int, int]:
+        """Their number and length: with few heads, sequences are cut to keep all multiprocessors busy."""
+        rows, processors = self.q.shape[2], _multiprocessors(self.q.device)
+        wanted = _parts(2 * processors, self.heads) if 0 < self.heads < processors else 1
+        chunk = self.tile[0]
+        number = max(1, min(wanted, rows // _SHORTEST_SEGMENT))
+        length = max(1, _parts(rows, number * chunk)) * chunk
+        return max(1, _parts(rows, length)), length
+
+    def sweep(
+        self,
+        kind: str,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        out: Tensor,
+        entering: Tensor | None,
+        leaving: Tensor | None,
+        inverse: Tensor | None,
+        slope: Tensor | None = None,
+        outputs: Tensor | None = None,
+    ) -> None:
+        kernels = _kernels()
+        block = min(_block(out.shape[-1]), self.tile[1])
+        tensors = (a, b, c, out, out if outputs is None else outputs)
+        rows = [y for x in tensors for y in (x, x.stride()[:3])]
+        self._launch(
+            kernels.sweep,
+            (self.heads * self.segments[0], _parts(out.shape[-1], block)),
+            *(*rows, entering, leaving, inverse, slope),
+            *(self.q.shape[1], self.q.shape[2], *self.segments, self.eps),
+            KIND=kind,
+            DEPTH_BLOCK=_block(a.shape[-1]),
+            WIDTH_BLOCK=block,
+            **self.constants,
+        )
+
+    def states(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        initial: Tensor | None,
+        final: Tensor,
+        reverse: bool = False,
+        inverse: Tensor | None = None,
+        slope: Tensor | None = None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """What enters each segment, and where the sweep shall leave its last state, unless `final` has it."""
+        number = self.segments[0]
+        if number == 1:
+            return initial, final
+        kernels = _kernels()
+        size, block = final.shape[2] * final.shape[3], min(_block(values.shape[-1]), self.tile[1])
+        sums = final.new_empty(self.heads, number, size)
+        self._launch(
+            kernels.segment_sums,
+            (self.heads * number, _parts(values.shape[-1], block)),
+            *(keys, keys.stride()[:3], values, values.stride()[:3], sums, inverse, slope),
+            *(self.q.shape[1], self.q.shape[2], *self.segments),
+            REVERSE=reverse,
+            KEY_BLOCK=_block(keys.shape[-1]),
+            VALUE_BLOCK=block,
+            **self.constants,
+        )
+        grid = (self.heads, _parts(size, 256))
+        self._launch(kernels.prefix, grid, sums, initial, final, number, SIZE=size, BLOCK=256)
+        return sums, None
+
+    def _launch(self, kernel: Any, grid: tuple[int, int], *arguments: Any, **constants: Any) -> None:
+        if 0 not in grid:
+            with torch.cuda.device_of(self.q):
+                kernel[grid](*arguments, **constants)
+
+
+def _kernels() -> ModuleType:
+    from . import triton_kernels
+
+    return triton_kernels
+
+
+@torch.library.impl(f"{NAMESPACE}::triton_forward", "default")
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, normalize: bool, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The operator `forward` of `operators.py`."""
+    q, k, v = _dense(q), _dense(k), _dense(v)
+    out, final, inverse = new_like(v), new_state(q, v, normalize), new_inverse(q, normalize)
+    launches = _Launches(q, v, normalize, eps)
+    entering, leaving = launches.states(k, v, _contiguous(state), final)
+    launches.sweep("out", q, k, v, out, entering, leaving, inverse)
+    return out, final, inverse
+
+
+@torch.library.impl(f"{NAMESPACE}::triton_backward", "default")
+def backward(
+    grad_out: Tensor,
+    grad_state: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor | None,
+    inverse: Tensor,
+    normalize: bool,
+    eps: float,
+    out: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The operator `backward` of `operators.py`."""
+    q, k, v, grad_out = _dense(q), _dense(k), _dense(v), _dense(grad_out)
+    grads, grad_initial = (new_like(q), new_like(k), new_like(v)), new_state(q, v, normalize)
+    launches = _Launches(q, v, normalize)
+    slope = torch.empty_like(inverse) if normalize else None
+    scale = inverse if normalize else None
+    entering, _ = launches.states(k, v, _contiguous(state), torch.empty_like(grad_initial))
+    launches.sweep("q", grad_out, v, k, grads[0], entering, None, scale, slope, out)
+    entering, leaving = launches.states(
+        q, grad_out, _contiguous(grad_state), grad_initial, reverse=True, inverse=scale, slope=slope
+    )
+    launches.sweep("k", v, grad_out, q, grads[1], entering, leaving, scale, slope)
+    launches.sweep("v", k, q, grad_out, grads[2], entering, None, scale)
+    return *grads, grad_initial
+
+
+def _contiguous(state: Tensor | None) -> Tensor | None:
+    return None if state is None else state.contiguous()

@@ -1,0 +1,210 @@
+"""The Triton kernels against the definition: through Triton's interpreter on the CPU, and on a GPU."""
+
+import dataclasses
+import importlib.util
+import os
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from causal_linear_attention import (
+    causal_linear_attention,
+    operators,
+    select_backend,
+    selection,
+    triton_backend,
+)
+from tests.operator.test_kernels import DTYPES, check, draw, kernel, run
+
+INSTALLED = importlib.util.find_spec("triton") is not None
+INTERPRETED = INSTALLED and os.environ.get("TRITON_INTERPRET") == "1"
+GPU = torch.device("cuda", 0)
+SHAPES = [(1, 2, 37, 5, 7), (1, 1, 20, 24, 65), (2, 1, 1, 1, 1), (1, 1, 9, 128, 17), (1, 2, 0, 3, 4)]
+SHAPES += [(0, 2, 10, 3, 4)]
+DEVICES = [
+    pytest.param(
+        "cpu",
+        marks=pytest.mark.skipif(
+            not INTERPRETED, reason="run by scripts/test_triton.sh where there is no GPU"
+        ),
+    ),
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.cuda,
+            pytest.mark.skipif(not torch.cuda.is_available() or INTERPRETED, reason="no GPU"),
+        ],
+    ),
+]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request, monkeypatch):
+    """Where the kernels run; the tests are asked for "triton" there."""
+    if request.param == "cpu":
+        interpreted = dataclasses.replace(selection.KERNELS["triton"], home="cpu", reason=lambda device: "")
+        monkeypatch.setitem(selection.KERNELS, "triton", interpreted)
+        multiply_bfloat16(monkeypatch)
+    elif why := triton_backend.reason(GPU):
+        pytest.skip(why)
+    torch.use_deterministic_algorithms(True)  # torch.empty gives NaN: every element must be written
+    yield request.param
+    torch.use_deterministic_algorithms(False)
+
+
+def multiply_bfloat16(monkeypatch):
+    """The interpreter keeps bfloat16 as integers, and multiplies those in tl.dot."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def widened(x):
+        if x.dtype.scalar != tl.bfloat16:
+            return x
+        return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    dot = InterpreterBuilder.create_dot
+    monkeypatch.setattr(
+        InterpreterBuilder, "create_dot", lambda self, a, b, *rest: dot(self, widened(a), widened(b), *rest)
+    )
+
+
+def cut_into_segments(monkeypatch):
+    monkeypatch.setattr(triton_backend, "_multiprocessors", lambda device: 6)
+    monkeypatch.setattr(triton_backend, "_SHORTEST_SEGMENT", 16)
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "B{}-H{}-N{}-D{}-M{}".format(*s))
+def test_shapes(device, shape, dtype, normalize):
+    check("triton", shape, dtype, normalize, device=device)
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=["float64", "bfloat16"])
+@pytest.mark.parametrize("state", [False, True], ids=["zero", "state"])
+def test_segments(device, monkeypatch, state, dtype, normalize):
+    cut_into_segments(monkeypatch)
+    shape = (1, 2, 37, 5, 18)
+    assert triton_backend._Launches(*draw(shape, dtype, normalize)[:2], normalize).segments[0] > 1
+    check("triton", shape, dtype, normalize, state=state, device=device)
+
+
+@pytest.mark.parametrize("strides", ["projected", "sliced", "columns"])
+def test_strides(device, strides):
+    check("triton", (2, 3, 20, 6, 9), torch.float32, True, strides, device=device)
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+def test_derivatives_of_both_orders(device, normalize):
+    q, k, v, state, *_ = draw((1, 1, 6, 3, 2), torch.float64, normalize)
+    tensors = [x.to(device).requires_grad_() for x in (q, k, v, state)]
+
+    def attend(*tensors):
+        return kernel("triton", normalize)(*tensors)
+
+    assert gradcheck(attend, tensors, fast_mode=True)
+    assert gradgradcheck(attend, tensors, fast_mode=True)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=["nan", "inf"])
+@pytest.mark.parametrize("which", [0, 1, 2], ids="qkv")
+def test_nan_and_inf_stay_where_they_belong(device, which, value):
+    at, given = 41, [x.to(device) for x in draw((1, 2, 60, 5, 6), torch.float32, False)[:4]]
+    clean = kernel("triton", False)(*given)[0]
+    given[which][0, 1, at, 3] = value
+    dirty = kernel("triton", False)(*given)[0]
+    torch.testing.assert_close(dirty[0, 0], clean[0, 0])
+    torch.testing.assert_close(dirty[0, 1, :at], clean[0, 1, :at])
+    bad = ~dirty[0, 1, at:].isfinite()
+    if which == 0:
+        assert bad[0].all() and not bad[1:].any()
+    elif which == 1:
+        assert bad.all()
+    else:
+        assert bad[:, 3].all() and not bad[:, :3].any() and not bad[:, 4:].any()
+
+
+@pytest.mark.parametrize("which", [0, 1, 2], ids="qkv")
+def test_nan_in_the_output_gradient_stays_causal(device, which):
+    q, k, v = (x.to(device).requires_grad_() for x in draw((1, 2, 50, 8, 8), torch.float32, False)[:3])
+    weights = torch.ones(1, 2, 50, 8, device=device)
+    weights[0, 0, 30] = float("nan")
+    grad = torch.autograd.grad(causal_linear_attention(q, k, v, backend="triton"), (q, k, v), weights)[which]
+    assert grad[0, 1].isfinite().all() and grad[0, 0, 31:].isfinite().all()
+    assert grad[0, 0, :30].isfinite().all() == (which == 0)
+
+
+def test_opcheck(device):
+    q, k, v, state, grad, grad_state = (x.to(device) for x in draw((1, 2, 9, 4, 3), torch.float32, True))
+    arguments = (q, k, v, state, True, 1e-6)
+    assert set(torch.library.opcheck(operators.triton_forward, arguments).values()) == {"SUCCESS"}
+    out, _, inverse = operators.triton_forward(*arguments)
+    arguments = (grad, grad_state, q, k, v, state, inverse, True, 1e-6, out)
+    assert set(torch.library.opcheck(operators.triton_backward, arguments).values()) == {"SUCCESS"}
+
+
+def test_large_states_of_float16_do_not_overflow(device):
+    shape = (1, 1, 40, 16, 16)
+    q, k, v, state, *_ = draw(shape, torch.float16, True)
+    found = kernel("triton", True)(*(x.to(device) for x in (q, k, v, state * 1e6)))[0]
+    expected = kernel("torch", True)(q, k, v, state * 1e6)[0]
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-2, atol=1e-3)
+
+
+def test_wider_heads_are_refused(device):
+    x = torch.zeros(1, 1, 2, 129, device=device)
+    with pytest.raises(ValueError, match="backend is 'triton'; expected D and M of at most 128, not 129"):
+        causal_linear_attention(x, x, x, backend="triton")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available() or INTERPRETED, reason="no GPU")
+@pytest.mark.parametrize("shape", [(2, 3, 700, 64, 64), (1, 1, 5000, 128, 48), (4, 40, 300, 128, 128)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+def test_the_same_inputs_give_the_same_bits(shape, dtype):
+    given = [x.cuda() for x in draw(shape, dtype, True)]
+    check("triton", shape, dtype, True, device="cuda")
+    for x, y in zip(*(run(kernel("triton", True), *given, True) for _ in range(2)), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_auto_prefers_triton_to_the_cuda_kernels(monkeypatch):
+    reasons = dict.fromkeys(("cuda", "triton"), "")
+    for name in reasons:
+        kernels = dataclasses.replace(selection.KERNELS[name], reason=lambda device, name=name: reasons[name])
+        monkeypatch.setitem(selection.KERNELS, name, kernels)
+    for forced, first in ((False, "triton"), (True, "cuda")):
+        monkeypatch.setattr(selection.extension, "cuda_is_forced", lambda forced=forced: forced)
+        monkeypatch.setitem(selection._AUTO, "cuda", selection._preferences("cuda"))
+        assert select_backend("auto", GPU) == first
+    assert select_backend("auto", GPU, torch.float64) == "triton"
+    assert select_backend("auto", GPU, dim=129) == "torch"
+    reasons["triton"] = "the package triton is not installed"
+    assert select_backend("auto", GPU) == "cuda"
+    assert select_backend("auto", GPU, torch.float64) == "torch"
+
+
+@pytest.mark.parametrize(
+    ("version", "capability", "reason"),
+    [
+        ("", (9, 0), "the package triton is not installed"),
+        ("3.5.1", (9, 0), "triton 3.5.1 is older than 3.6"),
+        ("3.6.0", (7, 5), "triton needs compute capability 8.0, not 7.5"),
+        ("3.10.0+git1", (8, 0), ""),
+    ],
+)
+def test_reasons(monkeypatch, version, capability, reason):
+    monkeypatch.setattr(triton_backend, "version", lambda: version)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert triton_backend._reason.__wrapped__(GPU) == reason
+
+
+def test_reason_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(triton_backend, "version", lambda: "3.9.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "finds no NVIDIA GPU" in triton_backend._reason.__wrapped__(GPU)
