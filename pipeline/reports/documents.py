@@ -17,6 +17,7 @@ from PIL import Image
 from pipeline.commands.reports.make_results import parse
 from pipeline.errors import UserError
 from pipeline.files import MEASURED, ROOT, fingerprint, read_json, shown_path, write_atomically
+from pipeline.reports.carried_training import plot_carried, read_carried, write_carried_table
 from pipeline.reports.costs import encoder_cost as roberta_cost_report
 from pipeline.reports.costs import lm_cost as lm_cost_report
 from pipeline.reports.costs import loss_cost as loss_cost_report
@@ -38,6 +39,8 @@ from pipeline.reports.tables import where
 WIKITEXT2 = MEASURED / "wikitext2"
 ROBERTA = MEASURED / "roberta_wikitext2"
 LRA = MEASURED / "lra"
+CARRIED = MEASURED / "carried"
+CARRIED_CURVES = ROOT / "results" / "carried_curves.png"
 ROBERTA_CURVES = ROOT / "results" / "roberta_wikitext2_curves.png"
 CURVES = ROOT / "results" / "wikitext2_curves.png"
 DEVICES = ("cpu", "cuda")
@@ -87,6 +90,14 @@ def lra(document: Path) -> str:
     """Accuracy on Long Range Arena."""
     cells = read_cells(LRA)
     return write_table(cells) if cells else not_measured("scripts/lra_table.sh")
+
+
+def carried(document: Path) -> str:
+    """Language models trained with and without carried state."""
+    results = read_carried(CARRIED)
+    if not results:
+        return not_measured("scripts/measure_carried.sh")
+    return f"{write_carried_table(results)}\n\n{picture_link('By position', CARRIED_CURVES, document)}"
 
 
 def lra_speed(device: str, document: Path) -> str:
@@ -141,6 +152,7 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     **{f"lm-cost-{device}": partial(lm_cost, device) for device in DEVICES},
     **{f"roberta-cost-{device}": partial(roberta_cost, device) for device in DEVICES},
     **{f"loss-cost-{device}": partial(loss_cost, device) for device in DEVICES},
+    "carried": carried,
     "lra": lra,
     **{f"lra-speed-{device}": partial(lra_speed, device) for device in DEVICES},
     **{f"operator-{device}": partial(operator_cost, device) for device in DEVICES},
@@ -187,6 +199,7 @@ def pictures() -> tuple[Picture, ...]:
     return (
         Picture(CURVES, lambda: read_runs(WIKITEXT2), plot_learning_curves),
         Picture(ROBERTA_CURVES, lambda: read_encoders(ROBERTA), plot_encoders),
+        Picture(CARRIED_CURVES, lambda: read_carried(CARRIED), plot_carried),
     )
 
 
