@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 def describe() -> dict:
     """Versions, the build, what the machine offers, and what "auto" selects."""
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-    build = extension.build_info()
+    build, triton = extension.build_info(), f"available (triton {triton_backend.version()})"
     return {
         "version": __version__,
         "folder": str(Path(__file__).parent),
@@ -59,18 +59,13 @@ def describe() -> dict:
         "CUDA architectures": build.get("cuda_archs", []),
         "C++ kernels": extension.reason("cpp") or "available",
         "CUDA kernels": extension.reason("cuda") or "available",
-        "Triton kernels": _triton(),
+        "Triton kernels": triton_backend.reason(torch.device("cuda")) or triton,
         "instruction sets": extension.available_instruction_sets(),
         "instruction set": extension.instruction_set(),
         "GPUs": [_gpu(index) for index in range(torch.cuda.device_count())],
         "peers": peers(),
         "default": {device: select_backend("auto", device) for device in devices},
     }
-
-
-def _triton() -> str:
-    why = triton_backend.reason(torch.device("cuda"))
-    return f"triton {triton_backend.version()}" if not why else f"triton does not run: {why}"
 
 
 def _gpu(index: int) -> str:

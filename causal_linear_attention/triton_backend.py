@@ -199,7 +199,6 @@ def _kernels() -> ModuleType:
     return triton_kernels
 
 
-@torch.library.impl(f"{NAMESPACE}::triton_forward", "default")
 def forward(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, normalize: bool, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -212,7 +211,6 @@ def forward(
     return out, final, inverse
 
 
-@torch.library.impl(f"{NAMESPACE}::triton_backward", "default")
 def backward(
     grad_out: Tensor,
     grad_state: Tensor | None,
@@ -243,3 +241,7 @@ def backward(
 
 def _contiguous(state: Tensor | None) -> Tensor | None:
     return None if state is None else state.contiguous()
+
+
+for _run in (forward, backward):
+    torch.library.impl(f"{NAMESPACE}::triton_{_run.__name__}", "default", _run)

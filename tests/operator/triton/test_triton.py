@@ -2,7 +2,10 @@
 
 import dataclasses
 import importlib.util
+import json
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -169,6 +172,20 @@ def test_the_same_inputs_give_the_same_bits(shape, dtype):
     check("triton", shape, dtype, True, device="cuda")
     for x, y in zip(*(run(kernel("triton", True), *given, True) for _ in range(2)), strict=True):
         assert torch.equal(x, y)
+
+
+@pytest.mark.skipif(not INSTALLED, reason="without a GPU scripts/test_triton.sh runs this")
+def test_kernels_compile_for_gpus_that_are_not_there(root, tmp_path):
+    """The interpreter lets pass what a GPU would not: types, small products, too much shared memory."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-m", "tests.helpers.triton_compiled", "80:bfloat16:1:17:1"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root)
+    assert done.returncode == 0, done.stderr[-3000:]
+    kernels = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(kernels) == 6
+    for found in kernels:
+        assert found["stack"] == 0 and found["shared"] <= 99 * 1024, found
 
 
 def test_auto_prefers_triton_to_the_cuda_kernels(monkeypatch):

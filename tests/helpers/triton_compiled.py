@@ -1,0 +1,99 @@
+"""Compile what the Triton backend launches for GPUs that are not there: `capability:dtype:D:M:normalize ...`.
+
+Prints one JSON object per kernel: its registers, bytes of stack (spills) and of shared memory. Runs in a
+process of its own, without TRITON_INTERPRET.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from typing import Any
+from unittest import mock
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.knobs import nvidia
+
+from causal_linear_attention import triton_backend
+
+TYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
+OPTIONS = ("num_warps", "num_stages")
+
+
+def launches(dtype: torch.dtype, dim: int, width: int, normalize: bool) -> list[tuple[str, Any, tuple, dict]]:
+    """Title, kernel, arguments and constants of what forward and backward launch, once each."""
+    found: dict[str, tuple] = {}
+
+    def record(self, kernel, grid, *arguments, **constants):
+        title = " ".join(filter(None, [kernel.fn.__name__, constants.get("KIND")]))
+        found.setdefault(title, (kernel, arguments, constants))
+
+    wide = torch.promote_types(dtype, torch.float32)
+    for processors in (1, 8):  # one segment a head, and several
+        q, v = torch.zeros(1, 1, 4096, dim, dtype=dtype), torch.zeros(1, 1, 4096, width, dtype=dtype)
+        state = torch.zeros(1, 1, dim, width + normalize, dtype=wide)
+        with (
+            mock.patch.object(triton_backend._Launches, "_launch", record),
+            mock.patch.object(triton_backend, "_multiprocessors", lambda device, n=processors: n),
+        ):
+            out, _, inverse = triton_backend.forward(q, q, v, state, normalize, 1e-6)
+            triton_backend.backward(v, state, q, q, v, state, inverse, normalize, 1e-6, out)
+    return [(title, *launch) for title, launch in found.items()]
+
+
+def type_of(argument: Any) -> Any:
+    if isinstance(argument, torch.Tensor):
+        return f"*{TYPES[argument.dtype]}"
+    if isinstance(argument, tuple):
+        return tuple(map(type_of, argument))
+    if isinstance(argument, float):
+        return "fp32"
+    return "constexpr" if argument is None or argument == 1 else "i32"  # as the launcher has it
+
+
+def flat(place: tuple[int, ...], argument: Any) -> dict[tuple[int, ...], Any]:
+    """Arguments by their place, parts of tuples as well."""
+    if not isinstance(argument, tuple):
+        return {place: argument}
+    return {key: x for i, part in enumerate(argument) for key, x in flat((*place, i), part).items()}
+
+
+def compiled(kernel: Any, arguments: tuple, constants: dict, capability: int) -> dict[str, int]:
+    signature, values, attributes = {}, {}, {}
+    options = {name: constants[name] for name in OPTIONS if name in constants}
+    given = dict(zip(kernel.arg_names, arguments, strict=False)) | constants
+    for i, name in enumerate(kernel.arg_names):
+        signature[name] = "constexpr" if name in constants else type_of(given[name])
+        if name in constants:
+            values[(i,)] = given[name]
+            continue
+        for place, x in flat((i,), given[name]).items():
+            if type_of(x) == "constexpr":
+                values[place] = x
+            elif isinstance(x, torch.Tensor) or (isinstance(x, int) and x % 16 == 0):
+                attributes[place] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature, values, attributes)
+    binary = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary.asm["cubin"])
+        file.flush()
+        command = [nvidia.cuobjdump.path, "-res-usage", file.name]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", report).groups()
+    return {"registers": int(registers), "stack": int(stack), "shared": binary.metadata.shared}
+
+
+def main() -> None:
+    for case in sys.argv[1:]:
+        capability, dtype, dim, width, normalize = case.split(":")
+        for title, *launch in launches(getattr(torch, dtype), int(dim), int(width), bool(int(normalize))):
+            found = {"case": case, "kernel": title, **compiled(*launch, int(capability))}
+            print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
