@@ -13,6 +13,10 @@ from pipeline.reports.tables import markdown_table, spread, where
 Result = dict[str, Any]
 WAYS = {"apart": "samples apart", "carried": "carried state"}
 STYLES = {"apart": "--", "carried": "-"}
+SINUSOIDAL = (
+    "The models add sinusoidal positions ({}): trained on samples apart, they have seen those of one sample "
+    "alone, and read with state they meet positions up to a stream's length."
+)
 
 
 def read_carried(folder: Path) -> list[Result]:
@@ -66,6 +70,7 @@ def notes(results: Sequence[Result]) -> list[str]:
     model, seeds = first["settings"]["model"], ", ".join(map(str, sorted({r["seed"] for r in results})))
     machines = sorted({f"{where(r['environment'])}, {r['environment']['date']}" for r in results})
     commits = ", ".join(sorted({r["environment"]["commit"] for r in results}))
+    far = sorted({LANGUAGE_MODELS[r["method"]].label for r in results if r["carried"]["remark"]})
     return [
         "Perplexity per sentencepiece token of WikiText-2's test split, median (lowest to highest) over the "
         f"seeds {seeds}. Read apart: in samples of the training's length. Read with state: "
@@ -73,6 +78,7 @@ def notes(results: Sequence[Result]) -> list[str]:
         "on the right are its perplexities by position in a stream.",
         f"Setting: configs/wikitext2{f' with {flags}' if flags else ''}, width {model['decoder_embed_dim']}, "
         f"{first['updates']:,} updates of {first['tokens_per_update']:,} tokens. No paper has these figures.",
+        *([SINUSOIDAL.format(", ".join(far))] if far else []),
         f"Measured on {'; '.join(machines)} (commit {commits}).",
     ]
 
@@ -86,11 +92,11 @@ def plot_carried(results: Sequence[Result], path: Path) -> None:
         for result in results:
             if (result["segment"], result["seed"]) == (segment, seed):
                 method, carried = LANGUAGE_MODELS[result["method"]], result["carried"]
-                ends = [min(bucket["end"], carried["longest"]) for bucket in carried["buckets"]]
+                ends = [bucket["end"] for bucket in carried["buckets"]]
                 values = [bucket["perplexity_per_token"] for bucket in carried["buckets"]]
                 label = method.label if result["way"] == "carried" else ""
                 curves.append(Curve(label, method.color, ends, values, STYLES[result["way"]]))
-        panels.append((f"Segments of {segment:,}", "position, tokens", "perplexity per token", curves))
+        panels.append((f"Segments of {segment:,}", "position up to, tokens", "perplexity per token", curves))
     record = results[0]["environment"]
     note = "Trained with carried state (solid) and without (dashed). "
     note += f"Seed {seed}, {where(record)}, {record['date']}."

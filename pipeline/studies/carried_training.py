@@ -123,7 +123,7 @@ def measured(cell: CarriedCell) -> dict[str, Any]:
         "settings": cell.experiment.settings,
         "parameters": apart["parameters"],
         "apart": {key: apart[key] for key in FIGURES},
-        "carried": {key: carried[key] for key in (*FIGURES, "streams", "longest", "buckets")},
+        "carried": {key: carried[key] for key in (*FIGURES, "streams", "longest", "buckets", "remark")},
         "data": corpus_of(cell.data),
         "train_seconds": training_seconds(log),
         "environment": environment("cuda" if torch.cuda.is_available() else "cpu"),
