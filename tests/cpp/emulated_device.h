@@ -44,6 +44,7 @@ CLA_DEVICE int block_index() { return emulation::block_index(); }
 CLA_DEVICE int segment_index() { return emulation::segment(); }
 CLA_DEVICE unsigned char* shared_memory() { return emulation::memory(); }
 CLA_DEVICE void sync_threads() { emulation::barrier(); }
+CLA_DEVICE int here(int x) { return x; }
 CLA_DEVICE uint32_t bits_of(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
@@ -154,14 +155,15 @@ inline float toward_zero(double x) {
 
 struct MultiplyAdd {
   float* d;
+  const float* c;
   const uint32_t* a;
   uint32_t b[2];
 };
 // PTX, mma.m16n8k16: in lane l, a[r] is row l / 4 + 8 (r % 2), columns 2 (l % 4) + 8 (r / 2) and the next; b[r]
 // is rows 2 (l % 4) + 8 r and the next, column l / 4; d[x] is row l / 4 + 8 (x / 2), column 2 (l % 4) + x % 2.
 template <class T>
-void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, T) {
-  MultiplyAdd mine{d, a, {b0, b1}};
+void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float (&c)[4], T) {
+  MultiplyAdd mine{d, c, a, {b0, b1}};
   emulation::together(6, &mine, [](void* const* lanes) {
     float left[16][16], right[16][8];
     for (int l = 0; l < 32; ++l) {
@@ -178,12 +180,12 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
     }
     for (int l = 0; l < 32; ++l) {
       for (int x = 0; x < 4; ++x) {
-        float& d = static_cast<MultiplyAdd*>(lanes[l])->d[x];
-        double sum = d;
+        const MultiplyAdd& lane = *static_cast<MultiplyAdd*>(lanes[l]);
+        double sum = lane.c[x];
         for (int k = 0; k < 16; ++k) {
           sum += static_cast<double>(left[l / 4 + x / 2 * 8][k]) * right[k][l % 4 * 2 + x % 2];
         }
-        d = toward_zero(sum);
+        lane.d[x] = toward_zero(sum);
       }
     }
   });

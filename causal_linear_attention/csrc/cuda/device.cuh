@@ -55,6 +55,11 @@ CLA_DEVICE void sync_warp() { __syncwarp(); }
 CLA_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 CLA_DEVICE float shuffle_from(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 CLA_DEVICE bool any_lane(bool x) { return __any_sync(0xffffffffu, x) != 0; }
+// x; what is computed from it is computed where it is needed, not kept in registers from before a loop.
+CLA_DEVICE int here(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
 CLA_DEVICE uint32_t bits_of(float x) { return __float_as_uint(x); }
 CLA_DEVICE float from_bits(uint32_t x) { return __uint_as_float(x); }
 
@@ -101,17 +106,18 @@ CLA_DEVICE void ldmatrix_x4(uint32_t (&x)[4], const void* row) {
   }
 }
 
-// d += a b for 16 x 16 by 16 x 8 numbers in the registers of a warp, as PTX's mma.m16n8k16 has them.
-CLA_DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Half) {
+// d = a b + c for 16 x 16 by 16 x 8 numbers in the registers of a warp, as PTX's mma.m16n8k16 has them.
+CLA_DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float (&c)[4],
+                             Half) {
 #if CLA_CAPABILITY >= 80
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+      "{%10, %11, %12, %13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 #else
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(b0));
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b0), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
   asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[2]), "r"(a[3]), "r"(b1));
@@ -119,11 +125,12 @@ CLA_DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
 }
 
 #if CLA_CAPABILITY >= 80
-CLA_DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Bf16) {
+CLA_DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float (&c)[4],
+                             Bf16) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+      "{%10, %11, %12, %13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
 #else
 // Each lane gathers its two rows and columns.
@@ -147,8 +154,9 @@ CLA_CALL float4 gathered_product(float4 d, uint4 a, uint2 b) {
   return d;
 }
 
-CLA_DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Bf16) {
-  const float4 sums = gathered_product({d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1});
+CLA_DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float (&c)[4],
+                             Bf16) {
+  const float4 sums = gathered_product({c[0], c[1], c[2], c[3]}, {a[0], a[1], a[2], a[3]}, {b0, b1});
   d[0] = sums.x;
   d[1] = sums.y;
   d[2] = sums.z;

@@ -118,8 +118,8 @@ CLA_DEVICE void multiply_orders(Sums& sums, const Fragment<kLeft>& left, const F
 #pragma unroll
     for (int j = 0; j < kRight; ++j) {
       if (i + j < kLow || i + j >= kHigh) continue;
-      mma_m16n8k16(sums[0], left.x[i], right.x[j][0], right.x[j][1], Part{});
-      mma_m16n8k16(sums[1], left.x[i], right.x[j][2], right.x[j][3], Part{});
+      mma_m16n8k16(sums[0], left.x[i], right.x[j][0], right.x[j][1], sums[0], Part{});
+      mma_m16n8k16(sums[1], left.x[i], right.x[j][2], right.x[j][3], sums[1], Part{});
     }
   }
 }
@@ -139,6 +139,19 @@ CLA_DEVICE void multiply(Sums& sums, const Fragment<kLeft>& left, const Fragment
     zero(product);
     multiply_orders<Part, 0, 1>(product, left, right);
     add(sums, product);
+  }
+}
+
+// sums = start + left right^T.
+template <class Part, int kRight>
+CLA_DEVICE void multiply(Sums& sums, const Sums& start, const Fragment<1>& left, const Fragment<kRight>& right) {
+  if constexpr (kRight == 1) {
+    mma_m16n8k16(sums[0], left.x[0], right.x[0][0], right.x[0][1], start[0], Part{});
+    mma_m16n8k16(sums[1], left.x[0], right.x[0][2], right.x[0][3], start[1], Part{});
+  } else {
+#pragma unroll
+    for (int x = 0; x < 8; ++x) sums[x / 4][x % 4] = start[x / 4][x % 4];
+    multiply<Part>(sums, left, right);
   }
 }
 

@@ -109,9 +109,7 @@ CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, float* slopes, i
 #pragma unroll
   for (int i = 0; i < S::kRowBlocks; ++i) {
     Sums z;
-#pragma unroll
-    for (int x = 0; x < 8; ++x) z[x / 4][x % 4] = before[x / 4][x % 4];
-    multiply<Part>(z, triangle, c[i]);
+    multiply<Part>(z, before, triangle, c[i]);
     multiply<Part>(before, all_rows, c[i]);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -205,6 +203,22 @@ CLA_DEVICE void write(const Warp<S>& w, Target<S>& target, int count, const type
   }
 }
 
+// NaN in the rows of this warp's columns that a number of c which is not finite reaches, just written without it.
+template <class S>
+CLA_DEVICE void poison(const Warp<S>& w, const Target<S>& target, int first_of_column, int count) {
+  using In = typename S::In;
+  const int lane = here(lane_index()), column = w.index * 16 + lane % 16;
+  char* const written = target.to - (S::kChunk + target.row) * target.rows.row;
+  In* const to = reinterpret_cast<In*>(written) - target.column + column;
+  sync_warp();
+  if (column >= target.rows.columns) return;
+#pragma unroll 1
+  for (int i = first_of_column; i < S::kChunk && i < count; ++i) {
+    if (i % 2 != lane / 16) continue;
+    *reinterpret_cast<In*>(reinterpret_cast<char*>(to) + i * target.rows.row) = not_a_number(In{});
+  }
+}
+
 // --- chunks --------------------------------------------------------------------------------------------------
 
 template <class S>
@@ -234,7 +248,7 @@ CLA_DEVICE void compute_chunk(Warp<S>& w, unsigned char* stage, int count, float
     w.load_c(stage, c);
   }
   w.add_scores(c, out);
-  if (dirty) [[unlikely]] w.poison(stage, first_dirty, out);
+  if (dirty) [[unlikely]] w.make_dirty(stage, first_dirty);
   if constexpr (S::kNormaliser == Normaliser::forward) {
     sync_threads();
     multiply_rows<S>(w.inverse(), out);
@@ -250,6 +264,7 @@ CLA_DEVICE void compute_chunk(Warp<S>& w, unsigned char* stage, int count, float
     }
   }
   write(w, target, count, out);
+  if (dirty) [[unlikely]] poison(w, target, first_dirty, count);
   w.update(stage);
   if constexpr (S::kNormaliser == Normaliser::forward) {
     w.add_rows(stage, 1);

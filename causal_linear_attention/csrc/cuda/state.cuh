@@ -9,11 +9,12 @@ namespace cla::cuda {
 // are the same in all lanes with equal columns.
 template <class S, class Visit>
 CLA_DEVICE void for_state(Warp<S>& w, const State& at, const Visit& visit) {
+  const int lane = here(lane_index()), row = lane / 4, column = lane % 4 * 2;
 #pragma unroll
   for (int d = 0; d < S::kColumnBlocks; ++d) {
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
-      const int m = w.index * 16 + w.row_of(x), k = d * 16 + w.column_of(x);
+      const int m = w.index * 16 + x % 4 / 2 * 8 + row, k = d * 16 + x / 4 * 8 + column + x % 2;
       if (m < w.scan.width && k < w.scan.depth) visit(w.state[d][x / 4][x % 4], m * at.column + k * at.row);
     }
   }
@@ -21,7 +22,7 @@ CLA_DEVICE void for_state(Warp<S>& w, const State& at, const Visit& visit) {
   const int size = S::kNormaliser == Normaliser::forward ? w.scan.depth : w.scan.width;
 #pragma unroll
   for (int x = 0; x < 4; ++x) {
-    const int m = w.index * 16 + x / 2 * 8 + lane_column() + x % 2;
+    const int m = w.index * 16 + x / 2 * 8 + column + x % 2;
     if (m < size) visit(w.vector[x], at.vector + m * at.vector_step);
   }
 }

@@ -177,8 +177,7 @@ struct Warp {
   }
 
   // C as a right factor. The zeros of P would carry its NaN and infinities to earlier rows: where there is one,
-  // `clean` makes it zero until the scores have been multiplied, and then `poison` puts a NaN where it belongs.
-  // True if there was one.
+  // `clean` makes it zero until the scores have been multiplied. True if there was one.
   CLA_DEVICE bool load_c(const unsigned char* stage, Input (&c)[S::kRowBlocks]) const {
     const Fragment<1> nothing{};
     Sums sums;
@@ -192,11 +191,12 @@ struct Warp {
   }
 
   // Returns the first row of column lane % 16 of c that is not finite. No other warp reads these columns.
-  CLA_DEVICE int clean(const unsigned char* stage) const {
-    In* const column = const_cast<In*>(tile(stage, 2, 0, index)) + lane_index() % 16;
+  CLA_DEVICE int clean(unsigned char* stage) const {
+    const int lane = here(lane_index());
+    In* const column = dirty_column(stage, lane);
     int first = S::kChunk;
 #pragma unroll 1
-    for (int i = S::kChunk - 2 + lane_index() / 16; i >= 0; i -= 2) {
+    for (int i = S::kChunk - 2 + lane / 16; i >= 0; i -= 2) {
       if (is_finite(number(column[i * kPitch]))) continue;
       first = i;
       column[i * kPitch] = In{};
@@ -206,32 +206,24 @@ struct Warp {
     return other < first ? other : first;
   }
 
-  CLA_DEVICE static int dirty_from(int x, int first_of_column) {  // for this lane's column x, see `vector`
-    const int lane = x / 2 * 8 + lane_column() + x % 2;
-    return static_cast<int>(shuffle_from(static_cast<float>(first_of_column), lane));
+  CLA_DEVICE In* dirty_column(unsigned char* stage, int lane) const {
+    return reinterpret_cast<In*>(stage + 2 * S::kTile) + index * 16 + lane % 16;
   }
 
-  // From the first rows on; c has a NaN again for the state.
-  CLA_DEVICE void poison(unsigned char* stage, int first_of_column, Output& out) {
+  // c has a NaN again, and so will the state.
+  CLA_DEVICE void make_dirty(unsigned char* stage, int first_of_column) const {
     if (first_of_column < S::kChunk) {
-      In* const column = reinterpret_cast<In*>(stage + 2 * S::kTile) + index * 16 + lane_index() % 16;
-      column[first_of_column * kPitch] = not_a_number(In{});
+      dirty_column(stage, here(lane_index()))[first_of_column * kPitch] = not_a_number(In{});
     }
     sync_warp();
-#pragma unroll
-    for (int x = 0; x < 4; ++x) {
-      const int first = dirty_from(x, first_of_column);
-#pragma unroll
-      for (int i = 0; i < 2 * S::kRowBlocks; ++i) {
-        if (i * 8 + lane_row() >= first) out[i / 2][x / 2][i % 2 * 2 + x % 2] = from_bits(0x7fc00000u);
-      }
-    }
   }
 
   CLA_DEVICE void poison_vector(int first_of_column) {
 #pragma unroll
     for (int x = 0; x < 4; ++x) {
-      if (dirty_from(x, first_of_column) < S::kChunk) vector[x] = from_bits(0x7fc00000u);
+      const int lane = x / 2 * 8 + here(lane_column()) + x % 2;
+      const int first = static_cast<int>(shuffle_from(static_cast<float>(first_of_column), lane));
+      if (first < S::kChunk) vector[x] = from_bits(0x7fc00000u);
     }
   }
 
@@ -297,7 +289,8 @@ struct Warp {
         const Float2 slope = *reinterpret_cast<const Float2*>(slopes(stage) + row);
         const float first = first_of<Part>(c, r), second = second_of<Part>(c, r);
         split<Part>(first * weight.x * boost, second * weight.y * boost, r, scaled[j]);
-        total[r % 2] += first * slope.x + second * slope.y;
+        total[r % 2] += first * slope.x;
+        total[r % 2] += second * slope.y;
       }
     }
 #pragma unroll
