@@ -56,6 +56,8 @@ CLA_DEVICE float from_bits(uint32_t bits) {
   return x;
 }
 
+CLA_DEVICE float larger(float x, float y) { return std::fmax(x, std::fabs(y)); }
+
 CLA_DEVICE void sync_warp() {
   emulation::together(1, nullptr, [](void* const*) {});
 }

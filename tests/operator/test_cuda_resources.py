@@ -66,5 +66,7 @@ def test_blocks_share_a_multiprocessor(root, arch, dtype):
     assert len(kernels) == 5
     for kernel in kernels:
         assert blocks_by_registers(kernel) >= (3 if kernel["columns"] == 64 else 2), kernel
-        # A handful of bytes, set aside outside the loop, go through the first-level cache.
-        assert kernel["spilled"] <= 64, kernel
+        # On 7.5, whose matrix instructions are narrower, a handful of bytes go through the first-level cache.
+        assert kernel["spilled"] <= (64 if arch == "75" else 0), kernel
+        if kernel["dtype"] == "bfloat16" and kernel["normaliser"] in ("none", "forward"):
+            assert kernel.get("instructions", 0) <= 900, kernel  # counted where cuobjdump is found

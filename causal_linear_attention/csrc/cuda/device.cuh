@@ -23,9 +23,8 @@ struct Half {
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_runtime_api.h>
 
-#include <atomic>
+#include "runtime.h"
 
 #define CLA_DEVICE __device__ __forceinline__
 #define CLA_DEVICE_AND_HOST __host__ __device__ __forceinline__
@@ -62,6 +61,8 @@ CLA_DEVICE int here(int x) {
 }
 CLA_DEVICE uint32_t bits_of(float x) { return __float_as_uint(x); }
 CLA_DEVICE float from_bits(uint32_t x) { return __uint_as_float(x); }
+// The larger of x and the magnitude of y; x if that is not a number.
+CLA_DEVICE float larger(float x, float y) { return fmaxf(x, fabsf(y)); }
 
 CLA_DEVICE unsigned char* shared_memory() {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -196,57 +197,6 @@ CLA_DEVICE void cp_async_wait() {
 #if CLA_CAPABILITY >= 80
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 #endif
-}
-
-// --- launches --------------------------------------------------------------------------------------------------
-
-constexpr int kMaxDevices = 64, kMaxStages = 4;
-
-// Null or what went wrong. A failed call leaves its error behind for whoever asks next: it is taken away.
-inline const char* cleared(cudaError_t error) {
-  if (error == cudaSuccess) return nullptr;
-  cudaGetLastError();
-  return cudaGetErrorString(error);
-}
-
-// Lets the kernel's blocks ask for all shared memory that the device has for one, the first time on each device.
-// Threads that come here at once do the same.
-template <auto kKernel>
-const char* opt_in(const Device& device) {
-  static std::atomic<bool> done[kMaxDevices];
-  std::atomic<bool>* const flag = device.index < kMaxDevices ? &done[device.index] : nullptr;
-  if (flag != nullptr && flag->load(std::memory_order_acquire)) return nullptr;
-  const char* const error = cleared(
-      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared_bytes));
-  if (error == nullptr && flag != nullptr) flag->store(true, std::memory_order_release);
-  return error;
-}
-
-// Blocks of the kernel that a multiprocessor holds at once, asked for once; one if the question fails, for the
-// launch to say why.
-template <auto kKernel>
-int resident_blocks(const Device& device, int threads, int stages, int64_t shared_bytes) {
-  static std::atomic<int> known[kMaxDevices][kMaxStages + 1];
-  std::atomic<int>* const answer = device.index < kMaxDevices ? &known[device.index][stages] : nullptr;
-  if (answer != nullptr && *answer > 0) return *answer;
-  int blocks = 0;
-  if (opt_in<kKernel>(device) != nullptr ||
-      cleared(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kKernel, threads, shared_bytes)) != nullptr) {
-    return 1;
-  }
-  if (answer != nullptr) *answer = blocks;
-  return blocks;
-}
-
-// Launches the kernel on blocks x segments blocks of threads; null or what went wrong.
-template <auto kKernel, class Parameter>
-const char* launch_kernel(const Parameter& parameter, const Device& device, int64_t blocks, int segments,
-                          int threads, int64_t shared_bytes, void* stream) {
-  if (const char* const error = opt_in<kKernel>(device)) return error;
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(segments));
-  void* arguments[] = {const_cast<Parameter*>(&parameter)};
-  return cleared(cudaLaunchKernel(reinterpret_cast<const void*>(kKernel), grid, dim3(threads), arguments,
-                                  static_cast<size_t>(shared_bytes), static_cast<cudaStream_t>(stream)));
 }
 
 }  // namespace cla::cuda

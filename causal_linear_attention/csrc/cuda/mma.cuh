@@ -196,12 +196,6 @@ CLA_DEVICE In not_a_number(In) {
   return {0x7fffu};
 }
 
-// The larger of x, not negative, and the magnitude of y.
-CLA_DEVICE float larger(float x, float y) {
-  const float size = from_bits(bits_of(y) & 0x7fffffffu);
-  return size > x ? size : x;
-}
-
 // The power of two that brings x (not negative) to [1, 2), and its inverse; 1 if there is none.
 CLA_DEVICE float to_unit(float x) {
   const uint32_t exponent = bits_of(x) >> 23;

@@ -132,16 +132,23 @@ CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, float* slopes, i
 template <class S>
 struct Target {
   const Rows& rows;
-  int row, column;  // the column counts from the array's first
+  const int index;  // of the warp
   char* to;
 
   CLA_DEVICE bool in_pieces() const { return S::kAligned || rows.aligned; }
+  CLA_DEVICE int row() const {
+    const int lane = here(lane_index());
+    return S::kBytes == 4 ? lane / 4 : in_pieces() ? lane / 2 : lane / 16;
+  }
+  CLA_DEVICE int own_column() const {
+    const int lane = here(lane_index());
+    return S::kBytes == 4 ? lane % 4 * 2 : in_pieces() ? lane % 2 * 8 : lane % 16;
+  }
+  CLA_DEVICE int columns_left() const { return rows.columns - index * 16 - own_column(); }
 
-  CLA_DEVICE Target(const Warp<S>& w, int first) : rows(w.scan.out) {
-    const int lane = lane_index();
-    row = S::kBytes == 4 ? lane_row() : in_pieces() ? lane / 2 : lane / 16;
-    column = w.index * 16 + (S::kBytes == 4 ? lane_column() : in_pieces() ? lane % 2 * 8 : lane % 16);
-    to = rows.data + offset_of(w.all, rows, w.head) + (first + row) * rows.row + column * S::kBytes;
+  CLA_DEVICE Target(const Warp<S>& w, int first) : rows(w.scan.out), index(w.index) {
+    to = rows.data + offset_of(w.all, rows, w.head) + (first + row()) * rows.row +
+         (index * 16 + own_column()) * S::kBytes;
   }
 };
 
@@ -156,14 +163,13 @@ CLA_DEVICE void write_half(const Warp<S>& w, Target<S>& target, int count, const
         pack(out[x / 4][x % 4], out[x / 4][x % 4 + 1], In{});
   }
   sync_warp();
-  const In* const from = own + target.row * S::kOutPitch + target.column % 16;
-  const bool inside = S::kAligned || target.column < target.rows.columns;
+  const int row = target.row();
+  const In* const from = own + row * S::kOutPitch + target.own_column();
+  const bool inside = S::kAligned || target.columns_left() > 0;
   if (target.in_pieces()) {
-    if (target.row < count && inside) {
-      *reinterpret_cast<Bytes16*>(target.to) = *reinterpret_cast<const Bytes16*>(from);
-    }
+    if (row < count && inside) *reinterpret_cast<Bytes16*>(target.to) = *reinterpret_cast<const Bytes16*>(from);
   } else {
-    for (int i = 0; i < 16 && target.row + i < count && inside; i += 2) {
+    for (int i = 0; i < 16 && row + i < count && inside; i += 2) {
       *reinterpret_cast<In*>(target.to + i * target.rows.row) = from[i * S::kOutPitch];
     }
   }
@@ -175,12 +181,12 @@ template <class S>
 CLA_DEVICE void write_float(Target<S>& target, int count, const Sums& out) {
 #pragma unroll
   for (int h = 0; h < 2; ++h, target.to += 8 * target.rows.row) {
-    if (target.row + h * 8 >= count) continue;
+    if (target.row() + h * 8 >= count) continue;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       float* const pair = reinterpret_cast<float*>(target.to) + n * 8;
       const Float2 numbers{out[n][2 * h], out[n][2 * h + 1]};
-      const int left = target.rows.columns - target.column - n * 8;
+      const int left = target.columns_left() - n * 8;
       if constexpr (S::kAligned) {
         *reinterpret_cast<Float2*>(pair) = numbers;
       } else {
@@ -208,8 +214,8 @@ template <class S>
 CLA_DEVICE void poison(const Warp<S>& w, const Target<S>& target, int first_of_column, int count) {
   using In = typename S::In;
   const int lane = here(lane_index()), column = w.index * 16 + lane % 16;
-  char* const written = target.to - (S::kChunk + target.row) * target.rows.row;
-  In* const to = reinterpret_cast<In*>(written) - target.column + column;
+  char* const written = target.to - (S::kChunk + target.row()) * target.rows.row;
+  In* const to = reinterpret_cast<In*>(written) - target.own_column() + lane % 16;
   sync_warp();
   if (column >= target.rows.columns) return;
 #pragma unroll 1

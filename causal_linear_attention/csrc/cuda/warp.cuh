@@ -21,6 +21,8 @@ struct Warp {
   using Output = Sums[S::kRowBlocks];
   static constexpr Normaliser kNormaliser = S::kNormaliser;
   static constexpr int kPitch = S::kPitch;
+  static constexpr bool kFewRegisters =
+      S::kColumnBlocks == 8 || S::kBytes == 4 || kNormaliser == Normaliser::dq;
   static constexpr bool kBoosted = kNarrow<In> && kNormaliser == Normaliser::dkdv;
 
   const Scans& all;
@@ -78,7 +80,7 @@ struct Warp {
   CLA_DEVICE void score(const unsigned char* stage) const {
 #pragma unroll
     for (int at = 0; at < S::kScoreTiles; at += S::kColumnBlocks) {
-      const int which = at + index;
+      const int which = at + (kFewRegisters ? here(index) : index);
       if (which >= S::kScoreTiles) break;
       const int row = (which >= 1) + (which >= 3) + (which >= 6), column = which - row * (row + 1) / 2;
       Sums sums;
