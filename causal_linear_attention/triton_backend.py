@@ -54,6 +54,19 @@ def _reason(device: torch.device) -> str:
     capability = torch.cuda.get_device_capability(device)
     if capability < _LOWEST_CAPABILITY:
         return "triton needs compute capability {}.{}, not {}.{}".format(*_LOWEST_CAPABILITY, *capability)
+    return _trial(device)
+
+
+def _trial(device: torch.device) -> str:
+    """Why the smallest kernel does not run there: Triton finds no C compiler, say, or an old driver."""
+    try:
+        state = torch.zeros(1, device=device)
+        with torch.cuda.device_of(state):
+            _kernels().prefix[1, 1](state, None, torch.empty_like(state), 1, SIZE=1, BLOCK=16)
+        state.cpu()
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return f"triton {version()} cannot run a kernel ({first})"
     return ""
 
 

@@ -218,6 +218,7 @@ def test_reasons(monkeypatch, version, capability, reason):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(triton_backend, "_trial", lambda device: "")
     assert triton_backend._reason.__wrapped__(GPU) == reason
 
 
@@ -225,3 +226,15 @@ def test_reason_without_a_gpu(monkeypatch):
     monkeypatch.setattr(triton_backend, "version", lambda: "3.9.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "finds no NVIDIA GPU" in triton_backend._reason.__wrapped__(GPU)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="without a GPU scripts/test_triton.sh runs this")
+def test_a_trial_finds_what_would_fail_later(monkeypatch):
+    cpu = torch.device("cpu")
+    assert triton_backend._trial(cpu) == ""
+
+    def kernels():
+        raise RuntimeError("Failed to find C compiler.\nPlease specify via CC.")
+
+    monkeypatch.setattr(triton_backend, "_kernels", kernels)
+    assert triton_backend._trial(cpu).endswith("cannot run a kernel (Failed to find C compiler.)")
