@@ -18,7 +18,7 @@ if wants_help "$@"; then
 fi
 ensure_environment
 cd -- "$ROOT"
-# One process more than cores, since tests wait for the commands they start; one thread each. -n 0 runs all in one.
+# Two processes more than cores, since tests wait for the commands they start; one thread each. -n 0 runs all in one.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-workers=$(($(env -u OMP_NUM_THREADS nproc) + 1))
-exec "$VENV_PYTHON" -m pytest -n $((workers < 5 ? workers : 5)) --dist worksteal "$@"
+workers=$(($(env -u OMP_NUM_THREADS nproc) + 2))
+exec "$VENV_PYTHON" -m pytest -n $((workers < 6 ? workers : 6)) --dist worksteal "$@"
