@@ -8,7 +8,6 @@ TensorFloat-32, which has its precision and float32's range: the states of a lon
 Sums are float32 (float64 for float64 inputs).
 """
 
-import importlib.metadata
 from dataclasses import dataclass
 from functools import cache, cached_property
 from types import ModuleType
@@ -32,9 +31,10 @@ _LOWEST_CAPABILITY = (8, 0)
 def version() -> str:
     """The version of the installed Triton; "" if there is none."""
     try:
-        return importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
+        import triton
+    except ImportError:
         return ""
+    return triton.__version__
 
 
 @torch.compiler.assume_constant_result
@@ -119,7 +119,7 @@ class _Launches:
             "CAST": getattr(tl, operands),
             "ACC": tl.float64 if self.q.dtype == torch.float64 else tl.float32,
             "PRECISION": precision,
-            "num_warps": 8 if max(keys, values) > 64 else 4,
+            "num_warps": 8 if max(keys, values) * self.q.element_size() > 128 else 4,
             "num_stages": 3 if self.q.dtype == torch.bfloat16 else 2,
         }
 
