@@ -1,5 +1,7 @@
 """What the build finds on a machine: nvcc, its CUDA and torch's, and the GPUs to build for."""
 
+from unittest.mock import Mock
+
 import pytest
 
 import build_kernels
@@ -111,8 +113,10 @@ def test_a_torch_that_does_not_fit_is_the_reason(nvcc, tmp_path, cuda, message):
 
 def test_nvcc_of_the_python_package(nvcc, tmp_path, monkeypatch):
     monkeypatch.setattr(machine.shutil, "which", lambda *_, **__: None)
-    with pytest.raises(Skipped, match="no nvcc; install a CUDA toolkit or the package nvidia-cuda-nvcc"):
-        machine.nvcc()
+    with monkeypatch.context() as without:
+        without.setattr(machine, "distribution", Mock(side_effect=machine.PackageNotFoundError))
+        with pytest.raises(Skipped, match="no nvcc; install a CUDA toolkit or the package nvidia-cuda-nvcc"):
+            machine.nvcc()
     installed = tmp_path / "nvidia_cuda_nvcc-13.0.88.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cuda-nvcc\nVersion: 13.0.88\n")
