@@ -10,6 +10,7 @@ from causal_linear_attention import (
     extension,
     operators,
     select_backend,
+    triton_backend,
 )
 
 pytestmark = [
@@ -36,8 +37,10 @@ def everything(q, k, v, state, normalize):
 
 
 def test_auto_is_the_kernels():
-    assert select_backend("auto", "cuda", torch.bfloat16) == "cuda"
-    assert select_backend("auto", "cuda", torch.float64) == "torch"
+    triton = not triton_backend.reason(torch.device("cuda"))
+    first = "triton" if triton and not extension.cuda_is_forced() else "cuda"
+    assert select_backend("auto", "cuda", torch.bfloat16) == first
+    assert select_backend("auto", "cuda", torch.float64) == ("triton" if triton else "torch")
 
 
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
