@@ -14,6 +14,7 @@
 
 #include "attention.h"
 #include "device.cuh"
+#include "plan.h"
 
 // An array of the caller: `bytes` from `data` on, strides in elements (batch, head, row).
 struct HostArray {
@@ -323,4 +324,21 @@ extern "C" const char* emulate_step(const int64_t* shape, int dtype, int normali
   const char* const error = cuda::step(p, moved[4], moved[5], cuda::Device{}, nullptr);
   moved.back();
   return error;
+}
+
+// Segments of a scan over heads of 64 columns with a kernel of which `blocks` fit a multiprocessor.
+extern "C" int planned_segments(int heads, int length, int multiprocessors, int blocks) {
+  using namespace cla::cuda;
+  static int fitting;
+  fitting = blocks;
+  Scans s;
+  s.heads = heads;
+  s.length = length;
+  s.scan[0].depth = s.scan[0].width = 64;
+  Kernel kernel;
+  kernel.chunk = 64;
+  kernel.blocks = [](const Device&, int, int64_t) { return fitting; };
+  const Device gpu{0, 80, multiprocessors, 100'000};
+  const Plan p = plan(s, kernel, gpu);
+  return p.fits ? p.scans.segments : 0;
 }

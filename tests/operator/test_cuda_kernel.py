@@ -12,7 +12,7 @@ from tests.helpers import emulation
 H200, SMALL, TURING = (90, 132, 232448), (86, 132, 101376), (75, 40, 65536)
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [(1, 2, 130, 64, 64), (1, 1, 70, 16, 24), (2, 3, 33, 5, 7), (1, 1, 40, 128, 128)]
-SHAPES += [(1, 1, 1, 1, 1), (1, 2, 0, 3, 4), (0, 2, 9, 3, 4), (1, 1, 65, 100, 33), (1, 1, 64, 32, 128)]
+SHAPES += [(1, 1, 9, 0, 4), (1, 1, 9, 4, 0), (1, 1, 1, 1, 1), (1, 2, 0, 3, 4), (0, 2, 9, 3, 4), (1, 1, 65, 100, 33), (1, 1, 64, 32, 128)]
 needs_compiler = pytest.mark.skipif(emulation.COMPILER is None, reason="no g++")
 
 
@@ -159,6 +159,25 @@ def test_float16_sums_may_leave_its_range(library):
     truth = definition(*[x.double() for x in given], True)
     found = emulation.emulate(library(H200), *given, True, H200)
     assert float((found[4].double() - truth[4]).norm()) <= 2e-3 * float(truth[4].norm())
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("heads", "length", "fitting", "segments"),
+    [
+        (396, 65_536, 3, 1),  # the GPU is full
+        (200, 65_536, 3, 1),  # a second wave would begin
+        (132, 65_536, 3, 3),
+        (132, 65_536, 1, 1),
+        (8, 1000, 3, 1),  # too short
+        (8, 4096, 3, 8),
+        (1, 1_000_000, 3, 64),
+        (8, 4096, 0, 0),  # does not fit
+    ],
+)
+def test_segments_fill_one_wave(library, heads, length, fitting, segments):
+    """As many blocks as the occupancy query says fit 132 multiprocessors, and no more."""
+    assert library(H200).planned_segments(heads, length, 132, fitting) == segments
 
 
 @needs_compiler

@@ -5,7 +5,7 @@
 namespace cla::cuda {
 namespace {
 
-constexpr int64_t kFewestRows = 512;  // of a segment: fewer cost more than they save
+constexpr int64_t kFewestRows = 512;  // of a segment
 constexpr int64_t kMostSegments = 64;
 constexpr int kMostStages = 4, kEnoughStages = 2;
 
@@ -28,20 +28,22 @@ int choose_stages(Plan& p, const Device& device) {
   return best;
 }
 
-// Rows that the busiest place for a block computes, one wave of blocks after the other. Cut into segments, k and v
-// are read a second time: half as much again.
-double cost(int64_t blocks, int64_t places, int64_t rows, int64_t segments) {
-  const double each = static_cast<double>(ceil_div(rows, segments) * ceil_div(blocks * segments, places));
-  return segments > 1 ? 1.5 * each : each;
+// Rows that a block computes, or as many as take the same time: cut into segments, it reads b and c a second time,
+// half as much again, and the sums of all segments before its own.
+double cost(const Scans& s, int64_t segments) {
+  const double rows = static_cast<double>(ceil_div(s.length, segments));
+  const double rows_of_a_state = 0.5 * s.scan[0].width;
+  return segments > 1 ? 1.5 * rows + static_cast<double>(segments - 1) * rows_of_a_state : rows;
 }
 
+// As many segments as run at once, one wave of blocks, or fewer: more blocks than places wait for no less.
 void choose_segments(Plan& p, int64_t places) {
   Scans& s = p.scans;
   const int64_t blocks = int64_t{s.heads} * s.count;
-  int64_t most = s.length / kFewestRows, best = 1;
-  most = most < kMostSegments ? most : kMostSegments;
-  for (int64_t x = 2; x <= most && blocks > 0; ++x) {
-    if (cost(blocks, places, s.length, x) < cost(blocks, places, s.length, best)) best = x;
+  int64_t most = blocks > 0 ? places / blocks : 1, best = 1;
+  for (const int64_t limit : {s.length / kFewestRows, kMostSegments}) most = most < limit ? most : limit;
+  for (int64_t x = 2; x <= most; ++x) {
+    if (cost(s, x) < cost(s, best)) best = x;
   }
   s.segment_rows = static_cast<int>(ceil_div(ceil_div(s.length, best), p.kernel.chunk) * p.kernel.chunk);
   s.segments = s.length > 0 ? static_cast<int>(ceil_div(s.length, s.segment_rows)) : 1;
