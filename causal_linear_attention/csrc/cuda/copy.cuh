@@ -110,6 +110,7 @@ template <class S>
 struct Sources {
   Source<S> a, b, c, queries;
   const float *weights, *slopes;  // of this thread's row
+  bool has_slopes;                // or zeros
 
   CLA_DEVICE Sources(const Scans& s, const Scan& scan, int head, int first)
       : a(s, scan.a, head, first),
@@ -119,15 +120,16 @@ struct Sources {
     const int64_t row = first + thread_index();
     const int64_t number = head * s.length + (S::kReverse ? s.length - 1 - row : row);
     weights = scan.weights + number;
-    slopes = scan.slopes == nullptr ? nullptr : scan.slopes + number;
+    slopes = (scan.slopes == nullptr ? scan.weights : scan.slopes) + number;
+    has_slopes = scan.slopes != nullptr;
   }
 
-  CLA_DEVICE static void copy_numbers(const float* from, int count, unsigned char* to) {
+  CLA_DEVICE static void copy_numbers(const float* from, bool wanted, int count, unsigned char* to) {
 #pragma unroll
     for (int i = 0; i < S::kChunk; i += S::kThreads) {
       const int row = thread_index() + i;
       if (row >= S::kChunk) break;
-      cp_async<4>(to + row * 4, from + (S::kReverse ? -i : i), row < count && from != nullptr);
+      cp_async<4>(to + row * 4, from + (S::kReverse ? -i : i), wanted && row < count);
     }
   }
 
@@ -140,12 +142,12 @@ struct Sources {
       c.copy_chunk(count, stage + 2 * S::kTile);
       if (S::kNormaliser == Normaliser::dq && !only_sums) queries.copy_chunk(count, stage + 3 * S::kTile);
       if constexpr (S::kStage > S::kWeights) {
-        copy_numbers(weights, count, stage + S::kWeights);
+        copy_numbers(weights, true, count, stage + S::kWeights);
         weights += kNextNumber;
       }
       if constexpr (S::kStage > S::kSlopes) {
-        copy_numbers(slopes, count, stage + S::kSlopes);
-        if (slopes != nullptr) slopes += kNextNumber;
+        copy_numbers(slopes, has_slopes, count, stage + S::kSlopes);
+        slopes += kNextNumber;
       }
     }
     cp_async_commit();

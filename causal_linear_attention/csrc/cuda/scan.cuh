@@ -99,6 +99,7 @@ CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, float* slopes, i
       total += shuffle_xor(total, 2);
       if (lane_index() % 4 == 0) partial[(i * 16 + h * 8 + lane_row()) * kWarps + w.index] = total;
     }
+    sync_warp();
   }
   sync_threads();
   Fragment<1> triangle, all_rows;
@@ -122,6 +123,7 @@ CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, float* slopes, i
       for (int x = 0; x < 4; ++x) out[i][x / 2][x % 2 + 2 * h] += slope * (z[x / 2][x % 2 + 2 * h] + w.vector[x]);
       if (w.index == 0 && lane_index() % 4 == 0 && row < count) slopes[row] = slope;
     }
+    sync_warp();
   }
   w.add_to_vector(before);
 }
@@ -207,6 +209,7 @@ CLA_DEVICE void write(const Warp<S>& w, Target<S>& target, int count, const type
       write_float(target, count - i * 16, out[i]);
     }
   }
+  sync_warp();
 }
 
 // NaN in the rows of this warp's columns that a number of c which is not finite reaches, just written without it.
@@ -216,13 +219,12 @@ CLA_DEVICE void poison(const Warp<S>& w, const Target<S>& target, int first_of_c
   const int lane = here(lane_index()), column = w.index * 16 + lane % 16;
   char* const written = target.to - (S::kChunk + target.row()) * target.rows.row;
   In* const to = reinterpret_cast<In*>(written) - target.own_column() + lane % 16;
-  sync_warp();
-  if (column >= target.rows.columns) return;
 #pragma unroll 1
   for (int i = first_of_column; i < S::kChunk && i < count; ++i) {
-    if (i % 2 != lane / 16) continue;
+    if (i % 2 != lane / 16 || column >= target.rows.columns) continue;
     *reinterpret_cast<In*>(reinterpret_cast<char*>(to) + i * target.rows.row) = not_a_number(In{});
   }
+  sync_warp();
 }
 
 // --- chunks --------------------------------------------------------------------------------------------------

@@ -129,6 +129,7 @@ struct Warp {
         total += shuffle_xor(total, 2);
         if (lane_index() % 4 == 0) row_sums(column)[row * 16 + row_of(2 * h)] = total;
       }
+      sync_warp();  // all lanes together again for what they do together: here, and below wherever some did more
     }
   }
 
