@@ -3,7 +3,7 @@
 
 Compiles csrc/cuda (or the same folder of another checkout, --sources) with nvcc for each architecture and
 reads nvcc's report; instructions are counted where cuobjdump is found (package nvidia-cuda-cuobjdump). Writes
-cuda_resources.json and .md into --out. Takes about five minutes for two architectures.
+cuda_resources.json and .md into --out. Takes about ten minutes for two architectures.
 """
 
 import argparse
@@ -67,6 +67,7 @@ def main() -> None:
         raise UserError(f"{why}; install the CUDA toolkit or name its folder in CUDA_HOME") from None
     path = (out_dir(arguments) or MEASURED / "cuda") / "cuda_resources.json"
     path.parent.mkdir(parents=True, exist_ok=True)
+    about = {"environment": environment("cpu"), "commit": commit(arguments.sources)}
     kernels: list[dict[str, Any]] = []
     sources = sorted(arguments.sources.glob("*.cu"))
     todo = [(source, arch) for arch in arguments.archs for source in sources]
@@ -74,12 +75,7 @@ def main() -> None:
         found = compile_report(nvcc, source, arch)
         kernels += found
         print(f"[{number}/{len(todo)}] {source.name}, sm_{arch}: {len(found)} kernels", flush=True)
-    result = {
-        "environment": environment("cpu"),
-        "commit": commit(arguments.sources),
-        "nvcc": build_machine.first_line([nvcc, "--version"], "release"),
-        "kernels": kernels,
-    }
+    result = {**about, "nvcc": build_machine.first_line([nvcc, "--version"], "release"), "kernels": kernels}
     write_json(path, result)
     write_atomically(path.with_suffix(".md"), markdown(result).encode())
     print(f"written: {shown_path(path)}, {shown_path(path.with_suffix('.md'))}")

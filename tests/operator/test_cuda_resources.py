@@ -5,10 +5,12 @@ import shutil
 
 import pytest
 
-from benchmarks.cuda_resources import compile_report
+from benchmarks.cuda_resources import compile_report, parse_arguments
+from pipeline.errors import UserError
 from pipeline.reports.costs.cuda_resources import (
     blocks_by_registers,
     count_instructions,
+    markdown,
     parse_name,
     parse_report,
 )
@@ -52,6 +54,23 @@ def test_a_report_is_read():
 def test_instructions_of_the_loop_over_chunks():
     """The innermost loop with the most matrix products, not the whole kernel and not the loops inside."""
     assert count_instructions(CODE) == {NAME: {"instructions": 5, "matrix_products": 1}}
+
+
+def test_the_table():
+    (kernel,) = parse_report(REPORT).values()
+    small = {**kernel, "registers": 8}  # an instance that its architecture does not use
+    about = {"environment": {"date": "2026-01-02"}, "commit": "abc", "nvcc": "release 13.0"}
+    text = markdown({**about, "kernels": [{**kernel, "instructions": 900, "matrix_products": 116}, small]})
+    assert "commit abc as release 13.0" in text and "### sm_80" in text
+    assert "| D  64, aligned, normaliser, dkdv | float16 | 161 | 12 | 3 | 900 | 116 |" in text
+    assert text.count("| D ") == 1
+
+
+def test_what_is_missing_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="no .cu files in"):
+        parse_arguments(["--sources", str(tmp_path)])
+    with pytest.raises(UserError, match="nvcc fails on broken.cu"):
+        compile_report("false", tmp_path / "broken.cu", "80")
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
