@@ -11,7 +11,6 @@
 #include <cstring>
 
 #define CLA_DEVICE inline
-#define CLA_DEVICE_AND_HOST inline
 #define CLA_CALL inline
 #define CLA_KERNEL(threads, blocks) void
 #define CLA_PARAMETER const
@@ -19,7 +18,6 @@
 namespace emulation {
 
 int thread();
-int threads();
 int block_index();
 int segment();
 unsigned char* memory();
@@ -39,7 +37,6 @@ void check_shared(const void* p, int bytes, const char* what);
 namespace cla::cuda {
 
 CLA_DEVICE int thread_index() { return emulation::thread(); }
-CLA_DEVICE int block_threads() { return emulation::threads(); }
 CLA_DEVICE int block_index() { return emulation::block_index(); }
 CLA_DEVICE int segment_index() { return emulation::segment(); }
 CLA_DEVICE unsigned char* shared_memory() { return emulation::memory(); }

@@ -144,7 +144,6 @@ void run_block(int threads) {
 }  // namespace
 
 int thread() { return current; }
-int threads() { return static_cast<int>(block.size()); }
 int block_index() { return current_block; }
 int segment() { return current_segment; }
 unsigned char* memory() { return shared; }

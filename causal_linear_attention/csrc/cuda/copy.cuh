@@ -19,6 +19,8 @@ constexpr int row_blocks(int capability, int bytes, int column_blocks) {
   return capability < 80 || bytes == 4 ? 2 : 4;
 }
 
+enum Tile : int { kA, kB, kC, kQueries };  // the arrays of a scan, in the order of a stage
+
 // All that is known when a kernel is compiled, and where everything lies in its shared memory, in bytes.
 // Arrays have at most 16 * kColumnBlocks columns, and exactly so many in aligned rows if kAligned.
 template <class In_, Normaliser kNormaliser_, int kColumnBlocks_, bool kAligned_, int kCapability = CLA_CAPABILITY>
@@ -30,7 +32,7 @@ struct Shape {
   static constexpr int kBytes = sizeof(In), kColumnBlocks = kColumnBlocks_, kColumns = 16 * kColumnBlocks;
   static constexpr int kRowBlocks = row_blocks(kCapability, kBytes, kColumnBlocks), kChunk = 16 * kRowBlocks;
   static constexpr int kThreads = 32 * kColumnBlocks;  // a warp for 16 columns of c
-  static constexpr int kTiles = kNormaliser == Normaliser::dq ? 4 : 3;  // a, b, c, queries
+  static constexpr int kTiles = kNormaliser == Normaliser::dq ? 4 : 3;
   static constexpr int kScoreTiles = kRowBlocks * (kRowBlocks + 1) / 2;
   // Parts of a number (see mma.cuh) that is a factor. One of a score or a sum is enough but where sums cancel, as
   // under the normaliser's slope; of a weighted row it is not, for its sum is a float32 that the caller gets.
@@ -137,10 +139,10 @@ struct Sources {
   CLA_DEVICE void copy_chunk(int count, bool only_sums, unsigned char* stage) {
     constexpr int kNextNumber = S::kReverse ? -S::kChunk : S::kChunk;
     if (count > 0) {
-      if (!only_sums) a.copy_chunk(count, stage);
-      b.copy_chunk(count, stage + S::kTile);
-      c.copy_chunk(count, stage + 2 * S::kTile);
-      if (S::kNormaliser == Normaliser::dq && !only_sums) queries.copy_chunk(count, stage + 3 * S::kTile);
+      if (!only_sums) a.copy_chunk(count, stage + kA * S::kTile);
+      b.copy_chunk(count, stage + kB * S::kTile);
+      c.copy_chunk(count, stage + kC * S::kTile);
+      if (S::kNormaliser == Normaliser::dq && !only_sums) queries.copy_chunk(count, stage + kQueries * S::kTile);
       if constexpr (S::kStage > S::kWeights) {
         copy_numbers(weights, true, count, stage + S::kWeights);
         weights += kNextNumber;

@@ -27,7 +27,6 @@ struct Half {
 #include "runtime.h"
 
 #define CLA_DEVICE __device__ __forceinline__
-#define CLA_DEVICE_AND_HOST __host__ __device__ __forceinline__
 #define CLA_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define CLA_PARAMETER const __grid_constant__
 #if defined(__CUDA_ARCH__)
@@ -46,7 +45,6 @@ struct Half {
 namespace cla::cuda {
 
 CLA_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
-CLA_DEVICE int block_threads() { return static_cast<int>(blockDim.x); }
 CLA_DEVICE int block_index() { return static_cast<int>(blockIdx.x); }
 CLA_DEVICE int segment_index() { return static_cast<int>(blockIdx.y); }
 CLA_DEVICE void sync_threads() { __syncthreads(); }

@@ -17,7 +17,7 @@ CLA_DEVICE void sum_queries(const Warp<S>& w, const unsigned char* stage) {
 #pragma unroll
   for (int at = 0; at < S::kChunk; at += S::kThreads / kShare) {
     const int i = at + thread_index() / kShare;
-    const In* const q = w.tile(stage, 0, 0, 0) + i * S::kPitch + column;
+    const In* const q = w.tile(stage, kA, 0, 0) + i * S::kPitch + column;
     float total = 0.0f;
 #pragma unroll
     for (int m = 0; m < kOwn; m += kAtOnce) {
@@ -86,7 +86,7 @@ CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, float* slopes, i
 #pragma unroll
   for (int i = 0; i < S::kRowBlocks; ++i) {
     typename Warp<S>::Input queries;
-    load<false, Factor::left, S::kPitch>(w.tile(stage, 3, i, w.index), queries);
+    load<false, Factor::left, S::kPitch>(w.tile(stage, kQueries, i, w.index), queries);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float total = 0.0f;
@@ -233,8 +233,8 @@ template <class S>
 CLA_DEVICE void compute_sums(Warp<S>& w, const unsigned char* stage) {
   w.choose_boost(stage);
   w.update(stage);
-  if (S::kNormaliser == Normaliser::forward) w.add_rows(stage, 1);
-  if (S::kNormaliser == Normaliser::dq) w.add_rows(stage, 2);
+  if (S::kNormaliser == Normaliser::forward) w.add_rows(stage, kB);
+  if (S::kNormaliser == Normaliser::dq) w.add_rows(stage, kC);
 }
 
 // The next chunk; `count` rows are left, of which it takes what it can.
@@ -275,7 +275,7 @@ CLA_DEVICE void compute_chunk(Warp<S>& w, unsigned char* stage, int count, float
   if (dirty) [[unlikely]] poison(w, target, first_dirty, count);
   w.update(stage);
   if constexpr (S::kNormaliser == Normaliser::forward) {
-    w.add_rows(stage, 1);
+    w.add_rows(stage, kB);
     publish_z(w);
   }
 }

@@ -44,7 +44,7 @@ struct Warp {
         segment(segment_index()),
         index(warp_index()) {}
 
-  CLA_DEVICE static const In* tile(const unsigned char* stage, int x, int row, int column) {
+  CLA_DEVICE static const In* tile(const unsigned char* stage, Tile x, int row, int column) {
     return reinterpret_cast<const In*>(stage + x * S::kTile) + row * 16 * kPitch + column * 16;
   }
   CLA_DEVICE static const float* weights(const unsigned char* stage) {
@@ -88,8 +88,8 @@ struct Warp {
 #pragma unroll
       for (int d = 0; d < S::kColumnBlocks; ++d) {
         Input left, right;
-        load<false, Factor::left, kPitch>(tile(stage, 0, row, d), left);
-        load<false, Factor::right, kPitch>(tile(stage, 1, column, d), right);
+        load<false, Factor::left, kPitch>(tile(stage, kA, row, d), left);
+        load<false, Factor::right, kPitch>(tile(stage, kB, column, d), right);
         multiply<Part>(sums, left, right);
       }
       finish_scores(stage, which, row, column, sums);
@@ -148,7 +148,7 @@ struct Warp {
 #pragma unroll
       for (int i = 0; i < S::kRowBlocks; ++i) {
         Input left;
-        load<false, Factor::left, kPitch>(tile(stage, 0, i, d), left);
+        load<false, Factor::left, kPitch>(tile(stage, kA, i, d), left);
         multiply<Part>(out[i], left, right);
       }
     }
@@ -187,7 +187,7 @@ struct Warp {
     zero(sums);
 #pragma unroll
     for (int j = 0; j < S::kRowBlocks; ++j) {
-      load<true, Factor::right, kPitch>(tile(stage, 2, j, index), c[j]);
+      load<true, Factor::right, kPitch>(tile(stage, kC, j, index), c[j]);
       multiply_orders<Part, 0, 1>(sums, nothing, c[j]);
     }
     return any_lane(sums[0][0] + sums[0][1] + sums[1][0] + sums[1][1] != 0.0f);
@@ -210,7 +210,7 @@ struct Warp {
   }
 
   CLA_DEVICE In* dirty_column(unsigned char* stage, int lane) const {
-    return reinterpret_cast<In*>(stage + 2 * S::kTile) + index * 16 + lane % 16;
+    return reinterpret_cast<In*>(stage + kC * S::kTile) + index * 16 + lane % 16;
   }
 
   // c has a NaN again, and so will the state.
@@ -257,7 +257,7 @@ struct Warp {
     } else {
       Input c[S::kRowBlocks];
 #pragma unroll
-      for (int j = 0; j < S::kRowBlocks; ++j) load<true, Factor::left, kPitch>(tile(stage, 2, j, index), c[j]);
+      for (int j = 0; j < S::kRowBlocks; ++j) load<true, Factor::left, kPitch>(tile(stage, kC, j, index), c[j]);
       add_products(stage, c);
     }
   }
@@ -271,7 +271,7 @@ struct Warp {
 #pragma unroll
       for (int j = 0; j < S::kRowBlocks; ++j) {
         Input right;
-        load<true, Factor::right, kPitch>(tile(stage, 1, j, d), right);
+        load<true, Factor::right, kPitch>(tile(stage, kB, j, d), right);
         multiply<Part>(sums, c[j], right);
       }
       add(state[d], sums, kBoosted ? 1.0f / boost : 1.0f);
@@ -284,7 +284,7 @@ struct Warp {
 #pragma unroll
     for (int j = 0; j < S::kRowBlocks; ++j) {
       Input c;
-      load<true, Factor::left, kPitch>(tile(stage, 2, j, index), c);
+      load<true, Factor::left, kPitch>(tile(stage, kC, j, index), c);
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const int row = j * 16 + r / 2 * 8 + lane_column();
@@ -308,7 +308,7 @@ struct Warp {
   }
 
   // vector += the sums over the rows of 16 columns of a tile.
-  CLA_DEVICE void add_rows(const unsigned char* stage, int which) {
+  CLA_DEVICE void add_rows(const unsigned char* stage, Tile which) {
     Fragment<1> all_rows;
     ones<Part>(false, all_rows);
     Sums sums;
