@@ -4,18 +4,20 @@
 # of a preemption are handed to it: it saves at the next update and ends with 75, or with 143 if it trained nothing.
 # The job then goes back to the queue, where the same command resumes.
 step() {
-    local code=0 pid asked=
-    trap 'asked=yes; kill -USR1 "$pid" 2>/dev/null' USR1 TERM
+    local code ended=127 pid= asked= trapped=yes
+    trap 'asked=yes; trapped=yes; kill -USR1 ${pid:+"$pid"} 2>/dev/null || true' USR1 TERM
     "$@" &
     pid=$!
-    wait "$pid" || code=$?
-    while kill -0 "$pid" 2>/dev/null; do # only the trap has ended the wait
+    [[ -z $asked ]] || kill -USR1 "$pid" 2>/dev/null || true # the notice came before there was a command
+    while [[ -n $trapped ]]; do # the trap ends a wait, too, with a code that is not the command's
+        trapped=
         code=0
         wait "$pid" || code=$?
+        [[ $code == 127 ]] || ended=$code # 127: its code was given before
     done
-    if [[ $code == 75 || (-n $asked && $code == 143) ]]; then
+    if [[ $ended == 75 || (-n $asked && $ended == 143) ]]; then
         echo "stopped as asked; the job goes back to the queue"
         exec scontrol requeue "$SLURM_JOB_ID"
     fi
-    exit "$code"
+    exit "$ended"
 }

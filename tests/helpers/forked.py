@@ -94,13 +94,11 @@ class Popen:
         self.process = context.Process(target=_main, args=target)
         self.process.start()
         self.terminate, self.kill = self.process.terminate, self.process.kill
-
-    @property
-    def returncode(self) -> int | None:
-        return self.process.exitcode
+        self.returncode: int | None = None  # known once it was waited for, as with subprocess
 
     def wait(self, timeout: float | None = None) -> None:
         self.process.join(timeout)
+        self.returncode = self.process.exitcode
         if self.returncode is None:
             raise subprocess.TimeoutExpired("a fork", timeout)
 
