@@ -29,6 +29,7 @@ class Forked:
         fork = multiprocessing.get_context("fork")
         self.process = fork.Process(target=self.run, args=(command[3:], stdout.fileno(), env))
         self.process.start()
+        self.returncode: int | None = None  # known once it was waited for, as with subprocess
 
     @staticmethod
     def run(words: list[str], log: int, environment: dict[str, str]) -> None:
@@ -42,13 +43,10 @@ class Forked:
         sys.argv = ["child", *words]
         child.main()
 
-    @property
-    def returncode(self) -> int | None:
-        return self.process.exitcode
-
     def wait(self, seconds: float | None = None) -> None:
         self.process.join(seconds)
-        if self.process.exitcode is None:
+        self.returncode = self.process.exitcode
+        if self.returncode is None:
             raise subprocess.TimeoutExpired("child", seconds)
 
     def terminate(self) -> None:
