@@ -42,6 +42,12 @@ def pytest_configure(config):
     registry.share()
 
 
+def pytest_collection_modifyitems(items):
+    # In parallel: one that started last would leave the other processes idle for its time.
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.get_closest_marker("longest") is None)
+
+
 @pytest.fixture(autouse=True)
 def fixed_seed():
     torch.manual_seed(1234)

@@ -12,6 +12,7 @@ COMPILER = shutil.which("g++") or shutil.which("clang++")
 OLDEST = shutil.which("g++-11")
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_kernels_under_sanitizers(root, tmp_path):

@@ -20,6 +20,7 @@ def rows(folder, split, dictionary):
     return data_utils.load_indexed_dataset(str(folder / split), dictionary, combine=False)
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 def test_wikitext2_words(run, wikitext2, tmp_path):
     dest = tmp_path / "wikitext-2 words"
@@ -43,6 +44,7 @@ def test_wikitext2_words(run, wikitext2, tmp_path):
     assert written == {RUN_MARK, "dict.txt", "preparation.json"} | rows_of_splits
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 def test_wikitext2_sentencepiece(run, wikitext2, tmp_path):
     dest = tmp_path / "data"

@@ -21,6 +21,7 @@ def result(folder, method):
     return json.loads((folder / method / "seed1.json").read_text())
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 def test_softmax_and_linear_learn_to_copy(call, tmp_path, capsys):
     options = ("--preset", "tiny", "--attention", "softmax,elu", "--out", tmp_path)

@@ -56,6 +56,7 @@ def runs(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("quick start") / "runs"
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 def test_interrupted_continued_and_repeated(runs, call, capsys):
     output = interrupt(runs)

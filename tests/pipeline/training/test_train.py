@@ -217,6 +217,7 @@ def test_checkpoints_that_training_cannot_go_on_from(
     assert not trace.exists()
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 def test_full_disk(config, corpus, tmp_path, root):
     """Files are limited to 20 kB, less than a checkpoint."""
