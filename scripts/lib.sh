@@ -107,3 +107,26 @@ exec_module() {
     # The user's own directory may hold a package called "pipeline": it must not come first.
     PYTHONSAFEPATH=1 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m pipeline "$module" "$@"
 }
+
+# begin_tests ARGUMENTS...: print the help if it is asked for; else make .venv and go to the project's folder.
+begin_tests() {
+    if wants_help "$@"; then
+        print_header
+        exit 0
+    fi
+    ensure_environment
+    cd -- "$ROOT"
+}
+
+# install_beside FOLDER LIST OPTIONS...: what the file LIST requires, in FOLDER beside .venv, unless it is there.
+install_beside() {
+    local folder=$1 list=$2
+    shift 2
+    cmp -s "$list" "$folder/requirements.txt" && return
+    echo "Installing $list into $folder"
+    rm -rf "$folder" "$folder.part"
+    "$VENV_PYTHON" -m pip install --quiet --target "$folder.part" -r "$list" "$@" ||
+        die "pip could not install $list; see its message above"
+    cp "$list" "$folder.part/requirements.txt"
+    mv "$folder.part" "$folder"
+}

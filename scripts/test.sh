@@ -12,12 +12,7 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-if wants_help "$@"; then
-    print_header
-    exit 0
-fi
-ensure_environment
-cd -- "$ROOT"
+begin_tests "$@"
 # Two processes more than cores, since tests wait for the commands they start; one thread each. -n 0 runs all in one.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 workers=$(($(env -u OMP_NUM_THREADS nproc) + 2))

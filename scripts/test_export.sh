@@ -8,19 +8,6 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-if wants_help "$@"; then
-    print_header
-    exit 0
-fi
-ensure_environment
-cd -- "$ROOT"
-LIST=tests/pipeline/export/requirements.txt
-if ! cmp -s "$LIST" .venv-export/requirements.txt; then
-    echo "Installing $LIST into .venv-export"
-    rm -rf .venv-export .venv-export.part
-    "$VENV_PYTHON" -m pip install --quiet --target .venv-export.part -r "$LIST" -c requirements.txt ||
-        die "pip could not install $LIST; see its message above"
-    cp "$LIST" .venv-export.part/
-    mv .venv-export.part .venv-export
-fi
+begin_tests "$@"
+install_beside .venv-export tests/pipeline/export/requirements.txt -c requirements.txt
 exec "$VENV_PYTHON" -m pytest -n 0 tests/pipeline/export "$@"

@@ -8,24 +8,11 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-if wants_help "$@"; then
-    print_header
-    exit 0
-fi
-ensure_environment
-cd -- "$ROOT"
-LIST=tests/operator/triton/requirements.txt
+begin_tests "$@"
 if ! "$VENV_PYTHON" -c 'import importlib.util as u; exit(u.find_spec("triton") is None)'; then
-    if ! cmp -s "$LIST" .venv-triton/requirements.txt; then
-        echo "Installing $LIST into .venv-triton"
-        rm -rf .venv-triton .venv-triton.part
-        offline=()
-        [[ -z ${WHEELHOUSE:-} ]] || offline=(--no-index --find-links "$WHEELHOUSE")
-        "$VENV_PYTHON" -m pip install --quiet --no-deps --target .venv-triton.part -r "$LIST" "${offline[@]}" ||
-            die "pip could not install $LIST; see its message above"
-        cp "$LIST" .venv-triton.part/
-        mv .venv-triton.part .venv-triton
-    fi
+    offline=()
+    [[ -z ${WHEELHOUSE:-} ]] || offline=(--no-index --find-links "$WHEELHOUSE")
+    install_beside .venv-triton tests/operator/triton/requirements.txt --no-deps "${offline[@]}"
     export PYTHONPATH="$ROOT/.venv-triton${PYTHONPATH:+:$PYTHONPATH}"
 fi
 "$VENV_PYTHON" -c 'import torch; exit(torch.cuda.is_available())' && export TRITON_INTERPRET=1

@@ -17,19 +17,19 @@ from types import SimpleNamespace
 from typing import Any
 
 from pipeline.signals import REQUESTS
-from tests.helpers.forked import PRELOADED
+from tests.helpers.forked import PRELOADED, Child
 
 MOST = 1 << 16  # bytes of a message
 
 
-class Forked:
+class Forked(Child):
     """What `logged_run.py` needs of `subprocess.Popen`, for `pipeline.training.process.child` alone."""
 
     def __init__(self, command: list[str], stdout: Any, env: dict[str, str], **unused: Any) -> None:
         fork = multiprocessing.get_context("fork")
-        self.process = fork.Process(target=self.run, args=(command[3:], stdout.fileno(), env))
-        self.process.start()
-        self.returncode: int | None = None  # known once it was waited for, as with subprocess
+        process = fork.Process(target=self.run, args=(command[3:], stdout.fileno(), env))
+        process.start()
+        super().__init__(process)
 
     @staticmethod
     def run(words: list[str], log: int, environment: dict[str, str]) -> None:
@@ -42,18 +42,6 @@ class Forked:
             signal.signal(number, signal.SIG_DFL)
         sys.argv = ["child", *words]
         child.main()
-
-    def wait(self, seconds: float | None = None) -> None:
-        self.process.join(seconds)
-        self.returncode = self.process.exitcode
-        if self.returncode is None:
-            raise subprocess.TimeoutExpired("child", seconds)
-
-    def terminate(self) -> None:
-        self.process.terminate()
-
-    def kill(self) -> None:
-        self.process.kill()
 
     def send_signal(self, number: int) -> None:
         os.kill(self.process.pid, number)

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -76,7 +77,22 @@ def run(command: Sequence[object], check: bool = False, **options: Any) -> subpr
     return start(command, **options).wait(check)
 
 
-class Popen:
+class Child:
+    """A started `process` of multiprocessing as `logged_run` sees one of `subprocess`."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        self.process = process
+        self.terminate, self.kill = process.terminate, process.kill
+        self.returncode: int | None = None  # known once it was waited for, as with subprocess
+
+    def wait(self, timeout: float | None = None) -> None:
+        self.process.join(timeout)
+        self.returncode = self.process.exitcode
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("a fork", timeout)
+
+
+class Popen(Child):
     """What `logged_run` needs of `subprocess.Popen`."""
 
     def __init__(
@@ -91,16 +107,9 @@ class Popen:
         # It would end at once: the process that forks is not the one that started it.
         env = {name: value for name, value in env.items() if name != PARENT}
         target = (command[2], list(command[3:]), [log, log], Path.cwd(), env)
-        self.process = context.Process(target=_main, args=target)
-        self.process.start()
-        self.terminate, self.kill = self.process.terminate, self.process.kill
-        self.returncode: int | None = None  # known once it was waited for, as with subprocess
-
-    def wait(self, timeout: float | None = None) -> None:
-        self.process.join(timeout)
-        self.returncode = self.process.exitcode
-        if self.returncode is None:
-            raise subprocess.TimeoutExpired("a fork", timeout)
+        process = context.Process(target=_main, args=target)
+        process.start()
+        super().__init__(process)
 
 
 def preprocess(command: Sequence[str], place: Workplace, **options: Any) -> tuple[int, str]:
