@@ -1,11 +1,13 @@
 """What the public functions ask of their arguments, each said in one sentence."""
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from .chunked import accumulation_dtype
+from .packed import values_are_known
 
 
 def shapes(**tensors: Tensor) -> str:
@@ -49,10 +51,48 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, length: str | None, rank: int 
         )
 
 
-def check_state(state: Tensor, q: Tensor, columns: int) -> None:
-    """Raises ValueError unless `state` is `(B, H, D, columns)` as `q: (B, H, ..., D)` asks, wide enough."""
+def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor) -> None:
+    """Raises ValueError unless `cu_seqlens: (S + 1,)` says where the sequences of `q: (1, H, N, D)` begin.
+
+    This reads its numbers, which waits for a GPU. A compiled graph checks them when it runs (RuntimeError).
+    """
+    check_tensors(cu_seqlens=cu_seqlens)
+    if cu_seqlens.dtype != torch.int32:
+        raise ValueError(f"cu_seqlens has dtype {cu_seqlens.dtype}; expected torch.int32")
+    if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2:
+        raise ValueError(
+            f"cu_seqlens has shape {tuple(cu_seqlens.shape)}; expected (S + 1,) for S >= 1 sequences"
+        )
+    if cu_seqlens.device != q.device:
+        raise ValueError(f"cu_seqlens is on {cu_seqlens.device}; expected {q.device}, the device of q")
+    if q.shape[0] != 1:
+        raise ValueError(f"q has shape {tuple(q.shape)}; expected a batch of 1 with cu_seqlens")
+    if torch.compiler.is_compiling():
+        ordered = (cu_seqlens.diff() >= 0).all() & (cu_seqlens[0] == 0) & (cu_seqlens[-1] == q.shape[2])
+        torch._assert_async(ordered, "cu_seqlens must start at 0, never decrease and end at N")
+    elif values_are_known(cu_seqlens):
+        _check_bounds(cu_seqlens.tolist(), q.shape[2])
+
+
+def _check_bounds(bounds: list[int], length: int) -> None:
+    if bounds[0] != 0:
+        raise ValueError(f"cu_seqlens starts at {bounds[0]}; expected 0")
+    if bounds != sorted(bounds):
+        one, two = next(pair for pair in pairwise(bounds) if pair[0] > pair[1])
+        raise ValueError(f"cu_seqlens decreases from {one} to {two}; expected numbers that never decrease")
+    if bounds[-1] != length:
+        raise ValueError(f"cu_seqlens ends at {bounds[-1]}; expected {length}, the length of q")
+
+
+def check_state(state: Tensor, q: Tensor, columns: int, count: int | None = None) -> None:
+    """Raises ValueError unless `state` is `(count, H, D, columns)` for `q: (B, H, ..., D)`, wide enough.
+
+    Args:
+        count: B unless given.
+    """
     check_tensors(state=state)
-    expected, dtype = (*q.shape[:2], q.shape[-1], columns), accumulation_dtype(q.dtype)
+    count = q.shape[0] if count is None else count
+    expected, dtype = (count, q.shape[1], q.shape[-1], columns), accumulation_dtype(q.dtype)
     if tuple(state.shape) != expected:
         raise ValueError(f"state has shape {tuple(state.shape)}; expected {expected}")
     if state.dtype != dtype:

@@ -10,12 +10,15 @@ Under bfloat16 autocast q, k and v may mix bfloat16 and float32 and become bfloa
 they become the widest of their dtypes, since features may exceed float16's range. Sums stay float32.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import extension, operators, reference
-from .checks import check_eps, check_inputs, check_mask, check_state, check_tensors
+from . import extension, operators, packed, reference
+from .checks import check_cu_seqlens, check_eps, check_inputs, check_mask, check_state, check_tensors
 from .chunked import accumulation_dtype, chunked, normalized, without_autocast
 from .selection import KERNELS, announce, select_backend
 
@@ -31,6 +34,7 @@ def causal_linear_attention(
     eps: float = 1e-6,
     initial_state: Tensor | None = None,
     return_state: bool = False,
+    cu_seqlens: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`out[i] = q[i] @ (initial_state + sum over j <= i of k[j]^T v[j])`, in O(N D M) time.
@@ -44,9 +48,14 @@ def causal_linear_attention(
         initial_state: `(B, H, D, M)`, or `(B, H, D, M + 1)` with `normalize`; float32 (float64 for float64
             inputs). None starts from zero.
         return_state: also return the state after the last position, in the same dtype.
+        cu_seqlens: int32 `(S + 1,)` on the inputs' device, as FlashAttention's: the only row of the batch
+            holds S sequences, sequence s from position `cu_seqlens[s]` up to `cu_seqlens[s + 1]`, which may
+            be the same. Every sequence starts again, and states are per sequence, `(S, H, D, M)`. The
+            numbers are checked, which waits for a GPU.
         backend: "cpp" or "cuda" (the compiled kernels), "triton" (GPUs, without nvcc), "torch" (linear time
             on any device), "reference" (quadratic, for tests) or "auto": the first of these that supports
-            the inputs and can run, "triton" before "cuda". Heads with D or M of 0 run on "torch".
+            the inputs and can run, "triton" before "cuda". Heads with D or M of 0 run on "torch". "cuda"
+            takes no cu_seqlens.
 
     Returns:
         `out: (B, H, N, M)` in v's dtype, or `(out, state)`.
@@ -57,21 +66,27 @@ def causal_linear_attention(
     q, k, v = _promoted_under_autocast(q, k, v)
     check_inputs(q, k, v, "N")
     check_eps(eps)
+    if cu_seqlens is not None:
+        check_cu_seqlens(cu_seqlens, q)
     if initial_state is not None:
-        check_state(initial_state, q, v.shape[-1] + normalize)
+        count = None if cu_seqlens is None else len(cu_seqlens) - 1
+        check_state(initial_state, q, v.shape[-1] + normalize, count)
     dim, width = q.shape[-1], v.shape[-1]
-    name = select_backend(backend, q.device, q.dtype, max(dim, width))
+    name = select_backend(backend, q.device, q.dtype, max(dim, width), cu_seqlens is not None)
+    cu_seqlens = _of_several(cu_seqlens)
     if backend == "auto" and not torch.compiler.is_compiling():
         announce(name, q.device)
     if name in KERNELS and dim and width:
-        out, state = KERNELS[name].attend(q, k, v, initial_state, normalize, eps)
+        out, state = KERNELS[name].attend(q, k, v, initial_state, normalize, eps, cu_seqlens, return_state)
         return (out, state) if return_state else out
-    run = reference.quadratic if name == "reference" else chunked
+    run = _pytorch(name, cu_seqlens, return_state)
     with without_autocast(q.device):
         if normalize:
             out, state = normalized(run, q, k, v, eps, initial_state)
         else:
-            out, state = run(q, k, v, _as_state(initial_state, run, q))
+            if name == "reference" and initial_state is not None:
+                initial_state = initial_state.to(q.dtype)
+            out, state = run(q, k, v, initial_state)
     return (out, state.to(accumulation_dtype(q.dtype))) if return_state else out
 
 
@@ -129,6 +144,7 @@ def linear_attention(
     normalize: bool = False,
     eps: float = 1e-6,
     padding_mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Bidirectional linear attention `q @ (k^T v)`, two products, O(N D M).
 
@@ -137,6 +153,8 @@ def linear_attention(
         v: `(B, H, N, M)`.
         normalize, eps: as in `causal_linear_attention`, with the sum of all keys.
         padding_mask: bool `(B, N)`, True where a key is padding, which is then ignored.
+        cu_seqlens: as in `causal_linear_attention`: a query sees the keys of its own sequence. q and k then
+            have one length.
 
     Returns:
         `out: (B, H, N, M)` in v's dtype; the sums are float32 (float64 for float64 inputs).
@@ -145,17 +163,25 @@ def linear_attention(
         ValueError: names the argument, its shape or dtype, and what was expected.
     """
     q, k, v = _promoted_under_autocast(q, k, v)
-    check_inputs(q, k, v, None if q.dim() == 4 and q.shape[2:3] != k.shape[2:3] else "N", rank=4)
+    crossed = cu_seqlens is None and q.dim() == 4 and q.shape[2:3] != k.shape[2:3]
+    check_inputs(q, k, v, None if crossed else "N", rank=4)
     check_eps(eps)
+    if cu_seqlens is not None:
+        check_cu_seqlens(cu_seqlens, q)
     if padding_mask is not None:
         check_mask(padding_mask, k.shape[0], k.shape[2], k.device)
         k = k.masked_fill(padding_mask[:, None, :, None], 0.0)
     wide = accumulation_dtype(q.dtype)
-    queries, keys = q.to(wide), k.to(wide)
+    queries, keys, values = q.to(wide), k.to(wide), v.to(wide)
     with without_autocast(q.device):
-        out = queries @ (keys.transpose(-2, -1) @ v.to(wide))
-        if normalize:
-            out = out / (queries @ keys.sum(2).unsqueeze(-1) + eps)
+        if (cu_seqlens := _of_several(cu_seqlens)) is not None:
+            values = F.pad(values, (0, 1), value=1.0) if normalize else values
+            out = packed.bidirectional(queries, keys, values, cu_seqlens=cu_seqlens)
+            out = out[..., :-1] / (out[..., -1:] + eps) if normalize else out
+        else:
+            out = queries @ (keys.transpose(-2, -1) @ values)
+            if normalize:
+                out = out / (queries @ keys.sum(2).unsqueeze(-1) + eps)
     return out.to(v.dtype)
 
 
@@ -193,5 +219,19 @@ def _promoted_under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, T
     return q, k, v
 
 
-def _as_state(state: Tensor | None, run, q: Tensor) -> Tensor | None:
-    return state.to(q.dtype) if state is not None and run is reference.quadratic else state
+def _of_several(cu_seqlens: Tensor | None) -> Tensor | None:
+    """None also for one sequence, known to be the whole row."""
+    if cu_seqlens is not None and len(cu_seqlens) == 2 and packed.values_are_known(cu_seqlens):
+        return None
+    return cu_seqlens
+
+
+def _pytorch(
+    name: str, cu_seqlens: Tensor | None, return_state: bool
+) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """What "torch" or "reference" runs: a function of q, k, v and the initial state."""
+    if cu_seqlens is None:
+        return reference.quadratic if name == "reference" else chunked
+    if name == "reference":
+        return partial(reference.each_sequence, cu_seqlens=cu_seqlens)
+    return partial(packed.causal, cu_seqlens=cu_seqlens, return_state=return_state)

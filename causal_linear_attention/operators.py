@@ -2,35 +2,43 @@
 
     causal_linear_attention::forward   (q, k, v, state, normalize, eps) -> (out, state, inverse)
     causal_linear_attention::backward  -> (grad_q, grad_k, grad_v, grad_state)
-    causal_linear_attention::triton_forward    forward on Triton, see `triton_backend.py`
+    causal_linear_attention::packed_forward    takes `cu_seqlens` and whether the final states are wanted
+    causal_linear_attention::packed_backward   takes `cu_seqlens`; no gradient of a state that is None
+    causal_linear_attention::triton_forward    both on Triton, see `triton_backend.py`
     causal_linear_attention::triton_backward   takes `out` as well, which it needs with a normaliser
     causal_linear_attention::step      one position, no derivative
     causal_linear_attention::norm_step, block_step, rms_norm      see `decoding.py`
 
+States are `(B, H, D, M)`, with `cu_seqlens` `(S, H, D, M)`; where they are not wanted they have no rows.
 `inverse` is 1 / (q[i] @ z[i] + eps), (B, H, N), saved for the backward pass; it is empty without a
 normaliser. `attend` is `forward` with its derivative. The kernels live in the shared objects that
 `extension.py` loads.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.library import Library, register_fake
 
-from . import extension
+from . import extension, packed
 from .chunked import accumulation_dtype, chunked, normalized
 
 NAMESPACE = "causal_linear_attention"
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? state"
 _LIBRARY = Library(NAMESPACE, "DEF")
 _TOKEN = "Tensor q, Tensor k, Tensor v, Tensor direction, Tensor theta"
-_FORWARD = f"({_INPUTS}, bool normalize, float eps) -> (Tensor out, Tensor state, Tensor inverse)"
+_FORWARD = f"{_INPUTS}, bool normalize, float eps"
+_RESULTS = "-> (Tensor out, Tensor state, Tensor inverse)"
 _BACKWARD = f"Tensor grad_out, Tensor? grad_state, {_INPUTS}, Tensor inverse, bool normalize, float eps"
 _GRADIENTS = "-> (Tensor, Tensor, Tensor, Tensor)"
 _SCHEMAS = (
-    f"forward{_FORWARD}",
+    f"forward({_FORWARD}) {_RESULTS}",
     f"backward({_BACKWARD}) {_GRADIENTS}",
-    f"triton_forward{_FORWARD}",
-    f"triton_backward({_BACKWARD}, Tensor? out) {_GRADIENTS}",
+    f"packed_forward({_FORWARD}, Tensor cu_seqlens, bool return_state) {_RESULTS}",
+    f"packed_backward({_BACKWARD}, Tensor cu_seqlens) {_GRADIENTS}",
+    f"triton_forward({_FORWARD}, Tensor? cu_seqlens=None, bool return_state=True) {_RESULTS}",
+    f"triton_backward({_BACKWARD}, Tensor? out, Tensor? cu_seqlens=None) {_GRADIENTS}",
     "step(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, float eps) "
     "-> (Tensor out, Tensor state)",
     f"norm_step({_TOKEN}, Tensor positions, Tensor state, bool one_plus) -> (Tensor out, Tensor state)",
@@ -45,6 +53,8 @@ for _name in extension.FILES:
 
 forward = torch.ops.causal_linear_attention.forward.default
 backward = torch.ops.causal_linear_attention.backward.default
+packed_forward = torch.ops.causal_linear_attention.packed_forward.default
+packed_backward = torch.ops.causal_linear_attention.packed_backward.default
 triton_forward = torch.ops.causal_linear_attention.triton_forward.default
 triton_backward = torch.ops.causal_linear_attention.triton_backward.default
 step = torch.ops.causal_linear_attention.step.default
@@ -63,8 +73,11 @@ def new_like(x: Tensor) -> Tensor:
     return result
 
 
-def new_state(q: Tensor, v: Tensor, normalize: bool) -> Tensor:
-    shape = (*q.shape[:2], q.shape[-1], v.shape[-1] + int(normalize))
+def new_state(
+    q: Tensor, v: Tensor, normalize: bool, cu_seqlens: Tensor | None = None, wanted: bool = True
+) -> Tensor:
+    count = 0 if not wanted else len(q) if cu_seqlens is None else len(cu_seqlens) - 1
+    shape = (count, q.shape[1], q.shape[-1], v.shape[-1] + int(normalize))
     return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))
 
 
@@ -74,15 +87,27 @@ def new_inverse(q: Tensor, normalize: bool) -> Tensor:
 
 
 @register_fake(f"{NAMESPACE}::triton_forward")
+@register_fake(f"{NAMESPACE}::packed_forward")
 @register_fake(f"{NAMESPACE}::forward")
-def _(q, k, v, state, normalize, eps):
-    return new_like(v), new_state(q, v, normalize), new_inverse(q, normalize)
+def _(q, k, v, state, normalize, eps, cu_seqlens=None, return_state=True):
+    return new_like(v), new_state(q, v, normalize, cu_seqlens, return_state), new_inverse(q, normalize)
+
+
+@register_fake(f"{NAMESPACE}::backward")
+def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps):
+    return new_like(q), new_like(k), new_like(v), new_state(q, v, normalize)
+
+
+@register_fake(f"{NAMESPACE}::packed_backward")
+def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, cu_seqlens):
+    grad_initial = new_state(q, v, normalize, cu_seqlens, state is not None)
+    return new_like(q), new_like(k), new_like(v), grad_initial
 
 
 @register_fake(f"{NAMESPACE}::triton_backward")
-@register_fake(f"{NAMESPACE}::backward")
-def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, out=None):
-    return new_like(q), new_like(k), new_like(v), new_state(q, v, normalize)
+def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, out, cu_seqlens=None):
+    grad_initial = new_state(q, v, normalize, cu_seqlens, state is not None or cu_seqlens is None)
+    return new_like(q), new_like(k), new_like(v), grad_initial
 
 
 @register_fake(f"{NAMESPACE}::step")
@@ -113,32 +138,48 @@ class _Forward(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, q, k, v, state, normalize, eps, triton):
-        outputs = (triton_forward if triton else forward)(q, k, v, state, normalize, eps)
-        ctx.save_for_backward(q, k, v, state, outputs[2], outputs[0] if triton and normalize else None)
+    def forward(ctx, q, k, v, state, cu_seqlens, normalize, eps, triton, return_state):
+        outputs = _forward(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state)
+        out = outputs[0] if triton and normalize else None
+        ctx.save_for_backward(q, k, v, state, cu_seqlens, outputs[2], out)
         ctx.normalize, ctx.eps, ctx.triton = normalize, eps, triton
         ctx.set_materialize_grads(False)
         return outputs
 
     @staticmethod
     def backward(ctx, grad_out, grad_state, _):
-        q, k, v, state, inverse, out = ctx.saved_tensors
+        q, k, v, state, cu_seqlens, inverse, out = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return *_differentiable(ctx, (q, k, v, state), grad_out, grad_state), None, None, None
+            grads = _differentiable(ctx, (q, k, v, state), cu_seqlens, grad_out, grad_state)
+            return *grads, None, None, None, None, None
         if grad_out is None:
             grad_out = torch.zeros_like(v)
         arguments = (grad_out, grad_state, q, k, v, state, inverse, ctx.normalize, ctx.eps)
-        grads = triton_backward(*arguments, out) if ctx.triton else backward(*arguments)
-        return *grads[:3], None if state is None else grads[3], None, None, None
+        if ctx.triton:
+            grads = triton_backward(*arguments, out, cu_seqlens)
+        elif cu_seqlens is None:
+            grads = backward(*arguments)
+        else:
+            grads = packed_backward(*arguments, cu_seqlens)
+        return *grads[:3], None if state is None else grads[3], None, None, None, None, None
 
 
-def _differentiable(ctx, inputs, grad_out, grad_state) -> list[Tensor | None]:
+def _forward(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state):
+    if triton:
+        return triton_forward(q, k, v, state, normalize, eps, cu_seqlens, return_state)
+    if cu_seqlens is None:
+        return forward(q, k, v, state, normalize, eps)
+    return packed_forward(q, k, v, state, normalize, eps, cu_seqlens, return_state)
+
+
+def _differentiable(ctx, inputs, cu_seqlens, grad_out, grad_state) -> list[Tensor | None]:
     """The gradients with their own graph, for higher-order derivatives: PyTorch's path again."""
     wanted = [x for x in inputs if x is not None and x.requires_grad]
+    run = chunked if cu_seqlens is None else partial(packed.causal, cu_seqlens=cu_seqlens)
     if ctx.normalize:
-        outputs = normalized(chunked, *inputs[:3], ctx.eps, inputs[3])
+        outputs = normalized(run, *inputs[:3], ctx.eps, inputs[3])
     else:
-        outputs = chunked(*inputs)
+        outputs = run(*inputs)
     pairs = [(x, g) for x, g in zip(outputs, (grad_out, grad_state), strict=True) if g is not None]
     outputs, grads = zip(*pairs, strict=True)
     found = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True, allow_unused=True))
@@ -152,13 +193,15 @@ def attend(
     state: Tensor | None,
     normalize: bool,
     eps: float,
+    cu_seqlens: Tensor | None = None,
+    return_state: bool = True,
     triton: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The operator `forward` or `triton_forward` with its derivative, which direct calls do not have."""
+    """The operator `forward`, `packed_forward` or `triton_forward` with its derivative, which they lack."""
     wanted = q.requires_grad or k.requires_grad or v.requires_grad
     if torch.is_grad_enabled() and (wanted or (state is not None and state.requires_grad)):
         if torch.compiler.is_compiling():
             # The compiler refuses one tensor as two inputs of a Function, q as k say: views are others.
             k, v = k.view_as(k), v.view_as(v)
-        return _Forward.apply(q, k, v, state, normalize, eps, triton)
-    return (triton_forward if triton else forward)(q, k, v, state, normalize, eps)
+        return _Forward.apply(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state)
+    return _forward(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state)

@@ -3,8 +3,11 @@
     out[i] = q[i] @ S[i],   S[i] = S[i-1] + k[i]^T v[i],   S[-1] = initial_state
 
 (Katharopoulos et al. 2020, "Transformers are RNNs", equations 16 to 19, without the normaliser.)
-Neither function is fast: the first costs O(N^2), the second one Python step per position.
+Neither function is fast: the first costs O(N^2), the second one Python step per position. `each_sequence`
+runs one of them on every sequence of a packed row.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -32,3 +35,25 @@ def recurrent(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = No
         outputs.append(torch.einsum("bhd,bhdm->bhm", q[:, :, i], state))
     out = torch.stack(outputs, dim=2) if outputs else torch.zeros_like(v)
     return out, state
+
+
+def each_sequence(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    initial_state: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    run: Callable[..., tuple[Tensor, Tensor]] = quadratic,
+) -> tuple[Tensor, Tensor]:
+    """`run` on each of S sequences packed in `q, k: (1, H, N, D)`, `v: (1, H, N, M)`.
+
+    Sequence s has the positions from `cu_seqlens[s]` up to `cu_seqlens[s + 1]`. Returns `out: (1, H, N, M)`
+    and the final states, `(S, H, D, M)` as `initial_state`.
+    """
+    lengths = cu_seqlens.diff().tolist()
+    rows = zip(*(x.split(lengths, dim=2) for x in (q, k, v)), strict=True)
+    states = [None] * len(lengths) if initial_state is None else initial_state.split(1)
+    results = [run(*row, state) for row, state in zip(rows, states, strict=True)]
+    outputs, final = zip(*results, strict=True)
+    return torch.cat(outputs, dim=2), torch.cat(final)

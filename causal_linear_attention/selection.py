@@ -24,9 +24,10 @@ class Kernels:
     Attributes:
         home: the type of device they run on.
         dtypes: of q, k and v.
-        attend: `(q, k, v, state, normalize, eps) -> (out, state)`, differentiable.
+        attend: `(q, k, v, state, normalize, eps, cu_seqlens, return_state) -> (out, state)`, differentiable.
         reason: why they cannot run on a device, in one clause without a full stop; "" if they can.
         max_dim: the largest D and M, if there is one.
+        packed: whether they take cu_seqlens.
     """
 
     home: str
@@ -34,6 +35,7 @@ class Kernels:
     attend: Callable[..., tuple[Tensor, Tensor]]
     reason: Callable[[torch.device], str]
     max_dim: int | None = None
+    packed: bool = True
 
 
 def _attend(*arguments) -> tuple[Tensor, Tensor]:
@@ -57,6 +59,7 @@ KERNELS = {
         attend=_attend,
         reason=extension.reason_on_gpu,
         max_dim=128,  # the state stays in registers
+        packed=False,
     ),
     "triton": Kernels(
         home="cuda",
@@ -88,6 +91,7 @@ def select_backend(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     dim: int = 1,
+    packed: bool = False,
 ) -> str:
     """The name of the backend that runs for `backend` on `device` with inputs of `dtype`.
 
@@ -97,6 +101,7 @@ def select_backend(
         backend: "auto" or one of `BACKENDS`.
         device, dtype: of q, k and v.
         dim: the larger of D and M.
+        packed: whether there are cu_seqlens.
 
     Raises:
         ValueError: for an unknown name, or kernels that are missing or do not support the inputs.
@@ -104,28 +109,33 @@ def select_backend(
     device = torch.device(device)
     if backend == "auto":
         for name in _AUTO.get(device.type, ()):
-            kernels = KERNELS[name]
-            if dtype in kernels.dtypes and dim <= (kernels.max_dim or dim) and not kernels.reason(device):
+            if not _unsupported(KERNELS[name], dtype, dim, packed) and not KERNELS[name].reason(device):
                 return name
         return "torch"
     if backend not in BACKENDS:
         names = ", ".join(["auto", *BACKENDS])
         raise ValueError(f"backend is {backend!r}; expected one of {names}")
     if kernels := KERNELS.get(backend):
-        _check(backend, kernels, device, dtype, dim)
+        if device.type != kernels.home:
+            raise ValueError(f"backend is {backend!r}; expected inputs on {kernels.home}, not {device.type}")
+        if why := kernels.reason(device):
+            raise ValueError(f"backend is {backend!r}, but {why}")
+        if what := _unsupported(kernels, dtype, dim, packed):
+            raise ValueError(f"backend is {backend!r}; expected {what}")
     return backend
 
 
-def _check(backend: str, kernels: Kernels, device: torch.device, dtype: torch.dtype, dim: int) -> None:
-    if device.type != kernels.home:
-        raise ValueError(f"backend is {backend!r}; expected inputs on {kernels.home}, not {device.type}")
-    if why := kernels.reason(device):
-        raise ValueError(f"backend is {backend!r}, but {why}")
+def _unsupported(kernels: Kernels, dtype: torch.dtype, dim: int, packed: bool) -> str:
+    """What the kernels expect of the inputs and what it is instead; "" if they support them."""
     if dtype not in kernels.dtypes:
         names = ", ".join(str(x).removeprefix("torch.") for x in kernels.dtypes)
-        raise ValueError(f"backend is {backend!r}; expected inputs of {names}, not {dtype}")
+        return f"inputs of {names}, not {dtype}"
     if kernels.max_dim and dim > kernels.max_dim:
-        raise ValueError(f"backend is {backend!r}; expected D and M of at most {kernels.max_dim}, not {dim}")
+        return f"D and M of at most {kernels.max_dim}, not {dim}"
+    if packed and not kernels.packed:
+        names = ", ".join(x for x in BACKENDS if x not in KERNELS or KERNELS[x].packed)
+        return f"no cu_seqlens, which only {names} take"
+    return ""
 
 
 _announced: set[tuple[str, torch.device]] = set()

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .chunked import accumulation_dtype
 from .operators import NAMESPACE, new_inverse, new_like, new_state
 
 MAX_DIM = 128
@@ -104,6 +105,7 @@ class _Launches:
     v: Tensor
     normalize: bool
     eps: float = 0.0
+    cu_seqlens: Tensor | None = None
 
     @cached_property
     def constants(self) -> dict[str, Any]:
@@ -129,11 +131,16 @@ class _Launches:
 
     @property
     def heads(self) -> int:
-        return self.q.shape[0] * self.q.shape[1]
+        """Of all sequences."""
+        sequences = len(self.q) if self.cu_seqlens is None else len(self.cu_seqlens) - 1
+        return sequences * self.q.shape[1]
 
     @cached_property
     def segments(self) -> tuple[int, int]:
-        """Their number and length: with few heads, sequences are cut to keep all multiprocessors busy."""
+        """Their number and length: with few heads, sequences are cut to keep all multiprocessors busy.
+
+        Packed sequences are cut into as many, each by its own length.
+        """
         rows, processors = self.q.shape[2], _multiprocessors(self.q.device)
         wanted = _parts(2 * processors, self.heads) if 0 < self.heads < processors else 1
         chunk = self.tile[0]
@@ -162,7 +169,7 @@ class _Launches:
             kernels.sweep,
             (self.heads * self.segments[0], _parts(out.shape[-1], block)),
             *(*rows, entering, leaving, inverse, slope),
-            *(self.q.shape[1], self.q.shape[2], *self.segments, self.eps),
+            *(self.cu_seqlens, self.q.shape[1], self.q.shape[2], *self.segments, self.eps),
             KIND=kind,
             DEPTH_BLOCK=_block(a.shape[-1]),
             WIDTH_BLOCK=block,
@@ -179,18 +186,22 @@ class _Launches:
         inverse: Tensor | None = None,
         slope: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """What enters each segment, and where the sweep shall leave its last state, unless `final` has it."""
-        number = self.segments[0]
+        """What enters each segment, and where the sweep shall leave its last state, unless `final` has it.
+
+        `final` may be empty: then the last states are not wanted.
+        """
+        number, final = self.segments[0], final if final.numel() else None
         if number == 1:
             return initial, final
         kernels = _kernels()
-        size, block = final.shape[2] * final.shape[3], min(_block(values.shape[-1]), self.tile[1])
-        sums = final.new_empty(self.heads, number, size)
+        size = self.q.shape[-1] * (self.v.shape[-1] + self.normalize)
+        block = min(_block(values.shape[-1]), self.tile[1])
+        sums = self.q.new_empty(self.heads, number, size, dtype=accumulation_dtype(self.q.dtype))
         self._launch(
             kernels.segment_sums,
             (self.heads * number, _parts(values.shape[-1], block)),
             *(keys, keys.stride()[:3], values, values.stride()[:3], sums, inverse, slope),
-            *(self.q.shape[1], self.q.shape[2], *self.segments),
+            *(self.cu_seqlens, self.q.shape[1], self.q.shape[2], *self.segments),
             REVERSE=reverse,
             KEY_BLOCK=_block(keys.shape[-1]),
             VALUE_BLOCK=block,
@@ -213,12 +224,20 @@ def _kernels() -> ModuleType:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, normalize: bool, eps: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor | None,
+    normalize: bool,
+    eps: float,
+    cu_seqlens: Tensor | None = None,
+    return_state: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The operator `forward` of `operators.py`."""
-    q, k, v = _dense(q), _dense(k), _dense(v)
-    out, final, inverse = new_like(v), new_state(q, v, normalize), new_inverse(q, normalize)
-    launches = _Launches(q, v, normalize, eps)
+    """The operator `triton_forward` of `operators.py`."""
+    q, k, v, cu_seqlens = _dense(q), _dense(k), _dense(v), _contiguous(cu_seqlens)
+    out, inverse = new_like(v), new_inverse(q, normalize)
+    final = new_state(q, v, normalize, cu_seqlens, return_state)
+    launches = _Launches(q, v, normalize, eps, cu_seqlens)
     entering, leaving = launches.states(k, v, _contiguous(state), final)
     launches.sweep("out", q, k, v, out, entering, leaving, inverse)
     return out, final, inverse
@@ -235,14 +254,18 @@ def backward(
     normalize: bool,
     eps: float,
     out: Tensor | None,
+    cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The operator `backward` of `operators.py`."""
+    """The operator `triton_backward` of `operators.py`."""
     q, k, v, grad_out = _dense(q), _dense(k), _dense(v), _dense(grad_out)
-    grads, grad_initial = (new_like(q), new_like(k), new_like(v)), new_state(q, v, normalize)
-    launches = _Launches(q, v, normalize)
+    cu_seqlens = _contiguous(cu_seqlens)
+    grads = (new_like(q), new_like(k), new_like(v))
+    wanted = state is not None or cu_seqlens is None
+    grad_initial = new_state(q, v, normalize, cu_seqlens, wanted)
+    launches = _Launches(q, v, normalize, cu_seqlens=cu_seqlens)
     slope = torch.empty_like(inverse) if normalize else None
     scale = inverse if normalize else None
-    entering, _ = launches.states(k, v, _contiguous(state), torch.empty_like(grad_initial))
+    entering, _ = launches.states(k, v, _contiguous(state), grad_initial.new_empty(0))
     launches.sweep("q", grad_out, v, k, grads[0], entering, None, scale, slope, out)
     entering, leaving = launches.states(
         q, grad_out, _contiguous(grad_state), grad_initial, reverse=True, inverse=scale, slope=slope
@@ -252,8 +275,8 @@ def backward(
     return *grads, grad_initial
 
 
-def _contiguous(state: Tensor | None) -> Tensor | None:
-    return None if state is None else state.contiguous()
+def _contiguous(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.contiguous()
 
 
 for _run in (forward, backward):

@@ -11,7 +11,8 @@
 A program sweeps one segment of one head in chunks, for a block of c's columns, with S in registers. With a
 normaliser grad_out is multiplied by `inverse`, 1 / (q . z + eps), and `slope` is the gradient of q . z.
 States are stored as the operator returns them, (D, M) or (D, M + 1) with z as the last column, so "q" and "k"
-read them transposed. Segments are counted in the direction of the sweep.
+read them transposed. Segments are counted in the direction of the sweep. With `cu_seqlens` the one row of the
+batch holds several sequences. Programs are counted as states are: by batch row or sequence, head, segment.
 
 CAST is the type of the products' operands, ACC that of their sums, PRECISION the products' (tl.dot's).
 """
@@ -86,13 +87,21 @@ def state_offsets(
 
 
 @triton.jit
-def segment_of(rows, segments, segment_rows, REVERSE: tl.constexpr):
-    """This program's head, its number among the segments, and the first row and the end of its segment."""
+def segment_of(cu_seqlens, heads, rows, segments, segment_rows, REVERSE: tl.constexpr, CHUNK: tl.constexpr):
+    """Of this program: its head among the tensors' heads, the first row and the end of its segment."""
     program = tl.program_id(0).to(tl.int64)
     head, segment = program // segments, program % segments
     place = segments - 1 - segment if REVERSE else segment
-    begin = place * segment_rows
-    return head, segment, begin, tl.minimum(begin + segment_rows, rows)
+    if cu_seqlens is None:
+        begin = place * segment_rows
+        end = tl.minimum(begin + segment_rows, rows)
+    else:
+        head, sequence = head % heads, head // heads
+        start, stop = tl.load(cu_seqlens + sequence), tl.load(cu_seqlens + sequence + 1)
+        own_rows = tl.cdiv(tl.cdiv(stop - start, segments), CHUNK) * CHUNK
+        begin = start + place * own_rows
+        end = tl.minimum(begin + own_rows, stop)
+    return head, begin, end
 
 
 @triton.jit
@@ -176,10 +185,11 @@ def sweep(
     out_strides,
     outputs,  # of the forward pass, which "q" reads with a normaliser
     output_strides,
-    entering,  # (batch, heads, segments) states, or None for zero
-    leaving,  # (batch, heads) states, or None: not wanted (one segment only)
+    entering,  # (batch or sequences, heads, segments) states, or None for zero
+    leaving,  # (batch or sequences, heads) states, or None: not wanted (one segment only)
     inverse,  # (batch, heads, rows), with a normaliser; "out" writes it
     slope,  # the same; "q" writes it, "k" reads it
+    cu_seqlens,  # (sequences + 1), or None
     heads,
     rows,
     segments,
@@ -198,7 +208,7 @@ def sweep(
 ):
     REVERSE: tl.constexpr = KIND == "k" or KIND == "v"
     TRANSPOSED: tl.constexpr = KIND == "q" or KIND == "k"
-    head, segment, begin, end = segment_of(rows, segments, segment_rows, REVERSE)
+    head, begin, end = segment_of(cu_seqlens, heads, rows, segments, segment_rows, REVERSE, CHUNK)
     batch, of_batch = head // heads, head % heads
     a += batch * a_strides[0] + of_batch * a_strides[1]
     b += batch * b_strides[0] + of_batch * b_strides[1]
@@ -218,7 +228,7 @@ def sweep(
     state = tl.zeros((DEPTH_BLOCK, WIDTH_BLOCK), ACC)
     z = tl.zeros(key.shape, ACC)
     if entering is not None:
-        entering += (head * segments + segment) * size
+        entering += tl.program_id(0).to(tl.int64) * size
         state = tl.load(entering + offsets, exists, 0.0)
         if NORMALIZE and KIND != "v":
             z = tl.load(entering + key * (VALUES + 1) + VALUES, key < KEYS, 0.0)
@@ -237,7 +247,7 @@ def sweep(
             *(KIND, KEYS, VALUES, NORMALIZE, 16, CAST, ACC, PRECISION, True),
         )
     if leaving is not None:
-        leaving += head * size
+        leaving += tl.program_id(0).to(tl.int64) * size
         tl.store(leaving + offsets, final, exists)
         if NORMALIZE and KIND != "v" and (KIND != "out" or tl.program_id(1) == 0):
             tl.store(leaving + key * (VALUES + 1) + VALUES, final_z, key < KEYS)
@@ -249,9 +259,10 @@ def segment_sums(
     key_strides,
     values,
     value_strides,
-    sums,  # (batch, heads, segments) states
+    sums,  # (batch or sequences, heads, segments) states
     inverse,  # (batch, heads, rows) factors of the values, or None
     slope,  # the same, of z
+    cu_seqlens,  # (sequences + 1), or None
     heads,
     rows,
     segments,
@@ -268,7 +279,7 @@ def segment_sums(
     PRECISION: tl.constexpr,
 ):
     """The sum of keys[j]^T values[j] over each segment, and with a normaliser that of the keys."""
-    head, segment, begin, end = segment_of(rows, segments, segment_rows, REVERSE)
+    head, begin, end = segment_of(cu_seqlens, heads, rows, segments, segment_rows, REVERSE, CHUNK)
     keys += head // heads * key_strides[0] + head % heads * key_strides[1]
     values += head // heads * value_strides[0] + head % heads * value_strides[1]
     key = tl.arange(0, KEY_BLOCK)
@@ -290,7 +301,7 @@ def segment_sums(
             z += tl.sum(x.to(ACC) * load_numbers(slope, head * rows + first, live)[:, None], 0)
         elif NORMALIZE:
             z += tl.sum(x.to(ACC), 0)
-    sums += (head * segments + segment) * KEYS * (VALUES + NORMALIZE)
+    sums += tl.program_id(0).to(tl.int64) * KEYS * (VALUES + NORMALIZE)
     offsets, exists = state_offsets(key, value, KEYS, VALUES, NORMALIZE, False)
     tl.store(sums + offsets, state, exists)
     if NORMALIZE and tl.program_id(1) == 0:
@@ -299,7 +310,7 @@ def segment_sums(
 
 @triton.jit
 def prefix(sums, initial, total, segments, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """In place, each segment's sum to the state that enters it; the last state to `total`."""
+    """In place, each segment's sum to the state that enters it; the last state to `total`, if wanted."""
     head = tl.program_id(0).to(tl.int64)
     element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     exists = element < SIZE
@@ -311,4 +322,5 @@ def prefix(sums, initial, total, segments, SIZE: tl.constexpr, BLOCK: tl.constex
         added = tl.load(place, exists, 0.0)
         tl.store(place, state, exists)
         state += added
-    tl.store(total + head * SIZE + element, state, exists)
+    if total is not None:
+        tl.store(total + head * SIZE + element, state, exists)

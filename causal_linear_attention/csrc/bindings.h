@@ -46,9 +46,13 @@ inline Tensor new_like(const Tensor& x) {
   return torch::stable::new_empty(x, x.sizes());
 }
 
-inline Tensor new_state(const Tensor& q, const Tensor& v, bool normalize) {
-  const int64_t size[] = {q.size(0), q.size(1), q.size(3), v.size(3) + normalize};
+inline Tensor new_states(int64_t count, const Tensor& q, const Tensor& v, bool normalize) {
+  const int64_t size[] = {count, q.size(1), q.size(3), v.size(3) + normalize};
   return torch::stable::new_empty(q, {size, 4}, accumulation_type(q));
+}
+
+inline Tensor new_state(const Tensor& q, const Tensor& v, bool normalize) {
+  return new_states(q.size(0), q, v, normalize);
 }
 
 inline Tensor new_inverse(const Tensor& q, bool normalize) {
@@ -106,10 +110,19 @@ inline Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, con
   return p;
 }
 
+inline void check_states(const std::optional<Tensor>& state, int64_t count, const Tensor& q, const Tensor& v,
+                         bool normalize) {
+  if (!state.has_value()) return;
+  require(state->dim() == 4 && state->size(0) == count && state->size(1) == q.size(1) &&
+              state->size(2) == q.size(3) && state->size(3) == v.size(3) + normalize,
+          "state must be (batch or sequences, heads, D, M), with a normaliser (..., D, M + 1)");
+  require(on_one_device(q, *state), "state must be on the device of q");
+  require(state->scalar_type() == accumulation_type(q), "state must be float32 (float64 for float64 inputs)");
+}
+
 // functional.py has checked everything with messages of its own; this keeps a direct call of the operator
 // from reading beyond a tensor.
-inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v,
-                         const std::optional<Tensor>& state, bool normalize) {
+inline void check_rows(const Tensor& q, const Tensor& k, const Tensor& v) {
   require(q.dim() == 4 && k.dim() == 4 && v.dim() == 4, "q, k and v must have 4 dimensions");
   require(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(),
           "q, k and v must have one dtype");
@@ -118,12 +131,12 @@ inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v,
     require(q.size(i) == k.size(i), "q and k must have equal shapes");
     require(i == 3 || v.size(i) == k.size(i), "k and v must have equal shapes but for the last size");
   }
-  if (!state.has_value()) return;
-  require(state->dim() == 4 && state->size(0) == q.size(0) && state->size(1) == q.size(1) &&
-              state->size(2) == q.size(3) && state->size(3) == v.size(3) + normalize,
-          "state must be (batch, heads, D, M), with a normaliser (batch, heads, D, M + 1)");
-  require(on_one_device(q, *state), "state must be on the device of q");
-  require(state->scalar_type() == accumulation_type(q), "state must be float32 (float64 for float64 inputs)");
+}
+
+inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v,
+                         const std::optional<Tensor>& state, bool normalize) {
+  check_rows(q, k, v);
+  check_states(state, q.size(0), q, v, normalize);
 }
 
 inline void check_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state, bool normalize) {

@@ -25,12 +25,16 @@ struct Problem {
   double eps = 0.0;
   Array q, k, v;
   const void* state = nullptr;
+  // Packed: the one batch row holds several sequences, sequence s in rows [offsets[s], offsets[s + 1]), and
+  // states are (sequences, heads, depth, width + normalize). Null: every batch row is one sequence.
+  const int32_t* offsets = nullptr;
+  int64_t sequences = 0;
 };
 
 // `inverse`, 1 / (q . z + eps) in (batch, heads, rows), is written with a normaliser only.
 struct Outputs {
   Array out;
-  void* state = nullptr;
+  void* state = nullptr;    // may be null on a CPU, as that of Gradients
   void* inverse = nullptr;
 };
 

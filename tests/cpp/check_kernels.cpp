@@ -155,6 +155,72 @@ void check(const Shape& shape, bool normalize, bool state, int threads, const ch
   if (shape.rows > 0) cla::step(one, step_out.data(), step_state.data(), pool);
 }
 
+template <class T>
+struct Results {
+  std::vector<T> out, state, inverse, q, k, v, initial;
+};
+
+// Outputs and gradients of `p`, whose arrays are those of `c` or begin within them by the same offsets.
+template <class T>
+void run(const Case<T>& c, const cla::Problem& p, int64_t first, const T* grad_state, const cla::Threads& pool,
+         Results<T>& r, T* state, T* inverse, T* initial) {
+  auto at = [&](std::vector<T>& x, int64_t columns) {
+    cla::Array array = c.array(x, columns);
+    array.data = x.data() + first * columns;
+    return array;
+  };
+  cla::forward(p, {at(r.out, c.s.width), state, inverse}, pool);
+  std::vector<T> grad_out = c.grad_out;
+  cla::backward(p, {at(grad_out, c.s.width), grad_state, inverse, at(r.q, c.s.depth), at(r.k, c.s.depth),
+                    at(r.v, c.s.width), initial},
+                pool);
+}
+
+// Packed sequences give what each of them gives alone.
+template <class T>
+void check_packed(const std::vector<int32_t>& offsets, bool normalize, int threads, const char* isa) {
+  std::mt19937 random(7);
+  const int64_t sequences = static_cast<int64_t>(offsets.size()) - 1;
+  const Case<T> c({1, 2, offsets.back(), 18, 33}, normalize, true, random);
+  const int64_t states = c.state_size();
+  const std::vector<T> initial = Case<T>::draw(sequences * states, random);
+  const std::vector<T> grad_state = Case<T>::draw(sequences * states, random);
+  const cla::Threads pool{threads, run_threads};
+  auto empty = [&] {
+    const std::vector<T> numbers(sequences * states);
+    return Results<T>{c.v, numbers, std::vector<T>(c.heads() * c.s.rows), c.q, c.k, c.v, numbers};
+  };
+  Results<T> together = empty(), alone = empty();
+  cla::Problem p = c.problem();
+  p.state = initial.data();
+  p.offsets = offsets.data();
+  p.sequences = sequences;
+  run(c, p, 0, grad_state.data(), pool, together, together.state.data(), together.inverse.data(),
+      together.initial.data());
+  for (int64_t s = 0; s < sequences; ++s) {
+    cla::Problem one = c.problem();
+    one.rows = offsets[s + 1] - offsets[s];
+    one.q.data = const_cast<T*>(c.q.data()) + offsets[s] * c.s.depth;
+    one.k.data = const_cast<T*>(c.k.data()) + offsets[s] * c.s.depth;
+    one.v.data = const_cast<T*>(c.v.data()) + offsets[s] * c.s.width;
+    one.state = initial.data() + s * states;
+    std::vector<T> inverse(c.heads() * one.rows);
+    run(c, one, offsets[s], grad_state.data() + s * states, pool, alone, alone.state.data() + s * states,
+        inverse.data(), alone.initial.data() + s * states);
+  }
+  auto compare = [&](const std::vector<T>& found, const std::vector<T>& expected, const char* what) {
+    for (size_t x = 0; x < found.size(); ++x) {
+      expect_near(found[x], expected[x], what, c, isa, sizeof(T) == 8 ? 1e-10 : 1e-3);
+    }
+  };
+  compare(together.out, alone.out, "an output of a packed sequence");
+  compare(together.state, alone.state, "a state of a packed sequence");
+  compare(together.q, alone.q, "a gradient of packed queries");
+  compare(together.k, alone.k, "a gradient of packed keys");
+  compare(together.v, alone.v, "a gradient of packed values");
+  compare(together.initial, alone.initial, "a gradient of a packed sequence's state");
+}
+
 // One token of TransNormer's attentions: nothing is read or written beyond an array.
 void check_decoding(int64_t batch, int64_t heads, int64_t dim, int threads) {
   std::mt19937 random(7);
@@ -199,6 +265,14 @@ int main() {
             check<double>(shape, normalize, state, threads, kernels->name);
             check<float>(shape, normalize, state, threads, kernels->name);
           }
+        }
+      }
+    }
+    for (const int threads : {1, 8}) {
+      for (const bool normalize : {false, true}) {
+        for (const auto& offsets : {std::vector<int32_t>{0, 0, 1, 34, 34, 50, 50}, {0, 700, 710}}) {
+          check_packed<double>(offsets, normalize, threads, kernels->name);
+          check_packed<float>(offsets, normalize, threads, kernels->name);
         }
       }
     }

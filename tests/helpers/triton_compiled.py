@@ -1,4 +1,5 @@
-"""Compile what the Triton backend launches for GPUs that are not there: `capability:dtype:D:M:normalize ...`.
+"""Compile what the Triton backend launches for GPUs that are not there: `capability:dtype:D:M:normalize ...`,
+with `:packed` behind it for packed sequences.
 
 Prints one JSON object per kernel: its registers, bytes of stack (spills) and of shared memory. Runs in a
 process of its own, without TRITON_INTERPRET.
@@ -21,10 +22,13 @@ from triton.knobs import nvidia
 from causal_linear_attention import triton_backend
 
 TYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
+TYPES |= {torch.int32: "i32"}
 OPTIONS = ("num_warps", "num_stages")
 
 
-def launches(dtype: torch.dtype, dim: int, width: int, normalize: bool) -> list[tuple[str, Any, tuple, dict]]:
+def launches(
+    dtype: torch.dtype, dim: int, width: int, normalize: bool, packed: bool
+) -> list[tuple[str, Any, tuple, dict]]:
     """Title, kernel, arguments and constants of what forward and backward launch, once each."""
     found: dict[str, tuple] = {}
 
@@ -35,13 +39,15 @@ def launches(dtype: torch.dtype, dim: int, width: int, normalize: bool) -> list[
     wide = torch.promote_types(dtype, torch.float32)
     for processors in (1, 8):  # one segment a head, and several
         q, v = torch.zeros(1, 1, 4096, dim, dtype=dtype), torch.zeros(1, 1, 4096, width, dtype=dtype)
-        state = torch.zeros(1, 1, dim, width + normalize, dtype=wide)
+        cu_seqlens = torch.tensor([0, 7, 4096], dtype=torch.int32) if packed else None
+        state = torch.zeros(1 + packed, 1, dim, width + normalize, dtype=wide)
         with (
             mock.patch.object(triton_backend._Launches, "_launch", record),
             mock.patch.object(triton_backend, "_multiprocessors", lambda device, n=processors: n),
         ):
-            out, _, inverse = triton_backend.forward(q, q, v, state, normalize, 1e-6)
-            triton_backend.backward(v, state, q, q, v, state, inverse, normalize, 1e-6, out)
+            out, _, inverse = triton_backend.forward(q, q, v, state, normalize, 1e-6, cu_seqlens)
+            arguments = (q, q, v, state, inverse, normalize, 1e-6, out, cu_seqlens)
+            triton_backend.backward(v, state, *arguments)
     return [(title, *launch) for title, launch in found.items()]
 
 
@@ -89,8 +95,9 @@ def compiled(kernel: Any, arguments: tuple, constants: dict, capability: int) ->
 
 def main() -> None:
     for case in sys.argv[1:]:
-        capability, dtype, dim, width, normalize = case.split(":")
-        for title, *launch in launches(getattr(torch, dtype), int(dim), int(width), bool(int(normalize))):
+        capability, dtype, dim, width, normalize, *packed = case.split(":")
+        kind = getattr(torch, dtype), int(dim), int(width), bool(int(normalize)), packed == ["packed"]
+        for title, *launch in launches(*kind):
             found = {"case": case, "kernel": title, **compiled(*launch, int(capability))}
             print(json.dumps(found), flush=True)
 

@@ -164,6 +164,19 @@ def test_float64_and_wide_heads_run_on_pytorch_without_a_warning(gpu, caplog):
     assert caplog.records[0].levelno == logging.INFO
 
 
+def test_packed_sequences_on_a_gpu_run_on_other_kernels(gpu, monkeypatch):
+    gpu(0)
+    assert select_backend("auto", GPU, packed=True) == "torch"
+    other = dataclasses.replace(selection.KERNELS["triton"], reason=lambda device: "")
+    monkeypatch.setitem(selection.KERNELS, "triton", other)
+    monkeypatch.setitem(selection._AUTO, "cuda", ("cuda", "triton"))
+    assert select_backend("auto", GPU, packed=True) == "triton"
+    with pytest.raises(
+        ValueError, match="backend is 'cuda'; expected no cu_seqlens, which only cpp, triton, torch,"
+    ):
+        select_backend("cuda", GPU, packed=True)
+
+
 def test_no_gpu_is_a_reason(gpu, monkeypatch):
     monkeypatch.setattr(extension.torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="backend is 'cuda', but torch finds no GPU"):

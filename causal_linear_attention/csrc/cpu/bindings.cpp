@@ -1,30 +1,78 @@
 // The operators of the CPU.
 #include "../bindings.h"
 
+#include <algorithm>
+
 #include "tensors.h"
 
 namespace cla {
 namespace {
 
-std::tuple<Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
-                                              bool normalize, double eps) {
-  check_inputs(q, k, v, state, normalize);
+// Where the sequences of a packed row begin and end (see Problem), and whether the states are wanted that a
+// pass ends with: for short sequences they are larger than the outputs.
+struct Packing {
+  const int32_t* offsets = nullptr;
+  int64_t sequences = 0;
+  bool states = true;
+
+  // functional.py has checked the numbers, but a compiled graph comes here with others.
+  Packing(const Tensor& cu_seqlens, const Tensor& q, bool wanted) : states(wanted) {
+    require(q.size(0) == 1, "packed sequences need a batch of 1");
+    require(cu_seqlens.is_cpu() && cu_seqlens.scalar_type() == ScalarType::Int && cu_seqlens.dim() == 1 &&
+                cu_seqlens.is_contiguous() && cu_seqlens.size(0) > 1,
+            "cu_seqlens must be a contiguous int32 tensor (S + 1) on the CPU");
+    offsets = static_cast<const int32_t*>(cu_seqlens.const_data_ptr());
+    sequences = cu_seqlens.size(0) - 1;
+    require(offsets[0] == 0 && offsets[sequences] == q.size(2) &&
+                std::is_sorted(offsets, offsets + sequences + 1),
+            "cu_seqlens must start at 0, never decrease and end at N");
+  }
+  explicit Packing(const Tensor& q) : sequences(q.size(0)) {}
+};
+
+Problem packed_problem(const Packing& packing, const Tensor& q, const Tensor& k, const Tensor& v,
+                       const std::optional<Tensor>& state, bool normalize, double eps) {
+  Problem p = problem_of(q, k, v, data_of(state), normalize, eps);
+  p.offsets = packing.offsets;
+  p.sequences = packing.sequences;
+  return p;
+}
+
+std::tuple<Tensor, Tensor, Tensor> run_forward(const Packing& packing, Tensor q, Tensor k, Tensor v,
+                                               std::optional<Tensor> state, bool normalize, double eps) {
+  check_states(state, packing.sequences, q, v, normalize);
   q = with_dense_rows(q);
   k = with_dense_rows(k);
   v = with_dense_rows(v);
   state = contiguous_state(state);
-  Tensor out = new_like(v), final_state = new_state(q, v, normalize), inverse = new_inverse(q, normalize);
-  const Outputs outputs{array_of(out), final_state.mutable_data_ptr(), inverse.mutable_data_ptr()};
-  forward(problem_of(q, k, v, data_of(state), normalize, eps), outputs, torch_threads());
+  Tensor out = new_like(v), inverse = new_inverse(q, normalize);
+  Tensor final_state = new_states(packing.states ? packing.sequences : 0, q, v, normalize);
+  const Outputs outputs{array_of(out), packing.states ? final_state.mutable_data_ptr() : nullptr,
+                        inverse.mutable_data_ptr()};
+  forward(packed_problem(packing, q, k, v, state, normalize, eps), outputs, torch_threads());
   return {out, final_state, inverse};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::optional<Tensor> grad_state,
-                                                       Tensor q, Tensor k, Tensor v,
-                                                       std::optional<Tensor> state, Tensor inverse,
-                                                       bool normalize, double eps) {
-  check_inputs(q, k, v, state, normalize);
-  check_inputs(q, k, grad_out, grad_state, normalize);
+std::tuple<Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
+                                              bool normalize, double eps) {
+  check_rows(q, k, v);
+  return run_forward(Packing(q), q, k, v, state, normalize, eps);
+}
+
+std::tuple<Tensor, Tensor, Tensor> packed_forward_op(Tensor q, Tensor k, Tensor v,
+                                                     std::optional<Tensor> state, bool normalize, double eps,
+                                                     Tensor cu_seqlens, bool return_state) {
+  check_rows(q, k, v);
+  return run_forward(Packing(cu_seqlens, q, return_state), q, k, v, state, normalize, eps);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(const Packing& packing, Tensor grad_out,
+                                                        std::optional<Tensor> grad_state, Tensor q, Tensor k,
+                                                        Tensor v, std::optional<Tensor> state, Tensor inverse,
+                                                        bool normalize, double eps) {
+  check_rows(q, k, grad_out);
+  check_states(state, packing.sequences, q, v, normalize);
+  check_states(grad_state, packing.sequences, q, v, normalize);
   require(v.size(3) == grad_out.size(3), "grad_out must be shaped like v");
   q = with_dense_rows(q);
   k = with_dense_rows(k);
@@ -35,12 +83,30 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   state = contiguous_state(state);
   grad_state = contiguous_state(grad_state);
   Tensor grad_q = new_like(q), grad_k = new_like(k), grad_v = new_like(v);
-  Tensor grad_initial = new_state(q, v, normalize);
+  Tensor grad_initial = new_states(packing.states ? packing.sequences : 0, q, v, normalize);
   const Gradients gradients{array_of(grad_out), data_of(grad_state), inverse.const_data_ptr(),
                             array_of(grad_q),   array_of(grad_k),    array_of(grad_v),
-                            grad_initial.mutable_data_ptr()};
-  backward(problem_of(q, k, v, data_of(state), normalize, eps), gradients, torch_threads());
+                            packing.states ? grad_initial.mutable_data_ptr() : nullptr};
+  backward(packed_problem(packing, q, k, v, state, normalize, eps), gradients, torch_threads());
   return {grad_q, grad_k, grad_v, grad_initial};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::optional<Tensor> grad_state,
+                                                       Tensor q, Tensor k, Tensor v,
+                                                       std::optional<Tensor> state, Tensor inverse,
+                                                       bool normalize, double eps) {
+  check_rows(q, k, v);
+  return run_backward(Packing(q), grad_out, grad_state, q, k, v, state, inverse, normalize, eps);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> packed_backward_op(Tensor grad_out,
+                                                              std::optional<Tensor> grad_state, Tensor q,
+                                                              Tensor k, Tensor v, std::optional<Tensor> state,
+                                                              Tensor inverse, bool normalize, double eps,
+                                                              Tensor cu_seqlens) {
+  check_rows(q, k, v);
+  const Packing packing(cu_seqlens, q, state.has_value());
+  return run_backward(packing, grad_out, grad_state, q, k, v, state, inverse, normalize, eps);
 }
 
 std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps) {
@@ -63,6 +129,8 @@ std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, b
 STABLE_TORCH_LIBRARY_IMPL(causal_linear_attention, CPU, m) {
   m.impl("forward", TORCH_BOX(&cla::forward_op));
   m.impl("backward", TORCH_BOX(&cla::backward_op));
+  m.impl("packed_forward", TORCH_BOX(&cla::packed_forward_op));
+  m.impl("packed_backward", TORCH_BOX(&cla::packed_backward_op));
   m.impl("step", TORCH_BOX(&cla::step_op));
 }
 

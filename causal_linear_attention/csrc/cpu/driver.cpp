@@ -13,6 +13,8 @@ Sweep sweep_of(const Problem& p, Operand a, Operand b, Operand c, Operand out, i
   s.batch = p.batch;
   s.heads = p.heads;
   s.rows = p.rows;
+  s.sequences = p.offsets == nullptr ? p.batch : p.sequences;
+  s.offsets = p.offsets;
   s.a = a;
   s.b = b;
   s.c = c;

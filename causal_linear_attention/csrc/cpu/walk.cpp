@@ -1,9 +1,12 @@
-// Spreads the heads of a sweep over threads and, where there are fewer heads than threads, cuts their length
-// into stretches. Up to as many threads as there are heads the results have the same bits whatever the number
-// of threads; beyond that the sums of a stretch are made apart, so the last bits depend on the stretches.
+// Spreads the heads of all sequences over threads and cuts the length of those into stretches that would keep
+// one thread busy while others wait: all of them where there are fewer than threads. Up to as many threads as
+// the tensors have heads the results have the same bits whatever the number of threads; beyond that the sums of
+// a stretch are made apart, so the last bits depend on the stretches.
 #include "walk.h"
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "cache.h"
 #include "tasks.h"
@@ -27,12 +30,29 @@ char* row_pointer(const Array& array, Dtype dtype, int64_t b, int64_t h, int64_t
          (b * array.batch + h * array.head + row * array.row) * bytes_of(dtype);
 }
 
+// Where the rows of one sequence's head lie. Heads are counted over all sequences, as their states are.
+struct Place {
+  int64_t batch, head, first, rows;
+};
+
+Place place_of(const Sweep& s, int64_t head) {
+  const int64_t sequence = head / s.heads;
+  if (s.offsets == nullptr) return {sequence, head % s.heads, 0, s.rows};
+  const int64_t first = s.offsets[sequence];
+  return {0, head % s.heads, first, s.offsets[sequence + 1] - first};
+}
+
+// Of a number for each row, (batch, heads, rows): that of a sequence's first row.
+int64_t number_of(const Sweep& s, const Place& place) {
+  return (place.batch * s.heads + place.head) * s.rows + place.first;
+}
+
 template <class T>
-Rows rows_of(const Sweep& s, const Operand& x, int64_t b, int64_t h) {
+Rows rows_of(const Sweep& s, const Operand& x, const Place& place) {
   Rows rows;
-  const int64_t first = s.reverse && s.rows > 0 ? s.rows - 1 : 0, direction = s.reverse ? -1 : 1;
-  const int64_t at = (b * s.heads + h) * s.rows + first;
-  rows.data = row_pointer(x.rows, x.dtype, b, h, first);
+  const int64_t skipped = s.reverse && place.rows > 0 ? place.rows - 1 : 0, direction = s.reverse ? -1 : 1;
+  const int64_t at = number_of(s, place) + skipped;
+  rows.data = row_pointer(x.rows, x.dtype, place.batch, place.head, place.first + skipped);
   rows.stride = direction * x.rows.row;
   rows.dtype = x.dtype;
   if (x.scale != nullptr) rows.scale = static_cast<const T*>(x.scale) + at;
@@ -54,29 +74,30 @@ bool worth_streaming(const Sweep& s, const Rows& out, int64_t width) {
 
 template <class T>
 Segment segment_of(const Sweep& s, int64_t head) {
-  const int64_t b = head / s.heads, h = head % s.heads;
+  const Place place = place_of(s, head);
   Segment segment;
-  segment.a = rows_of<T>(s, s.a, b, h);
-  segment.b = rows_of<T>(s, s.b, b, h);
-  segment.c = rows_of<T>(s, s.c, b, h);
-  const Rows out = rows_of<T>(s, s.out, b, h);
+  segment.a = rows_of<T>(s, s.a, place);
+  segment.b = rows_of<T>(s, s.b, place);
+  segment.c = rows_of<T>(s, s.c, place);
+  const Rows out = rows_of<T>(s, s.out, place);
   segment.out = const_cast<void*>(out.data);
   segment.out_stride = out.stride;
   segment.out_dtype = out.dtype;
   segment.depth = s.depth;
   segment.width = s.width;
-  segment.rows = s.rows;
+  segment.rows = place.rows;
+  segment.end = place.rows;
   segment.normalize = s.normalize;
   segment.eps = s.eps;
-  if (s.inverse != nullptr) segment.inverse = static_cast<T*>(s.inverse) + head * s.rows;
+  if (s.inverse != nullptr) segment.inverse = static_cast<T*>(s.inverse) + number_of(s, place);
   if (s.slope != nullptr) {
-    segment.queries = rows_of<T>(s, s.queries, b, h);
-    segment.slope = static_cast<T*>(s.slope) + head * s.rows;
+    segment.queries = rows_of<T>(s, s.queries, place);
+    segment.slope = static_cast<T*>(s.slope) + number_of(s, place);
   }
   segment.streaming = worth_streaming<T>(s, out, s.width);
   if (s.pair_width > 0) {
-    const Rows pair_out = rows_of<T>(s, s.pair_out, b, h);
-    segment.pair = rows_of<T>(s, s.pair, b, h);
+    const Rows pair_out = rows_of<T>(s, s.pair_out, place);
+    segment.pair = rows_of<T>(s, s.pair, place);
     segment.pair_out = const_cast<void*>(pair_out.data);
     segment.pair_stride = pair_out.stride;
     segment.pair_width = s.pair_width;
@@ -138,36 +159,39 @@ struct Scratch {
 
 template <class T>
 void walk_head(const Sweep& s, int64_t head, const Scratch<T>& scratch) {
-  Segment segment = segment_of<T>(s, head);
-  segment.end = s.rows;
+  const Segment segment = segment_of<T>(s, head);
   read_state(s, head, scratch.state());
   run_segment<T>(segment, scratch.state(), scratch.workspace());
   write_state(s, head, scratch.state());
 }
 
-// A thread does all sweeps of a head in turn: what they have in common is in its caches then.
+// A thread does all sweeps of a head in turn: what they have in common is in its caches then. `skipped` is in
+// ascending order.
 template <class T>
-void sweep_by_heads(std::span<const Sweep> sweeps, const Threads& threads) {
-  for_tasks(sweeps[0].batch * sweeps[0].heads, threads, [&](auto next) {
+void sweep_by_heads(std::span<const Sweep> sweeps, const std::vector<int64_t>& skipped,
+                    const Threads& threads) {
+  for_tasks(sweeps[0].sequences * sweeps[0].heads, threads, [&](auto next) {
     for (int64_t head = next(); head >= 0; head = next()) {
+      if (std::binary_search(skipped.begin(), skipped.end(), head)) continue;
       for (const Sweep& s : sweeps) walk_head(s, head, Scratch<T>(s));
     }
   });
 }
 
-// Fewer heads than threads: each head is cut into `parts` + 1 stretches. First pass: the first stretch is
-// computed, of the others but the last only the sum. Second pass: all the others.
+// Cuts each head of `cut` into `parts` + 1 stretches. First pass: the first stretch is computed, of the others
+// but the last only the sum. Second pass: all the others.
 // A sum costs about 0.4 of a full computation, of a pair 0.25, so the first stretch is that much shorter.
 template <class T>
-void sweep_by_stretches(const Sweep& s, int64_t parts, const Threads& threads) {
-  const int64_t heads = s.batch * s.heads, size = state_size(s.depth, s.width);
+void sweep_by_stretches(const Sweep& s, const std::vector<int64_t>& cut, int64_t parts,
+                        const Threads& threads) {
+  const int64_t heads = static_cast<int64_t>(cut.size()), size = state_size(s.depth, s.width);
   const double share = s.pair_width > 0 ? 0.25 : 0.4;
-  auto boundary = [&](int64_t stretch) -> int64_t {  // its first row
+  auto boundary = [&](int64_t stretch, int64_t rows) -> int64_t {  // its first row
     if (stretch == 0) return 0;
-    const double unit = static_cast<double>(s.rows) / (share + static_cast<double>(parts));
+    const double unit = static_cast<double>(rows) / (share + static_cast<double>(parts));
     const double row = unit * (share + static_cast<double>(stretch - 1));
     const int64_t at = round_up(static_cast<int64_t>(row), kChunk);
-    return stretch == parts + 1 || at > s.rows ? s.rows : at;
+    return stretch == parts + 1 || at > rows ? rows : at;
   };
   // The state that enters stretch p + 1, at first the sum of stretch p alone.
   const Buffer<T> entering = allocate<T>(heads * parts * size);
@@ -175,9 +199,9 @@ void sweep_by_stretches(const Sweep& s, int64_t parts, const Threads& threads) {
     return entering.get() + (head * parts + stretch) * size;
   };
   auto stretch_of = [&](int64_t head, int64_t stretch) {
-    Segment segment = segment_of<T>(s, head);
-    segment.begin = boundary(stretch);
-    segment.end = boundary(stretch + 1);
+    Segment segment = segment_of<T>(s, cut[head]);
+    segment.begin = boundary(stretch, segment.rows);
+    segment.end = boundary(stretch + 1, segment.rows);
     return segment;
   };
   for_tasks(heads * parts, threads, [&](auto next) {
@@ -187,7 +211,7 @@ void sweep_by_stretches(const Sweep& s, int64_t parts, const Threads& threads) {
       Segment segment = stretch_of(head, part);
       T* const state = state_after(head, part);
       if (part == 0) {
-        read_state(s, head, state);
+        read_state(s, cut[head], state);
       } else {
         std::memset(state, 0, sizeof(T) * size);
         segment.out = nullptr;
@@ -208,7 +232,7 @@ void sweep_by_stretches(const Sweep& s, int64_t parts, const Threads& threads) {
       const int64_t head = task / parts, part = task % parts;
       std::memcpy(scratch.state(), state_after(head, part), sizeof(T) * size);
       run_segment<T>(stretch_of(head, part + 1), scratch.state(), scratch.workspace());
-      if (part + 1 == parts) write_state(s, head, scratch.state());
+      if (part + 1 == parts) write_state(s, cut[head], scratch.state());
     }
   });
 }
@@ -217,22 +241,44 @@ int64_t operations(const Sweep& s) {
   return (s.pair_width > 0 ? 6 : 4) * s.batch * s.heads * s.rows * s.depth * s.width;
 }
 
+// The heads to cut into stretches, in ascending order: all where there are fewer than threads. Of packed
+// sequences those with one and a half times a thread's share of the rows: below, cutting costs more than the
+// other threads' wait.
+std::vector<int64_t> heads_to_cut(const Sweep& s, int threads) {
+  std::vector<int64_t> cut;
+  if (s.batch * s.heads >= threads) return cut;
+  const int64_t all_rows = s.batch * s.heads * s.rows;
+  for (int64_t head = 0; head < s.sequences * s.heads; ++head) {
+    const int64_t rows = place_of(s, head).rows;
+    const bool too_long = s.offsets == nullptr || 2 * rows * threads >= 3 * all_rows;
+    if (too_long && rows >= 2 * kMinStretch) cut.push_back(head);
+  }
+  return cut;
+}
+
+// How many threads share one of the heads to cut.
+int64_t parts_of(const Sweep& s, const std::vector<int64_t>& cut, int threads) {
+  const int64_t heads = static_cast<int64_t>(cut.size());
+  int64_t parts = (threads + heads - 1) / heads;
+  for (const int64_t head : cut) parts = std::min(parts, place_of(s, head).rows / kMinStretch);
+  return parts;
+}
+
 }  // namespace
 
 template <class T>
 void run_sweeps(std::span<const Sweep> sweeps, Threads threads) {
-  const int64_t heads = sweeps[0].batch * sweeps[0].heads;
+  const int64_t heads = sweeps[0].sequences * sweeps[0].heads;
   if (heads == 0) return;
   int64_t work = 0;
   for (const Sweep& s : sweeps) work += operations(s);
   threads.count = useful_threads(threads, work);
-  const int64_t wanted = (threads.count + heads - 1) / heads, most = sweeps[0].rows / kMinStretch;
-  const int64_t parts = wanted < most ? wanted : most;
-  if (parts <= 1) {
-    sweep_by_heads<T>(sweeps, threads);
-  } else {
-    for (const Sweep& s : sweeps) sweep_by_stretches<T>(s, parts, threads);
+  const std::vector<int64_t> cut = heads_to_cut(sweeps[0], threads.count);
+  if (!cut.empty()) {
+    const int64_t parts = parts_of(sweeps[0], cut, threads.count);
+    for (const Sweep& s : sweeps) sweep_by_stretches<T>(s, cut, parts, threads);
   }
+  if (static_cast<int64_t>(cut.size()) < heads) sweep_by_heads<T>(sweeps, cut, threads);
 }
 
 template void run_sweeps<float>(std::span<const Sweep>, Threads);

@@ -1,4 +1,4 @@
-// Sweeps (see kernels.h) over all heads: what driver.cpp asks for and walk.cpp cuts up.
+// Sweeps (see kernels.h) over the heads of all sequences: what driver.cpp asks for and walk.cpp cuts up.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@ struct Operand {
   bool constant = false;
 };
 
-// A state in memory: element (row, column) of head h is data[h * head + row * row_stride + column * ...].
+// A state in memory: element (row, column) of head h, counted over all sequences, is data[h * head + row * row_stride + column * ...].
 struct StateView {
   void* data = nullptr;
   int64_t head = 0, row = 0, column = 0;
@@ -25,6 +25,8 @@ struct StateView {
 
 struct Sweep {
   int64_t batch = 0, heads = 0, rows = 0, depth = 0, width = 0;
+  int64_t sequences = 0;  // as many as batch rows, unless these are packed
+  const int32_t* offsets = nullptr;  // see Problem
   Operand a, b, c, out;
   StateView initial, final;
   bool reverse = false;

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from causal_linear_attention import (
     selection,
     triton_backend,
 )
+from tests.operator import test_packed
 from tests.operator.test_kernels import DTYPES, check, draw, kernel, run
 
 INSTALLED = importlib.util.find_spec("triton") is not None
@@ -93,6 +95,40 @@ def test_segments(device, monkeypatch, state, dtype, normalize):
     shape = (1, 2, 37, 5, 18)
     assert triton_backend._Launches(*draw(shape, dtype, normalize)[:2], normalize).segments[0] > 1
     check("triton", shape, dtype, normalize, state=state, device=device)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("state", [False, True], ids=["zero", "state"])
+def test_packed_sequences(device, monkeypatch, state, normalize, cut):
+    if cut:
+        monkeypatch.setattr(triton_backend, "_multiprocessors", lambda device: 25)
+        monkeypatch.setattr(triton_backend, "_SHORTEST_SEGMENT", 16)
+    lengths = [0, 37, 1, 0, 16, 60]
+    *tensors, cu_seqlens = test_packed.draw(lengths, dim=5, width=18, normalize=normalize, state=state)
+    *tensors, cu_seqlens = (None if x is None else x.to(device) for x in (*tensors, cu_seqlens))
+    launches = triton_backend._Launches(*tensors[:2], normalize, cu_seqlens=cu_seqlens)
+    assert (launches.segments[0] > 1) == cut
+    options = {"normalize": normalize, "cu_seqlens": cu_seqlens}
+    found, expected = (
+        test_packed.everything(partial(test_packed.attend, backend=name, **options), *tensors)
+        for name in ("triton", "reference")
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def test_packed_sequences_without_their_last_states(device):
+    q, k, v, _, cu_seqlens = (
+        None if x is None else x.to(device) for x in test_packed.draw([5, 20], state=False)
+    )
+    arguments = (q, k, v, None, True, 1e-6, cu_seqlens, False)
+    assert set(torch.library.opcheck(operators.triton_forward, arguments).values()) == {"SUCCESS"}
+    out, final, inverse = operators.triton_forward(*arguments)
+    assert len(final) == 0
+    arguments = (v, None, q, k, v, None, inverse, True, 1e-6, out, cu_seqlens)
+    assert set(torch.library.opcheck(operators.triton_backward, arguments).values()) == {"SUCCESS"}
+    expected = causal_linear_attention(q, k, v, normalize=True, cu_seqlens=cu_seqlens, backend="reference")
+    torch.testing.assert_close(out, expected)
 
 
 @pytest.mark.parametrize("strides", ["projected", "sliced", "columns"])
@@ -179,11 +215,17 @@ def test_kernels_compile_for_gpus_that_are_not_there(root, tmp_path):
     """The interpreter lets pass what a GPU would not: types, small products, too much shared memory."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "tests.helpers.triton_compiled", "80:bfloat16:1:17:1"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.helpers.triton_compiled",
+        "80:bfloat16:1:17:1",
+        "80:bfloat16:1:17:1:packed",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root)
     assert done.returncode == 0, done.stderr[-3000:]
     kernels = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(kernels) == 6
+    assert len(kernels) == 12
     for found in kernels:
         assert found["stack"] == 0 and found["shared"] <= 99 * 1024, found
 

@@ -1,0 +1,188 @@
+"""Linear attention of packed sequences in plain PyTorch: any device, any dtype, differentiable, compilable.
+
+Several sequences lie one after the other in one row, `q, k: (1, H, N, D)`, `v: (1, H, N, M)`; sequence s has
+the positions from `cu_seqlens[s]` up to `cu_seqlens[s + 1]`. Each is cut into chunks of its own, the last one
+filled up with zeros, so that a chunk belongs to one sequence. Inside the chunks attention is `chunked` with
+the chunks as heads; the state that enters a chunk is the sum over the earlier chunks of its sequence.
+
+A chunk is about as long as the mean sequence, so the zeros at most triple the rows whatever the lengths are;
+padding all sequences to the longest has no such bound. Time and memory are O(N D M).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .chunked import CHUNK, accumulation_dtype, chunked
+
+_SHORTEST_CHUNK = 16
+_LONGEST_SUM = 512  # rows of a chunk without causal mask, where the work per row does not grow with them
+
+
+def values_are_known(x: Tensor) -> bool:
+    """Whether Python may look at x's numbers: not while compiling, and not if it has none."""
+    return not (torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor))
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """How N positions of S sequences lie in T chunks of C rows.
+
+    Attributes:
+        size: C.
+        positions: `(T C,)`, the position of each row; any one where the row is filled up.
+        filled: `(T C, 1)`, whether it is.
+        rows: `(N,)`, the row of each position.
+        sequences: `(T,)`, the sequence of each chunk.
+        first: `(T,)`, whether a chunk is the first of its sequence.
+        last: `(S,)`, the last chunk of each sequence, any one for an empty sequence.
+        empty: `(S,)`, whether it is.
+        continuing: the numbers of the chunks that are not first; None where the values are not known.
+    """
+
+    size: int
+    positions: Tensor
+    filled: Tensor
+    rows: Tensor
+    sequences: Tensor
+    first: Tensor
+    last: Tensor
+    empty: Tensor
+    continuing: list[int] | None
+
+    def of(self, x: Tensor) -> Tensor:
+        """`(1, H, N, ·)` to `(H, T, C, ·)`."""
+        rows = _Rows.apply(x.squeeze(0), self.positions, self.filled, self.rows, None)
+        return rows.unflatten(1, (-1, self.size))
+
+    def in_a_row(self, x: Tensor) -> Tensor:
+        """`(H, T, C, ·)` to `(1, H, N, ·)`."""
+        return _Rows.apply(x.flatten(1, 2), self.rows, None, self.positions, self.filled).unsqueeze(0)
+
+
+def _cut(cu_seqlens: Tensor, length: int, longest: int) -> _Chunks:
+    """The chunks: of as many rows as the mean sequence, rounded up to a power of 2, but at most `longest`."""
+    device, count, size = cu_seqlens.device, len(cu_seqlens) - 1, _SHORTEST_CHUNK
+    while size < longest and size * count < length:
+        size *= 2
+    bounds = cu_seqlens.long()
+    starts, ends = bounds[:-1], bounds[1:]
+    numbers = (ends - starts + size - 1) // size
+    after = numbers.cumsum(0)  # the last chunk of each sequence
+    before = after - numbers
+    known = values_are_known(cu_seqlens)
+    chunks = torch.arange(int(after[-1]) if known else (length + count * (size - 1)) // size, device=device)
+    sequences = torch.searchsorted(after, chunks, right=True).clamp_(max=count - 1)
+    ranks = chunks - before[sequences]
+    positions = (starts[sequences] + ranks * size).unsqueeze(1) + torch.arange(size, device=device)
+    places = torch.arange(length, device=device)
+    of_place = torch.searchsorted(ends, places, right=True)
+    return _Chunks(
+        size=size,
+        positions=positions.clamp(max=length - 1).flatten(),
+        filled=(positions >= ends[sequences].unsqueeze(1)).view(-1, 1),
+        rows=places + (before * size - starts)[of_place],
+        sequences=sequences,
+        first=ranks == 0,
+        last=(after - 1).clamp_(min=0),
+        empty=numbers == 0,
+        continuing=ranks.nonzero().flatten().tolist() if known else None,
+    )
+
+
+class _Rows(torch.autograd.Function):
+    """Rows `there` of `x: (H, L, ·)`, zero where `filled`; the last arguments are those of the way back."""
+
+    @staticmethod
+    def forward(ctx, x, there, filled, back, filled_back):
+        ctx.save_for_backward(there, filled, back, filled_back)
+        rows = x.index_select(1, there)
+        return rows if filled is None else rows.masked_fill_(filled, 0.0)
+
+    @staticmethod
+    def backward(ctx, grad):
+        there, filled, back, filled_back = ctx.saved_tensors
+        return _Rows.apply(grad, back, filled_back, there, filled), None, None, None, None
+
+
+class _Entering(torch.autograd.Function):
+    """What enters each chunk: `(products, initial, first, continuing, reverse)`, both `(H, T, D, M)`.
+
+    It is `initial` at the first chunk of a sequence, and elsewhere the sum with the products of those before;
+    with `reverse`, of those after.
+    """
+
+    @staticmethod
+    def forward(ctx, products, initial, first, continuing, reverse):
+        ctx.save_for_backward(first)
+        ctx.continuing, ctx.reverse, ctx.initial = continuing, reverse, initial is not None
+        states = torch.zeros_like(products) if initial is None else initial.clone()
+        chunks = range(1, len(first)) if continuing is None else continuing
+        for chunk in reversed(chunks) if reverse else chunks:
+            source, target = (chunk, chunk - 1) if reverse else (chunk - 1, chunk)
+            if continuing is not None:
+                torch.add(states[:, source], products[:, source], out=states[:, target])
+            else:
+                state = states[:, source] + products[:, source]
+                states[:, target] = torch.where(first[chunk], states[:, target], state)
+        return states
+
+    @staticmethod
+    def backward(ctx, grad):
+        (first,) = ctx.saved_tensors
+        grad_products = _Entering.apply(grad, None, first, ctx.continuing, not ctx.reverse)
+        grad_initial = None
+        if ctx.initial:
+            grad_initial = torch.where(first[:, None, None], grad + grad_products, 0.0)
+        return grad_products, grad_initial, None, None, None
+
+
+def causal(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    initial_state: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    return_state: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """Causal linear attention of each of S sequences packed in `q, k: (1, H, N, D)`, `v: (1, H, N, M)`.
+
+    Args:
+        initial_state: `(S, H, D, M)` in the accumulation dtype; None is zero.
+        cu_seqlens: `(S + 1,)`, integers from 0 to N that do not decrease.
+
+    Returns `out: (1, H, N, M)` in v's dtype and the final states `(S, H, D, M)`, None unless `return_state`.
+    """
+    wide = accumulation_dtype(q.dtype)
+    if initial_state is None and return_state:
+        shape = (len(cu_seqlens) - 1, q.shape[1], q.shape[-1], v.shape[-1])
+        initial_state = q.new_zeros(shape, dtype=wide)
+    if not q.shape[2]:
+        return chunked(q, k, v)[0], initial_state
+    chunks = _cut(cu_seqlens, q.shape[2], CHUNK)
+    queries, keys, values = (chunks.of(x) for x in (q, k, v))
+    initial = None
+    if initial_state is not None:
+        initial = initial_state.transpose(0, 1).index_select(1, chunks.sequences)
+    products = keys.to(wide).mT @ values.to(wide)
+    entering = _Entering.apply(products, initial, chunks.first, chunks.continuing, False)
+    out, leaving = chunked(queries, keys, values, entering)
+    final = None
+    if return_state:
+        final = leaving.index_select(1, chunks.last).transpose(0, 1)
+        final = torch.where(chunks.empty[:, None, None, None], initial_state, final)
+    return chunks.in_a_row(out), final
+
+
+def bidirectional(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """`q @ (k^T v)` of each sequence, of tensors and sequences as in `causal`, in the inputs' dtype."""
+    if not q.shape[2]:
+        return q @ (k.mT @ v)
+    chunks = _cut(cu_seqlens, q.shape[2], _LONGEST_SUM)
+    queries, keys, values = (chunks.of(x) for x in (q, k, v))
+    shape = (q.shape[1], len(cu_seqlens) - 1, q.shape[-1], v.shape[-1])
+    sums = q.new_zeros(shape).index_add(1, chunks.sequences, keys.mT @ values)
+    return chunks.in_a_row(queries @ sums.index_select(1, chunks.sequences))
