@@ -6,7 +6,8 @@ filled up with zeros, so that a chunk belongs to one sequence. Inside the chunks
 the chunks as heads; the state that enters a chunk is the sum over the earlier chunks of its sequence.
 
 A chunk is about as long as the mean sequence, so the zeros at most triple the rows whatever the lengths are;
-padding all sequences to the longest has no such bound. Time and memory are O(N D M).
+padding all sequences to the longest has no such bound. Time and memory are O(N D M). Where they are so long
+that a CPU does not notice a Python step for each, sequences are computed one by one instead, without zeros.
 """
 
 from dataclasses import dataclass
@@ -16,9 +17,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .chunked import CHUNK, accumulation_dtype, chunked
+from .reference import each_sequence
 
 _SHORTEST_CHUNK = 16
 _LONGEST_SUM = 512  # rows of a chunk without causal mask, where the work per row does not grow with them
+# From so many multiplications k^T v per sequence on, one by one is up to 1.5 times as fast on a CPU. With few
+# it is up to 15 times slower (two threads, D from 16 to 64).
+_WORTH_A_STEP = 2_000_000
 
 
 def values_are_known(x: Tensor) -> bool:
@@ -139,6 +144,11 @@ class _Entering(torch.autograd.Function):
         return grad_products, grad_initial, None, None, None
 
 
+def _one_by_one(k: Tensor, v: Tensor, cu_seqlens: Tensor) -> bool:
+    work = k.numel() * v.shape[-1]
+    return k.is_cpu and values_are_known(cu_seqlens) and work >= _WORTH_A_STEP * (len(cu_seqlens) - 1)
+
+
 def causal(
     q: Tensor,
     k: Tensor,
@@ -154,8 +164,11 @@ def causal(
         initial_state: `(S, H, D, M)` in the accumulation dtype; None is zero.
         cu_seqlens: `(S + 1,)`, integers from 0 to N that do not decrease.
 
-    Returns `out: (1, H, N, M)` in v's dtype and the final states `(S, H, D, M)`, None unless `return_state`.
+    Returns `out: (1, H, N, M)` in v's dtype and the final states `(S, H, D, M)`, which may be None unless
+    `return_state`.
     """
+    if _one_by_one(k, v, cu_seqlens):
+        return each_sequence(q, k, v, initial_state, cu_seqlens=cu_seqlens, run=chunked)
     wide = accumulation_dtype(q.dtype)
     if initial_state is None and return_state:
         shape = (len(cu_seqlens) - 1, q.shape[1], q.shape[-1], v.shape[-1])
@@ -181,6 +194,9 @@ def bidirectional(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor) -> Ten
     """`q @ (k^T v)` of each sequence, of tensors and sequences as in `causal`, in the inputs' dtype."""
     if not q.shape[2]:
         return q @ (k.mT @ v)
+    if _one_by_one(k, v, cu_seqlens):
+        rows = zip(*(x.split(cu_seqlens.diff().tolist(), dim=2) for x in (q, k, v)), strict=True)
+        return torch.cat([queries @ (keys.mT @ values) for queries, keys, values in rows], dim=2)
     chunks = _cut(cu_seqlens, q.shape[2], _LONGEST_SUM)
     queries, keys, values = (chunks.of(x) for x in (q, k, v))
     shape = (q.shape[1], len(cu_seqlens) - 1, q.shape[-1], v.shape[-1])

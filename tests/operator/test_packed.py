@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from causal_linear_attention import causal_linear_attention, extension, linear_attention, operators
+from causal_linear_attention import causal_linear_attention, extension, linear_attention, operators, packed
 from causal_linear_attention.reference import each_sequence
 
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
@@ -83,9 +83,15 @@ def test_a_thousand_random_packings_have_the_bits_of_the_loop(one_thread):
             assert x.shape == y.shape and x.dtype == y.dtype and torch.equal(x, y), given
 
 
-def test_random_packings_in_pytorch_equal_the_definition():
+@pytest.fixture(params=[False, True], ids=["chunks", "one by one"])
+def one_by_one(request, monkeypatch):
+    """Both ways of PyTorch's path, whatever the lengths."""
+    monkeypatch.setattr(packed, "_WORTH_A_STEP", 0 if request.param else float("inf"))
+
+
+def test_random_packings_in_pytorch_equal_the_definition(one_by_one):
     chance = random.Random(1)
-    for _ in range(200):
+    for _ in range(100):
         given = packing(chance)
         *tensors, cu_seqlens = draw(**given)
         options = {"normalize": given["normalize"], "cu_seqlens": cu_seqlens}
@@ -95,7 +101,7 @@ def test_random_packings_in_pytorch_equal_the_definition():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_error_in_pytorch_is_that_of_the_plain_formula(dtype):
+def test_error_in_pytorch_is_that_of_the_plain_formula(one_by_one, dtype):
     *tensors, cu_seqlens = draw([70, 0, 5, 200, 1], dim=16, width=16, dtype=dtype)
     truth = everything(loop(cu_seqlens, backend="reference"), *(x.double() for x in tensors))
     plain = everything(loop(cu_seqlens, backend="reference"), *tensors)
@@ -116,12 +122,12 @@ def test_derivatives_of_both_orders(backend, normalize):
 
 @cpp
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("lengths", [[1100, 3, 0, 40], [700, 700], [0, 2000]], ids=str)
+@pytest.mark.parametrize("lengths", [[1100, 3, 0, 40], [0, 1500]], ids=str)
 def test_more_threads_than_heads_cut_long_sequences(one_thread, lengths, normalize):
     *tensors, cu_seqlens = draw(lengths, heads=1, dim=24, width=40, normalize=normalize)
     run = partial(attend, cu_seqlens=cu_seqlens, normalize=normalize, backend="cpp")
     expected = everything(run, *tensors)
-    for threads in (2, 3, 7):
+    for threads in (2, 7):
         torch.set_num_threads(threads)
         first, second = (everything(run, *tensors) for _ in range(2))
         torch.testing.assert_close(first, expected)
@@ -177,7 +183,7 @@ class Numbers(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", ["causal", "bidirectional"])
-def test_cost_in_pytorch_does_not_grow_with_the_number_of_sequences(name):
+def test_cost_in_pytorch_does_not_grow_with_the_number_of_sequences(one_by_one, name):
     def made(count):
         q, k, v, _, cu_seqlens = draw([2048 // count] * count, dim=8, width=8, dtype=torch.float32)
         leaves = [x.requires_grad_() for x in (q, k, v)]
@@ -225,12 +231,13 @@ def test_the_operator_itself_refuses_what_would_read_beyond_a_tensor(cu_seqlens)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_compiles_without_graph_break(backend):
     torch._dynamo.reset()  # what other tests compiled counts against the limit of variants
-    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
-    *tensors, cu_seqlens = draw([40, 0, 3, 57])
+    tracer = "eager" if backend == "torch" else "aot_eager"  # its graph is long
+    compiled = torch.compile(attend, fullgraph=True, backend=tracer)
+    *tensors, cu_seqlens = draw([17, 0, 3, 20])
     options = {"cu_seqlens": cu_seqlens, "backend": backend}
     expected = everything(partial(attend, **options), *tensors)
     torch.testing.assert_close(everything(partial(compiled, **options), *tensors), expected)
-    for options["cu_seqlens"] in (bounds([1, 59, 40, 0]), bounds([0, 0, 100, 0])):  # the same graph
+    for options["cu_seqlens"] in (bounds([1, 29, 10, 0]), bounds([0, 0, 40, 0])):  # the same graph
         torch.testing.assert_close(compiled(*tensors, **options), attend(*tensors, **options))
     options["cu_seqlens"] = bounds([1, 2, 3, 4])
     with pytest.raises(RuntimeError, match="cu_seqlens must start at 0, never decrease and end at N"):
@@ -273,9 +280,9 @@ def masked(q, k, v, cu_seqlens, normalize):
     return weights @ v / (weights.sum(-1, keepdim=True) + 1e-6 if normalize else 1.0)
 
 
-def test_random_packings_bidirectional():
+def test_random_packings_bidirectional(one_by_one):
     chance = random.Random(2)
-    for _ in range(100):
+    for _ in range(50):
         given = packing(chance)
         q, k, v, _, cu_seqlens = draw(**given)
         leaves, results = [x.requires_grad_() for x in (q, k, v)], []
