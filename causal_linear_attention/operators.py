@@ -1,6 +1,6 @@
 """The compiled kernels as PyTorch operators: schemas, shapes and derivatives.
 
-    causal_linear_attention::forward   (q, k, v, state, normalize, eps) -> (out, state, inverse)
+    causal_linear_attention::forward   (q, k, v, state, normalize, eps, keep) -> (out, state, inverse, kept)
     causal_linear_attention::backward  -> (grad_q, grad_k, grad_v, grad_state)
     causal_linear_attention::packed_forward    takes `cu_seqlens` and whether the final states are wanted
     causal_linear_attention::packed_backward   takes `cu_seqlens`; no gradient of a state that is None
@@ -11,8 +11,9 @@
 
 States are `(B, H, D, M)`, with `cu_seqlens` `(S, H, D, M)`; where they are not wanted they have no rows.
 `inverse` is 1 / (q[i] @ z[i] + eps), (B, H, N), saved for the backward pass; it is empty without a
-normaliser. `attend` is `forward` with its derivative. The kernels live in the shared objects that
-`extension.py` loads.
+normaliser. `kept` are states (B, H, K, D, M) for the CUDA kernels' backward pass, those before every
+`kept_rows`-th position but the first; elsewhere, or without `keep`, K is 0. `attend` is `forward` with its
+derivative. The kernels live in the shared objects that `extension.py` loads.
 """
 
 from functools import partial
@@ -28,16 +29,18 @@ NAMESPACE = "causal_linear_attention"
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? state"
 _LIBRARY = Library(NAMESPACE, "DEF")
 _TOKEN = "Tensor q, Tensor k, Tensor v, Tensor direction, Tensor theta"
-_FORWARD = f"{_INPUTS}, bool normalize, float eps"
-_RESULTS = "-> (Tensor out, Tensor state, Tensor inverse)"
-_BACKWARD = f"Tensor grad_out, Tensor? grad_state, {_INPUTS}, Tensor inverse, bool normalize, float eps"
+_OPTIONS = "bool normalize, float eps"
+_FORWARD = f"{_INPUTS}, {_OPTIONS}"
+_RESULTS = "-> (Tensor out, Tensor state, Tensor inverse"
+_GIVEN = f"Tensor grad_out, Tensor? grad_state, {_INPUTS}, Tensor inverse"
+_BACKWARD = f"{_GIVEN}, {_OPTIONS}"
 _GRADIENTS = "-> (Tensor, Tensor, Tensor, Tensor)"
 _SCHEMAS = (
-    f"forward({_FORWARD}) {_RESULTS}",
-    f"backward({_BACKWARD}) {_GRADIENTS}",
-    f"packed_forward({_FORWARD}, Tensor cu_seqlens, bool return_state) {_RESULTS}",
+    f"forward({_FORWARD}, bool keep) {_RESULTS}, Tensor kept)",
+    f"backward({_GIVEN}, Tensor kept, {_OPTIONS}) {_GRADIENTS}",
+    f"packed_forward({_FORWARD}, Tensor cu_seqlens, bool return_state) {_RESULTS})",
     f"packed_backward({_BACKWARD}, Tensor cu_seqlens) {_GRADIENTS}",
-    f"triton_forward({_FORWARD}, Tensor? cu_seqlens=None, bool return_state=True) {_RESULTS}",
+    f"triton_forward({_FORWARD}, Tensor? cu_seqlens=None, bool return_state=True) {_RESULTS})",
     f"triton_backward({_BACKWARD}, Tensor? out, Tensor? cu_seqlens=None) {_GRADIENTS}",
     "step(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, float eps) "
     "-> (Tensor out, Tensor state)",
@@ -86,15 +89,31 @@ def new_inverse(q: Tensor, normalize: bool) -> Tensor:
     return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))
 
 
+def kept_rows(q: Tensor, v: Tensor) -> int:
+    """Positions from one kept state to the next, as in csrc/cuda/attention.h."""
+    return 1024 if q.element_size() == 2 and max(q.shape[-1], v.shape[-1]) > 64 else 512
+
+
+def new_kept(q: Tensor, v: Tensor, normalize: bool, keep: bool) -> Tensor:
+    count = max(q.shape[2] - 1, 0) // kept_rows(q, v) if keep and q.device.type == "cuda" else 0
+    shape = (*q.shape[:2], count, q.shape[-1], v.shape[-1] + int(normalize))
+    return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))
+
+
+@register_fake(f"{NAMESPACE}::forward")
+def _(q, k, v, state, normalize, eps, keep):
+    kept = new_kept(q, v, normalize, keep)
+    return new_like(v), new_state(q, v, normalize), new_inverse(q, normalize), kept
+
+
 @register_fake(f"{NAMESPACE}::triton_forward")
 @register_fake(f"{NAMESPACE}::packed_forward")
-@register_fake(f"{NAMESPACE}::forward")
 def _(q, k, v, state, normalize, eps, cu_seqlens=None, return_state=True):
     return new_like(v), new_state(q, v, normalize, cu_seqlens, return_state), new_inverse(q, normalize)
 
 
 @register_fake(f"{NAMESPACE}::backward")
-def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps):
+def _(grad_out, grad_state, q, k, v, state, inverse, kept, normalize, eps):
     return new_like(q), new_like(k), new_like(v), new_state(q, v, normalize)
 
 
@@ -139,36 +158,38 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, state, cu_seqlens, normalize, eps, triton, return_state):
-        outputs = _forward(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state)
-        out = outputs[0] if triton and normalize else None
-        ctx.save_for_backward(q, k, v, state, cu_seqlens, outputs[2], out)
+        out, final, inverse, *kept = _forward(
+            *(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state), keep=True
+        )
+        extra = out if triton and normalize else kept[0] if kept else None
+        ctx.save_for_backward(q, k, v, state, cu_seqlens, inverse, extra)
         ctx.normalize, ctx.eps, ctx.triton = normalize, eps, triton
         ctx.set_materialize_grads(False)
-        return outputs
+        return out, final
 
     @staticmethod
-    def backward(ctx, grad_out, grad_state, _):
-        q, k, v, state, cu_seqlens, inverse, out = ctx.saved_tensors
+    def backward(ctx, grad_out, grad_state):
+        q, k, v, state, cu_seqlens, inverse, extra = ctx.saved_tensors
         if torch.is_grad_enabled():
             grads = _differentiable(ctx, (q, k, v, state), cu_seqlens, grad_out, grad_state)
             return *grads, None, None, None, None, None
         if grad_out is None:
             grad_out = torch.zeros_like(v)
-        arguments = (grad_out, grad_state, q, k, v, state, inverse, ctx.normalize, ctx.eps)
+        arguments, options = (grad_out, grad_state, q, k, v, state, inverse), (ctx.normalize, ctx.eps)
         if ctx.triton:
-            grads = triton_backward(*arguments, out, cu_seqlens)
+            grads = triton_backward(*arguments, *options, extra, cu_seqlens)
         elif cu_seqlens is None:
-            grads = backward(*arguments)
+            grads = backward(*arguments, extra, *options)
         else:
-            grads = packed_backward(*arguments, cu_seqlens)
+            grads = packed_backward(*arguments, *options, cu_seqlens)
         return *grads[:3], None if state is None else grads[3], None, None, None, None, None
 
 
-def _forward(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state):
+def _forward(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state, keep):
     if triton:
         return triton_forward(q, k, v, state, normalize, eps, cu_seqlens, return_state)
     if cu_seqlens is None:
-        return forward(q, k, v, state, normalize, eps)
+        return forward(q, k, v, state, normalize, eps, keep)
     return packed_forward(q, k, v, state, normalize, eps, cu_seqlens, return_state)
 
 
@@ -196,12 +217,13 @@ def attend(
     cu_seqlens: Tensor | None = None,
     return_state: bool = True,
     triton: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The operator `forward`, `packed_forward` or `triton_forward` with its derivative, which they lack."""
+) -> tuple[Tensor, Tensor]:
+    """The first results of `forward`, `packed_forward` or `triton_forward` with its derivative, which they lack."""
     wanted = q.requires_grad or k.requires_grad or v.requires_grad
     if torch.is_grad_enabled() and (wanted or (state is not None and state.requires_grad)):
         if torch.compiler.is_compiling():
             # The compiler refuses one tensor as two inputs of a Function, q as k say: views are others.
             k, v = k.view_as(k), v.view_as(v)
         return _Forward.apply(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state)
-    return _forward(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state)
+    arguments = (q, k, v, state, cu_seqlens, normalize, eps, triton, return_state)
+    return _forward(*arguments, keep=False)[:2]

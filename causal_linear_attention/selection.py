@@ -38,25 +38,21 @@ class Kernels:
     packed: bool = True
 
 
-def _attend(*arguments) -> tuple[Tensor, Tensor]:
-    return operators.attend(*arguments)[:2]
-
-
 def _attend_on_triton(*arguments) -> tuple[Tensor, Tensor]:
-    return operators.attend(*arguments, triton=True)[:2]
+    return operators.attend(*arguments, triton=True)
 
 
 KERNELS = {
     "cpp": Kernels(
         home="cpu",
         dtypes=(torch.float32, torch.float64, torch.bfloat16, torch.float16),
-        attend=_attend,
+        attend=operators.attend,
         reason=lambda device: extension.reason("cpp"),
     ),
     "cuda": Kernels(
         home="cuda",
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
-        attend=_attend,
+        attend=operators.attend,
         reason=extension.reason_on_gpu,
         max_dim=128,  # the state stays in registers
         packed=False,

@@ -60,6 +60,12 @@ inline Tensor new_inverse(const Tensor& q, bool normalize) {
   return torch::stable::new_empty(q, {size, 3}, accumulation_type(q));
 }
 
+// `count` states of every head, which the CUDA kernels' forward pass keeps for their backward pass.
+inline Tensor new_kept(const Tensor& q, const Tensor& v, bool normalize, int64_t count) {
+  const int64_t size[] = {q.size(0), q.size(1), count, q.size(3), v.size(3) + normalize};
+  return torch::stable::new_empty(q, {size, 5}, accumulation_type(q));
+}
+
 inline void require(bool condition, const char* message) {
   if (!condition) throw std::runtime_error(message);
 }

@@ -31,11 +31,13 @@ struct Problem {
   int64_t sequences = 0;
 };
 
-// `inverse`, 1 / (q . z + eps) in (batch, heads, rows), is written with a normaliser only.
+// `inverse`, 1 / (q . z + eps) in (batch, heads, rows), is written with a normaliser only, `kept` by the CUDA kernels
+// only (see cuda/attention.h), and not if it is null.
 struct Outputs {
   Array out;
   void* state = nullptr;    // may be null on a CPU, as that of Gradients
   void* inverse = nullptr;
+  void* kept = nullptr;
 };
 
 struct Gradients {
@@ -44,6 +46,7 @@ struct Gradients {
   const void* inverse = nullptr;     // what forward wrote
   Array q, k, v;
   void* state = nullptr;
+  const void* kept = nullptr;  // what forward wrote
 };
 
 }  // namespace cla

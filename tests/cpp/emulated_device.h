@@ -22,6 +22,7 @@ int block_index();
 int segment();
 unsigned char* memory();
 void barrier();
+bool barrier_or(bool x);
 // Waits for all lanes of the warp; the last one runs all(arguments of the 32 lanes).
 void together(int kind, void* arguments, void (*all)(void* const* lanes));
 void cp_async(void* to, const void* from, int bytes, bool wanted);
@@ -41,6 +42,7 @@ CLA_DEVICE int block_index() { return emulation::block_index(); }
 CLA_DEVICE int segment_index() { return emulation::segment(); }
 CLA_DEVICE unsigned char* shared_memory() { return emulation::memory(); }
 CLA_DEVICE void sync_threads() { emulation::barrier(); }
+CLA_DEVICE bool sync_threads_or(bool x) { return emulation::barrier_or(x); }
 CLA_DEVICE int here(int x) { return x; }
 CLA_DEVICE uint32_t bits_of(float x) {
   uint32_t bits;

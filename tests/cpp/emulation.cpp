@@ -60,6 +60,7 @@ struct Thread {
   bool started = false;
   std::unique_ptr<char[]> stack;
   Wait wait = Wait::nothing;
+  bool vote = false;
   int kind = 0;
   void* arguments = nullptr;
   std::vector<std::vector<Copy>> groups{1};  // the last one is open
@@ -71,6 +72,7 @@ constexpr int kLanes = 32;
 std::vector<Thread> block;
 ucontext_t scheduler_start;
 jmp_buf scheduler;
+bool vote = false;  // of the block at its last barrier
 int current = 0;
 int current_block = 0;
 int current_segment = 0;
@@ -137,7 +139,11 @@ void run_block(int threads) {
     }
     if (moved) continue;
     check(all_wait_for(Wait::block), "threads wait for others that never come");
-    for (Thread& t : block) t.wait = Wait::nothing;
+    vote = std::any_of(block.begin(), block.end(), [](const Thread& t) { return t.vote; });
+    for (Thread& t : block) {
+      t.wait = Wait::nothing;
+      t.vote = false;
+    }
   }
 }
 
@@ -148,6 +154,11 @@ int block_index() { return current_block; }
 int segment() { return current_segment; }
 unsigned char* memory() { return shared; }
 void barrier() { yield(Wait::block); }
+bool barrier_or(bool x) {
+  block[current].vote = x;
+  yield(Wait::block);
+  return vote;
+}
 
 void check(bool condition, const char* what) {
   if (condition) return;
@@ -296,12 +307,13 @@ extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, H
   p.k = moved.array(1);
   p.v = moved.array(2);
   p.state = moved[3];
-  const Outputs outputs{moved.array(4), moved[5], moved[6]};
+  const emulation::Guarded kept(4 * p.batch * p.heads * kept_states(p) * p.depth * (p.width + p.normalize), true);
+  const Outputs outputs{moved.array(4), moved[5], moved[6], kept.data};
   const emulation::Guarded scratch(4 * forward_scratch(p, outputs, gpu), true);
   const char* error = forward(p, outputs, gpu, reinterpret_cast<float*>(scratch.data), nullptr);
   if (error == nullptr) {
     const Gradients g{moved.array(7),  moved[8],        moved[6], moved.array(9),
-                      moved.array(10), moved.array(11), moved[12]};
+                      moved.array(10), moved.array(11), moved[12], kept.data};
     const emulation::Guarded more(4 * backward_scratch(p, g, gpu), true);
     error = backward(p, g, gpu, reinterpret_cast<float*>(more.data), nullptr);
   }
@@ -325,19 +337,17 @@ extern "C" const char* emulate_step(const int64_t* shape, int dtype, int normali
   return error;
 }
 
-// Segments of a scan over heads of 64 columns with a kernel of which `blocks` fit a multiprocessor.
+// Segments of heads of 64 columns with a kernel of which `blocks` fit a multiprocessor.
 extern "C" int planned_segments(int heads, int length, int multiprocessors, int blocks) {
   using namespace cla::cuda;
   static int fitting;
   fitting = blocks;
-  Scans s;
+  ForwardLaunch s;
   s.heads = heads;
   s.length = length;
-  s.scan[0].depth = s.scan[0].width = 64;
-  Kernel kernel;
-  kernel.chunk = 64;
-  kernel.blocks = [](const Device&, int, int64_t) { return fitting; };
-  const Device gpu{0, 80, multiprocessors, 100'000};
-  const Plan p = plan(s, kernel, gpu);
-  return p.fits ? p.scans.segments : 0;
+  s.kept_rows = 512;
+  s.inputs[kV].columns = 64;
+  Needs needs;
+  needs.blocks = [](const Device&, int, int64_t) { return fitting; };
+  return plan(s, needs, Device{0, 80, multiprocessors, 100'000}).fits ? s.segments : 0;
 }

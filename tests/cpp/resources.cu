@@ -1,17 +1,18 @@
-// The instances of the CUDA kernel that tests/operator/test_cuda_resources.py looks at.
-#include "launch.cuh"
+// The instances of the CUDA kernels that tests/operator/test_cuda_resources.py looks at.
+#include "backward.cuh"
+#include "forward.cuh"
 
 namespace cla::cuda {
 
-#define CLA_INSTANCE(normaliser, column_blocks) \
-  template CLA_INSTANCE_OF(normaliser, column_blocks)(CLA_PARAMETER Scans)
-#define CLA_INSTANCE_OF(normaliser, column_blocks) \
-  __global__ void scan_kernel<CLA_TYPE, Normaliser::normaliser, column_blocks, true, false>
+#define CLA_FORWARD(normalize, column_blocks) \
+  template __global__ void forward_kernel<CLA_TYPE, normalize, column_blocks, true>(CLA_PARAMETER ForwardLaunch)
+#define CLA_BACKWARD(normalize, column_blocks) \
+  template __global__ void backward_kernel<CLA_TYPE, normalize, column_blocks, true>(CLA_PARAMETER BackwardLaunch)
 
-CLA_INSTANCE(none, 4);
-CLA_INSTANCE(none, 8);
-CLA_INSTANCE(forward, 4);
-CLA_INSTANCE(dq, 4);
-CLA_INSTANCE(dkdv, 4);
+CLA_FORWARD(false, 4);
+CLA_FORWARD(true, 4);
+CLA_BACKWARD(false, 4);
+CLA_BACKWARD(true, 4);
+CLA_BACKWARD(true, 8);
 
 }  // namespace cla::cuda

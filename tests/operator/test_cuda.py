@@ -93,9 +93,12 @@ def test_a_cuda_graph_replays_forward_and_backward(shape, normalize):
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_opcheck(dtype, normalize):
-    q, k, v, state = (x.detach() for x in draw((2, 2, 40, 16, 24), dtype, normalize))
-    results = torch.library.opcheck(operators.forward, (q, k, v, state, normalize, 1e-6))
-    assert set(results.values()) == {"SUCCESS"}
+    q, k, v, state = (x.detach() for x in draw((1, 2, 1100, 16, 24), dtype, normalize))
+    arguments = (q, k, v, state, normalize, 1e-6, True)
+    assert set(torch.library.opcheck(operators.forward, arguments).values()) == {"SUCCESS"}
+    out, final, inverse, kept = operators.forward(*arguments)
+    arguments = (out, final, q, k, v, state, inverse, kept, normalize, 1e-6)
+    assert set(torch.library.opcheck(operators.backward, arguments).values()) == {"SUCCESS"}
 
 
 def test_prompt_then_steps():
@@ -138,4 +141,4 @@ def test_peak_memory_is_the_outputs():
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     torch.autograd.grad(causal_linear_attention(q, k, v, backend="cuda"), (q, k, v), grad)
-    assert torch.cuda.max_memory_allocated() - before <= 4.1 * q.numel() * q.element_size()
+    assert torch.cuda.max_memory_allocated() - before <= 4.3 * q.numel() * q.element_size()

@@ -16,7 +16,7 @@ from pipeline.reports.costs.cuda_resources import (
 )
 
 NVCC = shutil.which("nvcc")
-NAME = "_ZN3cla4cuda11scan_kernelINS0_4HalfELNS0_10NormaliserE3ELi4ELb1ELb0EEEvNS0_5ScansE"
+NAME = "_ZN3cla4cuda15backward_kernelINS0_4HalfELb1ELi4ELb1EEEvNS0_14BackwardLaunchE"
 REPORT = f"""
 ptxas info    : Compiling entry function '{NAME}' for 'sm_80'
 ptxas info    : Function properties for {NAME}
@@ -26,24 +26,26 @@ ptxas info    : Compiling entry function 'other' for 'sm_80'
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 8 registers
 """
-CODE = f"""
-		Function : {NAME}
+CODE = """
+		Function : NAME
         /*0000*/                   MOV R1, c[0x0][0x28] ;   /* 0x00000a00ff017624 */
         /*0010*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
-        /*0020*/              @!P0 BRA 0x20 ;
-        /*0030*/                   IADD3 R1, R1, 0x1, RZ ;
-        /*0040*/               @P0 BRA 0x30 ;
-        /*0050*/               @P1 BRA 0x10 ;
-        /*0060*/                   BRA 0x0 ;
-        /*0070*/                   EXIT ;
+        /*0020*/               @P0 BRA 0x10 ;
+        /*0030*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
+        /*0040*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
+        /*0050*/                   IADD3 R1, R1, 0x1, RZ ;
+        /*0060*/              @!P0 BRA 0x50 ;
+        /*0070*/               @P1 BRA 0x30 ;
+        /*0080*/                   BRA 0x0 ;
+        /*0090*/                   EXIT ;
 """
 
 
 def test_a_report_is_read():
     (kernel,) = parse_report(REPORT).values()
     assert kernel == {
-        **{"kernel": "scan_kernel", "dtype": "float16", "normaliser": "dkdv", "columns": 64},
-        **{"aligned": True, "only_sums": False, "arch": "sm_80", "registers": 161, "spilled": 12},
+        **{"kernel": "backward_kernel", "dtype": "float16", "normalize": True, "columns": 64},
+        **{"aligned": True, "arch": "sm_80", "registers": 161, "spilled": 12},
     }
     assert blocks_by_registers(kernel) == 3
     before = parse_name("_ZN8cla_cuda12sweep_kernelIfLi8ELi2EEEvNS_5SweepE")
@@ -51,9 +53,13 @@ def test_a_report_is_read():
     assert parse_name("_ZN3cla5otherEv") is None
 
 
-def test_instructions_of_the_loop_over_chunks():
-    """The innermost loop with the most matrix products, not the whole kernel and not the loops inside."""
-    assert count_instructions(CODE) == {NAME: {"instructions": 5, "matrix_products": 1}}
+@pytest.mark.parametrize(
+    ("name", "instructions", "products"), [(NAME, 7, 3), (NAME.replace("backward", "forward"), 5, 2)]
+)
+def test_instructions_of_the_loops_over_chunks(name, instructions, products):
+    """Not of the loop around them, which the backward pass has, nor apart those of the loops inside."""
+    found = count_instructions(CODE.replace("NAME", name))
+    assert found == {name: {"instructions": instructions, "matrix_products": products}}
 
 
 def test_the_table():
@@ -62,7 +68,7 @@ def test_the_table():
     about = {"environment": {"date": "2026-01-02"}, "commit": "abc", "nvcc": "release 13.0"}
     text = markdown({**about, "kernels": [{**kernel, "instructions": 900, "matrix_products": 116}, small]})
     assert "commit abc as release 13.0" in text and "### sm_80" in text
-    assert "| D  64, aligned, normaliser, dkdv | float16 | 161 | 12 | 3 | 900 | 116 |" in text
+    assert "| D  64, aligned, backward, normaliser | float16 | 161 | 12 | 3 | 900 | 116 |" in text
     assert text.count("| D ") == 1
 
 
@@ -84,8 +90,10 @@ def test_blocks_share_a_multiprocessor(root, arch, dtype):
     )
     assert len(kernels) == 5
     for kernel in kernels:
-        assert blocks_by_registers(kernel) >= (3 if kernel["columns"] == 64 else 2), kernel
+        wide = kernel["columns"] == 128
+        assert blocks_by_registers(kernel) >= (2 if wide else 3), kernel
         # On 7.5, whose matrix instructions are narrower, a handful of bytes go through the first-level cache.
-        assert kernel["spilled"] <= (64 if arch == "75" else 0), kernel
-        if kernel["dtype"] == "bfloat16" and kernel["normaliser"] in ("none", "forward"):
-            assert kernel.get("instructions", 0) <= 900, kernel  # counted where cuobjdump is found
+        assert kernel["spilled"] <= (300 if wide else 64 if arch == "75" else 0), kernel
+        if kernel["dtype"] == "bfloat16" and not wide:  # counted where cuobjdump is found
+            limit = 900 if kernel["kernel"] == "forward_kernel" else 2000
+            assert kernel.get("instructions", 0) <= limit, kernel

@@ -21,15 +21,15 @@ def draw(length=40, dtype=torch.float32, normalize=False, grad=True):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_opcheck_forward(dtype, normalize, with_state):
     q, k, v, state = draw(dtype=dtype, normalize=normalize, grad=False)
-    arguments = (q, k, v, state if with_state else None, normalize, 1e-6)
+    arguments = (q, k, v, state if with_state else None, normalize, 1e-6, True)
     results = torch.library.opcheck(operators.forward, arguments)
     assert set(results.values()) == {"SUCCESS"}
 
 
 def test_opcheck_backward_and_step():
     q, k, v, state = draw(grad=False)
-    out, final, inverse = operators.forward(q, k, v, state, False, 1e-6)
-    arguments = (out, final, q, k, v, state, inverse, False, 1e-6)
+    out, final, inverse, kept = operators.forward(q, k, v, state, False, 1e-6, True)
+    arguments = (out, final, q, k, v, state, inverse, kept, False, 1e-6)
     assert set(torch.library.opcheck(operators.backward, arguments).values()) == {"SUCCESS"}
     arguments = (q[:, :, 0], k[:, :, 0], v[:, :, 0], state, False, 1e-6)
     assert set(torch.library.opcheck(operators.step, arguments).values()) == {"SUCCESS"}
@@ -39,7 +39,7 @@ def test_opcheck_backward_and_step():
 def test_fake_tensors_have_the_strides_of_real_ones(layout):
     x = torch.rand(2, 4, 3, 8)
     x = {"dense": x, "projected": x.transpose(1, 2), "columns": x.transpose(2, 3)}[layout]
-    results = torch.library.opcheck(operators.forward, (x, x, x, None, False, 1e-6))
+    results = torch.library.opcheck(operators.forward, (x, x, x, None, False, 1e-6, True))
     assert set(results.values()) == {"SUCCESS"}
 
 
@@ -48,7 +48,7 @@ def test_derivatives_of_both_orders(normalize):
     q, k, v, state = draw(length=35, dtype=torch.float64, normalize=normalize)
 
     def run(*tensors):
-        return operators.attend(*tensors, normalize, 1e-6)[:2]
+        return operators.attend(*tensors, normalize, 1e-6)
 
     assert gradcheck(run, (q, k, v, state), fast_mode=True)
     assert gradgradcheck(run, (q, k, v, state), fast_mode=True)
@@ -147,23 +147,24 @@ def test_the_operator_refuses_what_would_read_beyond_a_tensor():
         (q.int(), q.int(), q.int(), None),
     ]:
         with pytest.raises(RuntimeError):
-            operators.forward(*bad, False, 1e-6)
+            operators.forward(*bad, False, 1e-6, True)
 
 
 @pytest.mark.parametrize("place", ["k", "v", "state", "grad_out", "inverse"])
 def test_the_operator_refuses_tensors_on_two_devices(place):
     """The dispatcher runs the kernels of one of them: here the CPU's with a tensor that has no memory."""
     x = torch.zeros(1, 2, 5, 4)
-    state, inverse = torch.zeros(1, 2, 4, 5), torch.zeros(1, 2, 5)
+    state, inverse, kept = torch.zeros(1, 2, 4, 5), torch.zeros(1, 2, 5), torch.zeros(0)
     tensors = {"grad_out": x, "grad_state": None, "q": x, "k": x, "v": x, "state": state, "inverse": inverse}
     tensors[place] = tensors[place].to("meta")
     cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
     message = "must be on one device|must be on the device of q|inverse must be what forward returned"
     with pytest.raises(RuntimeError, match=message):
-        operators.backward.redispatch(cpu, *tensors.values(), True, 1e-6)
+        operators.backward.redispatch(cpu, *tensors.values(), kept, True, 1e-6)
     if place in ("k", "v", "state"):
         with pytest.raises(RuntimeError, match=message):
-            operators.forward.redispatch(cpu, *(tensors[x] for x in ("q", "k", "v", "state")), True, 1e-6)
+            inputs = (tensors[x] for x in ("q", "k", "v", "state"))
+            operators.forward.redispatch(cpu, *inputs, True, 1e-6, True)
         rows = [tensors[x][:, :, 0] for x in ("q", "k", "v")]
         with pytest.raises(RuntimeError, match="must be on one device"):
             operators.step.redispatch(cpu, *rows, tensors["state"], True, 1e-6)

@@ -53,10 +53,12 @@ std::tuple<Tensor, Tensor, Tensor> run_forward(const Packing& packing, Tensor q,
   return {out, final_state, inverse};
 }
 
-std::tuple<Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
-                                              bool normalize, double eps) {
+// These kernels need no states for the backward pass.
+std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
+                                                      bool normalize, double eps, bool) {
   check_rows(q, k, v);
-  return run_forward(Packing(q), q, k, v, state, normalize, eps);
+  const auto [out, final_state, inverse] = run_forward(Packing(q), q, k, v, state, normalize, eps);
+  return {out, final_state, inverse, new_kept(q, v, normalize, 0)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> packed_forward_op(Tensor q, Tensor k, Tensor v,
@@ -93,7 +95,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(const Packing& packing, 
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::optional<Tensor> grad_state,
                                                        Tensor q, Tensor k, Tensor v,
-                                                       std::optional<Tensor> state, Tensor inverse,
+                                                       std::optional<Tensor> state, Tensor inverse, Tensor,
                                                        bool normalize, double eps) {
   check_rows(q, k, v);
   return run_backward(Packing(q), grad_out, grad_state, q, k, v, state, inverse, normalize, eps);

@@ -16,6 +16,14 @@ struct Device {
   int shared_bytes = 0;  // that one block may ask for
 };
 
+// Forward keeps states for backward, if Outputs asks for them: of each head those before rows kept_rows,
+// 2 kept_rows and so on, float32 and laid out like Problem's. With heads of 64 or 128 columns they take a quarter of
+// a tensor's memory, half as much in float32 and 64. operators.py follows the same rule.
+inline int64_t kept_rows(const Problem& p) {
+  return bytes_of(p.dtype) == 2 && (p.depth > 64 || p.width > 64) ? 1024 : 512;
+}
+inline int64_t kept_states(const Problem& p) { return p.rows > 0 ? (p.rows - 1) / kept_rows(p) : 0; }
+
 // float32 numbers of scratch memory that `forward` or `backward` needs for this problem.
 int64_t forward_scratch(const Problem&, const Outputs&, const Device&);
 int64_t backward_scratch(const Problem&, const Gradients&, const Device&);

@@ -57,8 +57,8 @@ Problem checked_problem(const Tensor& q, const Tensor& k, const Tensor& v, const
   return problem_of(q, k, v, data_of(state), normalize, eps);
 }
 
-std::tuple<Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
-                                              bool normalize, double eps) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
+                                                      bool normalize, double eps, bool keep) {
   check_inputs(q, k, v, state, normalize);
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   q = with_dense_rows(q);
@@ -67,17 +67,19 @@ std::tuple<Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std:
   state = contiguous_state(state);
   Tensor out = new_like(v), final_state = new_state(q, v, normalize), inverse = new_inverse(q, normalize);
   const Problem p = checked_problem(q, k, v, state, normalize, eps);
-  const Outputs outputs{array_of(out), final_state.mutable_data_ptr(), inverse.mutable_data_ptr()};
+  Tensor kept = new_kept(q, v, normalize, keep ? cuda::kept_states(p) : 0);
+  const Outputs outputs{array_of(out), final_state.mutable_data_ptr(), inverse.mutable_data_ptr(),
+                        kept.numel() > 0 ? kept.mutable_data_ptr() : nullptr};
   const Device device = device_of(q);
   const Tensor scratch = scratch_of(q, cuda::forward_scratch(p, outputs, device));
   check_launch(cuda::forward(p, outputs, device, floats(scratch), stream_of(q)));
-  return {out, final_state, inverse};
+  return {out, final_state, inverse, kept};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::optional<Tensor> grad_state,
                                                        Tensor q, Tensor k, Tensor v,
                                                        std::optional<Tensor> state, Tensor inverse,
-                                                       bool normalize, double eps) {
+                                                       Tensor kept, bool normalize, double eps) {
   check_inputs(q, k, v, state, normalize);
   check_inputs(q, k, grad_out, grad_state, normalize);
   require(v.size(3) == grad_out.size(3), "grad_out must be shaped like v");
@@ -93,9 +95,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   Tensor grad_q = new_like(q), grad_k = new_like(k), grad_v = new_like(v);
   Tensor grad_initial = new_state(q, v, normalize);
   const Problem p = checked_problem(q, k, v, state, normalize, eps);
+  const int64_t kept_size = cuda::kept_states(p) * q.size(0) * q.size(1) * q.size(3) * (v.size(3) + normalize);
+  require(kept.numel() == kept_size && kept.scalar_type() == ScalarType::Float && on_one_device(q, kept),
+          "kept must be what forward returned with keep");
+  kept = as_contiguous(kept);
   const Gradients gradients{array_of(grad_out), data_of(grad_state), inverse.const_data_ptr(),
                             array_of(grad_q),   array_of(grad_k),    array_of(grad_v),
-                            grad_initial.mutable_data_ptr()};
+                            grad_initial.mutable_data_ptr(), kept.const_data_ptr()};
   const Device device = device_of(q);
   const Tensor scratch = scratch_of(q, cuda::backward_scratch(p, gradients, device));
   check_launch(cuda::backward(p, gradients, device, floats(scratch), stream_of(q)));

@@ -13,31 +13,53 @@ struct alignas(8) Float2 {
   float x, y;
 };
 
-// Chunks of 64 rows, fewer where shared memory or registers are short.
-constexpr int row_blocks(int capability, int bytes, int column_blocks) {
-  if (column_blocks == 8) return capability < 80 && bytes == 4 ? 1 : 2;
-  return capability < 80 || bytes == 4 ? 2 : 4;
+// Two neighbours, the first at an even place.
+CLA_DEVICE void store_pair(float x, float y, float* to) { *reinterpret_cast<Float2*>(to) = {x, y}; }
+template <class In>
+CLA_DEVICE void store_pair(float x, float y, In* to) {
+  *reinterpret_cast<uint32_t*>(to) = pack(x, y, In{});
 }
 
-enum Tile : int { kA, kB, kC, kQueries };  // the arrays of a scan, in the order of a stage
+// Chunks of 64 rows, fewer where shared memory or registers are short.
+constexpr int row_blocks(Job job, int capability, int bytes, int column_blocks) {
+  if (column_blocks == 8) return capability < 80 && bytes == 4 ? 1 : 2;
+  return job != Job::forward || capability < 80 || bytes == 4 ? 2 : 4;
+}
+
+// How many warps put their part of R into shared memory at once, all of them if there is room.
+constexpr int strips_at_once(int capability, int bytes, int column_blocks) {
+  if (column_blocks < 8) return column_blocks;
+  return bytes == 4 ? 2 : capability < 80 ? 4 : 8;
+}
+
+// Blocks that must fit a multiprocessor by their registers: 168 a thread, 128 for heads of more than 64 columns.
+constexpr int least_blocks(int bytes, int column_blocks) {
+  return column_blocks < 8 ? 12 / column_blocks : bytes == 2 ? 2 : 1;
+}
 
 // All that is known when a kernel is compiled, and where everything lies in its shared memory, in bytes.
 // Arrays have at most 16 * kColumnBlocks columns, and exactly so many in aligned rows if kAligned.
-template <class In_, Normaliser kNormaliser_, int kColumnBlocks_, bool kAligned_, int kCapability = CLA_CAPABILITY>
+template <class In_, Job kJob_, bool kNormalize_, int kColumnBlocks_, bool kAligned_,
+          int kCapability = CLA_CAPABILITY>
 struct Shape {
   using In = In_;
   using Part = typename Kind<In>::Part;
-  static constexpr Normaliser kNormaliser = kNormaliser_;
-  static constexpr bool kAligned = kAligned_, kReverse = kNormaliser == Normaliser::dkdv;  // order of weights
+  static constexpr Job kJob = kJob_;
+  static constexpr bool kNormalize = kNormalize_, kAligned = kAligned_, kBackward = kJob != Job::forward;
+  static constexpr bool kReverse = kJob == Job::dkdv;  // chunks from the last to the first, P with j >= i
+  static constexpr Tile kA = kJob == Job::forward ? kQ : kJob == Job::dq ? kGrad : kV;
+  static constexpr Tile kB = kJob == Job::forward ? kK : kJob == Job::dq ? kV : kGrad;
+  static constexpr Tile kC = kJob == Job::forward ? kV : kJob == Job::dq ? kK : kQ;
   static constexpr int kBytes = sizeof(In), kColumnBlocks = kColumnBlocks_, kColumns = 16 * kColumnBlocks;
-  static constexpr int kRowBlocks = row_blocks(kCapability, kBytes, kColumnBlocks), kChunk = 16 * kRowBlocks;
+  static constexpr int kRowBlocks = row_blocks(kJob, kCapability, kBytes, kColumnBlocks), kChunk = 16 * kRowBlocks;
   static constexpr int kThreads = 32 * kColumnBlocks;  // a warp for 16 columns of c
-  static constexpr int kTiles = kNormaliser == Normaliser::dq ? 4 : 3;
-  static constexpr int kScoreTiles = kRowBlocks * (kRowBlocks + 1) / 2;
+  static constexpr int kTiles = kBackward ? 4 : 3;
+  static constexpr int kScoreTiles = kRowBlocks * (kRowBlocks + 1) / 2, kScoreSets = kJob == Job::dkdv ? 2 : 1;
+  static constexpr int kStripsAtOnce = strips_at_once(kCapability, kBytes, kColumnBlocks);
   // Parts of a number (see mma.cuh) that is a factor. One of a score or a sum is enough but where sums cancel, as
   // under the normaliser's slope; of a weighted row it is not, for its sum is a float32 that the caller gets.
   static constexpr int kInputParts = Kind<In>::kParts;
-  static constexpr int kSumParts = kBytes == 4 ? 3 : kNormaliser == Normaliser::dq ? 2 : 1;
+  static constexpr int kSumParts = kBytes == 4 ? 3 : kJob == Job::dq && kNormalize ? 2 : 1;
   static constexpr int kWeightedParts = kBytes == 4 ? 3 : 2;
 
   // Rows start in different banks, at multiples of 16 bytes.
@@ -45,26 +67,34 @@ struct Shape {
   static constexpr int kTile = kChunk * kPitch * kBytes;
   static constexpr int kNumbers = kChunk * 4;  // one float32 a row
   static constexpr int kScores = 0, kScoreTile = 32 * 16;
-  static constexpr int kOut = kScores + kSumParts * kScoreTiles * kScoreTile;
+  static constexpr int kScoreParts = kBackward ? (kBytes == 4 ? 6 : 2) : kSumParts;  // enough for both jobs
+  static constexpr int kOut = kScores + kScoreParts * kScoreTiles * kScoreTile;
   static constexpr int kOutOfWarp = kBytes == 2 ? 16 * kOutPitch * 2 : 0;
-  // forward: for every row the sums of its scores by tile and q . z, then the inverse, then z itself;
-  // dq: for every row each warp's part of queries . out.
-  static constexpr int kRowSums = kOut + kColumnBlocks * kOutOfWarp;
-  static constexpr int kInverse = kRowSums + (kRowBlocks + 1) * kNumbers;
+  static constexpr int kWork = kOut + kColumnBlocks * kOutOfWarp;
+  // forward: for every row the sums of its scores by tile and q . z, then the inverse, then z itself.
+  static constexpr int kInverse = kWork + (kRowBlocks + 1) * kNumbers;
   static constexpr int kZ = kInverse + kNumbers;
-  static constexpr int kRing = kNormaliser == Normaliser::forward ? kZ + kColumns * 4
-                               : kNormaliser == Normaliser::dq    ? kRowSums + kColumnBlocks * kNumbers
-                                                                  : kRowSums;
+  // dkdv: strips of R and their scales; dq, in the same place: for every row each warp's part of q . dq.
+  static constexpr int kScales = kWork + kStripsAtOnce * 16 * kPitch * kBytes;
+  static constexpr int kRing = kBackward ? kScales + 32 : kNormalize ? kZ + kColumns * 4 : kWork;
   // Within a stage.
   static constexpr int kWeights = kTiles * kTile;
   static constexpr int kSlopes = kWeights + kNumbers;
-  static constexpr int kStage = kNormaliser == Normaliser::dkdv ? kSlopes + kNumbers
-                                : kNormaliser == Normaliser::dq ? kWeights + kNumbers
-                                                                : kWeights;
+  static constexpr int kStage = kBackward && kNormalize ? kSlopes + kNumbers : kWeights;
 };
 
-CLA_DEVICE int64_t offset_of(const Scans& s, const Rows& rows, int head) {
+// The rows that a block is at work on.
+struct Place {
+  int head = 0, begin = 0, rows = 0;
+};
+
+CLA_DEVICE int64_t offset_of(const Launch& s, const Rows& rows, int head) {
   return head / s.heads_of_a_batch * rows.batch + head % s.heads_of_a_batch * rows.head;
+}
+// Where the walk over a segment begins: its first chunk, or its last one.
+template <class S>
+CLA_DEVICE int first_row(const Place& place) {
+  return place.begin + (S::kReverse && place.rows > 0 ? (place.rows - 1) / S::kChunk * S::kChunk : 0);
 }
 
 // Where one thread's copies of an array's chunks come from: every kStep-th row, 16 bytes of it or one number.
@@ -80,11 +110,12 @@ struct Source {
 
   CLA_DEVICE bool in_pieces() const { return S::kAligned || rows.aligned; }
 
-  CLA_DEVICE Source(const Scans& s, const Rows& of, int head, int first) : rows(of) {
+  CLA_DEVICE Source(const Launch& s, const Rows& of, const Place& place) : rows(of) {
     const int across = in_pieces() ? kPieces : S::kColumns;
-    row = thread_index() / across;
-    column = thread_index() % across * (in_pieces() ? kAtOnce : 1);
-    from = rows.data + offset_of(s, rows, head) + (first + row) * rows.row + column * S::kBytes;
+    const int thread = S::kBackward ? here(thread_index()) : thread_index();
+    row = thread / across;
+    column = thread % across * (in_pieces() ? kAtOnce : 1);
+    from = rows.data + offset_of(s, rows, place.head) + (first_row<S>(place) + row) * rows.row + column * S::kBytes;
   }
 
   // Starts the copies of the next chunk, which has `count` rows; what lies beyond becomes zero.
@@ -104,56 +135,113 @@ struct Source {
         to[i * S::kPitch] = wanted ? *reinterpret_cast<const In*>(from) : In{};
       }
     }
+    if constexpr (S::kReverse) from -= 2 * S::kChunk * rows.row;
   }
 };
 
-// All arrays of a block's scan.
-template <class S>
-struct Sources {
-  Source<S> a, b, c, queries;
-  const float *weights, *slopes;  // of this thread's row
-  bool has_slopes;                // or zeros
+constexpr int kAll = 1 << kK | 1 << kV | 1 << kQ | 1 << kGrad;
 
-  CLA_DEVICE Sources(const Scans& s, const Scan& scan, int head, int first)
-      : a(s, scan.a, head, first),
-        b(s, scan.b, head, first),
-        c(s, scan.c, head, first),
-        queries(s, scan.queries, head, first) {
-    const int64_t row = first + thread_index();
-    const int64_t number = head * s.length + (S::kReverse ? s.length - 1 - row : row);
-    weights = scan.weights + number;
-    slopes = (scan.slopes == nullptr ? scan.weights : scan.slopes) + number;
-    has_slopes = scan.slopes != nullptr;
+// A block's inputs: those of kWanted's bits.
+template <class S, int kWanted>
+struct Sources {
+  static constexpr bool kWeighted = S::kStage > S::kWeights, kSloped = kWeighted && S::kJob == Job::dkdv;
+  Source<S> k, v, q, grad;
+  const float *weights = nullptr, *slopes = nullptr;  // of this thread's row
+
+  CLA_DEVICE Sources(const Launch& s, const float* slopes_of_all, const Place& place)
+      : k(s, s.inputs[kK], place),
+        v(s, s.inputs[kV], place),
+        q(s, s.inputs[kQ], place),
+        grad(s, s.inputs[kGrad], place) {
+    const int64_t number = static_cast<int64_t>(place.head) * s.length + first_row<S>(place) + thread_index();
+    if constexpr (kWeighted) weights = s.inverse + number;
+    if constexpr (kSloped) slopes = slopes_of_all + number;
   }
 
-  CLA_DEVICE static void copy_numbers(const float* from, bool wanted, int count, unsigned char* to) {
+  CLA_DEVICE static void copy_numbers(const float*& from, int count, unsigned char* to) {
 #pragma unroll
     for (int i = 0; i < S::kChunk; i += S::kThreads) {
       const int row = thread_index() + i;
       if (row >= S::kChunk) break;
-      cp_async<4>(to + row * 4, from + (S::kReverse ? -i : i), wanted && row < count);
+      cp_async<4>(to + row * 4, from + i, row < count);
     }
+    from += S::kReverse ? -S::kChunk : S::kChunk;
   }
 
-  // What a launch for the sums alone does not read stays where it is.
-  CLA_DEVICE void copy_chunk(int count, bool only_sums, unsigned char* stage) {
-    constexpr int kNextNumber = S::kReverse ? -S::kChunk : S::kChunk;
+  CLA_DEVICE void copy_chunk(int count, unsigned char* stage) {
     if (count > 0) {
-      if (!only_sums) a.copy_chunk(count, stage + kA * S::kTile);
-      b.copy_chunk(count, stage + kB * S::kTile);
-      c.copy_chunk(count, stage + kC * S::kTile);
-      if (S::kNormaliser == Normaliser::dq && !only_sums) queries.copy_chunk(count, stage + kQueries * S::kTile);
-      if constexpr (S::kStage > S::kWeights) {
-        copy_numbers(weights, true, count, stage + S::kWeights);
-        weights += kNextNumber;
-      }
-      if constexpr (S::kStage > S::kSlopes) {
-        copy_numbers(slopes, has_slopes, count, stage + S::kSlopes);
-        slopes += kNextNumber;
-      }
+      if constexpr (kWanted >> kK & 1) k.copy_chunk(count, stage + kK * S::kTile);
+      if constexpr (kWanted >> kV & 1) v.copy_chunk(count, stage + kV * S::kTile);
+      if constexpr (kWanted >> kQ & 1) q.copy_chunk(count, stage + kQ * S::kTile);
+      if constexpr (kWanted >> kGrad & 1) grad.copy_chunk(count, stage + kGrad * S::kTile);
+      if constexpr (kWeighted) copy_numbers(weights, count, stage + S::kWeights);
+      if constexpr (kSloped) copy_numbers(slopes, count, stage + S::kSlopes);
     }
     cp_async_commit();
   }
+};
+
+// The chunks of a segment, one after the other in shared memory.
+template <class S, int kWanted>
+class Ring {
+ public:
+  // Starts the first copies. Nobody may be reading the ring any more.
+  CLA_DEVICE Ring(const Launch& s, const float* slopes, const Place& place)
+      : sources_(s, slopes, place),
+        stages_(s.stages),
+        to_copy_(place.rows),
+        memory_(shared_memory() + S::kRing),
+        to_(memory_),
+        stage_(memory_) {
+    for (int x = 0; x < stages_ - 1; ++x) start();
+  }
+
+  // visit(stage, number of rows or more) for the chunks of the next `rows` rows.
+  template <class Visit>
+  CLA_DEVICE void walk(int rows, const Visit& visit) {
+    for (int left = rows; left > 0; left = after_next(left)) {
+      wait_for_stage();
+      start();
+      if (stages_ == 1) {
+        cp_async_wait<0>();
+        sync_threads();
+      }
+      sync_warp();
+      visit(stage_, left - (S::kReverse ? after_next(left) : 0));
+      stage_ = next(stage_);
+    }
+  }
+
+ private:
+  // Only the last chunk, which comes first in dkdv, has fewer rows than the others.
+  CLA_DEVICE static int after_next(int left) {
+    return S::kReverse ? (left - 1) / S::kChunk * S::kChunk : left - S::kChunk;
+  }
+  CLA_DEVICE unsigned char* next(unsigned char* stage) const {
+    return stage + S::kStage == memory_ + stages_ * S::kStage ? memory_ : stage + S::kStage;
+  }
+  CLA_DEVICE void start() {
+    const int after = after_next(to_copy_);
+    sources_.copy_chunk(to_copy_ - (S::kReverse ? after : 0), to_);
+    to_copy_ = after;
+    to_ = next(to_);
+  }
+  // Until the oldest stage is there for all threads and the next one to be filled no longer in use.
+  CLA_DEVICE void wait_for_stage() const {
+    if (stages_ == 2) {
+      cp_async_wait<0>();
+    } else if (stages_ == 3) {
+      cp_async_wait<1>();
+    } else if (stages_ == 4) {
+      cp_async_wait<2>();
+    }
+    sync_threads();
+  }
+
+  Sources<S, kWanted> sources_;
+  const int stages_;
+  int to_copy_;
+  unsigned char *const memory_, *to_, *stage_;
 };
 
 }  // namespace cla::cuda

@@ -48,6 +48,8 @@ CLA_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 CLA_DEVICE int block_index() { return static_cast<int>(blockIdx.x); }
 CLA_DEVICE int segment_index() { return static_cast<int>(blockIdx.y); }
 CLA_DEVICE void sync_threads() { __syncthreads(); }
+// sync_threads(), and whether x holds for any thread.
+CLA_DEVICE bool sync_threads_or(bool x) { return __syncthreads_or(x) != 0; }
 CLA_DEVICE void sync_warp() { __syncwarp(); }
 CLA_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 CLA_DEVICE float shuffle_from(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }

@@ -1,41 +1,50 @@
-// The forward pass, and the kernel that all scans without a normaliser share.
+// The forward pass.
+#include "forward.cuh"
+
 #include "launch.cuh"
 
 namespace cla::cuda {
 namespace {
 
-Plan forward_plan(const Problem& p, const Outputs& o, const Device& device) {
-  Scans s = scans_of(p);
-  Scan& scan = s.scan[0];
-  scan.a = rows_of(p, p.q, p.depth, false);
-  scan.b = rows_of(p, p.k, p.depth, false);
-  scan.c = rows_of(p, p.v, p.width, false);
-  scan.out = rows_of(p, o.out, p.width, false);
-  scan.depth = static_cast<int>(p.depth);
-  scan.width = static_cast<int>(p.width);
-  scan.vector = p.normalize;
-  scan.initial = state_of(p, p.state, false);
-  scan.final = state_of(p, o.state, false);
-  scan.weights = static_cast<float*>(o.inverse);
-  return plan(s, forward_kernel(s, p.dtype, p.normalize, device), device);
+template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
+Kernel<ForwardLaunch> kernel_of(const Device& device) {
+  return Instance<forward_kernel<In, kNormalize, kColumnBlocks, kAligned>, ForwardLaunch,
+                  Shape<In, Job::forward, kNormalize, kColumnBlocks, kAligned, 75>,
+                  Shape<In, Job::forward, kNormalize, kColumnBlocks, kAligned, 80>>::kernel(device);
+}
+
+Kernel<ForwardLaunch> kernel_of(const ForwardLaunch& s, const Problem& p, const Device& device) {
+  return with_type(p.dtype, [&](auto number) {
+    using In = decltype(number);
+    const auto visit = [&]<int kColumnBlocks, bool kAligned>() {
+      return p.normalize ? kernel_of<In, true, kColumnBlocks, kAligned>(device)
+                         : kernel_of<In, false, kColumnBlocks, kAligned>(device);
+    };
+    return with_columns({&s.inputs[kK], &s.inputs[kV], &s.inputs[kQ], &s.out}, visit);
+  });
+}
+
+ForwardLaunch launch_of(const Problem& p, const Outputs& o) {
+  ForwardLaunch s;
+  fill(s, p, o.inverse, o.kept, false);
+  s.out = rows_of(p, o.out, p.width);
+  s.final = state_of(p, o.state, false);
+  s.eps = static_cast<float>(p.eps);
+  return s;
 }
 
 }  // namespace
 
-Kernel forward_kernel(const Scans& s, Dtype dtype, bool normalize, const Device& device) {
-  return with_type(dtype, [&](auto number) {
-    using In = decltype(number);
-    return normalize ? instance_for<In, Normaliser::forward>(s, device)
-                     : instance_for<In, Normaliser::none>(s, device);
-  });
-}
-
 int64_t forward_scratch(const Problem& p, const Outputs& o, const Device& device) {
-  return forward_plan(p, o, device).sums;
+  ForwardLaunch s = launch_of(p, o);
+  return plan(s, kernel_of(s, p, device).needs, device).sums;
 }
 
 const char* forward(const Problem& p, const Outputs& o, const Device& device, float* scratch, void* stream) {
-  return launch(forward_plan(p, o, device), device, scratch, stream);
+  ForwardLaunch s = launch_of(p, o);
+  const Kernel<ForwardLaunch> kernel = kernel_of(s, p, device);
+  const Plan found = plan(s, kernel.needs, device);
+  return launch(s, found, kernel, device, scratch, stream);
 }
 
 }  // namespace cla::cuda

@@ -1,4 +1,4 @@
-// How scans are cut up for a device, and launched.
+// How heads are cut up for a device, and kernels launched.
 #pragma once
 
 #include "attention.h"
@@ -6,36 +6,48 @@
 
 namespace cla::cuda {
 
-// One instance of the kernel in scan.cuh: what `plan` must know of it.
-struct Kernel {
-  int chunk = 0;                             // rows
+// What a plan must know of one instance of a kernel.
+struct Needs {
   int64_t fixed_bytes = 0, stage_bytes = 0;  // of shared memory
   int64_t sums = 0;                          // float32 numbers that a segment's sums take
   // Blocks that a multiprocessor holds at once; 0 if it holds none.
   int (*blocks)(const Device&, int stages, int64_t shared_bytes) = nullptr;
-  const char* (*launch)(const Scans&, const Device&, int64_t shared_bytes, bool only_sums, void* stream) = nullptr;
+};
+template <class L>
+struct Kernel {
+  Needs needs;
+  const char* (*launch)(const L&, const Device&, int64_t shared_bytes, void* stream) = nullptr;
 };
 
-// The instance for these scans, by the normaliser's place: without one, forward_kernel serves all of them.
-Kernel forward_kernel(const Scans&, Dtype, bool normalize, const Device&);
-Kernel backward_kernel(const Scans&, Dtype, Normaliser, const Device&);
-
+// Of one launch or, if the heads are cut into segments, two.
 struct Plan {
-  Kernel kernel;
-  Scans scans;
   int64_t shared_bytes = 0;
   int64_t sums = 0;  // float32 numbers of scratch memory
   bool fits = false;
 };
 
-Plan plan(const Scans&, const Kernel&, const Device&);
-const char* launch(Plan, const Device&, float* sums, void* stream);
-
-// What Problem's arrays are to a scan.
-Rows rows_of(const Problem&, const Array&, int64_t columns, bool reverse);
-State state_of(const Problem&, const void* data, bool transposed);
-Scans scans_of(const Problem&);
+// Chooses the launch's stages and segments.
+Plan plan(Launch&, const Needs&, const Device&);
 
 constexpr const char* kTooLarge = "the heads do not fit this GPU's shared memory";
+
+template <class L>
+const char* launch(L s, const Plan& p, const Kernel<L>& kernel, const Device& device, float* sums, void* stream) {
+  if (!p.fits) return kTooLarge;
+  if (s.heads == 0) return nullptr;
+  s.sums = sums;
+  if (s.segments > 1) {
+    s.pass = Pass::first;
+    if (const char* const error = kernel.launch(s, device, p.shared_bytes, stream)) return error;
+    s.pass = Pass::second;
+  }
+  return kernel.launch(s, device, p.shared_bytes, stream);
+}
+
+// What Problem's arrays are to a launch. The warps share out the columns of v in forward, those of q and k in
+// backward.
+Rows rows_of(const Problem&, const Array&, int64_t columns);
+State state_of(const Problem&, const void* data, bool backward);
+void fill(Launch&, const Problem&, const void* inverse, void* kept, bool backward);
 
 }  // namespace cla::cuda

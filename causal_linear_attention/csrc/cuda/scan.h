@@ -1,15 +1,16 @@
-// One launch of the kernel in scan.cuh.
+// What one launch of a kernel is given.
 //
-// Forward and backward are scans over the rows of a head:
+// With S the sum of k^T v over the rows before a chunk of rows and R that of q^T grad_out over those after it,
+// the three jobs are scans, each with its own A, B, C and order:
 //
-//     out[i] = sum over j <= i of (a[i] . b[j]) c[j]  +  a[i] @ S
+//     forward  out = P C + A S    P = A B^T, j <= i   (A, B, C) = (q, k, v)
+//     dq       dq = P C + A S^T   P = A B^T, j <= i   (A, B, C) = (grad_out, v, k)
+//     dkdv     dk = P C + A R^T   P = A B^T, j >= i   (A, B, C) = (v, grad_out, q)
+//              dv = P C + A R     P = A B^T, j >= i   (A, B, C) = (k, q, grad_out)
 //
-// with (a, b, c) = (q, k, v) for the output, (grad_out, v, k) for the gradient of q, and from the last row to
-// the first (k, q, grad_out) for the gradient of v and (v, grad_out, q) for that of k. One block of threads
-// takes one segment of one head's rows, in chunks. The gradients of k and v are scans of one launch, whose
-// blocks run side by side because they read the same rows. With too few heads to fill the GPU the length is cut
-// into segments: a first launch computes each segment's own sum of b^T c, a second one starts every segment from
-// the sum of those before it.
+// With a normaliser, forward divides out[i] by q[i] . z[i] + eps, z summing k, and writes the inverse. dq
+// multiplies its rows by these inverses, then adds slope[i] z[i], where slope[i] = -(q[i] . dq[i]) inverse[i].
+// dkdv multiplies every product with row j of grad_out by inverse[j]; dk also adds slope[j] q[j].
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,15 @@
 
 namespace cla::cuda {
 
-// What the normaliser adds. forward: out[i] is divided by a[i] . z[i] + eps, z summing b, and the inverse goes
-// to weights[i]. dq: out[i] is multiplied by weights[i], then gains slope[i] z[i], where z sums c and
-// slope[i] = -(queries[i] . out[i]) weights[i], which goes to slopes[i]. dkdv: every inner product with row j is
-// multiplied by weights[j] and gains slopes[j] if there are any; its rows, and therefore weights and slopes, come
-// from the last to the first. Without one all scans are alike.
-enum class Normaliser : int { none, forward, dq, dkdv };
+enum class Job : int { forward, dq, dkdv };
 
-// The rows of all heads, the first to be read at data + batch and head's offsets; row < 0 goes backwards.
+// A few heads do not fill a GPU: they are cut into segments, and two launches pass over them. `first` computes what
+// each segment adds to the state (and dq), `second` starts every segment from the sum of those before it.
+enum class Pass : int { whole, first, second };
+
+enum Tile : int { kK, kV, kQ, kGrad, kInputs };  // the inputs, in the order of a stage
+
+// The rows of all heads, the first at data + batch and head's offsets.
 struct Rows {
   char* data = nullptr;
   int64_t batch = 0, head = 0, row = 0;  // strides in bytes
@@ -33,34 +35,39 @@ struct Rows {
   bool aligned = false;  // every row starts and ends at 16 bytes
 };
 
-// Element (m, d) of head h at data + h * head + m * column + d * row: m counts c's columns, d those of a and b.
-// Element x of the vector beside it, which a normaliser keeps, at data + h * head + vector + x * vector_step.
+// Number (x, y) of head h's state at data + h * head + x * own_step + y * other_step, x among the columns that the
+// warps share out. Number d of the vector beside it, which a normaliser keeps, at data + h * head + vector +
+// d * vector_step.
 struct State {
   float* data = nullptr;
   int64_t head = 0;
-  int row = 0, column = 0, vector = 0, vector_step = 0;
+  int own = 0, own_step = 0, other = 0, other_step = 0;
+  int vector = 0, vector_step = 0, vector_size = 0;
 };
 
-struct Scan {
-  Rows a, b, c, queries, out;
-  int depth = 0, width = 0;  // columns of a and b, of c
-  State initial, final;
-  bool vector = false;       // z or, in the gradient of k, the sum of c[j] slopes[j]
-  float* weights = nullptr;  // (heads, length): the inverse denominators
-  float* slopes = nullptr;   // the same shape, or null
-  float* sums = nullptr;     // (heads, segments, registers of a block), if there are several segments
+struct Launch {
+  Rows inputs[kInputs];
+  int heads = 0, heads_of_a_batch = 1, length = 0;
+  State initial;             // of forward
+  State kept;                // see kept_rows in attention.h; one head's lie one after the other
+  int kept_rows = 0, kept_size = 0;
+  float* inverse = nullptr;  // (heads, length)
+  // Filled in by `plan` and `launch`.
+  int segments = 1, segment_rows = 0, stages = 1;
+  Pass pass = Pass::whole;
+  float* sums = nullptr;  // (heads, segments, registers of a block), if there are several segments
 };
 
-constexpr int kMaxScans = 2;
-
-struct Scans {
-  Scan scan[kMaxScans];
-  int count = 1;
-  int heads = 0, heads_of_a_batch = 1;
-  int length = 0;
+struct ForwardLaunch : Launch {
+  Rows out;
+  State final;
   float eps = 0.0f;
-  // Filled in by `plan`.
-  int segments = 1, stages = 1, segment_rows = 0;
+};
+
+struct BackwardLaunch : Launch {
+  Rows grad_q, grad_k, grad_v;
+  State grad_final, grad_initial;
+  float* slopes = nullptr;  // (heads, length)
 };
 
 }  // namespace cla::cuda

@@ -1,71 +1,71 @@
-// The state at the beginning and the end of a segment: from and to memory.
+// A warp's part of a state, from and to memory.
 #pragma once
 
 #include "warp.cuh"
 
 namespace cla::cuda {
 
-// visit(number, offset) for this lane's numbers of a state that lies in memory as `at` says. Those of the vector
-// are the same in all lanes with equal columns.
+// visit(number, offset) for this lane's numbers of a state that lies in memory as `at` says, which is known when the
+// kernel is compiled if all columns are there. Those of the vector are the same in all lanes with equal columns.
 template <class S, class Visit>
 CLA_DEVICE void for_state(Warp<S>& w, const State& at, const Visit& visit) {
-  const int lane = here(lane_index()), row = lane / 4, column = lane % 4 * 2;
+  constexpr int kRow = S::kColumns + S::kNormalize;
+  const int own_step = !S::kAligned ? at.own_step : S::kBackward ? kRow : 1;
+  const int other_step = !S::kAligned ? at.other_step : S::kBackward ? 1 : kRow;
+  const int lane = here(lane_index()), column = lane % 4 * 2, first = w.index * 16 + lane / 4;
+  const int offset = first * own_step + column * other_step;
 #pragma unroll
   for (int d = 0; d < S::kColumnBlocks; ++d) {
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
-      const int m = w.index * 16 + x % 4 / 2 * 8 + row, k = d * 16 + x / 4 * 8 + column + x % 2;
-      if (m < w.scan.width && k < w.scan.depth) visit(w.state[d][x / 4][x % 4], m * at.column + k * at.row);
+      const int own = x % 4 / 2 * 8, other = d * 16 + x / 4 * 8 + x % 2;  // further on
+      if (S::kAligned || (first + own < at.own && column + other < at.other)) {
+        visit(w.state[d][x / 4][x % 4], offset + own * own_step + other * other_step);
+      }
     }
   }
-  if (S::kNormaliser == Normaliser::none || !w.scan.vector) return;
-  const int size = S::kNormaliser == Normaliser::forward ? w.scan.depth : w.scan.width;
+  if constexpr (!S::kNormalize) return;
 #pragma unroll
   for (int x = 0; x < 4; ++x) {
-    const int m = w.index * 16 + x / 2 * 8 + column + x % 2;
-    if (m < size) visit(w.vector[x], at.vector + m * at.vector_step);
+    const int d = w.index * 16 + x / 2 * 8 + column + x % 2;
+    if (S::kAligned || d < at.vector_size) visit(w.vector[x], at.vector + d * at.vector_step);
   }
 }
 
-// The same for sums of a segment, which only this kernel reads.
+template <class S>
+CLA_DEVICE void read_state(Warp<S>& w, const State& at, const float* from) {
+  for_state(w, at, [&](float& x, int offset) { x = from[offset]; });
+}
+template <class S>
+CLA_DEVICE void write_state(Warp<S>& w, const State& at, float* to) {
+  for_state(w, at, [&](float x, int offset) { to[offset] = x; });
+}
+
+// The state that was kept before row `row` > 0 of a head, a multiple of kept_rows.
+CLA_DEVICE float* kept_state(const Launch& s, int head, int row) {
+  return s.kept.data + head * s.kept.head + static_cast<int64_t>(row / s.kept_rows - 1) * s.kept_size;
+}
+
+// visit(number, the same in memory) for the sums of a segment, which only the second pass reads.
 template <int kColumnBlocks>
 inline constexpr int kSumsOfThread = 8 * kColumnBlocks + 4;
 template <class S, class Visit>
-CLA_DEVICE void for_sums(Warp<S>& w, int segment, const Visit& visit) {
+CLA_DEVICE void for_sums(Warp<S>& w, const Launch& s, int head, int segment, const Visit& visit) {
   constexpr int kNumbers = kSumsOfThread<S::kColumnBlocks>;
-  const int64_t which = static_cast<int64_t>(w.head) * w.all.segments + segment;
-  float* const at = w.scan.sums + which * (kNumbers * S::kThreads) + thread_index();
+  const int64_t which = static_cast<int64_t>(head) * s.segments + segment;
+  float* const at = s.sums + which * (kNumbers * S::kThreads) + thread_index();
 #pragma unroll
   for (int x = 0; x < 8 * S::kColumnBlocks; ++x) visit(w.state[x / 8][x / 4 % 2][x % 4], at[x * S::kThreads]);
 #pragma unroll
   for (int x = 0; x < 4; ++x) visit(w.vector[x], at[(8 * S::kColumnBlocks + x) * S::kThreads]);
 }
-
 template <class S>
-CLA_DEVICE void enter(Warp<S>& w, bool only_sums) {
-#pragma unroll
-  for (int d = 0; d < S::kColumnBlocks; ++d) zero(w.state[d]);
-  if (only_sums) return;
-  const State& initial = w.scan.initial;
-  if (initial.data != nullptr) {
-    const float* const from = initial.data + w.head * initial.head;
-    for_state(w, initial, [&](float& x, int at) { x = from[at]; });
-  }
-#pragma unroll 1
-  for (int t = 0; t < w.segment; ++t) {
-    for_sums(w, t, [](float& x, const float& from) { x += from; });
-  }
+CLA_DEVICE void write_sums(Warp<S>& w, const Launch& s, int head, int segment) {
+  for_sums(w, s, head, segment, [](float x, float& to) { to = x; });
 }
-
 template <class S>
-CLA_DEVICE void leave(Warp<S>& w, bool only_sums) {
-  const State& last = w.scan.final;
-  if (only_sums) {
-    for_sums(w, w.segment, [](float x, float& to) { to = x; });
-  } else if (last.data != nullptr && w.segment == w.all.segments - 1) {
-    float* const to = last.data + w.head * last.head;
-    for_state(w, last, [&](float x, int at) { to[at] = x; });
-  }
+CLA_DEVICE void add_sums(Warp<S>& w, const Launch& s, int head, int segment) {
+  for_sums(w, s, head, segment, [](float& x, const float& from) { x += from; });
 }
 
 }  // namespace cla::cuda

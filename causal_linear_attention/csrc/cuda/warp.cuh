@@ -1,10 +1,13 @@
 // What one warp does: it keeps 16 columns of the state, transposed, in registers and works out the same
 // 16 columns of the outputs:
 //
-//     out = P C + A S,   S^T += C^T B,   P = A B^T (lower triangle)
+//     out = P C + A S,   S^T += C^T B,   P = A B^T (one triangle of it)
 //
 // S^T is a sum in registers and, unchanged, the right factor of the product that follows. P, the scores, is
 // shared: the warps compute it tile by tile and pass it on through shared memory, as left factors.
+//
+// dkdv has two outputs and one state: dk = P C + A R^T finds R^T in registers as above, and for dv = P C + K R the
+// warps put R into shared memory, all at once or strip by strip.
 #pragma once
 
 #include "copy.cuh"
@@ -19,32 +22,24 @@ struct Warp {
   using Sum = Fragment<S::kSumParts>;
   using Weighted = Fragment<S::kWeightedParts>;
   using Output = Sums[S::kRowBlocks];
-  static constexpr Normaliser kNormaliser = S::kNormaliser;
   static constexpr int kPitch = S::kPitch;
-  static constexpr bool kFewRegisters =
-      S::kColumnBlocks == 8 || S::kBytes == 4 || kNormaliser == Normaliser::dq;
-  static constexpr bool kBoosted = kNarrow<In> && kNormaliser == Normaliser::dkdv;
+  static constexpr bool kFewRegisters = S::kColumnBlocks == 8 || S::kBytes == 4 || S::kBackward;
+  static constexpr bool kWeighted = S::kJob == Job::dkdv && S::kNormalize, kBoosted = kNarrow<In> && kWeighted;
 
-  const Scans& all;
-  const Scan& scan;
   unsigned char* const memory;
-  const int head, segment;
   const int index;  // of the warp, of its 16 columns
   Sums state[S::kColumnBlocks];
-  // Beside the state: z's columns 16 * index + 2 t, 2 t + 1 and 8 further on (forward), or this warp's columns
-  // of the sum of c (dq) or of c[j] slopes[j] (dkdv).
+  // Beside the state: this warp's columns 2 t, 2 t + 1 and 8 further on of z (forward, dq), or of the sum of
+  // slopes[j] q[j] (dkdv).
   float vector[4] = {0.0f, 0.0f, 0.0f, 0.0f};
   float boost = 1.0f;  // what weights and slopes are multiplied by, for float16
 
-  CLA_DEVICE Warp(const Scans& scans, const Scan& one, unsigned char* bytes)
-      : all(scans),
-        scan(one),
-        memory(bytes),
-        head(block_index() / scans.count),
-        segment(segment_index()),
-        index(warp_index()) {}
+  CLA_DEVICE Warp() : memory(shared_memory()), index(S::kBackward ? here(warp_index()) : warp_index()) {
+#pragma unroll
+    for (int d = 0; d < S::kColumnBlocks; ++d) zero(state[d]);
+  }
 
-  CLA_DEVICE static const In* tile(const unsigned char* stage, Tile x, int row, int column) {
+  CLA_DEVICE static const In* tile(const unsigned char* stage, int x, int row, int column) {
     return reinterpret_cast<const In*>(stage + x * S::kTile) + row * 16 * kPitch + column * 16;
   }
   CLA_DEVICE static const float* weights(const unsigned char* stage) {
@@ -53,14 +48,12 @@ struct Warp {
   CLA_DEVICE static const float* slopes(const unsigned char* stage) {
     return reinterpret_cast<const float*>(stage + S::kSlopes);
   }
-  CLA_DEVICE Bytes16* scores(int part, int tile) const {
-    return reinterpret_cast<Bytes16*>(memory + S::kScores) + (part * S::kScoreTiles + tile) * 32 + lane_index();
+  CLA_DEVICE Bytes16* scores(int part, int which) const {
+    constexpr int kPart = S::kScoreSets * S::kScoreTiles;
+    return reinterpret_cast<Bytes16*>(memory + S::kScores) + (part * kPart + which) * 32 + lane_index();
   }
-  CLA_DEVICE float* row_sums(int which) const {
-    return reinterpret_cast<float*>(memory + S::kRowSums) + which * S::kChunk;
-  }
-  CLA_DEVICE float* inverse() const { return reinterpret_cast<float*>(memory + S::kInverse); }
-  CLA_DEVICE float* z() const { return reinterpret_cast<float*>(memory + S::kZ); }
+  CLA_DEVICE float* floats(int at) const { return reinterpret_cast<float*>(memory + at); }
+  CLA_DEVICE float* row_sums(int which) const { return floats(S::kWork) + which * S::kChunk; }
   // Rows and columns of number x of a tile of sums.
   CLA_DEVICE static int row_of(int x) { return lane_row() + x % 4 / 2 * 8; }
   CLA_DEVICE static int column_of(int x) { return x / 4 * 8 + lane_column() + x % 2; }
@@ -77,27 +70,35 @@ struct Warp {
     }
   }
 
+  // Tile (i, j) of P, j <= i or j >= i, has number x (x + 1) / 2 + y, x the larger and y the smaller of i and j.
   CLA_DEVICE void score(const unsigned char* stage) const {
+    constexpr int kAllTiles = S::kScoreSets * S::kScoreTiles;
 #pragma unroll
-    for (int at = 0; at < S::kScoreTiles; at += S::kColumnBlocks) {
+    for (int at = 0; at < kAllTiles; at += S::kColumnBlocks) {
       const int which = at + (kFewRegisters ? here(index) : index);
-      if (which >= S::kScoreTiles) break;
-      const int row = (which >= 1) + (which >= 3) + (which >= 6), column = which - row * (row + 1) / 2;
+      if (which >= kAllTiles) break;
+      const bool second = S::kScoreSets > 1 && which >= S::kScoreTiles;  // dv's
+      const int in_set = second ? which - S::kScoreTiles : which;
+      const int high = (in_set >= 1) + (in_set >= 3) + (in_set >= 6), low = in_set - high * (high + 1) / 2;
+      const int row = S::kReverse ? low : high, column = S::kReverse ? high : low;
+      const In* const a = tile(stage, second ? kK : S::kA, row, 0);
+      const In* const b = tile(stage, second ? kQ : S::kB, column, 0);
       Sums sums;
       zero(sums);
 #pragma unroll
       for (int d = 0; d < S::kColumnBlocks; ++d) {
         Input left, right;
-        load<false, Factor::left, kPitch>(tile(stage, kA, row, d), left);
-        load<false, Factor::right, kPitch>(tile(stage, kB, column, d), right);
+        load<false, Factor::left, kPitch>(a + d * 16, left);
+        load<false, Factor::right, kPitch>(b + d * 16, right);
         multiply<Part>(sums, left, right);
       }
-      finish_scores(stage, which, row, column, sums);
+      finish_scores(stage, which, row, column, !second, sums);
     }
   }
 
-  CLA_DEVICE void finish_scores(const unsigned char* stage, int which, int row, int column, Sums& sums) const {
-    if constexpr (kNormaliser == Normaliser::dkdv) {
+  CLA_DEVICE void finish_scores(const unsigned char* stage, int which, int row, int column, bool sloped,
+                                Sums& sums) const {
+    if constexpr (kWeighted) {
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         const int j = column * 16 + n * 8 + lane_column();
@@ -106,7 +107,8 @@ struct Warp {
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
           float& score = sums[n][x];
-          score = score * (x % 2 == 0 ? weight.x : weight.y) + (x % 2 == 0 ? slope.x : slope.y);
+          score *= x % 2 == 0 ? weight.x : weight.y;
+          if (sloped) score += x % 2 == 0 ? slope.x : slope.y;
           if constexpr (kBoosted) score *= boost;
         }
       }
@@ -114,14 +116,15 @@ struct Warp {
     Sum parts;
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
-      if (row == column && column_of(x) > row_of(x)) sums[x / 4][x % 4] = 0.0f;
+      const int beyond = S::kReverse ? row_of(x) - column_of(x) : column_of(x) - row_of(x);
+      if (row == column && beyond > 0) sums[x / 4][x % 4] = 0.0f;
     }
     as_factor<Part, Factor::left>(sums, 1.0f, 1.0f, parts);
 #pragma unroll
     for (int p = 0; p < S::kSumParts; ++p) {
       *scores(p, which) = {parts.x[p][0], parts.x[p][1], parts.x[p][2], parts.x[p][3]};
     }
-    if constexpr (kNormaliser == Normaliser::forward) {
+    if constexpr (S::kJob == Job::forward && S::kNormalize) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float total = sums[0][2 * h] + sums[0][2 * h + 1] + sums[1][2 * h] + sums[1][2 * h + 1];
@@ -148,7 +151,7 @@ struct Warp {
 #pragma unroll
       for (int i = 0; i < S::kRowBlocks; ++i) {
         Input left;
-        load<false, Factor::left, kPitch>(tile(stage, kA, i, d), left);
+        load<false, Factor::left, kPitch>(tile(stage, S::kA, i, d), left);
         multiply<Part>(out[i], left, right);
       }
     }
@@ -179,44 +182,49 @@ struct Warp {
     for (int x = 0; x < 4; ++x) to[x] = shuffle_from(x < 2 ? top : bottom, 4 * (lane_column() + x % 2));
   }
 
-  // C as a right factor. The zeros of P would carry its NaN and infinities to earlier rows: where there is one,
+  // Tile c as a right factor. The zeros of P would carry its NaN and infinities to other rows: where there is one,
   // `clean` makes it zero until the scores have been multiplied. True if there was one.
-  CLA_DEVICE bool load_c(const unsigned char* stage, Input (&c)[S::kRowBlocks]) const {
+  CLA_DEVICE bool load_c(const unsigned char* stage, Tile which, Input (&c)[S::kRowBlocks]) const {
     const Fragment<1> nothing{};
     Sums sums;
     zero(sums);
 #pragma unroll
     for (int j = 0; j < S::kRowBlocks; ++j) {
-      load<true, Factor::right, kPitch>(tile(stage, kC, j, index), c[j]);
+      load<true, Factor::right, kPitch>(tile(stage, which, j, index), c[j]);
       multiply_orders<Part, 0, 1>(sums, nothing, c[j]);
     }
     return any_lane(sums[0][0] + sums[0][1] + sums[1][0] + sums[1][1] != 0.0f);
   }
 
-  // Returns the first row of column lane % 16 of c that is not finite. No other warp reads these columns.
-  CLA_DEVICE int clean(unsigned char* stage) const {
+  static constexpr int kClean = S::kReverse ? -1 : S::kChunk;  // where no row is to be poisoned
+  // Whether a number of c in row `dirty` reaches this row of the output.
+  CLA_DEVICE static bool reached(int row, int dirty) { return S::kReverse ? row <= dirty : row >= dirty; }
+
+  // Returns the first row (last in dkdv) of column lane % 16 of c that is not finite. No other warp may be reading
+  // these columns.
+  CLA_DEVICE int clean(unsigned char* stage, Tile which) const {
     const int lane = here(lane_index());
-    In* const column = dirty_column(stage, lane);
-    int first = S::kChunk;
+    In* const column = dirty_column(stage, which, lane);
+    int found = kClean;
 #pragma unroll 1
-    for (int i = S::kChunk - 2 + lane / 16; i >= 0; i -= 2) {
+    for (int i = lane / 16; i < S::kChunk; i += 2) {
       if (is_finite(number(column[i * kPitch]))) continue;
-      first = i;
+      if (S::kReverse || found == kClean) found = i;
       column[i * kPitch] = In{};
     }
-    const int other = static_cast<int>(shuffle_xor(static_cast<float>(first), 16));
+    const int other = static_cast<int>(shuffle_xor(static_cast<float>(found), 16));
     sync_warp();
-    return other < first ? other : first;
+    return (other < found) != S::kReverse ? other : found;
   }
 
-  CLA_DEVICE In* dirty_column(unsigned char* stage, int lane) const {
-    return reinterpret_cast<In*>(stage + kC * S::kTile) + index * 16 + lane % 16;
+  CLA_DEVICE In* dirty_column(unsigned char* stage, Tile which, int lane) const {
+    return reinterpret_cast<In*>(stage + which * S::kTile) + index * 16 + lane % 16;
   }
 
   // c has a NaN again, and so will the state.
-  CLA_DEVICE void make_dirty(unsigned char* stage, int first_of_column) const {
-    if (first_of_column < S::kChunk) {
-      dirty_column(stage, here(lane_index()))[first_of_column * kPitch] = not_a_number(In{});
+  CLA_DEVICE void make_dirty(unsigned char* stage, Tile which, int row_of_column) const {
+    if (row_of_column != kClean) {
+      dirty_column(stage, which, here(lane_index()))[row_of_column * kPitch] = not_a_number(In{});
     }
     sync_warp();
   }
@@ -226,20 +234,22 @@ struct Warp {
     for (int x = 0; x < 4; ++x) {
       const int lane = x / 2 * 8 + here(lane_column()) + x % 2;
       const int first = static_cast<int>(shuffle_from(static_cast<float>(first_of_column), lane));
-      if (first < S::kChunk) vector[x] = from_bits(0x7fc00000u);
+      if (first != kClean) vector[x] = from_bits(0x7fc00000u);
     }
   }
 
-  // out += P C.
+  // out += P C, of the second set of scores for dv.
+  template <bool kSecond = false>
   CLA_DEVICE void add_scores(const Input (&c)[S::kRowBlocks], Output& out) const {
 #pragma unroll
     for (int i = 0; i < S::kRowBlocks; ++i) {
 #pragma unroll
-      for (int j = 0; j <= i; ++j) {
+      for (int j = S::kReverse ? i : 0; S::kReverse ? j < S::kRowBlocks : j <= i; ++j) {
+        const int which = (S::kReverse ? j * (j + 1) / 2 + i : i * (i + 1) / 2 + j) + kSecond * S::kScoreTiles;
         Sum left;
 #pragma unroll
         for (int p = 0; p < S::kSumParts; ++p) {
-          const Bytes16 from = *scores(p, i * (i + 1) / 2 + j);
+          const Bytes16 from = *scores(p, which);
 #pragma unroll
           for (int r = 0; r < 4; ++r) left.x[p][r] = from.x[r];
         }
@@ -250,14 +260,14 @@ struct Warp {
 
   // S^T += C^T B, C's rows weighted where the normaliser says so.
   CLA_DEVICE void update(const unsigned char* stage) {
-    if constexpr (kNormaliser == Normaliser::dkdv) {
+    if constexpr (kWeighted) {
       Weighted scaled[S::kRowBlocks];
       weigh(stage, scaled);
       add_products(stage, scaled);
     } else {
       Input c[S::kRowBlocks];
 #pragma unroll
-      for (int j = 0; j < S::kRowBlocks; ++j) load<true, Factor::left, kPitch>(tile(stage, kC, j, index), c[j]);
+      for (int j = 0; j < S::kRowBlocks; ++j) load<true, Factor::left, kPitch>(tile(stage, S::kC, j, index), c[j]);
       add_products(stage, c);
     }
   }
@@ -271,7 +281,7 @@ struct Warp {
 #pragma unroll
       for (int j = 0; j < S::kRowBlocks; ++j) {
         Input right;
-        load<true, Factor::right, kPitch>(tile(stage, kB, j, d), right);
+        load<true, Factor::right, kPitch>(tile(stage, S::kB, j, d), right);
         multiply<Part>(sums, c[j], right);
       }
       add(state[d], sums, kBoosted ? 1.0f / boost : 1.0f);
@@ -284,7 +294,7 @@ struct Warp {
 #pragma unroll
     for (int j = 0; j < S::kRowBlocks; ++j) {
       Input c;
-      load<true, Factor::left, kPitch>(tile(stage, kC, j, index), c);
+      load<true, Factor::left, kPitch>(tile(stage, S::kC, j, index), c);
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const int row = j * 16 + r / 2 * 8 + lane_column();

@@ -6,9 +6,8 @@ from typing import Any
 from pipeline.reports.tables import markdown_table
 
 DTYPES = {"f": "float32", "Bf16": "bfloat16", "Half": "float16"}
-NORMALISERS = ("none", "forward", "dq", "dkdv")  # as in csrc/cuda/scan.h
 REGISTERS, WARP = 65_536, 32  # of a multiprocessor; a thread's are given out by eight
-_KERNEL = re.compile(r"\d+((?:scan|sweep|step)_kernel)I(\S+)EEvNS")
+_KERNEL = re.compile(r"\d+((?:forward|backward|sweep|step)_kernel)I(\S+)EEvNS")
 _ARGUMENT = re.compile(r"NS\d*_\d+(Bf16|Half)E|L(?:[ib]|NS\d*_\d+[A-Za-z]+E)(\d+)E|(f)")
 _REPORT = re.compile(
     r"Compiling entry function '(\S+)' for '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers",
@@ -19,8 +18,8 @@ _REPORT = re.compile(
 def parse_name(mangled: str) -> dict[str, Any] | None:
     """What a kernel's mangled name says of its instance; None for other functions.
 
-    Two kinds of kernels are known: `scan_kernel` of the present sources, and `sweep_kernel` of those before
-    them, which handled every normaliser.
+    Two generations of kernels are known: `forward_kernel` and `backward_kernel` of the present sources, and
+    `sweep_kernel` of the first ones, which did every job.
     """
     found = _KERNEL.search(mangled)
     if found is None:
@@ -29,10 +28,9 @@ def parse_name(mangled: str) -> dict[str, Any] | None:
     dtype, *rest = [a or b or c for a, b, c in _ARGUMENT.findall(found[2])]
     record: dict[str, Any] = {"kernel": kind, "dtype": DTYPES[dtype]}
     numbers = [int(x) for x in rest]
-    if kind == "scan_kernel":
-        normaliser, columns, aligned, only_sums = numbers
-        record |= {"normaliser": NORMALISERS[normaliser], "columns": 16 * columns}
-        record |= {"aligned": bool(aligned), "only_sums": bool(only_sums)}
+    if kind in ("forward_kernel", "backward_kernel"):
+        normalize, columns, aligned = numbers
+        record |= {"normalize": bool(normalize), "columns": 16 * columns, "aligned": bool(aligned)}
     elif kind == "sweep_kernel":
         record |= {"columns": 16 * numbers[0], "rows": 16 * numbers[1]}
     return record
@@ -48,31 +46,46 @@ def parse_report(report: str) -> dict[str, dict[str, Any]]:
 
 
 def count_instructions(machine_code: str) -> dict[str, dict[str, int]]:
-    """Instructions between the head and the end of each kernel's loop over chunks, from cuobjdump -sass.
+    """Instructions and matrix products of each kernel's loops over chunks, from cuobjdump -sass.
 
-    That is the innermost loop with the most matrix products. Code in it that hardly ever runs, for rows that
-    are not finite, counts; so do loops in it, once.
+    Those are the loops that hold most of their products themselves, not in loops inside, and of these the one
+    with the most products, in the backward pass the two (for dq, and for dk and dv). Code in them that hardly
+    ever runs, for rows that are not finite, counts; so do loops in them, once.
     """
     found = {}
     for body in machine_code.split("Function : ")[1:]:
         code = [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,})\*/\s+(\S.*?)\s*;", body)]
-        products = [at for at, text in code if "HMMA" in text]
-        loops = []
-        for at, text in code:
-            jump = re.search(r"\bBRA\b.*\b0x([0-9a-f]+)$", text)
-            if jump and (head := int(jump[1], 16)) < at:
-                loops.append((sum(head <= x <= at for x in products), head - at, head, at))
-        if products and loops:
-            within, _, head, end = max(loops)
-            found[body.split()[0]] = {
-                "instructions": sum(head <= at <= end for at, _ in code),
-                "matrix_products": within,
-            }
+        counts = []
+        loops = _loops(code)
+        for head, end in loops:
+            products = {at for at, text in code if "HMMA" in text and head <= at <= end}
+            inside = [(h, e) for h, e in loops if head <= h and e <= end and (h, e) != (head, end)]
+            inner = {at for at in products if any(h <= at <= e for h, e in inside)}
+            if 2 * len(inner) < len(products):
+                counts.append((len(products), sum(head <= at <= end for at, _ in code)))
+        if counts:
+            walks = sorted(counts)[-2 if "backward_kernel" in body.split()[0] else -1 :]
+            of_products, of_code = (sum(x) for x in zip(*walks, strict=True))
+            found[body.split()[0]] = {"instructions": of_code, "matrix_products": of_products}
     return found
 
 
+def _loops(code: list[tuple[int, str]]) -> list[tuple[int, int]]:
+    """Heads and ends of loops: jumps back, but not those of rare code into the middle of a shorter loop."""
+    jumps = []
+    for at, text in code:
+        jump = re.search(r"\bBRA\b.*\b0x([0-9a-f]+)$", text)
+        if jump and int(jump[1], 16) < at:
+            jumps.append((int(jump[1], 16), at))
+    loops: list[tuple[int, int]] = []
+    for head, end in sorted(jumps, key=lambda x: x[1] - x[0]):
+        if not any(h < head < e < end for h, e in loops):
+            loops.append((head, end))
+    return loops
+
+
 def blocks_by_registers(record: dict[str, Any]) -> int:
-    """Blocks of a `scan_kernel` that fit a multiprocessor's registers: a warp for 16 columns."""
+    """Blocks that fit a multiprocessor's registers: a warp for 16 columns."""
     of_warp = -(-record["registers"] // 8) * 8 * WARP
     return REGISTERS // of_warp // (record["columns"] // 16)
 
@@ -84,11 +97,12 @@ def markdown(result: dict[str, Any]) -> str:
     parts = [
         f"CUDA kernels of commit {result['commit']} as {result['nvcc']} compiles them ({about['date']}, no "
         "GPU): registers of a thread, bytes spilled, blocks that fit the registers of a multiprocessor, and "
-        "instructions of the loop over chunks (matrix products among them), with the code for rows that are "
-        "not finite, which hardly ever runs. Nothing here is a time."
+        "instructions for a chunk of rows (matrix products among them), with the code for rows that are not "
+        "finite, which hardly ever runs. Backward counts both of its loops over chunks. Nothing here is a "
+        "time."
     ]
     for arch in sorted({x["arch"] for x in kernels}):
-        rows = [_row(x) for x in kernels if x["arch"] == arch and not x.get("only_sums")]
+        rows = [_row(x) for x in kernels if x["arch"] == arch]
         header = ["Kernel", "Type", "Registers", "Spilled", "Blocks", "Instructions", "Products"]
         parts.append(f"### {arch}\n\n" + markdown_table(header, sorted(rows)))
     return "\n\n".join(parts) + "\n"
@@ -97,10 +111,10 @@ def markdown(result: dict[str, Any]) -> str:
 def _row(record: dict[str, Any]) -> list[str]:
     name = f"D {record['columns']:>3}"
     blocks = ""
-    if record["kernel"] == "scan_kernel":
-        aligned = "aligned" if record["aligned"] else "any"
-        job = "no normaliser" if record["normaliser"] == "none" else f"normaliser, {record['normaliser']}"
-        name += f", {aligned}, {job}"
+    if record["kernel"] != "sweep_kernel":
+        job = record["kernel"].removesuffix("_kernel")
+        name += f", {'aligned' if record['aligned'] else 'any'}, {job}"
+        name += ", normaliser" if record["normalize"] else ""
         blocks = str(blocks_by_registers(record))
     else:
         name += f", every job, {record['rows']} rows"

@@ -50,7 +50,8 @@ def goals(result: dict) -> list[Row]:
     rows += _floors(result, main) + _decoding(middle)
     for name, tensors in result["memory"].items():
         if name == main:
-            add("peak memory above the inputs, forward + backward, in tensors", tensors, 4.1, at_least=False)
+            most = 4.1 if device == "cpu" else 4.3  # the states that the CUDA kernels keep
+            add("peak memory above the inputs, forward + backward, in tensors", tensors, most, at_least=False)
     return rows
 
 

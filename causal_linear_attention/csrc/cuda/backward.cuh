@@ -1,0 +1,287 @@
+// The backward pass: the gradients of q, k and v in one pass over a head, from its last rows to its first.
+//
+// dq needs the state before each chunk of rows, dk and dv the one after it. Forward kept the former before every
+// kept_rows-th row. A block takes those segments from the last to the first: it walks one forwards from the kept
+// state and writes dq, then back to its beginning and writes dk and dv, where one sum, R, serves both. So what the
+// way back reads again has just been read: the last rows first, half a segment ago on average. Of a segment with 64
+// columns of 16 bits that is 256 KB a block, half of it on average waiting for the way back: 34 MB for two blocks
+// on each of 132 multiprocessors, within the second-level cache of those GPUs. From memory come q, k, v and
+// grad_out once, the states (a quarter of a tensor or less), and dq, dk and dv go there: 7.25 tensors. Walking dq
+// at once beats keeping the states of all chunks for the way back, which write and read as many bytes as the rows
+// that it reads twice. During the walk for dq, R lies where the gradient of the initial state will.
+//
+// Blocks of one head would leave a GPU idle where there are few heads: these are cut into segments, of which the
+// first pass computes dq (for dk needs the slopes of later rows) and the sums, the second one dk and dv.
+#pragma once
+
+#include "output.cuh"
+#include "state.cuh"
+
+namespace cla::cuda {
+
+// --- the gradient of q ---------------------------------------------------------------------------------------
+
+// dq *= weights, then += slope[i] z[i], slope[i] = -(q[i] . dq[i]) weights[i]. c holds the keys.
+template <class S>
+CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, float* slopes, int count,
+                        const typename Warp<S>::Input (&c)[S::kRowBlocks], typename Warp<S>::Output& out) {
+  using Part = typename S::Part;
+  constexpr int kWarps = S::kColumnBlocks;
+  float* const partial = w.floats(S::kWork);  // (rows, warps)
+  multiply_rows<S>(w.weights(stage), out);
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) {
+    typename Warp<S>::Input queries;
+    load<false, Factor::left, S::kPitch>(w.tile(stage, kQ, i, w.index), queries);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float total = 0.0f;
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        total += first_of<Part>(queries, h + 2 * n) * out[i][n][2 * h];
+        total += second_of<Part>(queries, h + 2 * n) * out[i][n][2 * h + 1];
+      }
+      total += shuffle_xor(total, 1);
+      total += shuffle_xor(total, 2);
+      if (lane_index() % 4 == 0) partial[(i * 16 + h * 8 + lane_row()) * kWarps + w.index] = total;
+    }
+    sync_warp();
+  }
+  sync_threads();
+  Fragment<1> triangle, all_rows;
+  ones<Part>(true, triangle);
+  ones<Part>(false, all_rows);
+  Sums before;  // the sum of c's rows before block i
+  zero(before);
+#pragma unroll
+  for (int i = 0; i < S::kRowBlocks; ++i) {
+    Sums z;
+    multiply<Part>(z, before, triangle, c[i]);
+    multiply<Part>(before, all_rows, c[i]);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = i * 16 + h * 8 + lane_row();
+      float total = 0.0f;
+#pragma unroll
+      for (int b = 0; b < kWarps; ++b) total += partial[row * kWarps + b];
+      const float slope = -total * w.weights(stage)[row];
+#pragma unroll
+      for (int x = 0; x < 4; ++x) out[i][x / 2][x % 2 + 2 * h] += slope * (z[x / 2][x % 2 + 2 * h] + w.vector[x]);
+      if (w.index == 0 && lane_index() % 4 == 0 && row < count) slopes[row] = slope;
+    }
+    sync_warp();
+  }
+  w.add_to_vector(before);
+}
+
+template <class S>
+CLA_DEVICE void dq_chunk(Warp<S>& w, unsigned char* stage, int count, float* slopes, Target<S>& target) {
+  w.score(stage);
+  sync_threads();
+  typename Warp<S>::Output out;
+  w.multiply_state(stage, out);
+  typename Warp<S>::Input c[S::kRowBlocks];
+  const bool dirty = w.load_c(stage, kK, c);
+  int dirty_row = w.kClean;
+  if (dirty) [[unlikely]] {
+    dirty_row = w.clean(stage, kK);
+    w.load_c(stage, kK, c);
+  }
+  w.add_scores(c, out);
+  if (dirty) [[unlikely]] w.make_dirty(stage, kK, dirty_row);
+  if constexpr (S::kNormalize) {
+    project(w, stage, slopes, count, c, out);
+    if (dirty) [[unlikely]] w.poison_vector(dirty_row);
+  }
+  write(w, target, count, out);
+  if (dirty) [[unlikely]] poison(w, target, dirty_row, count);
+  w.update(stage);
+}
+
+template <class S>
+CLA_DEVICE void walk_dq(const BackwardLaunch& s, const Place& place) {
+  Ring<S, S::kNormalize ? kAll : kAll & ~(1 << kQ)> ring(s, s.slopes, place);
+  Warp<S> w;
+  if (place.begin > 0) {
+    read_state(w, s.kept, kept_state(s, place.head, place.begin));
+  } else if (s.initial.data != nullptr) {
+    read_state(w, s.initial, s.initial.data + place.head * s.initial.head);
+  }
+  Target<S> target(s, s.grad_q, place);
+  float* slopes = s.slopes + static_cast<int64_t>(place.head) * s.length + place.begin;
+  ring.walk(place.rows, [&](unsigned char* stage, int count) {
+    dq_chunk(w, stage, count, slopes, target);
+    slopes += S::kChunk;
+  });
+}
+
+// --- the gradients of k and v --------------------------------------------------------------------------------
+
+  // Into shared memory: this warp's strip of R, if it is among the kStripsAtOnce from `first` on.
+  template <class S>
+CLA_DEVICE void publish(const Warp<S>& w, int first) {
+  using In = typename S::In;
+    if (w.index < first || w.index >= first + S::kStripsAtOnce) return;
+    In* const strip = reinterpret_cast<In*>(w.memory + S::kWork) + (w.index - first) * 16 * S::kPitch;
+    float scale = 1.0f;
+    if constexpr (kNarrow<In>) {
+      float most = 0.0f;
+#pragma unroll
+      for (int x = 0; x < 8 * S::kColumnBlocks; ++x) most = larger(most, w.state[x / 8][x / 4 % 2][x % 4]);
+#pragma unroll
+      for (int mask = 16; mask > 0; mask /= 2) most = larger(most, shuffle_xor(most, mask));
+      scale = to_unit(most);
+      w.floats(S::kScales)[w.index] = scale;
+    }
+#pragma unroll
+    for (int x = 0; x < 8 * S::kColumnBlocks; x += 2) {
+      const Sums& sums = w.state[x / 8];
+      store_pair(sums[x / 4 % 2][x % 4] * scale, sums[x / 4 % 2][x % 4 + 1] * scale,
+                 strip + w.row_of(x % 8) * S::kPitch + x / 8 * 16 + w.column_of(x % 8));
+    }
+    sync_warp();
+  }
+
+  // out = K R, multiplied by boost; `publish(0)` and a barrier came before.
+  template <class S>
+CLA_DEVICE void multiply_strips(const Warp<S>& w, const unsigned char* stage, typename Warp<S>::Output& out) {
+  using In = typename S::In;
+  using Part = typename S::Part;
+    const In* const strips = reinterpret_cast<const In*>(w.memory + S::kWork) + w.index * 16;
+#pragma unroll
+    for (int i = 0; i < S::kRowBlocks; ++i) zero(out[i]);
+#pragma unroll 1
+    for (int first = 0; first < S::kColumnBlocks; first += S::kStripsAtOnce) {
+      if (first > 0) {
+        sync_threads();
+        publish(w, first);
+        sync_threads();
+      }
+#pragma unroll
+      for (int d = 0; d < S::kStripsAtOnce; ++d) {
+        typename Warp<S>::Input right;
+        load<true, Factor::right, S::kPitch>(strips + d * 16 * S::kPitch, right);
+        const float back = kNarrow<In> ? w.boost / w.floats(S::kScales)[first + d] : 1.0f;
+#pragma unroll
+        for (int i = 0; i < S::kRowBlocks; ++i) {
+          typename Warp<S>::Input left;
+          load<false, Factor::left, S::kPitch>(w.tile(stage, kK, i, first + d), left);
+          if constexpr (kNarrow<In>) {
+            Sums product;
+            zero(product);
+            multiply<Part>(product, left, right);
+            add(out[i], product, back);
+          } else {
+            multiply<Part>(out[i], left, right);
+          }
+        }
+      }
+    }
+  }
+
+// out += P C for tile `which`; then what float16 was multiplied by is taken back and `plus` added.
+template <bool kSecond, class S>
+CLA_DEVICE void finish(const Warp<S>& w, unsigned char* stage, Tile which, int count, const float (&plus)[4],
+                       typename Warp<S>::Output& out, Target<S>& target) {
+  typename Warp<S>::Input c[S::kRowBlocks];
+  const bool dirty = w.load_c(stage, which, c);
+  int dirty_row = w.kClean;
+  if (dirty) [[unlikely]] {
+    dirty_row = w.clean(stage, which);
+    w.load_c(stage, which, c);
+  }
+  w.template add_scores<kSecond>(c, out);
+  if (dirty) [[unlikely]] w.make_dirty(stage, which, dirty_row);
+  if constexpr (S::kNormalize) {
+    const float back = w.kBoosted ? 1.0f / w.boost : 1.0f;
+#pragma unroll
+    for (int x = 0; x < 8 * S::kRowBlocks; ++x) {
+      float& number = out[x / 8][x / 4 % 2][x % 4];
+      number = number * back + plus[x / 4 % 2 * 2 + x % 2];
+    }
+  }
+  write(w, target, count, out);
+  if (dirty) [[unlikely]] poison(w, target, dirty_row, count);
+}
+
+template <class S>
+CLA_DEVICE void dkdv_chunk(Warp<S>& w, unsigned char* stage, int count, Target<S>& dk, Target<S>& dv) {
+  constexpr float kNothing[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  w.choose_boost(stage);
+  w.score(stage);
+  publish(w, 0);
+  // Rows of grad_out that are not finite: `finish` changes them while other warps could be in `update`.
+  typename Warp<S>::Input grad[S::kRowBlocks];
+  const bool wait = sync_threads_or(w.load_c(stage, kGrad, grad));
+  typename Warp<S>::Output out;
+  w.multiply_state(stage, out);
+  finish<false>(w, stage, kQ, count, w.vector, out, dk);
+  multiply_strips(w, stage, out);
+  finish<true>(w, stage, kGrad, count, kNothing, out, dv);
+  if (wait) [[unlikely]] sync_threads();
+  w.update(stage);
+}
+
+// The state after the rows of `place`: the caller's, with the sums of later segments, or where the walk over the
+// segment behind left it.
+template <class S>
+CLA_DEVICE void walk_dkdv(const BackwardLaunch& s, const Place& place, int segment) {
+  Ring<S, kAll> ring(s, s.slopes, place);
+  Warp<S> w;
+  float* const parked = s.grad_initial.data + place.head * s.grad_initial.head;
+  if (s.segments == 1 && place.begin + place.rows < s.length) {
+    read_state(w, s.grad_initial, parked);
+  } else if (s.grad_final.data != nullptr) {
+    read_state(w, s.grad_final, s.grad_final.data + place.head * s.grad_final.head);
+  }
+#pragma unroll 1
+  for (int t = s.segments - 1; t > segment; --t) add_sums(w, s, place.head, t);
+  Target<S> dk(s, s.grad_k, place), dv(s, s.grad_v, place);
+  ring.walk(place.rows, [&](unsigned char* stage, int count) { dkdv_chunk(w, stage, count, dk, dv); });
+  if (segment == 0) write_state(w, s.grad_initial, parked);
+}
+
+template <class S>
+CLA_DEVICE void backward_sums(const BackwardLaunch& s, const Place& place, int segment) {
+  Ring<S, 1 << kQ | 1 << kGrad> ring(s, s.slopes, place);
+  Warp<S> w;
+  ring.walk(place.rows, [&](unsigned char* stage, int) {
+    w.choose_boost(stage);
+    w.update(stage);
+  });
+  write_sums(w, s, place.head, segment);
+}
+
+// --- both ----------------------------------------------------------------------------------------------------
+
+// Between two walks a barrier, for shared memory and for the slopes.
+template <class Dq, class Dkdv>
+CLA_DEVICE void backward_block(const BackwardLaunch& s) {
+  const bool whole = s.pass == Pass::whole;
+  const int segment = segment_index(), step = whole ? s.kept_rows : s.segment_rows;
+  int begin = segment * step;
+  if (whole && s.length > 0) begin = (s.length - 1) / step * step;
+#pragma unroll 1
+  for (; begin >= segment * step; begin -= step) {
+    const Place place{block_index(), begin, s.length - begin < step ? s.length - begin : step};
+    if (s.pass != Pass::second) {
+      walk_dq<Dq>(s, place);
+      sync_threads();
+    }
+    if (s.pass != Pass::first) {
+      walk_dkdv<Dkdv>(s, place, segment);
+      sync_threads();
+    } else if (segment > 0) {
+      backward_sums<Dkdv>(s, place, segment);
+    }
+  }
+}
+
+template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
+CLA_KERNEL(32 * kColumnBlocks, least_blocks(sizeof(In), kColumnBlocks))
+backward_kernel(CLA_PARAMETER BackwardLaunch s) {
+  backward_block<Shape<In, Job::dq, kNormalize, kColumnBlocks, kAligned>,
+                 Shape<In, Job::dkdv, kNormalize, kColumnBlocks, kAligned>>(s);
+}
+
+}  // namespace cla::cuda

@@ -1,0 +1,154 @@
+// The forward pass: normaliser, and the loop over the chunks of a segment.
+#pragma once
+
+#include "output.cuh"
+#include "state.cuh"
+
+namespace cla::cuda {
+
+// q . z for every row of the chunk, by as many threads a row as there are.
+template <class S>
+CLA_DEVICE void sum_queries(const Warp<S>& w, const unsigned char* stage) {
+  using In = typename S::In;
+  constexpr int kShare = S::kThreads > S::kChunk ? S::kThreads / S::kChunk : 1;  // threads of a row
+  constexpr int kOwn = S::kColumns / kShare, kAtOnce = 16 / S::kBytes;
+  const int column = thread_index() % kShare * kOwn;
+#pragma unroll
+  for (int at = 0; at < S::kChunk; at += S::kThreads / kShare) {
+    const int i = at + thread_index() / kShare;
+    const In* const q = w.tile(stage, kQ, 0, 0) + i * S::kPitch + column;
+    float total = 0.0f;
+#pragma unroll
+    for (int m = 0; m < kOwn; m += kAtOnce) {
+      const Bytes16 some = *reinterpret_cast<const Bytes16*>(q + m);
+      const float* const z = w.floats(S::kZ) + column + m;
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        if constexpr (S::kBytes == 4) {
+          total += from_bits(some.x[x]) * z[x];
+        } else {
+          total += low(some.x[x], In{}) * z[2 * x] + high(some.x[x], In{}) * z[2 * x + 1];
+        }
+      }
+    }
+#pragma unroll
+    for (int mask = 1; mask < kShare; mask *= 2) total += shuffle_xor(total, mask);
+    if (thread_index() % kShare == 0) w.row_sums(S::kRowBlocks)[i] = total;
+  }
+}
+
+// Before the next chunk's sum_queries, and before the first.
+template <class S>
+CLA_DEVICE void publish_z(const Warp<S>& w) {
+#pragma unroll
+  for (int x = 0; x < 4; ++x) {
+    if (lane_row() == 0) w.floats(S::kZ)[w.index * 16 + x / 2 * 8 + lane_column() + x % 2] = w.vector[x];
+  }
+}
+
+// The inverse denominators, whose places in memory begin at `to`: a row's scores and q . z.
+template <class S>
+CLA_DEVICE void invert(const Warp<S>& w, float eps, float* to, int count) {
+#pragma unroll
+  for (int at = 0; at < S::kChunk; at += S::kThreads) {
+    const int i = at + thread_index();
+    if (i >= S::kChunk) break;
+    float total = w.row_sums(S::kRowBlocks)[i] + w.row_sums(0)[i];
+#pragma unroll
+    for (int j = 1; j < S::kRowBlocks; ++j) {
+      if (j <= i / 16) total += w.row_sums(j)[i];
+    }
+    const float inverse = 1.0f / (total + eps);
+    w.floats(S::kInverse)[i] = inverse;
+    if (i < count) to[i] = inverse;
+  }
+}
+
+template <class S>
+CLA_DEVICE void add_chunk(Warp<S>& w, const unsigned char* stage) {
+  w.update(stage);
+  if constexpr (S::kNormalize) w.add_rows(stage, kK);
+}
+
+// Writes `count` rows of the output, and `inverse` with a normaliser.
+template <class S>
+CLA_DEVICE void forward_chunk(Warp<S>& w, const ForwardLaunch& s, unsigned char* stage, int count, float* inverse,
+                              Target<S>& target) {
+  w.score(stage);
+  if constexpr (S::kNormalize) sum_queries(w, stage);
+  sync_threads();
+  if constexpr (S::kNormalize) invert(w, s.eps, inverse, count);
+  sync_warp();
+  typename Warp<S>::Output out;
+  w.multiply_state(stage, out);
+  typename Warp<S>::Input c[S::kRowBlocks];
+  const bool dirty = w.load_c(stage, kV, c);
+  int dirty_row = w.kClean;
+  if (dirty) [[unlikely]] {
+    dirty_row = w.clean(stage, kV);
+    w.load_c(stage, kV, c);
+  }
+  w.add_scores(c, out);
+  if (dirty) [[unlikely]] w.make_dirty(stage, kV, dirty_row);
+  if constexpr (S::kNormalize) {
+    sync_threads();
+    multiply_rows<S>(w.floats(S::kInverse), out);
+  }
+  write(w, target, count, out);
+  if (dirty) [[unlikely]] poison(w, target, dirty_row, count);
+}
+
+template <class S>
+CLA_DEVICE void forward_sums(const ForwardLaunch& s, const Place& place, int segment) {
+  Ring<S, 1 << kK | 1 << kV> ring(s, nullptr, place);
+  Warp<S> w;
+  ring.walk(place.rows, [&](unsigned char* stage, int) { add_chunk(w, stage); });
+  write_sums(w, s, place.head, segment);
+}
+
+template <class S>
+CLA_DEVICE void forward_outputs(const ForwardLaunch& s, const Place& place, int segment) {
+  Ring<S, 1 << kK | 1 << kV | 1 << kQ> ring(s, nullptr, place);
+  Warp<S> w;
+  if (s.initial.data != nullptr) read_state(w, s.initial, s.initial.data + place.head * s.initial.head);
+#pragma unroll 1
+  for (int t = 0; t < segment; ++t) add_sums(w, s, place.head, t);
+  if constexpr (S::kNormalize) publish_z(w);
+  Target<S> target(s, s.out, place);
+  float* inverse = s.inverse + static_cast<int64_t>(place.head) * s.length + place.begin;
+  const int step = s.kept.data != nullptr ? s.kept_rows : place.rows;
+#pragma unroll 1
+  for (int done = 0; done < place.rows; done += step) {
+    if (s.kept.data != nullptr && place.begin + done > 0) {
+      write_state(w, s.kept, kept_state(s, place.head, place.begin + done));
+    }
+    ring.walk(place.rows - done < step ? place.rows - done : step, [&](unsigned char* stage, int count) {
+      forward_chunk(w, s, stage, count, inverse, target);
+      inverse += S::kChunk;
+      add_chunk(w, stage);
+      if constexpr (S::kNormalize) publish_z(w);
+    });
+  }
+  if (s.final.data != nullptr && segment == s.segments - 1) {
+    write_state(w, s.final, s.final.data + place.head * s.final.head);
+  }
+}
+
+template <class S>
+CLA_DEVICE void forward_block(const ForwardLaunch& s) {
+  const int segment = segment_index(), begin = segment * s.segment_rows, left = s.length - begin;
+  const Place place{block_index(), begin, left < s.segment_rows ? left : s.segment_rows};
+  if (s.pass != Pass::first) {
+    forward_outputs<S>(s, place, segment);
+  } else if (segment < s.segments - 1) {
+    forward_sums<S>(s, place, segment);
+  }
+}
+
+template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
+CLA_KERNEL(32 * kColumnBlocks, least_blocks(sizeof(In), kColumnBlocks))
+forward_kernel(CLA_PARAMETER ForwardLaunch s) {
+  forward_block<Shape<In, Job::forward, kNormalize, kColumnBlocks, kAligned>>(s);
+}
+
+}  // namespace cla::cuda
