@@ -218,7 +218,7 @@ def attend(
     return_state: bool = True,
     triton: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The first results of `forward`, `packed_forward` or `triton_forward` with its derivative, which they lack."""
+    """Output and state of `forward`, `packed_forward` or `triton_forward`, with the derivative they lack."""
     wanted = q.requires_grad or k.requires_grad or v.requires_grad
     if torch.is_grad_enabled() and (wanted or (state is not None and state.requires_grad)):
         if torch.compiler.is_compiling():

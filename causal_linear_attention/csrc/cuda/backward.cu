@@ -6,23 +6,16 @@
 namespace cla::cuda {
 namespace {
 
-template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
-Kernel<BackwardLaunch> kernel_of(const Device& device) {
-  return Instance<backward_kernel<In, kNormalize, kColumnBlocks, kAligned>, BackwardLaunch,
-                  Shape<In, Job::dkdv, kNormalize, kColumnBlocks, kAligned, 75>,
-                  Shape<In, Job::dkdv, kNormalize, kColumnBlocks, kAligned, 80>>::kernel(device);
-}
+struct Backward {
+  using L = BackwardLaunch;
+  static constexpr Job kJob = Job::dkdv;  // dq's shared memory is laid out alike
+  template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
+  static constexpr auto kKernel = backward_kernel<In, kNormalize, kColumnBlocks, kAligned>;
+};
 
 Kernel<BackwardLaunch> kernel_of(const BackwardLaunch& s, const Problem& p, const Device& device) {
-  return with_type(p.dtype, [&](auto number) {
-    using In = decltype(number);
-    const auto visit = [&]<int kColumnBlocks, bool kAligned>() {
-      return p.normalize ? kernel_of<In, true, kColumnBlocks, kAligned>(device)
-                         : kernel_of<In, false, kColumnBlocks, kAligned>(device);
-    };
-    const Rows* const in = s.inputs;
-    return with_columns({&in[kK], &in[kV], &in[kQ], &in[kGrad], &s.grad_q, &s.grad_k, &s.grad_v}, visit);
-  });
+  const Rows* const in = s.inputs;
+  return kernel_of<Backward>(p, {&in[kK], &in[kV], &in[kQ], &in[kGrad], &s.grad_q, &s.grad_k, &s.grad_v}, device);
 }
 
 // The slopes come first in scratch memory.

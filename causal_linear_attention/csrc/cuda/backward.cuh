@@ -1,17 +1,20 @@
 // The backward pass: the gradients of q, k and v in one pass over a head, from its last rows to its first.
 //
 // dq needs the state before each chunk of rows, dk and dv the one after it. Forward kept the former before every
-// kept_rows-th row. A block takes those segments from the last to the first: it walks one forwards from the kept
-// state and writes dq, then back to its beginning and writes dk and dv, where one sum, R, serves both. So what the
-// way back reads again has just been read: the last rows first, half a segment ago on average. Of a segment with 64
-// columns of 16 bits that is 256 KB a block, half of it on average waiting for the way back: 34 MB for two blocks
-// on each of 132 multiprocessors, within the second-level cache of those GPUs. From memory come q, k, v and
-// grad_out once, the states (a quarter of a tensor or less), and dq, dk and dv go there: 7.25 tensors. Walking dq
-// at once beats keeping the states of all chunks for the way back, which write and read as many bytes as the rows
-// that it reads twice. During the walk for dq, R lies where the gradient of the initial state will.
+// kept_rows-th row. A block takes these segments from the last to the first: it walks each one forwards from the
+// kept state and writes dq, then back to its beginning and writes dk and dv, for which one sum, R, serves. From
+// memory come q, k, v and grad_out once and the states, at most a quarter of a tensor; dq, dk and dv go there: 7.25
+// tensors.
 //
-// Blocks of one head would leave a GPU idle where there are few heads: these are cut into segments, of which the
-// first pass computes dq (for dk needs the slopes of later rows) and the sums, the second one dk and dv.
+// What the way back reads again has just been read, the last rows first, half a segment ago on average. Heads of 64
+// columns in 16 bits have 256 KB a segment, of which 128 KB wait for the way back on average: 34 MB in two blocks on
+// each of 132 multiprocessors, 50 MB in three, where the second-level cache has 50. Segments of 128 columns in 16
+// bits are four times as large: of these a part is read again from memory, up to all four arrays. Keeping the state
+// of every chunk for the way back instead of dq would write and read as many bytes as these rows have, and need as
+// much of that cache. During the walk for dq, R lies where the gradient of the initial state will.
+//
+// Where heads are few they are cut into segments, of which the first pass computes dq (dk needs the slopes of later
+// rows) and the sums, the second one dk and dv.
 #pragma once
 
 #include "output.cuh"
@@ -81,14 +84,8 @@ CLA_DEVICE void dq_chunk(Warp<S>& w, unsigned char* stage, int count, float* slo
   typename Warp<S>::Output out;
   w.multiply_state(stage, out);
   typename Warp<S>::Input c[S::kRowBlocks];
-  const bool dirty = w.load_c(stage, kK, c);
   int dirty_row = w.kClean;
-  if (dirty) [[unlikely]] {
-    dirty_row = w.clean(stage, kK);
-    w.load_c(stage, kK, c);
-  }
-  w.add_scores(c, out);
-  if (dirty) [[unlikely]] w.make_dirty(stage, kK, dirty_row);
+  const bool dirty = w.add_finite(stage, kK, c, out, dirty_row);
   if constexpr (S::kNormalize) {
     project(w, stage, slopes, count, c, out);
     if (dirty) [[unlikely]] w.poison_vector(dirty_row);
@@ -184,14 +181,8 @@ template <bool kSecond, class S>
 CLA_DEVICE void finish(const Warp<S>& w, unsigned char* stage, Tile which, int count, const float (&plus)[4],
                        typename Warp<S>::Output& out, Target<S>& target) {
   typename Warp<S>::Input c[S::kRowBlocks];
-  const bool dirty = w.load_c(stage, which, c);
   int dirty_row = w.kClean;
-  if (dirty) [[unlikely]] {
-    dirty_row = w.clean(stage, which);
-    w.load_c(stage, which, c);
-  }
-  w.template add_scores<kSecond>(c, out);
-  if (dirty) [[unlikely]] w.make_dirty(stage, which, dirty_row);
+  const bool dirty = w.template add_finite<kSecond>(stage, which, c, out, dirty_row);
   if constexpr (S::kNormalize) {
     const float back = w.kBoosted ? 1.0f / w.boost : 1.0f;
 #pragma unroll

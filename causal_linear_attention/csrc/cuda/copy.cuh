@@ -112,6 +112,7 @@ struct Source {
 
   CLA_DEVICE Source(const Launch& s, const Rows& of, const Place& place) : rows(of) {
     const int across = in_pieces() ? kPieces : S::kColumns;
+    // In backward for each walk again: kept from one to the next, it would take registers that the other needs.
     const int thread = S::kBackward ? here(thread_index()) : thread_index();
     row = thread / across;
     column = thread % across * (in_pieces() ? kAtOnce : 1);

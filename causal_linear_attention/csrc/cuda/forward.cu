@@ -6,22 +6,15 @@
 namespace cla::cuda {
 namespace {
 
-template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
-Kernel<ForwardLaunch> kernel_of(const Device& device) {
-  return Instance<forward_kernel<In, kNormalize, kColumnBlocks, kAligned>, ForwardLaunch,
-                  Shape<In, Job::forward, kNormalize, kColumnBlocks, kAligned, 75>,
-                  Shape<In, Job::forward, kNormalize, kColumnBlocks, kAligned, 80>>::kernel(device);
-}
+struct Forward {
+  using L = ForwardLaunch;
+  static constexpr Job kJob = Job::forward;
+  template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
+  static constexpr auto kKernel = forward_kernel<In, kNormalize, kColumnBlocks, kAligned>;
+};
 
 Kernel<ForwardLaunch> kernel_of(const ForwardLaunch& s, const Problem& p, const Device& device) {
-  return with_type(p.dtype, [&](auto number) {
-    using In = decltype(number);
-    const auto visit = [&]<int kColumnBlocks, bool kAligned>() {
-      return p.normalize ? kernel_of<In, true, kColumnBlocks, kAligned>(device)
-                         : kernel_of<In, false, kColumnBlocks, kAligned>(device);
-    };
-    return with_columns({&s.inputs[kK], &s.inputs[kV], &s.inputs[kQ], &s.out}, visit);
-  });
+  return kernel_of<Forward>(p, {&s.inputs[kK], &s.inputs[kV], &s.inputs[kQ], &s.out}, device);
 }
 
 ForwardLaunch launch_of(const Problem& p, const Outputs& o) {

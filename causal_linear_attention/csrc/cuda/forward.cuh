@@ -82,14 +82,8 @@ CLA_DEVICE void forward_chunk(Warp<S>& w, const ForwardLaunch& s, unsigned char*
   typename Warp<S>::Output out;
   w.multiply_state(stage, out);
   typename Warp<S>::Input c[S::kRowBlocks];
-  const bool dirty = w.load_c(stage, kV, c);
   int dirty_row = w.kClean;
-  if (dirty) [[unlikely]] {
-    dirty_row = w.clean(stage, kV);
-    w.load_c(stage, kV, c);
-  }
-  w.add_scores(c, out);
-  if (dirty) [[unlikely]] w.make_dirty(stage, kV, dirty_row);
+  const bool dirty = w.add_finite(stage, kV, c, out, dirty_row);
   if constexpr (S::kNormalize) {
     sync_threads();
     multiply_rows<S>(w.floats(S::kInverse), out);

@@ -8,10 +8,15 @@
 
 namespace cla::cuda {
 
-// What `plan` must know of kKernel, whose shared memory is laid out as S75 or S80 says, by compute capability.
-template <auto kKernel, class L, class S75, class S80>
+// One instance of a family's kernel, as `plan` and `launch` see it. A family has a parameter type L, a job and
+// kKernel<type, normalize, column blocks, aligned>.
+template <class Family, class In, bool kNormalize, int kColumnBlocks, bool kAligned>
 struct Instance {
-  static constexpr int kThreads = S80::kThreads;
+  using L = typename Family::L;
+  template <int kCapability>
+  using S = Shape<In, Family::kJob, kNormalize, kColumnBlocks, kAligned, kCapability>;
+  static constexpr auto kKernel = Family::template kKernel<In, kNormalize, kColumnBlocks, kAligned>;
+  static constexpr int kThreads = S<80>::kThreads;
 
   static int blocks(const Device& device, int stages, int64_t shared_bytes) {
     return resident_blocks<kKernel>(device, kThreads, stages, shared_bytes);
@@ -20,9 +25,9 @@ struct Instance {
     return launch_kernel<kKernel>(s, device, s.heads, s.segments, kThreads, shared_bytes, stream);
   }
   static Kernel<L> kernel(const Device& device) {
-    constexpr int64_t kSums = kSumsOfThread<S80::kColumnBlocks> * kThreads;
-    return device.capability < 80 ? Kernel<L>{{S75::kRing, S75::kStage, kSums, blocks}, launch}
-                                  : Kernel<L>{{S80::kRing, S80::kStage, kSums, blocks}, launch};
+    constexpr int64_t kSums = kSumsOfThread<kColumnBlocks> * kThreads;
+    return device.capability < 80 ? Kernel<L>{{S<75>::kRing, S<75>::kStage, kSums, blocks}, launch}
+                                  : Kernel<L>{{S<80>::kRing, S<80>::kStage, kSums, blocks}, launch};
   }
 };
 
@@ -37,6 +42,19 @@ auto with_columns(std::initializer_list<const Rows*> arrays, const Visit& visit)
   if (columns <= 32) return visit.template operator()<2, false>();
   if (columns <= 64) return exact ? visit.template operator()<4, true>() : visit.template operator()<4, false>();
   return exact ? visit.template operator()<8, true>() : visit.template operator()<8, false>();
+}
+
+// The instance for this problem and the narrowest heads that hold these rows.
+template <class Family>
+Kernel<typename Family::L> kernel_of(const Problem& p, std::initializer_list<const Rows*> arrays,
+                                     const Device& device) {
+  return with_type(p.dtype, [&](auto number) {
+    using In = decltype(number);
+    return with_columns(arrays, [&]<int kColumnBlocks, bool kAligned>() {
+      return p.normalize ? Instance<Family, In, true, kColumnBlocks, kAligned>::kernel(device)
+                         : Instance<Family, In, false, kColumnBlocks, kAligned>::kernel(device);
+    });
+  });
 }
 
 }  // namespace cla::cuda

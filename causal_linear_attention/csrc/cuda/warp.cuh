@@ -239,7 +239,7 @@ struct Warp {
   }
 
   // out += P C, of the second set of scores for dv.
-  template <bool kSecond = false>
+  template <bool kSecond>
   CLA_DEVICE void add_scores(const Input (&c)[S::kRowBlocks], Output& out) const {
 #pragma unroll
     for (int i = 0; i < S::kRowBlocks; ++i) {
@@ -256,6 +256,21 @@ struct Warp {
         multiply<Part>(out[i], left, c[j]);
       }
     }
+  }
+
+  // out += P C for tile `which`, left in c. Returns whether any number of it is not finite; those are taken for zero,
+  // and dirty_row is what `clean` found.
+  template <bool kSecond = false>
+  CLA_DEVICE bool add_finite(unsigned char* stage, Tile which, Input (&c)[S::kRowBlocks], Output& out,
+                             int& dirty_row) const {
+    const bool dirty = load_c(stage, which, c);
+    if (dirty) [[unlikely]] {
+      dirty_row = clean(stage, which);
+      load_c(stage, which, c);
+    }
+    add_scores<kSecond>(c, out);
+    if (dirty) [[unlikely]] make_dirty(stage, which, dirty_row);
+    return dirty;
   }
 
   // S^T += C^T B, C's rows weighted where the normaliser says so.
