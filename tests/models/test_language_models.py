@@ -52,6 +52,7 @@ def padded(rows, length, left):
 
 @models
 @lengths
+@torch.no_grad()
 def test_causal(key, length):
     model = build(key)
     x = tokens(2, length)
@@ -67,19 +68,21 @@ def test_causal(key, length):
     [(key, mode) for key in MODELS for mode in (False, True)[: 1 + (key not in BATCH_STATISTICS)]],
 )
 @lengths
+@torch.no_grad()
 def test_padding_changes_nothing_on_either_side(key, length, training):
     model = build(key).train(training)
     rows = [tokens(1, n, seed=n)[0] for n in (length, max(1, length // 2), 1, max(1, length - 1))]
+    alone = [model(row[None])[0][0] for row in rows]
     for left in ([False] * 4, [True] * 4, [True, False, True, True]):
         out = model(padded(rows, length, left))[0]
         for i, row in enumerate(rows):
-            alone = model(row[None])[0][0]
             here = slice(length - len(row), length) if left[i] else slice(0, len(row))
-            close(out[i, here], alone)
+            close(out[i, here], alone[i])
 
 
 @models
 @lengths
+@torch.no_grad()
 def test_incremental_equals_full(key, length):
     model = build(key)
     x = tokens(3, length)
@@ -96,6 +99,7 @@ def test_incremental_equals_full(key, length):
 
 
 @models
+@torch.no_grad()
 def test_incremental_with_padding_on_the_left(key):
     model = build(key)
     rows = [tokens(1, n, seed=n)[0] for n in (90, 37, 1)]
@@ -108,6 +112,7 @@ def test_incremental_with_padding_on_the_left(key):
 
 
 @models
+@torch.no_grad()
 def test_beams_are_reordered(key):
     model = build(key)
     x = tokens(3, 30)

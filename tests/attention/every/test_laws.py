@@ -19,6 +19,7 @@ def close(a, b, dtype):
 @causal_mechanisms
 @lengths
 @dtypes
+@torch.no_grad()
 def test_causal(key, length, dtype):
     module = build(key, True, dtype)
     x = torch.randn(length, 2, 12, dtype=dtype)
@@ -32,6 +33,7 @@ def test_causal(key, length, dtype):
 @all_forms
 @lengths
 @dtypes
+@torch.no_grad()
 def test_padding_changes_nothing(key, length, dtype, causal):
     module = build(key, causal, dtype)
     sizes, mask = ragged(length, 4)
@@ -65,6 +67,7 @@ def test_padding_contributes_no_gradient(key, causal):
 @causal_mechanisms
 @lengths
 @dtypes
+@torch.no_grad()
 def test_incremental_equals_full(key, length, dtype):
     module = build(key, True, dtype)
     x = torch.randn(length, 3, 12, dtype=dtype)
@@ -76,6 +79,7 @@ def test_incremental_equals_full(key, length, dtype):
 
 @causal_mechanisms
 @pytest.mark.parametrize("cuts", [(150,), (70, 1, 79), (1, 64, 85)], ids=str)
+@torch.no_grad()
 def test_incremental_in_pieces(key, cuts):
     module = build(key, True, torch.float64)
     x = torch.randn(150, 2, 12, dtype=torch.float64)
@@ -86,6 +90,7 @@ def test_incremental_in_pieces(key, cuts):
 
 
 @causal_mechanisms
+@torch.no_grad()
 def test_incremental_with_rows_of_different_length(key):
     """Rows with shorter prompts continue from where they are."""
     module = build(key, True, torch.float64)
@@ -101,6 +106,7 @@ def test_incremental_with_rows_of_different_length(key):
 
 
 @causal_mechanisms
+@torch.no_grad()
 def test_reordering_beams(key):
     module = build(key, True, torch.float64)
     x = torch.randn(80, 4, 12, dtype=torch.float64)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq import options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
@@ -19,12 +18,10 @@ CONFIGS = sorted(p for p in ROOT.glob("configs/*/*.yaml") if not p.stem.startswi
 
 
 def parsed(flags: list[str], data: Path) -> Namespace:
-    """fairseq's configuration for a command line of `fairseq-train`."""
+    """What fairseq reads from a command line of `fairseq-train`."""
     parser = options.get_training_parser()
     words = [] if "copy" in flags else [str(data)]  # that task draws its data
-    return convert_namespace_to_omegaconf(
-        options.parse_args_and_arch(parser, [*words, "--user-dir", f"{ROOT}/user_dir", *flags])
-    )
+    return options.parse_args_and_arch(parser, [*words, "--user-dir", f"{ROOT}/user_dir", *flags])
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: f"{p.parent.name}/{p.stem}")
@@ -32,11 +29,13 @@ def test_flags_say_what_the_yaml_says(path, tmp_path):
     experiment = read_experiment(path)
     # Fine-tuning has its model from the checkpoint, its updates from the data.
     rest = [] if "model" in experiment.settings else ["--arch", "roberta_softmax", "--total-num-update", "9"]
-    cfg = parsed([*experiment.flags(), *rest], tmp_path)
+    found = vars(parsed([*experiment.flags(), *rest], tmp_path))
     depends_on_machines = {"distributed_world_size", "update_freq", "data"}
     for group, settings in experiment.settings.items():
         for key in settings.keys() - depends_on_machines:
-            assert cfg[group][key] == settings[key], (group, key)
+            option = key if key != "_name" else "arch" if group == "model" else group
+            # As text: fairseq has no type for an option whose default refers to another, total_num_update.
+            assert str(found[option]) == str(settings[key]), (group, key)
 
 
 def test_base_is_shared_and_references_are_resolved():
