@@ -36,7 +36,10 @@ CONTEXT.set_forkserver_preload(PRELOADED)
 
 
 class Running:
-    """A command that runs in a fork made by `context`; its output goes to files."""
+    """A command that runs in a fork made by `context`; its output goes to files.
+
+    With `own_group` it leads a process group, so that a signal can reach it and all that it starts.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class Running:
         cwd: Path | str | None = None,
         env: Mapping[str, str] = os.environ,
         context: BaseContext = CONTEXT,
+        own_group: bool = False,
     ) -> None:
         python, option, module, *arguments = map(str, command)
         assert (python, option) == (sys.executable, "-m"), command
@@ -51,8 +55,9 @@ class Running:
         self.folder = tempfile.TemporaryDirectory()
         self.logs = [Path(self.folder.name) / name for name in ("stdout", "stderr")]
         place = Path.cwd() if cwd is None else cwd
-        target = (module, arguments, self.logs, place, dict(env))
-        self.process = context.Process(target=_main, args=target)
+        target = _lead_group if own_group else _main
+        words = (module, arguments, self.logs, place, dict(env))
+        self.process = context.Process(target=target, args=words)
         self.process.start()
 
     def wait(self, check: bool = False) -> subprocess.CompletedProcess[str]:
@@ -68,7 +73,7 @@ class Running:
 
 
 def start(command: Sequence[object], **options: Any) -> Running:
-    """Start a command line; `cwd` and `env` are those of `subprocess`."""
+    """Start a command line; `cwd` and `env` are those of `subprocess`, the rest of `Running`."""
     return Running(command, **options)
 
 
@@ -134,6 +139,12 @@ def patches(context: BaseContext = CONTEXT) -> list[tuple[object, str, object]]:
 
 def _subprocess(**replaced: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**vars(subprocess), **replaced})
+
+
+def _lead_group(*command: Any) -> None:
+    """`_main` for `own_group`."""
+    os.setpgrp()
+    _main(*command)
 
 
 def _main(module: str, arguments: list[str], logs: list[Path], cwd: Path, env: dict[str, str]) -> None:

@@ -140,7 +140,7 @@ def test_the_sentence_of_another_process():
 
 
 def test_the_traceback_is_kept_for_whoever_asks(root):
-    code = f"import sys; sys.path.insert(0, {str(root)!r}); import user_dir.errors as e; "
+    code = f"import sys; sys.path.insert(0, {str(root / 'user_dir')!r}); import errors as e; "
     code += "e.install_excepthook(); raise e.UserError('the sentence')"
     environment = {**os.environ, "FAIRSEQ_TRACEBACK": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)

@@ -1,7 +1,6 @@
 """The real fairseq commands: training, resuming, two processes, evaluation, generation."""
 
 import re
-import subprocess
 import sys
 
 import pytest
@@ -10,6 +9,7 @@ from fairseq import checkpoint_utils
 from fairseq.sequence_generator import SequenceGenerator
 
 from tests.helpers import forked
+from tests.helpers.logs import wait_for
 from tests.models.conftest import losses, train_in_two_processes
 
 
@@ -22,13 +22,10 @@ def test_resumes_after_kill_with_the_same_losses(commands, trained, tmp_path):
     """`kill -9` in mid-epoch, seven updates in; the last checkpoint is that of update 4."""
     options = ("--max-update", "12", "--save-interval-updates", "4", "--dropout", "0.1")
     command = commands.train(tmp_path, *options)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    for line in process.stdout:
-        if '"num_updates": "7"' in line:
-            process.kill()
-            break
-    process.wait()
-    assert process.returncode == -9 and (tmp_path / "checkpoint_last.pt").exists()
+    killed = forked.start(command)
+    wait_for('"num_updates": "7"', killed.logs[0], killed.process.is_alive)
+    killed.process.kill()
+    assert killed.wait().returncode == -9 and (tmp_path / "checkpoint_last.pt").exists()
     resumed = losses(commands.run(*command))
     expected = losses(trained[1])
     assert min(resumed) in (5, 9) and max(resumed) == 12

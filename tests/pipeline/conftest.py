@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -112,15 +111,15 @@ def refused(call) -> Refusal:
 
 @pytest.fixture
 def kill(root) -> Callable[..., None]:
-    """Runs a command in processes of its own and kills (-9) all of them when its log says `sign`."""
+    """Runs a command in a process group of its own and kills (-9) it when its log says `sign`."""
 
     def run(module: ModuleType, arguments: list[object], log: Path, sign: str) -> None:
         name = module.__name__.removeprefix("pipeline.")
         command = [sys.executable, "-m", "pipeline", name, *map(str, arguments)]
-        process = subprocess.Popen(command, cwd=root, start_new_session=True, stdout=subprocess.DEVNULL)
-        wait_for(sign, log, lambda: process.poll() is None)
-        os.killpg(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+        killed = forked.start(command, cwd=root, own_group=True)
+        wait_for(sign, log, killed.process.is_alive)
+        os.killpg(killed.process.pid, signal.SIGKILL)
+        assert killed.wait().returncode == -signal.SIGKILL
         log.unlink()
 
     return run

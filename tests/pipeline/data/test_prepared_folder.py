@@ -61,7 +61,9 @@ def test_dictionary_of_wikitext103s_size_is_the_models(run, tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     # As many types as WikiText-103 has: 267,735, of which <unk> and the end of line are two.
-    (source / "train.txt").write_text("".join(f"word{number} <unk>\n" for number in range(267_735 - 2)))
+    words = [f"word{number}" for number in range(267_735 - 2)]
+    lines = (" ".join([*words[i : i + 500], "<unk>\n"]) for i in range(0, len(words), 500))
+    (source / "train.txt").write_text("".join(lines))
     for split in ("valid", "test"):
         (source / f"{split}.txt").write_text("word1 word2\n")
     arguments = ["wikitext-103", "--from", source, "--dest", tmp_path / "data"]

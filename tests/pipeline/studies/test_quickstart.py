@@ -13,7 +13,7 @@ from pipeline.files import ROOT, RUN_MARK, begin
 from pipeline.studies import quickstart
 from pipeline.training.process.progress import read_records
 
-UPDATES = 64  # an epoch, after which there is a checkpoint, has 57
+UPDATES = 60  # an epoch, after which there is a checkpoint, has 57
 
 
 def command(runs: Path) -> list[str]:

@@ -6,7 +6,6 @@ import resource
 import shlex
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -217,19 +216,13 @@ def test_checkpoints_that_training_cannot_go_on_from(
     assert not trace.exists()
 
 
-@pytest.mark.longest
 @pytest.mark.slow
-def test_full_disk(config, corpus, tmp_path, root):
+def test_full_disk(config, corpus, tmp_path):
     """Files are limited to 20 kB, less than a checkpoint."""
     command = [sys.executable, "-m", "pipeline", "training.train", config, corpus, "--gpus", "0"]
-    command += ["--save-dir", tmp_path / "run"]
-    done = subprocess.run(
-        command,
-        cwd=root,
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
-    )
+    started = forked.start([*command, "--save-dir", tmp_path / "run"])
+    resource.prlimit(started.process.pid, resource.RLIMIT_FSIZE, (20_000, 20_000))
+    done = started.wait()
     assert done.returncode == 1
     assert done.stderr.startswith("error: ") and "disk" in done.stderr
     assert done.stderr.count("\n") == 1
