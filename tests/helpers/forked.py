@@ -32,6 +32,7 @@ from tests.helpers import registry
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["pipeline.training.process.child", "fairseq_cli.train", "hydra", "sentencepiece", "user_dir"]
 PRELOADED += ["torch._dynamo"]  # the first optimizer of a process imports it, in 1.7 s
+PRELOADED += ["tests.helpers.warmed"]
 CONTEXT.set_forkserver_preload(PRELOADED)
 
 
