@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""What packed sequences gain over padded ones: in the operator, and what they could gain in training.
+
+The lengths are those of the training text in DATA: its lines, and runs of whole lines of one document of at
+most 512 tokens (fairseq's --sample-break-mode eos and complete_doc). Measured are the operator on 4,096
+tokens (packed, a loop over the sequences, padded to the longest, and one sequence of the same length), the
+share of padding in fairseq's batches, whose sequences are of similar length, and training steps on such
+batches beside steps on as many tokens in one row, which a model with packed sequences could reach at best.
+Writes packed_cost_DEVICE.json and .md into --out. Takes some minutes on two cores.
+"""
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import TokenBlockDataset
+from fairseq.data.data_utils import batch_by_size, load_indexed_dataset
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from benchmarks.cost_run import choose_device
+from benchmarks.operator_cost import forward_and_backward, measure
+from benchmarks.sizes import SMALL
+from benchmarks.workers.language_models import LanguageModel
+from causal_linear_attention import causal_linear_attention, select_backend
+from causal_linear_attention.reference import each_sequence
+from pipeline.console import Parser, add_device, count, run_command
+from pipeline.data.prepared import open_prepared
+from pipeline.files import MEASURED, shown_path, write_atomically, write_json
+from pipeline.provenance import environment
+from pipeline.reports.costs.packed_cost import markdown
+
+MODES = ("eos", "complete_doc")
+LONGEST = 512  # --tokens-per-sample
+TOKENS = 4096  # of a batch, --max-tokens
+HEADS, DIM = 8, 64
+ARCHITECTURE = "transnormer_t1"
+STEPS = 5  # batches, from the shortest sequences to the longest
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser("benchmarks/packed_cost.py", __doc__)
+    parser.add_argument("data", type=Path, metavar="DATA", help="a text prepared by data-prep/wikitext.sh")
+    add_device(parser)
+    parser.add_argument(
+        "--out", type=Path, default=MEASURED, metavar="DIR", help=f"default: {shown_path(MEASURED)}"
+    )
+    parser.add_argument("--rounds", type=count, default=7, metavar="N", help="default: %(default)s")
+    return parser.parse_args(argv)
+
+
+def lengths_of(data: Path, mode: str) -> np.ndarray:
+    """Tokens of each training sequence, in the text's order, as fairseq cuts it; longer ones left out."""
+    text = load_indexed_dataset(str(data / "train"))
+    found = TokenBlockDataset(text, text.sizes, LONGEST, pad=1, eos=2, break_mode=mode).sizes
+    return found[found <= LONGEST].astype(np.int64)
+
+
+def batches_of(lengths: np.ndarray) -> list[np.ndarray]:
+    """The lengths in each of fairseq's batches of at most TOKENS tokens, padding included."""
+    order = np.argsort(lengths, kind="stable")
+    batches = batch_by_size(order, lengths.__getitem__, num_tokens_vec=lengths[order], max_tokens=TOKENS)
+    return [lengths[batch] for batch in batches]
+
+
+def padding_of(lengths: np.ndarray) -> dict[str, float]:
+    """How many sequences there are, their mean length, and the share of their batches that is padding."""
+    batches = batches_of(lengths)
+    places = sum(len(batch) * int(batch.max()) for batch in batches)
+    return {
+        "sequences": len(lengths),
+        "mean": float(lengths.mean()),
+        "longest": int(lengths.max()),
+        "padding": 1 - int(lengths.sum()) / places,
+    }
+
+
+def first_tokens(lengths: np.ndarray) -> list[int]:
+    """The text's first sequences, TOKENS in all; the last one is cut."""
+    ends = np.minimum(lengths.cumsum(), TOKENS)
+    return [int(x) for x in np.diff(ends, prepend=0) if x]
+
+
+def padded(q: Tensor, k: Tensor, v: Tensor, lengths: list[int], backend: str) -> Tensor:
+    """A batch of sequences padded to the longest, and back to one row."""
+    batch = [
+        pad_sequence(x[0].transpose(0, 1).split(lengths), batch_first=True).transpose(1, 2) for x in (q, k, v)
+    ]
+    out = causal_linear_attention(*batch, normalize=True, backend=backend).transpose(1, 2)
+    rows = [row[:length] for row, length in zip(out, lengths, strict=True)]
+    return torch.cat(rows).transpose(0, 1).unsqueeze(0)
+
+
+def operator_times(lengths: list[int], device: str, backend: str, rounds: int) -> dict[str, Any]:
+    """Milliseconds, forward and forward + backward, of each way to compute the sequences."""
+    q, k, v, grad = (torch.rand(1, HEADS, sum(lengths), DIM, device=device) for _ in range(4))
+    cu_seqlens = torch.tensor([0, *lengths], device=device).cumsum(0, dtype=torch.int32)
+    attend = partial(causal_linear_attention, normalize=True, backend=backend)
+    one = partial(attend, return_state=True)
+    ways = {
+        "packed": partial(attend, cu_seqlens=cu_seqlens),
+        "loop": lambda *x: each_sequence(*x, cu_seqlens=cu_seqlens, run=lambda *y: one(*y[:3]))[0],
+        "padded": partial(padded, lengths=lengths, backend=backend),
+        "one sequence": attend,
+    }
+    forward = measure({name: partial(way, q, k, v) for name, way in ways.items()}, device, rounds)
+    both = {name: forward_and_backward(way, q, k, v, grad) for name, way in ways.items()}
+    return {"forward": forward, "forward + backward": measure(both, device, rounds)}
+
+
+def step_times(model: LanguageModel, batches: list[np.ndarray], rounds: int) -> dict[str, Any]:
+    """Tokens and milliseconds of training steps on batches of several lengths, padded and in one row."""
+    chosen = [batches[i] for i in np.linspace(0, len(batches) - 1, STEPS).astype(int)]
+    tokens, milliseconds = 0, {"padded": 0.0, "one row": 0.0}
+    for lengths in chosen:
+        samples = {"padded": padded_sample(model, lengths), "one row": model.sample(1, int(lengths.sum()))}
+        steps = {name: partial(model.train_step, sample) for name, sample in samples.items()}
+        times = measure(steps, model.device, rounds)
+        tokens += int(lengths.sum())
+        for name, found in times.items():
+            milliseconds[name] += float(np.median(found))
+    return {"tokens": tokens, "ms": milliseconds}
+
+
+def padded_sample(model: LanguageModel, lengths: np.ndarray) -> dict[str, Any]:
+    """A batch of random tokens with padding after the end of each row."""
+    sample, pad = model.sample(len(lengths), int(lengths.max())), model.task.source_dictionary.pad()
+    ends = torch.from_numpy(lengths).to(model.device)
+    filled = torch.arange(int(lengths.max()), device=model.device) >= ends.unsqueeze(1)
+    for tokens in (sample["net_input"]["src_tokens"], sample["target"]):
+        tokens[filled] = pad
+    sample["net_input"]["src_lengths"], sample["ntokens"] = ends, int(lengths.sum())
+    return sample
+
+
+def main() -> None:
+    """Entry point."""
+    arguments = parse_arguments()
+    data, device = open_prepared(arguments.data, ("train",)).folder, choose_device(arguments.device)
+    torch.manual_seed(0)
+    model = LanguageModel(
+        ARCHITECTURE, SMALL, LONGEST, TOKENS, device
+    )  # loads the plugin, which mends fairseq
+    records = []
+    for mode in MODES:
+        lengths = lengths_of(data, mode)
+        record = {"mode": mode, **padding_of(lengths), "operator": {}}
+        for backend in dict.fromkeys((select_backend("auto", device, packed=True), "torch")):
+            print(f"{mode}: operator, backend {backend}", flush=True)
+            times = operator_times(first_tokens(lengths), device, backend, arguments.rounds)
+            record["operator"][backend] = times
+        print(f"{mode}: training steps", flush=True)
+        record["steps"] = step_times(model, batches_of(lengths), arguments.rounds)
+        records.append(record)
+    settings = {"tokens": TOKENS, "heads": HEADS, "dim": DIM, "architecture": ARCHITECTURE, "data": data.name}
+    result = {"environment": environment(device), "settings": settings, "records": records}
+    path = arguments.out / f"packed_cost_{device}.json"
+    write_json(path, result)
+    text = markdown(result)
+    write_atomically(path.with_suffix(".md"), text.encode())
+    print(f"\n{text}\nwritten: {shown_path(path)}, {shown_path(path.with_suffix('.md'))}")
+
+
+if __name__ == "__main__":
+    run_command(main)
