@@ -85,31 +85,33 @@ def first_tokens(lengths: np.ndarray) -> list[int]:
     return [int(x) for x in np.diff(ends, prepend=0) if x]
 
 
-def padded(q: Tensor, k: Tensor, v: Tensor, lengths: list[int], backend: str) -> Tensor:
-    """A batch of sequences padded to the longest, and back to one row."""
-    batch = [
-        pad_sequence(x[0].transpose(0, 1).split(lengths), batch_first=True).transpose(1, 2) for x in (q, k, v)
-    ]
-    out = causal_linear_attention(*batch, normalize=True, backend=backend).transpose(1, 2)
-    rows = [row[:length] for row, length in zip(out, lengths, strict=True)]
-    return torch.cat(rows).transpose(0, 1).unsqueeze(0)
+def padded(x: Tensor, lengths: list[int]) -> Tensor:
+    """The sequences of a row as a batch, with zeros up to the longest."""
+    return pad_sequence(x[0].transpose(0, 1).split(lengths), batch_first=True).transpose(1, 2)
 
 
 def operator_times(lengths: list[int], device: str, backend: str, rounds: int) -> dict[str, Any]:
-    """Milliseconds, forward and forward + backward, of each way to compute the sequences."""
-    q, k, v, grad = (torch.rand(1, HEADS, sum(lengths), DIM, device=device) for _ in range(4))
+    """Milliseconds, forward and forward + backward, of each way to compute the sequences.
+
+    Padded tensors are made beforehand, since a model has them from the start.
+    """
+    row = [torch.rand(1, HEADS, sum(lengths), DIM, device=device) for _ in range(4)]
+    batch = [padded(x, lengths).contiguous() for x in row]
     cu_seqlens = torch.tensor([0, *lengths], device=device).cumsum(0, dtype=torch.int32)
     attend = partial(causal_linear_attention, normalize=True, backend=backend)
     one = partial(attend, return_state=True)
     ways = {
-        "packed": partial(attend, cu_seqlens=cu_seqlens),
-        "loop": lambda *x: each_sequence(*x, cu_seqlens=cu_seqlens, run=lambda *y: one(*y[:3]))[0],
-        "padded": partial(padded, lengths=lengths, backend=backend),
-        "one sequence": attend,
+        "packed": (partial(attend, cu_seqlens=cu_seqlens), row),
+        "loop": (lambda *x: each_sequence(*x, cu_seqlens=cu_seqlens, run=lambda *y: one(*y[:3]))[0], row),
+        "padded": (attend, batch),
+        "one sequence": (attend, row),
     }
-    forward = measure({name: partial(way, q, k, v) for name, way in ways.items()}, device, rounds)
-    both = {name: forward_and_backward(way, q, k, v, grad) for name, way in ways.items()}
-    return {"forward": forward, "forward + backward": measure(both, device, rounds)}
+    forward = {name: partial(way, *given[:3]) for name, (way, given) in ways.items()}
+    both = {name: forward_and_backward(way, *given) for name, (way, given) in ways.items()}
+    return {
+        "forward": measure(forward, device, rounds),
+        "forward + backward": measure(both, device, rounds),
+    }
 
 
 def step_times(model: LanguageModel, batches: list[np.ndarray], rounds: int) -> dict[str, Any]:

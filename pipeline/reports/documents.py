@@ -23,6 +23,7 @@ from pipeline.reports.costs import lm_cost as lm_cost_report
 from pipeline.reports.costs import loss_cost as loss_cost_report
 from pipeline.reports.costs import lra_speed as lra_speed_report
 from pipeline.reports.costs import operator_cost as operator_cost_report
+from pipeline.reports.costs import packed_cost as packed_cost_report
 from pipeline.reports.encoders import glue_section, plot_encoders, read_encoders
 from pipeline.reports.encoders import runs_section as encoders_section
 from pipeline.reports.faults import survivors
@@ -84,6 +85,12 @@ def loss_cost(device: str, document: Path) -> str:
     """What the loss over a large vocabulary costs on "cpu" or "cuda"."""
     path = MEASURED / f"loss_cost_{device}.json"
     return cost("benchmarks/loss_cost.py", path, loss_cost_report.markdown, document)
+
+
+def packed_cost(device: str, document: Path) -> str:
+    """What packed sequences gain on "cpu" or "cuda"."""
+    path = MEASURED / f"packed_cost_{device}.json"
+    return cost("benchmarks/packed_cost.py", path, packed_cost_report.markdown, document)
 
 
 def lra(document: Path) -> str:
@@ -152,6 +159,7 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     **{f"lm-cost-{device}": partial(lm_cost, device) for device in DEVICES},
     **{f"roberta-cost-{device}": partial(roberta_cost, device) for device in DEVICES},
     **{f"loss-cost-{device}": partial(loss_cost, device) for device in DEVICES},
+    **{f"packed-cost-{device}": partial(packed_cost, device) for device in DEVICES},
     "carried": carried,
     "lra": lra,
     **{f"lra-speed-{device}": partial(lra_speed, device) for device in DEVICES},

@@ -11,6 +11,7 @@ namespace {
 // Where the sequences of a packed row begin and end (see Problem), and whether the states are wanted that a
 // pass ends with: for short sequences they are larger than the outputs.
 struct Packing {
+  std::optional<Tensor> kept;  // whose numbers the offsets are
   const int32_t* offsets = nullptr;
   int64_t sequences = 0;
   bool states = true;
@@ -19,9 +20,10 @@ struct Packing {
   Packing(const Tensor& cu_seqlens, const Tensor& q, bool wanted) : states(wanted) {
     require(q.size(0) == 1, "packed sequences need a batch of 1");
     require(cu_seqlens.is_cpu() && cu_seqlens.scalar_type() == ScalarType::Int && cu_seqlens.dim() == 1 &&
-                cu_seqlens.is_contiguous() && cu_seqlens.size(0) > 1,
-            "cu_seqlens must be a contiguous int32 tensor (S + 1) on the CPU");
-    offsets = static_cast<const int32_t*>(cu_seqlens.const_data_ptr());
+                cu_seqlens.size(0) > 1,
+            "cu_seqlens must be an int32 tensor (S + 1) on the CPU");
+    kept = as_contiguous(cu_seqlens);
+    offsets = static_cast<const int32_t*>(kept->const_data_ptr());
     sequences = cu_seqlens.size(0) - 1;
     require(offsets[0] == 0 && offsets[sequences] == q.size(2) &&
                 std::is_sorted(offsets, offsets + sequences + 1),
