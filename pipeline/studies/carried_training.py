@@ -21,14 +21,20 @@ from pipeline.evaluation.perplexity import evaluate
 from pipeline.files import ROOT, shown_path
 from pipeline.provenance import environment
 from pipeline.reports.carried_training import plot_carried, read_carried, write_carried_table
-from pipeline.studies.measured_cell import Cell, check_flags, publish, run_missing, train_and_measure
+from pipeline.studies.measured_cell import (
+    DataCell,
+    check_flags,
+    first_seed,
+    publish,
+    run_missing,
+    train_and_measure,
+)
 from pipeline.studies.measured_runs import corpus_of
 from pipeline.studies.parallel_runs import parallel_jobs
 from pipeline.training.checkpoint import read_checkpoint
 from pipeline.training.figures import training_seconds
 from pipeline.training.process.resume import LAST
 from pipeline.training.recipe import read_experiment
-from pipeline.training.train import Machines, fairseq_arguments
 
 COMMAND = "measure_carried.sh"
 CONFIGS = ROOT / "configs" / "wikitext2"
@@ -48,7 +54,7 @@ _evaluation = threading.Lock()
 
 
 @dataclass(frozen=True)
-class CarriedCell(Cell):
+class CarriedCell(DataCell):
     """One run: samples of `segment` tokens, which are `carried` on from each other or stand apart."""
 
     data: PreparedData
@@ -77,11 +83,6 @@ class CarriedCell(Cell):
         if self.carried:
             words += ["--task", "carried_language_modeling"]
         return [*words, *self.flags, "--seed", str(self.seed)]
-
-    def arguments(self) -> list[str]:
-        """Those of `fairseq-train`."""
-        machines = Machines(1 if torch.cuda.is_available() else 0)
-        return fairseq_arguments(self.experiment, self.data.folder, machines, self.folder, self.own_flags())
 
     def decisive(self) -> list[Any]:
         """See `Cell.decisive`: the text, too."""
@@ -137,7 +138,7 @@ def sweep(options: Namespace, flags: Sequence[str]) -> None:
     lengths = segments(options.segments)
     cells = []
     for experiment, data in experiments(options):
-        name, first = experiment.config.stem, int(experiment.get("common", "seed"))
+        name, first = experiment.config.stem, first_seed(experiment)
         for segment, carried, number in product(lengths, (False, True), range(options.seeds)):
             cells.append(
                 CarriedCell(experiment, name, first + number, tuple(flags), out, data, segment, carried)

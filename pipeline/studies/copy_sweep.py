@@ -15,7 +15,14 @@ from pipeline.files import ROOT
 from pipeline.provenance import environment
 from pipeline.reports.copying import plot_copying, read_results, write_copy_table
 from pipeline.sequence_methods import SEQUENCE_METHODS, choose_methods
-from pipeline.studies.measured_cell import Cell, check_flags, publish, run_missing, train_and_measure
+from pipeline.studies.measured_cell import (
+    Cell,
+    check_flags,
+    first_seed,
+    publish,
+    run_missing,
+    train_and_measure,
+)
 from pipeline.studies.parallel_runs import parallel_jobs
 from pipeline.training.figures import training_figures
 from pipeline.training.process.resume import LAST
@@ -81,7 +88,7 @@ def sweep(options: Namespace, flags: Sequence[str]) -> None:
     jobs, methods = parallel_jobs(options.jobs), choose_methods(options.attention)
     experiment = read_experiment(ROOT / "configs" / "copy" / f"{options.preset}.yaml")
     out = (options.out or ROOT / "runs" / "copy" / options.preset).absolute()
-    first = int(experiment.get("common", "seed"))
+    first = first_seed(experiment)
     cells = [
         CopyCell(experiment, method, first + number, tuple(flags), out)
         for number in range(options.seeds)

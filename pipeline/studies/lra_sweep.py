@@ -3,7 +3,6 @@
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,14 @@ from pipeline.files import (
     FINGERPRINT,
     ROOT,
     begin,
-    fingerprint,
-    finished,
     shown_path,
     write_atomically,
     write_json,
 )
 from pipeline.provenance import environment
 from pipeline.reports.lra import FIVE, read_cells, write_table
-from pipeline.studies.measured_cell import check_flags
-from pipeline.studies.parallel_runs import parallel_jobs, placement, run_all
+from pipeline.studies.measured_cell import DataCell, check_flags, first_seed, result_path, run_missing
+from pipeline.studies.parallel_runs import parallel_jobs, placement
 from pipeline.training.figures import peak_memory, read_log, training_seconds
 from pipeline.training.lra_attentions import PARTS, attention_flags, read_attentions
 from pipeline.training.lra_run import describe_data, open_data, read_lra_checkpoint, record
@@ -37,7 +34,6 @@ from pipeline.training.process.resume import BEST, LAST, complete_save, newest_w
 from pipeline.training.process.run_lock import SECONDS_TO_WRITE, run_lock
 from pipeline.training.recipe import Experiment, option, read_experiment
 from pipeline.training.save_dir import keep_vocabulary, whole_checkpoint
-from pipeline.training.train import Machines, fairseq_arguments
 from user_dir.models.lra.presets import SIZE
 from user_dir.tasks.lra_data import LRAData
 
@@ -46,26 +42,18 @@ COMMAND = "lra_table.sh"
 OURS = {"--encoder-attention": "--attention", "--seed": "--seeds", "--save-dir": "--out"}
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run of the sweep; `flags` are those that the user gave for all runs."""
-
-    experiment: Experiment
-    data: LRAData
-    attention: str
-    seed: int
-    flags: tuple[str, ...]
-    out: Path
+class LRACell(DataCell):
+    """One run of the sweep; its method is an attention."""
 
     @property
     def name(self) -> str:
         """What it is called in messages."""
-        return f"{self.data.task}, {self.attention}, seed {self.seed}"
+        return f"{self.data.task}, {self.method}, seed {self.seed}"
 
     @property
     def folder(self) -> Path:
         """Where it trains; its result lies beside it."""
-        return self.out / self.data.task / self.attention / f"seed{self.seed}"
+        return self.out / self.data.task / self.method / f"seed{self.seed}"
 
     @property
     def has_valid(self) -> bool:
@@ -76,25 +64,16 @@ class Cell:
         """What is added to the YAML."""
         preset = self.experiment.get("model", "_name")
         layers = option([*self.experiment.flags(), *self.flags], "--encoder-layers")
-        flags = [*attention_flags(preset, self.attention, int(layers or SIZE["encoder_layers"])), *self.flags]
+        flags = [*attention_flags(preset, self.method, int(layers or SIZE["encoder_layers"])), *self.flags]
         return [*flags, "--seed", str(self.seed), *([] if self.has_valid else ["--disable-validation"])]
 
-    def arguments(self) -> list[str]:
-        """Those of `fairseq-train`."""
-        machines = Machines(1 if torch.cuda.is_available() else 0)
-        return fairseq_arguments(self.experiment, self.data.folder, machines, self.folder, self.own_flags())
-
-    def fingerprint(self) -> str:
-        """A short hash of all that decides its result."""
+    def decisive(self) -> list[Any]:
+        """See `Cell.decisive`: the data, too."""
         about = {**describe_data(self.data), "sources": self.data.manifest["sources"]}
-        return fingerprint([self.experiment.settings, self.own_flags(), about])
-
-    def result(self) -> dict[str, Any] | None:
-        """What it has found if it is finished; UserError if a run of other settings lies there."""
-        return finished(self.folder.with_suffix(".json"), self.fingerprint())
+        return [*super().decisive(), about]
 
 
-def run_cell(cell: Cell, place: int, jobs: int) -> str:
+def run_cell(cell: LRACell, place: int, jobs: int) -> str:
     """Train (or resume) and test a cell at one of `jobs` places; its accuracy in a few words.
 
     The result is written beside the run's folder, where the weights that were tested stay.
@@ -111,14 +90,14 @@ def run_cell(cell: Cell, place: int, jobs: int) -> str:
         record(cell.folder, cell.experiment.name, cell.data, arguments)
         train(cell, arguments, placement(place, jobs), lock, shown=jobs == 1)
         result = tested(cell, place)
-        write_json(cell.folder.with_suffix(".json"), result)
+        write_json(result_path(cell.folder), result)
         for path in cell.folder.glob("checkpoint*.pt"):
             if path.name != result["checkpoint"]:
                 path.unlink()
     return f"{result['accuracy']:.2f} % of {result['examples']:,} right (test)"
 
 
-def train(cell: Cell, arguments: Sequence[str], environ: dict[str, str], lock: int, shown: bool) -> None:
+def train(cell: LRACell, arguments: Sequence[str], environ: dict[str, str], lock: int, shown: bool) -> None:
     """Run fairseq-train, its progress on the terminal if `shown`; it keeps the folder's `lock`."""
     log, updates = cell.folder / "train.log", option(arguments, "--max-update")
     if not shown:
@@ -131,7 +110,7 @@ def train(cell: Cell, arguments: Sequence[str], environ: dict[str, str], lock: i
         progress.close()
 
 
-def tested(cell: Cell, place: int) -> dict[str, Any]:
+def tested(cell: LRACell, place: int) -> dict[str, Any]:
     """The result of a trained cell, as a table needs it."""
     device = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
     path = whole_checkpoint(cell.folder / (BEST if cell.has_valid else LAST))
@@ -142,7 +121,7 @@ def tested(cell: Cell, place: int) -> dict[str, Any]:
     return {
         **found,
         "checkpoint": path.name,
-        "attention": cell.attention,
+        "attention": cell.method,
         "plan": checkpoint.attention,
         "flags": list(cell.flags),
         "chosen_on_valid": cell.has_valid,
@@ -191,14 +170,12 @@ def sweep(options: Namespace, flags: Sequence[str]) -> None:
     preset = chosen[0][0].get("model", "_name")
     out = (options.out or ROOT / "runs" / "lra_table" / preset).absolute()
     cells = [
-        Cell(experiment, data, attention, int(experiment.get("common", "seed")) + number, tuple(flags), out)
+        LRACell(experiment, attention, first_seed(experiment) + number, tuple(flags), out, data)
         for number in range(options.seeds)
         for experiment, data in chosen
         for attention in attentions
     ]
-    missing = [cell for cell in cells if cell.result() is None]
-    print(f"{preset}: {len(cells)} runs, {len(cells) - len(missing)} done before; results: {shown_path(out)}")
-    failures = run_all(missing, jobs, partial(run_cell, jobs=jobs))
+    failures = run_missing(preset, cells, jobs, partial(run_cell, jobs=jobs), out)
     if done := read_cells(out):
         table = write_table(done)
         with run_lock(out, SECONDS_TO_WRITE):  # sweeps of other tasks may share the folder

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.files import FINGERPRINT, begin, fingerprint, finished, shown_path, write_atomically, write_json
 from pipeline.studies.parallel_runs import placement, run_all
@@ -13,6 +16,9 @@ from pipeline.training.process.progress import Progress
 from pipeline.training.process.resume import LAST, complete_save, newest_whole
 from pipeline.training.process.run_lock import run_lock
 from pipeline.training.recipe import Experiment, option
+from pipeline.training.train import Machines, fairseq_arguments
+from user_dir.tasks.image_data import ImageData
+from user_dir.tasks.lra_data import LRAData
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,23 @@ class Cell:
     def result(self) -> dict[str, Any] | None:
         """What it has found if it is finished; UserError if a run of other settings lies there."""
         return finished(result_path(self.folder), self.fingerprint())
+
+
+@dataclass(frozen=True)
+class DataCell(Cell):
+    """A run on prepared data, on one GPU or, without one, on the CPU."""
+
+    data: PreparedData | LRAData | ImageData
+
+    def arguments(self) -> list[str]:
+        """Those of `fairseq-train`."""
+        machines = Machines(1 if torch.cuda.is_available() else 0)
+        return fairseq_arguments(self.experiment, self.data.folder, machines, self.folder, self.own_flags())
+
+
+def first_seed(experiment: Experiment) -> int:
+    """The YAML's; further runs count on from it."""
+    return int(experiment.get("common", "seed"))
 
 
 def check_flags(flags: Sequence[str], ours: Mapping[str, str]) -> None:

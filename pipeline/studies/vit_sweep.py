@@ -19,13 +19,19 @@ from pipeline.files import ROOT
 from pipeline.provenance import environment
 from pipeline.reports.vit import plot_vit, read_results, write_vit_table
 from pipeline.sequence_methods import VIT_METHODS
-from pipeline.studies.measured_cell import Cell, check_flags, publish, run_missing, train_and_measure
+from pipeline.studies.measured_cell import (
+    DataCell,
+    check_flags,
+    first_seed,
+    publish,
+    run_missing,
+    train_and_measure,
+)
 from pipeline.studies.parallel_runs import parallel_jobs
 from pipeline.training.figures import peak_memory, read_log, training_seconds
 from pipeline.training.image_run import CLASSIFICATION, open_labelled, read_image_checkpoint
 from pipeline.training.process.resume import LAST
 from pipeline.training.recipe import option, read_experiment
-from pipeline.training.train import Machines, fairseq_arguments
 from user_dir.tasks.image_data import ImageData
 
 COMMAND = "measure_vit.sh"
@@ -42,7 +48,7 @@ STATISTICS = "--log-attention-statistics"
 
 
 @dataclass(frozen=True)
-class ViTCell(Cell):
+class ViTCell(DataCell):
     """One run of the sweep; `alpha` is a fixed alpha = beta, None for the method as it is."""
 
     data: ImageData
@@ -56,11 +62,6 @@ class ViTCell(Cell):
         if self.method.startswith(LLN) and option(flags, STATISTICS) is None:
             flags += [STATISTICS, option([*self.experiment.flags(), *flags], "--log-interval")]
         return [*flags, "--seed", str(self.seed)]
-
-    def arguments(self) -> list[str]:
-        """Those of `fairseq-train`."""
-        machines = Machines(1 if torch.cuda.is_available() else 0)
-        return fairseq_arguments(self.experiment, self.data.folder, machines, self.folder, self.own_flags())
 
     def decisive(self) -> list[Any]:
         """See `Cell.decisive`: the images, too."""
@@ -150,7 +151,7 @@ def cells_of(options: Namespace, flags: Sequence[str], out: Path) -> list[ViTCel
     for number in range(options.seeds):
         for name, alpha in wanted:
             method = name if alpha is None else f"{name}-{alpha:g}"
-            seed = int(recipes[name].get("common", "seed")) + number
+            seed = first_seed(recipes[name]) + number
             cells.append(ViTCell(recipes[name], method, seed, tuple(flags), out, data, alpha))
     return cells
 
