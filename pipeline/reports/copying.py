@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.files import read_json
+from pipeline.files import fingerprint, read_json
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table, spread, where
 from pipeline.sequence_methods import SEQUENCE_METHODS
@@ -108,4 +108,4 @@ def plot_copying(results: Sequence[Result], path: Path) -> None:
     title = f"Copy task, preset {results[0]['preset']}"
     panel = (title, "updates", "training loss, nats per counted symbol", curves)
     note = f"Seed {seed}, {where(results[0]['environment'])}, {results[0]['environment']['date']}. {PAPER}"
-    plot_curves(path, [panel], note=note, log=False, markers=False, source="scripts/measure_copy.sh")
+    plot_curves(path, [panel], note=note, log=False, markers=False, source=fingerprint(results))

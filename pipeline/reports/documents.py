@@ -7,7 +7,7 @@ is replaced, the prose around them is left alone. No figure in a table is typed 
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from PIL import Image
 from pipeline.commands.reports.make_results import parse
 from pipeline.errors import UserError
 from pipeline.files import MEASURED, ROOT, fingerprint, read_json, shown_path, write_atomically
+from pipeline.reports import copying, vit
 from pipeline.reports.carried_training import plot_carried, read_carried, write_carried_table
 from pipeline.reports.costs import encoder_cost as roberta_cost_report
 from pipeline.reports.costs import lm_cost as lm_cost_report
@@ -39,9 +40,6 @@ from pipeline.reports.tables import where
 
 WIKITEXT2 = MEASURED / "wikitext2"
 ROBERTA = MEASURED / "roberta_wikitext2"
-LRA = MEASURED / "lra"
-CARRIED = MEASURED / "carried"
-CARRIED_CURVES = ROOT / "results" / "carried_curves.png"
 ROBERTA_CURVES = ROOT / "results" / "roberta_wikitext2_curves.png"
 CURVES = ROOT / "results" / "wikitext2_curves.png"
 DEVICES = ("cpu", "cuda")
@@ -93,20 +91,6 @@ def packed_cost(device: str, document: Path) -> str:
     return cost("benchmarks/packed_cost.py", path, packed_cost_report.markdown, document)
 
 
-def lra(document: Path) -> str:
-    """Accuracy on Long Range Arena."""
-    cells = read_cells(LRA)
-    return write_table(cells) if cells else not_measured("scripts/lra_table.sh")
-
-
-def carried(document: Path) -> str:
-    """Language models trained with and without carried state."""
-    results = read_carried(CARRIED)
-    if not results:
-        return not_measured("scripts/measure_carried.sh")
-    return f"{write_carried_table(results)}\n\n{picture_link('By position', CARRIED_CURVES, document)}"
-
-
 def lra_speed(device: str, document: Path) -> str:
     """Speed and memory on Long Range Arena's Text, on "cpu" or "cuda"."""
     path = MEASURED / f"lra_speed_{device}.json"
@@ -148,6 +132,61 @@ def faults(document: Path) -> str:
     return f"{survivors(record)} ({where(record)})"
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """The finished runs of a sweep, and what makes a table and, where there is one, a picture of them."""
+
+    script: str
+    folder: Path
+    read: Callable[[Path], list[dict]]
+    write: Callable[[Sequence[dict]], str]
+    title: str = ""
+    plot: Callable[[Sequence[dict], Path], None] | None = None
+
+    @property
+    def picture(self) -> Path:
+        """Where `plot` draws."""
+        return ROOT / "results" / f"{self.folder.name}_curves.png"
+
+
+SWEEPS = {
+    "lra": Sweep("scripts/lra_table.sh", MEASURED / "lra", read_cells, write_table),
+    "carried": Sweep(
+        "scripts/measure_carried.sh",
+        MEASURED / "carried",
+        read_carried,
+        write_carried_table,
+        "Perplexity by position",
+        plot_carried,
+    ),
+    "copy": Sweep(
+        "scripts/measure_copy.sh --preset tiny",
+        MEASURED / "copy",
+        copying.read_results,
+        copying.write_copy_table,
+        "Loss while learning to copy",
+        copying.plot_copying,
+    ),
+    "vit": Sweep(
+        "scripts/measure_vit.sh",
+        MEASURED / "vit",
+        vit.read_results,
+        vit.write_vit_table,
+        "Accuracy and exponents",
+        vit.plot_vit,
+    ),
+}
+
+
+def sweep(name: str, document: Path) -> str:
+    """The table and the picture of a sweep."""
+    about = SWEEPS[name]
+    results = about.read(about.folder)
+    if not results:
+        return not_measured(about.script)
+    return f"{about.write(results)}\n\n{picture_link(about.title, about.picture, document)}"
+
+
 SECTIONS: dict[str, Callable[[Path], str]] = {
     "wikitext2": lambda document: comparison_section(read_runs(WIKITEXT2)),
     "wikitext2-runs": lambda document: runs_section(read_runs(WIKITEXT2)),
@@ -160,8 +199,7 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     **{f"roberta-cost-{device}": partial(roberta_cost, device) for device in DEVICES},
     **{f"loss-cost-{device}": partial(loss_cost, device) for device in DEVICES},
     **{f"packed-cost-{device}": partial(packed_cost, device) for device in DEVICES},
-    "carried": carried,
-    "lra": lra,
+    **{name: partial(sweep, name) for name in SWEEPS},
     **{f"lra-speed-{device}": partial(lra_speed, device) for device in DEVICES},
     **{f"operator-{device}": partial(operator_cost, device) for device in DEVICES},
     "crossover": crossover,
@@ -207,7 +245,7 @@ def pictures() -> tuple[Picture, ...]:
     return (
         Picture(CURVES, lambda: read_runs(WIKITEXT2), plot_learning_curves),
         Picture(ROBERTA_CURVES, lambda: read_encoders(ROBERTA), plot_encoders),
-        Picture(CARRIED_CURVES, lambda: read_carried(CARRIED), plot_carried),
+        *(Picture(x.picture, partial(x.read, x.folder), x.plot) for x in SWEEPS.values() if x.plot),
     )
 
 

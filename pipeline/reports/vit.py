@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.files import read_json
+from pipeline.files import fingerprint, read_json
 from pipeline.methods import ATTENTIONS, Method
 from pipeline.papers import read_table
 from pipeline.reports.plots import Curve, plot_curves
@@ -138,7 +138,7 @@ def plot_vit(results: Sequence[Result], path: Path) -> None:
     note = (
         f"Curves over updates: seed {seed}. {where(one[0]['environment'])}, {one[0]['environment']['date']}."
     )
-    plot_curves(path, panels, note=note, log=False, source="scripts/measure_vit.sh")
+    plot_curves(path, panels, note=note, log=False, source=fingerprint(results))
 
 
 def _curve(label: str, method: Method, points: Sequence[Sequence[float]], style: str = "-") -> Curve:
