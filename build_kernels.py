@@ -18,6 +18,7 @@ Environment:
 import json
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
@@ -74,7 +75,8 @@ class BuildKernels(build_ext):
     def run(self):
         self.built: dict[str, str] = {}
         self.skipped: dict[str, str] = {}
-        self.facts: dict[str, object] = {"cuda_wish": _cuda_wish()}
+        fingerprint = runpy.run_path(str(SOURCES.parent / "sources.py"))["fingerprint"]
+        self.facts: dict[str, object] = {"cuda_wish": _cuda_wish(), "sources": fingerprint(SOURCES)}
         super().run()
         print(f"{PACKAGE}: {self._report()}", flush=True)
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from .sources import fingerprint
+
 FOLDER = Path(__file__).parent
 FILES = {"cpp": FOLDER / "_cpu.so", "cuda": FOLDER / "_cuda.so"}
 TITLES = {"cpp": "C++", "cuda": "CUDA"}
@@ -35,6 +37,12 @@ def load(name: str) -> None:
         return
     if name == "cuda" and torch.version.cuda is None:
         _reasons[name] = f"torch {torch.__version__} has no CUDA support"
+        return
+    if not from_these_sources():
+        _reasons[name] = (
+            f"the {TITLES[name]} kernels were built from other sources than {FOLDER / 'csrc'} now holds; "
+            "reinstall the package to build them again"
+        )
         return
     try:
         library = ctypes.CDLL(str(path))  # first: its error says what is missing, unlike torch's
@@ -105,6 +113,13 @@ def build_info() -> dict:
         return json.loads(BUILD_FILE.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+
+
+@cache
+def from_these_sources() -> bool:
+    """Whether the kernels were built from the sources beside them, as far as both are known."""
+    built, here = build_info().get("sources"), fingerprint(FOLDER / "csrc")
+    return not built or not here or built == here
 
 
 def instruction_set() -> str:

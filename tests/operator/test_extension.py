@@ -18,6 +18,7 @@ from causal_linear_attention import (
     info,
     select_backend,
     selection,
+    sources,
 )
 
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
@@ -68,6 +69,19 @@ def test_a_library_that_does_not_load_is_one_sentence(monkeypatch, tmp_path):
     sentence = extension.reason("cpp")
     assert "built for torch 2.10.1" in sentence and f"under torch {torch.__version__}" in sentence
     assert "\n" not in sentence
+
+
+@cpp
+def test_kernels_of_older_sources_do_not_run(monkeypatch):
+    """As after `git pull`: their operators may have other arguments."""
+    assert extension.build_info()["sources"] == sources.fingerprint(extension.FOLDER / "csrc")
+    monkeypatch.setattr(extension, "_reasons", {})
+    monkeypatch.setattr(extension, "from_these_sources", extension.from_these_sources.__wrapped__)
+    monkeypatch.setattr(extension, "build_info", lambda: {"sources": "of another day"})
+    extension.load("cpp")
+    assert "built from other sources" in extension.reason("cpp")
+    assert "reinstall the package" in extension.reason("cpp")
+    assert select_backend("auto") == "torch"
 
 
 def test_auto_says_once_what_runs(caplog, monkeypatch):
