@@ -163,13 +163,15 @@ class _Forward(torch.autograd.Function):
         )
         extra = out if triton and normalize else kept[0] if kept else None
         ctx.save_for_backward(q, k, v, state, cu_seqlens, inverse, extra)
-        ctx.normalize, ctx.eps, ctx.triton = normalize, eps, triton
+        ctx.normalize, ctx.eps, ctx.triton, ctx.return_state = normalize, eps, triton, return_state
         ctx.set_materialize_grads(False)
         return out, final
 
     @staticmethod
     def backward(ctx, grad_out, grad_state):
         q, k, v, state, cu_seqlens, inverse, extra = ctx.saved_tensors
+        if not ctx.return_state:
+            grad_state = None  # a compiled graph comes with zeros like the state, which may have no rows
         if torch.is_grad_enabled():
             grads = _differentiable(ctx, (q, k, v, state), cu_seqlens, grad_out, grad_state)
             return *grads, None, None, None, None, None

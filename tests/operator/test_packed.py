@@ -246,6 +246,20 @@ def test_compiles_without_graph_break(backend):
         compiled(*tensors, **options)
 
 
+@cpp
+def test_compiled_gradients_without_the_states():
+    torch._dynamo.reset()
+    compiled = torch.compile(causal_linear_attention, fullgraph=True, backend="aot_eager")
+    for lengths in ([5, 0, 9], [3, 11]):
+        q, k, v, _, cu_seqlens = draw(lengths)
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        found, expected = (
+            torch.autograd.grad(run(*leaves, cu_seqlens=cu_seqlens).square().sum(), leaves)
+            for run in (compiled, causal_linear_attention)
+        )
+        torch.testing.assert_close(found, expected)
+
+
 def test_bidirectional_compiles_without_graph_break():
     torch._dynamo.reset()
     q, k, v, _, cu_seqlens = draw([40, 0, 3])
