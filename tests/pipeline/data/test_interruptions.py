@@ -5,10 +5,14 @@ import os
 import resource
 import select
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.helpers import forked
+from tests.helpers.logs import wait_for
 
 
 def limit_file_size(size):
@@ -106,16 +110,16 @@ def test_folder_of_somebody_else_is_not_cleared(run, tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["data.preparing", "thesis.tex"]
 
 
-def test_two_runs_at_once(start, tmp_path):
-    first = start("bundled_corpus", "--dest", tmp_path / "data")
-    wait_for_line(first, "train:")
-    second = start("bundled_corpus", "--dest", tmp_path / "data")
-    assert "is ready" in first.communicate()[0]
-    output, _ = second.communicate()
+def test_two_runs_at_once(tmp_path):
+    command = [sys.executable, "-m", "pipeline", "data.bundled_corpus", "--dest", tmp_path / "data"]
+    first = forked.start(command)
+    wait_for("train:", first.logs[0], first.process.is_alive)
+    second = forked.start(command)
+    assert "is ready" in first.wait(check=True).stdout
+    output = second.wait(check=True).stdout
     assert "Waiting for another run" in output
     assert "is ready" in output
     assert "fairseq-preprocess" not in output
-    assert (first.returncode, second.returncode) == (0, 0)
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
