@@ -4,6 +4,11 @@
 // shuffles) waits for its 32 lanes and follows the layouts of PTX; a barrier waits for all threads. Shared
 // memory starts as NaN. A copy that was started makes its target NaN until its group was waited for. Whoever
 // is too early, too late or out of bounds therefore gets a NaN or a signal.
+//
+// `set_order` says who runs when: 0 one block after the other, in each warp by warp as far as it gets; 1 the same
+// from the last to the first; n > 1 up to n blocks at once, blocks and warps in a random order. A block that tells
+// others something stops until they have had a chance to read it, whatever it has not written by then. A negative
+// order deals tickets from the last to the first, which kernels need not bear.
 #pragma once
 
 #include <cmath>
@@ -23,13 +28,18 @@ int segment();
 unsigned char* memory();
 void barrier();
 bool barrier_or(bool x);
+int take_ticket(int* counter);
+void store_release(int* to, int x);
+int wait_and_load_acquire(const int* from);
 // Waits for all lanes of the warp; the last one runs all(arguments of the 32 lanes).
 void together(int kind, void* arguments, void (*all)(void* const* lanes));
 void cp_async(void* to, const void* from, int bytes, bool wanted);
 void cp_async_commit();
 void cp_async_wait(int pending);
-void launch(void (*body)(const void*), const void* parameter, int64_t blocks, int segments, int threads,
-            int64_t shared_bytes);
+void set_order(int order);
+// Null, or what is wrong.
+const char* launch(void (*body)(const void*), const void* parameter, int64_t blocks, int segments, int threads,
+                   int64_t shared_bytes);
 void check(bool condition, const char* what);
 void check_shared(const void* p, int bytes, const char* what);
 
@@ -43,6 +53,9 @@ CLA_DEVICE int segment_index() { return emulation::segment(); }
 CLA_DEVICE unsigned char* shared_memory() { return emulation::memory(); }
 CLA_DEVICE void sync_threads() { emulation::barrier(); }
 CLA_DEVICE bool sync_threads_or(bool x) { return emulation::barrier_or(x); }
+CLA_DEVICE int take_ticket(int* counter) { return emulation::take_ticket(counter); }
+CLA_DEVICE void store_release(int* to, int x) { emulation::store_release(to, x); }
+CLA_DEVICE int wait_and_load_acquire(const int* from) { return emulation::wait_and_load_acquire(from); }
 CLA_DEVICE int here(int x) { return x; }
 CLA_DEVICE uint32_t bits_of(float x) {
   uint32_t bits;
@@ -208,13 +221,16 @@ int resident_blocks(const Device& device, int threads, int, int64_t shared_bytes
   return static_cast<int>(by_memory < by_threads ? by_memory : by_threads);
 }
 
-// Blocks run one after the other, in an order of the emulation's choice.
+inline const char* clear(void* data, int64_t bytes, void*) {
+  std::memset(data, 0, bytes);
+  return nullptr;
+}
+
 template <auto kKernel, class Parameter>
 const char* launch_kernel(const Parameter& parameter, const Device&, int64_t blocks, int segments, int threads,
                           int64_t shared_bytes, void*) {
-  emulation::launch([](const void* x) { kKernel(*static_cast<const Parameter*>(x)); }, &parameter, blocks, segments,
-                    threads, shared_bytes);
-  return nullptr;
+  return emulation::launch([](const void* x) { kKernel(*static_cast<const Parameter*>(x)); }, &parameter, blocks,
+                           segments, threads, shared_bytes);
 }
 
 }  // namespace cla::cuda

@@ -29,7 +29,7 @@ def build(root: Path, folder: Path, capability: int) -> ctypes.CDLL:
 
     sources = [path for path in sorted(kernels.glob("*.cu")) if path.name != "available.cu"]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(compile_, [*sources, tests / "emulation.cpp"]))
+        list(pool.map(compile_, [*sources, tests / "emulation.cpp", tests / "emulated_blocks.cpp"]))
     library = folder / "emulation.so"
     subprocess.run([COMPILER, "-shared", *objects, "-o", str(library)], check=True)
     result = ctypes.CDLL(str(library))

@@ -20,7 +20,7 @@ def library(root, tmp_path_factory):
     command = ["g++", "-std=c++20", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", *includes]
     subprocess.run([*command, str(tests / "fake_launch.cpp"), "-o", str(target)], check=True)
     result = ctypes.CDLL(str(target))
-    result.fake_launch.restype = ctypes.c_char_p
+    result.fake_launch.restype = result.fake_clear.restype = ctypes.c_char_p
     return result
 
 
@@ -71,9 +71,11 @@ def test_a_failure_is_reported_and_leaves_no_error_behind(library, runtime, know
     launches = runtime("launches")
     runtime.fails(NO_IMAGE)
     assert b"no kernel image" in library.fake_launch(device, 1000)
+    assert b"no kernel image" in library.fake_clear()
     assert runtime("pending") == 0
     assert runtime("launches") == launches + known
     runtime.fails(0)
+    assert library.fake_clear() is None
     assert library.fake_launch(device, 1000) is None, "a failure is not for good"
 
 

@@ -32,13 +32,16 @@ BackwardLaunch launch_of(const Problem& p, const Gradients& g, float* slopes) {
   return s;
 }
 
-int64_t slopes_size(const Problem& p) { return p.normalize ? p.batch * p.heads * p.rows : 0; }
+int64_t slopes_size(const Problem& p) {
+  return p.normalize ? (p.batch * p.heads * p.rows + 31) / 32 * 32 : 0;  // what follows begins at 128 bytes
+}
 
 }  // namespace
 
 int64_t backward_scratch(const Problem& p, const Gradients& g, const Device& device) {
   BackwardLaunch s = launch_of(p, g, nullptr);
-  return slopes_size(p) + plan(s, kernel_of(s, p, device).needs, device).sums;
+  const Plan found = plan(s, kernel_of(s, p, device).needs, device);
+  return slopes_size(p) + found.tickets + found.sums;
 }
 
 const char* backward(const Problem& p, const Gradients& g, const Device& device, float* scratch, void* stream) {

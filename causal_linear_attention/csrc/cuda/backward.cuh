@@ -13,12 +13,12 @@
 // of every chunk for the way back instead of dq would write and read as many bytes as these rows have, and need as
 // much of that cache. During the walk for dq, R lies where the gradient of the initial state will.
 //
-// Where heads are few they are cut into segments, of which the first pass computes dq (dk needs the slopes of later
-// rows) and the sums, the second one dk and dv.
+// Where heads are few they are cut into segments (see lookback.cuh), each with a block of its own that reads q and
+// grad_out once more between the two walks, for its sum; the walk for dq comes first because this needs the slopes.
 #pragma once
 
+#include "lookback.cuh"
 #include "output.cuh"
-#include "state.cuh"
 
 namespace cla::cuda {
 
@@ -101,8 +101,8 @@ CLA_DEVICE void walk_dq(const BackwardLaunch& s, const Place& place) {
   Warp<S> w;
   if (place.begin > 0) {
     read_state(w, s.kept, kept_state(s, place.head, place.begin));
-  } else if (s.initial.data != nullptr) {
-    read_state(w, s.initial, s.initial.data + place.head * s.initial.head);
+  } else {
+    read_initial(w, s.initial, place.head);
   }
   Target<S> target(s, s.grad_q, place);
   float* slopes = s.slopes + static_cast<int64_t>(place.head) * s.length + place.begin;
@@ -213,59 +213,60 @@ CLA_DEVICE void dkdv_chunk(Warp<S>& w, unsigned char* stage, int count, Target<S
   w.update(stage);
 }
 
-// The state after the rows of `place`: the caller's, with the sums of later segments, or where the walk over the
-// segment behind left it.
-template <class S>
-CLA_DEVICE void walk_dkdv(const BackwardLaunch& s, const Place& place, int segment) {
+// From the state after the rows of `place`, which `enter` finds.
+template <class S, class Enter>
+CLA_DEVICE void walk_dkdv(const BackwardLaunch& s, const Place& place, const Enter& enter) {
   Ring<S, kAll> ring(s, s.slopes, place);
   Warp<S> w;
-  float* const parked = s.grad_initial.data + place.head * s.grad_initial.head;
-  if (s.segments == 1 && place.begin + place.rows < s.length) {
-    read_state(w, s.grad_initial, parked);
-  } else if (s.grad_final.data != nullptr) {
-    read_state(w, s.grad_final, s.grad_final.data + place.head * s.grad_final.head);
-  }
-#pragma unroll 1
-  for (int t = s.segments - 1; t > segment; --t) add_sums(w, s, place.head, t);
+  enter(w);
   Target<S> dk(s, s.grad_k, place), dv(s, s.grad_v, place);
   ring.walk(place.rows, [&](unsigned char* stage, int count) { dkdv_chunk(w, stage, count, dk, dv); });
-  if (segment == 0) write_state(w, s.grad_initial, parked);
+  if (s.segments == 1 || place.begin == 0) {
+    write_state(w, s.grad_initial, s.grad_initial.data + place.head * s.grad_initial.head);
+  }
 }
 
+// What the segment adds to R.
 template <class S>
-CLA_DEVICE void backward_sums(const BackwardLaunch& s, const Place& place, int segment) {
+CLA_DEVICE void backward_sums(const BackwardLaunch& s, const Turn& turn, const Place& place) {
   Ring<S, 1 << kQ | 1 << kGrad> ring(s, s.slopes, place);
   Warp<S> w;
   ring.walk(place.rows, [&](unsigned char* stage, int) {
     w.choose_boost(stage);
     w.update(stage);
   });
-  write_sums(w, s, place.head, segment);
+  write_sums(w, s, turn);
 }
 
 // --- both ----------------------------------------------------------------------------------------------------
 
-// Between two walks a barrier, for shared memory and for the slopes.
+// A block takes all of a head, segment by segment, or, where heads are few, one segment. Between two walks a barrier,
+// for shared memory and for the slopes.
 template <class Dq, class Dkdv>
 CLA_DEVICE void backward_block(const BackwardLaunch& s) {
-  const bool whole = s.pass == Pass::whole;
-  const int segment = segment_index(), step = whole ? s.kept_rows : s.segment_rows;
-  int begin = segment * step;
-  if (whole && s.length > 0) begin = (s.length - 1) / step * step;
+  const bool whole = s.segments == 1;
+  const Turn turn = whole ? Turn{block_index(), 0} : take_turn(s);
+  const int rows = whole ? s.kept_rows : s.segment_rows, last = s.length > 0 ? (s.length - 1) / rows : 0;
+  int segment = last - turn.number;
 #pragma unroll 1
-  for (; begin >= segment * step; begin -= step) {
-    const Place place{block_index(), begin, s.length - begin < step ? s.length - begin : step};
-    if (s.pass != Pass::second) {
-      walk_dq<Dq>(s, place);
+  do {
+    const Place place = place_of(s, turn.head, segment, rows);
+    walk_dq<Dq>(s, place);
+    sync_threads();
+    if (turn.number < s.segments - 1) {
+      backward_sums<Dkdv>(s, turn, place);
       sync_threads();
     }
-    if (s.pass != Pass::first) {
-      walk_dkdv<Dkdv>(s, place, segment);
-      sync_threads();
-    } else if (segment > 0) {
-      backward_sums<Dkdv>(s, place, segment);
-    }
-  }
+    walk_dkdv<Dkdv>(s, place, [&](Warp<Dkdv>& w) {
+      if (!whole) {
+        look_back(w, s, turn, s.grad_final);
+      } else {
+        // Where the caller left it, or the walk over the segment behind.
+        read_initial(w, segment == last ? s.grad_final : s.grad_initial, turn.head);
+      }
+    });
+    sync_threads();
+  } while (whole && --segment >= 0);
 }
 
 template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>

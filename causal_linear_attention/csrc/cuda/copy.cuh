@@ -91,6 +91,11 @@ struct Place {
 CLA_DEVICE int64_t offset_of(const Launch& s, const Rows& rows, int head) {
   return head / s.heads_of_a_batch * rows.batch + head % s.heads_of_a_batch * rows.head;
 }
+CLA_DEVICE Place place_of(const Launch& s, int head, int segment, int rows_of_segment) {
+  const int begin = segment * rows_of_segment, left = s.length - begin;
+  return {head, begin, left < rows_of_segment ? left : rows_of_segment};
+}
+
 // Where the walk over a segment begins: its first chunk, or its last one.
 template <class S>
 CLA_DEVICE int first_row(const Place& place) {

@@ -51,6 +51,22 @@ CLA_DEVICE void sync_threads() { __syncthreads(); }
 // sync_threads(), and whether x holds for any thread.
 CLA_DEVICE bool sync_threads_or(bool x) { return __syncthreads_or(x) != 0; }
 CLA_DEVICE void sync_warp() { __syncwarp(); }
+// The next number of a counter that all blocks share.
+CLA_DEVICE int take_ticket(int* counter) { return atomicAdd(counter, 1); }
+// For other blocks: whoever loads what was stored sees all that this block wrote before, if a barrier came between.
+CLA_DEVICE void store_release(int* to, int x) {
+  __threadfence();
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+// Waits until it is not 0. What a block reads after the next barrier is what its writer had written.
+CLA_DEVICE int wait_and_load_acquire(const int* from) {
+  int x = 0;
+  while (true) {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+    if (x != 0) return x;
+    __nanosleep(40);
+  }
+}
 CLA_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 CLA_DEVICE float shuffle_from(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 CLA_DEVICE bool any_lane(bool x) { return __any_sync(0xffffffffu, x) != 0; }

@@ -30,7 +30,8 @@ ForwardLaunch launch_of(const Problem& p, const Outputs& o) {
 
 int64_t forward_scratch(const Problem& p, const Outputs& o, const Device& device) {
   ForwardLaunch s = launch_of(p, o);
-  return plan(s, kernel_of(s, p, device).needs, device).sums;
+  const Plan found = plan(s, kernel_of(s, p, device).needs, device);
+  return found.tickets + found.sums;
 }
 
 const char* forward(const Problem& p, const Outputs& o, const Device& device, float* scratch, void* stream) {

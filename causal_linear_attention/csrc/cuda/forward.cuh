@@ -1,8 +1,8 @@
 // The forward pass: normaliser, and the loop over the chunks of a segment.
 #pragma once
 
+#include "lookback.cuh"
 #include "output.cuh"
-#include "state.cuh"
 
 namespace cla::cuda {
 
@@ -92,21 +92,20 @@ CLA_DEVICE void forward_chunk(Warp<S>& w, const ForwardLaunch& s, unsigned char*
   if (dirty) [[unlikely]] poison(w, target, dirty_row, count);
 }
 
+// What the segment adds to the state.
 template <class S>
-CLA_DEVICE void forward_sums(const ForwardLaunch& s, const Place& place, int segment) {
+CLA_DEVICE void forward_sums(Warp<S>& w, const ForwardLaunch& s, const Turn& turn, const Place& place) {
   Ring<S, 1 << kK | 1 << kV> ring(s, nullptr, place);
-  Warp<S> w;
   ring.walk(place.rows, [&](unsigned char* stage, int) { add_chunk(w, stage); });
-  write_sums(w, s, place.head, segment);
+  write_sums(w, s, turn);
+  sync_threads();
 }
 
-template <class S>
-CLA_DEVICE void forward_outputs(const ForwardLaunch& s, const Place& place, int segment) {
+// From the state before the segment, which `enter` finds.
+template <class S, class Enter>
+CLA_DEVICE void forward_outputs(Warp<S>& w, const ForwardLaunch& s, const Place& place, const Enter& enter) {
   Ring<S, 1 << kK | 1 << kV | 1 << kQ> ring(s, nullptr, place);
-  Warp<S> w;
-  if (s.initial.data != nullptr) read_state(w, s.initial, s.initial.data + place.head * s.initial.head);
-#pragma unroll 1
-  for (int t = 0; t < segment; ++t) add_sums(w, s, place.head, t);
+  enter();
   if constexpr (S::kNormalize) publish_z(w);
   Target<S> target(s, s.out, place);
   float* inverse = s.inverse + static_cast<int64_t>(place.head) * s.length + place.begin;
@@ -123,20 +122,26 @@ CLA_DEVICE void forward_outputs(const ForwardLaunch& s, const Place& place, int 
       if constexpr (S::kNormalize) publish_z(w);
     });
   }
-  if (s.final.data != nullptr && segment == s.segments - 1) {
+  if (s.final.data != nullptr && place.begin + place.rows == s.length) {
     write_state(w, s.final, s.final.data + place.head * s.final.head);
   }
 }
 
+// A block takes all of a head or, where heads are few, one segment.
 template <class S>
 CLA_DEVICE void forward_block(const ForwardLaunch& s) {
-  const int segment = segment_index(), begin = segment * s.segment_rows, left = s.length - begin;
-  const Place place{block_index(), begin, left < s.segment_rows ? left : s.segment_rows};
-  if (s.pass != Pass::first) {
-    forward_outputs<S>(s, place, segment);
-  } else if (segment < s.segments - 1) {
-    forward_sums<S>(s, place, segment);
-  }
+  const bool whole = s.segments == 1;
+  const Turn turn = whole ? Turn{block_index(), 0} : take_turn(s);
+  const Place place = place_of(s, turn.head, turn.number, s.segment_rows);
+  Warp<S> w;
+  if (turn.number < s.segments - 1) forward_sums(w, s, turn, place);
+  forward_outputs(w, s, place, [&] {
+    if (whole) {
+      read_initial(w, s.initial, turn.head);
+    } else {
+      look_back(w, s, turn, s.initial);
+    }
+  });
 }
 
 template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>

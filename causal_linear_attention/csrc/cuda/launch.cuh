@@ -3,8 +3,8 @@
 
 #include <initializer_list>
 
+#include "lookback.cuh"
 #include "plan.h"
-#include "state.cuh"
 
 namespace cla::cuda {
 
@@ -22,7 +22,7 @@ struct Instance {
     return resident_blocks<kKernel>(device, kThreads, stages, shared_bytes);
   }
   static const char* launch(const L& s, const Device& device, int64_t shared_bytes, void* stream) {
-    return launch_kernel<kKernel>(s, device, s.heads, s.segments, kThreads, shared_bytes, stream);
+    return launch_kernel<kKernel>(s, device, int64_t{s.heads} * s.segments, 1, kThreads, shared_bytes, stream);
   }
   static Kernel<L> kernel(const Device& device) {
     constexpr int64_t kSums = kSumsOfThread<kColumnBlocks> * kThreads;
@@ -55,6 +55,18 @@ Kernel<typename Family::L> kernel_of(const Problem& p, std::initializer_list<con
                          : Instance<Family, In, false, kColumnBlocks, kAligned>::kernel(device);
     });
   });
+}
+
+template <class L>
+const char* launch(L s, const Plan& p, const Kernel<L>& kernel, const Device& device, float* scratch, void* stream) {
+  if (!p.fits) return kTooLarge;
+  if (s.heads == 0) return nullptr;
+  if (s.segments > 1) {
+    s.tickets = reinterpret_cast<int*>(scratch);
+    s.sums = scratch + p.tickets;
+    if (const char* const error = clear(s.tickets, p.tickets * 4, stream)) return error;
+  }
+  return kernel.launch(s, device, p.shared_bytes, stream);
 }
 
 }  // namespace cla::cuda

@@ -5,7 +5,7 @@
 namespace cla::cuda {
 namespace {
 
-constexpr int64_t kMostSegments = 64;
+constexpr int64_t kWaves = 16;
 constexpr int kMostStages = 4, kEnoughStages = 2;
 
 int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
@@ -27,30 +27,23 @@ int choose_stages(Launch& s, Plan& p, const Needs& needs, const Device& device) 
   return best;
 }
 
-// Rows that a block computes, or as many as take the same time: cut into segments, it reads some arrays a second
-// time, half as much again, and the sums of all segments before its own.
-double cost(const Launch& s, int64_t segments, int64_t rows) {
-  const double rows_of_a_state = 0.5 * s.inputs[kV].columns;
-  return segments > 1 ? 1.5 * static_cast<double>(rows) + static_cast<double>(segments - 1) * rows_of_a_state
-                      : static_cast<double>(rows);
-}
-
-// As many segments as run at once, one wave of blocks, or fewer: more blocks than places wait for no less. They
-// begin where a state is kept.
+// Cuts the heads into segments where that takes less time, counted in rows: whole heads run in waves of `places`
+// blocks, of which the last may hardly fill the GPU; segments fill it evenly, but a block reads some arrays twice,
+// half as much again, and waits for the state of those before, the later of the first wave for the sums of many.
+// They begin where a state is kept; there are at most kWaves waves of them, which bounds scratch memory.
 void choose_segments(Launch& s, int64_t places) {
-  const int64_t units = ceil_div(s.length, s.kept_rows);
-  int64_t most = s.heads > 0 ? places / s.heads : 1;
-  most = most < kMostSegments ? most : kMostSegments;
   s.segment_rows = s.length;
-  double least = cost(s, 1, s.length);
-  for (int64_t wanted = 2; wanted <= most && wanted <= units; ++wanted) {
-    const int64_t rows = ceil_div(units, wanted) * s.kept_rows, segments = ceil_div(s.length, rows);
-    if (const double found = cost(s, segments, rows); found < least) {
-      least = found;
-      s.segments = static_cast<int>(segments);
-      s.segment_rows = static_cast<int>(rows);
-    }
-  }
+  if (s.heads == 0 || s.length == 0 || places == 0) return;
+  const int64_t units = int64_t{s.heads} * ceil_div(s.length, s.kept_rows);
+  const int64_t rows = s.kept_rows * ceil_div(units, kWaves * places), segments = ceil_div(s.length, rows);
+  const double whole = static_cast<double>(ceil_div(s.heads, places)) * s.length;
+  const int64_t at_once = ceil_div(places, s.heads);  // of one head
+  const double waiting = 0.5 * s.inputs[kV].columns * static_cast<double>(segments < at_once ? segments : at_once);
+  const double shared = 1.5 * s.heads * s.length / static_cast<double>(places);
+  const double least = 1.5 * static_cast<double>(rows);  // however many places there are
+  if (segments < 2 || (shared > least ? shared : least) + waiting >= whole) return;
+  s.segments = static_cast<int>(segments);
+  s.segment_rows = static_cast<int>(rows);
 }
 
 }  // namespace
@@ -61,7 +54,11 @@ Plan plan(Launch& s, const Needs& needs, const Device& device) {
   if (blocks == 0) return p;
   p.fits = true;
   choose_segments(s, static_cast<int64_t>(blocks) * device.multiprocessors);
-  if (s.segments > 1) p.sums = int64_t{s.heads} * s.segments * needs.sums;
+  if (s.segments > 1) {
+    const int64_t count = int64_t{s.heads} * s.segments;
+    p.tickets = ceil_div(1 + count, 32) * 32;  // sums begin at a multiple of 128 bytes
+    p.sums = 2 * count * needs.sums;
+  }
   return p;
 }
 

@@ -47,6 +47,11 @@ int resident_blocks(const Device& device, int threads, int stages, int64_t share
   return blocks;
 }
 
+// Zeros, before what the stream runs next; null or what went wrong.
+inline const char* clear(void* data, int64_t bytes, void* stream) {
+  return cleared(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)));
+}
+
 // Launches the kernel on blocks x segments blocks of threads; null or what went wrong.
 template <auto kKernel, class Parameter>
 const char* launch_kernel(const Parameter& parameter, const Device& device, int64_t blocks, int segments,

@@ -21,10 +21,6 @@ namespace cla::cuda {
 
 enum class Job : int { forward, dq, dkdv };
 
-// A few heads do not fill a GPU: they are cut into segments, and two launches pass over them. `first` computes what
-// each segment adds to the state (and dq), `second` starts every segment from the sum of those before it.
-enum class Pass : int { whole, first, second };
-
 enum Tile : int { kK, kV, kQ, kGrad, kInputs };  // the inputs, in the order of a stage
 
 // The rows of all heads, the first at data + batch and head's offsets.
@@ -54,8 +50,10 @@ struct Launch {
   float* inverse = nullptr;  // (heads, length)
   // Filled in by `plan` and `launch`.
   int segments = 1, segment_rows = 0, stages = 1;
-  Pass pass = Pass::whole;
-  float* sums = nullptr;  // (heads, segments, registers of a block), if there are several segments
+  // If there are several segments (see lookback.cuh): how many have begun, then for each head and segment what it
+  // announced, and (heads, segments, 2, registers of a block) sums and totals.
+  int* tickets = nullptr;
+  float* sums = nullptr;
 };
 
 struct ForwardLaunch : Launch {

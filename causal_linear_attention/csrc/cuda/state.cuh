@@ -36,6 +36,11 @@ template <class S>
 CLA_DEVICE void read_state(Warp<S>& w, const State& at, const float* from) {
   for_state(w, at, [&](float& x, int offset) { x = from[offset]; });
 }
+// Leaves w as it is, zero, if there is no state.
+template <class S>
+CLA_DEVICE void read_initial(Warp<S>& w, const State& at, int head) {
+  if (at.data != nullptr) read_state(w, at, at.data + head * at.head);
+}
 template <class S>
 CLA_DEVICE void write_state(Warp<S>& w, const State& at, float* to) {
   for_state(w, at, [&](float x, int offset) { to[offset] = x; });
@@ -44,28 +49,6 @@ CLA_DEVICE void write_state(Warp<S>& w, const State& at, float* to) {
 // The state that was kept before row `row` > 0 of a head, a multiple of kept_rows.
 CLA_DEVICE float* kept_state(const Launch& s, int head, int row) {
   return s.kept.data + head * s.kept.head + static_cast<int64_t>(row / s.kept_rows - 1) * s.kept_size;
-}
-
-// visit(number, the same in memory) for the sums of a segment, which only the second pass reads.
-template <int kColumnBlocks>
-inline constexpr int kSumsOfThread = 8 * kColumnBlocks + 4;
-template <class S, class Visit>
-CLA_DEVICE void for_sums(Warp<S>& w, const Launch& s, int head, int segment, const Visit& visit) {
-  constexpr int kNumbers = kSumsOfThread<S::kColumnBlocks>;
-  const int64_t which = static_cast<int64_t>(head) * s.segments + segment;
-  float* const at = s.sums + which * (kNumbers * S::kThreads) + thread_index();
-#pragma unroll
-  for (int x = 0; x < 8 * S::kColumnBlocks; ++x) visit(w.state[x / 8][x / 4 % 2][x % 4], at[x * S::kThreads]);
-#pragma unroll
-  for (int x = 0; x < 4; ++x) visit(w.vector[x], at[(8 * S::kColumnBlocks + x) * S::kThreads]);
-}
-template <class S>
-CLA_DEVICE void write_sums(Warp<S>& w, const Launch& s, int head, int segment) {
-  for_sums(w, s, head, segment, [](float x, float& to) { to = x; });
-}
-template <class S>
-CLA_DEVICE void add_sums(Warp<S>& w, const Launch& s, int head, int segment) {
-  for_sums(w, s, head, segment, [](float& x, const float& from) { x += from; });
 }
 
 }  // namespace cla::cuda

@@ -31,12 +31,16 @@ struct Warp {
   Sums state[S::kColumnBlocks];
   // Beside the state: this warp's columns 2 t, 2 t + 1 and 8 further on of z (forward, dq), or of the sum of
   // slopes[j] q[j] (dkdv).
-  float vector[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  float vector[4];
   float boost = 1.0f;  // what weights and slopes are multiplied by, for float16
 
-  CLA_DEVICE Warp() : memory(shared_memory()), index(S::kBackward ? here(warp_index()) : warp_index()) {
+  CLA_DEVICE Warp() : memory(shared_memory()), index(S::kBackward ? here(warp_index()) : warp_index()) { clear(); }
+
+  CLA_DEVICE void clear() {
 #pragma unroll
     for (int d = 0; d < S::kColumnBlocks; ++d) zero(state[d]);
+#pragma unroll
+    for (int x = 0; x < 4; ++x) vector[x] = 0.0f;
   }
 
   CLA_DEVICE static const In* tile(const unsigned char* stage, int x, int row, int column) {

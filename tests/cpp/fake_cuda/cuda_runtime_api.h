@@ -47,6 +47,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel*, 
   *blocks = static_cast<int>(100'000 / shared_bytes);
   return fake_pending = fake_error;
 }
+inline cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t) { return fake_pending = fake_error; }
 inline cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) {
   ++fake_launches;
   return fake_pending = fake_error;
