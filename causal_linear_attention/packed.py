@@ -6,8 +6,9 @@ filled up with zeros, so that a chunk belongs to one sequence. Inside the chunks
 the chunks as heads; the state that enters a chunk is the sum over the earlier chunks of its sequence.
 
 A chunk is about as long as the mean sequence, so the zeros at most triple the rows whatever the lengths are;
-padding all sequences to the longest has no such bound. Time and memory are O(N D M). Where they are so long
-that a CPU does not notice a Python step for each, sequences are computed one by one instead, without zeros.
+padding all sequences to the longest has no such bound. With S sequences and chunks of C rows, time is
+O(N D M) and there are at most N / C + S states of D M numbers. Where sequences are so long that a CPU does
+not notice a Python step for each, they are computed one by one instead, without zeros.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .chunked import CHUNK, accumulation_dtype, chunked
 from .reference import each_sequence
 
-_SHORTEST_CHUNK = 16
 _LONGEST_SUM = 512  # rows of a chunk without causal mask, where the work per row does not grow with them
 # From so many multiplications k^T v per sequence on, one by one is up to 1.5 times as fast on a CPU. With few
 # it is up to 15 times slower (two threads, D from 16 to 64).
@@ -69,7 +69,7 @@ class _Chunks:
 
 def _cut(cu_seqlens: Tensor, length: int, longest: int) -> _Chunks:
     """The chunks: of as many rows as the mean sequence, rounded up to a power of 2, but at most `longest`."""
-    device, count, size = cu_seqlens.device, len(cu_seqlens) - 1, _SHORTEST_CHUNK
+    device, count, size = cu_seqlens.device, len(cu_seqlens) - 1, 1
     while size < longest and size * count < length:
         size *= 2
     bounds = cu_seqlens.long()

@@ -10,6 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from causal_linear_attention import causal_linear_attention, extension, linear_attention, operators, packed
+from causal_linear_attention.chunked import CHUNK
 from causal_linear_attention.reference import each_sequence
 
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
@@ -169,6 +170,15 @@ def test_nan_stays_in_its_sequence(backend, which):
         assert torch.equal(x[:, 1, :30], y[:, 1, :30]), "the sequence before changed"
         assert torch.equal(x[:, 1, 70:], y[:, 1, 70:]), "the sequence after changed"
     assert out[0, 1, 50:70].isnan().any() and not out[0, 1, 30:50].isnan().any()
+
+
+@pytest.mark.parametrize("longest", [CHUNK, 512])
+def test_chunks_at_most_triple_the_rows(longest):
+    chance = random.Random(3)
+    for _ in range(100):
+        lengths = [chance.choice((0, 1, 2, 3, 70, 1000)) for _ in range(chance.randint(1, 9))] + [1]
+        chunks = packed._cut(bounds(lengths), sum(lengths), longest)
+        assert len(chunks.positions) == chunks.size * len(chunks.first) <= 3 * sum(lengths)
 
 
 class Numbers(TorchDispatchMode):
