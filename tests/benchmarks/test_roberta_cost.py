@@ -158,7 +158,9 @@ def test_quick_run_from_another_folder(tmp_path):
 
 
 @pytest.mark.slow
-def test_memory_that_runs_out_is_a_row():
+def test_memory_that_runs_out_is_a_row(monkeypatch):
+    for patch in forked.patches():
+        monkeypatch.setattr(*patch)
     words = ["--architectures", "roberta_softmax", "--time-limit", "120", "--memory-limit-gib", "1.5"]
     arguments = roberta_cost.parse_arguments(words)
     case = {"kind": "training", "architecture": "roberta_softmax", "length": 8192, "round": 0}

@@ -262,6 +262,8 @@ int main() {
       for (const int threads : {1, 3}) {
         for (const bool normalize : {false, true}) {
           for (const bool state : {false, true}) {
+            // Long enough to be cut, which takes threads and most of this program's time.
+            if (shape.rows == 1500 && (threads == 1 || normalize != state)) continue;
             check<double>(shape, normalize, state, threads, kernels->name);
             check<float>(shape, normalize, state, threads, kernels->name);
           }
