@@ -15,6 +15,7 @@ from pipeline.sequence_methods import VIT_METHODS
 
 Result = dict[str, Any]
 LLN = "lln_diag"
+DASHED = "linformer"  # its colour is TransNormer T2's, too
 DIFFERENCES = {
     "digits": "other images (8 x 8 in grey, a pixel a patch), a smaller model and 20 epochs",
     "cifar10": "other images (32 x 32, patches of 4), a smaller model and fewer epochs",
@@ -125,7 +126,12 @@ def plot_vit(results: Sequence[Result], path: Path) -> None:
     one = [result for result in results if result["seed"] == seed]
     preset = results[0]["preset"]
     valid = [
-        _curve(VIT_METHODS[base_of(r)].label, VIT_METHODS[base_of(r)], r["valid_accuracy"])
+        _curve(
+            label_of(r) + " (dashed)" * (r["method"] == DASHED),
+            VIT_METHODS[base_of(r)],
+            r["valid_accuracy"],
+            "--" if r["method"] == DASHED else "-",
+        )
         for r in one
         if r["alpha"] is None and r["valid_accuracy"]
     ]
