@@ -161,6 +161,13 @@ class CostBenchmark:
         return 1 if failed else 0
 
 
+def write_tables(path: Path, text: str) -> None:
+    """Write `text` beside the record `path`, print it, and say where both are."""
+    tables = path.with_suffix(".md")
+    write_atomically(tables, text.encode())
+    print(f"\n{text}\nwritten: {shown_path(path)}, {shown_path(tables)}")
+
+
 def choose_device(asked: str) -> str:
     """The device `asked` for; raises UserError if it is a GPU and there is none."""
     if asked == "cuda" and not torch.cuda.is_available():

@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cost_run import choose_device, same_case
+from benchmarks.cost_run import choose_device, same_case, write_tables
 from benchmarks.processes import run_case
 from benchmarks.workers.loss_cost_worker import available
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import MEASURED, read_json, shown_path, write_atomically, write_json
+from pipeline.files import MEASURED, read_json, shown_path, write_json
 from pipeline.provenance import environment, memory_available
 from pipeline.reports.costs.loss_cost import markdown
 
@@ -97,9 +97,7 @@ def main() -> None:
     if arguments.restart:
         path.unlink(missing_ok=True)
     result = measure(cases(arguments, device), device, path)
-    text = markdown(result)
-    write_atomically(path.with_suffix(".md"), text.encode())
-    print(f"\n{text}\nwritten: {shown_path(path)}, {shown_path(path.with_suffix('.md'))}")
+    write_tables(path, markdown(result))
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cost_run import write_tables
 from benchmarks.processes import run_case
 from benchmarks.sizes import SMALL
 from pipeline.console import Parser, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import ROOT, shown_path, write_atomically, write_json
+from pipeline.files import ROOT, write_json
 from pipeline.methods import LANGUAGE_MODELS, TRANSNORMERS, VANILLA, Size
 from pipeline.provenance import commit, environment
 from pipeline.reports.tables import markdown_table, where
@@ -146,9 +147,7 @@ def main() -> None:
     }
     path = (out_dir(arguments) or ROOT / DEFAULT) / "model_parts_cost.json"
     write_json(path, result)
-    text = report(result)
-    write_atomically(path.with_suffix(".md"), text.encode())
-    print(f"\n{text}\nwritten: {shown_path(path)}, {shown_path(path.with_suffix('.md'))}")
+    write_tables(path, report(result))
 
 
 if __name__ == "__main__":

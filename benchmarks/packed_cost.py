@@ -21,7 +21,7 @@ from fairseq.data.data_utils import batch_by_size, load_indexed_dataset
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.cost_run import choose_device
+from benchmarks.cost_run import choose_device, write_tables
 from benchmarks.operator_cost import forward_and_backward, measure
 from benchmarks.sizes import SMALL
 from benchmarks.workers.language_models import LanguageModel
@@ -29,7 +29,7 @@ from causal_linear_attention import causal_linear_attention, select_backend
 from causal_linear_attention.reference import each_sequence
 from pipeline.console import Parser, add_device, count, run_command
 from pipeline.data.prepared import open_prepared
-from pipeline.files import MEASURED, shown_path, write_atomically, write_json
+from pipeline.files import MEASURED, shown_path, write_json
 from pipeline.provenance import environment
 from pipeline.reports.costs.packed_cost import markdown
 
@@ -144,9 +144,8 @@ def main() -> None:
     arguments = parse_arguments()
     data, device = open_prepared(arguments.data, ("train",)).folder, choose_device(arguments.device)
     torch.manual_seed(0)
-    model = LanguageModel(
-        ARCHITECTURE, SMALL, LONGEST, TOKENS, device
-    )  # loads the plugin, which mends fairseq
+    # First, since it loads the plugin, which mends fairseq.
+    model = LanguageModel(ARCHITECTURE, SMALL, LONGEST, TOKENS, device)
     records = []
     for mode in MODES:
         lengths = lengths_of(data, mode)
@@ -162,9 +161,7 @@ def main() -> None:
     result = {"environment": environment(device), "settings": settings, "records": records}
     path = arguments.out / f"packed_cost_{device}.json"
     write_json(path, result)
-    text = markdown(result)
-    write_atomically(path.with_suffix(".md"), text.encode())
-    print(f"\n{text}\nwritten: {shown_path(path)}, {shown_path(path.with_suffix('.md'))}")
+    write_tables(path, markdown(result))
 
 
 if __name__ == "__main__":

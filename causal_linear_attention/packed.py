@@ -190,13 +190,17 @@ def causal(
     return chunks.in_a_row(out), final
 
 
+def _whole(q: Tensor, k: Tensor, v: Tensor, _: None) -> tuple[Tensor, Tensor]:
+    state = k.mT @ v
+    return q @ state, state
+
+
 def bidirectional(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """`q @ (k^T v)` of each sequence, of tensors and sequences as in `causal`, in the inputs' dtype."""
     if not q.shape[2]:
         return q @ (k.mT @ v)
     if _one_by_one(k, v, cu_seqlens):
-        rows = zip(*(x.split(cu_seqlens.diff().tolist(), dim=2) for x in (q, k, v)), strict=True)
-        return torch.cat([queries @ (keys.mT @ values) for queries, keys, values in rows], dim=2)
+        return each_sequence(q, k, v, cu_seqlens=cu_seqlens, run=_whole)[0]
     chunks = _cut(cu_seqlens, q.shape[2], _LONGEST_SUM)
     queries, keys, values = (chunks.of(x) for x in (q, k, v))
     shape = (q.shape[1], len(cu_seqlens) - 1, q.shape[-1], v.shape[-1])

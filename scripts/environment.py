@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -63,8 +64,9 @@ def wanted(previous: dict[str, Any]) -> dict[str, Any]:
     """What `.venv` is to be made from, where nothing is chosen as it was made before."""
     python = os.environ.get("PYTHON")
     torch = os.environ.get("TORCH_SPEC")
-    sources = sorted(path for path in (ROOT / KERNELS).rglob("*") if path.is_file())
-    contents = b"\0".join(path.read_bytes() for path in [*(ROOT / name for name in INPUTS), *sources])
+    hashed = runpy.run_path(str(ROOT / "causal_linear_attention" / "sources.py"))["fingerprint"]
+    inputs = [(ROOT / name).read_bytes() for name in INPUTS]
+    contents = b"\0".join([*inputs, hashed(ROOT / KERNELS).encode()])
     want = {
         "root": str(ROOT),
         "python": f"{sys.version.split()[0]} in {sys.base_prefix}",

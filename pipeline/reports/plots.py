@@ -5,7 +5,7 @@ import itertools
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import matplotlib
@@ -68,11 +68,13 @@ def plot_curves(
         note: printed below: what was measured, where, when.
         columns: panels side by side, of which their number is a multiple; default: all. With logarithmic
             axes, those below each other share the range of their y axis.
-        log: logarithmic axes.
+        log: logarithmic axes, which have no place for points that are not positive: they are left out.
         markers: a dot at every point.
         source: what the picture was drawn from, kept in its "Source" field.
     """
     columns = columns or len(panels)
+    if log:
+        panels = [(*texts, _positive(curves)) for *texts, curves in panels]
     figure = draw_curves(panels, columns, log, markers)
     save_figure(figure, path, note, len(panels) // columns, source)
 
@@ -171,6 +173,16 @@ def save_figure(figure: Figure, path: Path, note: str, rows: int, source: str = 
     figure.savefig(picture, format="png", dpi=150, metadata={"Source": source})
     plt.close(figure)
     write_atomically(path, picture.getvalue())
+
+
+def _positive(curves: Sequence[Curve]) -> list[Curve]:
+    kept = []
+    for curve in curves:
+        points = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if x > 0 and y > 0]
+        if points:
+            x, y = zip(*points, strict=True)
+            kept.append(replace(curve, x=x, y=y))
+    return kept
 
 
 def _plain(value: float, _position: int = 0) -> str:

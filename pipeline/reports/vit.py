@@ -125,16 +125,7 @@ def plot_vit(results: Sequence[Result], path: Path) -> None:
     seed = min(result["seed"] for result in results)
     one = [result for result in results if result["seed"] == seed]
     preset = results[0]["preset"]
-    valid = [
-        _curve(
-            label_of(r) + " (dashed)" * (r["method"] == DASHED),
-            VIT_METHODS[base_of(r)],
-            r["valid_accuracy"],
-            "--" if r["method"] == DASHED else "-",
-        )
-        for r in one
-        if r["alpha"] is None and r["valid_accuracy"]
-    ]
+    valid = [_valid(r) for r in one if r["alpha"] is None and r["valid_accuracy"]]
     panels = [(f"Accuracy, {preset}", "updates", "right on valid, %", valid)]
     if exponents := [curve for r in one if r["method"] == LLN for curve in _exponents(r)]:
         panels.append(("Exponents of LLN+Diag (Figure 9)", "updates", "α (solid), β (dashed)", exponents))
@@ -145,6 +136,13 @@ def plot_vit(results: Sequence[Result], path: Path) -> None:
         f"Curves over updates: seed {seed}. {where(one[0]['environment'])}, {one[0]['environment']['date']}."
     )
     plot_curves(path, panels, note=note, log=False, source=fingerprint(results))
+
+
+def _valid(result: Result) -> Curve:
+    """Accuracy on valid over the updates."""
+    dashed = result["method"] == DASHED
+    label = label_of(result) + " (dashed)" * dashed
+    return _curve(label, VIT_METHODS[base_of(result)], result["valid_accuracy"], "--" if dashed else "-")
 
 
 def _curve(label: str, method: Method, points: Sequence[Sequence[float]], style: str = "-") -> Curve:

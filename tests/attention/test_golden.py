@@ -1,6 +1,5 @@
 """Mechanisms and modules against arrays computed with the authors' code."""
 
-
 import pytest
 import torch
 

@@ -30,9 +30,7 @@ def test_one_killed(training, unbroken, tmp_path, record_property):
     updates = longer(7, 12, 26)
     record_property("times", len(updates))
     for update in updates:
-        broken = training.start(
-            training.command(tmp_path, "--cpu-processes", "2"), at_update(update, "self")
-        )
+        broken = training.start(training.command(tmp_path, "--cpu-processes", "2"), at_update(update, "self"))
         _, said = broken.communicate()
         assert broken.returncode == 1
         assert said == f"error: fairseq-train was ended by SIGKILL (log: {tmp_path / 'train.log'})\n"

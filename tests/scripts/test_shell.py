@@ -22,12 +22,11 @@ def fresh(tmp_path) -> Path:
     """A copy of the project without `.venv`; its path holds spaces."""
     copy = tmp_path / "a fresh copy"
     inputs = ("requirements.txt", "pyproject.toml", "setup.py", "build_kernels.py", "build_machine.py")
-    for name in ("scripts", *inputs):
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, copy / name)
-        else:
-            shutil.copy(source, copy / name)
+    shutil.copytree(ROOT / "scripts", copy / "scripts")
+    for name in (*inputs, "causal_linear_attention/sources.py"):
+        target = copy / name
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, target)
     return copy
 
 

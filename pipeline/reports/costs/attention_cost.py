@@ -82,7 +82,7 @@ def memory_ratios(results: Results, name: str) -> list[float]:
         known = cell(results, "training", name, at)
         if at >= FROM and known is not None and known.status == "ok":
             found[at] = memory(results, at, known)
-    return [value / found[at // 2] for at, value in found.items() if at // 2 in found]
+    return [value / found[at // 2] for at, value in found.items() if found.get(at // 2)]
 
 
 def caption(results: Results) -> str:

@@ -129,9 +129,7 @@ def test_table_says_how_rows_are_read():
 
 
 @pytest.mark.slow
-def test_runs_skips_and_goes_on_after_a_failure(
-    refused, encoder_corpus, tmp_path, monkeypatch, capsys
-):
+def test_runs_skips_and_goes_on_after_a_failure(refused, encoder_corpus, tmp_path, monkeypatch, capsys):
     """Of one of three an older run with other settings is in the way."""
     out = tmp_path / "ablation_01_scaling"
     blocked = out / "elu" / "ablation.json"

@@ -19,8 +19,9 @@ def loop(monkeypatch):
     """fairseq's loop after an update: what it did is in `done`; asked to stop, it is `stopping`'s."""
     done = []
     module = SimpleNamespace(
-        validate_and_save=lambda cfg, trainer, *given: done.append("schedule")
-        or ([1.5], trainer.get_num_updates() >= LAST),
+        validate_and_save=lambda cfg, trainer, *given: (
+            done.append("schedule") or ([1.5], trainer.get_num_updates() >= LAST)
+        ),
         checkpoint_utils=SimpleNamespace(save_checkpoint=lambda *given: done.append("save")),
         done=done,
     )
