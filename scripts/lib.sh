@@ -114,6 +114,8 @@ begin_tests() {
         print_header
         exit 0
     fi
+    # Some containers set it; then each of the hundreds of processes would compile every module again.
+    unset PYTHONDONTWRITEBYTECODE
     ensure_environment
     cd -- "$ROOT"
 }
