@@ -1,6 +1,6 @@
 """The attentions compared on the copy task and on images: names, labels, colours, flags."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.errors import UserError
@@ -53,6 +53,26 @@ VIT_METHODS = {
     **{name: ATTENTIONS[f"transnormer_{name}"] for name in ("t1", "t2")},
 }
 """Those of Vision Transformers, by the ending of the YAML in configs/vit, in the order of the tables."""
+
+PIXEL_METHODS = {
+    "softmax": ATTENTIONS["softmax"],
+    "linear": ATTENTIONS["elu"],
+    "t2": ATTENTIONS["transnormer_t2"],
+    "lln_diag": ATTENTIONS["lln_diag"],
+    "lsh": ATTENTIONS["reformer"],
+}
+"""Those of images byte by byte, by the ending of the YAML in configs/images, in the order of the tables."""
+
+
+def choose_from(known: Mapping[str, object], text: str) -> list[str]:
+    """The names in a list with commas, or all that are known; UserError for another one."""
+    names = list(known) if text == "all" else list(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f"{name!r} is no attention of this command; choose all, or some of {', '.join(known)}"
+            )
+    return names
 
 
 def choose_methods(text: str) -> list[str]:

@@ -2,15 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from pipeline.errors import UserError
-from pipeline.files import fingerprint, read_json
+from pipeline.files import fingerprint
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.reports.plots import Curve, plot_curves
-from pipeline.reports.tables import markdown_table, spread, where
+from pipeline.reports.sweeps import (
+    Result,
+    first_seed_on,
+    measured_on,
+    of_first_seed,
+    read_sweep,
+    seeds_of,
+    with_flags,
+)
+from pipeline.reports.tables import markdown_table, spread
 
-Result = dict[str, Any]
 WAYS = {"apart": "samples apart", "carried": "carried state"}
 STYLES = {"apart": "--", "carried": "-"}
 SINUSOIDAL = (
@@ -24,11 +30,13 @@ def read_carried(folder: Path) -> list[Result]:
 
     Raises UserError if they differ in flags or data.
     """
-    results = [read_json(path) for path in sorted(folder.glob("*/*/seed*.json"))]
-    if len({(tuple(result["flags"]), str(result["data"])) for result in results}) > 1:
-        raise UserError(f"{folder} holds runs of different settings; give each setting its own --out")
     names = list(LANGUAGE_MODELS)
-    return sorted(results, key=lambda x: (names.index(x["method"]), x["segment"], x["way"]))
+    return read_sweep(
+        folder,
+        lambda x: (names.index(x["method"]), x["segment"], x["way"]),
+        lambda x: (x["flags"], x["data"]),
+        "*/*/seed*.json",
+    )
 
 
 def groups(results: Sequence[Result]) -> dict[tuple[str, int, str], list[Result]]:
@@ -66,38 +74,33 @@ def write_carried_table(results: Sequence[Result]) -> str:
 def notes(results: Sequence[Result]) -> list[str]:
     """What decides the figures."""
     first = results[0]
-    flags, carried = " ".join(first["flags"]), first["carried"]
-    model, seeds = first["settings"]["model"], ", ".join(map(str, sorted({r["seed"] for r in results})))
-    machines = sorted({f"{where(r['environment'])}, {r['environment']['date']}" for r in results})
-    commits = ", ".join(sorted({r["environment"]["commit"] for r in results}))
+    carried, model = first["carried"], first["settings"]["model"]
     far = sorted({LANGUAGE_MODELS[r["method"]].label for r in results if r["carried"]["remark"]})
     return [
         "Perplexity per sentencepiece token of WikiText-2's test split, median (lowest to highest) over the "
-        f"seeds {seeds}. Read apart: in samples of the training's length. Read with state: "
+        f"seeds {seeds_of(results)}. Read apart: in samples of the training's length. Read with state: "
         f"{carried['streams']} streams of {carried['longest']:,} tokens, each from end to end; the columns "
         "on the right are its perplexities by position in a stream.",
-        f"Setting: configs/wikitext2{f' with {flags}' if flags else ''}, width {model['decoder_embed_dim']}, "
+        f"Setting: configs/wikitext2{with_flags(first['flags'])}, width {model['decoder_embed_dim']}, "
         f"{first['updates']:,} updates of {first['tokens_per_update']:,} tokens. No paper has these figures.",
         *([SINUSOIDAL.format(", ".join(far))] if far else []),
-        f"Measured on {'; '.join(machines)} (commit {commits}).",
+        measured_on(results),
     ]
 
 
 def plot_carried(results: Sequence[Result], path: Path) -> None:
     """Perplexity by position with carried state, a panel per segment: the first seed."""
-    seed = min(result["seed"] for result in results)
+    shown = of_first_seed(results)
     panels = []
     for segment in sorted({result["segment"] for result in results}):
         curves = []
-        for result in results:
-            if (result["segment"], result["seed"]) == (segment, seed):
+        for result in shown:
+            if result["segment"] == segment:
                 method, carried = LANGUAGE_MODELS[result["method"]], result["carried"]
                 ends = [bucket["end"] for bucket in carried["buckets"]]
                 values = [bucket["perplexity_per_token"] for bucket in carried["buckets"]]
                 label = method.label if result["way"] == "carried" else ""
                 curves.append(Curve(label, method.color, ends, values, STYLES[result["way"]]))
         panels.append((f"Segments of {segment:,}", "position up to, tokens", "perplexity per token", curves))
-    record = results[0]["environment"]
-    note = "Trained with carried state (solid) and without (dashed). "
-    note += f"Seed {seed}, {where(record)}, {record['date']}."
+    note = f"Trained with carried state (solid) and without (dashed). {first_seed_on(results)}"
     plot_curves(path, panels, note=note, source=fingerprint(results))

@@ -17,14 +17,19 @@ from PIL import Image
 from pipeline.commands.reports.make_results import parse
 from pipeline.errors import UserError
 from pipeline.files import MEASURED, ROOT, fingerprint, read_json, shown_path, write_atomically
-from pipeline.reports import copying, vit
+from pipeline.reports import copying, pixels, vit
 from pipeline.reports.carried_training import plot_carried, read_carried, write_carried_table
-from pipeline.reports.costs import encoder_cost as roberta_cost_report
-from pipeline.reports.costs import lm_cost as lm_cost_report
-from pipeline.reports.costs import loss_cost as loss_cost_report
-from pipeline.reports.costs import lra_speed as lra_speed_report
-from pipeline.reports.costs import operator_cost as operator_cost_report
-from pipeline.reports.costs import packed_cost as packed_cost_report
+from pipeline.reports.costs import (
+    attention_cost,
+    encoder_cost,
+    image_cost,
+    lm_cost,
+    loss_cost,
+    lra_speed,
+    operator_cost,
+    packed_cost,
+    speech_cost,
+)
 from pipeline.reports.encoders import glue_section, plot_encoders, read_encoders
 from pipeline.reports.encoders import runs_section as encoders_section
 from pipeline.reports.faults import survivors
@@ -58,51 +63,46 @@ def not_measured(script: str) -> str:
     return f"Not measured yet; `{script}` does it."
 
 
-def cost(script: str, path: Path, render: Callable[[dict], str], document: Path) -> str:
+Render = Callable[[dict], str]
+
+
+def cost(script: str, path: Path, render: Render, title: str, document: Path) -> str:
     """A cost benchmark's tables and plot."""
     if not path.is_file():
         return not_measured(script)
-    picture = picture_link("Time and memory against length", path.with_suffix(".png"), document)
-    return f"{render(read_json(path))}\n{picture}"
+    return f"{render(read_json(path))}\n{picture_link(title, path.with_suffix('.png'), document)}"
 
 
-def lm_cost(device: str, document: Path) -> str:
-    """What the language models cost on "cpu" or "cuda"."""
-    return cost(
-        "benchmarks/lm_cost.py", MEASURED / f"lm_cost_{device}.json", lm_cost_report.markdown, document
-    )
+AGAINST_LENGTH = "Time and memory against length"
+COSTS: dict[str, tuple[Render, str]] = {
+    "lm_cost": (lm_cost.markdown, AGAINST_LENGTH),
+    "roberta_cost": (encoder_cost.markdown, AGAINST_LENGTH),
+    "loss_cost": (loss_cost.markdown, AGAINST_LENGTH),
+    "packed_cost": (packed_cost.markdown, AGAINST_LENGTH),
+    "lra_speed": (lra_speed.markdown, AGAINST_LENGTH),
+    "attention_cost": (attention_cost.markdown, AGAINST_LENGTH),
+    "speech_cost": (speech_cost.markdown, "Time and memory of a training step"),
+    "image_cost": (image_cost.markdown, "Images per second by batch size"),
+}
+"""By the name of the benchmark: what makes tables of its record, and the title of its plot."""
 
 
-def roberta_cost(device: str, document: Path) -> str:
-    """What the encoders cost on "cpu" or "cuda"."""
-    path = MEASURED / f"roberta_cost_{device}.json"
-    return cost("benchmarks/roberta_cost.py", path, roberta_cost_report.markdown, document)
+def measured_cost(name: str, device: str, document: Path) -> str:
+    """What a benchmark of `COSTS` measured on "cpu" or "cuda"."""
+    path = MEASURED / f"{name}_{device}.json"
+    return cost(f"benchmarks/{name}.py", path, *COSTS[name], document)
 
 
-def loss_cost(device: str, document: Path) -> str:
-    """What the loss over a large vocabulary costs on "cpu" or "cuda"."""
-    path = MEASURED / f"loss_cost_{device}.json"
-    return cost("benchmarks/loss_cost.py", path, loss_cost_report.markdown, document)
+def accuracy_by_speed(device: str, document: Path) -> str:
+    """The bubbles of Long Range Arena's accuracy, speed and memory, on "cpu" or "cuda"."""
+    path = MEASURED / f"lra_speed_{device}_accuracy.png"
+    return picture_link("Accuracy, speed and memory", path, document)
 
 
-def packed_cost(device: str, document: Path) -> str:
-    """What packed sequences gain on "cpu" or "cuda"."""
-    path = MEASURED / f"packed_cost_{device}.json"
-    return cost("benchmarks/packed_cost.py", path, packed_cost_report.markdown, document)
-
-
-def lra_speed(device: str, document: Path) -> str:
-    """Speed and memory on Long Range Arena's Text, on "cpu" or "cuda"."""
-    path = MEASURED / f"lra_speed_{device}.json"
-    found = cost("benchmarks/lra_speed.py", path, lra_speed_report.markdown, document)
-    picture = path.with_name(f"{path.stem}_accuracy.png")
-    return f"{found}\n{picture_link('Accuracy, speed and memory', picture, document)}"
-
-
-def operator_cost(device: str, document: Path) -> str:
+def operator(device: str, document: Path) -> str:
     """What the operator costs on "cpu" or "cuda"."""
     path = MEASURED / f"operator_{device}" / "operator_cost.json"
-    return cost("benchmarks/operator_cost.py", path, operator_cost_report.report, document)
+    return cost("benchmarks/operator_cost.py", path, operator_cost.report, AGAINST_LENGTH, document)
 
 
 def crossover(document: Path) -> str:
@@ -111,7 +111,7 @@ def crossover(document: Path) -> str:
     if not path.is_file():
         return not_measured("benchmarks/operator_cost.py")
     record = read_json(path)
-    return f"{operator_cost_report.crossover_table(record)}\n\n{where(record['environment'])}"
+    return f"{operator_cost.crossover_table(record)}\n\n{where(record['environment'])}"
 
 
 def quickstart(document: Path) -> str:
@@ -167,6 +167,14 @@ SWEEPS = {
         "Loss while learning to copy",
         copying.plot_copying,
     ),
+    "images": Sweep(
+        "scripts/measure_images.sh",
+        MEASURED / "images",
+        pixels.read_results,
+        pixels.write_pixel_table,
+        "Digits drawn and completed",
+        pixels.plot_pixels,
+    ),
     "vit": Sweep(
         "scripts/measure_vit.sh",
         MEASURED / "vit",
@@ -195,13 +203,14 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     "roberta-runs": lambda document: encoders_section(read_encoders(ROBERTA)),
     "roberta-curves": lambda document: picture_link("Masked-LM loss", ROBERTA_CURVES, document),
     "quickstart": quickstart,
-    **{f"lm-cost-{device}": partial(lm_cost, device) for device in DEVICES},
-    **{f"roberta-cost-{device}": partial(roberta_cost, device) for device in DEVICES},
-    **{f"loss-cost-{device}": partial(loss_cost, device) for device in DEVICES},
-    **{f"packed-cost-{device}": partial(packed_cost, device) for device in DEVICES},
+    **{
+        f"{name.replace('_', '-')}-{device}": partial(measured_cost, name, device)
+        for name in COSTS
+        for device in DEVICES
+    },
+    **{f"lra-accuracy-{device}": partial(accuracy_by_speed, device) for device in DEVICES},
     **{name: partial(sweep, name) for name in SWEEPS},
-    **{f"lra-speed-{device}": partial(lra_speed, device) for device in DEVICES},
-    **{f"operator-{device}": partial(operator_cost, device) for device in DEVICES},
+    **{f"operator-{device}": partial(operator, device) for device in DEVICES},
     "crossover": crossover,
     "faults": faults,
 }

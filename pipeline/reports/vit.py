@@ -3,17 +3,25 @@
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from pipeline.errors import UserError
-from pipeline.files import fingerprint, read_json
+from pipeline.files import fingerprint
 from pipeline.methods import ATTENTIONS, Method
 from pipeline.papers import read_table
 from pipeline.reports.plots import Curve, plot_curves
-from pipeline.reports.tables import markdown_table, spread, where
+from pipeline.reports.sweeps import (
+    LOADED,
+    Result,
+    by_method,
+    first_seed_on,
+    measured_on,
+    of_first_seed,
+    read_sweep,
+    seeds_of,
+    with_flags,
+)
+from pipeline.reports.tables import markdown_table, spread
 from pipeline.sequence_methods import VIT_METHODS
 
-Result = dict[str, Any]
 LLN = "lln_diag"
 DASHED = "linformer"  # its colour is TransNormer T2's, too
 DIFFERENCES = {
@@ -29,11 +37,8 @@ def read_results(folder: Path) -> list[Result]:
 
     Raises UserError if they differ in preset or flags.
     """
-    results = [read_json(path) for path in sorted(folder.glob("*/seed*.json"))]
-    if len({(result["preset"], tuple(result["flags"])) for result in results}) > 1:
-        raise UserError(f"{folder} holds runs of different settings; give each setting its own --out")
     names = list(VIT_METHODS)
-    return sorted(results, key=lambda r: (names.index(base_of(r)), r["alpha"] or 0, r["seed"]))
+    return read_sweep(folder, lambda r: (names.index(base_of(r)), r["alpha"] or 0, r["seed"]))
 
 
 def base_of(result: Result) -> str:
@@ -45,14 +50,6 @@ def label_of(result: Result) -> str:
     """What a reader sees."""
     label = VIT_METHODS[base_of(result)].label
     return label if result["alpha"] is None else f"{label}, α = β = {result['alpha']:g}"
-
-
-def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """The results of each method, in their order."""
-    found: dict[str, list[Result]] = {}
-    for result in results:
-        found.setdefault(result["method"], []).append(result)
-    return found
 
 
 def write_vit_table(results: Sequence[Result]) -> str:
@@ -100,30 +97,24 @@ def exponents_table(results: Sequence[Result]) -> str:
 def notes(results: Sequence[Result]) -> list[str]:
     """What decides the figures, and how they differ from the paper's."""
     first = results[0]
-    flags = " ".join(first["flags"])
     model = first["settings"]["model"]
     unverified = " (NOT the original files)" if first["original_files"] is False else ""
-    machines = sorted({f"{where(r['environment'])}, {r['environment']['date']}" for r in results})
-    commits = ", ".join(sorted({r["environment"]["commit"] for r in results}))
-    seeds = ", ".join(map(str, sorted({r["seed"] for r in results})))
     updates = sorted({r["updates"] for r in results})
     patch = f"patches of {model['patch_size']}, " if "patch_size" in model else ""
     return [
-        f"Preset {first['preset']}{f' with {flags}' if flags else ''}: {first['corpus']}{unverified}, "
+        f"Preset {first['preset']}{with_flags(first['flags'])}: {first['corpus']}{unverified}, "
         f"{first['training_images']:,} training images, {first['architecture']}, {patch}"
         f"{', '.join(f'{n:,}' for n in updates)} updates of {first['settings']['dataset']['batch_size']}; "
         f"{first['examples']:,} images of {first['split']}, last checkpoint; median (lowest to highest) over "
-        f"the seeds {seeds}.",
+        f"the seeds {seeds_of(results)}.",
         f"Differences from the paper (Nahshan et al. 2024, Table 3): {DIFFERENCES[first['preset']]}.",
-        f"Measured on {'; '.join(machines)} (commit {commits}); training times are those of a machine that "
-        "may have done other work.",
+        measured_on(results, LOADED),
     ]
 
 
 def plot_vit(results: Sequence[Result], path: Path) -> None:
     """Accuracy on valid, LLN's exponents, and accuracy against fixed exponents, of what there is."""
-    seed = min(result["seed"] for result in results)
-    one = [result for result in results if result["seed"] == seed]
+    one = of_first_seed(results)
     preset = results[0]["preset"]
     valid = [_valid(r) for r in one if r["alpha"] is None and r["valid_accuracy"]]
     panels = [(f"Accuracy, {preset}", "updates", "right on valid, %", valid)]
@@ -132,9 +123,7 @@ def plot_vit(results: Sequence[Result], path: Path) -> None:
     if fixed := _fixed(results):
         split = results[0]["split"]
         panels.append(("Fixed exponents (Figure 10a)", "α = β", f"right on {split}, %", [fixed]))
-    note = (
-        f"Curves over updates: seed {seed}. {where(one[0]['environment'])}, {one[0]['environment']['date']}."
-    )
+    note = f"Curves over updates show one run each. {first_seed_on(results)}"
     plot_curves(path, panels, note=note, log=False, source=fingerprint(results))
 
 

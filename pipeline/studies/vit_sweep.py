@@ -13,12 +13,11 @@ import torch
 
 from pipeline.commands.studies.measure_vit import parse
 from pipeline.console import positive_list
-from pipeline.errors import UserError
 from pipeline.evaluation.accuracy import count_correct
 from pipeline.files import ROOT
 from pipeline.provenance import environment
 from pipeline.reports.vit import plot_vit, read_results, write_vit_table
-from pipeline.sequence_methods import VIT_METHODS
+from pipeline.sequence_methods import VIT_METHODS, choose_from
 from pipeline.studies.measured_cell import (
     DataCell,
     check_flags,
@@ -126,20 +125,11 @@ def logged(log: Path) -> dict[str, Any]:
     }
 
 
-def choose_methods(text: str) -> list[str]:
-    """The names in a list with commas, or all; UserError for an unknown one."""
-    names = list(VIT_METHODS) if text == "all" else list(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in VIT_METHODS:
-            raise UserError(
-                f"{name!r} is no attention of this command; choose all, or some of {', '.join(VIT_METHODS)}"
-            )
-    return names
-
-
 def cells_of(options: Namespace, flags: Sequence[str], out: Path) -> list[ViTCell]:
     """All runs that are asked for, seed by seed."""
-    wanted: list[tuple[str, float | None]] = [(name, None) for name in choose_methods(options.attention)]
+    wanted: list[tuple[str, float | None]] = [
+        (name, None) for name in choose_from(VIT_METHODS, options.attention)
+    ]
     wanted += [(LLN, alpha) for alpha in positive_list("--alpha", options.alpha)]
     recipes = {
         name: read_experiment(ROOT / "configs" / "vit" / f"{options.preset}_{name}.yaml")
