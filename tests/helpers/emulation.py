@@ -9,14 +9,15 @@ from pathlib import Path
 import torch
 
 COMPILER = shutil.which("g++")
+LIBRARY = "emulation.so"
 DTYPES = {torch.float32: 0, torch.bfloat16: 2, torch.float16: 3}
 FLAGS = ["-std=c++20", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
 # Locals that are read before they are written hold huge numbers.
 FLAGS += ["-ftrivial-auto-var-init=pattern", "-ffp-contract=off"]
 
 
-def build(root: Path, folder: Path, capability: int) -> ctypes.CDLL:
-    """The kernels as a GPU of this compute capability (75 or 80) would run them."""
+def build(root: Path, folder: Path, capability: int) -> None:
+    """Build the kernels in `folder` as a GPU of this compute capability (75 or 80) would run them."""
     kernels, tests = root / "causal_linear_attention" / "csrc" / "cuda", root / "tests" / "cpp"
     level = "-O1" if capability >= 80 else "-O0"  # few tests ask for the older, which is built sooner so
     flags = [*FLAGS, level, f"-DCLA_CAPABILITY={capability}", f"-I{tests}", f"-I{kernels}"]
@@ -31,9 +32,12 @@ def build(root: Path, folder: Path, capability: int) -> ctypes.CDLL:
     sources = [path for path in sorted(kernels.glob("*.cu")) if path.name != "available.cu"]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(compile_, [*sources, tests / "emulation.cpp", tests / "emulated_blocks.cpp"]))
-    library = folder / "emulation.so"
-    subprocess.run([COMPILER, "-shared", *objects, "-o", str(library)], check=True)
-    result = ctypes.CDLL(str(library))
+    subprocess.run([COMPILER, "-shared", *objects, "-o", str(folder / LIBRARY)], check=True)
+
+
+def load(folder: Path) -> ctypes.CDLL:
+    """The kernels that `build` left in `folder`."""
+    result = ctypes.CDLL(str(folder / LIBRARY))
     result.emulate.restype = result.emulate_step.restype = ctypes.c_char_p
     return result
 

@@ -1,6 +1,8 @@
 """What can be shown of the CUDA kernels without a GPU: a CPU that emulates it (tests/cpp/emulated_device.h),
 running the same sources thread by thread, gets the definition's results."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from causal_linear_attention import causal_linear_attention_step
 from causal_linear_attention.chunked import normalized
 from causal_linear_attention.reference import quadratic
 from tests.helpers import emulation
+from tests.helpers.once import filled_once
 
 H200, SMALL, TURING = (90, 132, 232448), (86, 132, 101376), (75, 40, 65536)
 BUSY = (90, 0, 232448)  # any number of heads fills it
@@ -26,8 +29,9 @@ def library(root, tmp_path_factory):
     def get(device):
         capability = min(device[0], 80)
         if capability not in built:
-            folder = tmp_path_factory.mktemp(f"emulation{capability}")
-            built[capability] = emulation.build(root, folder, capability)
+            fill = partial(emulation.build, root, capability=capability)
+            folder = filled_once(tmp_path_factory, f"emulation{capability}", fill)
+            built[capability] = emulation.load(folder)
         return built[capability]
 
     return get

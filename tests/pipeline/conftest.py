@@ -13,6 +13,7 @@ import pytest
 from pipeline.console import run_command
 from tests.helpers import encoders, forked
 from tests.helpers.logs import wait_for
+from tests.helpers.once import filled_once
 from tests.models.conftest import write_corpus
 
 BASE = """
@@ -128,11 +129,13 @@ def kill(root) -> Callable[..., None]:
 @pytest.fixture(scope="session")
 def encoder_corpus(tmp_path_factory) -> Path:
     """A folder for masked_lm as data-prep/roberta.sh leaves it, with a sentencepiece tokeniser."""
-    folder = tmp_path_factory.mktemp("encoder corpus")
-    encoders.write_text(folder)
-    options = ("--tokenizer", "sentencepiece", "--vocab-size", 340)
-    encoders.prepare("masked_lm", "text", "--from", folder, "--dest", folder / "prepared", *options)
-    return folder / "prepared"
+
+    def fill(folder: Path) -> None:
+        encoders.write_text(folder)
+        options = ("--tokenizer", "sentencepiece", "--vocab-size", 340)
+        encoders.prepare("masked_lm", "text", "--from", folder, "--dest", folder / "prepared", *options)
+
+    return filled_once(tmp_path_factory, "encoder corpus", fill) / "prepared"
 
 
 @pytest.fixture(scope="session")
@@ -151,20 +154,24 @@ def pretrained(encoder_corpus, encoder_configs, tmp_path_factory) -> Path:
     """The folder of a pre-training run of four updates, saved after every second."""
     from pipeline.training import train as train_lm
 
-    save_dir = tmp_path_factory.mktemp("runs") / "an encoder"
     config = encoder_configs / "roberta_transnormer_t1.yaml"
-    return train_lm.train(config, encoder_corpus, train_lm.Machines(0), save_dir)
+
+    def fill(folder: Path) -> None:
+        train_lm.train(config, encoder_corpus, train_lm.Machines(0), folder / "an encoder")
+
+    return filled_once(tmp_path_factory, "pretrained", fill) / "an encoder"
 
 
 @pytest.fixture(scope="session")
 def glue(encoder_corpus, tmp_path_factory) -> Path:
     """The nine GLUE tasks, prepared from a few made-up rows each; the rows lie in `raw`."""
-    folder = tmp_path_factory.mktemp("glue")
-    encoders.write_glue(folder / "raw")
-    encoders.prepare(
-        "glue", folder / "raw", "--tokenizer-from", encoder_corpus, "--dest", folder / "prepared", "--partial"
-    )
-    return folder / "prepared"
+
+    def fill(folder: Path) -> None:
+        raw, prepared = folder / "raw", folder / "prepared"
+        encoders.write_glue(raw)
+        encoders.prepare("glue", raw, "--tokenizer-from", encoder_corpus, "--dest", prepared, "--partial")
+
+    return filled_once(tmp_path_factory, "glue", fill) / "prepared"
 
 
 @pytest.fixture(scope="session")
@@ -172,8 +179,9 @@ def finetuned(pretrained, glue, tmp_path_factory) -> Path:
     """The results of a sweep over all nine tasks: one run of three updates each."""
     from pipeline.studies import glue_sweep as finetune_glue
 
-    out = tmp_path_factory.mktemp("sweep") / "results"
-    arguments = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", out, "--max-update", 3]
-    arguments += ["--learning-rates", "0.01", "--seeds", "1"]
-    finetune_glue.finetune(finetune_glue.parse([str(word) for word in arguments]))
-    return out
+    def fill(folder: Path) -> None:
+        words = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", folder / "results"]
+        words += ["--max-update", 3, "--learning-rates", "0.01", "--seeds", "1"]
+        finetune_glue.finetune(finetune_glue.parse([str(word) for word in words]))
+
+    return filled_once(tmp_path_factory, "finetuned", fill) / "results"

@@ -1,0 +1,21 @@
+"""Folders that the processes of a parallel run share, so that what fills them is done once."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def filled_once(tmp_path_factory, name: str, fill: Callable[[Path], object]) -> Path:
+    """The folder `name`, which the first process that asks fills; others wait. Tests only read it."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    folder, done = base / name, base / f"{name}.done"
+    with open(base / f"{name}.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            folder.mkdir()
+            fill(folder)
+            done.touch()
+    return folder
