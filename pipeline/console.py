@@ -73,6 +73,12 @@ def add_seeds_and_jobs(parser: Parser) -> None:
     )
 
 
+def add_prepared_images(parser: Parser) -> None:
+    """--data, the images of a sweep."""
+    note = "made by data-prep/images.sh (default: the one the YAMLs name)"
+    parser.add_argument("--data", type=Path, metavar="DIR", help=note)
+
+
 def add_out_dir(parser: Parser, default: str = "") -> None:
     """--out for a folder of results, which may also be given without the flag (`parse_intermixed_args`)."""
     parser.add_argument("out_dir", type=Path, nargs="?", metavar="DIR", help="the same as --out")

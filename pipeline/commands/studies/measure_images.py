@@ -9,9 +9,14 @@ fairseq-train at the end hold for every run, such as --max-update 500; the table
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from pipeline.console import Parser, add_presets, add_seeds_and_jobs, parse_before_flags
+from pipeline.console import (
+    Parser,
+    add_prepared_images,
+    add_presets,
+    add_seeds_and_jobs,
+    parse_before_flags,
+)
 from pipeline.sequence_methods import PIXEL_METHODS
 
 PRESETS = ("digits", "mnist", "cifar10")
@@ -30,11 +35,6 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help=f"some of {', '.join(PIXEL_METHODS)} with commas, or all that the preset has (default)",
     )
     add_seeds_and_jobs(options)
-    options.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="made by data-prep/images.sh (default: the one the YAMLs name)",
-    )
+    add_prepared_images(options)
     usage = f"{command} [options] [fairseq-train flags ...]"
     return parse_before_flags(Parser(command, __doc__, parents=[options], usage=usage), options, words)

@@ -9,9 +9,14 @@ at the end hold for every run, such as --max-update 500; the table names them.
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from pipeline.console import Parser, add_presets, add_seeds_and_jobs, parse_before_flags
+from pipeline.console import (
+    Parser,
+    add_prepared_images,
+    add_presets,
+    add_seeds_and_jobs,
+    parse_before_flags,
+)
 from pipeline.sequence_methods import VIT_METHODS
 
 PRESETS = ("digits", "cifar10", "dogs_vs_cats")
@@ -36,11 +41,6 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help="fixed alpha = beta with which LLN+Diag is trained, too (Figure 10a), such as 0.25,1,2,4,8",
     )
     add_seeds_and_jobs(options)
-    options.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="made by data-prep/images.sh (default: the one the YAMLs name)",
-    )
+    add_prepared_images(options)
     usage = f"{command} [options] [fairseq-train flags ...]"
     return parse_before_flags(Parser(command, __doc__, parents=[options], usage=usage), options, words)
