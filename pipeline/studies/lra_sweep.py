@@ -14,23 +14,24 @@ from pipeline.data.lra.tasks import TASKS
 from pipeline.errors import UserError
 from pipeline.evaluation.lra import evaluate
 from pipeline.files import (
-    FINGERPRINT,
     ROOT,
-    begin,
     shown_path,
     write_atomically,
-    write_json,
 )
 from pipeline.provenance import environment
 from pipeline.reports.lra import FIVE, read_cells, write_table
-from pipeline.studies.measured_cell import DataCell, check_flags, first_seed, result_path, run_missing
-from pipeline.studies.parallel_runs import parallel_jobs, placement
+from pipeline.studies.measured_cell import (
+    DataCell,
+    check_flags,
+    first_seed,
+    run_missing,
+    train_and_measure,
+)
+from pipeline.studies.parallel_runs import parallel_jobs
 from pipeline.training.figures import peak_memory, read_log, training_seconds
 from pipeline.training.lra_attentions import PARTS, attention_flags, read_attentions
 from pipeline.training.lra_run import describe_data, open_data, read_lra_checkpoint, record
-from pipeline.training.process.logged_run import run_fairseq
-from pipeline.training.process.progress import Progress
-from pipeline.training.process.resume import BEST, LAST, complete_save, newest_whole
+from pipeline.training.process.resume import BEST, LAST
 from pipeline.training.process.run_lock import SECONDS_TO_WRITE, run_lock
 from pipeline.training.recipe import Experiment, option, read_experiment
 from pipeline.training.save_dir import keep_vocabulary, whole_checkpoint
@@ -67,6 +68,11 @@ class LRACell(DataCell):
         flags = [*attention_flags(preset, self.method, int(layers or SIZE["encoder_layers"])), *self.flags]
         return [*flags, "--seed", str(self.seed), *([] if self.has_valid else ["--disable-validation"])]
 
+    def prepare(self, arguments: Sequence[str]) -> None:
+        """See `Cell.prepare`: the vocabulary, and what the run is."""
+        keep_vocabulary(self.data.folder, self.folder)
+        record(self.folder, self.experiment.name, self.data, arguments)
+
     def decisive(self) -> list[Any]:
         """See `Cell.decisive`: the data, too."""
         about = {**describe_data(self.data), "sources": self.data.manifest["sources"]}
@@ -74,40 +80,9 @@ class LRACell(DataCell):
 
 
 def run_cell(cell: LRACell, place: int, jobs: int) -> str:
-    """Train (or resume) and test a cell at one of `jobs` places; its accuracy in a few words.
-
-    The result is written beside the run's folder, where the weights that were tested stay.
-    """
-    print(f"{cell.name}: started, log {shown_path(cell.folder / 'train.log')}", flush=True)
-    begin(cell.folder, COMMAND, cell.fingerprint())
-    with run_lock(cell.folder) as lock:
-        keep_vocabulary(cell.data.folder, cell.folder)
-        if newest := newest_whole(cell.folder):
-            complete_save(newest)
-        else:
-            (cell.folder / LAST).unlink(missing_ok=True)
-        arguments = cell.arguments()
-        record(cell.folder, cell.experiment.name, cell.data, arguments)
-        train(cell, arguments, placement(place, jobs), lock, shown=jobs == 1)
-        result = tested(cell, place)
-        write_json(result_path(cell.folder), result)
-        for path in cell.folder.glob("checkpoint*.pt"):
-            if path.name != result["checkpoint"]:
-                path.unlink()
+    """Train (or resume) and test a cell at one of `jobs` places; its accuracy in a few words."""
+    result = train_and_measure(cell, COMMAND, place, jobs, partial(tested, cell, place))
     return f"{result['accuracy']:.2f} % of {result['examples']:,} right (test)"
-
-
-def train(cell: LRACell, arguments: Sequence[str], environ: dict[str, str], lock: int, shown: bool) -> None:
-    """Run fairseq-train, its progress on the terminal if `shown`; it keeps the folder's `lock`."""
-    log, updates = cell.folder / "train.log", option(arguments, "--max-update")
-    if not shown:
-        run_fairseq("train", arguments, log, environment=environ, held=(lock,))
-        return
-    progress = Progress(int(updates or 0) or None)
-    try:
-        run_fairseq("train", arguments, log, progress.feed, environ, (lock,))
-    finally:
-        progress.close()
 
 
 def tested(cell: LRACell, place: int) -> dict[str, Any]:
@@ -129,7 +104,6 @@ def tested(cell: LRACell, place: int) -> dict[str, Any]:
         "train_seconds": training_seconds(log),
         "peak_memory_bytes": peak_memory(read_log(log)),
         "environment": environment(device.type),
-        FINGERPRINT: cell.fingerprint(),
     }
 
 

@@ -49,6 +49,9 @@ class Cell:
         """Those of `fairseq-train`."""
         raise NotImplementedError
 
+    def prepare(self, arguments: Sequence[str]) -> None:
+        """Write into the folder what belongs there beside checkpoints and log; by default nothing."""
+
     def decisive(self) -> list[Any]:
         """All that decides its result: anything JSON can hold."""
         return [self.experiment.settings, self.own_flags()]
@@ -124,7 +127,8 @@ def train_and_measure(
     """Train `cell` with fairseq-train at one of `jobs` places, then `measure`; returns its record.
 
     The newest whole checkpoint of an earlier try is where training resumes. The record, with the cell's
-    fingerprint, is written beside its folder; the log stays, and checkpoint_last.pt.
+    fingerprint, is written beside its folder; the log stays, and the "checkpoint" of the record, by default
+    the last one.
 
     Raises UserError if the folder belongs to another command or other settings, or if training fails.
     """
@@ -137,6 +141,7 @@ def train_and_measure(
             complete_save(newest)
         else:
             (folder / LAST).unlink(missing_ok=True)
+        cell.prepare(arguments)
         progress = Progress(int(option(arguments, "--max-update") or 0) or None) if jobs == 1 else None
         try:
             feed = progress.feed if progress else lambda line: None
@@ -147,6 +152,6 @@ def train_and_measure(
         record = {FINGERPRINT: mark, **measure()}
         write_json(result_path(folder), record)
         for path in folder.glob("checkpoint*.pt"):
-            if path.name != LAST:
+            if path.name != record.get("checkpoint", LAST):
                 path.unlink()
     return record

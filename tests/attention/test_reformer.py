@@ -5,6 +5,7 @@ import torch
 
 from tests.helpers.golden import load, relative, state
 from user_dir.attention import build_attention
+from user_dir.attention.parts import hashing
 from user_dir.attention.parts.hashing import bucket_count
 from user_dir.errors import UserError
 
@@ -160,3 +161,13 @@ def test_buckets_follow_the_longest_sequence():
 def test_user_errors(options, message):
     with pytest.raises(UserError, match=message):
         build(**{"longest": 64, **options})
+
+
+@pytest.mark.parametrize("length", [0, 1, 70])
+def test_hashing_a_few_queries_at_a_time_changes_nothing(monkeypatch, length):
+    module = build(128, rounds=3)
+    x = torch.randn(2, 4, length, 8)
+    whole = module.hash(x)
+    assert whole.shape == (2, 4, 3, length)
+    monkeypatch.setattr(hashing, "DISTANCES", 5000)  # of 13 queries
+    assert torch.equal(module.hash(x), whole)

@@ -7,7 +7,7 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.reports.lra import read_cells, write_table
-from pipeline.studies import lra_sweep
+from pipeline.studies import lra_sweep, measured_cell
 from pipeline.training.lra_attentions import attention_flags
 from tests.helpers.lra import write_lra
 
@@ -72,7 +72,7 @@ def test_a_sweep_is_run_once_and_its_table_comes_from_its_json(
     def refuse(command, arguments, log, *unused, **unused_too):
         raise AssertionError(f"fairseq-{command} is run for {log}")
 
-    monkeypatch.setattr(lra_sweep, "run_fairseq", refuse)
+    monkeypatch.setattr(measured_cell, "run_fairseq", refuse)
     (out / "lra.md").unlink()
     call(lra_sweep, *words)
     assert "4 runs, 4 done before" in capsys.readouterr().out
@@ -84,7 +84,7 @@ def test_a_sweep_without_results_writes_no_table(refused, preset, data, tmp_path
     def fail(*unused, **unused_too):
         raise UserError("the disk is full")
 
-    monkeypatch.setattr(lra_sweep, "run_fairseq", fail)
+    monkeypatch.setattr(measured_cell, "run_fairseq", fail)
     words = [preset, "--data", data, "--out", tmp_path, "--tasks", "listops", "--attention", "elu"]
     assert "1 runs failed; the first: listops" in refused(lra_sweep, *words)
     assert not (tmp_path / "lra.md").exists()

@@ -11,6 +11,7 @@ from .limits import needed_length
 # A token sees itself only where it sees no other, and padding never; values of the public code.
 SELF_SCORE = -1e5
 PADDING_SCORE = -1e9
+DISTANCES = 2**24  # between queries and planes that hashing holds at once
 
 
 class HashedAttention(Attention):
@@ -59,12 +60,21 @@ class HashedAttention(Attention):
 
     @torch.no_grad()
     def hash(self, x: Tensor) -> Tensor:
-        """The buckets `(B, H, rounds, N)` of queries `(B, H, N, d)`; draws the planes if they are due."""
+        """The buckets `(B, H, rounds, N)` of queries `(B, H, N, d)`; draws the planes if they are due.
+
+        Longer sequences have more buckets, so that the distances to all of them would be quadratic: they are
+        held for a few queries at a time.
+        """
         if self.training and self.options.redraw:
             self.rotations.copy_(torch.randn_like(self.rotations))
         wide = torch.promote_types(x.dtype, torch.float32)
-        rotated = torch.einsum("bhnd,hdrk->bhrnk", x.to(wide), self.rotations.to(wide))
-        return torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)
+        rotations = self.rotations.to(wide)
+        distances = max(1, x.shape[0] * rotations[:, 0].numel())  # of a query of each sequence
+        found = []
+        for queries in x.split(max(1, DISTANCES // distances), dim=2):
+            rotated = torch.einsum("bhnd,hdrk->bhrnk", queries.to(wide), rotations)
+            found.append(torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1))
+        return torch.cat(found, dim=-1)
 
 
 def merge_rounds(out: Tensor, mass: Tensor) -> Tensor:
