@@ -234,7 +234,7 @@ def _preprocess(place: Workplace, splits: list[str], dictionary: Path | None) ->
     (fairseq splits its --validpref at commas.)
     """
     workers = worker_count(max(place.text(split).stat().st_size for split in splits))
-    command = [sys.executable, "-P", child_process.__file__, "fairseq_cli.preprocess"]
+    command = [sys.executable, "-P", child_process.__file__, "pipeline.data.preprocess"]
     command += ["--only-source", "--destdir", ".", "--workers", str(workers)]
     for split in splits:
         command += [f"--{split}pref", place.text(split).name]
