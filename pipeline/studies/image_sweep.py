@@ -4,7 +4,6 @@ import sys
 from argparse import Namespace
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from pipeline.files import ROOT
 from pipeline.provenance import environment
 from pipeline.reports.pixels import plot_pixels, read_results, write_pixel_table
 from pipeline.sequence_methods import PIXEL_METHODS, choose_from
+from pipeline.studies.image_cell import ImageCell
 from pipeline.studies.measured_cell import (
-    DataCell,
     check_flags,
     first_seed,
     publish,
@@ -41,45 +40,21 @@ SHOWN = 10  # images drawn, and as many completed
 OURS = {"--decoder-attention": "--attention", "--seed": "--seeds", "--save-dir": "--out"}
 
 
-@dataclass(frozen=True)
-class PixelCell(DataCell):
-    """One run of the sweep."""
-
-    data: ImageData
-
-    def own_flags(self) -> list[str]:
-        """What is added to the YAML."""
-        return [*self.flags, "--seed", str(self.seed)]
-
-    def decisive(self) -> list[Any]:
-        """See `Cell.decisive`: the images, too."""
-        return [*super().decisive(), self.data.manifest]
-
-
-def run_cell(cell: PixelCell, place: int, jobs: int) -> str:
+def run_cell(cell: ImageCell, place: int, jobs: int) -> str:
     """Train (or resume) and measure a cell at one of `jobs` places; its figure in a few words."""
     result = train_and_measure(cell, COMMAND, place, jobs, partial(measured, cell, place))
     return f"{result['bits_per_dimension']['test']:.4f} bits per dimension on test"
 
 
-def measured(cell: PixelCell, place: int) -> dict[str, Any]:
+def measured(cell: ImageCell, place: int) -> dict[str, Any]:
     """The result of a trained cell, as table and picture need it."""
     device = torch.device("cuda", place) if torch.cuda.is_available() else torch.device("cpu")
     checkpoint = read_image_checkpoint(cell.folder / LAST, cell.data.folder, device)
     size, shape, log = checkpoint.batch_size, cell.data.shape, cell.folder / "train.log"
+    preset = cell.experiment.config.stem.removesuffix(f"_{cell.method}")
     found = {split: bits_per_dimension(checkpoint, split, size, device) for split in SPLITS}
     return {
-        "preset": cell.experiment.config.stem.removesuffix(f"_{cell.method}"),
-        "method": cell.method,
-        "seed": cell.seed,
-        "flags": list(cell.flags),
-        "updates": checkpoint.updates,
-        "settings": cell.experiment.settings,
-        "architecture": checkpoint.architecture,
-        "attention": checkpoint.attention,
-        "parameters": sum(p.numel() for p in checkpoint.model.parameters() if p.requires_grad),
-        "corpus": cell.data.manifest["corpus"],
-        "original_files": cell.data.manifest["verified"],
+        **cell.about(preset, checkpoint),
         "shape": [shape.height, shape.width, shape.channels],
         "levels": shape.levels,
         "images": {split: figures["images"] for split, figures in found.items()},
@@ -123,7 +98,7 @@ def pictures(checkpoint: ImageCheckpoint, data: ImageData, device: torch.device)
     return {name: b64encode(images.tobytes()).decode() for name, images in found.items()}
 
 
-def cells_of(options: Namespace, flags: Sequence[str], out: Path) -> list[PixelCell]:
+def cells_of(options: Namespace, flags: Sequence[str], out: Path) -> list[ImageCell]:
     """All runs that are asked for, seed by seed."""
     configs = {name: ROOT / "configs" / "images" / f"{options.preset}_{name}.yaml" for name in PIXEL_METHODS}
     configs = {name: path for name, path in configs.items() if path.is_file()}
@@ -131,7 +106,7 @@ def cells_of(options: Namespace, flags: Sequence[str], out: Path) -> list[PixelC
     folder = options.data or next(iter(recipes.values())).data_folder()
     data = open_data(folder.absolute(), SPLITS)
     return [
-        PixelCell(recipe, name, first_seed(recipe) + number, tuple(flags), out, data)
+        ImageCell(recipe, name, first_seed(recipe) + number, tuple(flags), out, data)
         for number in range(options.seeds)
         for name, recipe in recipes.items()
     ]

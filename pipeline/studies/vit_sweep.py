@@ -18,8 +18,8 @@ from pipeline.files import ROOT
 from pipeline.provenance import environment
 from pipeline.reports.vit import plot_vit, read_results, write_vit_table
 from pipeline.sequence_methods import VIT_METHODS, choose_from
+from pipeline.studies.image_cell import ImageCell
 from pipeline.studies.measured_cell import (
-    DataCell,
     check_flags,
     first_seed,
     publish,
@@ -31,7 +31,6 @@ from pipeline.training.figures import peak_memory, read_log, training_seconds
 from pipeline.training.image_run import CLASSIFICATION, open_labelled, read_image_checkpoint
 from pipeline.training.process.resume import LAST
 from pipeline.training.recipe import option, read_experiment
-from user_dir.tasks.image_data import ImageData
 
 COMMAND = "measure_vit.sh"
 LLN = "lln_diag"
@@ -47,10 +46,9 @@ STATISTICS = "--log-attention-statistics"
 
 
 @dataclass(frozen=True)
-class ViTCell(DataCell):
+class ViTCell(ImageCell):
     """One run of the sweep; `alpha` is a fixed alpha = beta, None for the method as it is."""
 
-    data: ImageData
     alpha: float | None
 
     def own_flags(self) -> list[str]:
@@ -61,10 +59,6 @@ class ViTCell(DataCell):
         if self.method.startswith(LLN) and option(flags, STATISTICS) is None:
             flags += [STATISTICS, option([*self.experiment.flags(), *flags], "--log-interval")]
         return [*flags, "--seed", str(self.seed)]
-
-    def decisive(self) -> list[Any]:
-        """See `Cell.decisive`: the images, too."""
-        return [*super().decisive(), self.data.manifest]
 
     @property
     def split(self) -> str:
@@ -84,19 +78,10 @@ def measured(cell: ViTCell, place: int) -> dict[str, Any]:
     path = cell.folder / LAST
     checkpoint = read_image_checkpoint(path, cell.data.folder, device, (CLASSIFICATION,))
     model, log = checkpoint.model, cell.folder / "train.log"
+    preset = cell.experiment.config.stem.removesuffix(f"_{cell.method.partition('-')[0]}")
     return {
-        "preset": cell.experiment.config.stem.removesuffix(f"_{cell.method.partition('-')[0]}"),
-        "method": cell.method,
+        **cell.about(preset, checkpoint),
         "alpha": cell.alpha,
-        "seed": cell.seed,
-        "flags": list(cell.flags),
-        "updates": checkpoint.updates,
-        "settings": cell.experiment.settings,
-        "architecture": checkpoint.architecture,
-        "attention": checkpoint.attention,
-        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "corpus": cell.data.manifest["corpus"],
-        "original_files": cell.data.manifest["verified"],
         "training_images": cell.data.manifest["splits"]["train"]["images"],
         "split": cell.split,
         **count_correct(model, checkpoint.task, cell.split, checkpoint.batch_size, device),

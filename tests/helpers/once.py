@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ def filled_once(tmp_path_factory, name: str, fill: Callable[[Path], object]) -> 
     with open(base / f"{name}.lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # what a try that failed has left
             folder.mkdir()
             fill(folder)
             done.touch()
