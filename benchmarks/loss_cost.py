@@ -4,8 +4,8 @@
 Time and peak memory of forward and backward pass by vocabulary, losses in turns; on a GPU in bfloat16, and
 Liger's and Apple's kernels, too, where they are installed. With --text also real updates of
 configs/wikitext103/transnormer_t1.yaml on that text, its dictionary padded to WikiText-103's 267,744 words.
-By estimate the plain loss takes 14 GiB of memory there. Writes loss_cost_DEVICE.json and .md into --out; the
-same command again resumes. Takes about ten minutes on two cores.
+The plain loss takes 16 GiB of memory there. Writes loss_cost_DEVICE.json and .md into --out; the same
+command again resumes. Takes about fifteen minutes on two cores.
 """
 
 import argparse

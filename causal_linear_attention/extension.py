@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from .compiling import assume_constant_result
 from .sources import fingerprint
 
 FOLDER = Path(__file__).parent
@@ -70,7 +71,7 @@ def reason(name: str) -> str:
     return _reasons.get(name, "")
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def reason_on_gpu(device: torch.device) -> str:
     """As `reason("cuda")`, for one GPU: also why it can run none of the kernels' images. Asked once a GPU."""
     if (why := _reasons_on_gpus.get(device.index)) is not None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .chunked import accumulation_dtype
+from .compiling import assume_constant_result
 from .operators import NAMESPACE, new_inverse, new_like, new_state
 
 MAX_DIM = 128
@@ -38,7 +39,7 @@ def version() -> str:
     return triton.__version__
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def reason(device: torch.device) -> str:
     """Why Triton does not run on `device`, in one clause without a full stop; "" if it does."""
     return _reason(device)

@@ -17,7 +17,7 @@ from PIL import Image
 from pipeline.commands.reports.make_results import parse
 from pipeline.errors import UserError
 from pipeline.files import MEASURED, ROOT, fingerprint, read_json, shown_path, write_atomically
-from pipeline.reports import copying, pixels, vit
+from pipeline.reports import carried_state, copying, pixels, vit
 from pipeline.reports.carried_training import plot_carried, read_carried, write_carried_table
 from pipeline.reports.costs import (
     attention_cost,
@@ -132,6 +132,13 @@ def faults(document: Path) -> str:
     return f"{survivors(record)} ({where(record)})"
 
 
+def long_stream(document: Path) -> str:
+    """Perplexity, speed and memory by position in a stream of millions of tokens."""
+    path = MEASURED / "carried_stream.json"
+    script = "scripts/eval_ppl.sh CHECKPOINT DATA --carry-state --split train"
+    return cost(script, path, carried_state.markdown, "Perplexity, speed and memory by position", document)
+
+
 @dataclass(frozen=True)
 class Sweep:
     """The finished runs of a sweep, and what makes a table and, where there is one, a picture of them."""
@@ -212,6 +219,7 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     **{name: partial(sweep, name) for name in SWEEPS},
     **{f"operator-{device}": partial(operator, device) for device in DEVICES},
     "crossover": crossover,
+    "carried-stream": long_stream,
     "faults": faults,
 }
 SECTION = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -6,6 +6,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 
 from causal_linear_attention import causal_linear_attention, extension, operators
+from causal_linear_attention.compiling import assume_constant_result
 
 pytestmark = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
 
@@ -78,6 +79,14 @@ def test_a_layer_compiles_without_graph_break():
     torch.testing.assert_close(out, expected)
     for p, grad in zip(layer.parameters(), grads, strict=True):
         torch.testing.assert_close(p.grad, grad, rtol=1e-4, atol=1e-4)
+
+
+def test_constants_are_marked_as_torch_marks_them():
+    def ours(): ...
+    def theirs(): ...
+
+    torch.compiler.assume_constant_result(theirs)
+    assert vars(assume_constant_result(ours)) == vars(theirs)
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
