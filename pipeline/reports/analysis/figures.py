@@ -161,19 +161,19 @@ def _bars(axis: Axes, panel: Panel) -> None:
         axis.bar(x, values, 0.92 * width, color=fill, edgecolor=colors, linewidth=1.4)
         if "low" in one:
             axis.vlines(x, one["low"], one["high"], color="0.3", lw=1.2)
-        for place, value in zip(x, values, strict=True):
+        for place, value, top in zip(x, values, one.get("high", values), strict=True):
             if math.isfinite(value):
                 text = f"{one['label']}\n{value:.2f}"
                 axis.annotate(
                     text,
-                    (place, value),
+                    (place, top),
                     xytext=(0, 3),
                     textcoords="offset points",
                     ha="center",
                     fontsize=8,
                     color="0.25",
                 )
-    axis.set_xticks(places, groups)
+    axis.set_xticks(places, groups, fontsize=9)
     axis.margins(y=0.18)
 
 
