@@ -19,7 +19,7 @@ from pipeline.errors import UserError
 from pipeline.evaluation.carried_state import evaluate_streams, remark
 from pipeline.evaluation.scoring import figures
 from pipeline.evaluation.streams import Streams, document_streams, parallel_streams, read_rows
-from pipeline.files import write_atomically
+from pipeline.files import shown_path, write_atomically
 from pipeline.provenance import environment
 from pipeline.reports.carried_state import markdown, plot
 from pipeline.training.checkpoint import CheckpointInfo
@@ -73,12 +73,12 @@ def evaluate_carried(
     bits = sum(bucket["nats"] for bucket in buckets) / tokens / math.log(2)
     longest = max(batch.source.shape[1] for batch in batches)
     return {
-        "checkpoint": str(checkpoint.path),
+        "checkpoint": shown_path(checkpoint.path),
         "architecture": checkpoint.architecture,
         "parameters": sum(p.numel() for p in model.parameters()),
         "updates": checkpoint.updates,
         "tokens_per_sample": checkpoint.tokens_per_sample,
-        "data": str(data.folder),
+        "data": shown_path(data.folder),
         "corpus": data.manifest.get("corpus"),
         "split": split,
         "streams": sum(len(batch.source) for batch in batches),

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from pipeline.errors import UserError
 from pipeline.evaluation.streams import Streams
@@ -118,15 +119,18 @@ def evaluate_streams(
     check_model(model, max(batch.source.shape[1] for batch in batches))
     check_growth(model, batches, padding_idx)
     buckets = Buckets()
-    for streams in batches:
-        streams = Streams(streams.source.to(device), streams.target)
-        real = streams.target.ne(padding_idx)
-        begin = time.monotonic()
-        for start, losses, state in segment_losses(model, streams, padding_idx, repeat(segment)):
-            upto = start + losses.shape[1]
-            losses = losses.cpu()
-            buckets.add(start, losses, real[:, start:upto], time.monotonic() - begin, state)
+    total = sum(int(batch.target.ne(padding_idx).sum()) for batch in batches)
+    with tqdm(total=total, unit=" tokens", unit_scale=True, disable=None) as bar:
+        for streams in batches:
+            streams = Streams(streams.source.to(device), streams.target)
+            real = streams.target.ne(padding_idx)
             begin = time.monotonic()
+            for start, losses, state in segment_losses(model, streams, padding_idx, repeat(segment)):
+                here = real[:, start : start + losses.shape[1]]
+                losses = losses.cpu()
+                buckets.add(start, losses, here, time.monotonic() - begin, state)
+                bar.update(int(here.sum()))
+                begin = time.monotonic()
     return buckets.results()
 
 

@@ -12,7 +12,7 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from pipeline.commands.evaluation.eval_mlm import parse
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
-from pipeline.files import write_atomically
+from pipeline.files import shown_path, write_atomically
 from pipeline.training.encoder_checkpoint import (
     EncoderCheckpoint,
     load_encoder,
@@ -64,7 +64,7 @@ def evaluate(
     )
     task = MaskedLMTask.setup_task(config)
     about = {
-        "checkpoint": str(encoder.path),
+        "checkpoint": shown_path(encoder.path),
         "architecture": encoder.architecture,
         "parameters": sum(p.numel() for p in model.parameters()),
         "updates": encoder.updates,

@@ -25,7 +25,7 @@ from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.evaluation.carried_perplexity import evaluate_carried, read_extra, write_carried
 from pipeline.evaluation.scoring import ChunkedScorer, figures
-from pipeline.files import ROOT, check_writable, write_atomically
+from pipeline.files import ROOT, check_writable, shown_path, write_atomically
 from pipeline.training.checkpoint import CheckpointInfo, read_checkpoint
 
 TOKENS_PER_BATCH = 16_384
@@ -61,11 +61,11 @@ def evaluate(
             f"({args.tokens_per_sample}) longer than the model or the batch allows?"
         )
     return {
-        "checkpoint": str(checkpoint.path),
+        "checkpoint": shown_path(checkpoint.path),
         "architecture": checkpoint.architecture,
         "parameters": counter.parameters,
         "updates": checkpoint.updates,
-        "data": str(data.folder),
+        "data": shown_path(data.folder),
         "corpus": data.manifest.get("corpus"),
         "split": split,
         "tokens_per_sample": args.tokens_per_sample,

@@ -33,9 +33,10 @@ def caption(result: dict[str, Any]) -> str:
     resets = ", reset at documents" if result["reset_at_documents"] else ""
     remark = f" Note: {result['remark']}." if result["remark"] else ""
     record = result["environment"]
+    streams = f"{result['streams']:,} streams of up to" if result["streams"] > 1 else "one stream of"
     return (
         f"{result['architecture']}, {result['updates']:,} updates, trained on samples of "
-        f"{result['tokens_per_sample']:,}; {result['split']} split as {result['streams']:,} streams of up to "
+        f"{result['tokens_per_sample']:,}; {result['split']} split as {streams} "
         f"{result['longest']:,} tokens, {result['segment']:,} at a time{resets}; commit {record['commit']}, "
         f"{record['date']}.{remark}"
     )
