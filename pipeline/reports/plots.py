@@ -20,6 +20,7 @@ from matplotlib.transforms import Bbox
 
 from pipeline.files import write_atomically
 
+MOST_TICKS = 8  # named places of a logarithmic x axis
 LARGEST_BUBBLE = 2500.0  # points squared
 LABEL_STEP = 13.0  # points between two names of bubbles
 LABEL_GAP = 0.055  # smallest distance of two labels, as a part of the panel's height
@@ -194,6 +195,7 @@ def _log_axes(axis: Axes, curves: list[Curve], column: list[Curve]) -> None:
     axis.set_xscale("log")
     axis.set_yscale("log")
     places = sorted({x for curve in curves for x in curve.x})
+    places = places[:: math.ceil(len(places) / MOST_TICKS)]
     axis.set_xticks(places, [_plain(x) for x in places], rotation=30 if len(places) > 4 else 0)
     axis.xaxis.set_minor_locator(NullLocator())
     values = [y for curve in column for y in curve.y]
