@@ -2,6 +2,7 @@
 
 import struct
 from array import array
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -56,3 +57,6 @@ class RowWriter:
     ) -> None:
         if kind is None:
             self._builder.finalize(self._index)
+        else:
+            with suppress(OSError):  # Python 3.13 reports data that a forgotten file could not write
+                self._builder._data_file.close()

@@ -123,9 +123,12 @@ def test_nvcc_of_the_python_package(nvcc, tmp_path, monkeypatch):
     (installed / "RECORD").write_text("nvidia/cu13/bin/nvcc.profile,,\nnvidia/cu13/bin/nvcc,,\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     toolkit = tmp_path / "nvidia" / "cu13"
+    (toolkit / "bin").mkdir(parents=True)
+    for name in ("nvcc.profile", "nvcc"):
+        (toolkit / "bin" / name).touch()
     assert machine.nvcc() == str(toolkit / "bin" / "nvcc")
     assert machine.runtime_folder(machine.nvcc()) == []
-    (toolkit / "lib").mkdir(parents=True)
+    (toolkit / "lib").mkdir()
     (toolkit / "lib" / "libcudart_static.a").touch()
     assert machine.runtime_folder(machine.nvcc()) == [f"-L{toolkit / 'lib'}"]
 
