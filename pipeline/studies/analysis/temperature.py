@@ -67,7 +67,7 @@ def _figure(runs: list[LoggedRun]) -> Record:
             )
         )
     close = max(y) - min(y) < TOO_CLOSE
-    few = f" All lie within {TOO_CLOSE:g} bits: too few updates to tell the exponents apart." if close else ""
+    few = " The losses here are too close to tell the exponents apart: too few updates." if close else ""
     return {
         "title": "LLN with fixed exponents",
         "training": runs[0].training(),
