@@ -2,8 +2,9 @@
 """What the CUDA kernels ask of a multiprocessor, without a GPU: registers, spills, instructions.
 
 Compiles csrc/cuda (or the same folder of another checkout, --sources) with nvcc for each architecture and
-reads nvcc's report; instructions are counted where cuobjdump is found (package nvidia-cuda-cuobjdump). Writes
-cuda_resources.json and .md into --out. Takes about ten minutes for two architectures.
+reads nvcc's report; instructions are counted where cuobjdump and nvdisasm are found (packages
+nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm). Writes cuda_resources.json and .md into --out. Takes about
+ten minutes for two architectures.
 """
 
 import argparse

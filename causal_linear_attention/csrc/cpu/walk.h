@@ -15,7 +15,7 @@ struct Operand {
   bool constant = false;
 };
 
-// A state in memory: element (row, column) of head h, counted over all sequences, is data[h * head + row * row_stride + column * ...].
+// A state in memory: element (r, c) of head h, counted over all sequences, is data[h * head + r * row + c * column].
 struct StateView {
   void* data = nullptr;
   int64_t head = 0, row = 0, column = 0;

@@ -114,67 +114,67 @@ CLA_DEVICE void walk_dq(const BackwardLaunch& s, const Place& place) {
 
 // --- the gradients of k and v --------------------------------------------------------------------------------
 
-  // Into shared memory: this warp's strip of R, if it is among the kStripsAtOnce from `first` on.
-  template <class S>
+// Into shared memory: this warp's strip of R, if it is among the kStripsAtOnce from `first` on.
+template <class S>
 CLA_DEVICE void publish(const Warp<S>& w, int first) {
   using In = typename S::In;
-    if (w.index < first || w.index >= first + S::kStripsAtOnce) return;
-    In* const strip = reinterpret_cast<In*>(w.memory + S::kWork) + (w.index - first) * 16 * S::kPitch;
-    float scale = 1.0f;
-    if constexpr (kNarrow<In>) {
-      float most = 0.0f;
+  if (w.index < first || w.index >= first + S::kStripsAtOnce) return;
+  In* const strip = reinterpret_cast<In*>(w.memory + S::kWork) + (w.index - first) * 16 * S::kPitch;
+  float scale = 1.0f;
+  if constexpr (kNarrow<In>) {
+    float most = 0.0f;
 #pragma unroll
-      for (int x = 0; x < 8 * S::kColumnBlocks; ++x) most = larger(most, w.state[x / 8][x / 4 % 2][x % 4]);
+    for (int x = 0; x < 8 * S::kColumnBlocks; ++x) most = larger(most, w.state[x / 8][x / 4 % 2][x % 4]);
 #pragma unroll
-      for (int mask = 16; mask > 0; mask /= 2) most = larger(most, shuffle_xor(most, mask));
-      scale = to_unit(most);
-      w.floats(S::kScales)[w.index] = scale;
-    }
-#pragma unroll
-    for (int x = 0; x < 8 * S::kColumnBlocks; x += 2) {
-      const Sums& sums = w.state[x / 8];
-      store_pair(sums[x / 4 % 2][x % 4] * scale, sums[x / 4 % 2][x % 4 + 1] * scale,
-                 strip + w.row_of(x % 8) * S::kPitch + x / 8 * 16 + w.column_of(x % 8));
-    }
-    sync_warp();
+    for (int mask = 16; mask > 0; mask /= 2) most = larger(most, shuffle_xor(most, mask));
+    scale = to_unit(most);
+    w.floats(S::kScales)[w.index] = scale;
   }
+#pragma unroll
+  for (int x = 0; x < 8 * S::kColumnBlocks; x += 2) {
+    const Sums& sums = w.state[x / 8];
+    store_pair(sums[x / 4 % 2][x % 4] * scale, sums[x / 4 % 2][x % 4 + 1] * scale,
+               strip + w.row_of(x % 8) * S::kPitch + x / 8 * 16 + w.column_of(x % 8));
+  }
+  sync_warp();
+}
 
-  // out = K R, multiplied by boost; `publish(0)` and a barrier came before.
-  template <class S>
+// out = K R, multiplied by boost; `publish(0)` and a barrier came before.
+template <class S>
 CLA_DEVICE void multiply_strips(const Warp<S>& w, const unsigned char* stage, typename Warp<S>::Output& out) {
   using In = typename S::In;
   using Part = typename S::Part;
-    const In* const strips = reinterpret_cast<const In*>(w.memory + S::kWork) + w.index * 16;
+  const In* const strips = reinterpret_cast<const In*>(w.memory + S::kWork) + w.index * 16;
 #pragma unroll
-    for (int i = 0; i < S::kRowBlocks; ++i) zero(out[i]);
+  for (int i = 0; i < S::kRowBlocks; ++i) zero(out[i]);
 #pragma unroll 1
-    for (int first = 0; first < S::kColumnBlocks; first += S::kStripsAtOnce) {
-      if (first > 0) {
-        sync_threads();
-        publish(w, first);
-        sync_threads();
-      }
+  for (int first = 0; first < S::kColumnBlocks; first += S::kStripsAtOnce) {
+    if (first > 0) {
+      sync_threads();
+      publish(w, first);
+      sync_threads();
+    }
 #pragma unroll
-      for (int d = 0; d < S::kStripsAtOnce; ++d) {
-        typename Warp<S>::Input right;
-        load<true, Factor::right, S::kPitch>(strips + d * 16 * S::kPitch, right);
-        const float back = kNarrow<In> ? w.boost / w.floats(S::kScales)[first + d] : 1.0f;
+    for (int d = 0; d < S::kStripsAtOnce; ++d) {
+      typename Warp<S>::Input right;
+      load<true, Factor::right, S::kPitch>(strips + d * 16 * S::kPitch, right);
+      const float back = kNarrow<In> ? w.boost / w.floats(S::kScales)[first + d] : 1.0f;
 #pragma unroll
-        for (int i = 0; i < S::kRowBlocks; ++i) {
-          typename Warp<S>::Input left;
-          load<false, Factor::left, S::kPitch>(w.tile(stage, kK, i, first + d), left);
-          if constexpr (kNarrow<In>) {
-            Sums product;
-            zero(product);
-            multiply<Part>(product, left, right);
-            add(out[i], product, back);
-          } else {
-            multiply<Part>(out[i], left, right);
-          }
+      for (int i = 0; i < S::kRowBlocks; ++i) {
+        typename Warp<S>::Input left;
+        load<false, Factor::left, S::kPitch>(w.tile(stage, kK, i, first + d), left);
+        if constexpr (kNarrow<In>) {
+          Sums product;
+          zero(product);
+          multiply<Part>(product, left, right);
+          add(out[i], product, back);
+        } else {
+          multiply<Part>(out[i], left, right);
         }
       }
     }
   }
+}
 
 // out += P C for tile `which`; then what float16 was multiplied by is taken back and `plus` added.
 template <bool kSecond, class S>
@@ -270,7 +270,7 @@ CLA_DEVICE void backward_block(const BackwardLaunch& s) {
 }
 
 template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
-CLA_KERNEL(32 * kColumnBlocks, least_blocks(sizeof(In), kColumnBlocks))
+CLA_KERNEL(32 * kColumnBlocks, least_blocks(Job::dq, sizeof(In), kColumnBlocks))
 backward_kernel(CLA_PARAMETER BackwardLaunch s) {
   backward_block<Shape<In, Job::dq, kNormalize, kColumnBlocks, kAligned>,
                  Shape<In, Job::dkdv, kNormalize, kColumnBlocks, kAligned>>(s);

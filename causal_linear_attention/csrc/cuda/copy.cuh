@@ -32,9 +32,11 @@ constexpr int strips_at_once(int capability, int bytes, int column_blocks) {
   return bytes == 4 ? 2 : capability < 80 ? 4 : 8;
 }
 
-// Blocks that must fit a multiprocessor by their registers: 168 a thread, 128 for heads of more than 64 columns.
-constexpr int least_blocks(int bytes, int column_blocks) {
-  return column_blocks < 8 ? 12 / column_blocks : bytes == 2 ? 2 : 1;
+// Blocks that must fit a multiprocessor by their registers: 168 a thread, 128 for heads of more than 64 columns in 16
+// bits. float32 may have 255 where shared memory has no room for more blocks.
+constexpr int least_blocks(Job job, int bytes, int column_blocks) {
+  if (bytes == 2) return column_blocks < 8 ? 12 / column_blocks : 2;
+  return column_blocks == 8 ? 1 : (job == Job::forward ? 12 : 8) / column_blocks;
 }
 
 // All that is known when a kernel is compiled, and where everything lies in its shared memory, in bytes.
@@ -110,22 +112,24 @@ struct Source {
   static constexpr int kPieces = S::kColumns / kAtOnce;
 
   const Rows& rows;
-  int row, column;
   const char* from;
 
   CLA_DEVICE bool in_pieces() const { return S::kAligned || rows.aligned; }
+  // Row and column are found again wherever registers are too few to keep them.
+  CLA_DEVICE static int thread() { return S::kBackward || !S::kAligned ? here(thread_index()) : thread_index(); }
+  CLA_DEVICE int row() const { return in_pieces() ? thread() / kPieces : thread() / S::kColumns; }
+  CLA_DEVICE int column() const {
+    return in_pieces() ? thread() % kPieces * kAtOnce : thread() % S::kColumns;
+  }
 
   CLA_DEVICE Source(const Launch& s, const Rows& of, const Place& place) : rows(of) {
-    const int across = in_pieces() ? kPieces : S::kColumns;
-    // In backward for each walk again: kept from one to the next, it would take registers that the other needs.
-    const int thread = S::kBackward ? here(thread_index()) : thread_index();
-    row = thread / across;
-    column = thread % across * (in_pieces() ? kAtOnce : 1);
-    from = rows.data + offset_of(s, rows, place.head) + (first_row<S>(place) + row) * rows.row + column * S::kBytes;
+    from = rows.data + offset_of(s, rows, place.head) + (first_row<S>(place) + row()) * rows.row +
+           column() * S::kBytes;
   }
 
   // Starts the copies of the next chunk, which has `count` rows; what lies beyond becomes zero.
   CLA_DEVICE void copy_chunk(int count, unsigned char* tile) {
+    const int row = this->row(), column = this->column();
     In* const to = reinterpret_cast<In*>(tile) + row * S::kPitch + column;
     if (in_pieces()) {
       constexpr int kStep = S::kThreads / kPieces;

@@ -145,7 +145,7 @@ CLA_DEVICE void forward_block(const ForwardLaunch& s) {
 }
 
 template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
-CLA_KERNEL(32 * kColumnBlocks, least_blocks(sizeof(In), kColumnBlocks))
+CLA_KERNEL(32 * kColumnBlocks, least_blocks(Job::forward, sizeof(In), kColumnBlocks))
 forward_kernel(CLA_PARAMETER ForwardLaunch s) {
   forward_block<Shape<In, Job::forward, kNormalize, kColumnBlocks, kAligned>>(s);
 }

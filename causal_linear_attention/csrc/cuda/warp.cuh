@@ -23,7 +23,7 @@ struct Warp {
   using Weighted = Fragment<S::kWeightedParts>;
   using Output = Sums[S::kRowBlocks];
   static constexpr int kPitch = S::kPitch;
-  static constexpr bool kFewRegisters = S::kColumnBlocks == 8 || S::kBytes == 4 || S::kBackward;
+  static constexpr bool kFewRegisters = S::kColumnBlocks == 8 || S::kBytes == 4 || S::kBackward || !S::kAligned;
   static constexpr bool kWeighted = S::kJob == Job::dkdv && S::kNormalize, kBoosted = kNarrow<In> && kWeighted;
 
   unsigned char* const memory;
