@@ -54,7 +54,8 @@ def test_a_report_is_read():
 
 
 @pytest.mark.parametrize(
-    ("name", "instructions", "products"), [(NAME, 7, 3), (NAME.replace("backward", "forward"), 5, 2)]
+    ("name", "instructions", "products"),
+    [(NAME, [2, 5], [1, 2]), (NAME.replace("backward", "forward"), [5], [2])],
 )
 def test_instructions_of_the_loops_over_chunks(name, instructions, products):
     """Not of the loop around them, which the backward pass has, nor apart those of the loops inside."""
@@ -66,9 +67,10 @@ def test_the_table():
     (kernel,) = parse_report(REPORT).values()
     small = {**kernel, "registers": 8}  # an instance that its architecture does not use
     about = {"environment": {"date": "2026-01-02"}, "commit": "abc", "nvcc": "release 13.0"}
-    text = markdown({**about, "kernels": [{**kernel, "instructions": 900, "matrix_products": 116}, small]})
+    counts = {"instructions": [600, 900], "matrix_products": [50, 66]}
+    text = markdown({**about, "kernels": [{**kernel, **counts}, small]})
     assert "commit abc as release 13.0" in text and "### sm_80" in text
-    assert "| D  64, aligned, backward, normaliser | float16 | 161 | 12 | 3 | 900 | 116 |" in text
+    assert "| D  64, aligned, backward, normaliser | float16 | 161 | 12 | 3 | 600 + 900 | 50 + 66 |" in text
     assert text.count("| D ") == 1
 
 
@@ -95,5 +97,5 @@ def test_blocks_share_a_multiprocessor(root, arch, dtype):
         # 7.5 has narrower matrix instructions, which take more registers.
         assert kernel["spilled"] <= ((400 if wide else 64) if arch == "75" else (300 if wide else 0)), kernel
         if kernel["dtype"] == "bfloat16" and not wide:  # counted where cuobjdump is found
-            limit = 900 if kernel["kernel"] == "forward_kernel" else 2000
-            assert kernel.get("instructions", 0) <= limit, kernel
+            limit = 900 if not (kernel["normalize"] and kernel["kernel"] == "backward_kernel") else 1100
+            assert max(kernel.get("instructions", [0])) <= limit, kernel

@@ -45,12 +45,12 @@ def parse_report(report: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def count_instructions(machine_code: str) -> dict[str, dict[str, int]]:
+def count_instructions(machine_code: str) -> dict[str, dict[str, list[int]]]:
     """Instructions and matrix products of each kernel's loops over chunks, from cuobjdump -sass.
 
     Those are the loops that hold most of their products themselves, not in loops inside, and of these the one
-    with the most products, in the backward pass the two (for dq, and for dk and dv). Code in them that hardly
-    ever runs, for rows that are not finite, counts; so do loops in them, once.
+    with the most products, in the backward pass the two (for dq, then for dk and dv). Code in them that
+    hardly ever runs, for rows that are not finite, counts; so do loops in them, once.
     """
     found = {}
     for body in machine_code.split("Function : ")[1:]:
@@ -65,7 +65,7 @@ def count_instructions(machine_code: str) -> dict[str, dict[str, int]]:
                 counts.append((len(products), sum(head <= at <= end for at, _ in code)))
         if counts:
             walks = sorted(counts)[-2 if "backward_kernel" in body.split()[0] else -1 :]
-            of_products, of_code = (sum(x) for x in zip(*walks, strict=True))
+            of_products, of_code = (list(x) for x in zip(*walks, strict=True))
             found[body.split()[0]] = {"instructions": of_code, "matrix_products": of_products}
     return found
 
@@ -98,8 +98,8 @@ def markdown(result: dict[str, Any]) -> str:
         f"CUDA kernels of commit {result['commit']} as {result['nvcc']} compiles them ({about['date']}, no "
         "GPU): registers of a thread, bytes spilled, blocks that fit the registers of a multiprocessor, and "
         "instructions for a chunk of rows (matrix products among them), with the code for rows that are not "
-        "finite, which hardly ever runs. Backward counts both of its loops over chunks. Nothing here is a "
-        "time."
+        "finite, which hardly ever runs. Backward has two loops over chunks, for dq and for dk and dv. "
+        "Nothing here is a time."
     ]
     for arch in sorted({x["arch"] for x in kernels}):
         rows = [_row(x) for x in kernels if x["arch"] == arch]
@@ -118,5 +118,5 @@ def _row(record: dict[str, Any]) -> list[str]:
         blocks = str(blocks_by_registers(record))
     else:
         name += f", every job, {record['rows']} rows"
-    counts = [str(record.get(key, "")) for key in ("instructions", "matrix_products")]
+    counts = [" + ".join(map(str, record.get(key, []))) for key in ("instructions", "matrix_products")]
     return [name, record["dtype"], str(record["registers"]), str(record["spilled"]), blocks, *counts]
