@@ -57,10 +57,9 @@ def write_table(cells: Sequence[Cell]) -> str:
     header = ["", *titles, "average of five"]
     names = [name for name in ATTENTIONS if any(cell["attention"] == name for cell in cells)]
     names += sorted({cell["attention"] for cell in cells} - set(names))
-    rows = []
-    for name in names:
-        figures = [_figure(accuracies(cells, name, task), cells) for task in tasks]
-        rows.append([f"{label(name)}, here", *figures, _figure(averages(cells, name), cells)])
+    columns = [{name: accuracies(cells, name, task) for name in names} for task in tasks]
+    columns.append({name: averages(cells, name) for name in names})
+    rows = [[f"{label(name)}, here", *(_figure(column, name) for column in columns)] for name in names]
     for title, row in paper_rows(preset):
         rows.append([title, *(row.get(task, "–") for task in tasks), row["avg"]])
     return markdown_table(header, rows) + "\n\n" + "\n".join(notes(cells, preset, tasks))
@@ -116,9 +115,9 @@ def common_means(cells: Sequence[Cell]) -> tuple[list[str], dict[str, float]]:
     }
 
 
-def _figure(by_seed: dict[int, float], cells: Sequence[Cell]) -> str:
-    """Mean and range over the seeds; how many they are where others have more."""
-    values, most = list(by_seed.values()), len({cell["seed"] for cell in cells})
+def _figure(column: dict[str, dict[int, float]], name: str) -> str:
+    """Mean and range over the seeds; how many they are where others of the column have more."""
+    values, most = list(column[name].values()), max(map(len, column.values()))
     if not values:
         return "–"
     text = f"{statistics.fmean(values):.2f}"
