@@ -53,15 +53,17 @@ def write_table(cells: Sequence[Cell]) -> str:
     flags or data.
     """
     preset, tasks = check_alike(cells)
-    titles = [TITLES[task] + ("*" if reduced(cells, task) else "") for task in tasks]
-    header = ["", *titles, "average of five"]
     names = [name for name in ATTENTIONS if any(cell["attention"] == name for cell in cells)]
     names += sorted({cell["attention"] for cell in cells} - set(names))
+    header = ["", *(TITLES[task] + ("*" if reduced(cells, task) else "") for task in tasks)]
     columns = [{name: accuracies(cells, name, task) for name in names} for task in tasks]
-    columns.append({name: averages(cells, name) for name in names})
+    of_papers = list(tasks)
+    if len(tasks) > 1:
+        header.append("average of five")
+        columns.append({name: averages(cells, name) for name in names})
+        of_papers.append("avg")
     rows = [[f"{label(name)}, here", *(_figure(column, name) for column in columns)] for name in names]
-    for title, row in paper_rows(preset):
-        rows.append([title, *(row.get(task, "–") for task in tasks), row["avg"]])
+    rows += [[title, *(row.get(x, "–") for x in of_papers)] for title, row in paper_rows(preset)]
     return markdown_table(header, rows) + "\n\n" + "\n".join(notes(cells, preset, tasks))
 
 
@@ -137,7 +139,7 @@ def notes(cells: Sequence[Cell], preset: str, tasks: Sequence[str]) -> list[str]
     seeds = ", ".join(map(str, sorted({cell["seed"] for cell in cells})))
     lines = [
         f"Accuracy on test in percent, preset {preset}; mean (lowest to highest) over the seeds {seeds}. "
-        "A dash: not run, or an average without all five tasks.",
+        f"A dash: not run{', or an average without all five tasks' if len(tasks) > 1 else ''}.",
         *(f"- {TITLES[task]}: {_setting(cells, task)}" for task in tasks),
     ]
     if starred := [TITLES[task] for task in tasks if reduced(cells, task)]:

@@ -33,15 +33,20 @@ def test_means_spread_and_average():
 
 @pytest.mark.parametrize("preset", ["lra_skyformer", "lra_state_space"])
 def test_the_papers_rows_of_its_pipeline_only(preset):
-    table = write_table([cell("text", "elu", 1, 50.0, preset=preset)])
+    table = write_table([cell(task, "elu", 1, 50.0, preset=preset) for task in ("text", "image")])
     rows = {row["model"]: row for row in read_table("transnormer_06_lra")}
     assert set(OWN_RUNS) < set(rows)
     for name, row in rows.items():
         shown = any(line.startswith(f"| {name} (") and "TransNormer" in line for line in table.splitlines())
         assert shown == ((name in OWN_RUNS) == (preset == "lra_state_space"))
         if shown:
-            assert f"| {row['text']} | {row['avg']} |" in table
+            assert f"| {row['text']} | {row['image']} | {row['avg']} |" in table
     assert ("LLN, Table 5" in table) == (preset == "lra_skyformer")
+
+
+def test_one_task_has_no_average():
+    table = write_table([cell("text", "elu", 1, 50.0)])
+    assert table.startswith("|  | Text |\n") and "| 1+elu, here | 50.00 |\n" in table
 
 
 def test_every_row_of_the_papers_is_in_one_pipeline():
