@@ -101,20 +101,21 @@ def averages(cells: Sequence[Cell], attention: str) -> dict[int, float]:
     return {seed: statistics.fmean(figures[seed] for figures in by_task) for seed in sorted(whole)}
 
 
-def common_means(cells: Sequence[Cell]) -> tuple[list[str], dict[str, float]]:
-    """The tasks of the five that every known attention of `cells` has, and its mean accuracy over them.
+def means_over_tasks(cells: Sequence[Cell]) -> tuple[list[str], dict[str, float]]:
+    """Those of the five tasks that `cells` has, and its known attentions' mean accuracy over them.
 
-    Raises UserError if there is no such task, or the runs cannot share a table.
+    Leaves out attentions that lack one of them. Raises UserError if all do, or the runs cannot share a table.
     """
-    _, tasks = check_alike(cells)
-    names = [name for name in ATTENTIONS if any(cell["attention"] == name for cell in cells)]
-    common = [task for task in tasks if task in FIVE and all(accuracies(cells, name, task) for name in names)]
-    if not common:
-        raise UserError("no task was run with all attentions of the sweep; run what is missing first")
-    return common, {
-        name: statistics.fmean(statistics.fmean(accuracies(cells, name, task).values()) for task in common)
-        for name in names
+    tasks = [task for task in check_alike(cells)[1] if task in FIVE]
+    figures = {name: [accuracies(cells, name, task) for task in tasks] for name in ATTENTIONS}
+    means = {
+        name: statistics.fmean(statistics.fmean(by_seed.values()) for by_seed in by_task)
+        for name, by_task in figures.items()
+        if by_task and all(by_task)
     }
+    if not means:
+        raise UserError("no attention was run on all tasks of the sweep; run what is missing first")
+    return tasks, means
 
 
 def _figure(column: dict[str, dict[int, float]], name: str) -> str:

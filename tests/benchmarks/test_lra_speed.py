@@ -98,8 +98,8 @@ def test_plots_are_written(tmp_path):
     with pytest.raises(UserError, match="no attention has both an accuracy and a speed at length 5,000"):
         plot_accuracy(results, cells[:1], tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
-    with pytest.raises(UserError, match="no task was run with all attentions"):
-        plot_accuracy(results, [*cells[:2], cell("image", "elu", 1, 1.0)], tmp_path / "none.png")
+    with pytest.raises(UserError, match="no attention was run on all tasks"):
+        plot_accuracy(results, [*cells[:2], cell("image", "tnn", 1, 1.0)], tmp_path / "none.png")
 
 
 @pytest.mark.parametrize(

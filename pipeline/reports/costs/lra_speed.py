@@ -9,7 +9,7 @@ from pipeline.errors import UserError
 from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, Size, groups
 from pipeline.papers import read_table
 from pipeline.reports.costs.lm_cost import measured_on
-from pipeline.reports.lra import TITLES, common_means, label
+from pipeline.reports.lra import TITLES, label, means_over_tasks
 from pipeline.reports.plots import Bubble, Curve, plot_bubbles, plot_curves
 from pipeline.reports.tables import markdown_table
 
@@ -164,10 +164,11 @@ def plot(results: Results, path: Path) -> None:
 def plot_accuracy(results: Results, cells: Sequence[Record], path: Path) -> None:
     """Accuracy of a sweep against training speed at the longest length, areas the peak memory, as a PNG.
 
-    Shows the attentions that have both; UserError if there are none. `cells`: of `read_cells`.
+    Shows the attentions that have both, and all tasks of the sweep; UserError if there are none. `cells`: of
+    `read_cells`.
     """
     length = max(results["settings"]["lengths"])
-    tasks, means = common_means(cells)
+    tasks, means = means_over_tasks(cells)
     bubbles = []
     for name, mean in means.items():
         record = find(results, "training", name, length)
