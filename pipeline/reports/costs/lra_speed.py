@@ -177,13 +177,16 @@ def plot_accuracy(results: Results, cells: Sequence[Record], path: Path) -> None
             bubbles.append(Bubble(method.label, method.color, steps_per_second(record), mean, peak(record)))
     if not bubbles:
         raise UserError(f"no attention has both an accuracy and a speed at length {length:,}; measure more")
-    settings = "; ".join(sorted({" ".join(cell["flags"]) or "full preset" for cell in cells}))
+    steps = {cell["task"]: cell["steps"] for cell in cells}
+    trained = ", ".join(
+        TITLES[task] + (f" ({steps[task]:,} updates)" if steps[task] else "") for task in tasks
+    )
     plot_bubbles(
         path,
         bubbles,
         title="Accuracy, speed and memory (area)",
         x_label=f"training steps per second at {length:,} tokens",
-        y_label=f"mean accuracy on {', '.join(TITLES[task] for task in tasks)}, %",
+        y_label=f"mean accuracy on test over {len(tasks)} tasks, %",
         note=f"Areas: {min(b.area for b in bubbles):,.0f} to {max(b.area for b in bubbles):,.0f} MiB. "
-        f"Accuracy: {cells[0]['preset']}, {settings}. Speed: {caption(results)}",
+        f"Accuracy: {cells[0]['preset']} on {trained}. Speed: {caption(results)}",
     )
