@@ -94,8 +94,9 @@ def test_blocks_share_a_multiprocessor(root, arch, dtype):
     for kernel in kernels:
         wide = kernel["columns"] == 128
         assert blocks_by_registers(kernel) >= (2 if wide else 3), kernel
-        # 7.5 has narrower matrix instructions, which take more registers.
-        assert kernel["spilled"] <= ((400 if wide else 64) if arch == "75" else (300 if wide else 0)), kernel
+        # On 7.5, whose matrix instructions are narrower, a handful of bytes go through the first-level cache.
+        assert kernel["spilled"] <= (300 if wide else 64 if arch == "75" else 0), kernel
         if kernel["dtype"] == "bfloat16" and not wide:  # counted where cuobjdump is found
             limit = 900 if not (kernel["normalize"] and kernel["kernel"] == "backward_kernel") else 1100
-            assert max(kernel.get("instructions", [0])) <= limit, kernel
+            loops = kernel.get("instructions", [0])
+            assert max(loops) <= limit and sum(loops) <= 2000, kernel

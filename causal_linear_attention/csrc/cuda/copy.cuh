@@ -115,8 +115,9 @@ struct Source {
   const char* from;
 
   CLA_DEVICE bool in_pieces() const { return S::kAligned || rows.aligned; }
-  // Row and column are found again wherever registers are too few to keep them.
-  CLA_DEVICE static int thread() { return S::kBackward || !S::kAligned ? here(thread_index()) : thread_index(); }
+  // Whether row and column are found again for every chunk, where registers are too few to keep them.
+  static constexpr bool kAgain = !S::kAligned || (S::kBackward && CLA_CAPABILITY >= 80);
+  CLA_DEVICE static int thread() { return kAgain ? here(thread_index()) : thread_index(); }
   CLA_DEVICE int row() const { return in_pieces() ? thread() / kPieces : thread() / S::kColumns; }
   CLA_DEVICE int column() const {
     return in_pieces() ? thread() % kPieces * kAtOnce : thread() % S::kColumns;
