@@ -58,13 +58,17 @@ def write_table(cells: Sequence[Cell]) -> str:
     header = ["", *(TITLES[task] + ("*" if reduced(cells, task) else "") for task in tasks)]
     columns = [{name: accuracies(cells, name, task) for name in names} for task in tasks]
     of_papers = list(tasks)
-    if len(tasks) > 1:
+    if _has_average(tasks):
         header.append("average of five")
         columns.append({name: averages(cells, name) for name in names})
         of_papers.append("avg")
     rows = [[f"{label(name)}, here", *(_figure(column, name) for column in columns)] for name in names]
     rows += [[title, *(row.get(x, "–") for x in of_papers)] for title, row in paper_rows(preset)]
     return markdown_table(header, rows) + "\n\n" + "\n".join(notes(cells, preset, tasks))
+
+
+def _has_average(tasks: Sequence[str]) -> bool:
+    return set(FIVE) <= set(tasks)
 
 
 def label(name: str) -> str:
@@ -140,7 +144,7 @@ def notes(cells: Sequence[Cell], preset: str, tasks: Sequence[str]) -> list[str]
     seeds = ", ".join(map(str, sorted({cell["seed"] for cell in cells})))
     lines = [
         f"Accuracy on test in percent, preset {preset}; mean (lowest to highest) over the seeds {seeds}. "
-        f"A dash: not run{', or an average without all five tasks' if len(tasks) > 1 else ''}.",
+        f"A dash: not run{', or an average without all five tasks' if _has_average(tasks) else ''}.",
         *(f"- {TITLES[task]}: {_setting(cells, task)}" for task in tasks),
     ]
     if starred := [TITLES[task] for task in tasks if reduced(cells, task)]:
