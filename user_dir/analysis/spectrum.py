@@ -5,6 +5,8 @@ not the largest variance of `P x` over unit vectors x: that is the squared top s
 matrix, which is at least `|lambda_2|`, and equal for symmetric doubly stochastic matrices.
 """
 
+import math
+
 import numpy as np
 import torch
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
@@ -28,15 +30,25 @@ def spectral_gap(matrix: Tensor) -> Tensor:
 
 
 def second_eigenvalue(matrix: Tensor) -> Tensor:
-    """`|lambda_2|` of one matrix `(N, N)`: the second largest absolute eigenvalue; 0 for N below 2."""
+    """`|lambda_2|` of one matrix `(N, N)`: the second largest absolute eigenvalue.
+
+    0 for N below 2, NaN for a matrix that is not finite.
+    """
+    if not matrix.isfinite().all():
+        return matrix.new_tensor(math.nan)
     if len(matrix) < 2:
         return matrix.new_zeros(())
     if not matrix.triu(1).any():
         return matrix.diagonal().abs().sort().values[-2]  # causal: row 0 has the eigenvalue 1
     stochastic = bool((matrix.sum(-1) - 1).abs().max() < 1e-6)
     if len(matrix) <= DENSE or not stochastic:
-        return torch.linalg.eigvals(matrix).abs().sort().values[-2]
+        return matrix.new_tensor(_second_of_all(matrix))
     return matrix.new_tensor(_by_arpack(matrix.numpy(force=True)))
+
+
+def _second_of_all(matrix: Tensor) -> float:
+    """From all eigenvalues, with NumPy: torch's routine, MKL's, fails for rank 1 on some Intel processors."""
+    return float(np.sort(np.abs(np.linalg.eigvals(matrix.numpy(force=True))))[-2])
 
 
 def _by_arpack(matrix: np.ndarray) -> float:
@@ -60,8 +72,11 @@ def linear_spectral_gap(phi_q: Tensor, phi_k: Tensor) -> float:
     """
     phi_q, phi_k = phi_q.double(), phi_k.double()
     total = phi_q @ phi_k.sum(0)
-    values = torch.linalg.eigvals(phi_k.mT @ (phi_q / total[:, None])).abs().sort().values
-    return 1 - values[-2].item() if len(values) > 1 else 1.0
+    weights = torch.where(total == 0, 0.0, 1 / total)  # a row of zeros stays one, as in normalized_rows
+    matrix = phi_k.mT @ (phi_q * weights[:, None])
+    if not matrix.isfinite().all():
+        return math.nan
+    return 1 - _second_of_all(matrix) if len(matrix) > 1 else 1.0
 
 
 def top_singular_value(matrix: Tensor) -> Tensor:
