@@ -158,6 +158,7 @@ class Sweep:
 
 SWEEPS = {
     "lra": Sweep("scripts/lra_table.sh", MEASURED / "lra", read_cells, write_table),
+    "lra-learned": Sweep("scripts/lra_table.sh", MEASURED / "lra_learned", read_cells, write_table),
     "lra-listops": Sweep("scripts/lra_table.sh", MEASURED / "lra_listops", read_cells, write_table),
     "carried": Sweep(
         "scripts/measure_carried.sh",
