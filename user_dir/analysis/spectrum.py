@@ -42,13 +42,9 @@ def second_eigenvalue(matrix: Tensor) -> Tensor:
         return matrix.diagonal().abs().sort().values[-2]  # causal: row 0 has the eigenvalue 1
     stochastic = bool((matrix.sum(-1) - 1).abs().max() < 1e-6)
     if len(matrix) <= DENSE or not stochastic:
-        return matrix.new_tensor(_second_of_all(matrix))
+        # Not torch's routine: MKL's fails for rank 1 on some Intel processors.
+        return matrix.new_tensor(np.sort(np.abs(np.linalg.eigvals(matrix.numpy(force=True))))[-2])
     return matrix.new_tensor(_by_arpack(matrix.numpy(force=True)))
-
-
-def _second_of_all(matrix: Tensor) -> float:
-    """From all eigenvalues, with NumPy: torch's routine, MKL's, fails for rank 1 on some Intel processors."""
-    return float(np.sort(np.abs(np.linalg.eigvals(matrix.numpy(force=True))))[-2])
 
 
 def _by_arpack(matrix: np.ndarray) -> float:
@@ -72,11 +68,8 @@ def linear_spectral_gap(phi_q: Tensor, phi_k: Tensor) -> float:
     """
     phi_q, phi_k = phi_q.double(), phi_k.double()
     total = phi_q @ phi_k.sum(0)
-    weights = torch.where(total == 0, 0.0, 1 / total)  # a row of zeros stays one, as in normalized_rows
-    matrix = phi_k.mT @ (phi_q * weights[:, None])
-    if not matrix.isfinite().all():
-        return math.nan
-    return 1 - _second_of_all(matrix) if len(matrix) > 1 else 1.0
+    total = torch.where(total == 0, 1.0, total)  # a row of zeros stays one, as in normalized_rows
+    return 1 - second_eigenvalue(phi_k.mT @ (phi_q / total[:, None])).item()
 
 
 def top_singular_value(matrix: Tensor) -> Tensor:
