@@ -205,6 +205,26 @@ def test_float16_sums_may_leave_its_range(library):
 
 
 @needs_compiler
+@pytest.mark.parametrize("dirty", [False, True], ids=["finite", "infinite"])
+def test_columns_of_float16_states_may_differ(library, dirty):
+    """Each keeps its accuracy beside columns of states up to 2^22 times as large, of gradients up to 100
+    times, and beside one that is infinite."""
+    q, k, _, _, grad, _ = draw((1, 1, 100, 16, 16), torch.float16, False, state=False)
+    nothing, v = torch.zeros(1, 1, 16, 16), torch.zeros(1, 1, 100, 16).half()
+    state = torch.rand(1, 1, 16, 16).add(0.5) * 2.0 ** torch.linspace(18, -4, 16)
+    grad[..., 6] *= 100
+    given = (q / 1024, k, v, state, grad, nothing)
+    truth = definition(*[x.double() for x in given], False)
+    if dirty:
+        state[..., 5] = grad[..., 99, 5] = float("inf")
+    found = emulation.emulate(library(H200), *given, False, H200)
+    for f, t in ((found[0], truth[0]), (found[4], truth[4])):  # outputs and v's gradients
+        error = (f.double() - t).norm(dim=-2) / t.norm(dim=-2)
+        assert float(torch.cat([error[..., :5], error[..., 6:]], -1).max()) <= 2e-3
+        assert f[..., 5].isfinite().any() != dirty
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     ("heads", "length", "fitting", "segments"),
     [

@@ -16,6 +16,8 @@ from pipeline.reports.costs.cuda_resources import (
 )
 
 NVCC = shutil.which("nvcc")
+# At most, in a loop and in both of the backward pass, without and with its normaliser; float16 scales states.
+INSTRUCTIONS = {"bfloat16": [(900, 1600), (1100, 2000)], "float16": [(1100, 1600), (1400, 2350)]}
 NAME = "_ZN3cla4cuda15backward_kernelINS0_4HalfELb1ELi4ELb1EEEvNS0_14BackwardLaunchE"
 REPORT = f"""
 ptxas info    : Compiling entry function '{NAME}' for 'sm_80'
@@ -38,6 +40,20 @@ CODE = """
         /*0070*/               @P1 BRA 0x30 ;
         /*0080*/                   BRA 0x0 ;
         /*0090*/                   EXIT ;
+"""
+# The loop is left in its middle and has rare code behind its end.
+SCATTERED = """
+		Function : NAME
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+        /*0010*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
+        /*0020*/               @P1 BRA 0x80 ;
+        /*0030*/               @P0 BRA 0x70 ;
+        /*0040*/                   MOV R1, R2 ;
+        /*0050*/                   MOV R2, R3 ;
+        /*0060*/                   EXIT ;
+        /*0070*/                   BRA 0x10 ;
+        /*0080*/                   MOV R5, R6 ;
+        /*0090*/                   BRA 0x30 ;
 """
 
 
@@ -63,6 +79,12 @@ def test_instructions_of_the_loops_over_chunks(name, instructions, products):
     assert found == {name: {"instructions": instructions, "matrix_products": products}}
 
 
+def test_instructions_of_a_scattered_loop():
+    """Only what leads back to its head counts, wherever it lies."""
+    (found,) = count_instructions(SCATTERED.replace("NAME", NAME.replace("backward", "forward"))).values()
+    assert found == {"instructions": [6], "matrix_products": [1]}
+
+
 def test_the_table():
     (kernel,) = parse_report(REPORT).values()
     small = {**kernel, "registers": 8}  # an instance that its architecture does not use
@@ -83,7 +105,7 @@ def test_what_is_missing_is_one_sentence(tmp_path):
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
 @pytest.mark.slow
-@pytest.mark.parametrize(("arch", "dtype"), [("75", "Half"), ("80", "Bf16"), ("90a", "Bf16")])
+@pytest.mark.parametrize(("arch", "dtype"), [("75", "Half"), ("80", "Half"), ("90a", "Bf16")])
 def test_blocks_share_a_multiprocessor(root, arch, dtype):
     """Three blocks of heads with 64 columns, two of those with 128."""
     sources = root / "causal_linear_attention" / "csrc" / "cuda"
@@ -96,7 +118,8 @@ def test_blocks_share_a_multiprocessor(root, arch, dtype):
         assert blocks_by_registers(kernel) >= (2 if wide else 3), kernel
         # On 7.5, whose matrix instructions are narrower, a handful of bytes go through the first-level cache.
         assert kernel["spilled"] <= (300 if wide else 64 if arch == "75" else 0), kernel
-        if kernel["dtype"] == "bfloat16" and not wide:  # counted where cuobjdump is found
-            limit = 900 if not (kernel["normalize"] and kernel["kernel"] == "backward_kernel") else 1100
+        if arch != "75" and not wide:  # counted where cuobjdump is found
+            weighted = kernel["normalize"] and kernel["kernel"] == "backward_kernel"
+            limit, limit_of_both = INSTRUCTIONS[kernel["dtype"]][weighted]
             loops = kernel.get("instructions", [0])
-            assert max(loops) <= limit and sum(loops) <= 2000, kernel
+            assert max(loops) <= limit and sum(loops) <= limit_of_both, kernel

@@ -79,10 +79,11 @@ CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, float* slopes, i
 
 template <class S>
 CLA_DEVICE void dq_chunk(Warp<S>& w, unsigned char* stage, int count, float* slopes, Target<S>& target) {
+  const float scale = w.state_scale();
   w.score(stage);
   sync_threads();
   typename Warp<S>::Output out;
-  w.multiply_state(stage, out);
+  w.multiply_state(stage, scale, out);
   typename Warp<S>::Input c[S::kRowBlocks];
   int dirty_row = w.kClean;
   const bool dirty = w.add_finite(stage, kK, c, out, dirty_row);
@@ -114,22 +115,13 @@ CLA_DEVICE void walk_dq(const BackwardLaunch& s, const Place& place) {
 
 // --- the gradients of k and v --------------------------------------------------------------------------------
 
-// Into shared memory: this warp's strip of R, if it is among the kStripsAtOnce from `first` on.
+// Into shared memory: this warp's strip of R, multiplied by `scale`, if it is among the kStripsAtOnce from `first` on.
 template <class S>
-CLA_DEVICE void publish(const Warp<S>& w, int first) {
+CLA_DEVICE void publish(const Warp<S>& w, int first, float scale) {
   using In = typename S::In;
   if (w.index < first || w.index >= first + S::kStripsAtOnce) return;
   In* const strip = reinterpret_cast<In*>(w.memory + S::kWork) + (w.index - first) * 16 * S::kPitch;
-  float scale = 1.0f;
-  if constexpr (kNarrow<In>) {
-    float most = 0.0f;
-#pragma unroll
-    for (int x = 0; x < 8 * S::kColumnBlocks; ++x) most = larger(most, w.state[x / 8][x / 4 % 2][x % 4]);
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) most = larger(most, shuffle_xor(most, mask));
-    scale = to_unit(most);
-    w.floats(S::kScales)[w.index] = scale;
-  }
+  if constexpr (kNarrow<In>) w.floats(S::kScales)[w.index] = scale;
 #pragma unroll
   for (int x = 0; x < 8 * S::kColumnBlocks; x += 2) {
     const Sums& sums = w.state[x / 8];
@@ -139,9 +131,10 @@ CLA_DEVICE void publish(const Warp<S>& w, int first) {
   sync_warp();
 }
 
-// out = K R, multiplied by boost; `publish(0)` and a barrier came before.
+// out = K R, multiplied by boost; `publish(w, 0, scale)` and a barrier came before.
 template <class S>
-CLA_DEVICE void multiply_strips(const Warp<S>& w, const unsigned char* stage, typename Warp<S>::Output& out) {
+CLA_DEVICE void multiply_strips(const Warp<S>& w, const unsigned char* stage, float scale,
+                                typename Warp<S>::Output& out) {
   using In = typename S::In;
   using Part = typename S::Part;
   const In* const strips = reinterpret_cast<const In*>(w.memory + S::kWork) + w.index * 16;
@@ -151,14 +144,14 @@ CLA_DEVICE void multiply_strips(const Warp<S>& w, const unsigned char* stage, ty
   for (int first = 0; first < S::kColumnBlocks; first += S::kStripsAtOnce) {
     if (first > 0) {
       sync_threads();
-      publish(w, first);
+      publish(w, first, scale);
       sync_threads();
     }
 #pragma unroll
     for (int d = 0; d < S::kStripsAtOnce; ++d) {
       typename Warp<S>::Input right;
       load<true, Factor::right, S::kPitch>(strips + d * 16 * S::kPitch, right);
-      const float back = kNarrow<In> ? w.boost / w.floats(S::kScales)[first + d] : 1.0f;
+      const float back = kNarrow<In> ? w.boost * inverse_of_power(w.floats(S::kScales)[first + d]) : 1.0f;
 #pragma unroll
       for (int i = 0; i < S::kRowBlocks; ++i) {
         typename Warp<S>::Input left;
@@ -184,7 +177,7 @@ CLA_DEVICE void finish(const Warp<S>& w, unsigned char* stage, Tile which, int c
   int dirty_row = w.kClean;
   const bool dirty = w.template add_finite<kSecond>(stage, which, c, out, dirty_row);
   if constexpr (S::kNormalize) {
-    const float back = w.kBoosted ? 1.0f / w.boost : 1.0f;
+    const float back = w.kBoosted ? inverse_of_power(w.boost) : 1.0f;
 #pragma unroll
     for (int x = 0; x < 8 * S::kRowBlocks; ++x) {
       float& number = out[x / 8][x / 4 % 2][x % 4];
@@ -199,15 +192,16 @@ template <class S>
 CLA_DEVICE void dkdv_chunk(Warp<S>& w, unsigned char* stage, int count, Target<S>& dk, Target<S>& dv) {
   constexpr float kNothing[4] = {0.0f, 0.0f, 0.0f, 0.0f};
   w.choose_boost(stage);
+  const float scale = w.state_scale();
   w.score(stage);
-  publish(w, 0);
+  publish(w, 0, scale);
   // Rows of grad_out that are not finite: `finish` changes them while other warps could be in `update`.
   typename Warp<S>::Input grad[S::kRowBlocks];
   const bool wait = sync_threads_or(w.load_c(stage, kGrad, grad));
   typename Warp<S>::Output out;
-  w.multiply_state(stage, out);
+  w.multiply_state(stage, scale, out);
   finish<false>(w, stage, kQ, count, w.vector, out, dk);
-  multiply_strips(w, stage, out);
+  multiply_strips(w, stage, scale, out);
   finish<true>(w, stage, kGrad, count, kNothing, out, dv);
   if (wait) [[unlikely]] sync_threads();
   w.update(stage);

@@ -74,13 +74,14 @@ CLA_DEVICE void add_chunk(Warp<S>& w, const unsigned char* stage) {
 template <class S>
 CLA_DEVICE void forward_chunk(Warp<S>& w, const ForwardLaunch& s, unsigned char* stage, int count, float* inverse,
                               Target<S>& target) {
+  const float scale = w.state_scale();
   w.score(stage);
   if constexpr (S::kNormalize) sum_queries(w, stage);
   sync_threads();
   if constexpr (S::kNormalize) invert(w, s.eps, inverse, count);
   sync_warp();
   typename Warp<S>::Output out;
-  w.multiply_state(stage, out);
+  w.multiply_state(stage, scale, out);
   typename Warp<S>::Input c[S::kRowBlocks];
   int dirty_row = w.kClean;
   const bool dirty = w.add_finite(stage, kV, c, out, dirty_row);

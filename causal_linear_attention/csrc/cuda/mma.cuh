@@ -155,14 +155,14 @@ CLA_DEVICE void multiply(Sums& sums, const Sums& start, const Fragment<1>& left,
   }
 }
 
-// Sums (m, k) as the left factor of another product, or as the right one (n = m): the registers already are
-// where they must be.
+// Sums (m, k), multiplied by `factor`, as the left factor of another product, or as the right one (n = m): the
+// registers already are where they must be.
 template <class Part, Factor kFactor, int kParts>
-CLA_DEVICE void as_factor(const Sums& sums, float top, float bottom, Fragment<kParts>& to) {
+CLA_DEVICE void as_factor(const Sums& sums, float factor, Fragment<kParts>& to) {
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
-    split<Part>(sums[n][0] * top, sums[n][1] * top, kFactor == Factor::left ? 2 * n : n, to);
-    split<Part>(sums[n][2] * bottom, sums[n][3] * bottom, kFactor == Factor::left ? 2 * n + 1 : n + 2, to);
+    split<Part>(sums[n][0] * factor, sums[n][1] * factor, kFactor == Factor::left ? 2 * n : n, to);
+    split<Part>(sums[n][2] * factor, sums[n][3] * factor, kFactor == Factor::left ? 2 * n + 1 : n + 2, to);
   }
 }
 
@@ -196,11 +196,13 @@ CLA_DEVICE In not_a_number(In) {
   return {0x7fffu};
 }
 
-// The power of two that brings x (not negative) to [1, 2), and its inverse; 1 if there is none.
-CLA_DEVICE float to_unit(float x) {
-  const uint32_t exponent = bits_of(x) >> 23;
-  return exponent == 0 || exponent >= 254 ? 1.0f : from_bits((254u - exponent) << 23);
+// The power of two that brings x (not negative) to [2^top, 2^(top + 1)), or as near as one whose inverse is a normal
+// number does; 1 for what is zero or not finite.
+CLA_DEVICE float power_to(float x, int top) {
+  const int exponent = static_cast<int>(bits_of(x) >> 23), power = 254 + top - exponent;
+  return exponent == 0 || exponent >= 254 ? 1.0f : from_bits(static_cast<uint32_t>(power < 253 ? power : 253) << 23);
 }
+CLA_DEVICE float inverse_of_power(float x) { return from_bits((254u << 23) - bits_of(x)); }
 
 // visit(a number of this type).
 template <class Visit>

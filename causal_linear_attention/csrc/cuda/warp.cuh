@@ -70,7 +70,7 @@ struct Warp {
       for (int i = lane_index(); i < S::kChunk; i += 32) most = larger(most, weights(stage)[i]);
 #pragma unroll
       for (int mask = 16; mask > 0; mask /= 2) most = larger(most, shuffle_xor(most, mask));
-      boost = to_unit(most);
+      boost = power_to(most, 0);
     }
   }
 
@@ -123,7 +123,7 @@ struct Warp {
       const int beyond = S::kReverse ? row_of(x) - column_of(x) : column_of(x) - row_of(x);
       if (row == column && beyond > 0) sums[x / 4][x % 4] = 0.0f;
     }
-    as_factor<Part, Factor::left>(sums, 1.0f, 1.0f, parts);
+    as_factor<Part, Factor::left>(sums, 1.0f, parts);
 #pragma unroll
     for (int p = 0; p < S::kSumParts; ++p) {
       *scores(p, which) = {parts.x[p][0], parts.x[p][1], parts.x[p][2], parts.x[p][3]};
@@ -142,16 +142,35 @@ struct Warp {
 
   // --- products ----------------------------------------------------------------------------------------
 
-  // out = A S, multiplied by boost.
-  CLA_DEVICE void multiply_state(const unsigned char* stage, Output& out) const {
-    float scale[2] = {1.0f, 1.0f};
-    if constexpr (kNarrow<In>) column_scales(scale);
+  // What brings the state into float16's range, so that numbers 2^28 times smaller than the largest one keep all their
+  // bits. Columns that are not finite do not count, whose results are lost anyway. In dkdv, where a lane has numbers of
+  // other columns of R beside theirs, they make this 1.
+  CLA_DEVICE float state_scale() const {
+    if constexpr (!kNarrow<In>) return 1.0f;
+    float of_column[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int x = 0; x < 8 * S::kColumnBlocks; ++x) {
+      float& most = of_column[x / 2 % 2];
+      most = larger(most, state[x / 8][x / 4 % 2][x % 4]);
+    }
+    float most = 0.0f;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (S::kReverse || is_finite(of_column[h])) most = larger(most, of_column[h]);
+    }
+#pragma unroll
+    for (int mask = 1; mask < 32; mask *= 2) most = larger(most, shuffle_xor(most, mask));
+    return power_to(most, 14);
+  }
+
+  // out = A S, multiplied by boost; `scale` is state_scale().
+  CLA_DEVICE void multiply_state(const unsigned char* stage, float scale, Output& out) const {
 #pragma unroll
     for (int i = 0; i < S::kRowBlocks; ++i) zero(out[i]);
 #pragma unroll
     for (int d = 0; d < S::kColumnBlocks; ++d) {
       Sum right;
-      as_factor<Part, Factor::right>(state[d], scale[0], scale[1], right);
+      as_factor<Part, Factor::right>(state[d], scale, right);
 #pragma unroll
       for (int i = 0; i < S::kRowBlocks; ++i) {
         Input left;
@@ -160,23 +179,9 @@ struct Warp {
       }
     }
     if constexpr (kNarrow<In>) {
-      float back[4];
-      spread(1.0f / scale[0] * boost, 1.0f / scale[1] * boost, back);
+      const float back = inverse_of_power(scale) * boost;
 #pragma unroll
-      for (int x = 0; x < 8 * S::kRowBlocks; ++x) out[x / 8][x / 4 % 2][x % 4] *= back[x / 4 % 2 * 2 + x % 2];
-    }
-  }
-
-  // What brings this warp's columns, g and g + 8 of them in this lane, into float16's range.
-  CLA_DEVICE void column_scales(float (&scale)[2]) const {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float most = 0.0f;
-#pragma unroll
-      for (int x = 0; x < 4 * S::kColumnBlocks; ++x) most = larger(most, state[x / 4][x / 2 % 2][x % 2 + 2 * h]);
-      most = larger(most, shuffle_xor(most, 1));
-      most = larger(most, shuffle_xor(most, 2));
-      scale[h] = to_unit(most);
+      for (int x = 0; x < 8 * S::kRowBlocks; ++x) out[x / 8][x / 4 % 2][x % 4] *= back;
     }
   }
 
@@ -303,7 +308,7 @@ struct Warp {
         load<true, Factor::right, kPitch>(tile(stage, S::kB, j, d), right);
         multiply<Part>(sums, c[j], right);
       }
-      add(state[d], sums, kBoosted ? 1.0f / boost : 1.0f);
+      add(state[d], sums, kBoosted ? inverse_of_power(boost) : 1.0f);
     }
   }
 

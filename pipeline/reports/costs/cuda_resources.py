@@ -55,14 +55,13 @@ def count_instructions(machine_code: str) -> dict[str, dict[str, list[int]]]:
     found = {}
     for body in machine_code.split("Function : ")[1:]:
         code = [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,})\*/\s+(\S.*?)\s*;", body)]
+        products = {i for i, (_, text) in enumerate(code) if "HMMA" in text}
+        loops = _loops(_successors(code))
         counts = []
-        loops = _loops(code)
-        for head, end in loops:
-            products = {at for at, text in code if "HMMA" in text and head <= at <= end}
-            inside = [(h, e) for h, e in loops if head <= h and e <= end and (h, e) != (head, end)]
-            inner = {at for at in products if any(h <= at <= e for h, e in inside)}
-            if 2 * len(inner) < len(products):
-                counts.append((len(products), sum(head <= at <= end for at, _ in code)))
+        for loop in loops:
+            inner = set().union(*(other for other in loops if other < loop))
+            if 2 * len(products & inner) < len(products & loop):
+                counts.append((len(products & loop), len(loop)))
         if counts:
             walks = sorted(counts)[-2 if "backward_kernel" in body.split()[0] else -1 :]
             of_products, of_code = (list(x) for x in zip(*walks, strict=True))
@@ -70,18 +69,44 @@ def count_instructions(machine_code: str) -> dict[str, dict[str, list[int]]]:
     return found
 
 
-def _loops(code: list[tuple[int, str]]) -> list[tuple[int, int]]:
-    """Heads and ends of loops: jumps back, but not those of rare code into the middle of a shorter loop."""
-    jumps = []
-    for at, text in code:
-        jump = re.search(r"\bBRA\b.*\b0x([0-9a-f]+)$", text)
-        if jump and int(jump[1], 16) < at:
-            jumps.append((int(jump[1], 16), at))
-    loops: list[tuple[int, int]] = []
-    for head, end in sorted(jumps, key=lambda x: x[1] - x[0]):
-        if not any(h < head < e < end for h, e in loops):
-            loops.append((head, end))
-    return loops
+def _successors(code: list[tuple[int, str]]) -> list[list[int]]:
+    """For each instruction the places of those that may run after it."""
+    place = {address: i for i, (address, _) in enumerate(code)}
+    after = []
+    for i, (_, text) in enumerate(code):
+        guard, name, operands = re.fullmatch(r"(@!?U?P\w+ +)?(\S+)(.*)", text, re.DOTALL).groups()
+        jump = re.search(r"0x([0-9a-f]+)$", operands) if name.startswith("BRA") else None
+        ends = name.startswith(("BRA", "EXIT", "RET", "BRX", "KILL"))
+        falls = not ends or guard or (jump and re.match(r" +(!?U?P\d|~?UR)", operands))
+        found = [i + 1] if falls and i + 1 < len(code) else []
+        if jump and int(jump[1], 16) in place:
+            found.append(place[int(jump[1], 16)])
+        after.append(found)
+    return after
+
+
+def _reached(start: int, after: list[list[int]], without: int) -> set[int]:
+    """Where `after` leads from `start` on paths that end at `without`, which counts."""
+    found, todo = {without}, [start]
+    while todo:
+        if (i := todo.pop()) not in found:
+            found.add(i)
+            todo += after[i]
+    return found
+
+
+def _loops(after: list[list[int]]) -> list[set[int]]:
+    """The natural loops: what leads back to a head that every path into the loop passes."""
+    before: list[list[int]] = [[] for _ in after]
+    for i, successors in enumerate(after):
+        for j in successors:
+            before[j].append(i)
+    loops: dict[int, set[int]] = {}
+    for end, successors in enumerate(after):
+        for head in successors:
+            if head <= end and (head == 0 or end == head or end not in _reached(0, after, head)):
+                loops[head] = loops.get(head, set()) | _reached(end, before, head)
+    return list(loops.values())
 
 
 def blocks_by_registers(record: dict[str, Any]) -> int:
