@@ -144,7 +144,7 @@ CLA_DEVICE void multiply_strips(const Warp<S>& w, const unsigned char* stage, fl
   for (int first = 0; first < S::kColumnBlocks; first += S::kStripsAtOnce) {
     if (first > 0) {
       sync_threads();
-      publish(w, first, scale);
+      publish(w, first, here(scale));
       sync_threads();
     }
 #pragma unroll
@@ -194,7 +194,7 @@ CLA_DEVICE void dkdv_chunk(Warp<S>& w, unsigned char* stage, int count, Target<S
   w.choose_boost(stage);
   const float scale = w.state_scale();
   w.score(stage);
-  publish(w, 0, scale);
+  publish(w, 0, here(scale));
   // Rows of grad_out that are not finite: `finish` changes them while other warps could be in `update`.
   typename Warp<S>::Input grad[S::kRowBlocks];
   const bool wait = sync_threads_or(w.load_c(stage, kGrad, grad));

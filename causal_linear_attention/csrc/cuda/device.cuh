@@ -75,6 +75,10 @@ CLA_DEVICE int here(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+CLA_DEVICE float here(float x) {
+  asm volatile("" : "+f"(x));
+  return x;
+}
 CLA_DEVICE uint32_t bits_of(float x) { return __float_as_uint(x); }
 CLA_DEVICE float from_bits(uint32_t x) { return __uint_as_float(x); }
 // The larger of x and the magnitude of y; x if that is not a number.
