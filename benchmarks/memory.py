@@ -7,6 +7,7 @@ what was kept before.
 """
 
 import ctypes
+import errno
 import resource
 
 import torch
@@ -95,5 +96,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
     """Whether `error` is a failed allocation, on a CPU or a GPU."""
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
         return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
     words = str(error)
     return isinstance(error, RuntimeError) and ("can't allocate memory" in words or "out of memory" in words)

@@ -129,19 +129,22 @@ def broadcast_checkpoints_safely() -> None:
 
 
 def keep_place_in_epoch() -> None:
-    """fairseq counts the batches of one process, so another number of processes resumes at the wrong place.
+    """fairseq counts the batches of one process, so other processes or batches resume at the wrong place.
 
-    Every version of it: half as many processes then repeat batches, twice as many skip them or fail.
+    Every version of it: half as many processes then repeat batches, twice as many skip them or fail; so do
+    smaller and larger batches.
     """
     from fairseq.data.iterators import EpochBatchIterator
 
     @replaces(EpochBatchIterator, "state_dict")
     def state_with_processes(state_dict, self):
-        return {**state_dict(self), "processes": self.num_shards}
+        return {**state_dict(self), "processes": self.num_shards, "batches": len(self.frozen_batches)}
 
     @replaces(EpochBatchIterator, "load_state_dict")
     def load_scaled(load_state_dict, self, state):
         done = state.get("iterations_in_epoch", 0) * state.get("processes", self.num_shards)
+        if before := state.get("batches"):
+            done = round(done * len(self.frozen_batches) / before)
         load_state_dict(self, {**state, "iterations_in_epoch": done // self.num_shards})
 
 

@@ -8,7 +8,7 @@ from fairseq import checkpoint_utils
 
 from pipeline.commands.evaluation.evaluate_lra import parse
 from pipeline.evaluation.accuracy import count_correct
-from pipeline.files import read_json, shown_path, write_json
+from pipeline.files import check_writable, read_json, shown_path, write_json
 from pipeline.training.lra_run import RECORD, LRACheckpoint, describe_data, open_data, read_lra_checkpoint
 from pipeline.training.save_dir import whole_checkpoint
 from user_dir.tasks.lra_data import LRAData
@@ -50,8 +50,9 @@ def main() -> None:
     options = parse(sys.argv[1:])
     data = open_data(options.data.absolute(), [options.split])
     checkpoint = read_lra_checkpoint(whole_checkpoint(options.checkpoint.absolute()))
-    result = evaluate(checkpoint, data, options.split)
     out = options.out or checkpoint.path.with_suffix(f".{options.split}.json")
+    check_writable(out)
+    result = evaluate(checkpoint, data, options.split)
     write_json(out, result)
     origin = (result["training_data"] or {}).get("origin", "unknown")
     print(

@@ -28,11 +28,16 @@ OWN_RUNS = ("LS", "cosFormer", "FLASH-quad", "FLASH", "TransNormer T1", "TransNo
 SKYFORMER, STATE_SPACE = "lra_skyformer", "lra_state_space"
 
 Cell = dict[str, Any]
+NEEDED = {"task", "preset", "attention", "seed", "accuracy", "flags", "steps", "data", "published_sizes"}
 
 
 def read_cells(folder: Path) -> list[Cell]:
-    """The finished runs of scripts/lra_table.sh in `folder`, sorted by name."""
-    return [read_json(path) for path in sorted(folder.glob("*/*/seed*.json"))]
+    """The finished runs of scripts/lra_table.sh in `folder`, sorted by name; UserError for another file."""
+    cells = {path: read_json(path) for path in sorted(folder.glob("*/*/seed*.json"))}
+    for path, cell in cells.items():
+        if not isinstance(cell, dict) or not cell.keys() >= NEEDED:
+            raise UserError(f"{path} is no result of scripts/lra_table.sh; move it away")
+    return list(cells.values())
 
 
 def paper_rows(preset: str) -> list[tuple[str, dict[str, str]]]:

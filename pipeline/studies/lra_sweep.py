@@ -19,7 +19,7 @@ from pipeline.files import (
     write_atomically,
 )
 from pipeline.provenance import environment
-from pipeline.reports.lra import FIVE, read_cells, write_table
+from pipeline.reports.lra import FIVE, check_alike, read_cells, write_table
 from pipeline.studies.measured_cell import (
     DataCell,
     check_flags,
@@ -67,6 +67,13 @@ class LRACell(DataCell):
         layers = option([*self.experiment.flags(), *self.flags], "--encoder-layers")
         flags = [*attention_flags(preset, self.method, int(layers or SIZE["encoder_layers"])), *self.flags]
         return [*flags, "--seed", str(self.seed), *([] if self.has_valid else ["--disable-validation"])]
+
+    def setting(self) -> dict[str, Any]:
+        """What decides which results it may share a table with, as its own will have it."""
+        preset = self.experiment.get("model", "_name")
+        steps = option([*self.experiment.flags(), *self.flags], "--max-update")
+        about = {"task": self.data.task, "data": describe_data(self.data)}
+        return {**about, "preset": preset, "flags": list(self.flags), "steps": int(steps or 0)}
 
     def prepare(self, arguments: Sequence[str]) -> None:
         """See `Cell.prepare`: the vocabulary, and what the run is."""
@@ -149,6 +156,7 @@ def sweep(options: Namespace, flags: Sequence[str]) -> None:
         for experiment, data in chosen
         for attention in attentions
     ]
+    check_alike([*read_cells(out), *(cell.setting() for cell in cells)])
     failures = run_missing(preset, cells, jobs, partial(run_cell, jobs=jobs), out)
     if done := read_cells(out):
         table = write_table(done)

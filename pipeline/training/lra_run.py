@@ -76,11 +76,16 @@ class LRACheckpoint:
                 "give the folder of its own task"
             )
         kept, given = self.path.with_name("dict.txt"), data.folder / "dict.txt"
-        if kept.is_file() and (not given.is_file() or kept.read_bytes() != given.read_bytes()):
+        if kept.is_file() and (not given.is_file() or _symbols(kept) != _symbols(given)):
             raise UserError(
                 f"{given} differs from {kept}, with which {self.path.name} was trained; "
                 "give the folder with that dictionary"
             )
+
+
+def _symbols(path: Path) -> list[str]:
+    """A dictionary's symbols in their order; how often each occurs is the data's own."""
+    return [line.rpartition(" ")[0] for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def read_lra_checkpoint(path: Path) -> LRACheckpoint:

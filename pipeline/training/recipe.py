@@ -176,17 +176,25 @@ def option(arguments: Sequence[str], flag: str) -> str | None:
     return value
 
 
-def scaled_update_freq(experiment: Experiment, processes: int) -> list[int]:
-    """`--update-freq` for `processes` GPUs (or CPU processes) with the YAML's effective batch.
+def shared_batch(
+    experiment: Experiment, processes: int, divisible: bool = True
+) -> tuple[list[int], int | None]:
+    """`--update-freq` and `--batch-size` for `processes` GPUs (or CPU processes) with the YAML's batch.
 
-    The YAML's `update_freq` is for its own `distributed_world_size`; their product is kept.
+    The YAML's `update_freq` is for its own `distributed_world_size`; their product is kept. Where it cannot
+    be shared, a process gets a part of the samples of a batch if they are counted and `divisible`; None
+    leaves their number as it is.
     """
     reference = experiment.get("distributed_training", "distributed_world_size", 1)
     wanted = [steps * reference for steps in experiment.get("optimization", "update_freq", [1])]
-    if any(total % processes for total in wanted):
-        possible = [n for n in range(1, min(wanted) + 1) if not any(t % n for t in wanted)]
-        raise UserError(
-            f"{processes} processes cannot share the batch of {experiment.name} evenly; take "
-            f"{', '.join(map(str, possible))}, or choose the batch yourself with --update-freq"
-        )
-    return [total // processes for total in wanted]
+    size = experiment.get("dataset", "batch_size")
+    if not divisible or not size or experiment.get("dataset", "max_tokens"):
+        size = 1
+    for part in range(1, size + 1):
+        if size % part == 0 and not any(total * part % processes for total in wanted):
+            return [total * part // processes for total in wanted], size // part if part > 1 else None
+    possible = [n for n in range(1, min(wanted) * size + 1) if not any(total * size % n for total in wanted)]
+    raise UserError(
+        f"{processes} processes cannot share the batch of {experiment.name} evenly; take "
+        f"{', '.join(map(str, possible))}, or choose the batch yourself with --update-freq"
+    )

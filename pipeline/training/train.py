@@ -28,7 +28,7 @@ from pipeline.training.process.resume import (
     newest_whole,
 )
 from pipeline.training.process.run_lock import run_lock
-from pipeline.training.recipe import Experiment, option, read_experiment, scaled_update_freq
+from pipeline.training.recipe import Experiment, option, read_experiment, shared_batch
 from pipeline.training.same_settings import check_same_settings, keep_data_record
 from pipeline.training.save_dir import keep_vocabulary
 from user_dir.models.layer_plan import parse_layer_plan
@@ -45,8 +45,9 @@ def fairseq_arguments(
     arguments = [str(data), "--user-dir", str(ROOT / "user_dir")]
     arguments += [*experiment.flags(), *machines.flags()]
     if option(extra, "--update-freq") is None:
-        steps = scaled_update_freq(experiment, machines.processes)
+        steps, size = shared_batch(experiment, machines.processes, option(extra, "--batch-size") is None)
         arguments += ["--update-freq", ",".join(map(str, steps))]
+        arguments += [] if size is None else ["--batch-size", str(size)]
     curves = save_dir / "tensorboard"
     arguments += ["--save-dir", str(save_dir), "--tensorboard-logdir", str(curves)]
     return [*arguments, *extra]

@@ -35,8 +35,9 @@ BROKEN = {
         from fairseq.data import ListDataset
         from fairseq.data.iterators import EpochBatchIterator
 
-        def batches(processes, state=None):
-            samples, order = ListDataset(list(range(64))), [[i] for i in range(64)]
+        def batches(processes, state=None, size=1):
+            samples = ListDataset(list(range(64)))
+            order = [list(range(i, i + size)) for i in range(0, 64, size)]
             iterator = EpochBatchIterator(samples, list, order, num_shards=processes)
             if state:
                 iterator.load_state_dict(state)
@@ -47,6 +48,7 @@ BROKEN = {
             for _ in range(32 // before):
                 next(rest)
             assert next(batches(after, iterator.state_dict())[1]) == [32]
+            assert next(batches(after, iterator.state_dict(), size=2)[1]) == [32, 33]
         """,
     "save_checkpoints_durably": """
         import os, tempfile, torch

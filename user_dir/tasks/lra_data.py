@@ -48,6 +48,7 @@ class LRAData:
             raise UserError(
                 f"the data folder {self.folder} has no split {name}; "
                 f"it has {', '.join(self.manifest['splits'])}"
+                + ("; --disable-validation trains without" if name == "valid" else "")
             )
         sources = [self._source(name, input_) for input_ in self.inputs]
         rows = [len(source) for source in sources]

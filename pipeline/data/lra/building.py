@@ -77,12 +77,16 @@ def prepare_task(task: LraTask, choices: Choices, dest: Path) -> dict:
 
 
 def _check_same(manifest: dict, task: LraTask, choices: Choices, folder: Path) -> None:
-    """Refuse to pass a folder prepared otherwise for what was asked."""
+    """Refuse to pass a folder prepared otherwise, or from another archive, for what was asked."""
     asked = {"task": task.name, "generated": choices.source is None, **choices.settings(task)}
     there = {**manifest, "generated": manifest.get("origin") == "generated"}
     if choices.source is None:
         asked["examples"] = choices.examples or sum(task.sizes.values())
         there["examples"] = sum(split["examples"] for split in manifest["splits"].values())
+    else:
+        source = find_source(task, choices.source)
+        if source.path.is_file() and source.digest() not in manifest.get("sources", {}).values():
+            asked["sources"] = {source.path.name: source.digest()}
     check_settings(folder, there, asked)
 
 
@@ -154,7 +158,7 @@ class _Builder:
     def _images(
         self, source: Source | None, place: Workplace
     ) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
-        details: dict[str, Any] = {"vocabulary": None}
+        details: dict[str, Any] = {}
         if source is None:
             return self._draw_images(place), details
         if self.task.name == "image":

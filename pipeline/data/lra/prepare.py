@@ -120,14 +120,14 @@ def chosen_tasks(arguments: argparse.Namespace) -> list[LraTask]:
     if arguments.processes < 1 or arguments.seed < 0:
         raise UserError("--processes must be at least 1 and --seed at least 0")
     for task in tasks:
-        if arguments.examples is not None and 0 in task.split_sizes(arguments.examples).values():
+        if arguments.examples is not None and min(task.split_sizes(arguments.examples).values()) < 1:
             raise UserError(f"--examples {arguments.examples} is too few for three splits of {task.name}")
     return tasks
 
 
 def describe(manifest: dict) -> str:
     """One line a split, for people."""
-    tokens = f", dictionary of {manifest['vocabulary']:,}" if manifest["vocabulary"] else ""
+    tokens = f", dictionary of {manifest['vocabulary']:,}" if "vocabulary" in manifest else ""
     lines = [f"{manifest['origin']}, pipeline {manifest['pipeline']}{tokens}"]
     for name, split in manifest["splits"].items():
         classes = " ".join(f"{count:,}" for count in split["classes"].values())

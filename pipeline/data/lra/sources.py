@@ -1,5 +1,7 @@
 """The files of a task, in an archive or a folder, read one after another."""
 
+import bz2
+import gzip
 import hashlib
 import lzma
 import os
@@ -7,12 +9,15 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from pipeline.data.lra.tasks import KNOWN_ARCHIVES, LraTask, MissingFiles
 from pipeline.errors import UserError
 
+OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+"""By what a compressed archive begins with; these check what was compressed, tarfile does not."""
 MOST_LISTED = 16
 """Input files that the manifest lists one by one; more are summed up."""
 
@@ -49,20 +54,38 @@ class Source:
                 self.hashes[path.relative_to(root).as_posix()] = digest
 
     def _files_of_archive(self, wanted: Wanted) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
+        self.hashes[self.path.name] = self.digest()
+        with self._opened() as content:
+            with tarfile.open(fileobj=content, mode="r|") as archive:
+                for member in archive:
+                    path = PurePosixPath(member.name)
+                    if member.isfile() and wanted(path):
+                        yield path, archive.extractfile(member)
+            while content.read(1 << 20):  # to the checksum at the end
+                pass
+
+    def _opened(self) -> BinaryIO:
+        """The archive, decompressed."""
         with self.path.open("rb") as file:
-            self.hashes[self.path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-        with tarfile.open(self.path, "r|*") as archive:
-            for member in archive:
-                path = PurePosixPath(member.name)
-                if member.isfile() and wanted(path):
-                    yield path, archive.extractfile(member)
+            beginning = file.read(8)
+        for magic, opener in OPENERS.items():
+            if beginning.startswith(magic):
+                return opener(self.path, "rb")
+        return self.path.open("rb")
+
+    def digest(self) -> str:
+        """sha256 of the archive."""
+        about = self.path.stat()
+        return _digest(self.path, about.st_size, about.st_mtime_ns)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Turns what a damaged archive, or none at all, raises while it is read into a UserError."""
         try:
             yield
-        except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+        except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # the system's, not the archive's
+                raise
             raise UserError(
                 f"{self.path} is damaged or no tar archive ({error}); {self.task.name} comes from "
                 f"{self.task.origin}"
@@ -86,6 +109,12 @@ class Source:
     def verified(self) -> bool | None:
         """True if what was read is an original archive of known sha256; None where nothing is known."""
         return True if any(digest in KNOWN_ARCHIVES for digest in self.hashes.values()) else None
+
+
+@lru_cache
+def _digest(path: Path, size: int, modified: int) -> str:  # one archive may have several tasks
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_source(task: LraTask, path: Path) -> Source:

@@ -20,10 +20,16 @@ def write_text(
 ) -> dict[str, SplitRecord]:
     """Write the splits; `valid_fraction` of each class of train, drawn by `seed`, becomes valid.
 
-    The unlabelled reviews are left out. UserError for a folder that is missing or an empty review.
+    The unlabelled reviews are left out. UserError for a folder that is missing, an empty review, and a
+    fraction that leaves train or valid without reviews.
     """
     reviews = read_reviews(source)
     held_out = draw_held_out(reviews["train"], valid_fraction, seed)
+    if valid_fraction and not 0 < held_out.sum() < len(held_out):
+        raise UserError(
+            f"--valid-fraction {valid_fraction} of {len(held_out):,} reviews makes {held_out.sum():,} valid; "
+            "some must be, others not (0: no valid split)"
+        )
     splits = {
         "train": [review for review, out in zip(reviews["train"], held_out, strict=True) if not out],
         "valid": [review for review, out in zip(reviews["train"], held_out, strict=True) if out],

@@ -77,7 +77,10 @@ def test_a_sweep_is_run_once_and_its_table_comes_from_its_json(
     call(lra_sweep, *words)
     assert "4 runs, 4 done before" in capsys.readouterr().out
     assert (out / "lra.md").read_text() == table == write_table(read_cells(out)) + "\n"
-    assert "was made with other settings" in refused(lra_sweep, *words, "--lr", "0.02")
+    for more in (words, [*words[:-1], "lln"]):  # nothing is trained that could not join the table
+        assert "runs on listops differ in flags" in refused(lra_sweep, *more, "--lr", "0.02")
+    (out / "image/elu/seed6.json").write_text("{}")
+    assert "seed6.json is no result of scripts/lra_table.sh" in refused(lra_sweep, *words)
 
 
 def test_a_sweep_without_results_writes_no_table(refused, preset, data, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.training.recipe import read_experiment, scaled_update_freq
+from pipeline.training.recipe import read_experiment, shared_batch
 from tests.helpers import forked
 
 CONFIGS = sorted(p for p in ROOT.glob("configs/*/*.yaml") if not p.stem.startswith("base"))
@@ -49,7 +49,8 @@ def test_total_batch_of_the_paper():
     for path in (ROOT / "configs/wikitext103").glob("t*.yaml"):
         experiment = read_experiment(path)
         for gpus in (1, 2, 4, 8, 16):
-            steps = scaled_update_freq(experiment, gpus)
+            steps, size = shared_batch(experiment, gpus)
+            assert size is None
             assert [gpus * n * experiment.get("dataset", "batch_size") for n in steps] == [128]
 
 
@@ -57,7 +58,7 @@ def test_lln_has_fairseqs_recipe():
     """That of its RoBERTa-base, not TransNormer's; 2,048 sequences a batch."""
     for name in ("lln", "lln_diag", "softmax_lln"):
         lln = read_experiment(ROOT / f"configs/roberta/wikitext103_{name}.yaml")
-        assert [8 * n * lln.get("dataset", "batch_size") for n in scaled_update_freq(lln, 8)] == [2048]
+        assert [8 * n * lln.get("dataset", "batch_size") for n in shared_batch(lln, 8)[0]] == [2048]
         assert lln.get("optimization", "max_update") == lln.get("lr_scheduler", "total_num_update") == 125000
         assert lln.get("lr_scheduler", "warmup_updates") == 10000
         assert lln.get("common", "fp16") and lln.get("model", "attention_dropout") == 0.1
@@ -72,7 +73,23 @@ def test_attention_dropout_of_table_13():
 
 def test_batch_that_cannot_be_shared(config):
     with pytest.raises(UserError, match="3 processes cannot share .* take 1, 2, 4"):
-        scaled_update_freq(read_experiment(config), 3)
+        shared_batch(read_experiment(config), 3)
+
+
+@pytest.mark.parametrize("preset", ["lra_skyformer", "lra_state_space"])
+def test_samples_of_a_batch_are_shared(preset):
+    """Where there is but one batch an update; not where the size was chosen on the command line."""
+    for path in sorted((ROOT / "configs" / preset).glob("[!b]*.yaml")):
+        experiment = read_experiment(path)
+        for gpus in (1, 2, 8, 16):
+            steps, size = shared_batch(experiment, gpus)
+            assert gpus * steps[0] * (size or experiment.get("dataset", "batch_size")) == experiment.get(
+                "dataset", "batch_size"
+            )
+        with pytest.raises(UserError, match="3 processes cannot share .* take 1, 2, 4, 8, 16"):
+            shared_batch(experiment, 3)
+        with pytest.raises(UserError, match="take 1, or"):
+            shared_batch(experiment, 2, divisible=False)
 
 
 @pytest.mark.parametrize(

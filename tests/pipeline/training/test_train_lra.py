@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pipeline.evaluation import lra as evaluate_lra
+from pipeline.files import ROOT
 from pipeline.training import train as train_lm
 from pipeline.training import train_lra
 from pipeline.training.lra_run import read_lra_checkpoint
@@ -135,6 +136,9 @@ def test_dry_run(call, configs, data, capsys):
     line = capsys.readouterr().out
     assert "--arch lra_skyformer" in line and "--lr-scheduler one_cycle" in line
     assert "runs/tiny/lra_skyformer/diag,norm" in line
+    real = ROOT / "configs" / "lra_skyformer" / "listops.yaml"
+    call(train_lra, real, data, "--gpus", 0, "--cpu-processes", 4, "--dry-run")
+    assert "--update-freq 1 --batch-size 8 " in capsys.readouterr().out
 
 
 def test_data_of_another_task(refused, configs, data, uninterrupted, tmp_path):
@@ -156,12 +160,16 @@ def test_yaml_for_another_task(refused, configs, tmp_path):
     assert "holds image, but the settings or the checkpoint are for listops" in sentence
 
 
-def test_other_dictionary(refused, data, uninterrupted, tmp_path):
-    other = shutil.copytree(data, tmp_path / "other")
-    (other / "dict.txt").write_text("".join(reversed((data / "dict.txt").read_text().splitlines(True))))
-    assert "was trained; give the folder with that dictionary" in refused(
-        evaluate_lra, uninterrupted / "checkpoint_best.pt", other
-    )
+def test_other_dictionary(call, refused, data, uninterrupted, tmp_path):
+    """The symbols and their order count, not how often each occurs."""
+    other, checkpoint = shutil.copytree(data, tmp_path / "other"), uninterrupted / "checkpoint_best.pt"
+    lines = (data / "dict.txt").read_text().splitlines(True)
+    (other / "dict.txt").write_text("".join(line.split()[0] + " 7\n" for line in lines))
+    assert "is a folder" not in refused(evaluate_lra, checkpoint, other, "--out", tmp_path / "no" / "x.json")
+    assert "which is a folder" in refused(evaluate_lra, checkpoint, other, "--out", tmp_path)
+    call(evaluate_lra, checkpoint, other, "--out", tmp_path / "found.json")
+    (other / "dict.txt").write_text("".join(reversed(lines)))
+    assert "was trained; give the folder with that dictionary" in refused(evaluate_lra, checkpoint, other)
 
 
 def test_checkpoints_that_are_none_of_long_range_arena(refused, data, trained, tmp_path):

@@ -116,6 +116,9 @@ class _Reader:
         """Row and label of each image in the order of (B, line), and the names of the empty ones."""
         if not self.metadata:
             raise self.source.missing(f"pathfinder{self.side}/{HARD_SET}/metadata/*.npy")
+        for batch, name in sorted({*self.rows, *self.empty}):
+            if not self.metadata.get(batch):
+                raise self.source.missing(f"metadata/{batch}.npy with lines, such as for imgs/{batch}/{name}")
         found, empty = [], []
         for batch in sorted(self.metadata, key=_batch_number):
             for name, label in self._labels(batch):

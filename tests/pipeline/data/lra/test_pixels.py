@@ -160,6 +160,11 @@ def test_missing_image_is_named(refusal, images, tmp_path):
     assert "imgs/1/sample_5.png, which metadata/1.npy lists" in refusal("pathfinder", "--from", tmp_path)
 
 
+def test_images_without_metadata_are_named(refusal, images, tmp_path):
+    (images / "metadata" / "0.npy").write_text("")
+    assert "metadata/0.npy with lines, such as for imgs/0/" in refusal("pathfinder", "--from", tmp_path)
+
+
 def test_two_sets_are_refused(refusal, images, tmp_path):
     (tmp_path / "again").mkdir()
     images.parent.rename(tmp_path / "again" / "pathfinder32")

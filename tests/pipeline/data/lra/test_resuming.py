@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -94,6 +95,19 @@ def test_killed_run_resumes_to_the_same_bytes(prepare, files, tmp_path, capfd, k
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
 
+def test_folder_from_another_archive_is_refused(prepare, shared_dir, tmp_path):
+    archive = shared_dir / "data" / "imdb" / "aclImdb_sample.tar.gz"
+    prepare("text", "--from", archive, "--dest", tmp_path)
+    renamed = tmp_path / "same.tar.gz"
+    shutil.copy(archive, renamed)
+    prepare("text", "--from", renamed, "--dest", tmp_path)
+    with pytest.raises(UserError, match=r"sources .*aclImdb_sample.*, not .*other\.tar"):
+        (tmp_path / "other.tar").write_bytes(b"another")
+        prepare("text", "--from", tmp_path / "other.tar", "--dest", tmp_path)
+    with pytest.raises(UserError, match="there is no"):
+        prepare("text", "--from", tmp_path / "missing", "--dest", tmp_path)
+
+
 def test_splits_have_the_published_proportions(prepare, opened, tmp_path):
     prepare(*LISTOPS, "--dest", tmp_path)
     prepare(*PATHFINDER, "--dest", tmp_path)
@@ -132,11 +146,12 @@ def test_folder_prepared_otherwise_is_refused(prepare, samples, tmp_path, more, 
         prepare(*arguments, "--dest", tmp_path)
 
 
-def test_ready_folder_is_left_as_it_is(prepare, files, tmp_path, monkeypatch):
-    prepare(*LISTOPS, "--dest", tmp_path)
+@pytest.mark.parametrize("arguments, module", [(LISTOPS, listops), (PATHFINDER, drawing)])
+def test_ready_folder_is_left_as_it_is(prepare, files, tmp_path, monkeypatch, arguments, module):
+    prepare(*arguments, "--dest", tmp_path)
     before = files(tmp_path)
-    monkeypatch.setattr(listops, "draw_block", None)
-    prepare(*LISTOPS, "--dest", tmp_path)
+    monkeypatch.setattr(module, "draw_block", None)
+    prepare(*arguments, "--dest", tmp_path)
     assert files(tmp_path) == before
 
 
@@ -146,6 +161,10 @@ def test_all_takes_what_is_there_and_says_what_is_not(prepare, shared_dir, tmp_p
     made = {path.name for path in tmp_path.iterdir()}
     assert made == {"listops", "retrieval", "image", "pathfinder", "path-x"}
     assert "text is left out" in capsys.readouterr().out
+    shutil.copy(shared_dir / "data" / "imdb" / "aclImdb_sample.tar.gz", tmp_path / "own.tar.gz")
+    prepare("text", "--from", tmp_path / "own.tar.gz", "--dest", tmp_path)
+    prepare("all", "--from", shared_dir / "data" / "lra", "--dest", tmp_path)
+    assert capsys.readouterr().out.count("is ready") == 1 + 6
 
 
 @pytest.mark.parametrize(
@@ -156,6 +175,7 @@ def test_all_takes_what_is_there_and_says_what_is_not(prepare, shared_dir, tmp_p
         (("listops",), "--from --generate is required"),
         (("listops", "--generate", "--from", "x"), "not allowed with"),
         (("listops", "--generate", "--examples", 9), "too few"),
+        (("listops", "--generate", "--examples", -5), "too few"),
         (("listops", "--from", "x", "--examples", 900), "--generate"),
         (("text", "--from", "x", "--valid-fraction", 1), "--valid-fraction"),
         (("listops", "--generate", "--processes", 0), "--processes"),

@@ -1,7 +1,10 @@
 """Text and Retrieval: bytes and characters there and back, splits, and bad files."""
 
+import bz2
+import gzip
 import hashlib
 import io
+import lzma
 import tarfile
 
 import numpy as np
@@ -153,9 +156,10 @@ def test_bad_pairs_are_refused(refusal, tmp_path, row, said):
 
 def test_bad_reviews_are_refused(refusal, reviews, tmp_path):
     reviews["train", "pos", "3_9.txt"] = b""
-    assert "3_9.txt is empty" in refusal("text", "--from", tmp_path)
+    arguments = ("text", "--from", tmp_path, "--valid-fraction", 0)
+    assert "3_9.txt is empty" in refusal(*arguments)
     reviews["train", "pos", "3_9.txt"] = b"\xff"
-    assert "3_9.txt is not UTF-8" in refusal("text", "--from", tmp_path, "--pipeline", "state-space")
+    assert "3_9.txt is not UTF-8" in refusal(*arguments, "--pipeline", "state-space")
 
 
 def test_missing_folder_of_reviews_is_named(refusal, reviews, tmp_path):
@@ -163,6 +167,24 @@ def test_missing_folder_of_reviews_is_named(refusal, reviews, tmp_path):
         path.unlink()
     sentence = refusal("text", "--from", tmp_path)
     assert "test/pos" in sentence and "aclImdb_v1.tar.gz" in sentence
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.99])
+def test_fractions_that_leave_a_split_empty(refusal, reviews, tmp_path, fraction):
+    arguments = ("text", "--from", tmp_path, "--valid-fraction", fraction)
+    assert f"--valid-fraction {fraction} of " in refusal(*arguments)
+
+
+@pytest.mark.parametrize("opener", [gzip.open, bz2.open, lzma.open])
+def test_checksums_of_archives_are_read(refusal, shared_dir, tmp_path, opener):
+    with gzip.open(shared_dir / "data" / "lra" / "retrieval_pairs_sample.tar.gz") as archive:
+        content = archive.read()
+    with opener(tmp_path / "archive", "wb") as archive:
+        archive.write(content)
+    changed = bytearray((tmp_path / "archive").read_bytes())
+    changed[-6] ^= 1
+    (tmp_path / "archive").write_bytes(changed)
+    assert "is damaged" in refusal("retrieval", "--from", tmp_path / "archive")
 
 
 def test_wrong_archives_are_refused(refusal, shared_dir, tmp_path):
