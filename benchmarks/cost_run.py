@@ -18,6 +18,8 @@ from pipeline.provenance import environment, memory_available
 
 Case = dict[str, Any]
 Results = dict[str, Any]
+LEAST_MEMORY_GIB = 1
+"""With less, PyTorch and fairseq do not start in a process of their own."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,10 @@ class CostBenchmark:
         unknown = [name for name in arguments.architectures.split(",") if name not in known]
         if unknown:
             parser.error(f"unknown architecture {', '.join(unknown)}; choose from {', '.join(known)}")
+        limit = arguments.memory_limit_gib
+        if limit is not None and limit < LEAST_MEMORY_GIB:
+            least = f"PyTorch and fairseq need to start; give {LEAST_MEMORY_GIB} or more"
+            parser.error(f"--memory-limit-gib {limit:g} is less than {least}")
         return arguments
 
     def measure(self, case: Case, question: Case, arguments: argparse.Namespace, device: str) -> Case:

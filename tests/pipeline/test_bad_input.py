@@ -125,6 +125,7 @@ BENCHMARKS = [
     ("operator_cost --out new --dim -1", "--dim: '-1' is not a whole number"),
     ("operator_cost --out new --rounds 0", "--rounds: '0' is not a whole number"),
     ("lm_cost --out new --memory-limit-gib 0", "--memory-limit-gib: '0' is not a number above 0"),
+    ("lra_speed --out new --memory-limit-gib 0.5", "PyTorch and fairseq need to start; give 1 or more"),
     ("lm_cost --out new --time-limit nan", "--time-limit: 'nan' is not a number above 0"),
     ("lm_cost --out new --architectures nothing", "unknown architecture"),
 ]
