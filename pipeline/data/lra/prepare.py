@@ -7,6 +7,7 @@ image, pathfinder, path-x (pixels, for both pipelines).
 
     data-prep/lra.sh listops --generate --dest data/lra
     data-prep/lra.sh text --from aclImdb_v1.tar.gz --dest data/lra
+    data-prep/lra.sh image --url https://... --dest data/lra
     data-prep/lra.sh all --from ~/Downloads/lra --dest data/lra
 """
 
@@ -31,9 +32,11 @@ def main() -> None:
     arguments = parse_arguments()
     tasks = chosen_tasks(arguments)
     from pipeline.data.lra.building import Choices, prepare_task
+    from pipeline.data.lra.fetching import fetch
 
+    dest = Path(os.path.abspath(arguments.dest))
     choices = Choices(
-        source=arguments.source,
+        source=fetch(arguments.url, dest) if arguments.url else arguments.source,
         pipeline=arguments.pipeline,
         close_brackets=not arguments.listops_drop_close_brackets,
         valid_fraction=arguments.valid_fraction,
@@ -42,7 +45,6 @@ def main() -> None:
         processes=arguments.processes,
         skip_empty=arguments.skip_empty_images,
     )
-    dest = Path(os.path.abspath(arguments.dest))
     missing = []
     for task in tasks:
         try:
@@ -66,6 +68,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     origin = parser.add_mutually_exclusive_group(required=True)
     origin.add_argument("--from", dest="source", type=Path, metavar="PATH", help="archive or folder (below)")
+    origin.add_argument("--url", metavar="URL", help="address of the archive, kept in FOLDER/downloads")
     origin.add_argument(
         "--generate", action="store_true", help="listops, pathfinder and path-x need no files"
     )

@@ -172,7 +172,7 @@ def test_all_takes_what_is_there_and_says_what_is_not(prepare, shared_dir, tmp_p
     [
         (("text", "--generate"), "cannot be generated"),
         (("listop", "--generate"), "no task listop"),
-        (("listops",), "--from --generate is required"),
+        (("listops",), "--from --url --generate is required"),
         (("listops", "--generate", "--from", "x"), "not allowed with"),
         (("listops", "--generate", "--examples", 9), "too few"),
         (("listops", "--generate", "--examples", -5), "too few"),
