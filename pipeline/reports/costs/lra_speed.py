@@ -101,8 +101,16 @@ def caption(results: Results) -> str:
         f"Classifier of Text, {Size(**settings['size'])}; blocks of 32; float32; {batch} "
         f"row{'s' if batch > 1 else ''} a batch, {rows}. Inference: forward without gradients in evaluation "
         "mode; training: forward, backward and Adam. Every case in a process of its own; medians of "
-        f"{settings['steps']} steps. {measured_on(results)}"
+        f"{_steps(results)}. {measured_on(results)}"
     )
+
+
+def _steps(results: Results) -> str:
+    """How many steps were timed, and in how many cases fewer, for want of time."""
+    wanted, done = results["settings"]["steps"], [x for x in results["records"] if x["status"] == "ok"]
+    fewer = sum(len(record["step_seconds"]) < wanted for record in done)
+    exceptions = f", in {fewer} of {len(done)} cases of fewer, which took long" if fewer else ""
+    return f"{wanted} steps{exceptions}"
 
 
 def differences(results: Results) -> str:
