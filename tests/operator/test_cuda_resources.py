@@ -105,9 +105,11 @@ def test_what_is_missing_is_one_sentence(tmp_path):
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
 @pytest.mark.slow
-@pytest.mark.parametrize(("arch", "dtype"), [("75", "Half"), ("80", "Half"), ("90a", "Bf16")])
-def test_blocks_share_a_multiprocessor(root, arch, dtype):
-    """Three blocks of heads with 64 columns, two of those with 128."""
+@pytest.mark.parametrize(
+    ("arch", "dtype", "spilled"), [("75", "Half", 300), ("80", "Half", 320), ("90a", "Bf16", 300)]
+)
+def test_blocks_share_a_multiprocessor(root, arch, dtype, spilled):
+    """Three blocks of heads with 64 columns; two of those with 128, which may spill so many bytes."""
     sources = root / "causal_linear_attention" / "csrc" / "cuda"
     kernels = compile_report(
         *(NVCC, root / "tests" / "cpp" / "resources.cu", arch, f"-I{sources}", f"-DCLA_TYPE={dtype}")
@@ -117,7 +119,7 @@ def test_blocks_share_a_multiprocessor(root, arch, dtype):
         wide = kernel["columns"] == 128
         assert blocks_by_registers(kernel) >= (2 if wide else 3), kernel
         # On 7.5, whose matrix instructions are narrower, a handful of bytes go through the first-level cache.
-        assert kernel["spilled"] <= (300 if wide else 64 if arch == "75" else 0), kernel
+        assert kernel["spilled"] <= (spilled if wide else 64 if arch == "75" else 0), kernel
         if arch != "75" and not wide:  # counted where cuobjdump is found
             weighted = kernel["normalize"] and kernel["kernel"] == "backward_kernel"
             limit, limit_of_both = INSTRUCTIONS[kernel["dtype"]][weighted]
