@@ -13,8 +13,8 @@ import torch
 from benchmarks.processes import run_case
 from pipeline.console import Parser, add_device, positive
 from pipeline.errors import UserError
-from pipeline.files import ROOT, read_json, shown_path, write_atomically, write_json
-from pipeline.provenance import environment, memory_available
+from pipeline.files import ROOT, check_writable, read_json, shown_path, write_atomically, write_json
+from pipeline.provenance import check_same_machine, environment, memory_available
 
 Case = dict[str, Any]
 Results = dict[str, Any]
@@ -123,6 +123,7 @@ class CostBenchmark:
         """
         device = settings["device"]
         path = self.results_path(arguments, device)
+        check_writable(path, makes_folder=True)
         results = start_or_resume(self.name, path, settings, arguments.restart)
         todo = [case for case in cases if not is_done(results, case)]
         done = len(cases) - len(todo)
@@ -194,7 +195,7 @@ def training_cases(settings: dict[str, Any], kind: str = "training") -> list[Cas
 def start_or_resume(name: str, path: Path, settings: dict[str, Any], restart: bool) -> Results:
     """The results so far, with the architectures of `settings` added.
 
-    Raises UserError if `path` holds a run with different settings.
+    Raises UserError if `path` holds a run with different settings, or one of another machine.
     """
     if restart or not path.exists():
         return {"benchmark": name, "settings": settings, "sessions": [], "records": []}
@@ -207,6 +208,7 @@ def start_or_resume(name: str, path: Path, settings: dict[str, Any], restart: bo
             f"{shown_path(path)} holds a run with other settings; name another file with --out, "
             "or measure again with --restart"
         )
+    check_same_machine(path, results.get("sessions", []), settings.get("device", "cpu"))
     return results
 
 

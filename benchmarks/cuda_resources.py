@@ -17,7 +17,7 @@ from typing import Any
 import build_machine
 from pipeline.console import Parser, add_out_dir, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import MEASURED, ROOT, shown_path, write_atomically, write_json
+from pipeline.files import MEASURED, ROOT, check_writable, shown_path, write_atomically, write_json
 from pipeline.provenance import commit, environment
 from pipeline.reports.costs.cuda_resources import count_instructions, markdown, parse_report
 
@@ -67,7 +67,7 @@ def main() -> None:
     except build_machine.Skipped as why:
         raise UserError(f"{why}; install the CUDA toolkit or name its folder in CUDA_HOME") from None
     path = (out_dir(arguments) or MEASURED / "cuda") / "cuda_resources.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(path, makes_folder=True)
     about = {"environment": environment("cpu"), "commit": commit(arguments.sources)}
     kernels: list[dict[str, Any]] = []
     sources = sorted(arguments.sources.glob("*.cu"))

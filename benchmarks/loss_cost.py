@@ -15,11 +15,10 @@ from typing import Any
 
 from benchmarks.cost_run import choose_device, same_case, write_tables
 from benchmarks.processes import run_case
-from benchmarks.workers.loss_cost_worker import available
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import MEASURED, read_json, shown_path, write_json
-from pipeline.provenance import environment, memory_available
+from pipeline.files import MEASURED, check_writable, read_json, shown_path, write_json
+from pipeline.provenance import check_same_machine, environment, memory_available
 from pipeline.reports.costs.loss_cost import markdown
 
 WORKER = "benchmarks.workers.loss_cost_worker"
@@ -51,6 +50,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def cases(arguments: argparse.Namespace, device: str) -> list[dict[str, Any]]:
     """What is measured, in this order."""
+    from benchmarks.workers.loss_cost_worker import available  # here, since fairseq logs when it is imported
+
     shared = {"tokens": arguments.tokens, "width": arguments.width, "steps": arguments.steps}
     losses = ["products", *available(device)]
     found: list[dict[str, Any]] = [
@@ -68,9 +69,11 @@ def cases(arguments: argparse.Namespace, device: str) -> list[dict[str, Any]]:
 def measure(todo: list[dict[str, Any]], device: str, path: Path) -> dict[str, Any]:
     """The results in `path` with a record for each case, written after every one.
 
-    A case that needs more than 90 % of the free memory says so.
+    A case that needs more than 90 % of the free memory says so. Raises UserError if `path` holds figures of
+    another machine.
     """
     result = read_json(path) if path.is_file() else {"records": []}
+    check_same_machine(path, [record.get("environment") for record in result["records"]], device)
     start = time.monotonic()
     for number, case in enumerate(todo, 1):
         shown = {**case, **({"text": Path(case["text"]).name} if "text" in case else {})}
@@ -94,6 +97,7 @@ def main() -> None:
     arguments = parse_arguments()
     device = choose_device(arguments.device)
     path = (out_dir(arguments) or MEASURED) / f"loss_cost_{device}.json"
+    check_writable(path, makes_folder=True)
     if arguments.restart:
         path.unlink(missing_ok=True)
     result = measure(cases(arguments, device), device, path)

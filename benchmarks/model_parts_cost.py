@@ -20,7 +20,7 @@ from benchmarks.processes import run_case
 from benchmarks.sizes import SMALL
 from pipeline.console import Parser, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import ROOT, write_json
+from pipeline.files import ROOT, check_writable, write_json
 from pipeline.methods import LANGUAGE_MODELS, TRANSNORMERS, VANILLA, Size
 from pipeline.provenance import commit, environment
 from pipeline.reports.tables import markdown_table, where
@@ -140,12 +140,13 @@ def report(result: dict[str, Any]) -> str:
 def main() -> None:
     """Entry point."""
     arguments = parse_arguments()
+    path = (out_dir(arguments) or ROOT / DEFAULT) / "model_parts_cost.json"
+    check_writable(path, makes_folder=True)
     result = {
         "environment": environment("cpu"),
         "baseline": commit(arguments.baseline) if arguments.baseline else None,
         "records": measure(arguments),
     }
-    path = (out_dir(arguments) or ROOT / DEFAULT) / "model_parts_cost.json"
     write_json(path, result)
     write_tables(path, report(result))
 

@@ -22,11 +22,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
+try:
+    import torch
+except ImportError:
+    sys.exit("error: this Python has no torch; run .venv/bin/python benchmarks/operator_cost.py")
 
 from benchmarks.cost_run import choose_device
 from benchmarks.memory import PeakMemory, exact_frees, usual_frees
-from benchmarks.workers.operator_cost_peers import LIMITS, implementations, ours
+from benchmarks.workers.operator_cost_peers import LIMITS, check_build, implementations, ours
 from causal_linear_attention import (
     causal_linear_attention,
     causal_linear_attention_step,
@@ -34,7 +37,8 @@ from causal_linear_attention import (
     select_backend,
 )
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
-from pipeline.files import MEASURED, write_atomically, write_json
+from pipeline.errors import UserError
+from pipeline.files import MEASURED, check_writable, write_atomically, write_json
 from pipeline.provenance import environment
 from pipeline.reports.costs.operator_cost import plot, report
 from pipeline.reports.costs.operator_goals import (
@@ -238,7 +242,11 @@ def run_heap(options, heap: str) -> list[dict]:
             heap,
             str(target),
         ]
-        subprocess.run(command, env=known | HEAPS[heap], check=True)
+        status = subprocess.run(command, env=known | HEAPS[heap]).returncode
+        if status < 0:
+            raise UserError(f"the system ended the part with the heap {heap} (signal {-status}); free memory")
+        if status:
+            sys.exit(status)  # it has said why
         return json.loads(target.read_text(encoding="utf-8"))
 
 
@@ -273,7 +281,10 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--only-heap", nargs=2, metavar=("HEAP", "JSON"), help="one part, for the script itself"
     )
-    return parser.parse_intermixed_args(argv)
+    options = parser.parse_intermixed_args(argv)
+    for build in filter(None, (options.fast_transformers, options.fast_transformers_tuned)):
+        check_build(build)
+    return options
 
 
 def main() -> None:
@@ -281,6 +292,7 @@ def main() -> None:
     options = parse_arguments()
     options.device = choose_device(options.device)
     options.out = out_dir(options) or MEASURED / f"operator_{options.device}"
+    check_writable(options.out / "operator_cost.json", makes_folder=True)
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)

@@ -9,29 +9,30 @@ batches beside steps on as many tokens in one row, which a model with packed seq
 Writes packed_cost_DEVICE.json and .md into --out. Takes some minutes on two cores.
 """
 
+from __future__ import annotations
+
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from fairseq.data import TokenBlockDataset
-from fairseq.data.data_utils import batch_by_size, load_indexed_dataset
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.cost_run import choose_device, write_tables
 from benchmarks.operator_cost import forward_and_backward, measure
 from benchmarks.sizes import SMALL
-from benchmarks.workers.language_models import LanguageModel
 from causal_linear_attention import causal_linear_attention, select_backend
 from causal_linear_attention.reference import each_sequence
 from pipeline.console import Parser, add_device, count, run_command
-from pipeline.data.prepared import open_prepared
-from pipeline.files import MEASURED, shown_path, write_json
+from pipeline.files import MEASURED, check_writable, shown_path, write_json
 from pipeline.provenance import environment
 from pipeline.reports.costs.packed_cost import markdown
+
+if TYPE_CHECKING:
+    from benchmarks.workers.language_models import LanguageModel
 
 MODES = ("eos", "complete_doc")
 LONGEST = 512  # --tokens-per-sample
@@ -55,6 +56,10 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def lengths_of(data: Path, mode: str) -> np.ndarray:
     """Tokens of each training sequence, in the text's order, as fairseq cuts it; longer ones left out."""
+    # Here and below, since fairseq logs when it is imported.
+    from fairseq.data import TokenBlockDataset
+    from fairseq.data.data_utils import load_indexed_dataset
+
     text = load_indexed_dataset(str(data / "train"))
     found = TokenBlockDataset(text, text.sizes, LONGEST, pad=1, eos=2, break_mode=mode).sizes
     return found[found <= LONGEST].astype(np.int64)
@@ -62,6 +67,8 @@ def lengths_of(data: Path, mode: str) -> np.ndarray:
 
 def batches_of(lengths: np.ndarray) -> list[np.ndarray]:
     """The lengths in each of fairseq's batches of at most TOKENS tokens, padding included."""
+    from fairseq.data.data_utils import batch_by_size
+
     order = np.argsort(lengths, kind="stable")
     batches = batch_by_size(order, lengths.__getitem__, num_tokens_vec=lengths[order], max_tokens=TOKENS)
     return [lengths[batch] for batch in batches]
@@ -142,7 +149,12 @@ def padded_sample(model: LanguageModel, lengths: np.ndarray) -> dict[str, Any]:
 def main() -> None:
     """Entry point."""
     arguments = parse_arguments()
+    from benchmarks.workers.language_models import LanguageModel
+    from pipeline.data.prepared import open_prepared
+
     data, device = open_prepared(arguments.data, ("train",)).folder, choose_device(arguments.device)
+    path = arguments.out / f"packed_cost_{device}.json"
+    check_writable(path, makes_folder=True)
     torch.manual_seed(0)
     # First, since it loads the plugin, which mends fairseq.
     model = LanguageModel(ARCHITECTURE, SMALL, LONGEST, TOKENS, device)
@@ -159,7 +171,6 @@ def main() -> None:
         records.append(record)
     settings = {"tokens": TOKENS, "heads": HEADS, "dim": DIM, "architecture": ARCHITECTURE, "data": data.name}
     result = {"environment": environment(device), "settings": settings, "records": records}
-    path = arguments.out / f"packed_cost_{device}.json"
     write_json(path, result)
     write_tables(path, markdown(result))
 

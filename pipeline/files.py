@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,21 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} cannot be read as JSON; move it away or restore it") from None
 
 
-def check_writable(out: Path) -> None:
-    """UserError unless the file `out` can be written, found out before the work whose result goes there."""
-    if out.is_dir():
-        raise UserError(f"cannot write {out}, which is a folder; name a file with --out")
-    if not os.access(out.absolute().parent, os.W_OK):
-        raise UserError(f"cannot write {out}; name another file with --out")
+def check_writable(out: Path, makes_folder: bool = False) -> None:
+    """UserError unless the file `out` can be written, found out before the work whose result goes there.
+
+    Its folder must be there, unless the work `makes_folder`.
+    """
+    try:
+        if out.is_dir():
+            raise UserError(f"cannot write {out}, which is a folder; name a file with --out")
+        folder = out.absolute().parent
+        while makes_folder and not folder.exists():
+            folder = folder.parent
+        with tempfile.TemporaryFile(dir=folder):  # permissions alone say nothing to root, nor of /proc
+            pass
+    except OSError:
+        raise UserError(f"cannot write {out}; choose another --out") from None
 
 
 def shown_path(path: Path) -> str:

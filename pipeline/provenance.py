@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from pipeline.files import ROOT
+from pipeline.errors import UserError
+from pipeline.files import ROOT, shown_path
 
 ALLOCATOR_VARIABLES = (
     "MALLOC_ARENA_MAX",
@@ -39,6 +40,31 @@ def environment(device: str) -> dict[str, Any]:
         "allocator": {k: os.environ[k] for k in ALLOCATOR_VARIABLES if k in os.environ},
         "versions": versions(),
     }
+
+
+def check_same_machine(path: Path, earlier: Sequence[Any], device: str) -> None:
+    """UserError if one of the `earlier` environments, whose figures `path` holds, is not like this one.
+
+    What must be the same is what decides a time: GPU, processor, cores, threads and the version of torch.
+    """
+    now = _machine(environment(device))
+    for record in earlier:
+        if (then := _machine(record)) != now:
+            raise UserError(
+                f"{shown_path(path)} was measured on {then}, and this is {now}; "
+                "give another --out, or measure again with --restart"
+            )
+
+
+def _machine(record: Any) -> str:
+    """What decides a time, in words."""
+    record = record if isinstance(record, dict) else {}
+    hardware, versions = record.get("hardware") or {}, record.get("versions") or {}
+    parts = [hardware["gpu"]] if "gpu" in hardware else []
+    parts.append(hardware.get("cpu", "an unknown processor"))
+    for what, number in (("core", hardware.get("cores", "?")), ("thread", record.get("threads", "?"))):
+        parts.append(f"{number} {what}" if number == 1 else f"{number} {what}s")
+    return ", ".join([*parts, f"torch {versions.get('torch', '?')}"])
 
 
 def commit(root: Path = ROOT) -> str:

@@ -16,6 +16,7 @@ from pipeline.reports.costs.operator_goals import FLA, QUADRATIC, SOFTMAX
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 # Above these lengths a call takes seconds on a CPU, and more memory than a GPU has.
 LIMITS = {"cpu": {SOFTMAX: 8192, QUADRATIC: 2048}, "cuda": {QUADRATIC: 4096}}
+CAUSAL_PRODUCT = Path("fast_transformers", "causal_product")
 
 
 def ours(device: str, dtype: torch.dtype = torch.float32) -> str:
@@ -39,6 +40,14 @@ def implementations(device: str, dtype: torch.dtype, builds: dict[str, Path | No
     return found
 
 
+def check_build(folder: Path) -> None:
+    """UserError unless `folder` may hold a build of fast-transformers."""
+    if not (init := folder / CAUSAL_PRODUCT / "__init__.py").is_file():
+        raise UserError(
+            f"{folder} holds no fast-transformers (there is no {init}); name a folder with a build"
+        )
+
+
 def fast_transformers(folder: Path | None) -> Function | None:
     """fast-transformers' causal product, as installed (None if it is not) or from a folder."""
     if folder is None:
@@ -47,7 +56,7 @@ def fast_transformers(folder: Path | None) -> Function | None:
         except ImportError:
             return None
     # A name of its own: a second module of the same name would run the first one's compiled code.
-    package = folder.resolve() / "fast_transformers" / "causal_product"
+    package = folder.resolve() / CAUSAL_PRODUCT
     name, init = f"fast_transformers_{len(sys.modules)}", package / "__init__.py"
     spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(package)])
     sys.modules[name] = module = importlib.util.module_from_spec(spec)

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from benchmarks import cost_run, lm_cost
+from benchmarks import cost_run, lm_cost, loss_cost
 from pipeline.errors import UserError
+from pipeline.files import MEASURED
+from pipeline.provenance import check_same_machine, environment
 
 
 def test_finished_and_hopeless_cases_are_not_run_again():
@@ -38,6 +40,40 @@ def test_another_architecture_joins_what_is_measured(tmp_path):
     assert results["records"] == ["kept"] and results["settings"]["architectures"] == ["a", "b", "c"]
     with pytest.raises(UserError, match="other settings"):
         cost_run.start_or_resume("lm_cost", path, {**asked, "tokens": 1}, False)
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"threads": 999}, {"versions": {"torch": "1.0"}}, {"hardware": None}]
+)
+def test_figures_of_another_machine_are_not_joined(changed, tmp_path):
+    path, settings = tmp_path / "r.json", {"tokens": 256, "architectures": ["a"]}
+    here = environment("cpu")
+    sessions = [{**here, "commit": "another", "date": "2000-01-01"}]
+    path.write_text(json.dumps({"settings": settings, "sessions": sessions, "records": ["kept"]}))
+    assert cost_run.start_or_resume("lm_cost", path, settings, False)["records"] == ["kept"]
+    other = (
+        {**here, **changed} if changed else {**here, "hardware": {**here["hardware"], "cpu": "An old one"}}
+    )
+    text = json.dumps({"settings": settings, "sessions": [*sessions, other], "records": ["kept"]})
+    path.write_text(text)
+    with pytest.raises(
+        UserError, match="was measured on .*, and this is .*; give another --out, or .*--restart"
+    ):
+        cost_run.start_or_resume("lm_cost", path, settings, False)
+    assert path.read_text() == text
+    assert cost_run.start_or_resume("lm_cost", path, settings, True)["records"] == []
+    path.write_text(json.dumps({"records": [{"environment": other}]}))
+    with pytest.raises(UserError, match="was measured on"):
+        loss_cost.measure([], "cpu", path)
+
+
+def test_committed_figures_are_of_one_machine_each(monkeypatch):
+    """Sessions of several commits on the machine that measured them can be joined there."""
+    for path in MEASURED.glob("*_cpu.json"):
+        sessions = json.loads(path.read_text()).get("sessions")
+        if sessions:
+            monkeypatch.setattr("pipeline.provenance.environment", lambda device, s=sessions: s[0])
+            check_same_machine(path, sessions, "cpu")
 
 
 def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys):
