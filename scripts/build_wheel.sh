@@ -12,11 +12,11 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-if wants_help "$@" || [[ $# -eq 0 ]]; then
+if wants_help "$@"; then
     print_header
     exit 0
 fi
-[[ $# -eq 1 ]] || die "give one folder; see scripts/build_wheel.sh --help"
+only_a_folder "$@"
 mkdir -p -- "$1"
 dir=$(cd -- "$1" && pwd -P)
 ensure_environment

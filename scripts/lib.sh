@@ -88,6 +88,16 @@ wants_help() {
     return 1
 }
 
+# only_a_folder ARGUMENTS...: refuse anything but one folder.
+only_a_folder() {
+    local argument script
+    script=scripts/$(basename -- "$0")
+    for argument in "$@"; do
+        [[ $argument != -* ]] || die "there is no option $argument; see $script --help"
+    done
+    [[ $# -eq 1 && -n $1 ]] || die "give one folder; see $script --help"
+}
+
 # The comment at the top of the script is its help.
 print_header() {
     sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"

@@ -13,11 +13,11 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-if wants_help "$@" || [[ $# -eq 0 ]]; then
+if wants_help "$@"; then
     print_header
     exit 0
 fi
-[[ $# -eq 1 ]] || die "give one folder; see scripts/wheelhouse.sh --help"
+only_a_folder "$@"
 dir=$1
 if [[ -e $dir && ! -f $dir/SHA256SUMS && -n $(ls -A -- "$dir") ]]; then
     die "$dir holds other files; name a new or empty folder"

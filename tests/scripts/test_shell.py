@@ -64,6 +64,18 @@ def test_help_needs_no_environment(path):
     assert "usage: " in done.stdout
 
 
+@pytest.mark.parametrize("name", ["wheelhouse.sh", "build_wheel.sh"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [([], "give one folder"), (["a", "b"], "give one folder"), (["--foo"], "there is no option --foo")],
+)
+def test_a_folder_and_nothing_else(name, words, message, fresh):
+    done = run(fresh / "scripts" / name, *words)
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr == f"error: {message}; see scripts/{name} --help\n"
+    assert not [*fresh.rglob("--foo")] and not (fresh / ".venv").exists()
+
+
 def test_python_that_is_missing(fresh):
     assert "PYTHON=no-such-python does not run" in set_up(fresh, PYTHON="no-such-python")
     assert not (fresh / ".venv").exists()
