@@ -114,6 +114,7 @@ def prepare_once(dest: Path, build: Callable[[Workplace], dict]) -> dict:
     if manifest := read_manifest(dest):
         return manifest
     folder = dest.with_name(f"{dest.name}.preparing")
+    made = [parent for parent in dest.parents if not parent.exists()]
     dest.parent.mkdir(parents=True, exist_ok=True)
     lock = _lock(folder)
     try:
@@ -135,6 +136,9 @@ def prepare_once(dest: Path, build: Callable[[Workplace], dict]) -> dict:
         raise
     finally:
         os.close(lock)
+        with contextlib.suppress(OSError):  # what a failure leaves empty, but not what holds the result
+            for parent in made:
+                parent.rmdir()
 
 
 def check_settings(dest: Path, manifest: dict, wanted: dict[str, Any]) -> None:

@@ -1,12 +1,14 @@
 """What the measured results share: their data and their fingerprints."""
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.files import ROOT, fingerprint
+from pipeline.provenance import portable_command
 from pipeline.training.recipe import Experiment
 
 EVALUATED = ("valid", "test")
@@ -24,10 +26,21 @@ def pretraining_fingerprint(experiment: Experiment, data: PreparedData, *chosen:
 
 
 def prepare(script: str, *arguments: str | Path) -> None:
-    """Run a script of data-prep/."""
-    command = [ROOT / "data-prep" / script, *arguments]
-    if subprocess.run([str(word) for word in command]).returncode:
+    """Run a script of data-prep/; UserError, in the script's own words, if it fails."""
+    command = [str(word) for word in (ROOT / "data-prep" / script, *arguments)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
+    *others, last = done.stderr.splitlines(keepends=True) or [""]
+    if done.returncode == 0 or not last.startswith("error: "):
+        sys.stderr.write(done.stderr)
+    if done.returncode == 0:
+        return
+    if not last.startswith("error: "):
         raise UserError("the data could not be prepared (see the reason above)")
+    sys.stderr.writelines(others)
+    wrong, semicolon, advice = last.removeprefix("error: ").strip().partition("; ")
+    if "--" in advice:  # an option of the script's, which the command that runs it may lack
+        advice = f"prepare the data with {portable_command(command)}, see its --help"
+    raise UserError(f"{wrong}{semicolon}{advice}")
 
 
 def prepared_wikitext2(script: str, folder: Path, source: Path | None, *options: str) -> PreparedData:

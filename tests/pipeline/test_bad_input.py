@@ -111,6 +111,7 @@ CASES = [
     ("data.masked_lm text --from empty --dest new --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
     ("data.wikitext wikitext-2 --dest new --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
     ("data.bundled_corpus --dest new --vocab-size 0", NO_COUNT),
+    ("data.wikitext wikitext-2 --dest new/folder --from none", "none .given with --from. does not exist"),
     # studies
     ("studies.quickstart --updates 0", NO_COUNT),
     ("studies.language_models --only nothing", "names no run"),

@@ -104,11 +104,12 @@ def chosen(runs: Sequence[Run], only: str | None) -> list[Run]:
 class Plan:
     """How runs are made: their folder and data, how many at a time, and what the user has changed.
 
-    `updates` is None for the budget of the YAML; `further` are flags of fairseq-train.
+    `updates` is None for the budget of the YAML; `further` are flags of fairseq-train. Without `data` runs
+    can be listed.
     """
 
     folder: Path
-    data: PreparedData
+    data: PreparedData | None
     experiments: dict[str, Experiment]
     jobs: int
     updates: int | None
@@ -121,12 +122,19 @@ class Plan:
 
     def fingerprint(self, run: Run) -> str:
         """A short hash of all that decides the run."""
+        assert self.data is not None
         corpus = {key: value for key, value in corpus_of(self.data).items() if key != "corpus"}
         return fingerprint([self.experiments[run.config].settings, self.flags(run), corpus])
 
     def record(self, run: Run) -> Path:
         """The JSON file of a finished run, beside its folder."""
         return self.folder / f"{run.name}.json"
+
+    def is_done(self, run: Run) -> bool:
+        """Whether it is finished; UserError if its record is of other settings, found out with data only."""
+        if self.data is None:
+            return self.record(run).is_file()
+        return finished(self.record(run), self.fingerprint(run)) is not None
 
 
 def train(plan: Plan, run: Run, place: int) -> str:
@@ -162,15 +170,18 @@ def run_runs(options: Namespace) -> None:
     runs = chosen(planned(options.seeds), options.only)
     experiments = {name: read_experiment(CONFIGS / f"{name}.yaml") for name in {run.config for run in runs}}
     where = next(iter(experiments.values())).data_folder()
-    data = prepared_wikitext2("roberta.sh", where, None, "--vocab-size", str(VOCABULARY))
+    data: PreparedData | None = None
+    if not options.dry_run or (where / "preparation.json").is_file():
+        data = prepared_wikitext2("roberta.sh", where, None, "--vocab-size", str(VOCABULARY))
     jobs = parallel_jobs(options.jobs)
     folder, further = options.runs.absolute(), tuple(options.flags)
     plan = Plan(folder, data, experiments, jobs, options.updates, further)
-    missing = [run for run in runs if finished(plan.record(run), plan.fingerprint(run)) is None]
+    missing = [run for run in runs if not plan.is_done(run)]
     print(f"{len(runs)} runs, {len(runs) - len(missing)} done before; folder: {shown_path(plan.folder)}")
     if options.dry_run:
         for run in runs:
-            print(f"  {run.name}: {'missing' if run in missing else 'done'}; {' '.join(plan.flags(run))}")
+            done = "done" if data else "done, but settings cannot be compared without data"
+            print(f"  {run.name}: {'missing' if run in missing else done}; {' '.join(plan.flags(run))}")
         return
     plan.folder.mkdir(parents=True, exist_ok=True)
     failures = run_all(missing, jobs, partial(train, plan))
