@@ -16,7 +16,7 @@ from pipeline.training.process.progress import Progress
 from pipeline.training.process.resume import LAST, complete_save, newest_whole
 from pipeline.training.process.run_lock import run_lock
 from pipeline.training.recipe import Experiment, option
-from pipeline.training.train import Machines, fairseq_arguments
+from pipeline.training.train import Machines, fairseq_arguments, parsed
 from user_dir.tasks.image_data import ImageData
 from user_dir.tasks.lra_data import LRAData
 
@@ -92,7 +92,12 @@ def check_flags(flags: Sequence[str], ours: Mapping[str, str]) -> None:
 def run_missing(
     title: str, cells: Sequence[Cell], jobs: int, work: Callable[[Cell, int], str], out: Path
 ) -> list[str]:
-    """Do `work` for the cells without a result, see `run_all`; says under `title` how many there are."""
+    """Do `work` for the cells without a result, see `run_all`; says under `title` how many there are.
+
+    Raises UserError for a flag that `fairseq-train` does not accept, before anything is written.
+    """
+    for cell in cells:
+        parsed(cell.arguments())
     missing = [cell for cell in cells if cell.result() is None]
     done_before = len(cells) - len(missing)
     print(f"{title}: {len(cells)} runs, {done_before} done before; results: {shown_path(out)}")

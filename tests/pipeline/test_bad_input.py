@@ -113,6 +113,8 @@ CASES = [
     ("data.bundled_corpus --dest new --vocab-size 0", NO_COUNT),
     ("data.wikitext wikitext-2 --dest new/folder --from none", "none .given with --from. does not exist"),
     # studies
+    ("studies.copy_sweep --preset tiny --out new --lr x", "--lr: expected numbers such as 1 or 1,2, not 'x'"),
+    ("studies.copy_sweep --preset tiny --out new --max-updat 6", "unrecognized arguments: --max-updat 6"),
     ("studies.quickstart --updates 0", NO_COUNT),
     ("studies.language_models --only nothing", "names no run"),
     ("studies.encoders --only softmax --glue empty --out new", "has no folder"),

@@ -26,7 +26,7 @@ from pipeline.training.process.resume import complete_save, find_resume_point
 from pipeline.training.process.run_lock import run_lock
 from pipeline.training.recipe import Experiment, option, read_experiment
 from pipeline.training.save_dir import keep_vocabulary
-from pipeline.training.train import Machines, fairseq_arguments
+from pipeline.training.train import Machines, fairseq_arguments, parsed
 
 CONFIGS = ROOT / "configs" / "roberta_wikitext2"
 VOCABULARY = 4000
@@ -120,6 +120,13 @@ class Plan:
         settings = self.experiments[run.config]
         return run.all_flags(self.updates or int(settings.get("optimization", "max_update")), self.further)
 
+    def arguments(self, run: Run) -> list[str]:
+        """Those of `fairseq-train`."""
+        assert self.data is not None
+        machines = Machines(1 if torch.cuda.is_available() else 0)
+        folder, flags = self.folder / run.name, self.flags(run)
+        return fairseq_arguments(self.experiments[run.config], self.data.folder, machines, folder, flags)
+
     def fingerprint(self, run: Run) -> str:
         """A short hash of all that decides the run."""
         assert self.data is not None
@@ -139,12 +146,8 @@ class Plan:
 
 def train(plan: Plan, run: Run, place: int) -> str:
     """Train or resume `run`; its last validation loss in a few words."""
-    folder, mark = plan.folder / run.name, plan.fingerprint(run)
+    folder, mark, arguments = plan.folder / run.name, plan.fingerprint(run), plan.arguments(run)
     begin(folder, COMMAND, mark)
-    machines = Machines(1 if torch.cuda.is_available() else 0)
-    arguments = fairseq_arguments(
-        plan.experiments[run.config], plan.data.folder, machines, folder, plan.flags(run)
-    )
     with run_lock(folder) as lock:
         keep_vocabulary(plan.data.folder, folder)
         if start := find_resume_point(folder):
@@ -176,6 +179,8 @@ def run_runs(options: Namespace) -> None:
     jobs = parallel_jobs(options.jobs)
     folder, further = options.runs.absolute(), tuple(options.flags)
     plan = Plan(folder, data, experiments, jobs, options.updates, further)
+    for run in runs if data else ():
+        parsed(plan.arguments(run))
     missing = [run for run in runs if not plan.is_done(run)]
     print(f"{len(runs)} runs, {len(runs) - len(missing)} done before; folder: {shown_path(plan.folder)}")
     if options.dry_run:
