@@ -8,10 +8,11 @@
     scripts/analyse.sh bounds         gradients by the scores of a checkpoint, and their bounds
     scripts/analyse.sh temperature    loss of LLN with fixed exponents
     scripts/analyse.sh tradeoff       accuracy or loss against speed and memory
-    scripts/analyse.sh report         results/analysis/README.md
+    scripts/analyse.sh report         README.md beside the figures
 
-Each takes --help. A figure becomes SUBCOMMAND/NAME.json, .csv and .png in --out. What is there with the same
-settings is not made again; --redraw makes CSV and PNG from the JSON files alone.
+Each takes --help. A figure becomes SUBCOMMAND/NAME.json, .csv and .png in --out, by default runs/figures;
+--out results/analysis makes those of the project again. What is there with the same settings is not made
+again, other settings need another --out; --redraw makes CSV and PNG from the JSON files alone.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from pipeline.console import Parser, count
 from pipeline.files import ROOT
 
 COMMAND = "scripts/analyse.sh"
-RESULTS = ROOT / "results" / "analysis"
+FIGURES = ROOT / "runs" / "figures"
 RUNS = ROOT / "runs" / "analysis"
 LONGEST = 2048
 THEORY = (
@@ -215,9 +216,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = Parser(f"{COMMAND} {what}", text)
     add_options(parser, "--redraw" in words)
     if what != "runs":
-        parser.add_argument(
-            "--out", type=Path, default=RESULTS, metavar="DIR", help="default: results/analysis"
-        )
+        parser.add_argument("--out", type=Path, default=FIGURES, metavar="DIR", help="default: runs/figures")
     if what not in ("runs", "report"):
         parser.add_argument(
             "--redraw", action="store_true", help="make CSV and PNG again from the JSON files, nothing else"
