@@ -3,7 +3,9 @@
 import importlib
 import json
 import re
+import runpy
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -236,6 +238,23 @@ def test_benchmarks_refuse_in_one_sentence(command, message, place, call, monkey
     sentence = sentence_of(call, module, words)
     assert re.search(message, sentence), sentence
     assert not (place / "new").exists()
+
+
+def test_a_python_without_torch_is_told_the_right_one():
+    command = [sys.executable, "-S", ROOT / "benchmarks" / "operator_cost.py"]  # -S: no packages
+    done = subprocess.run(command, capture_output=True, text=True, env={})
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: this Python has no torch; run .venv/bin/python benchmarks/operator_cost.py\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["loss_cost", "packed_cost"])
+def test_help_of_a_benchmark_does_without_fairseq_which_logs(name, monkeypatch):
+    for module in ("fairseq", "fairseq.data", "benchmarks.workers.loss_cost_worker"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, "benchmarks.workers.language_models", None)
+    runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"))
 
 
 @pytest.mark.parametrize(("command", "message"), FAIRSEQ, ids=[command for command, _ in FAIRSEQ])
