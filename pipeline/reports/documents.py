@@ -96,6 +96,8 @@ def measured_cost(name: str, device: str, document: Path) -> str:
 def accuracy_by_speed(device: str, document: Path) -> str:
     """The bubbles of Long Range Arena's accuracy, speed and memory, on "cpu" or "cuda"."""
     path = MEASURED / f"lra_speed_{device}_accuracy.png"
+    if not path.is_file():
+        return not_measured("benchmarks/lra_speed.py")
     return picture_link("Accuracy, speed and memory", path, document)
 
 

@@ -1,10 +1,14 @@
 """Whole language models: the laws with padding on either side, sizes, checkpoints, options."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
+from fairseq.models import MODEL_REGISTRY
 from fairseq.models.transformer_lm import TransformerLanguageModel
 
+from pipeline.files import ROOT
 from tests.helpers.lm import PAD, build_lm, tokens
 from user_dir.errors import UserError
 
@@ -48,6 +52,14 @@ def padded(rows, length, left):
         here = slice(length - len(row), length) if left[i] else slice(0, len(row))
         batch[i, here] = row
     return batch
+
+
+def test_the_readme_s_table_has_an_encoder_for_each_row_and_models_down_to_tnn():
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    peers = rows[rows.index("performer") :]
+    assert {f"roberta_{name}" for name in peers} <= set(MODEL_REGISTRY)
+    language_models = [name for name in peers if f"{name}_lm" in MODEL_REGISTRY]
+    assert language_models == peers[: peers.index("tnn") + 1]
 
 
 @models

@@ -1,8 +1,8 @@
 """Turn RoBERTa weights of transformers into a checkpoint from which this project's encoders start.
 
-    scripts/import_hf.sh ~/roberta-base data/roberta imported/lln --arch roberta_lln
+    scripts/import_hf.sh ~/roberta-base data/wikitext-103-roberta imported/lln --arch roberta_lln
     scripts/finetune_glue.sh imported/lln/imported.pt --data data/glue
-    scripts/pretrain_roberta.sh CONFIG data/roberta --finetune-from-model imported/lln/imported.pt
+    scripts/pretrain_roberta.sh CONFIG DATA --finetune-from-model imported/lln/imported.pt
 
 HF is a folder with config.json and model.safetensors (or pytorch_model.bin, read by torch's safe loader).
 All weights are taken whose name and shape the encoder has: every one with roberta_softmax, which then

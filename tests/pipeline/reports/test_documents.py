@@ -38,6 +38,7 @@ def test_tables_are_written_once_and_then_up_to_date(project):
     text = project.read_text(encoding="utf-8")
     assert text.startswith("# Prose\n") and text.endswith("\nMore prose.\n")
     assert "![Learning curves](curves.png)" in text and "Not measured yet" in text
+    assert "<!-- table: lra-accuracy-cuda -->\n\nNot measured yet; " in text
     before = project.stat().st_mtime_ns
     make_results.write_all()
     assert project.stat().st_mtime_ns == before
