@@ -107,6 +107,14 @@ def count(text: str) -> int:
     return int(text)
 
 
+def names(text: str) -> list[str]:
+    """An option's names, separated by commas, each once."""
+    found = text.split(",")
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text!r} is not one name, or several with commas between")
+    return list(dict.fromkeys(found))
+
+
 def positive(text: str) -> float:
     """An option's number above 0."""
     try:

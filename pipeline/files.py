@@ -4,7 +4,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,20 @@ def write_atomically(path: Path, content: bytes) -> None:
 def partial_of(path: Path) -> Path:
     """Where `path` is written before it has its name; a kill leaves half of it there."""
     return path.with_name(f"{path.name}.part")
+
+
+@contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """Make `folder` and its parents; if what is done inside fails, the new ones that are empty go again."""
+    new = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for one in new:
+            with suppress(OSError):
+                one.rmdir()
+        raise
 
 
 def write_json(path: Path, record: Any) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.errors import UserError
+from pipeline.files import made_folder
 
 CHUNK = 1 << 20
 SILENCE = 60
@@ -29,9 +30,8 @@ def download(url: str, path: Path, other_sources: str = OTHER_SOURCES) -> None:
     """
     if not url.startswith(("http://", "https://")):
         raise UserError(f"{url} is not an http or https address")
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.part")
-    with partial.open("ab") as output:
+    with made_folder(path.parent), partial.open("ab") as output:
         _claim(output)
         try:
             _receive(url, output)

@@ -101,7 +101,11 @@ def find_tasks(folder: Path, names: list[str] | None) -> list[GlueTask]:
         raise UserError(str(error)) from None
     missing = [task.name for task in tasks if not (folder / task.name).is_dir()]
     if missing and (names or len(missing) == len(tasks)):
-        raise UserError(f"{folder} has no folder {missing[0]}")
+        if not names:
+            raise UserError(
+                f"{folder} holds none of GLUE's tasks; name the folder that holds {', '.join(missing)}"
+            )
+        raise UserError(f"{folder} has no folder {missing[0]}; name the folder that holds it")
     if missing:
         print(f"{folder} has no {', '.join(missing)}.")
     return [task for task in tasks if task.name not in missing]

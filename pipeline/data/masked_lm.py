@@ -50,6 +50,8 @@ def main() -> None:
     dest = Path(os.path.abspath(arguments.dest))
 
     def build(place: Workplace) -> dict:
+        if arguments.source:
+            wikitext.find_source(arguments, dest)  # it is there: before the vocabulary is downloaded
         tokenizer = make_tokenizer(arguments, dest)
         source = wikitext.find_source(arguments, dest)
         return prepare(arguments.corpus, source, tokenizer, place, arguments.allow_unverified)

@@ -23,7 +23,7 @@ from pipeline import child_process
 from pipeline.data.indexed_rows import read_row_lengths
 from pipeline.data.tokenization import SPECIAL_SYMBOLS, Tokenizer
 from pipeline.errors import UserError
-from pipeline.files import RUN_MARK, begin
+from pipeline.files import RUN_MARK, begin, made_folder
 
 SPLITS = ("train", "valid", "test")
 MANIFEST = "preparation.json"
@@ -113,9 +113,12 @@ def prepare_once(dest: Path, build: Callable[[Workplace], dict]) -> dict:
     """
     if manifest := read_manifest(dest):
         return manifest
+    with made_folder(dest.parent):
+        return _prepare(dest, build)
+
+
+def _prepare(dest: Path, build: Callable[[Workplace], dict]) -> dict:
     folder = dest.with_name(f"{dest.name}.preparing")
-    made = [parent for parent in dest.parents if not parent.exists()]
-    dest.parent.mkdir(parents=True, exist_ok=True)
     lock = _lock(folder)
     try:
         begin(folder, COMMANDS, "")
@@ -136,9 +139,6 @@ def prepare_once(dest: Path, build: Callable[[Workplace], dict]) -> dict:
         raise
     finally:
         os.close(lock)
-        with contextlib.suppress(OSError):  # what a failure leaves empty, but not what holds the result
-            for parent in made:
-                parent.rmdir()
 
 
 def check_settings(dest: Path, manifest: dict, wanted: dict[str, Any]) -> None:
@@ -158,7 +158,9 @@ def _lock(folder: Path) -> int:
     files, leaves them behind, and releases them although a child still writes.
     """
     while True:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(
+            parents=True, exist_ok=True
+        )  # the run that was waited for may have taken its parent away
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.data.indexed_rows import read_row_lengths
-from pipeline.data.preparation import is_manifest
+from pipeline.data.preparation import SPLITS, is_manifest
 from pipeline.errors import UserError
 
 PREPARE = "prepare it again with a script of data-prep/"
@@ -34,6 +34,11 @@ class PreparedData:
         model = self.folder / "sentencepiece.bpe.model"
         return model if model.is_file() else None
 
+    def splits(self) -> list[str]:
+        """The names of the splits that are there, the usual ones first."""
+        found = {path.stem for path in self.folder.glob("*.idx")}
+        return [name for name in SPLITS if name in found] + sorted(found - set(SPLITS))
+
     def words(self, split: str) -> int | None:
         """Words of the raw text, with one end-of-line per line; None if they were not counted."""
         return self.manifest.get("splits", {}).get(split, {}).get("words")
@@ -41,6 +46,9 @@ class PreparedData:
     def tokens(self, split: str) -> int:
         """Tokens of a split as fairseq counts them; UserError if a file is missing or truncated."""
         index = self.folder / f"{split}.idx"
+        known = self.splits()
+        if split not in (*known, *SPLITS) and known:
+            raise UserError(f"the data folder {self.folder} has no split {split}; it has {', '.join(known)}")
         content = self.folder / f"{split}.bin"
         for path in (index, content):
             if not path.is_file():

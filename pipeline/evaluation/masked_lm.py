@@ -88,9 +88,8 @@ def main() -> None:
     """Entry point."""
     options = parse(sys.argv[1:])
     encoder = read_encoder(whole_checkpoint(options.checkpoint.absolute()))
-    splits = options.split.split(",")
-    data = open_prepared(options.data.absolute(), tuple(splits))
-    for split, result in evaluate(encoder, data, splits).items():
+    data = open_prepared(options.data.absolute(), tuple(options.splits))
+    for split, result in evaluate(encoder, data, options.splits).items():
         out = encoder.path.with_suffix(f".{split}.json")
         write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
         print(

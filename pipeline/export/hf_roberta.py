@@ -52,6 +52,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """config.json; UserError for another model than RoBERTa, or one that fairseq cannot compute."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; name the one with config.json and the weights")
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} holds no config.json; name the folder with config.json and the weights")
     config = read_json(folder / "config.json")
     needed = {
         "model_type": ("roberta",),

@@ -148,7 +148,8 @@ def write(out: Path, state: dict[str, Any], prepared: Path) -> None:
 def import_hf(options: Namespace, flags: Sequence[str]) -> Path:
     """Write the checkpoint and say what it holds; UserError for weights that cannot be imported."""
     if options.arch not in encoders():
-        raise UserError(f"there is no encoder {options.arch!r}{suggestion(options.arch, encoders())}")
+        near = suggestion(options.arch, encoders()) or f"; choose one of {', '.join(encoders())}"
+        raise UserError(f"there is no encoder {options.arch!r}{near}")
     config = hf_roberta.read_config(options.source)
     dictionary = read_dictionary(options.data)
     weights, others = hf_roberta.renamed(hf_roberta.read_weights(options.source))

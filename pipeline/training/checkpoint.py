@@ -17,6 +17,8 @@ from user_dir.errors import UserError as PluginError
 from user_dir.loading import UNREADABLE, read_safely
 
 EMBEDDING = "decoder.embed_tokens."
+# By the task: what models that read no text are of.
+NOT_TEXT = {"lra": "Long Range Arena", "pixels": "images", "image_classification": "images"}
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,17 @@ def read_checkpoint(path: Path) -> CheckpointInfo:
             max_positions=int(model.get("max_target_positions") or tokens_per_sample),
             vocabulary=embedding_rows(state["model"]),
             updates=updates(state),
+        )
+
+
+def check_reads_text(path: Path, done: str) -> None:
+    """UserError for a model of Long Range Arena or of images, which cannot be `done`, such as "exported"."""
+    configuration = load_safely(path)[1]
+    with readable(path):
+        subject = NOT_TEXT.get(sections(configuration)[1].get("_name"))
+    if subject:
+        raise UserError(
+            f"{path} holds a model of {subject}; only language models and RoBERTa encoders can be {done}"
         )
 
 

@@ -1,13 +1,30 @@
 """The folder of a training run: the files next to the checkpoints, and the remains of an interrupted save."""
 
 import filecmp
+import os
 import zipfile
 from pathlib import Path
 
 from pipeline.data.text_encoding import DICTIONARY, VOCABULARY_FILES
-from pipeline.errors import UserError
+from pipeline.errors import OUT_OF_SPACE, UserError
 from pipeline.files import write_atomically
 from pipeline.training.process.resume import newest_whole
+
+
+def make_save_dir(path: Path) -> None:
+    """Make the folder of a run; UserError where there can be none, or nothing can be written in it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise UserError(f"{path} is a file; name a folder with --save-dir") from None
+    except OSError as error:
+        if error.errno in OUT_OF_SPACE:
+            raise
+        raise UserError(
+            f"the folder {path} cannot be made ({error.strerror}); choose another --save-dir"
+        ) from None
+    if not os.access(path, os.W_OK):
+        raise UserError(f"nothing can be written in {path}; choose another --save-dir")
 
 
 def keep_vocabulary(source: Path, save_dir: Path) -> None:
@@ -39,8 +56,10 @@ def is_half_written(path: Path) -> bool:
 def whole_checkpoint(path: Path) -> Path:
     """`path`, or the newest complete checkpoint beside it if an interrupted save has left half of it.
 
-    Says which one it takes. UserError if there is none.
+    Says which one it takes. UserError if there is neither.
     """
+    if not path.exists():
+        raise UserError(f"no checkpoint {path}; name one that is there")
     if not path.is_file() or not is_half_written(path):
         return path
     newest = newest_whole(path.parent)

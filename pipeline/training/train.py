@@ -30,7 +30,7 @@ from pipeline.training.process.resume import (
 from pipeline.training.process.run_lock import run_lock
 from pipeline.training.recipe import Experiment, option, read_experiment, shared_batch
 from pipeline.training.same_settings import check_same_settings, keep_data_record
-from pipeline.training.save_dir import keep_vocabulary
+from pipeline.training.save_dir import keep_vocabulary, make_save_dir
 from user_dir.models.layer_plan import parse_layer_plan
 from user_dir.schedules import check_schedule
 
@@ -99,7 +99,7 @@ def train(
         if start := option(extra, flag):
             kind.check_start(Path(start), prepared)
     last_update = read.max_update or None
-    save_dir.mkdir(parents=True, exist_ok=True)
+    make_save_dir(save_dir)
     if machines.node_rank:  # place 0 looks after the folder; training waits for it
         start = None if fresh else newest_whole(save_dir)
         if not is_finished(start, last_update):

@@ -33,6 +33,8 @@ def place(corpus, config, trained, pretrained, encoder_corpus, tmp_path_factory)
     (folder / "text.pt").write_text("no checkpoint\n" * 50)
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": {"model": {}}}, folder / "fake.pt")
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": ["model"]}, folder / "list.pt")
+    for task in ("lra", "pixels"):
+        torch.save({"model": {}, "cfg": {"task": {"_name": task}}}, folder / f"{task}.pt")
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": Evil(folder / "trace")}, folder / "code.pt")
     fields = {"model": {"_name": "no_such"}, "task": {"tokens_per_sample": "many"}}
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": fields}, folder / "words.pt")
@@ -81,7 +83,19 @@ CASES = [
     (f"{EVAL} lm/checkpoint_last.pt data --model-overrides open(1)", "--model-overrides is 'open"),
     (f"{EVAL} lm/checkpoint_last.pt data --model-overrides [1]", "--model-overrides is"),
     (f"{EVAL} lm/checkpoint_last.pt data --out empty", "which is a folder"),
-    (f"{EVAL} lm/checkpoint_last.pt data --split none", "has no none.idx"),
+    (f"{EVAL} lm/checkpoint_last.pt data --split none", "has no split none; it has train, valid, test$"),
+    (f"{EVAL} lm/checkpoint_last.pt data --split valid,", "--split: 'valid,' is not one name"),
+    ("evaluation.masked_lm encoder/checkpoint_last.pt mlm --split dev", "has no split dev; it has train, "),
+    ("evaluation.masked_lm encoder/checkpoint_last.pt mlm --split ,", "--split: ',' is not one name"),
+    # images and Long Range Arena
+    ("evaluation.sample_images none/checkpoint_best.pt", "no checkpoint .*none/checkpoint_best.pt; name one"),
+    ("export.export_hf lra.pt new", "a model of Long Range Arena; only language models and RoBERTa encoders"),
+    ("studies.analyse attention lra.pt --data empty", "of Long Range Arena; .* can be analysed$"),
+    ("studies.analyse bounds pixels.pt --data empty", "holds a model of images; .* can be analysed$"),
+    ("studies.analyse attention lm/checkpoint_last.pt --data data --split dev", "has no split dev; it has"),
+    # what is imported
+    ("export.import_hf empty mlm new", "empty holds no config.json; name the folder with config.json"),
+    ("export.import_hf empty mlm new --arch foo", "no encoder 'foo'; choose one of .*roberta_lln, "),
     # damaged data
     (f"{EVAL} lm/checkpoint_last.pt list", "preparation.json is damaged"),
     (f"{EVAL} lm/checkpoint_last.pt words", "preparation.json is damaged"),
@@ -95,6 +109,9 @@ CASES = [
     ("training.train binary.yaml data --gpus 0", "binary.yaml cannot be read"),
     ("training.train configs/wikitext2/transnormer_t3.yaml", "nearest in .* are c[^,]*, [^,]*, [^,]*$"),
     # flags, found out before the folder of the run is made
+    ("training.train config.yaml data --gpus -1", "--gpus is -1; it must be 0 or more"),
+    ("training.train config.yaml data --gpus 0 --save-dir text.pt", "text.pt is a file; name a folder"),
+    ("training.train config.yaml data --gpus 0 --save-dir /proc/no/run", "cannot be made .*; choose another"),
     (f"{TRAIN} --max-update abc", "--max-update: invalid"),
     (f"{TRAIN} --update-freq 0", "--update-freq is .0.; it must be a whole number from 1 up"),
     (f"{TRAIN} --update-freq abc", "--update-freq: expected numbers such as 1"),
@@ -114,6 +131,12 @@ CASES = [
     ("data.wikitext wikitext-2 --dest new --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
     ("data.bundled_corpus --dest new --vocab-size 0", NO_COUNT),
     ("data.wikitext wikitext-2 --dest new/folder --from none", "none .given with --from. does not exist"),
+    ("data.masked_lm text --from none --dest new/data", "none .* does not exist"),
+    ("data.lra.prepare text --from none --dest new", "there is no none"),
+    (
+        "data.glue empty --tokenizer-from mlm --dest new",
+        "holds none of GLUE's tasks; name the folder .* CoLA, ",
+    ),
     # studies
     ("studies.copy_sweep --preset tiny --out new --lr x", "--lr: expected numbers such as 1 or 1,2, not 'x'"),
     ("studies.copy_sweep --preset tiny --out new --max-updat 6", "unrecognized arguments: --max-updat 6"),
@@ -121,7 +144,10 @@ CASES = [
     ("studies.language_models --only nothing", "names no run"),
     ("studies.encoders --only softmax --glue empty --out new", "has no folder"),
     ("studies.encoders --only softmax --out new", "name the folder of GLUE with --glue"),
-    ("studies.glue_sweep encoder/checkpoint_last.pt --learning-rates inf", "invalid list of float"),
+    (
+        "studies.glue_sweep encoder/checkpoint_last.pt --learning-rates inf",
+        "'inf' is not one or several numbers",
+    ),
     ("studies.glue_sweep encoder/checkpoint_last.pt --data empty", "no prepared task"),
     ("studies.ablations nothing", "there is no ablation nothing"),
 ]

@@ -33,7 +33,7 @@ def test_mistakes_name_the_help():
         train_lm.parse(["--gpus", "2"])
     with pytest.raises(UserError, match=r"unrecognized arguments: third"):
         train_lm.parse(["c.yaml", "data", "third", "--arch", "x"])
-    with pytest.raises(UserError, match=r"invalid list of float value: '-1'"):
+    with pytest.raises(UserError, match=r"'-1' is not one or several numbers above 0"):
         finetune_glue.parse(["c.pt", "--learning-rates=-1"])
 
 

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.console import Parser
+from pipeline.console import Parser, names
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -17,6 +17,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of scripts/pretrain_roberta.sh")
     parser.add_argument("data", type=Path, metavar="DATA", help="a folder written by data-prep/roberta.sh")
     parser.add_argument(
-        "--split", default="test", help="train, valid or test, several with commas (default: test)"
+        "--split",
+        dest="splits",
+        type=names,
+        default="test",
+        metavar="SPLIT",
+        help="train, valid or test, several with commas (default: test)",
     )
     return parser.parse_args(words)

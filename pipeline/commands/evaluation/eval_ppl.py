@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.console import Parser, count, parse_before_flags
+from pipeline.console import Parser, count, names, parse_before_flags
 
 STREAMS, SEGMENT = 1, 512
 COMMAND = "scripts/eval_ppl.sh"
@@ -23,7 +23,12 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Our own options, and what is left for fairseq-eval-lm."""
     options = Parser(COMMAND, add_help=False)
     options.add_argument(
-        "--split", default="test", help="valid, test (the default), train, or several with commas"
+        "--split",
+        dest="splits",
+        type=names,
+        default="test",
+        metavar="SPLIT",
+        help="valid, test (the default), train, or several with commas",
     )
     options.add_argument(
         "--context-window",
@@ -77,7 +82,6 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help="a folder written by data-prep/ with the dictionary used in training",
     )
     given, extra = parse_before_flags(parser, options, words)
-    given.splits = given.split.split(",")
     if given.out and len(given.splits) > 1:
         parser.error("--out names one file, but --split several splits")
     if not given.carry_state and (given.streams or given.segment or given.reset_at_documents):

@@ -68,10 +68,15 @@ def numbers(kind: type) -> Callable[[str], list]:
     """A reader of comma-separated numbers above 0."""
 
     def read(text: str) -> list:
-        values = [kind(word) for word in text.split(",")]
+        try:
+            values = [kind(word) for word in text.split(",")]
+        except ValueError:
+            values = [0]
         if not all(0 < value < math.inf for value in values):
-            raise ValueError(text)
+            what = "whole numbers" if kind is int else "numbers"
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not one or several {what} above 0, with commas between"
+            )
         return values
 
-    read.__name__ = f"list of {kind.__name__}"
     return read

@@ -43,7 +43,7 @@ def run_attention(options: Namespace) -> None:
     if options.redraw:
         redraw(options)
         return
-    data = open_split(options)
+    data = open_split(options, options.checkpoints)
     models = [load(path.absolute(), data) for path in options.checkpoints]
     methods = [trained.method for trained in models]
     if len(set(methods)) < len(methods):

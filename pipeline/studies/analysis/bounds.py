@@ -42,7 +42,7 @@ def run_bounds(options: Namespace) -> None:
     if options.redraw:
         redraw(options)
         return
-    data = open_split(options)
+    data = open_split(options, [options.checkpoint])
     trained = load(options.checkpoint.absolute(), data)
     names = ("split", "sequences", "length", "masked")
     settings = {name: getattr(options, name) for name in names} | {"checkpoint": trained.about()}

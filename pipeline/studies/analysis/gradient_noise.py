@@ -10,9 +10,10 @@ from torch import nn
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.methods import ANALYSED
 from pipeline.studies.analysis.logs import LoggedRun
-from pipeline.studies.analysis.models import Trained, load
+from pipeline.studies.analysis.models import ANALYSED_HERE, Trained, load
 from pipeline.studies.analysis.record import Record, curve, lines
 from pipeline.studies.analysis.training import checkpoints_of
+from pipeline.training.checkpoint import check_reads_text
 from user_dir.analysis import relative_deviation
 from user_dir.analysis.capture import attentions
 
@@ -22,6 +23,8 @@ ALL = "all parameters"
 
 def at_checkpoints(runs: Sequence[LoggedRun], options: Namespace) -> Record:
     """R2 against updates, for all parameters and for the mean over the attentions of the layers."""
+    for run in runs:
+        check_reads_text(checkpoints_of(run.folder)[-1][1], ANALYSED_HERE)
     data = open_prepared(options.data.absolute(), (SPLIT,))
     whole, parts, found = [], [], {}
     for run in {run.method: run for run in reversed(runs)}.values():

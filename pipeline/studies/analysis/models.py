@@ -1,7 +1,7 @@
 """A trained model and sequences of a prepared corpus, as the analyses of models need them."""
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +17,12 @@ from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.files import sha256_of
 from pipeline.methods import ANALYSED, ATTENTIONS, VANILLA
-from pipeline.training.checkpoint import load_safely, readable, sections, updates
+from pipeline.training.checkpoint import check_reads_text, load_safely, readable, sections, updates
 from pipeline.training.recipe import suggestion
 from user_dir.analysis import AttentionInput, record_inputs
 from user_dir.analysis.capture import attentions
+
+ANALYSED_HERE = "analysed"
 
 
 @dataclass(frozen=True)
@@ -183,8 +185,10 @@ def inputs(trained: Trained, tokens: Tensor) -> list[AttentionInput]:
         return record_inputs(trained.model, lambda: trained.model(tokens))
 
 
-def open_split(options: Namespace) -> PreparedData:
-    """The corpus of --data with its split checked."""
+def open_split(options: Namespace, checkpoints: Iterable[Path]) -> PreparedData:
+    """The corpus of --data with its split checked; UserError, too, if a checkpoint is of no model of text."""
+    for path in checkpoints:
+        check_reads_text(path.absolute(), ANALYSED_HERE)
     return open_prepared(options.data.absolute(), (options.split,))
 
 

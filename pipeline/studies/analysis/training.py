@@ -40,13 +40,13 @@ def run_training(options: Namespace) -> None:
     if options.redraw:
         redraw(options)
         return
-    data = open_split(options)
-    for folder in options.runs:
-        _publish(folder, data, options)
+    runs = {folder: checkpoints_of(folder) for folder in options.runs}
+    data = open_split(options, [kept[-1][1] for kept in runs.values()])
+    for folder, kept in runs.items():
+        _publish(folder, evenly_spaced(kept, options.checkpoints), data, options)
 
 
-def _publish(folder: Path, data: PreparedData, options: Namespace) -> None:
-    paths = evenly_spaced(checkpoints_of(folder), options.checkpoints)
+def _publish(folder: Path, paths: list[tuple[int, Path]], data: PreparedData, options: Namespace) -> None:
     names = ("split", "sequences", "length", "masked")
     settings = {name: getattr(options, name) for name in names}
     settings |= {"run": folder.name, "checkpoints": {path.name: update for update, path in paths}}

@@ -67,7 +67,9 @@ class Machines:
     def check(self) -> None:
         """UserError if this machine or the combination cannot do it."""
         available = torch.cuda.device_count()
-        if not 0 <= self.gpus <= available:
+        if self.gpus < 0:
+            raise UserError(f"--gpus is {self.gpus}; it must be 0 or more")
+        if self.gpus > available:
             raise UserError(f"--gpus is {self.gpus}, but this machine has {available} usable GPUs")
         if self.first_device + self.gpus > available:
             raise UserError(
