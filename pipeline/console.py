@@ -115,6 +115,17 @@ def names(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def number_of(number: int, noun: str) -> str:
+    """`number` of what `noun` names in the plural, such as "1 run" or "1,200 runs"."""
+    return f"{number:,} {noun.removesuffix('s') if number == 1 else noun}"
+
+
+def runs_failed(failures: Sequence[str], every: bool = False) -> UserError:
+    """The error of a sweep in which some runs failed, or `every` one."""
+    whole = "all " if every and len(failures) > 1 else ""
+    return UserError(f"{whole}{number_of(len(failures), 'runs')} failed; the first: {failures[0]}")
+
+
 def positive(text: str) -> float:
     """An option's number above 0."""
     try:

@@ -106,7 +106,7 @@ def _copy(source: BinaryIO, output: BinaryIO, done: int, total: int | None) -> N
     if not done:
         raise ConnectionError("the answer is empty")
     if total is not None and done != total:
-        raise ConnectionError(f"it broke off after {done:,} of {total:,} bytes")
+        raise ConnectionError(f"it ended after {done:,} of {total:,} bytes")
 
 
 def _outlook(output: BinaryIO, other_sources: str) -> str:

@@ -41,7 +41,7 @@ do, a missing dev split too, and samples are taken where train.tsv is missing (t
 dev.sample.json, else train.kshot.tsv and dev.kshot.tsv, all of them parts of the published train
 file); preparation.json then says "partial": true, and no result from it may be put beside a published
 one. Labels are classes in the order of label/dict.txt; STS-B's scores are divided by 5. A task that
-is ready is left as it is, so a command that broke off is simply repeated.
+is ready is left as it is, so after an interruption the same command continues.
 """
 
 

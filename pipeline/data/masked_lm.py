@@ -40,7 +40,7 @@ corpora:
                                      ends a document
 WikiText is downloaded unless --from or --url is given, and must be the published one. RoBERTa's
 vocabulary is downloaded to the folder gpt2_bpe beside --dest unless --gpt2-bpe is given, and checked,
-too. What breaks off is continued by the same command.
+too. After an interruption, run the same command again; it continues.
 """
 
 
@@ -97,7 +97,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def make_tokenizer(arguments: argparse.Namespace, dest: Path) -> Tokenizer:
-    """The tokenizer asked for; GPT-2's files are found or fetched now."""
+    """The tokeniser asked for; GPT-2's files are found or fetched now."""
     if arguments.tokenizer == GPT2Encoder.name:
         return GPT2Tokenizer(find_files(arguments.gpt2_bpe, dest.parent))
     return SentencePieceTokenizer(arguments.vocab_size, wikitext.CHARACTER_COVERAGE)

@@ -48,7 +48,7 @@ The source is --from (a folder, or a zip), else --url, else ${URL_VARIABLE}, els
   wikitext-103   {archive_url(CORPORA["wikitext-103"])}
 which the corpus' first author keeps; the published address at s3.amazonaws.com is dead. Wherever
 the files come from, their word counts and checksums must be the published ones, or they are
-refused. A download that breaks off is continued by the same command.
+refused. If a download is interrupted, the same command resumes it.
 """
 
 
@@ -103,7 +103,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     arguments = parser.parse_args()
     if arguments.vocabulary_from and (arguments.tokenizer or arguments.vocab_size):
-        parser.error("--vocabulary-from settles the tokenizer: give no --tokenizer or --vocab-size")
+        parser.error("--vocabulary-from settles the tokeniser: give no --tokenizer or --vocab-size")
     arguments.tokenizer = arguments.tokenizer or "words"
     if arguments.vocab_size and arguments.tokenizer != "sentencepiece":
         parser.error("--vocab-size goes with --tokenizer sentencepiece")
@@ -131,7 +131,7 @@ def add_places(parser: Parser, files: str) -> None:
 
 
 def make_tokenizer(arguments: argparse.Namespace) -> Tokenizer:
-    """The tokenizer asked for, or that of the folder whose vocabulary shall be used."""
+    """The tokeniser asked for, or that of the folder whose vocabulary shall be used."""
     folder = arguments.vocabulary_from
     name = arguments.tokenizer
     if folder:

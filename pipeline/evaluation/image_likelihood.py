@@ -9,6 +9,7 @@ import torch
 from fairseq.utils import move_to_cuda
 
 from pipeline.commands.evaluation.eval_images import parse
+from pipeline.console import number_of
 from pipeline.errors import UserError
 from pipeline.evaluation.accuracy import count_correct
 from pipeline.files import shown_path, write_json
@@ -81,6 +82,6 @@ def main() -> None:
     unverified = " (NOT the original files)" if result["original_files"] is False else ""
     print(
         f"{result['corpus']}{unverified}, {result['attention']}, seed {result['seed']}, "
-        f"{result['updates']:,} updates: {in_words(result)} ({options.split})\n"
+        f"{number_of(result['updates'], 'updates')}: {in_words(result)} ({options.split})\n"
         f"  written to  {shown_path(out)}"
     )

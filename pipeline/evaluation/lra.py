@@ -7,6 +7,7 @@ import torch
 from fairseq import checkpoint_utils
 
 from pipeline.commands.evaluation.evaluate_lra import parse
+from pipeline.console import number_of
 from pipeline.evaluation.accuracy import count_correct
 from pipeline.files import check_writable, read_json, shown_path, write_json
 from pipeline.training.lra_run import RECORD, LRACheckpoint, describe_data, open_data, read_lra_checkpoint
@@ -57,7 +58,7 @@ def main() -> None:
     origin = (result["training_data"] or {}).get("origin", "unknown")
     print(
         f"{result['task']} ({origin} data), {result['preset']}, {result['attention']}, "
-        f"seed {result['seed']}, {result['updates']:,} updates: "
+        f"seed {result['seed']}, {number_of(result['updates'], 'updates')}: "
         f"{result['accuracy']:.2f} % of {result['examples']:,} right ({options.split})\n"
         f"  written to  {shown_path(out)}"
     )

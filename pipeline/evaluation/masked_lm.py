@@ -10,6 +10,7 @@ import torch
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from pipeline.commands.evaluation.eval_mlm import parse
+from pipeline.console import number_of
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.files import shown_path, write_atomically
@@ -93,7 +94,7 @@ def main() -> None:
         out = encoder.path.with_suffix(f".{split}.json")
         write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
         print(
-            f"{encoder.architecture}, {encoder.updates:,} updates, {split}: masked-LM perplexity "
+            f"{encoder.architecture}, {number_of(encoder.updates, 'updates')}, {split}: masked-LM perplexity "
             f"{result['perplexity_per_token']:.2f} over {result['masked_tokens']:,} masked tokens\n"
             f"  written to  {out}",
             flush=True,

@@ -20,7 +20,7 @@ from fairseq_cli import eval_lm
 from torch import nn
 
 from pipeline.commands.evaluation.eval_ppl import COMMAND, parse
-from pipeline.console import Parser
+from pipeline.console import Parser, number_of
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.evaluation.carried_perplexity import evaluate_carried, read_extra, write_carried
@@ -157,7 +157,7 @@ def describe(result: dict[str, Any]) -> str:
     overrides = result["model_overrides"]
     overridden = f", with --model-overrides {overrides}" if overrides else ""
     return (
-        f"{result['architecture']}, {result['updates']:,} updates, {result['split']}: "
+        f"{result['architecture']}, {number_of(result['updates'], 'updates')}, {result['split']}: "
         f"{result['tokens']:,} tokens{overridden}\n"
         f"  loss        {result['loss_bits_per_token']:.4f} bits = "
         f"{result['loss_nats_per_token']:.4f} nats per token\n"

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.commands.evaluation.predict_glue import parse
+from pipeline.console import number_of
 from pipeline.data.glue_files import Examples, LineReader, Source, read_examples
 from pipeline.data.text_encoding import TextEncoder, encode_sentences
 from pipeline.errors import UserError
@@ -58,7 +59,9 @@ def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> np.ndar
     text_encoder = TextEncoder.from_folder(folder)
     rows = [encode_sentences(text_encoder, dictionary, sentences) for sentences in examples.sentences]
     if cut := sum(len(row) > encoder.max_positions for row in rows):
-        print(f"{cut} examples are longer than the {encoder.max_positions} positions and are cut")
+        print(
+            f"{number_of(cut, 'examples')} with more than {encoder.max_positions} tokens cut to that length"
+        )
     model = load_encoder(encoder, dictionary)
     return decide(task, predict(model, rows, dictionary.pad()))
 
@@ -85,7 +88,7 @@ def main() -> None:
     examples = read_input(options.input, task)
     if not examples.sentences:
         raise UserError(f"{options.input} holds no example")
-    print(f"{task.name}: {len(examples.sentences)} examples of {options.input}", flush=True)
+    print(f"{task.name}: {number_of(len(examples.sentences), 'examples')} of {options.input}", flush=True)
     if examples.broken_rows:
         print(f"{examples.broken_rows} rows with another number of columns are left out, also of the count")
     predicted = predictions(options.checkpoint.absolute(), task, examples)

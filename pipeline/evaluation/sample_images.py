@@ -14,6 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pipeline.commands.evaluation.sample_images import parse
+from pipeline.console import number_of
 from pipeline.errors import UserError
 from pipeline.files import check_writable, shown_path, write_atomically
 from pipeline.training.image_run import read_image_checkpoint
@@ -135,7 +136,7 @@ def sample(options: Namespace) -> Path:
     write_atomically(out.with_suffix(".npy"), array.getvalue())
     write_atomically(out, grid(shown, shape.levels, columns))
     print(
-        f"{options.count} images in {seconds:.1f} s ({options.count / seconds:.3g} images/s, "
+        f"{number_of(options.count, 'images')} in {seconds:.1f} s ({options.count / seconds:.3g} images/s, "
         f"{min(options.count, options.batch_size)} at once)\n  written to  {shown_path(out)} and .npy"
     )
     return out

@@ -62,7 +62,7 @@ def document_streams(
 ) -> list[Streams]:
     """WikiText's articles, `count` side by side, those of similar length together.
 
-    `subwords` is fairseq's name of the tokenizer, None for words. Raises UserError without a single title.
+    `subwords` is fairseq's name of the tokeniser, None for words. Raises UserError without a single title.
     """
     documents = split_documents(rows, dictionary, subwords)
     documents.sort(key=len, reverse=True)

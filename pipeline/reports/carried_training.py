@@ -11,8 +11,8 @@ from pipeline.reports.sweeps import (
     first_seed_on,
     measured_on,
     of_first_seed,
+    over_seeds,
     read_sweep,
-    seeds_of,
     with_flags,
 )
 from pipeline.reports.tables import markdown_table, spread
@@ -77,8 +77,8 @@ def notes(results: Sequence[Result]) -> list[str]:
     carried, model = first["carried"], first["settings"]["model"]
     far = sorted({LANGUAGE_MODELS[r["method"]].label for r in results if r["carried"]["remark"]})
     return [
-        "Perplexity per sentencepiece token of WikiText-2's test split, median (lowest to highest) over the "
-        f"seeds {seeds_of(results)}. Read apart: in samples of the training's length. Read with state: "
+        f"Perplexity per sentencepiece token of WikiText-2's test split, {over_seeds(results)}. "
+        "Read apart: in samples of the training's length. Read with state: "
         f"{carried['streams']} streams of {carried['longest']:,} tokens, each from end to end; the columns "
         "on the right are its perplexities by position in a stream.",
         f"Setting: configs/wikitext2{with_flags(first['flags'])}, width {model['decoder_embed_dim']}, "

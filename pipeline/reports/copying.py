@@ -12,8 +12,8 @@ from pipeline.reports.sweeps import (
     first_seed_on,
     measured_on,
     of_first_seed,
+    over_seeds,
     read_sweep,
-    seeds_of,
     with_flags,
 )
 from pipeline.reports.tables import markdown_table, spread
@@ -82,8 +82,8 @@ def notes(results: Sequence[Result]) -> list[str]:
         f"Preset {first['preset']}{with_flags(first['flags'])}: length {task['tokens_per_sample']}, "
         f"{model['decoder_layers']} layers of width {model['decoder_embed_dim']}, "
         f"{model['decoder_attention_heads']} heads, {first['updates']:,} updates of "
-        f"{settings['dataset']['batch_size']} sequences; {max(examples)} test sequences; median (lowest to "
-        f"highest) over the seeds {seeds_of(results)}.",
+        f"{settings['dataset']['batch_size']} sequences; {max(examples)} test sequences; "
+        f"{over_seeds(results)}.",
         f"Converged: loss below {CONVERGED_LOSS} and more than {CONVERGED_ACCURACY:.1%} right on test; "
         "at update: the first interval of training with such a loss. Running freely: the sequence and the "
         "separator are given, and each answer is the next input. Every other column has the true prefix.",

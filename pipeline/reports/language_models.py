@@ -59,7 +59,7 @@ def _setting_rows(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
             "–",
             same(lambda run: run["data"]["splits"]["train"]["words"]),
         ),
-        ("tokenizer", config["tokenizer"], same(lambda run: run["data"]["tokenizer"])),
+        ("tokeniser", config["tokenizer"], same(lambda run: run["data"]["tokenizer"])),
         (
             "vocabulary",
             _number(int(config["vocabulary"])),

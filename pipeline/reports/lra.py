@@ -9,6 +9,7 @@ from pipeline.errors import UserError
 from pipeline.files import read_json
 from pipeline.methods import ATTENTIONS
 from pipeline.papers import read_table
+from pipeline.reports.sweeps import over_seeds
 from pipeline.reports.tables import markdown_table, where
 
 TITLES = {
@@ -146,9 +147,8 @@ def reduced(cells: Sequence[Cell], task: str) -> bool:
 
 def notes(cells: Sequence[Cell], preset: str, tasks: Sequence[str]) -> list[str]:
     """What decides the figures: preset, seeds, and for each task its data and updates."""
-    seeds = ", ".join(map(str, sorted({cell["seed"] for cell in cells})))
     lines = [
-        f"Accuracy on test in percent, preset {preset}; mean (lowest to highest) over the seeds {seeds}. "
+        f"Accuracy on test in percent, preset {preset}; {over_seeds(cells, 'mean')}. "
         f"A dash: not run{', or an average without all five tasks' if _has_average(tasks) else ''}.",
         *(f"- {TITLES[task]}: {_setting(cells, task)}" for task in tasks),
     ]

@@ -18,8 +18,8 @@ from pipeline.reports.sweeps import (
     first_seed_on,
     measured_on,
     of_first_seed,
+    over_seeds,
     read_sweep,
-    seeds_of,
     with_flags,
 )
 from pipeline.reports.tables import markdown_table, spread
@@ -86,8 +86,8 @@ def notes(results: Sequence[Result]) -> list[str]:
         f"{' x '.join(map(str, shape))} bytes of {first['levels']} levels; images: {sizes}; "
         f"{model['decoder_layers']} layers of width {model['decoder_embed_dim']}, "
         f"{model['decoder_attention_heads']} heads, {first['updates']:,} updates of "
-        f"{first['settings']['dataset']['batch_size']} images, last checkpoint; median (lowest to highest) "
-        f"over the seeds {seeds_of(results)}. The lower rows are frequencies counted on train.",
+        f"{first['settings']['dataset']['batch_size']} images, last checkpoint; "
+        f"{over_seeds(results)}. The lower rows are frequencies counted on train.",
         "Differences from the paper (Katharopoulos et al. 2020, section 4.2): "
         f"{DIFFERENCES[first['preset']]}.",
         measured_on(results, LOADED),

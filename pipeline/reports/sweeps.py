@@ -43,9 +43,12 @@ def with_flags(flags: Sequence[str]) -> str:
     return f" with {' '.join(flags)}" if flags else ""
 
 
-def seeds_of(results: Sequence[Result]) -> str:
-    """All seeds, with commas."""
-    return ", ".join(map(str, sorted({result["seed"] for result in results})))
+def over_seeds(results: Sequence[Result], mean: str = "median") -> str:
+    """What the figures are: the `mean` (lowest to highest) over which seeds, or the only seed."""
+    seeds = sorted({result["seed"] for result in results})
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"{mean} (lowest to highest) over the seeds {', '.join(map(str, seeds))}"
 
 
 def measured_on(results: Sequence[Result], remark: str = "") -> str:

@@ -15,8 +15,8 @@ from pipeline.reports.sweeps import (
     first_seed_on,
     measured_on,
     of_first_seed,
+    over_seeds,
     read_sweep,
-    seeds_of,
     with_flags,
 )
 from pipeline.reports.tables import markdown_table, spread
@@ -105,8 +105,8 @@ def notes(results: Sequence[Result]) -> list[str]:
         f"Preset {first['preset']}{with_flags(first['flags'])}: {first['corpus']}{unverified}, "
         f"{first['training_images']:,} training images, {first['architecture']}, {patch}"
         f"{', '.join(f'{n:,}' for n in updates)} updates of {first['settings']['dataset']['batch_size']}; "
-        f"{first['examples']:,} images of {first['split']}, last checkpoint; median (lowest to highest) over "
-        f"the seeds {seeds_of(results)}.",
+        f"{first['examples']:,} images of {first['split']}, last checkpoint; "
+        f"{over_seeds(results)}.",
         f"Differences from the paper (Nahshan et al. 2024, Table 3): {DIFFERENCES[first['preset']]}.",
         measured_on(results, LOADED),
     ]

@@ -11,6 +11,7 @@ from fairseq.data import data_utils
 from omegaconf import OmegaConf
 
 from pipeline.commands.studies.finetune_glue import parse
+from pipeline.console import number_of, runs_failed
 from pipeline.data.preparation import read_manifest
 from pipeline.data.text_encoding import tokenizer_fingerprint
 from pipeline.errors import UserError
@@ -122,17 +123,20 @@ def finetune(options: argparse.Namespace) -> dict[str, Any]:
     cells = {data.task.name: sweep.cells(encoder, data, out) for data in tasks}
     missing = [cell for group in cells.values() for cell in group if cell.result() is None]
     total = sum(map(len, cells.values()))
-    print(f"{encoder.architecture}, {total} runs, {total - len(missing)} done before; results: {out}")
+    print(
+        f"{encoder.architecture}, {number_of(total, 'runs')}, {total - len(missing)} done before; "
+        f"results: {out}"
+    )
     for data in tasks:
         if count := cut_sentences(data, encoder.max_positions):
             print(
-                f"{data.task.name}: {count} examples are longer than the {encoder.max_positions} "
-                "positions of the encoder and are cut"
+                f"{data.task.name}: {number_of(count, 'examples')} with more tokens than the "
+                f"{encoder.max_positions} positions of the encoder will be cut"
             )
     failures = run_all(missing, jobs, partial(run_one, jobs=jobs))
     results = {name: [r for r in (cell.result() for cell in group) if r] for name, group in cells.items()}
     if failures and not any(results.values()):
-        raise UserError(f"all {len(failures)} runs failed; the first: {failures[0]}")
+        raise runs_failed(failures, every=True)
     record = sweep_record(encoder, tasks, results)
     with run_lock(out, SECONDS_TO_WRITE):  # sweeps of other tasks may share the folder
         record["tasks"] = earlier_tasks(out / "glue.json", encoder) | record["tasks"]
@@ -142,7 +146,7 @@ def finetune(options: argparse.Namespace) -> dict[str, Any]:
     print(f"{table}\n\nwritten: {shown_path(out / 'glue.json')}, {shown_path(out / 'glue.md')}")
     keep_best(cells, record)
     if failures:
-        raise UserError(f"{len(failures)} runs failed; the first: {failures[0]}")
+        raise runs_failed(failures)
     return record
 
 

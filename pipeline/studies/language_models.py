@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pipeline.commands.studies.measure_lm import RESULTS, parse
+from pipeline.console import number_of
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.files import ROOT, once, read_json, shown_path
@@ -114,7 +115,7 @@ def main() -> None:
     """Measure what is not measured yet, then make the tables."""
     options = parse(sys.argv[1:])
     runs, out = chosen_runs(options.only), options.out.absolute()
-    print(f"{len(runs)} runs; results: {shown_path(out)}", flush=True)
+    print(f"{number_of(len(runs), 'runs')}; results: {shown_path(out)}", flush=True)
     data: PreparedData | None = None
     for number, run in enumerate(runs, 1):
         experiment = read_experiment(run.config)
@@ -126,7 +127,7 @@ def main() -> None:
         updates = options.updates or int(experiment.get("optimization", "max_update"))
         result = out / f"{run.name}.json"
         mark = pretraining_fingerprint(experiment, data, run.seed, updates)
-        title = f"[{number}/{len(runs)}] {run.name}, {updates:,} updates"
+        title = f"[{number}/{len(runs)}] {run.name}, {number_of(updates, 'updates')}"
         record = once(result, mark, partial(measure, run, experiment, data, updates, mark), title)
         print(f"{title}: {describe(record)}; in {shown_path(result)}", flush=True)
     if out == RESULTS:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pipeline.commands.studies.lra_table import parse
+from pipeline.console import runs_failed
 from pipeline.data.lra.tasks import TASKS
 from pipeline.errors import UserError
 from pipeline.evaluation.lra import evaluate
@@ -164,7 +165,7 @@ def sweep(options: Namespace, flags: Sequence[str]) -> None:
             write_atomically(out / "lra.md", (table + "\n").encode())
         print(f"\n{table}\n\nwritten: {shown_path(out / 'lra.md')}")
     if failures:
-        raise UserError(f"{len(failures)} runs failed; the first: {failures[0]}")
+        raise runs_failed(failures)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from fairseq import utils as fairseq_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from pipeline.commands.training.train_lm import parse
+from pipeline.console import number_of
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.training.kinds import KINDS
@@ -129,7 +130,10 @@ def is_finished(start: SavedState | None, last_update: int | None) -> bool:
     """Whether the run has made its last update; says so."""
     finished = start is not None and last_update is not None and start.updates >= last_update
     if finished:
-        print(f"finished: {start.path} has made {start.updates:,} updates; nothing to do", flush=True)
+        print(
+            f"finished: {start.path} has made {number_of(start.updates, 'updates')}; nothing to do",
+            flush=True,
+        )
     return finished
 
 

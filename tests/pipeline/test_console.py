@@ -8,7 +8,7 @@ import pytest
 from benchmarks.operator_cost import parse_arguments
 from pipeline.commands.studies import finetune_glue, gpu_check, quickstart, run_ablations
 from pipeline.commands.training import train_lm
-from pipeline.console import out_dir, run_command
+from pipeline.console import number_of, out_dir, run_command, runs_failed
 from pipeline.errors import UserError
 
 
@@ -66,3 +66,9 @@ def test_a_stopped_command_cleans_up_and_ends_with_the_signals_code(number, code
         run_command(main)
     assert ended.value.code == code and cleaned
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_numbers_of_things():
+    assert [number_of(n, "runs") for n in (0, 1, 1200)] == ["0 runs", "1 run", "1,200 runs"]
+    assert str(runs_failed(["a"], every=True)) == "1 run failed; the first: a"
+    assert str(runs_failed(["a", "b"], every=True)) == "all 2 runs failed; the first: a"

@@ -43,7 +43,7 @@ class CosineWarmupSchedule(FairseqLRScheduler):
         self.peak = cfg.lr[0] if isinstance(cfg.lr, Collection) else cfg.lr
         if not 0 <= cfg.warmup_updates < self.total:
             raise UserError(
-                f"--warmup-updates is {cfg.warmup_updates} with {self.total} updates in all; "
+                f"--warmup-updates is {cfg.warmup_updates} and the last update {self.total}; "
                 "cosine_warmup needs fewer than --max-update or --total-num-update"
             )
         self.step_update(0)

@@ -48,7 +48,7 @@ class OneCycleSchedule(FairseqLRScheduler):
         self.peak = cfg.lr[0] if isinstance(cfg.lr, Collection) else cfg.lr
         if not 2 <= cfg.warmup_updates < self.total:
             raise UserError(
-                f"--warmup-updates is {cfg.warmup_updates} with {self.total} updates in all; "
+                f"--warmup-updates is {cfg.warmup_updates} and the last update {self.total}; "
                 "one_cycle needs 2 or more, fewer than --max-update or --total-num-update"
             )
         if any("betas" not in group for group in optimizer.param_groups):

@@ -1,6 +1,6 @@
 """Accuracy of a model of Long Range Arena.
 
-Every example counts, also those of an incomplete batch. The result, with preset, attention, steps, seed
+Every example counts, also those of an incomplete batch. The result, with preset, attention, updates, seed
 and the origin of the data, is printed and written as JSON.
 """
 

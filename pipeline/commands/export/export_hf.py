@@ -1,4 +1,4 @@
-"""Export a model for `transformers`: weights, configuration, tokenizer and a file of plain PyTorch.
+"""Export a model for `transformers`: weights, configuration, tokeniser and a file of plain PyTorch.
 
 DIR then loads anywhere with torch and transformers, without fairseq and without this project:
 

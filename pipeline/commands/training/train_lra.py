@@ -3,9 +3,9 @@
 With --encoder-attention PLAN among the fairseq-train flags, PLAN is a mechanism for every layer, such as
 lln_diag, or a layer plan, such as diag,norm (default: softmax in lra_skyformer, diag,norm in
 lra_state_space). The YAML is turned into a plain fairseq-train command, which is printed; flags of
-fairseq-train at the end overrule it. Whatever the number of GPUs, --update-freq is chosen such that the
+fairseq-train at the end override it. Whatever the number of GPUs, --update-freq is chosen such that the
 effective batch stays that of the YAML. Running the same command again resumes. checkpoint_best.pt is the
-best on valid; run.json records preset, attention, steps, seed and where the data come from.
+best on valid; run.json records preset, attention, updates, seed and where the data come from.
 """
 
 import argparse

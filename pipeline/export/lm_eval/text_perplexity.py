@@ -9,7 +9,7 @@ END_OF_LINE = "</s>"
 
 
 def document(lines: Iterable[str]) -> tuple[str, int]:
-    """The lines as text for the exported tokenizer, and their words.
+    """The lines as text for the exported tokeniser, and their words.
 
     Words are separated by white space, and each end of a line counts as one, as in WikiText's counts.
     """

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pipeline.commands.studies.analyse import COMMAND, GROUPS
+from pipeline.console import number_of, runs_failed
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.files import ROOT, begin, fingerprint, finished, once, shown_path
@@ -182,7 +183,10 @@ def run_runs(options: Namespace) -> None:
     for run in runs if data else ():
         parsed(plan.arguments(run))
     missing = [run for run in runs if not plan.is_done(run)]
-    print(f"{len(runs)} runs, {len(runs) - len(missing)} done before; folder: {shown_path(plan.folder)}")
+    print(
+        f"{number_of(len(runs), 'runs')}, {len(runs) - len(missing)} done before; "
+        f"folder: {shown_path(plan.folder)}"
+    )
     if options.dry_run:
         for run in runs:
             done = "done" if data else "done, but settings cannot be compared without data"
@@ -191,4 +195,4 @@ def run_runs(options: Namespace) -> None:
     plan.folder.mkdir(parents=True, exist_ok=True)
     failures = run_all(missing, jobs, partial(train, plan))
     if failures:
-        raise UserError(f"{len(failures)} runs failed; the first: {failures[0]}")
+        raise runs_failed(failures)

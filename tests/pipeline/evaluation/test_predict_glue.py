@@ -77,7 +77,7 @@ def test_long_sentence_is_cut_and_counted(call, best, rows, tmp_path, capsys):
     short, long = "0\tThe cat .\tThe dog .\tentailment\n", "The cat saw the dog . " * 20
     path, out = rows(f"{HEADER}{short}1\t{long}\tThe cat .\tentailment\n"), tmp_path / "out.tsv"
     call(predict_glue, best, "--task", "RTE", "--input", path, "--out", out)
-    assert "1 examples are longer than the 32 positions and are cut" in capsys.readouterr().out
+    assert "1 example with more than 32 tokens cut to that length" in capsys.readouterr().out
     lines = out.read_text().splitlines()
     assert len(lines) == 3
     call(predict_glue, best, "--task", "RTE", "--input", rows(HEADER + short), "--out", out)

@@ -155,7 +155,7 @@ def test_a_run_that_fails_is_named_and_the_others_run(
     words = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", tmp_path, "--task", "RTE,WNLI"]
     words += ["--learning-rates", "0.01", "--seeds", "1", "--max-update", 1]
     sentence = refused(finetune_glue, *words)
-    assert "1 runs failed; the first: RTE, learning rate 0.01, seed 1: the disk is full" in sentence
+    assert "1 run failed; the first: RTE, learning rate 0.01, seed 1: the disk is full" in sentence
     tasks = read(tmp_path / "glue.json")["tasks"]
     assert tasks["RTE"]["best"] is None and tasks["RTE"]["cells"] == []
     assert tasks["WNLI"]["best"]["learning_rate"] == 0.01

@@ -89,7 +89,7 @@ def test_a_sweep_without_results_writes_no_table(refused, preset, data, tmp_path
 
     monkeypatch.setattr(measured_cell, "run_fairseq", fail)
     words = [preset, "--data", data, "--out", tmp_path, "--tasks", "listops", "--attention", "elu"]
-    assert "1 runs failed; the first: listops" in refused(lra_sweep, *words)
+    assert "1 run failed; the first: listops" in refused(lra_sweep, *words)
     assert not (tmp_path / "lra.md").exists()
 
 

@@ -185,7 +185,7 @@ def test_checkpoints_that_are_none_of_long_range_arena(refused, data, trained, t
     [
         ("--max-positions 32", "a sequence of 40 positions is longer than the 32"),
         ("--encoder-attention elu,nrom", "'nrom' is not an attention"),
-        ("--warmup-updates 1", "--warmup-updates is 1 with 40 updates in all"),
+        ("--warmup-updates 1", "--warmup-updates is 1 and the last update 40"),
         ("--pooling max", "--pooling is 'max'"),
     ],
 )
