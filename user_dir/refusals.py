@@ -3,6 +3,7 @@
 import argparse
 import ast
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -14,6 +15,7 @@ from .diverged import stop_diverged_runs
 from .errors import UserError
 from .replacing import replaces
 from .schedules import check_schedule
+from .training_checks import check_before_training, check_task_of_model
 
 # Options of fairseq's that are numbers from 1 up, where they are given.
 COUNTS = ("batch_size", "batch_size_valid", "tokens_per_sample", "max_target_positions", "max_positions")
@@ -38,10 +40,22 @@ def check_settings(cfg: Any) -> None:
             raise UserError(f"{option} is {value}; it must be a finite number")
         if name in COUNTS + LISTS_OF_COUNTS and any(x < 1 for x in numbers):
             raise UserError(f"{option} is {value}; it must be a whole number from 1 up")
+        if name == "lr" and any(x < 0 for x in numbers):
+            raise UserError(f"--lr is {value}, which leads away from what is learnt; give numbers above 0")
+    if "buffer_size" in settings:
+        check_input(str(settings.get("input", "-")))
     if isinstance(settings.get("model_overrides"), str):
         read_overrides(settings["model_overrides"])
     if settings.get("ddp_backend") == "fully_sharded":
         check_sharding(settings)
+
+
+def check_input(name: str) -> None:
+    """UserError if fairseq-interactive cannot read its `--input`."""
+    if name != "-" and not os.path.exists(name):
+        raise UserError(f"no file {name} to read; name another one with --input, or - for what you type")
+    if os.path.isdir(name):
+        raise UserError(f"--input is {name}, a folder; name a file of text, or - for what you type")
 
 
 def check_sharding(settings: Mapping[str, Any]) -> None:
@@ -85,9 +99,15 @@ def refuse_impossible_options() -> None:
     def parse_args_and_arch(parse, parser, *args, **kwargs):
         if "error" not in vars(parser):
             parser.error = _usage_error(parser)
-        parsed = parse(parser, *args, **kwargs)
+        try:
+            parsed = parse(parser, *args, **kwargs)
+        except ValueError as error:
+            if not str(error).startswith("Cannot combine --fp16 and --tpu"):
+                raise
+            raise UserError("--fp16 and --bf16 (or --tpu) exclude each other; give one of them") from None
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
         check_settings(namespace)
+        check_task_of_model(namespace)
         return parsed
 
 
@@ -176,6 +196,7 @@ REFUSALS = (
     refuse_impossible_options,
     refuse_to_leave_samples_out,
     check_what_hydra_composed,
+    check_before_training,
     stop_diverged_runs,
 )
 

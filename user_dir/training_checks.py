@@ -1,0 +1,101 @@
+"""Settings of a training that do not go together, refused before anything is loaded or written."""
+
+from argparse import Namespace
+from typing import Any
+
+import torch
+
+from .errors import UserError
+from .replacing import replaces
+
+OF_MASKED_TEXT = ("masked_lm", "chunked_masked_lm")
+
+
+def check_training(cfg: Any) -> None:
+    """Refuse a training that fairseq would end in a traceback, or only after it has begun.
+
+    Args:
+        cfg: fairseq's configuration.
+
+    Raises:
+        UserError: naming the option.
+    """
+    if cfg.dataset.batch_size is None and cfg.dataset.max_tokens is None:
+        raise UserError("the batch has no size; give --batch-size or --max-tokens")
+    check_precision(cfg.common)
+    check_criterion(cfg)
+
+
+def check_precision(common: Any) -> None:
+    """UserError for precisions that exclude each other, and for fp16 that cannot be had without a GPU."""
+    if common.fp16 and common.amp:
+        raise UserError("--fp16 and --amp exclude each other; give one of them")
+    on_the_cpu = common.cpu or not torch.cuda.is_available()
+    if on_the_cpu and common.fp16 and not (common.memory_efficient_fp16 or common.fp16_no_flatten_grads):
+        raise UserError(
+            "--fp16 scales its loss on a GPU; on the CPU take --bf16, leave it out for float32, or add "
+            "--fp16-no-flatten-grads"
+        )
+
+
+def check_criterion(cfg: Any) -> None:
+    """UserError for a loss that the model or the other settings cannot have."""
+    from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, FairseqLanguageModel
+
+    criterion, arch = (getattr(group, "_name", None) for group in (cfg.criterion, cfg.model))
+    model = ARCH_MODEL_REGISTRY.get(arch) or MODEL_REGISTRY.get(arch, object)
+    if criterion in OF_MASKED_TEXT and issubclass(model, FairseqLanguageModel):
+        raise UserError(
+            f"--criterion {criterion} is for encoders, but {arch} is a language model; take cross_entropy "
+            "or chunked_cross_entropy"
+        )
+    if criterion != "adaptive_loss":
+        return
+    if not getattr(cfg.model, "adaptive_softmax_cutoff", None):
+        raise UserError(
+            "--criterion adaptive_loss needs the limits of its classes of words; add "
+            "--adaptive-softmax-cutoff, such as 20000,60000"
+        )
+    if cfg.distributed_training.ddp_backend in ("c10d", "pytorch_ddp"):
+        raise UserError("--criterion adaptive_loss needs another --ddp-backend; add --ddp-backend legacy_ddp")
+
+
+def check_task_of_model(parsed: Namespace) -> None:
+    """UserError where the model has its size from a setting that the task does not have.
+
+    Without `--task`, fairseq takes translation.
+    """
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
+    from fairseq.tasks import TASK_DATACLASS_REGISTRY
+
+    arch, task = (getattr(parsed, name, None) for name in ("arch", "task"))
+    model = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(arch, arch))
+    known = TASK_DATACLASS_REGISTRY.get(task)
+    if model is None or known is None:
+        return
+    for name, field in model.__dataclass_fields__.items():
+        default = str(field.default)
+        setting = default.removeprefix("${task.").removesuffix("}")
+        if default != setting and setting not in known.__dataclass_fields__ and not hasattr(parsed, name):
+            raise UserError(
+                f"--arch {arch} needs the setting {setting} of its task, which --task {task} does not have; "
+                "give another --task or --arch"
+            )
+
+
+def check_before_training() -> None:
+    """Look at the settings of fairseq-train before it does; those of hydra at the trainer."""
+    from fairseq.distributed import utils as distributed
+    from fairseq.trainer import Trainer
+
+    @replaces(distributed, "call_main")
+    def call_main(call, cfg, main, **kwargs):
+        program = getattr(main.__globals__.get("__spec__"), "name", None)  # also with `python -m`
+        if program == "fairseq_cli.train":
+            check_training(cfg)
+        return call(cfg, main, **kwargs)
+
+    @replaces(Trainer, "__init__")
+    def make_trainer(init, self, cfg, *args, **kwargs):
+        check_training(cfg)
+        init(self, cfg, *args, **kwargs)
