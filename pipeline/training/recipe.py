@@ -9,7 +9,7 @@ A file that begins with `# @package _global_` is found from the folder above its
 another experiment's (`/roberta/base@_global_`): `--config-dir configs --config-name ablation_09_order/NAME`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,7 +21,7 @@ from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -40,6 +40,9 @@ NAME_FLAGS = {
     "optimizer": "--optimizer",
     "lr_scheduler": "--lr-scheduler",
 }
+
+# Switches of the group `common`, of which a training has one at most.
+PRECISIONS = ("fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp")
 
 
 @dataclass(frozen=True)
@@ -63,17 +66,17 @@ class Experiment:
         data = self.get("task", "data")
         return ROOT / data if data else None
 
-    def flags(self) -> list[str]:
-        """The settings as flags of `fairseq-train`, less what depends on the machines."""
-        return [word for group in self.settings for word in self._group_flags(group)]
+    def flags(self, without: Collection[str] = ()) -> list[str]:
+        """The settings as flags of `fairseq-train`, less what depends on the machines and those `without`."""
+        return [word for group in self.settings for word in self._group_flags(group, without)]
 
-    def _group_flags(self, group: str) -> Iterator[str]:
+    def _group_flags(self, group: str, without: Collection[str]) -> Iterator[str]:
         settings = self.settings[group]
         if group in NAME_FLAGS:
             yield from (NAME_FLAGS[group], settings["_name"])
         fields = group_fields(group, settings.get("_name"))
         for key, value in settings.items():
-            if key in ("_name", "data", "update_freq", "distributed_world_size"):
+            if key in ("_name", "data", "update_freq", "distributed_world_size", *without):
                 continue  # a name, the positional argument, and what depends on the machines
             yield from as_flag(key, value, fields[key])
 
@@ -87,6 +90,8 @@ def read_experiment(config: Path) -> Experiment:
             f"no configuration file {config}; the nearest in {ROOT / 'configs'} are {', '.join(near)}"
         )
     config = config.resolve()
+    if config.suffix != ".yaml":
+        raise UserError(f"{config} is no configuration: its name does not end in .yaml; name one of configs/")
     GlobalHydra.instance().clear()
     try:
         folder, name = hydra_name(config)
@@ -94,7 +99,9 @@ def read_experiment(config: Path) -> Experiment:
             composed = compose(name)
         settings = OmegaConf.to_container(composed, resolve=True)
         own = OmegaConf.to_container(OmegaConf.load(config), resolve=False)
-    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
+    except MissingConfigException as error:
+        raise UserError(missing_base(config, folder, str(error.missing_cfg_file))) from None
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{config} cannot be read: {reason}") from None
     own.pop("defaults", None)
@@ -109,22 +116,34 @@ def hydra_name(config: Path) -> tuple[Path, str]:
     return config.parent, config.stem
 
 
+def missing_base(config: Path, folder: Path, base: str) -> str:
+    """The sentence for a file among the `defaults` of a YAML, or of its base, that is not there."""
+    name = base.removesuffix(".yaml").lstrip("/")
+    known = [str(path.relative_to(folder).with_suffix("")) for path in sorted(folder.rglob("*.yaml"))]
+    hint = suggestion(name, known) or "; correct the name"
+    return f"{config}: there is no {folder / name}.yaml, which the defaults name as a base{hint}"
+
+
 def check_settings(config: Path, own: Any, settings: Any) -> None:
     """UserError for a setting that fairseq does not have, or that its base overrides."""
     groups = list(FairseqConfig.__dataclass_fields__)
     for group, values in settings.items():
-        if group not in groups or not isinstance(values, dict):
+        if group not in groups:
             raise UserError(f"{config}: {group} is no group of settings{suggestion(group, groups)}")
-        if group in NAME_FLAGS and not values.get("_name"):
+        mine = own.get(group) or {}
+        for found in (mine, values):
+            if not isinstance(found, dict):
+                raise UserError(f"{config}: {group} is {found!r}; write settings below it, as `name: value`")
+        if group in NAME_FLAGS and not isinstance(values.get("_name"), str):
             raise UserError(f"{config}: {group} needs a _name")
         fields = group_fields(group, values.get("_name"))
         for key, value in values.items():
             if key != "_name" and key not in fields:
                 raise UserError(f"{config}: {group}.{key} is no setting of fairseq{suggestion(key, fields)}")
-            mine = own.get(group, {}).get(key, value)
-            if mine != value and not str(mine).startswith("${"):
+            wanted = mine.get(key, value)
+            if wanted != value and not str(wanted).startswith("${"):
                 raise UserError(
-                    f"{config} sets {group}.{key} to {mine} and its base, which has the last word, to "
+                    f"{config} sets {group}.{key} to {wanted} and its base, which has the last word, to "
                     f"{value}; take it out of one of them"
                 )
 
@@ -143,13 +162,13 @@ def group_fields(group: str, name: str | None) -> dict[str, Any]:
     else:
         return FairseqConfig.__dataclass_fields__[group].type.__dataclass_fields__
     if kind is None:
-        raise UserError(f"no {group} is called {name!r}{suggestion(str(name), kinds)}")
+        raise UserError(f"no {group} is called {name!r}{suggestion(name, kinds)}")
     return kind.__dataclass_fields__
 
 
-def suggestion(word: str, known: Any) -> str:
+def suggestion(word: Any, known: Any) -> str:
     """`; did you mean ...?` or nothing."""
-    close = get_close_matches(word, list(known), n=1)
+    close = get_close_matches(str(word), list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -174,6 +193,18 @@ def option(arguments: Sequence[str], flag: str) -> str | None:
         elif word.startswith(f"{flag}="):
             value = word.partition("=")[2]
     return value
+
+
+def replaced_precision(experiment: Experiment, gpus: int, extra: Sequence[str]) -> list[str]:
+    """The YAML's switches of precision that do not count: one of the user's replaces them all.
+
+    On the CPU fp16 is left out, unless its gradients are those that fairseq can scale there.
+    """
+    own = [name for name in PRECISIONS if experiment.get("common", name)]
+    if any(f"--{name.replace('_', '-')}" in extra for name in PRECISIONS):
+        return own
+    not_flat = experiment.get("common", "fp16_no_flatten_grads") or "--fp16-no-flatten-grads" in extra
+    return own if own == ["fp16"] and not gpus and not not_flat else []
 
 
 def shared_batch(

@@ -29,11 +29,12 @@ from pipeline.training.process.resume import (
     newest_whole,
 )
 from pipeline.training.process.run_lock import run_lock
-from pipeline.training.recipe import Experiment, option, read_experiment, shared_batch
+from pipeline.training.recipe import Experiment, option, read_experiment, replaced_precision, shared_batch
 from pipeline.training.same_settings import check_same_settings, keep_data_record
 from pipeline.training.save_dir import keep_vocabulary, make_save_dir
 from user_dir.models.layer_plan import parse_layer_plan
 from user_dir.schedules import check_schedule
+from user_dir.training_checks import check_training
 
 SECONDS_OF_LAST_TRY = 30  # a launcher that tries again does not wait until every process has ended
 Parse = Callable[[Sequence[str]], tuple[Namespace, list[str]]]
@@ -44,7 +45,7 @@ def fairseq_arguments(
 ) -> list[str]:
     """The arguments of `fairseq-train`; `extra`, which the user gave, comes last and wins."""
     arguments = [str(data), "--user-dir", str(ROOT / "user_dir")]
-    arguments += [*experiment.flags(), *machines.flags()]
+    arguments += [*experiment.flags(replaced_precision(experiment, machines.gpus, extra)), *machines.flags()]
     if option(extra, "--update-freq") is None:
         steps, size = shared_batch(experiment, machines.processes, option(extra, "--batch-size") is None)
         arguments += ["--update-freq", ",".join(map(str, steps))]
@@ -89,8 +90,12 @@ def train(
     save_dir = (save_dir or ROOT / "runs" / kind.run_name(experiment.name, extra)).absolute()
     arguments = fairseq_arguments(experiment, folder.absolute(), machines, save_dir, extra)
     read = parsed(arguments)
-    check_schedule(convert_namespace_to_omegaconf(read))
+    composed = convert_namespace_to_omegaconf(read)
+    check_training(composed)
+    check_schedule(composed)
     check_plan(read)
+    if experiment.get("common", "fp16") and not (read.fp16 or read.bf16 or read.amp or machines.quiet):
+        print(f"note: float32 in place of the fp16 of {config}, which needs a GPU", file=sys.stderr)
     words = [f"{key}={value}" for key, value in machines.environment().items()]
     print(shlex.join([*words, str(Path(sys.prefix, "bin", "fairseq-train")), *arguments]))
     if dry_run:
@@ -173,18 +178,21 @@ def check_plan(read: Namespace) -> None:
             parse_layer_plan(plan, layers, f"--{side}-attention", causal=side == "decoder")
 
 
-def check_task(command: str, config: Path) -> None:
-    """UserError for the YAML of a task that another command trains."""
+def check_task(command: str, config: Path, given: str | None = None) -> None:
+    """UserError for the YAML of a task, or one `given` in its place, that another command trains."""
     task = read_experiment(config).get("task", "_name")
     if task not in KINDS or KINDS[task].command != command:
         right = f"; train it with scripts/{KINDS[task].command}" if task in KINDS else ""
         raise UserError(f"{config} is not for {command}: its task is {task}{right}")
+    if given and (given not in KINDS or KINDS[given].command != command):
+        right = f"a YAML of it and scripts/{KINDS[given].command}" if given in KINDS else "fairseq-train"
+        raise UserError(f"--task {given} is not for {command}; leave it out, or train with {right}")
 
 
 def main(command: str = "train_lm.sh", parse: Parse = parse) -> None:
     """Entry point; `parse` reads the command line of `command`."""
     options, extra = parse(sys.argv[1:])
-    check_task(command, options.config)
+    check_task(command, options.config, option(extra, "--task"))
     machines = machines_of(options)
     with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:
         if machines.quiet:

@@ -29,6 +29,9 @@ def place(corpus, config, trained, pretrained, encoder_corpus, tmp_path_factory)
     (folder / "base.yaml").symlink_to(config.with_name("base.yaml"))
     (folder / "latin.yaml").write_bytes("model: {_name: café}\n".encode("latin-1"))
     (folder / "binary.yaml").write_bytes(bytes(range(256)) * 4)
+    (folder / "misspelt.yaml").write_text("defaults: [_self_, bsae]\n")
+    (folder / "five.yaml").write_text("defaults: [_self_, base]\noptimization: 5\n")
+    (folder / "number.yaml").write_text("1: {lr: [0.1]}\n")
     damaged_data(folder, corpus)
     (folder / "text.pt").write_text("no checkpoint\n" * 50)
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": {"model": {}}}, folder / "fake.pt")
@@ -108,6 +111,13 @@ CASES = [
     ("training.train latin.yaml data --gpus 0", "latin.yaml cannot be read"),
     ("training.train binary.yaml data --gpus 0", "binary.yaml cannot be read"),
     ("training.train configs/wikitext2/transnormer_t3.yaml", "nearest in .* are c[^,]*, [^,]*, [^,]*$"),
+    (
+        "training.train misspelt.yaml data --gpus 0",
+        "no .*/bsae.yaml, which the defaults .*; did you mean base?",
+    ),
+    ("training.train five.yaml data --gpus 0", "five.yaml: optimization is 5; write settings below it"),
+    ("training.train number.yaml data --gpus 0", "number.yaml: 1 is no group of settings"),
+    ("training.train text.pt data --gpus 0", "text.pt is no configuration: its name does not end in .yaml"),
     # flags, found out before the folder of the run is made
     ("training.train config.yaml data --gpus -1", "--gpus is -1; it must be 0 or more"),
     ("training.train config.yaml data --gpus 0 --save-dir text.pt", "text.pt is a file; name a folder"),
@@ -119,6 +129,11 @@ CASES = [
     (f"{TRAIN} --batch-size -3", "--batch-size is -3"),
     (f"{TRAIN} --tokens-per-sample 0", "--tokens-per-sample is 0"),
     (f"{TRAIN} --lr nan", "--lr: expected numbers such as 1 or 1,2, not 'nan'"),
+    (f"{TRAIN} --lr -1", "--lr is .-1.0., which leads away from what is learnt; give numbers above 0"),
+    (f"{TRAIN} --task masked_lm", "not for train_lm.sh; leave it out, or .* scripts/pretrain_roberta.sh"),
+    (f"{TRAIN} --criterion masked_lm", "is for encoders, but transnormer_t1 is a language model"),
+    (f"{TRAIN} --fp16", "--fp16 scales its loss on a GPU; on the CPU take --bf16"),
+    (f"{TRAIN} --fp16 --bf16", "--fp16 and --bf16 .* exclude each other"),
     (f"{TRAIN} --dropout nan", "--dropout is nan"),
     (f"{TRAIN} --clip-norm inf", "--clip-norm is inf"),
     (f"{TRAIN} --lln-a nan", "--lln-a is nan"),
@@ -176,6 +191,7 @@ FAIRSEQ_TRAIN = (
     f"train data {LM} --arch transnormer_t1 --decoder-layers 2 --decoder-embed-dim 16 "
     "--decoder-attention-heads 2 --optimizer adam --lr 0.01 --max-update 1 --no-save"
 )
+INTERACTIVE = "interactive data --task language_modeling --cpu --path lm/checkpoint_last.pt --input"
 OTHER_DATA = FAIRSEQ_TRAIN.replace(" data ", " order ")
 CANNOT_BE_READ = "is no checkpoint of fairseq's: its configuration cannot be read"
 NOT_ITS_OWN = "is not the one the model was trained with"
@@ -209,6 +225,20 @@ FAIRSEQ = [
         f"{FAIRSEQ_TRAIN} --decoder-embed-dim 32 --restore-file lm/checkpoint_last.pt",
         "does not fit the model: size mismatch for .*; give the settings it was trained with",
     ),
+    (FAIRSEQ_TRAIN.replace("--batch-size 8 ", ""), "the batch has no size; give --batch-size or"),
+    (f"{FAIRSEQ_TRAIN} --lr -1", "--lr is .-1.0., which leads away"),
+    (f"{FAIRSEQ_TRAIN} --fp16", "--fp16 scales its loss on a GPU"),
+    (f"{FAIRSEQ_TRAIN} --fp16 --amp", "--fp16 and --amp exclude each other"),
+    (f"{FAIRSEQ_TRAIN} --fp16 --bf16", "--fp16 and --bf16 .* exclude each other"),
+    (f"{FAIRSEQ_TRAIN} --criterion masked_lm", "is for encoders, but transnormer_t1 is a language model"),
+    (f"{FAIRSEQ_TRAIN} --criterion adaptive_loss", "add --adaptive-softmax-cutoff, such as"),
+    (
+        f"{FAIRSEQ_TRAIN} --criterion adaptive_loss --adaptive-softmax-cutoff 9,20",
+        "add --ddp-backend legacy_ddp",
+    ),
+    (f"{FAIRSEQ_TRAIN} --task masked_lm", "--arch transnormer_t1 needs the setting .* --task masked_lm does"),
+    (f"{INTERACTIVE} none.txt", "no file none.txt to read"),
+    (f"{INTERACTIVE} empty", "--input is empty, a folder"),
     (f"{FAIRSEQ_TRAIN} --decoder-attention diag*99999999999", "'99999999999' is not a number of layers"),
     (
         f"{FAIRSEQ_TRAIN} --lr-scheduler cosine --warmup-updates 7 --max-update 7",

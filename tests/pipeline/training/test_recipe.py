@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.training.recipe import read_experiment, shared_batch
+from pipeline.training.recipe import read_experiment, replaced_precision, shared_batch
+from pipeline.training.train import Machines, train
 from tests.helpers import forked
 
 CONFIGS = sorted(p for p in ROOT.glob("configs/*/*.yaml") if not p.stem.startswith("base"))
@@ -64,6 +65,31 @@ def test_lln_has_fairseqs_recipe():
         assert lln.get("common", "fp16") and lln.get("model", "attention_dropout") == 0.1
 
 
+@pytest.mark.parametrize(
+    ("gpus", "extra", "dropped"),
+    [
+        (8, [], []),
+        (8, ["--bf16"], ["fp16"]),
+        (0, ["--memory-efficient-bf16"], ["fp16"]),
+        (0, [], ["fp16"]),
+        (0, ["--fp16-no-flatten-grads"], []),
+    ],
+)
+def test_precision_of_the_command_line(gpus, extra, dropped):
+    lln = read_experiment(ROOT / "configs/roberta/wikitext103_lln_diag.yaml")
+    assert replaced_precision(lln, gpus, extra) == dropped
+    assert ("--fp16" in lln.flags(dropped)) == (not dropped)
+
+
+@pytest.mark.parametrize(("extra", "notes"), [([], 1), (["--bf16"], 0)])
+def test_fp16_of_a_yaml_on_the_cpu(extra, notes, tmp_path, capsys):
+    config = ROOT / "configs/roberta/wikitext103_lln_diag.yaml"
+    train(config, tmp_path, Machines(0), tmp_path / "run", extra, dry_run=True)
+    said = capsys.readouterr()
+    assert "--fp16" not in said.out and all(flag in said.out for flag in extra)
+    assert said.err.count("note: float32 in place of the fp16") == notes
+
+
 def test_attention_dropout_of_table_13():
     """TransNormer's blocks have none; vanilla attention has it."""
     for name, dropout in (("transnormer_t1", 0.0), ("transnormer_t2", 0.0), ("softmax", 0.1)):
@@ -102,7 +128,7 @@ def test_samples_of_a_batch_are_shared(preset):
         ("optimizer: {lr: [1]}", "optimizer needs a _name"),
         ("model: {_name: transnormer_t1, diag_blocksize: 4}", "did you mean diag_block_size"),
         ("task: [", "cannot be read"),
-        ("defaults: [basis]", "cannot be read"),
+        ("defaults: [basis]", "there is no .*basis.yaml, which the defaults name"),
         ("model: {_name: '${nothing}'}", "cannot be read"),
     ],
 )
