@@ -185,9 +185,7 @@ def check_task(command: str, config: Path, given: str | None = None) -> None:
         right = f"; train it with scripts/{KINDS[task].command}" if task in KINDS else ""
         raise UserError(f"{config} is not for {command}: its task is {task}{right}")
     if given and (given not in KINDS or KINDS[given].command != command):
-        right = (
-            f"a YAML of that task and scripts/{KINDS[given].command}" if given in KINDS else "fairseq-train"
-        )
+        right = f"a YAML of it and scripts/{KINDS[given].command}" if given in KINDS else "fairseq-train"
         raise UserError(f"--task {given} is not for {command}; leave it out, or train with {right}")
 
 
