@@ -119,7 +119,7 @@ def test_overrides_are_said_and_kept(call, checkpoint, corpus, tmp_path, capsys)
         ("--tokens-per-sample 64", "trained for 32 positions"),
         ("--context-window 32", "must be at least 0 and less than"),
         ("--max-tokens 4", "--max-tokens is 4, less than"),
-        ("--split none", "has no none.idx"),
+        ("--split none", "has no split none; it has train, valid, test"),
         ("--num-shards 999 --shard-id 998", "not one token was evaluated"),
         ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
         ("--split valid,test --out x.json", "--out names one file"),
