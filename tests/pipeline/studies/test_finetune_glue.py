@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.console import number_of
 from pipeline.evaluation.classification import decide, predict, read_rows, read_targets, score
 from pipeline.files import RUN_MARK
 from pipeline.glue_tasks import TASKS
@@ -256,7 +257,7 @@ def test_long_examples_are_cut_and_counted(call, sweep, glue, tmp_path, capsys, 
     count = sum(len(row) > 32 for row in rows)
     assert count > 0
     call(finetune_glue, *sweep, "--data", tmp_path / "data")
-    sentence = f"RTE: {count} examples are longer than the 32 positions of the encoder and are cut"
+    sentence = f"RTE: {number_of(count, 'examples')} with more tokens than the 32 positions of the encoder will be cut"
     assert sentence in capsys.readouterr().out
     accuracy = read(out / "RTE" / "lr0.01-seed1" / "result.json")["dev"]["valid"]["accuracy"]
     right = accuracy / 100 * (ROWS["valid"] + 1)  # the long one counts
