@@ -191,7 +191,7 @@ def test_user_errors(runs, convolutional, refused, tmp_path, encoder_corpus, cor
     assert "or add --force" in refused(analyse, *attention, encoder_corpus, "--length", 4096)
     assert "was trained with sequences of 32" in refused(analyse, *attention, encoder_corpus, "--length", 64)
     assert "give --data with that dictionary" in refused(analyse, *attention, corpus)
-    assert "has no split nowhere; it has train, valid, test" in refused(
+    assert "has no split nowhere; it has train" in refused(
         analyse, *attention, encoder_corpus, "--split", "nowhere"
     )
     assert "has layers 0 to 1" in refused(analyse, *attention, encoder_corpus, "--layers", "0,7")
