@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pipeline.console import number_of, runs_failed
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.files import FINGERPRINT, begin, fingerprint, finished, shown_path, write_atomically, write_json
@@ -100,7 +101,8 @@ def run_missing(
         parsed(cell.arguments())
     missing = [cell for cell in cells if cell.result() is None]
     done_before = len(cells) - len(missing)
-    print(f"{title}: {len(cells)} runs, {done_before} done before; results: {shown_path(out)}")
+    runs = number_of(len(cells), "runs")
+    print(f"{title}: {runs}, {done_before} done before; results: {shown_path(out)}")
     return run_all(missing, jobs, work)
 
 
@@ -118,7 +120,7 @@ def publish(
         plot(results, picture)
         print(f"\n{table}\n\nwritten: {shown_path(text)}, {shown_path(picture)}")
     if failures:
-        raise UserError(f"{len(failures)} runs failed; the first: {failures[0]}")
+        raise runs_failed(failures)
 
 
 def result_path(folder: Path) -> Path:
