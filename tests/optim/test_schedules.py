@@ -69,7 +69,7 @@ def test_cosine_equals_fairseqs_within_one_period():
     ],
 )  # fmt: skip
 def test_lengths_that_cannot_be(kind, warmup, total):
-    with pytest.raises(UserError, match=f"--warmup-updates is {warmup} with {total} updates"):
+    with pytest.raises(UserError, match=f"--warmup-updates is {warmup} and the last update {total}"):
         schedule(kind, adam()[0], warmup, total)
 
 
