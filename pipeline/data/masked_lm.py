@@ -50,10 +50,10 @@ def main() -> None:
     dest = Path(os.path.abspath(arguments.dest))
 
     def build(place: Workplace) -> dict:
-        if arguments.source:
-            wikitext.find_source(arguments, dest)  # it is there: before the vocabulary is downloaded
+        # What was named is looked for before the vocabulary is downloaded, the corpus downloaded after it.
+        source = wikitext.find_source(arguments, dest) if arguments.source else None
         tokenizer = make_tokenizer(arguments, dest)
-        source = wikitext.find_source(arguments, dest)
+        source = source or wikitext.find_source(arguments, dest)
         return prepare(arguments.corpus, source, tokenizer, place, arguments.allow_unverified)
 
     manifest = prepare_once(dest, build)

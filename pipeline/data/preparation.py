@@ -158,9 +158,8 @@ def _lock(folder: Path) -> int:
     files, leaves them behind, and releases them although a child still writes.
     """
     while True:
-        folder.mkdir(
-            parents=True, exist_ok=True
-        )  # the run that was waited for may have taken its parent away
+        # With parents: the run that was waited for may have taken them away.
+        folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -158,15 +158,12 @@ class _Builder:
     def _images(
         self, source: Source | None, place: Workplace
     ) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
-        details: dict[str, Any] = {}
         if source is None:
-            return self._draw_images(place), details
+            return self._draw_images(place), {}
         if self.task.name == "image":
-            return write_image(source, place, self.choices.seed), details
-        records, details["skipped_empty_images"] = write_pathfinder(
-            source, place, self.choices.seed, self.choices.skip_empty
-        )
-        return records, details
+            return write_image(source, place, self.choices.seed), {}
+        records, skipped = write_pathfinder(source, place, self.choices.seed, self.choices.skip_empty)
+        return records, {"skipped_empty_images": skipped}
 
     def _draw_images(self, place: Workplace) -> dict[str, SplitRecord]:
         sizes = self._generated_sizes()

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from pipeline.data.lra.tasks import KNOWN_ARCHIVES, LraTask, MissingFiles
 from pipeline.errors import UserError
+from pipeline.files import sha256_of
 
 OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 """By what a compressed archive begins with; these check what was compressed, tarfile does not."""
@@ -113,8 +114,7 @@ class Source:
 
 @lru_cache
 def _digest(path: Path, size: int, modified: int) -> str:  # one archive may have several tasks
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(path)
 
 
 def find_source(task: LraTask, path: Path) -> Source:
