@@ -56,6 +56,7 @@ CLA_DEVICE bool sync_threads_or(bool x) { return emulation::barrier_or(x); }
 CLA_DEVICE int take_ticket(int* counter) { return emulation::take_ticket(counter); }
 CLA_DEVICE void store_release(int* to, int x) { emulation::store_release(to, x); }
 CLA_DEVICE int wait_and_load_acquire(const int* from) { return emulation::wait_and_load_acquire(from); }
+CLA_DEVICE void mark_rare() {}
 CLA_DEVICE int here(int x) { return x; }
 CLA_DEVICE float here(float x) { return x; }
 CLA_DEVICE uint32_t bits_of(float x) {

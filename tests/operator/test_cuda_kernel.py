@@ -225,6 +225,18 @@ def test_columns_of_float16_states_may_differ(library, dirty):
 
 
 @needs_compiler
+def test_float16_gradients_of_weak_features(library):
+    """Each keeps its accuracy, though one scale serves the sums of all warps."""
+    q, k, v, _, grad, _ = draw((1, 1, 100, 48, 16), torch.float16, False, state=False)
+    q = (q * 2.0 ** torch.linspace(4, -12, 48)).half()
+    given = (q, k, v, None, grad, torch.zeros(1, 1, 48, 16))
+    truth = definition(*[None if x is None else x.double() for x in given], False)
+    found = emulation.emulate(library(H200), *given, False, H200)
+    error = (found[3].double() - truth[3]).norm(dim=-2) / truth[3].norm(dim=-2)
+    assert float(error.max()) <= 2e-3
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     ("heads", "length", "fitting", "segments"),
     [

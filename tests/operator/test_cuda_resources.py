@@ -17,7 +17,7 @@ from pipeline.reports.costs.cuda_resources import (
 
 NVCC = shutil.which("nvcc")
 # At most, in a loop and in both of the backward pass, without and with its normaliser; float16 scales states.
-INSTRUCTIONS = {"bfloat16": [(900, 1600), (1100, 2000)], "float16": [(1100, 1600), (1400, 2350)]}
+INSTRUCTIONS = {"bfloat16": [(900, 1050), (900, 1650)], "float16": [(950, 1300), (1120, 1950)]}
 NAME = "_ZN3cla4cuda15backward_kernelINS0_4HalfELb1ELi4ELb1EEEvNS0_14BackwardLaunchE"
 REPORT = f"""
 ptxas info    : Compiling entry function '{NAME}' for 'sm_80'
@@ -41,7 +41,7 @@ CODE = """
         /*0080*/                   BRA 0x0 ;
         /*0090*/                   EXIT ;
 """
-# The loop is left in its middle and has rare code behind its end.
+# The loop is left in its middle, has code behind its end, and in it code that hardly ever runs.
 SCATTERED = """
 		Function : NAME
         /*0000*/                   MOV R1, c[0x0][0x28] ;
@@ -52,8 +52,10 @@ SCATTERED = """
         /*0050*/                   MOV R2, R3 ;
         /*0060*/                   EXIT ;
         /*0070*/                   BRA 0x10 ;
-        /*0080*/                   MOV R5, R6 ;
-        /*0090*/                   BRA 0x30 ;
+        /*0080*/               @P2 BRA 0xb0 ;
+        /*0090*/                   PMTRIG 0x1 ;
+        /*00a0*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
+        /*00b0*/                   BRA 0x30 ;
 """
 
 
@@ -80,7 +82,7 @@ def test_instructions_of_the_loops_over_chunks(name, instructions, products):
 
 
 def test_instructions_of_a_scattered_loop():
-    """Only what leads back to its head counts, wherever it lies."""
+    """Only what leads back to its head counts, wherever it lies, and nothing to which a mark alone leads."""
     (found,) = count_instructions(SCATTERED.replace("NAME", NAME.replace("backward", "forward"))).values()
     assert found == {"instructions": [6], "matrix_products": [1]}
 
@@ -106,7 +108,7 @@ def test_what_is_missing_is_one_sentence(tmp_path):
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arch", "dtype", "spilled"), [("75", "Half", 300), ("80", "Half", 320), ("90a", "Bf16", 300)]
+    ("arch", "dtype", "spilled"), [("75", "Half", 160), ("80", "Half", 220), ("90a", "Bf16", 220)]
 )
 def test_blocks_share_a_multiprocessor(root, arch, dtype, spilled):
     """Three blocks of heads with 64 columns; two of those with 128, which may spill so many bytes."""

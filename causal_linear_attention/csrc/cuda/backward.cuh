@@ -120,8 +120,7 @@ template <class S>
 CLA_DEVICE void publish(const Warp<S>& w, int first, float scale) {
   using In = typename S::In;
   if (w.index < first || w.index >= first + S::kStripsAtOnce) return;
-  In* const strip = reinterpret_cast<In*>(w.memory + S::kWork) + (w.index - first) * 16 * S::kPitch;
-  if constexpr (kNarrow<In>) w.floats(S::kScales)[w.index] = scale;
+  In* const strip = w.strip(w.index - first);
 #pragma unroll
   for (int x = 0; x < 8 * S::kColumnBlocks; x += 2) {
     const Sums& sums = w.state[x / 8];
@@ -135,9 +134,7 @@ CLA_DEVICE void publish(const Warp<S>& w, int first, float scale) {
 template <class S>
 CLA_DEVICE void multiply_strips(const Warp<S>& w, const unsigned char* stage, float scale,
                                 typename Warp<S>::Output& out) {
-  using In = typename S::In;
   using Part = typename S::Part;
-  const In* const strips = reinterpret_cast<const In*>(w.memory + S::kWork) + w.index * 16;
 #pragma unroll
   for (int i = 0; i < S::kRowBlocks; ++i) zero(out[i]);
 #pragma unroll 1
@@ -150,23 +147,16 @@ CLA_DEVICE void multiply_strips(const Warp<S>& w, const unsigned char* stage, fl
 #pragma unroll
     for (int d = 0; d < S::kStripsAtOnce; ++d) {
       typename Warp<S>::Input right;
-      load<true, Factor::right, S::kPitch>(strips + d * 16 * S::kPitch, right);
-      const float back = kNarrow<In> ? w.boost * inverse_of_power(w.floats(S::kScales)[first + d]) : 1.0f;
+      load<true, Factor::right, S::kPitch>(w.strip(d) + w.index * 16, right);
 #pragma unroll
       for (int i = 0; i < S::kRowBlocks; ++i) {
         typename Warp<S>::Input left;
         load<false, Factor::left, S::kPitch>(w.tile(stage, kK, i, first + d), left);
-        if constexpr (kNarrow<In>) {
-          Sums product;
-          zero(product);
-          multiply<Part>(product, left, right);
-          add(out[i], product, back);
-        } else {
-          multiply<Part>(out[i], left, right);
-        }
+        multiply<Part>(out[i], left, right);
       }
     }
   }
+  w.scale_back(scale, out);
 }
 
 // out += P C for tile `which`; then what float16 was multiplied by is taken back and `plus` added.
@@ -205,6 +195,7 @@ CLA_DEVICE void dkdv_chunk(Warp<S>& w, unsigned char* stage, int count, Target<S
   finish<true>(w, stage, kGrad, count, kNothing, out, dv);
   if (wait) [[unlikely]] sync_threads();
   w.update(stage);
+  w.publish_largest();
 }
 
 // From the state after the rows of `place`, which `enter` finds.
@@ -213,6 +204,7 @@ CLA_DEVICE void walk_dkdv(const BackwardLaunch& s, const Place& place, const Ent
   Ring<S, kAll> ring(s, s.slopes, place);
   Warp<S> w;
   enter(w);
+  w.publish_largest();
   Target<S> dk(s, s.grad_k, place), dv(s, s.grad_v, place);
   ring.walk(place.rows, [&](unsigned char* stage, int count) { dkdv_chunk(w, stage, count, dk, dv); });
   if (s.segments == 1 || place.begin == 0) {

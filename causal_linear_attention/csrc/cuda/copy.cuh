@@ -58,6 +58,8 @@ struct Shape {
   static constexpr int kTiles = kBackward ? 4 : 3;
   static constexpr int kScoreTiles = kRowBlocks * (kRowBlocks + 1) / 2, kScoreSets = kJob == Job::dkdv ? 2 : 1;
   static constexpr int kStripsAtOnce = strips_at_once(kCapability, kBytes, kColumnBlocks);
+  // Whether every warp's part of R lies in shared memory as a factor, for dk as well as for dv.
+  static constexpr bool kPublished = kReverse && kBytes == 2 && kStripsAtOnce == kColumnBlocks;
   // Parts of a number (see mma.cuh) that is a factor. One of a score or a sum is enough but where sums cancel, as
   // under the normaliser's slope; of a weighted row it is not, for its sum is a float32 that the caller gets.
   static constexpr int kInputParts = Kind<In>::kParts;
@@ -76,9 +78,9 @@ struct Shape {
   // forward: for every row the sums of its scores by tile and q . z, then the inverse, then z itself.
   static constexpr int kInverse = kWork + (kRowBlocks + 1) * kNumbers;
   static constexpr int kZ = kInverse + kNumbers;
-  // dkdv: strips of R and their scales; dq, in the same place: for every row each warp's part of q . dq.
-  static constexpr int kScales = kWork + kStripsAtOnce * 16 * kPitch * kBytes;
-  static constexpr int kRing = kBackward ? kScales + 32 : kNormalize ? kZ + kColumns * 4 : kWork;
+  // dkdv: strips of R and the largest number of each; dq, in the same place: for every row each warp's part of q . dq.
+  static constexpr int kLargest = kWork + kStripsAtOnce * 16 * kPitch * kBytes;
+  static constexpr int kRing = kBackward ? kLargest + 32 : kNormalize ? kZ + kColumns * 4 : kWork;
   // Within a stage.
   static constexpr int kWeights = kTiles * kTile;
   static constexpr int kSlopes = kWeights + kNumbers;
@@ -239,12 +241,12 @@ class Ring {
   }
   // Until the oldest stage is there for all threads and the next one to be filled no longer in use.
   CLA_DEVICE void wait_for_stage() const {
-    if (stages_ == 2) {
-      cp_async_wait<0>();
-    } else if (stages_ == 3) {
-      cp_async_wait<1>();
-    } else if (stages_ == 4) {
+    if (stages_ > 3) {
       cp_async_wait<2>();
+    } else if (stages_ > 2) {
+      cp_async_wait<1>();
+    } else {
+      cp_async_wait<0>();
     }
     sync_threads();
   }

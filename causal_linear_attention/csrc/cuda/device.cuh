@@ -67,6 +67,8 @@ CLA_DEVICE int wait_and_load_acquire(const int* from) {
     __nanosleep(40);
   }
 }
+// Begins code that hardly ever runs: profilers can count it, benchmarks/cuda_resources.py does not.
+CLA_DEVICE void mark_rare() { asm volatile("pmevent 0;"); }
 CLA_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 CLA_DEVICE float shuffle_from(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 CLA_DEVICE bool any_lane(bool x) { return __any_sync(0xffffffffu, x) != 0; }

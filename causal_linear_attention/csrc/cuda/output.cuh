@@ -101,6 +101,7 @@ CLA_DEVICE void write(const Warp<S>& w, Target<S>& target, int count, const type
 // NaN in the rows of this warp's columns that a number of c which is not finite reaches, just written without it.
 template <class S>
 CLA_DEVICE void poison(const Warp<S>& w, const Target<S>& target, int dirty, int count) {
+  mark_rare();
   using In = typename S::In;
   const int lane = here(lane_index()), column = w.index * 16 + lane % 16;
   char* const written = target.to - ((S::kReverse ? -S::kChunk : S::kChunk) + target.row()) * target.rows.row;

@@ -56,6 +56,8 @@ struct Warp {
     constexpr int kPart = S::kScoreSets * S::kScoreTiles;
     return reinterpret_cast<Bytes16*>(memory + S::kScores) + (part * kPart + which) * 32 + lane_index();
   }
+  // Of R, in dkdv: number x of those in shared memory.
+  CLA_DEVICE In* strip(int x) const { return reinterpret_cast<In*>(memory + S::kWork) + x * 16 * kPitch; }
   CLA_DEVICE float* floats(int at) const { return reinterpret_cast<float*>(memory + at); }
   CLA_DEVICE float* row_sums(int which) const { return floats(S::kWork) + which * S::kChunk; }
   // Rows and columns of number x of a tile of sums.
@@ -142,11 +144,9 @@ struct Warp {
 
   // --- products ----------------------------------------------------------------------------------------
 
-  // What brings the state into float16's range, so that numbers 2^28 times smaller than the largest one keep all their
-  // bits. Columns that are not finite do not count, whose results are lost anyway. In dkdv, where a lane has numbers of
-  // other columns of R beside theirs, they make this 1.
-  CLA_DEVICE float state_scale() const {
-    if constexpr (!kNarrow<In>) return 1.0f;
+  // The largest magnitude of the warp's part of the state. Columns that are not finite do not count, whose results are
+  // lost anyway; in dkdv, where a lane has numbers of other columns of R beside theirs, they make it infinite.
+  CLA_DEVICE float largest() const {
     float of_column[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int x = 0; x < 8 * S::kColumnBlocks; ++x) {
@@ -160,17 +160,51 @@ struct Warp {
     }
 #pragma unroll
     for (int mask = 1; mask < 32; mask *= 2) most = larger(most, shuffle_xor(most, mask));
+    return most;
+  }
+
+  // For state_scale in dkdv, which finds those of all warps after the next barrier.
+  CLA_DEVICE void publish_largest() const {
+    if constexpr (!kNarrow<In>) return;
+    const float most = largest();
+    if (lane_index() == 0) floats(S::kLargest)[index] = most;
+    sync_warp();
+  }
+
+  // What brings the state, in dkdv all of R, into float16's range, so that numbers 2^28 times smaller than the largest
+  // one keep all their bits.
+  CLA_DEVICE float state_scale() const {
+    if constexpr (!kNarrow<In>) return 1.0f;
+    float most = 0.0f;
+    if constexpr (S::kReverse) {
+#pragma unroll
+      for (int b = 0; b < S::kColumnBlocks; ++b) most = larger(most, floats(S::kLargest)[b]);
+    } else {
+      most = largest();
+    }
     return power_to(most, 14);
   }
 
-  // out = A S, multiplied by boost; `scale` is state_scale().
+  // Products with what `scale` was multiplied into become products, multiplied by boost.
+  CLA_DEVICE void scale_back(float scale, Output& out) const {
+    if constexpr (!kNarrow<In>) return;
+    const float back = inverse_of_power(scale) * boost;
+#pragma unroll
+    for (int x = 0; x < 8 * S::kRowBlocks; ++x) out[x / 8][x / 4 % 2][x % 4] *= back;
+  }
+
+  // out = A S, multiplied by boost; `scale` is state_scale(), with which `publish` was called in dkdv.
   CLA_DEVICE void multiply_state(const unsigned char* stage, float scale, Output& out) const {
 #pragma unroll
     for (int i = 0; i < S::kRowBlocks; ++i) zero(out[i]);
 #pragma unroll
     for (int d = 0; d < S::kColumnBlocks; ++d) {
       Sum right;
-      as_factor<Part, Factor::right>(state[d], scale, right);
+      if constexpr (S::kPublished) {
+        load<false, Factor::right, kPitch>(strip(here(index)) + d * 16, right);
+      } else {
+        as_factor<Part, Factor::right>(state[d], scale, right);
+      }
 #pragma unroll
       for (int i = 0; i < S::kRowBlocks; ++i) {
         Input left;
@@ -178,11 +212,7 @@ struct Warp {
         multiply<Part>(out[i], left, right);
       }
     }
-    if constexpr (kNarrow<In>) {
-      const float back = inverse_of_power(scale) * boost;
-#pragma unroll
-      for (int x = 0; x < 8 * S::kRowBlocks; ++x) out[x / 8][x / 4 % 2][x % 4] *= back;
-    }
+    scale_back(scale, out);
   }
 
   // From one number for each of the columns g and g + 8 to those of columns 2 t, 2 t + 1 and 8 further on.
@@ -212,6 +242,7 @@ struct Warp {
   // Returns the first row (last in dkdv) of column lane % 16 of c that is not finite. No other warp may be reading
   // these columns.
   CLA_DEVICE int clean(unsigned char* stage, Tile which) const {
+    mark_rare();
     const int lane = here(lane_index());
     In* const column = dirty_column(stage, which, lane);
     int found = kClean;
@@ -232,6 +263,7 @@ struct Warp {
 
   // c has a NaN again, and so will the state.
   CLA_DEVICE void make_dirty(unsigned char* stage, Tile which, int row_of_column) const {
+    mark_rare();
     if (row_of_column != kClean) {
       dirty_column(stage, which, here(lane_index()))[row_of_column * kPitch] = not_a_number(In{});
     }
@@ -239,6 +271,7 @@ struct Warp {
   }
 
   CLA_DEVICE void poison_vector(int first_of_column) {
+    mark_rare();
 #pragma unroll
     for (int x = 0; x < 4; ++x) {
       const int lane = x / 2 * 8 + here(lane_column()) + x % 2;
@@ -325,7 +358,7 @@ struct Warp {
         const Float2 weight = *reinterpret_cast<const Float2*>(weights(stage) + row);
         const Float2 slope = *reinterpret_cast<const Float2*>(slopes(stage) + row);
         const float first = first_of<Part>(c, r), second = second_of<Part>(c, r);
-        split<Part>(first * weight.x * boost, second * weight.y * boost, r, scaled[j]);
+        split<Part>(first * (weight.x * boost), second * (weight.y * boost), r, scaled[j]);
         total[r % 2] += first * slope.x;
         total[r % 2] += second * slope.y;
       }
