@@ -1,6 +1,8 @@
 """Settings of a training that do not go together, refused before anything is loaded or written."""
 
+import os
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +26,23 @@ def check_training(cfg: Any) -> None:
         raise UserError("the batch has no size; give --batch-size or --max-tokens")
     check_precision(cfg.common)
     check_criterion(cfg)
+    check_folders(cfg)
+
+
+def check_folders(cfg: Any) -> None:
+    """UserError where the first process of a training could not write into the folders named."""
+    if cfg.distributed_training.distributed_rank != 0:
+        return
+    folders = {"--save-dir": cfg.checkpoint.save_dir, "--tensorboard-logdir": cfg.common.tensorboard_logdir}
+    for option, folder in folders.items():
+        if not folder:
+            continue
+        path = Path(folder).absolute()
+        there = next(x for x in (path, *path.parents) if x.exists())
+        if not there.is_dir():
+            raise UserError(f"{option} {folder}: {there} is a file; name a folder")
+        if not os.access(there, os.W_OK):
+            raise UserError(f"{option} {folder} cannot be written into; name another folder")
 
 
 def check_precision(common: Any) -> None:

@@ -227,6 +227,8 @@ FAIRSEQ = [
     ),
     (FAIRSEQ_TRAIN.replace("--batch-size 8 ", ""), "the batch has no size; give --batch-size or"),
     (f"{FAIRSEQ_TRAIN} --lr -1", "--lr is .-1.0., which leads away"),
+    (f"{FAIRSEQ_TRAIN} --save-dir text.pt", "--save-dir text.pt: .*/text.pt is a file; name a folder"),
+    (f"{FAIRSEQ_TRAIN} --tensorboard-logdir text.pt/runs", "--tensorboard-logdir .*/text.pt is a file; name"),
     (f"{FAIRSEQ_TRAIN} --fp16", "--fp16 scales its loss on a GPU"),
     (f"{FAIRSEQ_TRAIN} --fp16 --amp", "--fp16 and --amp exclude each other"),
     (f"{FAIRSEQ_TRAIN} --fp16 --bf16", "--fp16 and --bf16 .* exclude each other"),
