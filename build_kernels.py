@@ -8,10 +8,10 @@ was built with what, and why a part was not.
 
 Environment:
     CAUSAL_LINEAR_ATTENTION_CUDA: auto (default: built where nvcc is found), skip, or force (an error if
-        the CUDA kernels cannot be built; they are preferred at run time).
-    TORCH_CUDA_ARCH_LIST: as for torch, e.g. "8.0;9.0a+PTX", or Common: every architecture that the kernels
-        are compiled for in the tests and nvcc knows, and PTX for other GPUs. Default: the local GPUs and PTX;
-        Common without one.
+        the CUDA kernels cannot be built; they are preferred at run time, unless it is auto then).
+    TORCH_CUDA_ARCH_LIST: as for torch, e.g. "8.0;9.0a+PTX" or "Ampere;Hopper", or Common: every architecture
+        that the kernels are compiled for in the tests and nvcc knows, and PTX for other GPUs. Default: the
+        local GPUs and PTX; Common without one.
     CXX, CUDA_HOME, MAX_JOBS: the C++ compiler, the toolkit's folder, the number of parallel compilations.
 """
 
@@ -192,9 +192,12 @@ def _includes(torch: Path) -> list[str]:
 def _jobs() -> int:
     """As many as processors and memory allow (about 1.5 GB each)."""
     if jobs := os.environ.get("MAX_JOBS"):
+        if not jobs.isdecimal():
+            sys.exit(f"{PACKAGE}: MAX_JOBS is {jobs!r}; expected a number")
         return max(1, int(jobs))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(len(os.sched_getaffinity(0)), memory // 1_500_000_000))
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(processors, memory // 1_500_000_000))
 
 
 def _run_all(commands: list[list[str]]) -> None:

@@ -11,6 +11,10 @@ from pathlib import Path
 
 # Machine code for those of these that nvcc knows, where there is no local GPU to build for.
 ARCHITECTURES = ("75", "80", "90a", "100", "120")
+NAMED = {  # torch's names in TORCH_CUDA_ARCH_LIST
+    **{"Volta": "7.0+PTX", "Turing": "7.5+PTX", "Ampere": "8.0 8.6+PTX", "Ada": "8.9+PTX"},
+    **{"Hopper": "9.0+PTX", "Blackwell": "10.0 12.0+PTX"},
+}
 # PTX, which the driver compiles for GPUs that the machine code does not fit.
 PTX = "80"
 OLDEST_ARCHITECTURE = 75  # the first with the matrix instructions that the kernels use
@@ -123,10 +127,14 @@ def architectures(nvcc: str) -> tuple[list[str], list[str]]:
 def _wished(wish: str, known: set[int]) -> tuple[list[str], list[str]]:
     """TORCH_CUDA_ARCH_LIST, less the architectures that are too old for the kernels."""
     binaries, ptx = [], []
-    for word in re.split(r"[\s;,]+", wish.strip(" ;,")):
+    words = [NAMED.get(word, word) for word in re.split(r"[\s;,]+", wish.strip(" ;,"))]
+    for word in " ".join(words).split():
         found = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", word)
         if not found:
-            raise Skipped(f"TORCH_CUDA_ARCH_LIST has {word!r}; expected numbers such as 8.0 and 9.0a+PTX")
+            raise Skipped(
+                f"TORCH_CUDA_ARCH_LIST has {word!r}; expected numbers such as 8.0 and 9.0a+PTX, or names such "
+                "as Hopper"
+            )
         major, minor, feature, forward = found.groups()
         number = int(major + minor)
         if number < OLDEST_ARCHITECTURE:

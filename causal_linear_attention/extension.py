@@ -103,8 +103,8 @@ def _ask_gpu(index: int) -> str:
 
 
 def cuda_is_forced() -> bool:
-    """Whether CAUSAL_LINEAR_ATTENTION_CUDA is "force" now, or was when the kernels were built."""
-    return "force" in (os.environ.get("CAUSAL_LINEAR_ATTENTION_CUDA"), build_info().get("cuda_wish"))
+    """Whether CAUSAL_LINEAR_ATTENTION_CUDA is "force" or, if it is not set now, was at the build."""
+    return os.environ.get("CAUSAL_LINEAR_ATTENTION_CUDA", build_info().get("cuda_wish")) == "force"
 
 
 @cache

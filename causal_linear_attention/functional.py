@@ -187,7 +187,7 @@ def linear_attention(
 
 def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
     """The compiled step has no derivative; the check is as short as the step."""
-    if not all(isinstance(x, Tensor) for x in (q, k, v, state)) or q.dtype != v.dtype:
+    if not all(isinstance(x, Tensor) for x in (q, k, v, state)) or not q.dtype == k.dtype == v.dtype:
         return False
     if q.is_cuda:
         compiled = select_backend("auto", q.device, q.dtype) == "cuda"

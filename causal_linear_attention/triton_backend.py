@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .chunked import accumulation_dtype
 from .compiling import assume_constant_result
@@ -62,10 +63,11 @@ def _reason(device: torch.device) -> str:
 def _trial(device: torch.device) -> str:
     """Why the smallest kernel does not run there: Triton finds no C compiler, say, or an old driver."""
     try:
-        state = torch.zeros(1, device=device)
-        with torch.cuda.device_of(state):
-            _kernels().prefix[1, 1](state, None, torch.empty_like(state), 1, SIZE=1, BLOCK=16)
-        state.cpu()
+        with _disable_current_modes():  # of torch.export, whose tensors have no memory
+            state = torch.zeros(1, device=device)
+            with torch.cuda.device_of(state):
+                _kernels().prefix[1, 1](state, None, torch.empty_like(state), 1, SIZE=1, BLOCK=16)
+            state.cpu()
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return f"triton {version()} cannot run a kernel ({first})"

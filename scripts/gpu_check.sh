@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build, check and measure the CUDA kernels on a machine with an NVIDIA GPU, within 9 minutes.
+# Build, check and measure the CUDA kernels on a machine with an NVIDIA GPU, within 11 minutes.
 # Options and help: pipeline/commands/studies/gpu_check.py; the work: pipeline/studies/gpu_check.py.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"

@@ -4,6 +4,7 @@ softmax attention and quadratic product it replaces."""
 import importlib.util
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -27,7 +28,7 @@ def ours(device: str, dtype: torch.dtype = torch.float32) -> str:
 def implementations(device: str, dtype: torch.dtype, builds: dict[str, Path | None]) -> dict[str, Function]:
     """Name to function of q, k, v. `builds` are folders of fast-transformers; None is the installed one."""
     found = {}
-    for name in dict.fromkeys((select_backend("auto", device, dtype), "torch")):
+    for name in _backends(device, dtype):
         found[f"ours, {name}"] = lambda q, k, v, name=name: causal_linear_attention(q, k, v, backend=name)
     if dtype == torch.float32:
         for name, folder in builds.items():
@@ -38,6 +39,15 @@ def implementations(device: str, dtype: torch.dtype, builds: dict[str, Path | No
     found[SOFTMAX] = lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     found[QUADRATIC] = lambda q, k, v: (q @ k.transpose(-2, -1)).tril() @ v
     return found
+
+
+def _backends(device: str, dtype: torch.dtype) -> list[str]:
+    """Ours that run there, the one that "auto" takes first."""
+    names = [select_backend("auto", device, dtype)]
+    for name in ("cuda", "triton") if device == "cuda" else ():
+        with suppress(ValueError):  # it says why that one does not run
+            names.append(select_backend(name, device, dtype))
+    return list(dict.fromkeys([*names, "torch"]))
 
 
 def check_build(folder: Path) -> None:

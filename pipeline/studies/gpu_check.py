@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.commands.studies.gpu_check import parse
+from pipeline.commands.studies.gpu_check import PARTS, parse
 from pipeline.files import ROOT, write_atomically
 
 NO_GPU = 2
@@ -28,8 +29,8 @@ class Part:
     needs: str = "torch"
 
 
-def parts(out: Path, data: Path | None) -> list[Part]:
-    """The commands in order; their limits add up to less than nine minutes."""
+def parts(out: Path, data: Path | None, only: Collection[str] = PARTS) -> list[Part]:
+    """The commands in order; their limits add up to less than eleven minutes."""
     python = sys.executable
     operator = [python, "-m", "benchmarks.operator_cost", "--out", str(out), "--device", "cuda"]
     operator += ["--dtype", "bfloat16", "--batch", "8", "--heads", "12"]
@@ -37,17 +38,19 @@ def parts(out: Path, data: Path | None) -> list[Part]:
     models += ["--lengths", "2048,16384", "--rounds", "1", "--architectures", ",".join(ARCHITECTURES)]
     models += ["--out", str(out / "lm_cost.json")]
     build = ["env", "CAUSAL_LINEAR_ATTENTION_CUDA=force", python, "setup.py", "build_ext", "--inplace"]
-    tests = [python, "-m", "pytest", "-q", "-m", "cuda", "tests/operator", "-p", "no:cacheprovider"]
+    tests = [python, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", "tests/operator"]
+    triton = "tests/operator/triton"
     chosen = [
         Part("build", build, 100),
         Part("info", [python, "-m", "causal_linear_attention.info", "--json"], 25),
-        Part("tests", tests, 80),
-        Part("operator", [*operator, "--lengths", "2048", "8192", "16384", "65536"], 80),
+        Part("tests", [*tests, f"--ignore={triton}"], 70),
+        Part("triton", [*tests[:-1], triton], 120),
+        Part("operator", [*operator, "--lengths", "2048", "8192", "16384", "65536"], 90),
         Part("models", models, 125, "fairseq"),
     ]
     if data is not None:
         chosen += [Part(f"train-{x}", training(x, data, out), 40, "fairseq") for x in ARCHITECTURES]
-    return chosen
+    return [part for part in chosen if part.name.partition("-")[0] in only]
 
 
 def training(architecture: str, data: Path, out: Path) -> list[str]:
@@ -101,7 +104,7 @@ def main() -> None:
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     results = []
-    for part in parts(out, options.data.resolve() if options.data else None):
+    for part in parts(out, options.data.resolve() if options.data else None, options.only):
         results.append(run_part(part, out))
         write_atomically(out / "gpu_check.json", (json.dumps(results, indent=1) + "\n").encode())
         print("{part:22} {outcome} ({seconds} s)".format(**results[-1]), flush=True)

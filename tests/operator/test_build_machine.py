@@ -68,6 +68,7 @@ def test_a_gpu_that_is_too_old_is_the_reason(nvcc):
         ("8.0;9.0a+PTX", (["80", "90a"], ["90a"])),
         ("7.0 7.5 8.6+PTX ", (["75", "86"], ["86"])),
         ("10.0,12.0", (["100", "120"], [])),
+        ("Volta;Ampere 9.0", (["80", "86", "90"], ["86"])),
     ],
 )
 def test_the_list_of_torch(nvcc, monkeypatch, wish, expected):
@@ -79,7 +80,7 @@ def test_the_list_of_torch(nvcc, monkeypatch, wish, expected):
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        ("Ampere", "TORCH_CUDA_ARCH_LIST has 'Ampere'; expected numbers such as"),
+        ("Amper", "TORCH_CUDA_ARCH_LIST has 'Amper'; expected numbers such as"),
         ("8.0;12.1", "TORCH_CUDA_ARCH_LIST has 12.1, which nvcc does not know"),
         ("6.0;7.0", "TORCH_CUDA_ARCH_LIST is '6.0;7.0'; the kernels need 7.5 or later"),
     ],

@@ -189,6 +189,7 @@ def test_no_gpu_is_a_reason(gpu, monkeypatch):
         ({}, "auto", ("other", "cuda")),
         ({}, "force", ("cuda", "other")),
         ({"cuda_wish": "force"}, None, ("cuda", "other")),
+        ({"cuda_wish": "force"}, "auto", ("other", "cuda")),
         ({"cuda_wish": "auto"}, None, ("other", "cuda")),
     ],
 )

@@ -71,7 +71,9 @@ def _runs(parser: Parser, redraw: bool) -> None:
         metavar="N",
         help="of the groups spread and fixed (default: %(default)s)",
     )
-    parser.add_argument("--jobs", type=count, default=2, metavar="N", help="runs in parallel (default: 2)")
+    parser.add_argument(
+        "--jobs", type=count, metavar="N", help="runs in parallel (default: one per GPU, 2 without one)"
+    )
     parser.add_argument(
         "--runs", type=Path, default=RUNS, metavar="DIR", help="where they train (default: runs/analysis)"
     )
@@ -81,6 +83,7 @@ def _runs(parser: Parser, redraw: bool) -> None:
 def _checkpoints(parser: Parser, redraw: bool) -> None:
     parser.add_argument("checkpoints", type=Path, nargs=_some(redraw), metavar="CHECKPOINT")
     _sequences(parser, redraw)
+    _masking(parser)
     parser.add_argument(
         "--layers", default="all", metavar="NUMBERS", help="such as 0,3, counted from 0 (default: all)"
     )
@@ -115,10 +118,13 @@ def _sequences(parser: Parser, redraw: bool, sequences: int = 16) -> None:
     parser.add_argument(
         "--length", type=count, metavar="N", help="tokens of a sequence (default: that of the training)"
     )
-    parser.add_argument("--masked", action="store_true", help="mask tokens as in pre-training")
     parser.add_argument(
         "--force", action="store_true", help=f"matrices of more than {LONGEST:,} tokens (32 MiB each)"
     )
+
+
+def _masking(parser: Parser) -> None:
+    parser.add_argument("--masked", action="store_true", help="mask tokens as in pre-training")
 
 
 def _training(parser: Parser, redraw: bool) -> None:
@@ -133,6 +139,7 @@ def _training(parser: Parser, redraw: bool) -> None:
         help="at most so many of a run, evenly spaced, the last among them (default: %(default)s)",
     )
     _sequences(parser, redraw)
+    _masking(parser)
 
 
 def _gradients(parser: Parser, redraw: bool) -> None:
@@ -154,6 +161,7 @@ def _gradients(parser: Parser, redraw: bool) -> None:
 def _bounds(parser: Parser, redraw: bool) -> None:
     parser.add_argument("checkpoint", type=Path, nargs="?" if redraw else None, metavar="CHECKPOINT")
     _sequences(parser, redraw, 4)
+    parser.set_defaults(masked=False)
 
 
 def _temperature(parser: Parser, redraw: bool) -> None:

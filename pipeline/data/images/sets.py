@@ -131,7 +131,7 @@ def read_cifar10(source: Path | None, partial: bool) -> ImageSet:
 
     classes = tuple(task.classes)
     splits = hold_out(part(TRAIN_FILES), part([TEST_FILE]))
-    return ImageSet(splits, 256, classes, found.fingerprints(), found.verified)
+    return ImageSet(splits, 256, classes, found.fingerprints(), found.verified is True)
 
 
 def interleaved(planes: np.ndarray) -> np.ndarray:

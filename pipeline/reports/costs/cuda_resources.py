@@ -134,9 +134,9 @@ def markdown(result: dict[str, Any]) -> str:
         "GPU): registers of a thread, bytes spilled, blocks that fit the registers of a multiprocessor, and "
         "instructions of a warp for a chunk of rows (matrix products among them), loops inside counted once, "
         "without the code for rows that are not finite, which hardly ever runs. A chunk has 64 rows in the "
-        "forward pass of heads of up to 64 columns in 16 bits, else 32. Kernels for any rows can copy them in "
-        "two ways, of which one runs. Backward has two loops over chunks, for dq and for dk and dv. Nothing "
-        "here is a time."
+        "forward pass of heads of up to 64 columns in 16 bits, else 32. Kernels for any rows copy them in "
+        "one of two ways, and both count. Backward has two loops over chunks, for dq and for dk and dv. "
+        "Nothing here is a time."
     ]
     for arch in sorted({x["arch"] for x in kernels}):
         rows = [_row(x) for x in kernels if x["arch"] == arch]

@@ -1,5 +1,4 @@
-"""TransNormer's Fig. 2a and 2b, and LLN's measures layer by layer, of trained models (`analyse.sh "
-"attention`)."""
+"""TransNormer's Fig. 2a and 2b and LLN's measures by layer, of trained models (`analyse.sh attention`)."""
 
 from argparse import Namespace
 from dataclasses import dataclass
@@ -11,7 +10,15 @@ from torch import Tensor
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.studies.analysis.measures import Measured, log_normality_by_head, measure, shares
-from pipeline.studies.analysis.models import Trained, chosen_layers, inputs, load, open_split, sequences
+from pipeline.studies.analysis.models import (
+    Trained,
+    chosen_layers,
+    inputs,
+    load,
+    mark_of,
+    open_split,
+    sequences,
+)
 from pipeline.studies.analysis.record import Record, curve, lines, publish, redraw
 from user_dir.analysis import (
     appendix_f_curve,
@@ -60,7 +67,7 @@ def run_attention(options: Namespace) -> None:
 
     names = ("split", "sequences", "length", "layers", "rows", "score", "masked")
     settings = {name: getattr(options, name) for name in names}
-    settings["checkpoints"] = [trained.about() for trained in models]
+    settings |= {"corpus": mark_of(data), "checkpoints": [trained.about() for trained in models]}
     publish(options, "local-score", settings, lambda: _local_scores(layers(), options))
     publish(options, "maps", settings, lambda: _maps(models, data, options))
     publish(options, "concentration", settings, lambda: _concentration(layers()))

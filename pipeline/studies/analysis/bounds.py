@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipeline.errors import UserError
 from pipeline.studies.analysis.measures import queries_and_keys
-from pipeline.studies.analysis.models import Trained, inputs, load, open_split, sequences
+from pipeline.studies.analysis.models import Trained, inputs, load, mark_of, open_split, sequences
 from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
 from user_dir.analysis import AttentionInput, attention_matrix
 from user_dir.analysis.capture import attentions
@@ -44,8 +44,9 @@ def run_bounds(options: Namespace) -> None:
         return
     data = open_split(options, [options.checkpoint])
     trained = load(options.checkpoint.absolute(), data)
-    names = ("split", "sequences", "length", "masked")
-    settings = {name: getattr(options, name) for name in names} | {"checkpoint": trained.about()}
+    names = ("split", "sequences", "length")
+    settings = {name: getattr(options, name) for name in names}
+    settings |= {"corpus": mark_of(data), "checkpoint": trained.about()}
     tokens = sequences(trained, data, options)
     publish(options, options.checkpoint.absolute().parent.name, settings, lambda: _figure(trained, tokens))
 
@@ -158,7 +159,8 @@ def _layer(given: AttentionInput, recorded: Recorded) -> dict[str, float | None]
         else:
             scores = scores * visible
             total = scores.sum(-1, keepdim=True)
-            found = linear_score_gradients(scores / total, products, total)
+            normalized = isinstance(given.module, LLNAttention) or given.module.normalize
+            found = linear_score_gradients(scores / total, products, total) if normalized else products
     return {
         "largest": found[..., visible].abs().max().item(),
         "c1": c1,

@@ -1,13 +1,12 @@
 """R2: the relative deviation of gradient norms over minibatches, at each checkpoint of a run."""
 
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import torch
 from torch import nn
 
-from pipeline.data.prepared import PreparedData, open_prepared
+from pipeline.data.prepared import PreparedData
 from pipeline.methods import ANALYSED
 from pipeline.studies.analysis.logs import LoggedRun
 from pipeline.studies.analysis.models import ANALYSED_HERE, Trained, load
@@ -21,18 +20,17 @@ SPLIT = "train"
 ALL = "all parameters"
 
 
-def at_checkpoints(runs: Sequence[LoggedRun], options: Namespace) -> Record:
+def at_checkpoints(runs: Sequence[LoggedRun], data: PreparedData, minibatches: int) -> Record:
     """R2 against updates, for all parameters and for the mean over the attentions of the layers."""
     for run in runs:
         check_reads_text(checkpoints_of(run.folder)[-1][1], ANALYSED_HERE)
-    data = open_prepared(options.data.absolute(), (SPLIT,))
     whole, parts, found = [], [], {}
     for run in {run.method: run for run in reversed(runs)}.values():
         label = ANALYSED[run.method].label
         points: dict[int, dict[str, float]] = {}
         for update, path in checkpoints_of(run.folder):
             print(f"  {label}: update {update:,}", flush=True)
-            points[update] = _deviations(load(path, data), data, options.minibatches)
+            points[update] = _deviations(load(path, data), data, minibatches)
         found[label] = points
         x = list(points)
         layers = [[value for name, value in one.items() if name != ALL] for one in points.values()]
@@ -46,7 +44,7 @@ def at_checkpoints(runs: Sequence[LoggedRun], options: Namespace) -> Record:
             lines("Attention, mean of the layers", "updates", unit, parts),
         ],
         "by_layer": {label: {str(x): one for x, one in points.items()} for label, points in found.items()},
-        "note": f"Relative deviation of the norm of the gradient over {options.minibatches} minibatches at "
+        "note": f"Relative deviation of the norm of the gradient over {minibatches} minibatches at "
         "fixed weights: noise without the drift of training.",
     }
 

@@ -3,13 +3,16 @@
 from argparse import Namespace
 from collections.abc import Sequence
 
+from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
 from pipeline.files import sha256_of
 from pipeline.methods import ANALYSED
 from pipeline.papers import read_table
-from pipeline.studies.analysis.gradient_noise import at_checkpoints
+from pipeline.studies.analysis.gradient_noise import SPLIT, at_checkpoints
 from pipeline.studies.analysis.logs import LoggedRun, check_every_update, read_run
+from pipeline.studies.analysis.models import mark_of
 from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
+from pipeline.studies.analysis.runs import HALF_FIXED
 
 PARTS = ("all", "after warm-up", "second half")
 
@@ -21,20 +24,24 @@ def run_gradients(options: Namespace) -> None:
         return
     if options.at_checkpoints and options.data is None:
         raise UserError("--at-checkpoints computes gradients; name the prepared corpus with --data")
+    data = open_prepared(options.data.absolute(), (SPLIT,)) if options.at_checkpoints else None
     runs = [read_run(folder) for folder in options.runs]
     half = [run for run in runs if any("loss_scale" in record for record in run.records.values())]
     full = [run for run in runs if run not in half]
     for run in full:
         check_every_update(run)
+    if data and not full:
+        raise UserError("--at-checkpoints needs a run in float32, and all of these are in fp16")
     if full:
         settings = _settings(full)
         publish(options, "relative-deviation", settings, lambda: relative_deviations(full))
         publish(options, "loss", settings, lambda: _losses(full))
     if half:
         publish(options, "loss-scale", _settings(half), lambda: _loss_scales(half))
-    if options.at_checkpoints:
-        settings = {**_settings(full), "minibatches": options.minibatches}
-        publish(options, "at-checkpoints", settings, lambda: at_checkpoints(full, options))
+    if data:
+        settings = {**_settings(full), "corpus": mark_of(data), "minibatches": options.minibatches}
+        minibatches = options.minibatches
+        publish(options, "at-checkpoints", settings, lambda: at_checkpoints(full, data, minibatches))
 
 
 def _settings(runs: Sequence[LoggedRun]) -> Record:
@@ -138,8 +145,21 @@ def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
         alpha = run.settings.get("lln_alpha")
         label = ANALYSED[run.method].label + (f", α = {alpha:g}" if alpha else "")
         curves.append(curve(label, x, [1 / value for value in y], run.method, style="--" if alpha else "-"))
-        largest[label] = max(1 / value for value in y[len(y) // 4 :])
+        inverse = max(1 / value for value in y[len(y) // 4 :])
+        largest[label] = max(inverse, largest.get(label, 0.0))
+    windows = sorted({run.scale_window for run in runs})
     checks = []
+    flat, steep = (f"LLN, α = {value}" for value in HALF_FIXED)
+    if {"LLN", flat, steep} <= largest.keys():
+        others = max(largest["LLN"], largest[flat])
+        checks.append(
+            check(
+                f"α = β = {HALF_FIXED[1]} has a much larger inverse scale than {HALF_FIXED[0]} and matching",
+                f"at least 4 times {others:.2g}",
+                f"{largest[steep]:.2g}",
+                largest[steep] >= 4 * others,
+            )
+        )
     if {"LLN", "softmax"} <= largest.keys():
         checks.append(
             check(
@@ -153,7 +173,7 @@ def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
         "title": "Inverse loss scale in fp16",
         "training": runs[0].training(),
         "panels": [lines("Inverse loss scale", "updates", "1 / loss scale", curves, "linear", "log")],
-        "note": "fp16 on the processor, scale window of 4 updates; updates that overflowed have no figure. "
-        "The first quarter, in which the scale is found, does not count for the maximum.",
+        "note": f"fp16, scale window of {' or '.join(map(str, windows))} updates; updates that overflowed "
+        "have no figure. The first quarter, in which the scale is found, does not count for the maximum.",
         "checks": checks,
     }

@@ -22,6 +22,7 @@ class LoggedRun:
     method: str
     seed: int
     warm_up: int
+    scale_window: int | None
     records: dict[int, dict[str, float]]
     valid: dict[int, float]
     settings: dict
@@ -30,9 +31,10 @@ class LoggedRun:
     def training(self) -> dict[str, Any]:
         """What a record says about the model's size and budget."""
         sizes = [record["wpb"] for record in self.records.values() if "wpb" in record]
+        side = "encoder" if "encoder_layers" in self.settings else "decoder"
         return {
-            "layers": self.settings["encoder_layers"],
-            "width": self.settings["encoder_embed_dim"],
+            "layers": self.settings[f"{side}_layers"],
+            "width": self.settings[f"{side}_embed_dim"],
             "corpus": self.corpus,
             "updates": max(self.records),
             "tokens_per_update": statistics.median(sizes),
@@ -73,6 +75,7 @@ def read_run(folder: Path) -> LoggedRun:
             method=method_of(str(model.get("_name") or model.get("arch")), model),
             seed=state["cfg"]["common"]["seed"],
             warm_up=_setting(state["cfg"]["lr_scheduler"], "warmup_updates"),
+            scale_window=state["cfg"]["common"]["fp16_scale_window"],
             records=records,
             valid=valid,
             settings=model,
@@ -94,8 +97,7 @@ def _setting(group: Any, name: str) -> int:
 
 
 def check_every_update(run: LoggedRun) -> None:
-    """UserError unless every update was logged: fairseq logs means over an interval, which hide "
-    "the spread."""
+    """UserError unless every update was logged: means over an interval hide the spread."""
     updates = sorted(run.records)
     interval = min((b - a for a, b in pairwise(updates)), default=1)
     if interval != 1 or updates[0] != 1:

@@ -51,8 +51,7 @@ class Measured:
 
 
 def measure(given: AttentionInput, singular_values: bool = True) -> Measured:
-    """Entropy, spectral gap and, where there are queries and keys, temperature; O(N^3) with "
-    "singular values."""
+    """Entropy, spectral gap and, where there are queries and keys, temperature; singular values: O(N^3)."""
     matrix = attention_matrix(given.module, given.x, given.padding_mask, causal=given.causal)
     numbers = {"entropy": entropy(matrix), "gap": spectral_gap(matrix)}
     if given.causal:
@@ -104,10 +103,13 @@ def log_normality_by_head(found: Measured) -> list[Record]:
     if found.given.causal:
         row = torch.arange(logs.shape[-1])
         logs = logs + torch.log(row[:, None] + 1.0)
-        logs = logs[..., FIRST_ROW:, :].masked_fill(row > row[FIRST_ROW:, None], -torch.inf)
+        logs = logs[..., FIRST_ROW:, :]
+        visible = row <= row[FIRST_ROW:, None]
+    else:
+        visible = torch.ones(logs.shape[-2:], dtype=torch.bool)
     records = []
     for head in range(logs.shape[1]):
-        values = logs[:, head]
+        values = logs[:, head, visible]
         share = torch.isinf(values).double().mean().item()
         used = values[torch.isfinite(values)]
         usable = len(used) > 1 and used.min() < used.max()

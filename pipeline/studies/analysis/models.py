@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from pipeline.commands.studies.analyse import LONGEST
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
-from pipeline.files import sha256_of
+from pipeline.files import fingerprint, sha256_of
 from pipeline.methods import ANALYSED, ATTENTIONS, VANILLA
+from pipeline.studies.measured_runs import corpus_of
 from pipeline.training.checkpoint import check_reads_text, load_safely, readable, sections, updates
 from pipeline.training.recipe import suggestion
 from user_dir.analysis import AttentionInput, record_inputs
@@ -190,6 +191,12 @@ def open_split(options: Namespace, checkpoints: Iterable[Path]) -> PreparedData:
     for path in checkpoints:
         check_reads_text(path.absolute(), ANALYSED_HERE)
     return open_prepared(options.data.absolute(), (options.split,))
+
+
+def mark_of(data: PreparedData) -> str:
+    """What tells a corpus from others, whatever folder it lies in."""
+    corpus = {key: value for key, value in corpus_of(data).items() if key != "corpus"}
+    return fingerprint([corpus])
 
 
 def chosen_layers(found: Sequence[AttentionInput], layers: str) -> list[AttentionInput]:

@@ -33,7 +33,7 @@ CONFIGS = ROOT / "configs" / "roberta_wikitext2"
 VOCABULARY = 4000
 NORM = ["--encoder-attention", "norm", "--norm-feature-map", "1+elu", "--norm-positions", "none"]
 HALF = ["--fp16", "--fp16-no-flatten-grads", "--fp16-scale-window", "4"]
-FIXED = ("0.5", "1", "1.5", "2", "3", "4")
+FIXED, HALF_FIXED = ("0.5", "1", "1.5", "2", "3", "4"), ("2", "4")
 CHECKPOINTS = {"one-head": 20}  # saved in a run; 4 in the other groups
 VALID_BATCHES = 16
 OURS = {
@@ -70,6 +70,11 @@ class Run:
         return [*words, "--max-valid-steps", str(VALID_BATCHES), *further]
 
 
+def fixed(exponent: str) -> tuple[str, ...]:
+    """The flags of LLN whose exponents stay as they are."""
+    return "--lln-alpha", exponent, "--lln-beta", exponent
+
+
 def planned(seeds: int) -> list[Run]:
     """All runs, the first seed of every group first."""
     spread = (("softmax", ()), ("linear", ()), ("performer", ()), ("norm", tuple(NORM)))
@@ -83,10 +88,9 @@ def planned(seeds: int) -> list[Run]:
             found += [Run("one-head", name, name, head) for name in ("softmax", "lln", "transnormer_t2")]
             statistics = ("--log-attention-statistics", "10")
             found += [Run("half", name, name, (*HALF, *statistics)) for name in ("softmax", "lln")]
+            found += [Run("half", value, "lln", (*HALF, *fixed(value))) for value in HALF_FIXED]
         found.append(Run("fixed", "matched", "lln", (), seed))
-        found += [
-            Run("fixed", value, "lln", ("--lln-alpha", value, "--lln-beta", value), seed) for value in FIXED
-        ]
+        found += [Run("fixed", value, "lln", fixed(value), seed) for value in FIXED]
     return found
 
 
@@ -159,9 +163,10 @@ def train(plan: Plan, run: Run, place: int) -> str:
             run_fairseq("train", arguments, folder / "train.log", environment=environ, held=(lock,))
 
     def result() -> dict[str, Any]:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
         about = {"name": run.name, "group": run.group, "seed": run.seed, "config": run.config}
         figures = training_figures(folder / "train.log")
-        return {**about, "flags": plan.flags(run), **figures, **environment("cpu")}
+        return {**about, "flags": plan.flags(run), **figures, **environment(device)}
 
     loss = once(plan.record(run), mark, result, run.name)["curves"]["valid"][-1][1]
     return f"{loss:.3f} bits per masked token"
@@ -177,7 +182,7 @@ def run_runs(options: Namespace) -> None:
     data: PreparedData | None = None
     if not options.dry_run or (where / "preparation.json").is_file():
         data = prepared_wikitext2("roberta.sh", where, None, "--vocab-size", str(VOCABULARY))
-    jobs = parallel_jobs(options.jobs)
+    jobs = parallel_jobs(options.jobs or (None if torch.cuda.is_available() else 2))
     folder, further = options.runs.absolute(), tuple(options.flags)
     plan = Plan(folder, data, experiments, jobs, options.updates, further)
     for run in runs if data else ():

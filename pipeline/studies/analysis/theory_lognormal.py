@@ -204,8 +204,7 @@ def _line_exponent(a: float, b: float) -> Callable[[float], float]:
 
 
 def moment_matching(length: int, head_dim: int) -> Record:
-    """Fig. 5b: variances of ln P before and after moment matching; the band in which it matches; "
-    "Fig. 9's law."""
+    """Fig. 5b: variances of ln P before and after moment matching, where it matches; Fig. 9's law."""
     length *= 2
     sigmas = [0.3, 0.4, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.5, 1.75, 2.0]
     a, b = constants(head_dim)

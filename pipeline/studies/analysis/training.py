@@ -10,18 +10,22 @@ import torch
 
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
-from pipeline.files import shown_path
+from pipeline.files import sha256_of, shown_path
 from pipeline.methods import ANALYSED
 from pipeline.papers import statement
 from pipeline.studies.analysis.measures import Measured, measure
-from pipeline.studies.analysis.models import Trained, inputs, load, open_split, sequences
+from pipeline.studies.analysis.models import Trained, inputs, load, mark_of, open_split, sequences
 from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
 from pipeline.training.checkpoint import load_safely, updates
+from user_dir.analysis.capture import attentions
+from user_dir.attention.diag import DiagAttention
 from user_dir.attention.lln import LLNAttention
+from user_dir.attention.lln_diag import LLNDiagAttention
 
 MEASURES = {
     "temperature": ("Temperature", "τ"),
     "entropy": ("Entropy", "H, bits"),
+    "relative_entropy": ("Entropy", "H over log2 of what is visible"),  # of language models, instead
     "gap": ("Spectral gap", "γ"),
 }
 
@@ -49,7 +53,8 @@ def run_training(options: Namespace) -> None:
 def _publish(folder: Path, paths: list[tuple[int, Path]], data: PreparedData, options: Namespace) -> None:
     names = ("split", "sequences", "length", "masked")
     settings = {name: getattr(options, name) for name in names}
-    settings |= {"run": folder.name, "checkpoints": {path.name: update for update, path in paths}}
+    kept = {path.name: sha256_of(path)[:12] for _, path in paths}
+    settings |= {"corpus": mark_of(data), "run": folder.name, "checkpoints": kept}
     last = load(paths[-1][1], data)
     length = options.length or last.length
 
@@ -119,8 +124,11 @@ def _lln(found: Measured) -> dict[str, float]:
 
 def _concentration(points: list[Point], last: Trained, length: int) -> Record:
     x, layers = [point.update for point in points], range(len(points[0].quartiles))
+    entropy, other = ("entropy", "relative_entropy")[:: 1 if last.is_masked_lm else -1]
     panels = []
     for key, (title, unit) in MEASURES.items():
+        if key == other:
+            continue
         curves = []
         for layer in layers:
             found = [point.quartiles[layer].get(key) for point in points]
@@ -129,21 +137,30 @@ def _concentration(points: list[Point], last: Trained, length: int) -> Record:
                 shade = layer / max(len(layers) - 1, 1)
                 curves.append(curve(f"layer {layer + 1}", x, mean, shade=shade, low=low, high=high))
         panels.append(lines(title, "updates", unit, curves))
-    starts = [quartiles["entropy"][1] for quartiles in points[0].quartiles]
-    most = torch.log2(torch.tensor(float(length))).item()
-    low = min(starts) / most
     return {
         "title": f"{ANALYSED[last.method].label} in training",
         "training": last.training(),
         "panels": panels,
         "note": f"{ANALYSED[last.method].label}, N = {length}; mean and quartiles over sequences and heads. "
         "Update 0 is the model rebuilt from its configuration and seed.",
-        "checks": [
-            check(
-                "H before training", f"within 2 % of log2 N = {most:.2f}", f"from {low:.1%} of it", low > 0.98
-            )
-        ],
+        "checks": _starts([quartiles[entropy][1] for quartiles in points[0].quartiles], last, length),
     }
+
+
+def _starts(entropies: list[float], last: Trained, length: int) -> list[Record]:
+    """Whether attention begins near uniform, in the layers that attend to more than blocks."""
+    parts = attentions(last.model).values()
+    whole = [
+        value
+        for value, part in zip(entropies, parts, strict=True)
+        if not isinstance(part, DiagAttention | LLNDiagAttention)
+    ]
+    if not whole:
+        return []
+    most = math.log2(length) if last.is_masked_lm else 1.0
+    near = f"log2 N = {most:.2f}" if last.is_masked_lm else "log2 of what is visible"
+    low = min(whole) / most
+    return [check("H before training", f"within 2 % of {near}", f"from {low:.1%} of it", low > 0.98)]
 
 
 def _exponents(points: list[Point], last: Trained) -> Record:
