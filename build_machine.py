@@ -132,8 +132,8 @@ def _wished(wish: str, known: set[int]) -> tuple[list[str], list[str]]:
         found = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", word)
         if not found:
             raise Skipped(
-                f"TORCH_CUDA_ARCH_LIST has {word!r}; expected numbers such as 8.0 and 9.0a+PTX, or names such "
-                "as Hopper"
+                f"TORCH_CUDA_ARCH_LIST has {word!r}; expected numbers such as 8.0 and 9.0a+PTX, or names "
+                "such as Hopper"
             )
         major, minor, feature, forward = found.groups()
         number = int(major + minor)
