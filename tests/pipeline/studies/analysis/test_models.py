@@ -123,6 +123,40 @@ def test_training_of_lln(runs, call, tmp_path, encoder_corpus):
     assert record(tmp_path, "training", "lln-exponents")["panels"][0]["curves"][0]["x"] == [10, 20]
 
 
+@pytest.fixture(scope="module")
+def language_model(config, corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs of language models") / "softmax"
+    flags = [*FLAGS, "--decoder-attention", "softmax", "--tokens-per-sample", "64"]
+    flags += ["--save-interval-updates", "6"]
+    return train_lm.train(config, corpus, train_lm.Machines(0), folder, flags)
+
+
+def test_language_models(language_model, call, tmp_path, corpus):
+    """Entropies are those of what a token sees, and later tokens are no zeros."""
+    words = ("--data", corpus, "--sequences", 2, "--out", tmp_path)
+    call(analyse, "training", language_model, *words)
+    found = record(tmp_path, "training", "softmax")
+    assert found["panels"][1]["y_label"] == "H over log2 of what is visible"
+    (start,) = found["checks"]
+    assert "of what is visible" in start["expected"], start
+    call(analyse, "attention", language_model / "checkpoint_last.pt", *words, "--length", 64)
+    heads = record(tmp_path, "attention", "log-normality")["by_head"]["softmax"]["layer0"]
+    assert heads[0]["zero_share"] == 0
+    call(analyse, "gradients", language_model, "--out", tmp_path)
+    assert record(tmp_path, "gradients", "loss")["training"]["layers"] == 2
+
+
+def test_another_corpus_is_another_setting(language_model, call, refused, tmp_path, corpus):
+    words = ("--sequences", 1, "--length", 64, "--out", tmp_path)
+    path = language_model / "checkpoint_last.pt"
+    call(analyse, "bounds", path, "--data", corpus, *words)
+    other = shutil.copytree(corpus, tmp_path / "other")
+    facts = json.loads((other / "preparation.json").read_text())
+    facts["splits"]["valid"] = {}
+    (other / "preparation.json").write_text(json.dumps(facts))
+    assert "other settings" in refused(analyse, "bounds", path, "--data", other, *words)
+
+
 def test_evenly_spaced_checkpoints():
     paths = [(update, Path()) for update in range(1, 22)]
     for most, expected in ((4, [3, 9, 15, 21]), (20, list(range(1, 22, 2))), (30, list(range(1, 22)))):
