@@ -1,6 +1,7 @@
 // The CUDA kernels' host code on a CPU, called with arrays: built with the sources in csrc/cuda and with
 // emulated_blocks.cpp into one shared object, which tests/operator/test_cuda_kernel.py calls.
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "attention.h"
@@ -91,13 +92,15 @@ extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, H
   p.state = moved[3];
   const emulation::Guarded kept(4 * p.batch * p.heads * kept_states(p) * p.depth * (p.width + p.normalize), true);
   const Outputs outputs{moved.array(4), moved[5], moved[6], kept.data};
-  const emulation::Guarded scratch(4 * forward_scratch(p, outputs, gpu), true);
-  const char* error = forward(p, outputs, gpu, reinterpret_cast<float*>(scratch.data), nullptr);
+  std::optional<emulation::Guarded> scratch;
+  const Allocate allocate = [&](int64_t numbers) {
+    return reinterpret_cast<float*>(scratch.emplace(4 * numbers, true).data);
+  };
+  const char* error = forward(p, outputs, gpu, allocate, nullptr);
   if (error == nullptr) {
     const Gradients g{moved.array(7),  moved[8],        moved[6], moved.array(9),
                       moved.array(10), moved.array(11), moved[12], kept.data};
-    const emulation::Guarded more(4 * backward_scratch(p, g, gpu), true);
-    error = backward(p, g, gpu, reinterpret_cast<float*>(more.data), nullptr);
+    error = backward(p, g, gpu, allocate, nullptr);
   }
   moved.back();
   return error;

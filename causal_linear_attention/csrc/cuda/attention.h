@@ -2,11 +2,14 @@
 // Pointers lie on the current device.
 #pragma once
 
+#include <functional>
+
 #include "../problem.h"
 
 namespace cla::cuda {
 
 constexpr int64_t kMaxColumns = 128;  // of q, k and v, but for a step
+constexpr int kMaxStages = 4;         // of a block's shared memory, each with a chunk of every array
 
 // What the current device offers.
 struct Device {
@@ -24,13 +27,12 @@ inline int64_t kept_rows(const Problem& p) {
 }
 inline int64_t kept_states(const Problem& p) { return p.rows > 0 ? (p.rows - 1) / kept_rows(p) : 0; }
 
-// float32 numbers of scratch memory that `forward` or `backward` needs for this problem.
-int64_t forward_scratch(const Problem&, const Outputs&, const Device&);
-int64_t backward_scratch(const Problem&, const Gradients&, const Device&);
+// Gives scratch memory for so many float32 numbers, which the launched kernels use.
+using Allocate = std::function<float*(int64_t numbers)>;
 
 // Launch on the stream, never wait; return null or why a launch failed.
-const char* forward(const Problem&, const Outputs&, const Device&, float* scratch, void* stream);
-const char* backward(const Problem&, const Gradients&, const Device&, float* scratch, void* stream);
+const char* forward(const Problem&, const Outputs&, const Device&, const Allocate&, void* stream);
+const char* backward(const Problem&, const Gradients&, const Device&, const Allocate&, void* stream);
 
 // q, k: (batch, heads, depth), v, out: (batch, heads, width), contiguous, of any size; rows is 1.
 const char* step(const Problem&, void* out, void* state_out, const Device&, void* stream);

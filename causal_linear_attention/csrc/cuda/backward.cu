@@ -18,8 +18,7 @@ Kernel<BackwardLaunch> kernel_of(const BackwardLaunch& s, const Problem& p, cons
   return kernel_of<Backward>(p, {&in[kK], &in[kV], &in[kQ], &in[kGrad], &s.grad_q, &s.grad_k, &s.grad_v}, device);
 }
 
-// The slopes come first in scratch memory.
-BackwardLaunch launch_of(const Problem& p, const Gradients& g, float* slopes) {
+BackwardLaunch launch_of(const Problem& p, const Gradients& g) {
   BackwardLaunch s;
   fill(s, p, g.inverse, const_cast<void*>(g.kept), true);
   s.inputs[kGrad] = rows_of(p, g.grad_out, p.width);
@@ -28,27 +27,23 @@ BackwardLaunch launch_of(const Problem& p, const Gradients& g, float* slopes) {
   s.grad_v = rows_of(p, g.v, p.width);
   s.grad_final = state_of(p, g.grad_state, true);
   s.grad_initial = state_of(p, g.state, true);
-  s.slopes = slopes;
   return s;
 }
 
+// The slopes come first in scratch memory.
 int64_t slopes_size(const Problem& p) {
   return p.normalize ? (p.batch * p.heads * p.rows + 31) / 32 * 32 : 0;  // what follows begins at 128 bytes
 }
 
 }  // namespace
 
-int64_t backward_scratch(const Problem& p, const Gradients& g, const Device& device) {
-  BackwardLaunch s = launch_of(p, g, nullptr);
-  const Plan found = plan(s, kernel_of(s, p, device).needs, device);
-  return slopes_size(p) + found.tickets + found.sums;
-}
-
-const char* backward(const Problem& p, const Gradients& g, const Device& device, float* scratch, void* stream) {
-  BackwardLaunch s = launch_of(p, g, scratch);
+const char* backward(const Problem& p, const Gradients& g, const Device& device, const Allocate& allocate,
+                     void* stream) {
+  BackwardLaunch s = launch_of(p, g);
   const Kernel<BackwardLaunch> kernel = kernel_of(s, p, device);
   const Plan found = plan(s, kernel.needs, device);
-  return launch(s, found, kernel, device, scratch + slopes_size(p), stream);
+  s.slopes = allocate(slopes_size(p) + found.tickets + found.sums);
+  return launch(s, found, kernel, device, s.slopes + slopes_size(p), stream);
 }
 
 }  // namespace cla::cuda

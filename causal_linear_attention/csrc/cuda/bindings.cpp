@@ -38,9 +38,13 @@ void* stream_of(const Tensor& x) {
 
 float* floats(const Tensor& x) { return static_cast<float*>(x.mutable_data_ptr()); }
 
-Tensor scratch_of(const Tensor& like, int64_t numbers) {
-  const int64_t size[] = {numbers};
-  return torch::stable::new_empty(like, {size, 1}, ScalarType::Float);
+// Scratch memory that `kept` owns.
+cuda::Allocate allocator(const Tensor& like, std::optional<Tensor>& kept) {
+  return [&](int64_t numbers) {
+    const int64_t size[] = {numbers};
+    kept = torch::stable::new_empty(like, {size, 1}, ScalarType::Float);
+    return floats(*kept);
+  };
 }
 
 void check_launch(const char* error) {
@@ -70,9 +74,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor
   Tensor kept = new_kept(q, v, normalize, keep ? cuda::kept_states(p) : 0);
   const Outputs outputs{array_of(out), final_state.mutable_data_ptr(), inverse.mutable_data_ptr(),
                         kept.numel() > 0 ? kept.mutable_data_ptr() : nullptr};
-  const Device device = device_of(q);
-  const Tensor scratch = scratch_of(q, cuda::forward_scratch(p, outputs, device));
-  check_launch(cuda::forward(p, outputs, device, floats(scratch), stream_of(q)));
+  std::optional<Tensor> scratch;
+  check_launch(cuda::forward(p, outputs, device_of(q), allocator(q, scratch), stream_of(q)));
   return {out, final_state, inverse, kept};
 }
 
@@ -102,9 +105,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   const Gradients gradients{array_of(grad_out), data_of(grad_state), inverse.const_data_ptr(),
                             array_of(grad_q),   array_of(grad_k),    array_of(grad_v),
                             grad_initial.mutable_data_ptr(), kept.const_data_ptr()};
-  const Device device = device_of(q);
-  const Tensor scratch = scratch_of(q, cuda::backward_scratch(p, gradients, device));
-  check_launch(cuda::backward(p, gradients, device, floats(scratch), stream_of(q)));
+  std::optional<Tensor> scratch;
+  check_launch(cuda::backward(p, gradients, device_of(q), allocator(q, scratch), stream_of(q)));
   return {grad_q, grad_k, grad_v, grad_initial};
 }
 

@@ -28,17 +28,12 @@ ForwardLaunch launch_of(const Problem& p, const Outputs& o) {
 
 }  // namespace
 
-int64_t forward_scratch(const Problem& p, const Outputs& o, const Device& device) {
-  ForwardLaunch s = launch_of(p, o);
-  const Plan found = plan(s, kernel_of(s, p, device).needs, device);
-  return found.tickets + found.sums;
-}
-
-const char* forward(const Problem& p, const Outputs& o, const Device& device, float* scratch, void* stream) {
+const char* forward(const Problem& p, const Outputs& o, const Device& device, const Allocate& allocate,
+                    void* stream) {
   ForwardLaunch s = launch_of(p, o);
   const Kernel<ForwardLaunch> kernel = kernel_of(s, p, device);
   const Plan found = plan(s, kernel.needs, device);
-  return launch(s, found, kernel, device, scratch, stream);
+  return launch(s, found, kernel, device, allocate(found.tickets + found.sums), stream);
 }
 
 }  // namespace cla::cuda

@@ -6,7 +6,7 @@ namespace cla::cuda {
 namespace {
 
 constexpr int64_t kWaves = 16;
-constexpr int kMostStages = 4, kEnoughStages = 2;
+constexpr int kEnoughStages = 2;
 
 int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
 
@@ -14,7 +14,7 @@ int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
 // copies are not asynchronous. Returns the number of those blocks, 0 if not even one stage fits.
 int choose_stages(Launch& s, Plan& p, const Needs& needs, const Device& device) {
   int best = 0;
-  for (int stages = device.capability >= 80 ? kMostStages : 1; stages >= 1; --stages) {
+  for (int stages = device.capability >= 80 ? kMaxStages : 1; stages >= 1; --stages) {
     if (best > 0 && stages < kEnoughStages) break;
     const int64_t bytes = needs.fixed_bytes + stages * needs.stage_bytes;
     if (bytes > device.shared_bytes) continue;

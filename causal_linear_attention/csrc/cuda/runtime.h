@@ -9,7 +9,7 @@
 
 namespace cla::cuda {
 
-constexpr int kMaxDevices = 64, kMaxStages = 4;
+constexpr int kMaxDevices = 64;
 
 // Null or what went wrong. A failed call leaves its error behind for whoever asks next: it is taken away.
 inline const char* cleared(cudaError_t error) {
