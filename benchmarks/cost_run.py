@@ -13,7 +13,7 @@ import torch
 from benchmarks.processes import run_case
 from pipeline.console import Parser, add_device, positive
 from pipeline.errors import UserError
-from pipeline.files import ROOT, check_writable, read_json, shown_path, write_atomically, write_json
+from pipeline.files import BENCHMARKS, check_writable, read_json, shown_path, write_atomically, write_json
 from pipeline.provenance import check_same_machine, environment, memory_available
 
 Case = dict[str, Any]
@@ -55,7 +55,7 @@ class CostBenchmark:
             "--out",
             type=Path,
             help="results file (.json); the table (.md) and the plot (.png) go beside it; default "
-            f"results/measured/{self.name}_DEVICE.json, with --quick runs/{self.name}_quick.json",
+            f"{shown_path(BENCHMARKS)}/{self.name}_DEVICE.json, with --quick {self.name}_quick.json there",
         )
         parser.add_argument(
             "--restart", action="store_true", help="measure everything again instead of resuming from --out"
@@ -106,8 +106,8 @@ class CostBenchmark:
 
     def results_path(self, arguments: argparse.Namespace, device: str) -> Path:
         """The results file of the command line."""
-        name = f"runs/{self.name}_quick" if arguments.quick else f"results/measured/{self.name}_{device}"
-        return (arguments.out or ROOT / f"{name}.json").resolve()
+        name = f"{self.name}_{'quick' if arguments.quick else device}.json"
+        return (arguments.out or BENCHMARKS / name).resolve()
 
     def run(
         self,

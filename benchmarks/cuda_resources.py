@@ -17,7 +17,7 @@ from typing import Any
 import build_machine
 from pipeline.console import Parser, add_out_dir, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import MEASURED, ROOT, check_writable, shown_path, write_atomically, write_json
+from pipeline.files import BENCHMARKS, ROOT, check_writable, shown_path, write_atomically, write_json
 from pipeline.provenance import commit, environment
 from pipeline.reports.costs.cuda_resources import count_instructions, markdown, parse_report
 
@@ -50,7 +50,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess:
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = Parser("benchmarks/cuda_resources.py", __doc__)
-    add_out_dir(parser, shown_path(MEASURED / "cuda"))
+    add_out_dir(parser, shown_path(BENCHMARKS / "cuda"))
     parser.add_argument("--archs", nargs="+", default=["80", "90a"], metavar="A", help="default: 80 90a")
     parser.add_argument("--sources", type=Path, default=SOURCES, metavar="DIR", help="default: csrc/cuda")
     arguments = parser.parse_intermixed_args(argv)
@@ -66,7 +66,7 @@ def main() -> None:
         nvcc = build_machine.nvcc()
     except build_machine.Skipped as why:
         raise UserError(f"{why}; install the CUDA toolkit or name its folder in CUDA_HOME") from None
-    path = (out_dir(arguments) or MEASURED / "cuda") / "cuda_resources.json"
+    path = (out_dir(arguments) or BENCHMARKS / "cuda") / "cuda_resources.json"
     check_writable(path, makes_folder=True)
     about = {"environment": environment("cpu"), "commit": commit(arguments.sources)}
     kernels: list[dict[str, Any]] = []

@@ -17,7 +17,7 @@ from benchmarks.cost_run import choose_device, same_case, write_tables
 from benchmarks.processes import run_case
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import MEASURED, check_writable, read_json, shown_path, write_json
+from pipeline.files import BENCHMARKS, check_writable, read_json, shown_path, write_json
 from pipeline.provenance import check_same_machine, environment, memory_available
 from pipeline.reports.costs.loss_cost import markdown
 
@@ -31,7 +31,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = Parser("benchmarks/loss_cost.py", __doc__)
     add_device(parser)
-    add_out_dir(parser, f"{shown_path(MEASURED)}")
+    add_out_dir(parser, shown_path(BENCHMARKS))
     parser.add_argument(
         "--vocabulary", type=count, nargs="+", default=VOCABULARIES, metavar="V", help="default: %(default)s"
     )
@@ -96,7 +96,7 @@ def main() -> None:
     """Entry point."""
     arguments = parse_arguments()
     device = choose_device(arguments.device)
-    path = (out_dir(arguments) or MEASURED) / f"loss_cost_{device}.json"
+    path = (out_dir(arguments) or BENCHMARKS) / f"loss_cost_{device}.json"
     check_writable(path, makes_folder=True)
     if arguments.restart:
         path.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from benchmarks.processes import run_case
 from benchmarks.sizes import SMALL
 from pipeline.console import Parser, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import ROOT, check_writable, write_json
+from pipeline.files import BENCHMARKS, ROOT, check_writable, shown_path, write_json
 from pipeline.methods import LANGUAGE_MODELS, TRANSNORMERS, VANILLA, Size
 from pipeline.provenance import commit, environment
 from pipeline.reports.tables import markdown_table, where
@@ -31,7 +31,7 @@ DEEP = Size(layers=4, width=192, heads=4, vocabulary=1000)
 DECODED = Size(layers=6, width=192, heads=4, vocabulary=1000)
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 TIME_LIMIT = 600
-DEFAULT = "results/measured/model_parts"
+DEFAULT = BENCHMARKS / "model_parts"
 
 
 def cases(rounds: int) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ def cases(rounds: int) -> list[dict[str, Any]]:
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = Parser("benchmarks/model_parts_cost.py", __doc__)
-    add_out_dir(parser, DEFAULT)
+    add_out_dir(parser, shown_path(DEFAULT))
     parser.add_argument("--baseline", type=Path, metavar="DIR", help="another checkout, measured too")
     parser.add_argument("--turns", type=count, default=3, help="of the checkouts; default: %(default)s")
     parser.add_argument("--rounds", type=count, default=5, help="samples a turn; default: %(default)s")
@@ -140,7 +140,7 @@ def report(result: dict[str, Any]) -> str:
 def main() -> None:
     """Entry point."""
     arguments = parse_arguments()
-    path = (out_dir(arguments) or ROOT / DEFAULT) / "model_parts_cost.json"
+    path = (out_dir(arguments) or DEFAULT) / "model_parts_cost.json"
     check_writable(path, makes_folder=True)
     result = {
         "environment": environment("cpu"),

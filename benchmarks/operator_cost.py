@@ -27,7 +27,7 @@ try:
 except ImportError:
     sys.exit("error: this Python has no torch; run .venv/bin/python benchmarks/operator_cost.py")
 
-from benchmarks.cost_run import choose_device
+from benchmarks.cost_run import choose_device, write_tables
 from benchmarks.memory import PeakMemory, exact_frees, usual_frees
 from benchmarks.workers.operator_cost_peers import LIMITS, check_build, implementations, ours
 from causal_linear_attention import (
@@ -38,7 +38,7 @@ from causal_linear_attention import (
 )
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import MEASURED, check_writable, write_atomically, write_json
+from pipeline.files import BENCHMARKS, check_writable, shown_path, write_json
 from pipeline.provenance import environment
 from pipeline.reports.costs.operator_cost import plot, report
 from pipeline.reports.costs.operator_goals import (
@@ -261,7 +261,7 @@ def floors(records: list[dict], peak: dict[str, float], device: str) -> None:
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = Parser("benchmarks/operator_cost.py", __doc__)
-    add_out_dir(parser, "results/measured/operator_DEVICE")
+    add_out_dir(parser, f"{shown_path(BENCHMARKS)}/operator_DEVICE")
     add_device(parser)
     dtypes = ("float32", "bfloat16", "float16")
     parser.add_argument("--dtype", choices=dtypes, default="float32", help="default %(default)s")
@@ -291,7 +291,7 @@ def main() -> None:
     """Entry point."""
     options = parse_arguments()
     options.device = choose_device(options.device)
-    options.out = out_dir(options) or MEASURED / f"operator_{options.device}"
+    options.out = out_dir(options) or BENCHMARKS / f"operator_{options.device}"
     check_writable(options.out / "operator_cost.json", makes_folder=True)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -316,14 +316,13 @@ def main() -> None:
     }
     floors(result["records"], result["peak"], options.device)
     result["goals"] = goals(result)
-    write_json(options.out / "operator_cost.json", result)
-    text = report(result)
-    write_atomically(options.out / "operator_cost.md", text.encode())
+    path = options.out / "operator_cost.json"
+    write_json(path, result)
     if importlib.util.find_spec("matplotlib"):
-        plot(result, options.out / "operator_cost.png")
+        plot(result, path.with_suffix(".png"))
     else:
         print("matplotlib is not installed: no operator_cost.png", file=sys.stderr)
-    print(text)
+    write_tables(path, report(result))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from benchmarks.sizes import SMALL
 from causal_linear_attention import causal_linear_attention, select_backend
 from causal_linear_attention.reference import each_sequence
 from pipeline.console import Parser, add_device, count, run_command
-from pipeline.files import MEASURED, check_writable, shown_path, write_json
+from pipeline.files import BENCHMARKS, check_writable, shown_path, write_json
 from pipeline.provenance import environment
 from pipeline.reports.costs.packed_cost import markdown
 
@@ -48,7 +48,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("data", type=Path, metavar="DATA", help="a text prepared by data-prep/wikitext.sh")
     add_device(parser)
     parser.add_argument(
-        "--out", type=Path, default=MEASURED, metavar="DIR", help=f"default: {shown_path(MEASURED)}"
+        "--out", type=Path, default=BENCHMARKS, metavar="DIR", help=f"default: {shown_path(BENCHMARKS)}"
     )
     parser.add_argument("--rounds", type=count, default=7, metavar="N", help="default: %(default)s")
     return parser.parse_args(argv)

@@ -12,7 +12,8 @@ from typing import Any
 from pipeline.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
-MEASURED = ROOT / "results" / "measured"
+MEASURED = ROOT / "results" / "measured"  # what the documents show
+BENCHMARKS = ROOT / "runs" / "benchmarks"  # where the benchmarks write without --out
 FINGERPRINT = "fingerprint"  # key in a record, and in the mark of a run's folder
 RUN_MARK = ".linear-attention-run.json"
 """In the folder of a run: the command that made it. Only such folders are ever emptied."""

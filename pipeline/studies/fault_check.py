@@ -50,7 +50,7 @@ def counts(report: Path) -> dict[str, dict[str, Any]]:
 def main() -> None:
     """Entry point."""
     options = parse(sys.argv[1:])
-    check_writable(options.out)
+    check_writable(options.out, makes_folder=True)
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         run_tests(options.rounds, report)

@@ -4,9 +4,24 @@ import json
 
 import pytest
 
-from benchmarks import cost_run, lm_cost, loss_cost
+import build_machine
+from benchmarks import (
+    attention_cost,
+    cost_run,
+    cuda_resources,
+    image_cost,
+    lm_cost,
+    loss_cost,
+    lra_speed,
+    model_parts_cost,
+    operator_cost,
+    packed_cost,
+    roberta_cost,
+    speech_cost,
+)
+from pipeline.commands.studies import fault_check
 from pipeline.errors import UserError
-from pipeline.files import MEASURED
+from pipeline.files import BENCHMARKS, MEASURED
 from pipeline.provenance import check_same_machine, environment
 
 
@@ -74,6 +89,44 @@ def test_committed_figures_are_of_one_machine_each(monkeypatch):
         if sessions:
             monkeypatch.setattr("pipeline.provenance.environment", lambda device, s=sessions: s[0])
             check_same_machine(path, sessions, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (lm_cost, "lm_cost_cpu.json"),
+        (roberta_cost, "roberta_cost_cpu.json"),
+        (attention_cost, "attention_cost_cpu.json"),
+        (speech_cost, "speech_cost_cpu.json"),
+        (image_cost, "image_cost_cpu.json"),
+        (lra_speed, "lra_speed_cpu.json"),
+        (loss_cost, "loss_cost_cpu.json"),
+        (operator_cost, "operator_cpu/operator_cost.json"),
+        (model_parts_cost, "model_parts/model_parts_cost.json"),
+        (cuda_resources, "cuda/cuda_resources.json"),
+    ],
+)
+def test_without_out_results_go_to_runs(module, name, monkeypatch):
+    """The committed ones are of another machine: they are neither resumed nor replaced."""
+
+    class Reached(Exception):
+        """Carries the path that the benchmark is about to write."""
+
+    def stop(path, makes_folder=False):
+        raise Reached(path)
+
+    monkeypatch.setattr(cost_run if hasattr(module, "BENCHMARK") else module, "check_writable", stop)
+    monkeypatch.setattr(build_machine, "nvcc", lambda: "nvcc")
+    device = [] if module in (model_parts_cost, cuda_resources) else ["--device", "cpu"]
+    monkeypatch.setattr("sys.argv", [name, *device])
+    with pytest.raises(Reached) as reached:
+        module.main()
+    assert reached.value.args == (BENCHMARKS / name,)
+
+
+def test_other_commands_write_to_runs_as_well():
+    assert packed_cost.parse_arguments(["DATA"]).out == BENCHMARKS
+    assert fault_check.parse([]).out == BENCHMARKS / "fault_check.json"
 
 
 def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys):

@@ -96,6 +96,16 @@ def test_a_wrong_command_line_is_refused_in_a_sentence(words, sentence):
         image_cost.parse_arguments(words)
 
 
+def test_one_kind_of_images_has_files_of_its_own():
+    """It cannot join the results of both, whose settings are others."""
+    names = []
+    for words in ([], ["--images", "cifar10,mnist"], ["--images", "mnist"], ["--images", "mnist", "--quick"]):
+        arguments = image_cost.parse_arguments(words)
+        names.append(image_cost.benchmark_for(arguments).results_path(arguments, "cpu").name)
+    both, mnist = "image_cost_cpu.json", "image_cost_mnist_cpu.json"
+    assert names == [both, both, mnist, "image_cost_mnist_quick.json"]
+
+
 def test_quick_run_resumes(tmp_path, measured_here, capsys):
     out = tmp_path / "cost.json"
     words = ["--quick", "--device", "cpu", "--architectures", "elu", "--out", str(out)]

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.console import Parser, count
-from pipeline.files import MEASURED
+from pipeline.files import BENCHMARKS, shown_path
 
-RESULT = MEASURED / "fault_check.json"
+RESULT = BENCHMARKS / "fault_check.json"
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -31,6 +31,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         type=Path,
         default=RESULT,
         metavar="FILE",
-        help="where the JSON goes (default: results/measured/fault_check.json)",
+        help=f"where the JSON goes (default: {shown_path(RESULT)})",
     )
     return parser.parse_args(words)
