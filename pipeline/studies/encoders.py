@@ -22,6 +22,7 @@ from pipeline.glue_tasks import GlueTask, glue_task
 from pipeline.methods import ENCODERS, MAIN_ENCODERS
 from pipeline.provenance import environment, portable_command
 from pipeline.reports import documents as make_results
+from pipeline.reports.encoders import glue_section, runs_section
 from pipeline.studies.glue_cell import recipe
 from pipeline.studies.glue_sweep import finetune
 from pipeline.studies.measured_runs import (
@@ -149,8 +150,8 @@ def majority(task: GlueTask, folder: Path) -> dict[str, float]:
     return score(task, np.full_like(dev, np.bincount(train).argmax()), dev)
 
 
-def measure(name: str, options: argparse.Namespace) -> None:
-    """Measure one encoder unless its result is there."""
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The result of one encoder, measured unless it is there; with --pretrain-only it may lack GLUE."""
     experiment = read_experiment(CONFIGS / f"{name}.yaml")
     data = pretraining_data(experiment.data_folder(), options.source)
     updates = options.updates or int(experiment.get("optimization", "max_update"))
@@ -174,19 +175,23 @@ def measure(name: str, options: argparse.Namespace) -> None:
         return {**record, **environment("cuda" if torch.cuda.is_available() else "cpu")}
 
     if options.pretrain_only and finished(result, mark) is None:
-        pretrained()
-        return
-    once(result, mark, complete, name)
+        return {**pretrained(), **environment("cuda" if torch.cuda.is_available() else "cpu")}
+    record = once(result, mark, complete, name)
     print(f"{name}: in {shown_path(result)}", flush=True)
+    return record
 
 
 def main() -> None:
-    """Measure what is not measured yet, then make the tables."""
+    """Measure what is not measured yet, then show or make the tables."""
     options = parse(sys.argv[1:])
     names = [options.only] if options.only else all_names()
     check_glue(names, options)
     print(f"{len(names)} encoders; results: {shown_path(options.out)}", flush=True)
-    for name in names:
-        measure(name, options)
+    records = [measure(name, options) for name in names]
     if options.out.absolute() == RESULTS:
         make_results.write_all()
+        return
+    print(f"\n{runs_section(records)}\n")
+    if any("glue" in record for record in records):
+        print(f"{glue_section(records)}\n")
+    print(f"results: {shown_path(options.out)}")

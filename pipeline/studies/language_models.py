@@ -17,6 +17,7 @@ from pipeline.files import ROOT, once, read_json, shown_path
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.provenance import environment, portable_command
 from pipeline.reports import documents as make_results
+from pipeline.reports.language_models import runs_section
 from pipeline.studies.measured_runs import (
     EVALUATED,
     corpus_of,
@@ -112,11 +113,12 @@ def measure(run: Run, experiment: Experiment, data: PreparedData, updates: int, 
 
 
 def main() -> None:
-    """Measure what is not measured yet, then make the tables."""
+    """Measure what is not measured yet, then show or make the tables."""
     options = parse(sys.argv[1:])
     runs, out = chosen_runs(options.only), options.out.absolute()
     print(f"{number_of(len(runs), 'runs')}; results: {shown_path(out)}", flush=True)
     data: PreparedData | None = None
+    records = []
     for number, run in enumerate(runs, 1):
         experiment = read_experiment(run.config)
         folder = experiment.data_folder()
@@ -130,8 +132,11 @@ def main() -> None:
         title = f"[{number}/{len(runs)}] {run.name}, {number_of(updates, 'updates')}"
         record = once(result, mark, partial(measure, run, experiment, data, updates, mark), title)
         print(f"{title}: {describe(record)}; in {shown_path(result)}", flush=True)
+        records.append(record)
     if out == RESULTS:
         make_results.write_all()
+    else:
+        print(f"\n{runs_section(records)}\n\nresults: {shown_path(out)}")
 
 
 def describe(record: dict[str, Any]) -> str:

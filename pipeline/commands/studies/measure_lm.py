@@ -3,7 +3,8 @@
 Trains configs/wikitext2/*.yaml with the code of scripts/train_lm.sh on all GPUs, or on the CPU without
 one, and evaluates the best checkpoint on the valid and test splits with that of scripts/eval_ppl.sh.
 Finished runs are skipped, and an interrupted one resumes from its last checkpoint: run the same command
-again, also on another day. At the end the tables and curves of results/ are updated.
+again, also on another day. The results are printed as a table. The committed ones are renewed with --out
+results/measured/wikitext2, which also updates the tables and curves of results/, but skips what is there.
 """
 
 import argparse
@@ -11,13 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.console import Parser, count
-from pipeline.files import MEASURED
+from pipeline.files import MEASURED, ROOT, shown_path
 
 RESULTS = MEASURED / "wikitext2"
 
 
 def add_measuring_options(parser: Parser, results: Path) -> None:
-    """The options of all commands that measure what results/ holds."""
+    """The options of all commands that measure what `results`, a folder in results/measured/, holds."""
+    own = ROOT / "runs" / "measured" / results.name
     parser.add_argument(
         "--from",
         dest="source",
@@ -30,21 +32,21 @@ def add_measuring_options(parser: Parser, results: Path) -> None:
         "--updates",
         type=count,
         metavar="N",
-        help="train for N updates instead of those of the YAML (needs another --out)",
+        help="train for N updates instead of those of the YAML",
     )
     parser.add_argument(
         "--out",
         type=Path,
-        default=results,
+        default=own,
         metavar="DIR",
-        help=f"where the results go, one JSON each (default: results/measured/{results.name})",
+        help=f"where the results go, one JSON each (default: {shown_path(own)})",
     )
 
 
 def check_updates(parser: Parser, options: argparse.Namespace, results: Path) -> None:
     """`results` keeps the budget of the YAMLs."""
     if options.updates and options.out.absolute() == results:
-        parser.error("--updates needs --out FOLDER: the project's results have the updates of the YAML")
+        parser.error("--updates needs another --out: the project's results have the updates of the YAML")
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

@@ -3,8 +3,9 @@
 Trains configs/roberta_wikitext2/*.yaml with the code of scripts/pretrain_roberta.sh and evaluates them
 with that of scripts/eval_mlm.sh. The papers' own methods are then fine-tuned as
 configs/roberta_wikitext2_glue.yaml says, with the code of scripts/finetune_glue.sh. Finished runs are
-skipped, and an interrupted one resumes from its last checkpoint: run the same command again. At the end the
-tables and curves of results/ are updated.
+skipped, and an interrupted one resumes from its last checkpoint: run the same command again. The results are
+printed as tables. The committed ones are renewed with --out results/measured/roberta_wikitext2, which also
+updates the tables and curves of results/, but skips what is there.
 """
 
 import argparse

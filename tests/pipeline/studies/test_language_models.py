@@ -9,6 +9,7 @@ import pytest
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.files import ROOT
+from pipeline.studies import encoders
 from pipeline.studies import language_models as measure_lm
 from tests.helpers.logs import LOG
 
@@ -86,6 +87,17 @@ def test_what_is_done_is_skipped(commands, tmp_path, monkeypatch, capsys):
     assert str(tmp_path) not in json.dumps(record)
 
 
+@pytest.mark.parametrize("command", [measure_lm, encoders])
+def test_committed_results_are_not_taken_for_ones_own(command):
+    """On a fresh clone the command trains."""
+    assert command.parse([]).out == command.RUNS != command.RESULTS
+
+
+def test_what_was_measured_is_shown(commands, tmp_path, monkeypatch, capsys):
+    measure(monkeypatch, "--out", str(tmp_path / "out"), "--only", "transnormer_t2")
+    assert "| TransNormer T2, 1 | 7 | 40 (40) |" in capsys.readouterr().out
+
+
 def test_a_result_of_other_settings_is_neither_taken_nor_overwritten(commands, tmp_path, monkeypatch):
     out = str(tmp_path / "out")
     measure(monkeypatch, "--out", out, "--only", "transnormer_t2")
@@ -109,7 +121,7 @@ def test_a_run_that_is_stopped_leaves_no_result(commands, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--updates", "5"), "needs --out"),
+        (("--updates", "5", "--out", str(measure_lm.RESULTS)), "needs another --out"),
         (("--updates", "0"), "not a whole number of 1 or more"),
         (("--nonsense",), "unrecognized"),
         (("--only", "nonsense"), "names no run"),
