@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ MEASURED = ROOT / "results" / "measured"  # what the documents show
 BENCHMARKS = ROOT / "runs" / "benchmarks"  # where the benchmarks write without --out
 FINGERPRINT = "fingerprint"  # key in a record, and in the mark of a run's folder
 RUN_MARK = ".linear-attention-run.json"
-"""In the folder of a run: the command that made it. Only such folders are ever emptied."""
+"""In the folder of a run: the command that made it."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -145,25 +145,6 @@ def is_run(folder: Path, command: str) -> bool:
         return False
     mark = read_json(folder / RUN_MARK)
     return isinstance(mark, dict) and mark.get("command") == command
-
-
-def remove_run(folder: Path, written: Iterable[str]) -> list[Path]:
-    """Remove what a run has written into its marked `folder`: the files that match the patterns `written`.
-
-    An otherwise empty folder is removed as well, another one keeps its mark; returns what was kept.
-    """
-    found = [path for pattern in written for path in folder.glob(pattern) if not path.is_dir()]
-    for path in found:
-        path.unlink(missing_ok=True)
-        for parent in path.parents:
-            if parent == folder or any(parent.iterdir()):
-                break
-            parent.rmdir()
-    kept = sorted(path for path in folder.iterdir() if path.name != RUN_MARK)
-    if not kept and not folder.is_symlink():
-        (folder / RUN_MARK).unlink()
-        folder.rmdir()
-    return kept
 
 
 def _check_same(path: Path, found: str | None, wanted: str) -> None:

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import torch
 
 from pipeline.commands.studies.quickstart import parse
 from pipeline.data.prepared import PreparedData, open_prepared
-from pipeline.data.text_encoding import VOCABULARY_FILES
 from pipeline.errors import UserError
 from pipeline.evaluation.perplexity import evaluate
 from pipeline.files import (
@@ -23,18 +23,17 @@ from pipeline.files import (
     fingerprint,
     is_run,
     once,
-    remove_run,
     shown_path,
     write_atomically,
     write_json,
 )
 from pipeline.provenance import environment
 from pipeline.reports.quickstart import quickstart_table
-from pipeline.training import same_settings
 from pipeline.training.checkpoint import read_checkpoint
 from pipeline.training.figures import training_figures
-from pipeline.training.process import run_lock
 from pipeline.training.process.logged_run import run_fairseq
+from pipeline.training.process.resume import move_aside
+from pipeline.training.process.run_lock import run_lock
 from pipeline.training.recipe import Experiment, read_experiment
 from pipeline.training.train import Machines, train
 
@@ -42,9 +41,7 @@ CONFIGS = ROOT / "configs" / "quickstart"
 ARCHITECTURES = ("transnormer_t1", "transnormer_t2", "transformer_lm")
 SPLITS = ("valid", "test")
 COMMAND = "quickstart.sh"
-# What a run writes into its folder, and all that is ever removed from it.
-WRITTEN = ("checkpoint*.pt*", "*.log", "tensorboard/**/events.out.tfevents.*", "result.json")
-WRITTEN += ("continuations.txt", run_lock.NAME, same_settings.DATA, *VOCABULARY_FILES)
+FIGURES = "quickstart.json"
 TRAINING_FIGURES = ("tokens_per_second", "peak_memory_bytes")
 # Sampling, since a greedy continuation by a model this small repeats itself.
 GENERATION = ["--sampling", "--sampling-topp", "0.8", "--temperature", "0.7", "--beam", "1"]
@@ -112,13 +109,13 @@ class Quickstart:
         return texts
 
 
-def forget_all(runs: Path) -> None:
-    """Remove every run of this command among the folders of `runs`, naming it; the user's own files stay."""
-    for folder in sorted(path.parent for path in runs.glob(f"*/{RUN_MARK}")):
-        if is_run(folder, COMMAND):
-            kept = [path.name for path in remove_run(folder, WRITTEN)]
-            rest = f", but for {', '.join(kept)}, which {COMMAND} has not written" if kept else ""
-            print(f"removed: {shown_path(folder)}{rest}", flush=True)
+def start_over(runs: Path) -> None:
+    """Move the runs of this command among the folders of `runs`, and their figures, aside; others stay."""
+    folders = [mark.parent for mark in sorted(runs.glob(f"*/{RUN_MARK}")) if is_run(mark.parent, COMMAND)]
+    with ExitStack() as locks:
+        for folder in folders:
+            locks.enter_context(run_lock(folder))
+        move_aside(runs, [*folders, *runs.glob(FIGURES)])
 
 
 def portable(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -147,14 +144,14 @@ def main() -> None:
     options = parse(sys.argv[1:])
     data = bundled_corpus()
     if options.fresh:
-        forget_all(options.runs)
+        start_over(options.runs)
     machines = Machines(min(1, torch.cuda.device_count()))
     quickstart = Quickstart(data, options.runs, options.updates, machines)
     results = {name: quickstart.result(name) for name in ARCHITECTURES}
     texts = quickstart.continuations(ARCHITECTURES[0])
     device = "cuda" if machines.gpus else "cpu"
     record = {"models": portable(results), "continuations": texts, **environment(device)}
-    write_json(options.runs / "quickstart.json", record)
+    write_json(options.runs / FIGURES, record)
     print(f"\n{ARCHITECTURES[0]} continues three prompts:")
     for text in texts:
         print(f"  {text}")

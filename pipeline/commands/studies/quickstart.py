@@ -35,7 +35,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--fresh",
         action="store_true",
-        help="remove the runs of this command that are there, naming each, and start again",
+        help="start over; runs of this command that are there move to DIR/earlier-N, nothing is removed",
     )
     options = parser.parse_args(words)
     if options.runs is None:

@@ -12,7 +12,7 @@ from pipeline.files import read_json
 from pipeline.reports import glue, lra
 from pipeline.reports.html.page import Link, Part, Section, Table, markdown_parts, png
 from pipeline.reports.tables import where
-from pipeline.studies.report.runs import run_name
+from pipeline.studies.report.runs import is_aside, run_name
 from pipeline.studies.report.training import shown, written
 
 LARGEST = 20 * 2**20
@@ -34,11 +34,13 @@ TELLING = ("architecture", "seed", "updates", "split", "perplexity_per_token", "
 
 
 def find_results(folders: Iterable[Path]) -> list[Result]:
-    """The JSON objects below `folders`; damaged files, and such as a command is writing, are left out."""
+    """The JSON objects below `folders`; damaged files, such as a command is writing, and earlier ones are left out."""
     found: dict[Path, Result] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*.json")):
             if path.resolve() in found or path.name.startswith(".") or path.stat().st_size > LARGEST:
+                continue
+            if is_aside(path, folder):
                 continue
             try:
                 record = read_json(path)

@@ -76,9 +76,14 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
     found = {}
     for folder in folders:
         for log in sorted(folder.rglob(LOG)):
-            if not any(part.startswith("earlier-") for part in log.relative_to(folder).parts):
+            if not is_aside(log, folder):
                 found.setdefault(log.resolve(), run_name(log.parent, folder))
     return [read_run(log, name) for log, name in found.items()]
+
+
+def is_aside(path: Path, folder: Path) -> bool:
+    """Whether --fresh has moved `path`, which lies in `folder`, aside."""
+    return any(part.startswith("earlier-") for part in path.relative_to(folder).parts)
 
 
 def run_name(place: Path, folder: Path) -> str:

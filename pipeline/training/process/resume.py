@@ -3,6 +3,7 @@
 import os
 import shutil
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,13 @@ def copy_durably(source: Path, target: Path) -> None:
         raise
 
 
-def move_aside(folder: Path) -> None:
-    """Move what a run has left in `folder` to a new folder in it, and say so; nothing is removed."""
-    left = [path for pattern in LEFT_BY_A_RUN for path in sorted(folder.glob(pattern))]
+def move_aside(folder: Path, left: Sequence[Path] | None = None) -> None:
+    """Move what `left` names, by default what a run has left in `folder`, to a new folder in it, and say so.
+
+    Nothing is removed.
+    """
+    if left is None:
+        left = [path for pattern in LEFT_BY_A_RUN for path in sorted(folder.glob(pattern))]
     if not left:
         return
     number = 1

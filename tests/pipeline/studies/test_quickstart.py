@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.files import ROOT, RUN_MARK, begin
+from pipeline.errors import UserError
+from pipeline.files import ROOT, begin
 from pipeline.studies import quickstart
 from pipeline.training.process.progress import read_records
+from pipeline.training.process.run_lock import run_lock
 
 UPDATES = 60  # an epoch, after which there is a checkpoint, has 57
 
@@ -97,26 +99,26 @@ def check_output(output: str, runs: Path) -> None:
     assert f"Logs, checkpoints and results: {runs}" in output
 
 
-def test_fresh_removes_runs_of_quickstart_alone_and_names_them(tmp_path, capsys):
-    (tmp_path / ".vscode").mkdir()
-    (tmp_path / ".vscode" / "settings.json").write_text("{}")
-    commands = {"another": "finetune_glue.sh", "ours": "quickstart.sh", "mixed": "quickstart.sh"}
-    for name, command in commands.items():
+def test_fresh_moves_runs_of_quickstart_alone_aside(tmp_path, capsys):
+    quickstart.start_over(tmp_path / "nothing yet")
+    (tmp_path / "earlier-1").mkdir()
+    (tmp_path / "quickstart.json").touch()
+    for name, command in {"another": "finetune_glue.sh", "ours": "quickstart.sh"}.items():
         begin(tmp_path / name, command, "f")
-        (tmp_path / name / "result.json").write_text("{}")
-    (tmp_path / "ours" / "tensorboard" / "train").mkdir(parents=True)
-    (tmp_path / "ours" / "tensorboard" / "train" / "events.out.tfevents.1").touch()
-    (tmp_path / "mixed" / "thesis.tex").touch()
-    quickstart.forget_all(tmp_path)
-    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert left == {
-        ".vscode/settings.json", f"another/{RUN_MARK}", "another/result.json",
-        f"mixed/{RUN_MARK}", "mixed/thesis.tex",
-    }  # fmt: skip
-    assert not (tmp_path / "ours").exists()
-    mixed, ours = capsys.readouterr().out.splitlines()
-    assert mixed.startswith(f"removed: {tmp_path / 'mixed'}, but for thesis.tex, which quickstart.sh has not")
-    assert ours == f"removed: {tmp_path / 'ours'}"
+        (tmp_path / name / "thesis.tex").touch()
+    quickstart.start_over(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"earlier-1", "earlier-2", "another"}
+    aside = tmp_path / "earlier-2"
+    assert (aside / "quickstart.json").is_file() and (aside / "ours" / "thesis.tex").is_file()
+    assert (tmp_path / "another" / "thesis.tex").is_file()
+    assert capsys.readouterr().out == f"moved to {aside}: ours, quickstart.json\n"
+
+
+def test_fresh_leaves_a_run_that_is_at_work(tmp_path):
+    begin(tmp_path / "ours", "quickstart.sh", "f")
+    with run_lock(tmp_path / "ours"), pytest.raises(UserError, match="in use by process"):
+        quickstart.start_over(tmp_path)
+    assert (tmp_path / "ours").is_dir()
 
 
 def test_updates_must_be_positive(refused):

@@ -61,7 +61,7 @@ def runs(tmp_path):
     (folder / "e").mkdir()
     (folder / "e" / "train.log").write_text("half a li")
     figures = {"split": "valid", "perplexity_per_token": 20.0, "perplexity_per_word": 300.5, "updates": 40}
-    for name, value in (("a/one", 300.5), ("b", 1200.25), ("c", 99.0)):
+    for name, value in (("a/one", 300.5), ("b", 1200.25), ("c", 99.0), ("b/earlier-1", 7.0)):
         record = {**figures, "architecture": name, "perplexity_per_word": value, **MACHINE}
         write_json(folder / name / "checkpoint_best.valid.json", record)
     (folder / "b" / "half.json").write_text('{"perplexity_per_')
