@@ -13,18 +13,19 @@ from .replacing import replaces
 OF_MASKED_TEXT = ("masked_lm", "chunked_masked_lm")
 
 
-def check_training(cfg: Any) -> None:
+def check_training(cfg: Any, here: bool = True) -> None:
     """Refuse a training that fairseq would end in a traceback, or only after it has begun.
 
     Args:
         cfg: fairseq's configuration.
+        here: whether this machine will train; another one is taken to have the GPUs.
 
     Raises:
         UserError: naming the option.
     """
     if cfg.dataset.batch_size is None and cfg.dataset.max_tokens is None:
         raise UserError("the batch has no size; give --batch-size or --max-tokens")
-    check_precision(cfg.common)
+    check_precision(cfg.common, cfg.common.cpu or (here and not torch.cuda.is_available()))
     check_criterion(cfg)
     check_folders(cfg)
 
@@ -45,11 +46,10 @@ def check_folders(cfg: Any) -> None:
             raise UserError(f"{option} {folder} cannot be written into; name another folder")
 
 
-def check_precision(common: Any) -> None:
+def check_precision(common: Any, on_the_cpu: bool) -> None:
     """UserError for precisions that exclude each other, and for fp16 that cannot be had without a GPU."""
     if common.fp16 and common.amp:
         raise UserError("--fp16 and --amp exclude each other; give one of them")
-    on_the_cpu = common.cpu or not torch.cuda.is_available()
     if on_the_cpu and common.fp16 and not (common.memory_efficient_fp16 or common.fp16_no_flatten_grads):
         raise UserError(
             "--fp16 scales its loss on a GPU; on the CPU take --bf16, leave it out for float32, or add "

@@ -87,11 +87,13 @@ def train(
     if folder is None:
         raise UserError(f"{config} names no data folder; name one after it")
     machines.check()
+    if not dry_run:  # which may be on a login node
+        machines.check_available()
     save_dir = (save_dir or ROOT / "runs" / kind.run_name(experiment.name, extra)).absolute()
     arguments = fairseq_arguments(experiment, folder.absolute(), machines, save_dir, extra)
     read = parsed(arguments)
     composed = convert_namespace_to_omegaconf(read)
-    check_training(composed)
+    check_training(composed, here=not dry_run)
     check_schedule(composed)
     check_plan(read)
     if experiment.get("common", "fp16") and not (read.fp16 or read.bf16 or read.amp or machines.quiet):

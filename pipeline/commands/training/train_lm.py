@@ -70,7 +70,9 @@ def training_parser(
         metavar="NAME",
         help="settings of model, task or data that may differ from those of DIR's checkpoints",
     )
-    options.add_argument("--dry-run", action="store_true", help="print the fairseq-train command and stop")
+    options.add_argument(
+        "--dry-run", action="store_true", help="print the fairseq-train command and stop; needs no GPU"
+    )
     usage = f"{command} CONFIG [DATA] [options] [fairseq-train flags ...]"
     parser = Parser(command, text, parents=[options], usage=usage)
     parser.add_argument("config", type=Path, metavar="CONFIG", help=f"such as {example}")

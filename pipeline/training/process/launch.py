@@ -64,11 +64,9 @@ class Machines:
         kind = "node" if self.launcher == "spawn" else "rank"
         return f"train.{kind}{self.node_rank}.log" if self.node_rank else "train.log"
 
-    def check(self) -> None:
-        """UserError if this machine or the combination cannot do it."""
+    def check_available(self) -> None:
+        """UserError if this machine has too few GPUs."""
         available = torch.cuda.device_count()
-        if self.gpus < 0:
-            raise UserError(f"--gpus is {self.gpus}; it must be 0 or more")
         if self.gpus > available:
             raise UserError(f"--gpus is {self.gpus}, but this machine has {available} usable GPUs")
         if self.first_device + self.gpus > available:
@@ -76,6 +74,11 @@ class Machines:
                 f"process {self.first_device} of this machine sees only {available} GPUs; give each its own, "
                 "or start no more processes than GPUs"
             )
+
+    def check(self) -> None:
+        """UserError if the combination cannot be, on whatever machine."""
+        if self.gpus < 0:
+            raise UserError(f"--gpus is {self.gpus}; it must be 0 or more")
         if self.gpus and self.cpu_processes > 1:
             raise UserError("--cpu-processes is for training on the CPU; add --gpus 0, or leave it out")
         if self.nodes < 1 or not 0 <= self.node_rank < self.nodes:

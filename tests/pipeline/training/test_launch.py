@@ -110,7 +110,9 @@ def test_a_command_inside_torchrun_that_starts_its_own_processes(monkeypatch, ma
 )
 def test_launchers_that_cannot_be(environ, visible, words, message, machines):
     with pytest.raises(UserError, match=message):
-        machines(environ, visible, *words.split()).check()
+        found = machines(environ, visible, *words.split())
+        found.check()
+        found.check_available()
 
 
 def test_batch_script_that_starts_its_own_processes(machines):

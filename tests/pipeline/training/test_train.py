@@ -54,6 +54,16 @@ def test_dry_run_prints_the_command_and_writes_nothing(call, config, tmp_path, c
     assert not save_dir.exists()
 
 
+def test_dry_run_needs_no_gpu(call, refused, config, tmp_path, monkeypatch, capsys):
+    """It makes .venv on the login node of a cluster (docs/cluster.md)."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    words = [config, tmp_path, "--gpus", 2]
+    call(train_lm, *words, "--dry-run", "--fp16")
+    assert last_value(capsys.readouterr().out, "--distributed-world-size") == "2"
+    assert "this machine has 0 usable GPUs" in refused(train_lm, *words)
+
+
 def test_own_update_freq_is_left_alone(call, config, tmp_path, capsys):
     call(train_lm, config, tmp_path, "--gpus", 0, "--dry-run", "--update-freq", 3)
     assert shlex.split(capsys.readouterr().out).count("--update-freq") == 1
@@ -95,6 +105,7 @@ def test_flags_of_machines(machines, processes, expected):
 def test_machines_that_cannot_be(machines, message):
     with pytest.raises(UserError, match=message):
         machines.check()
+        machines.check_available()
 
 
 def test_training_writes_checkpoints_log_curves_and_dictionary(trained, corpus):
