@@ -127,6 +127,7 @@ begin_tests() {
     # Some containers set it; then each of the hundreds of processes would compile every module again.
     unset PYTHONDONTWRITEBYTECODE
     ensure_environment
+    [[ ${WHEELHOUSE:-/} == /* ]] || WHEELHOUSE=$PWD/$WHEELHOUSE
     cd -- "$ROOT"
 }
 

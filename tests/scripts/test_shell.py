@@ -76,6 +76,21 @@ def test_a_folder_and_nothing_else(name, words, message, fresh):
     assert not [*fresh.rglob("--foo")] and not (fresh / ".venv").exists()
 
 
+@pytest.mark.parametrize(("given", "found"), [("wheels", "{}/wheels"), ("/wheels", "/wheels"), ("", "")])
+def test_the_wheelhouse_is_that_of_the_callers_folder(given, found, tmp_path):
+    """test_triton.sh installs from it after it has gone to the project's folder."""
+    text = 'source "$1"; ensure_environment() { :; }; begin_tests; printf "%s\\n" "$PWD" "$WHEELHOUSE"'
+    done = subprocess.run(
+        ["bash", "-euc", text, "test", ROOT / "scripts" / "lib.sh"],
+        cwd=tmp_path,
+        env={**os.environ, "WHEELHOUSE": given},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split("\n")[:2] == [str(ROOT), found.format(tmp_path)]
+
+
 def test_python_that_is_missing(fresh):
     assert "PYTHON=no-such-python does not run" in set_up(fresh, PYTHON="no-such-python")
     assert not (fresh / ".venv").exists()
