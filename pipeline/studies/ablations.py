@@ -68,10 +68,10 @@ ABLATIONS = {
 }
 
 
-def run(config: Path, save_dir: Path, options: argparse.Namespace, extra: list[str]) -> dict[str, Any]:
+def run(
+    experiment: Experiment, data: PreparedData, save_dir: Path, options: argparse.Namespace, extra: list[str]
+) -> dict[str, Any]:
     """The result of one configuration: what is there already, or trained and evaluated now."""
-    experiment = read_experiment(config)
-    data = open_prepared(options.data or experiment.data_folder(), ("train", "valid"))
     mark = fingerprint([experiment.settings, extra, data.manifest.get("splits")])
     make = partial(measure, experiment, data, save_dir, mark, options.gpus, extra)
     return once(save_dir / "ablation.json", mark, make, experiment.name)
@@ -131,25 +131,34 @@ def chosen(word: str) -> Iterator[tuple[str, Ablation]]:
     yield from ABLATIONS.items() if word == "all" else [(word, ABLATIONS[word])]
 
 
+def read_configurations(folder: str, ablation: Ablation) -> dict[str, Experiment]:
+    """The YAMLs of an ablation by name."""
+    names = ablation.configurations()
+    return {name: read_experiment(ROOT / "configs" / folder / f"{name}.yaml") for name in names}
+
+
 def main() -> None:
     """Entry point."""
     options, extra = parse(sys.argv[1:])
     if options.gpus is None:
         options.gpus = torch.cuda.device_count()
+    todo = {folder: read_configurations(folder, ablation) for folder, ablation in chosen(options.which)}
+    wanted = {options.data or one.data_folder() for group in todo.values() for one in group.values()}
+    data = {place: open_prepared(place, ("train", "valid")) for place in wanted}  # missing data are one error
     failures = []
-    for folder, ablation in chosen(options.which):
+    for folder, experiments in todo.items():
         results = {}
         out = options.out.absolute() / folder
-        for name in ablation.configurations():
-            config = ROOT / "configs" / folder / f"{name}.yaml"
+        for name, experiment in experiments.items():
+            prepared = data[options.data or experiment.data_folder()]
             try:
-                results[name] = run(config, out / name, options, extra)
+                results[name] = run(experiment, prepared, out / name, options, extra)
             except UserError as error:
                 failures.append(f"{folder}/{name}: {error}")
                 print(f"error: {failures[-1]}", flush=True)
         if not results:
             continue
-        text = table(ablation, results)
+        text = table(ABLATIONS[folder], results)
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / "table.md", (text + "\n").encode())
         print(f"{text}\nwritten: {shown_path(out / 'table.md')}", flush=True)

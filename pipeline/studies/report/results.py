@@ -34,13 +34,13 @@ TELLING = ("architecture", "seed", "updates", "split", "perplexity_per_token", "
 
 
 def find_results(folders: Iterable[Path]) -> list[Result]:
-    """The JSON objects below `folders`; damaged files, such as a command is writing, and earlier ones are left out."""
+    """The JSON objects below `folders` but for damaged and hidden files and what --fresh has moved aside."""
     found: dict[Path, Result] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*.json")):
-            if path.resolve() in found or path.name.startswith(".") or path.stat().st_size > LARGEST:
+            if path.resolve() in found or path.name.startswith(".") or is_aside(path, folder):
                 continue
-            if is_aside(path, folder):
+            if path.stat().st_size > LARGEST:
                 continue
             try:
                 record = read_json(path)

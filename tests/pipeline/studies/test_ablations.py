@@ -189,6 +189,7 @@ def test_an_ablation_without_results_writes_no_table(refused, encoder_corpus, tm
         ("ablation_09_order --gpus 0 --data nowhere", "no data folder nowhere"),
     ],
 )
-def test_mistakes(words, message, refused, tmp_path, monkeypatch):
+def test_mistakes(words, message, refused, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert message in refused(run_ablations, *words.split(), *(["--out", tmp_path] if words else []))
+    assert not capsys.readouterr().out  # missing data are not said again for every configuration
