@@ -2,13 +2,17 @@
 
 import gzip
 import json
+import re
 import struct
+import subprocess
 
 import numpy as np
 import pytest
 
 from pipeline.data.images import prepare
 from pipeline.data.images.sets import hold_out, interleaved
+from pipeline.files import ROOT
+from pipeline.training.recipe import read_experiment
 from user_dir.tasks.image_data import ImageShape, open_image_data
 
 NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
@@ -114,6 +118,25 @@ def test_cifar10s_planes_become_pixels(shared_dir, call, refused, tmp_path):
     assert [len(data.images(split)) for split in ("train", "valid", "test")] == [900, 100, 250]
     # The first labels of the test batch (the data's README).
     assert np.load(tmp_path / "cifar10/test.label.npy")[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
+
+
+def test_the_documented_sample_of_cifar10(call, tmp_path):
+    """40 epochs of it are 720 updates; without the flag the preset trains 40 epochs of all images."""
+    text = (ROOT / "docs" / "sequences.md").read_text()
+    cut = re.search(r"^    (for f in cifar-10-batches-bin.*)$", text, re.MULTILINE)[1]
+    for folder in ("cifar-10-batches-bin", "cifar10-sample"):
+        (tmp_path / folder).mkdir()
+    for name in [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]:
+        (tmp_path / "cifar-10-batches-bin" / name).write_bytes(bytes(3073 * 210))
+    subprocess.run(["bash", "-c", cut], cwd=tmp_path, check=True)
+    words = ("--from", tmp_path / "cifar10-sample", "--dest", tmp_path / "out")
+    call(prepare, "cifar10", *words, "--partial")
+    data = open_image_data(tmp_path / "out")
+    assert [len(data.images(split)) for split in ("train", "valid", "test")] == [900, 100, 200]
+    preset = read_experiment(ROOT / "configs" / "vit" / "cifar10_softmax.yaml")
+    batch = preset.get("dataset", "batch_size")
+    assert 720 * batch == 40 * 900 and "--max-update 720" in text
+    assert preset.get("optimization", "max_update") * batch == 40 * 45_000
 
 
 def test_interleaving():
