@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
+from itertools import cycle
 
 from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
@@ -140,11 +141,13 @@ def _smoothed(x: list[int], y: list[float], parts: int = 20) -> tuple[list[int],
 def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
     """Fig. 8b and 10b: the inverse loss scale in fp16."""
     curves, largest = [], {}
+    exponents = sorted({run.settings.get("lln_alpha") for run in runs} - {None})
+    styles = {None: "-", **dict(zip(exponents, cycle(("--", ":")), strict=False))}
     for run in runs:
         x, y = run.series("loss_scale")
         alpha = run.settings.get("lln_alpha")
         label = ANALYSED[run.method].label + (f", α = {alpha:g}" if alpha else "")
-        curves.append(curve(label, x, [1 / value for value in y], run.method, style="--" if alpha else "-"))
+        curves.append(curve(label, x, [1 / value for value in y], run.method, style=styles[alpha]))
         inverse = max(1 / value for value in y[len(y) // 4 :])
         largest[label] = max(inverse, largest.get(label, 0.0))
     windows = sorted({run.scale_window for run in runs})
