@@ -30,6 +30,10 @@ MEASURES = {
 }
 
 
+# σ_q = σ_k for which moment matching is within 20 %, by head width (measured at N = 512).
+MATCHED = {48: [(0.6, 1.65)], 64: [(0.57, 1.45)], 128: [(0.53, 0.67), (0.91, 1.29)]}
+
+
 @dataclass(frozen=True)
 class Point:
     """One checkpoint: its update and, layer by layer, quartiles of each measure and LLN's exponents."""
@@ -119,7 +123,8 @@ def _lln(found: Measured) -> dict[str, float]:
     alpha, beta = (x.item() for x in module.scale.average())
     sigma_q, sigma_k = module.scale.sigma.tolist()
     least = math.sqrt(math.sqrt(-module.scale.b) / module.scale.a) if module.scale.b < 0 else 0.0
-    return {"alpha": alpha, "beta": beta, "sigma_q": sigma_q, "sigma_k": sigma_k, "least": least}
+    sigmas = {"sigma_q": sigma_q, "sigma_k": sigma_k, "head_dim": module.head_dim}
+    return {"alpha": alpha, "beta": beta, **sigmas, "least": least}
 
 
 def _concentration(points: list[Point], last: Trained, length: int) -> Record:
@@ -167,7 +172,7 @@ def _exponents(points: list[Point], last: Trained) -> Record:
     trained = points[1:]  # before training the buffers hold no average
     x, layers = [point.update for point in trained], range(len(points[0].exponents))
     least = points[0].exponents[0]["least"]
-    panels, means = [], []
+    panels = []
     for key, title in (("alpha", "α"), ("beta", "β")):
         curves = [
             curve(
@@ -179,21 +184,21 @@ def _exponents(points: list[Point], last: Trained) -> Record:
             for layer in layers
         ]
         panels.append(lines(title, "updates", title, curves))
-    products = []
-    for point in trained:
-        for one in point.exponents:
-            means.append((one["alpha"] * one["beta"]) ** 0.5)
-            products.append(one["sigma_q"] * one["sigma_k"])
+    exponents = [one for point in trained for one in point.exponents]
+    means = [(one["alpha"] * one["beta"]) ** 0.5 for one in exponents]
+    products = [one["sigma_q"] * one["sigma_k"] for one in exponents]
     row = statement(f"training/{last.path.parent.name}-exponents")
     low, high = float(row["low"]), float(row["high"])
-    in_band = sum(0.57**2 <= product <= 1.45**2 for product in products)
+    both = [one[key] for one in exponents for key in ("alpha", "beta")]
+    within = sum(low < value < high for value in both)
     return {
         "title": "Exponents of LLN in training",
         "training": last.training(),
         "panels": panels,
         "note": "From the running averages in the checkpoints; those of all layers together: √(αβ) from "
-        f"{min(means):.3f} to {max(means):.3f}, σ_q σ_k from {min(products):.3f} to {max(products):.3f}, of "
-        f"which {in_band} of {len(products)} are where matching is within 20 % for d = 64.",
+        f"{min(means):.3f} to {max(means):.3f}, σ_q σ_k from {min(products):.3f} to {max(products):.3f}."
+        + _well_matched(trained),
+        "by_layer": {str(point.update): point.exponents for point in trained},
         "checks": [
             check(
                 f"law of matching: √(αβ) ≥ √(√(-b)/a) = {least:.4f}",
@@ -204,8 +209,25 @@ def _exponents(points: list[Point], last: Trained) -> Record:
             check(
                 f"α and β within ({low:g}; {high:g}) (paper, ViT)",
                 "all",
-                f"{sum(low < mean < high for mean in means)} of {len(means)} √(αβ)",
-                all(low < mean < high for mean in means),
+                f"{within} of {len(both)}",
+                within == len(both),
             ),
         ],
     }
+
+
+def _well_matched(points: list[Point]) -> str:
+    """In which checkpoints each layer's σ_q σ_k lies where matching is within 20 %, if that is known."""
+    dim = points[0].exponents[0]["head_dim"]
+    if dim not in MATCHED:
+        return ""
+    layers = []
+    for number, ones in enumerate(zip(*(point.exponents for point in points), strict=True), 1):
+        sigmas = [math.sqrt(one["sigma_q"] * one["sigma_k"]) for one in ones]
+        found = [
+            f"{point.update:,}"
+            for point, sigma in zip(points, sigmas, strict=True)
+            if any(low <= sigma <= high for low, high in MATCHED[dim])
+        ]
+        layers.append(f"layer {number} at updates {', '.join(found)}" if found else f"layer {number} never")
+    return f" Matching is within 20 % for d = {dim}: {'; '.join(layers)}."
