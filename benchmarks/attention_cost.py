@@ -2,10 +2,10 @@
 """Time and memory of causal attention and its gradients against length (Katharopoulos et al. 2020, Figure 1).
 
 Softmax attention that keeps its N x N weights, as in 2020, the fused one of today, linear attention, and
-Reformer's with 1, 4 and 8 rounds, at lengths from 512 to 65,536: 65,536 tokens a batch on a GPU, one sequence
-on a CPU. Every attention and length runs in its own processes, which take turns; running out of memory or
-time becomes a row. Results are saved after every case: run the same command again to resume. On two cores it
-takes about half an hour; the machine should do nothing else.
+Reformer's with 1, 4 and 8 rounds, at lengths from 512 to 65,536: 65,536 tokens per batch on a GPU, one
+sequence on a CPU. Every attention and length runs in its own processes, which take turns; running out of
+memory or time becomes a row. Results are saved after every case: run the same command again to resume. On
+two cores it takes about half an hour; the machine should do nothing else.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def settings_for(device: str, quick: bool, architectures: list[str]) -> dict[str, Any]:
-    """What is measured; runs with equal settings may be joined. No `tokens`: one sequence a batch."""
+    """What is measured; runs with equal settings may be joined. No `tokens`: one sequence per batch."""
     size = TINY_HEADS if quick else HEADS_OF_64
     plan = {**(QUICK if quick else FULL), "tokens": TOKENS if device == "cuda" else None}
     return {"device": device, "size": size.as_dict(), **plan, "architectures": architectures}

@@ -1,6 +1,6 @@
 """The nine GLUE tasks (Wang et al. 2018, "GLUE", table 1): columns, labels, metrics and published sizes.
 
-data-prep/glue.py reads the files by this table; fine-tuning takes classes and metrics from it.
+data-prep/glue.sh reads the files by this table; fine-tuning takes classes and metrics from it.
 """
 
 import difflib

@@ -1,4 +1,4 @@
-"""What every measurement needs: a record of where it ran, results files, Markdown tables."""
+"""Where and how a measurement ran: commit, date, command, machine, versions, memory."""
 
 import os
 import platform

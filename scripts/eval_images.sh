@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Bits per dimension, or right answers, of a model of images.
+# Bits per dimension, or accuracy, of a model of images.
 # Options and help: pipeline/commands/evaluation/eval_images.py; the work: pipeline/evaluation/image_likelihood.py.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,4 +1,4 @@
-"""How well a model copies: with the true prefix before every symbol, and running freely."""
+"""How well a model copies: with the true prefix before every symbol, and in free-running generation."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from user_dir.tasks.copy_data import prompts
 def copying(
     model: FairseqLanguageModel, task: FairseqTask, split: str, batch_size: int, device: torch.device
 ) -> dict[str, Any]:
-    """Loss in nats and shares of right answers of a split, all of it.
+    """Loss in nats, token accuracy and exact-match rate of a split, all of it.
 
     `accuracy` is of the targets that count, `exact` of whole sequences, `by_position` of the separator and
     of each symbol behind it; `free_...` the same of what the model writes after sequence and separator,

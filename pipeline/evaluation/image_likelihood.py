@@ -1,4 +1,4 @@
-"""Bits per dimension or right answers of a model of images (the command behind eval_images.sh)."""
+"""Bits per dimension or accuracy of a model of images (the command behind eval_images.sh)."""
 
 import math
 import sys
@@ -66,7 +66,7 @@ def evaluate(path: Path, data: Path | None, split: str, batch_size: int | None) 
 
 
 def in_words(result: dict[str, Any]) -> str:
-    """What was found: bits per dimension, or right answers."""
+    """What was found: bits per dimension, or accuracy."""
     if "bits_per_dimension" in result:
         return f"{result['bits_per_dimension']:.4f} bits per dimension on {result['images']:,} images"
     return f"{result['accuracy']:.2f} % of {result['examples']:,} images right"

@@ -40,13 +40,13 @@ def converged(result: Result) -> bool:
 
 
 def write_copy_table(results: Sequence[Result]) -> str:
-    """Loss and shares of right answers on test by attention; median (range) over the seeds."""
+    """Loss, token accuracy and exact-match rate on test by attention; median (range) over the seeds."""
     header = [
         "",
         "loss, nats",
-        "right, %",
-        "sequences without a mistake, %",
-        "running freely, %",
+        "token accuracy, %",
+        "exact match, %",
+        "exact match, free-running, %",
         "at update",
     ]
     header += ["converged", "training, s"]
@@ -84,9 +84,9 @@ def notes(results: Sequence[Result]) -> list[str]:
         f"{model['decoder_attention_heads']} heads, {first['updates']:,} updates of "
         f"{settings['dataset']['batch_size']} sequences; {max(examples)} test sequences; "
         f"{over_seeds(results)}.",
-        f"Converged: loss below {CONVERGED_LOSS} and more than {CONVERGED_ACCURACY:.1%} right on test; "
-        "at update: the first interval of training with such a loss. Running freely: the sequence and the "
-        "separator are given, and each answer is the next input. Every other column has the true prefix.",
+        f"Converged: loss below {CONVERGED_LOSS} and more than {CONVERGED_ACCURACY:.1%} token accuracy on "
+        "test; at update: the first interval of training with such a loss. Free-running: the sequence and "
+        "the separator are given, and each answer is the next input. Every other column has the true prefix.",
         "Reformer is the strictly causal form, its planes drawn again in each update; the paper's sees later "
         "tokens. NormAttention has rotary positions besides the joined ones.",
         f"Paper: {PAPER}",

@@ -60,7 +60,7 @@ def picture_link(title: str, path: Path, document: Path) -> str:
 
 def not_measured(script: str) -> str:
     """What stands where figures would be."""
-    return f"Not measured yet; `{script}` does it."
+    return f"Not measured yet; `{script}` measures it."
 
 
 Render = Callable[[dict], str]

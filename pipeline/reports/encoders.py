@@ -11,7 +11,7 @@ from pipeline.reports.language_models import Run, last_train_loss, points, prove
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table
 
-NOT_MEASURED = "Not measured yet; `scripts/measure_roberta.sh` does it."
+NOT_MEASURED = "Not measured yet; `scripts/measure_roberta.sh` measures it."
 
 
 def read_encoders(folder: Path) -> list[Run]:

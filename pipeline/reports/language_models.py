@@ -13,7 +13,7 @@ from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table, where
 
 Run = dict[str, Any]
-NOT_MEASURED = "Not measured yet; `scripts/measure_lm.sh` does it."
+NOT_MEASURED = "Not measured yet; `scripts/measure_lm.sh` measures it."
 STYLES = ("-", "--", ":", "-.")
 
 
@@ -216,7 +216,7 @@ def plot_learning_curves(runs: Sequence[Run], path: Path) -> None:
                 for run, style in zip(found[name], STYLES, strict=False)
             ]
             panels.append((f"{title}{group}", "updates", "bits per token", curves))
-    note = "One line a run; dashed: the second seed. " + provenance(runs)
+    note = "One line per run; dashed: the second seed. " + provenance(runs)
     plot_curves(path, panels, columns=2, note=note, log=False, markers=False, source=fingerprint(runs))
 
 

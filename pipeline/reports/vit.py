@@ -25,7 +25,7 @@ from pipeline.sequence_methods import VIT_METHODS
 LLN = "lln_diag"
 DASHED = "linformer"  # its colour is TransNormer T2's, too
 DIFFERENCES = {
-    "digits": "other images (8 x 8 in grey, a pixel a patch), a smaller model and 20 epochs",
+    "digits": "other images (8 x 8 in grey, one pixel per patch), a smaller model and 20 epochs",
     "cifar10": "other images (32 x 32, patches of 4), a smaller model and fewer epochs",
     "dogs_vs_cats": "patch, rate, batch and crops as in the authors' code, since the paper does not state "
     "them, float32, and a split of our own into training and held-out images",
@@ -56,7 +56,7 @@ def write_vit_table(results: Sequence[Result]) -> str:
     """Accuracy by attention, median (range) over the seeds, beside the paper's; alpha and beta; notes."""
     paper = {row["method"].casefold(): row["accuracy"] for row in read_table("lln_03_vit")}
     has_scale = any(result["smallest_loss_scale"] for result in results)
-    header = ["", "right, %", "paper: Dogs vs Cats, %", "parameters", "gradient norm, median"]
+    header = ["", "accuracy, %", "paper: Dogs vs Cats, %", "parameters", "gradient norm, median"]
     header += ["largest 1 / loss scale"] * has_scale + ["training, s"]
     rows = []
     for group in by_method(results).values():

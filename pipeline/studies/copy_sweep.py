@@ -57,7 +57,7 @@ class CopyCell(Cell):
 def run_cell(cell: CopyCell, place: int, jobs: int) -> str:
     """Train (or resume) and test a cell at one of `jobs` places; its figures in a few words."""
     result = train_and_measure(cell, COMMAND, place, jobs, partial(measured, cell, place))
-    return f"loss {result['loss_nats']:.4f} nats, {100 * result['free_exact']:.1f} % copied without a mistake"
+    return f"loss {result['loss_nats']:.4f} nats, {100 * result['free_exact']:.1f} % exact match"
 
 
 def measured(cell: CopyCell, place: int) -> dict[str, Any]:

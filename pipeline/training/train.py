@@ -1,4 +1,4 @@
-"""From a YAML of configs/ to a running `fairseq-train` (train_lm.sh, pretrain_roberta.sh, train_lra.sh)."""
+"""From a YAML of configs/ to a running `fairseq-train`, for scripts/train_*.sh and pretrain_roberta.sh."""
 
 import contextlib
 import os

@@ -86,4 +86,4 @@ def test_crossover_is_behind_the_last_length_that_softmax_wins():
     lines = crossover_table({"crossover": times(16, [2, 0.5, 3]) + times(32, [2, 2, 0.5])}).splitlines()
     assert lines[2] == "| 16 | 256 | 3.0 |" and lines[3] == "| 32 | beyond 256 | 0.5 |"
     lines = crossover_table({"crossover": times(64, [2, 3, 4])}).splitlines()
-    assert lines[2] == "| 64 | up to 64 | 4.0 |"
+    assert lines[2] == "| 64 | ≤ 64 | 4.0 |"

@@ -85,7 +85,7 @@ class CosformerAttention(LinearAttention):
         }
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
-        """See `SelfAttention.decode`; O(d^2) a token. Raises UserError for a row of more than M tokens."""
+        """See `SelfAttention.decode`; O(d^2) per token. Raises UserError for a row of more than M tokens."""
         longest = state["longest"] + q.shape[2]
         out, state = super().decode(q, k, F.pad(v, (0, 1), value=1.0), new, state)
         if longest > self.length:

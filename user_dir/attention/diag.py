@@ -78,7 +78,7 @@ class DiagAttention(SelfAttention):
         return first_block(q, self.block_size)
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
-        """See `SelfAttention.decode`; O(C d) a token, one token on a CPU in one call."""
+        """See `SelfAttention.decode`; O(C d) per token, one token on a CPU in one call."""
         if self.urpe is not None and not self.training and self.steps(q):
             places, keys, values = new.places(self.block_size).flatten(), state["k"], state["v"]
             angles = self.urpe.angles(q.dtype)

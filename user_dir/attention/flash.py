@@ -143,7 +143,7 @@ class FlashQuadAttention(GatedAttentionUnit):
         return self._gated(x, (weights.tril() if self.causal else weights) @ v)
 
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
-        """See `Attention.mix_next`; O(length) time and memory a token."""
+        """See `Attention.mix_next`; O(length) time and memory per token."""
         if state is None:
             state = self._first_state(x)
         v, (q, k) = self._parts(x, new.padding_mask, new.positions)
@@ -201,7 +201,7 @@ class FlashAttention(GatedAttentionUnit):
         return self._gated(x, inside.squeeze(1) + outside.transpose(1, 2).flatten(2))
 
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
-        """See `Attention.mix_next`; O(C (s + e) + s e) a token."""
+        """See `Attention.mix_next`; O(C (s + e) + s e) per token."""
         size = self.options.chunk_size
         parts = self._parts(x, new.padding_mask, new.positions)
         with torch.autocast(x.device.type, enabled=False):

@@ -14,7 +14,7 @@ from .parts.sampling import SampledPositions
 from .parts.weights import softmax_over_keys
 from .registry import register_attention
 
-# Queries whose sampled keys are gathered at a time: bounds the (queries, samples, d) numbers a head.
+# Queries whose sampled keys are gathered at a time: bounds the (queries, samples, d) numbers per head.
 QUERIES = 128
 # What a factor of None amounts to: about as many queries and samples as the other methods have landmarks.
 USUAL_COUNT = 128

@@ -22,8 +22,9 @@ class LinformerOptions:
     projection: str = field(
         default="heads",
         metadata={
-            "help": "heads: one matrix a head for keys and values alike; separate or shared: two matrices or "
-            "one for all heads, applied before the projections of keys and values (fairseq's form)"
+            "help": "heads: one matrix per head for keys and values alike; separate or shared: two "
+            "matrices or one for all heads, applied before the projections of keys and values "
+            "(fairseq's form)"
         },
     )
 
@@ -65,7 +66,7 @@ class LinformerAttention(SelfAttention):
         return layer
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """See `SelfAttention.attend`; for matrices behind the projections, one a head."""
+        """See `SelfAttention.attend`; for matrices behind the projections, one per head."""
         self._check_length(q.shape[2], padding_mask)
         if padding_mask is not None:
             k, v = (x.masked_fill(padding_mask[:, None, :, None], 0.0) for x in (k, v))

@@ -151,7 +151,7 @@ class LLNAttention(SelfAttention):
 
     There is no scaling by sqrt(d) and no dropout inside.
     The decoding state is the (d, d + 1) sum of values and ones under the keys' exponentials, and their
-    running maximum a channel. Time O(N d^2), O(d^2) a token in decoding.
+    running maximum per channel. Time O(N d^2), O(d^2) per token in decoding.
     """
 
     Options = LLNOptions
@@ -181,7 +181,7 @@ class LLNAttention(SelfAttention):
         return {"sum": total, "maximum": top}
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
-        """See `SelfAttention.decode`; O(d^2) a token."""
+        """See `SelfAttention.decode`; O(d^2) per token."""
         attention = exponential_attention_step if q.shape[2] == 1 else causal_exponential_attention
         alpha, beta = self.scale(q, k, new.padding_mask)
         with torch.autocast(q.device.type, enabled=False):

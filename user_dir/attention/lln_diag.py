@@ -74,7 +74,7 @@ class LLNDiagAttention(LLNAttention):
         return {**super().first_state(q), **first_block(q, self.block_size)}
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
-        """See `SelfAttention.decode`; O(d^2 + C d) a token."""
+        """See `SelfAttention.decode`; O(d^2 + C d) per token."""
         scaled = q * self.head_dim**-0.5
         diag, block = decode_in_blocks(scaled, k, v, new, state, size=self.block_size, weigh=self._weights)
         lln, sums = super().decode(q, k, v, new, state)

@@ -128,7 +128,7 @@ class PerformerAttention(SelfAttention):
         return {"max": q.new_full((batch, heads, 1), LOWEST, dtype=dtype), "sum": total}
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
-        """See `SelfAttention.decode`; O(m d) a token. Raises UserError in the paper's form."""
+        """See `SelfAttention.decode`; O(m d) per token. Raises UserError in the paper's form."""
         if self.options.paper:
             raise UserError(
                 "performer attention in the paper's form (--performer-paper) takes its key maximum over the "

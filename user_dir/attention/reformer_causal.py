@@ -46,7 +46,7 @@ class CausalReformerAttention(HashedAttention):
         return {"k": k, "v": v, "place": torch.full(sizes, -1, device=q.device)}
 
     def _step(self, q: Tensor, v: Tensor, new: NewTokens, state: State) -> Tensor:
-        """One token a row, `q, v: (B, H, 1, d)`, which takes the oldest place of its bucket's window."""
+        """One token per row, `q, v: (B, H, 1, d)`, which takes the oldest place of its bucket's window."""
         at = self.hash(q)[..., None]  # (B, H, rounds, 1, 1)
         own = at.expand(*at.shape[:4], self.options.chunk_size)
         position = new.positions.view(-1, 1, 1, 1, 1).expand_as(at)

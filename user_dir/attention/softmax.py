@@ -37,7 +37,7 @@ class SoftmaxAttention(SelfAttention):
         }
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
-        """See `SelfAttention.decode`; O(length) time and memory a token."""
+        """See `SelfAttention.decode`; O(length) time and memory per token."""
         old, padding_mask = state["length"], new.padding_mask
         length = old + new.count
         keys, values = append_to_cache(state["k"], k, old, 2), append_to_cache(state["v"], v, old, 2)

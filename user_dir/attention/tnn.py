@@ -107,7 +107,7 @@ class TnnAttention(Attention):
     """`W_o (silu(W_u x) * T(silu(W_v x)))`, T a Toeplitz matrix for each of the 3 D channels (TNN, eq. 10).
 
     The coefficients come from a small network of the distance and decay with it. Heads play no part, and
-    there is no dropout. At padding the values are zero. Decoding keeps all values: O(length) a token.
+    there is no dropout. At padding the values are zero. Decoding keeps all values: O(length) per token.
     """
 
     Options = TnnOptions

@@ -52,7 +52,7 @@ class CausalLongShortAttention(Attention):
         return self.mix_next(x, NewTokens(padding_mask, no_positions(x), len(x)), None)[0]
 
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
-        """See `Attention.mix_next`; O((w + C + r N / C) d) a token. Rows may be at different positions."""
+        """See `Attention.mix_next`; O((w + C + r N / C) d) per token. Rows may be at different positions."""
         if x.shape[0] == 0:
             return x, state or self._first_state(x)
         state = state or self._first_state(x)

@@ -89,7 +89,7 @@ class CopyDataset(WholeRowsDataset):
 
 
 def prompts(sample: dict[str, Any], pad: int) -> tuple[Tensor, Tensor]:
-    """What a model that runs freely is given: `s, separator` with padding behind `(B, T)`, and n `(B,)`."""
+    """The prompt of free-running generation: `s, separator` with padding behind `(B, T)`, and n `(B,)`."""
     n = sample["target"].ne(pad).sum(1) - 1
     source = sample["net_input"]["src_tokens"][:, : int(n.max()) + 1]
     behind = torch.arange(source.shape[1], device=source.device) > n[:, None]

@@ -1,4 +1,4 @@
-"""Bits per dimension of a model of images byte by byte, or right answers of a Vision Transformer.
+"""Bits per dimension of a model of images byte by byte, or accuracy of a Vision Transformer.
 
 Every byte counts but those that the training gave (--given-pixels). The result is printed and written as
 JSON.

@@ -1,6 +1,6 @@
 """Vision Transformers as in LLN's Table 3 and Figures 9 and 10: attentions x seeds, a table and curves.
 
-Trains configs/vit/PRESET_ATTENTION.yaml and counts the right answers of the last checkpoint on test, or on
+Trains configs/vit/PRESET_ATTENTION.yaml and takes the accuracy of the last checkpoint on test, or on
 valid where there is no test. --alpha also trains LLN+Diag with fixed alpha = beta. Every run leaves
 ATTENTION/seedN.json in --out, and the command writes the table vit.md and the curves vit.png there. Running
 the same command again skips finished runs and resumes the others, even after a kill. Flags of fairseq-train

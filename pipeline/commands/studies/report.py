@@ -21,7 +21,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         type=Path,
         nargs="*",
         metavar="RUNS",
-        help="folders of runs, searched to the bottom (default: runs)",
+        help="folders of runs, searched recursively (default: runs)",
     )
     parser.add_argument(
         "--out",

@@ -99,7 +99,7 @@ def parse_arguments() -> argparse.Namespace:
         type=int,
         default=os.cpu_count() or 1,
         metavar="N",
-        help="of the generators; they change nothing but the time (default: one a core)",
+        help="of the generators; they change nothing but the time (default: one per core)",
     )
     parser.add_argument(
         "--skip-empty-images", action="store_true", help="leave zero-byte images of Pathfinder out"

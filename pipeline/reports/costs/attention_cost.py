@@ -89,7 +89,7 @@ def caption(results: Results) -> str:
     """One paragraph: sizes, batch, what is counted, machine, day."""
     settings = results["settings"]
     size, tokens = Size(**settings["size"]), settings["tokens"]
-    batch = f"{tokens:,} tokens a batch, figures per sequence" if tokens else "one sequence a batch"
+    batch = f"{tokens:,} tokens per batch, figures per sequence" if tokens else "one sequence per batch"
     return (
         f"Causal attention and its gradients, float32, {size.heads} heads of {size.width // size.heads}, "
         f"random queries, keys and values, {batch}; Reformer is the strictly causal form in PyTorch, with 64 "

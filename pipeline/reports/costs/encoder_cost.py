@@ -68,9 +68,9 @@ def caption(results: dict[str, Any]) -> str:
     size = Size(**results["settings"]["size"])
     return (
         f"RoBERTa encoder of {size}; float32, dropout 0.1 (also of attention weights, "
-        f"where there are any); one row of random tokens a batch, {MASKED_PART:.0%} of them masked; forward, "
-        "backward and Adam; every architecture and length in processes of its own, taking turns; timed with "
-        "freed memory kept by the process. "
+        f"where there are any); one row of random tokens per batch, {MASKED_PART:.0%} of them masked; "
+        "forward, backward and Adam; every architecture and length in processes of its own, taking turns; "
+        "timed with freed memory kept by the process. "
         f"{measured_on(results)}"
     )
 

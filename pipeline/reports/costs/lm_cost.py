@@ -99,7 +99,7 @@ def caption(results: dict[str, Any]) -> str:
     settings = results["settings"]
     return (
         f"{Size(**settings['size'])}; float32, embeddings tied, dropout 0.1; "
-        f"{settings['tokens']:,} random tokens a batch whatever the length; forward, backward and "
+        f"{settings['tokens']:,} random tokens per batch whatever the length; forward, backward and "
         "Adam; every architecture and length in processes of its own, taking turns. "
         f"{measured_on(results)}"
     )

@@ -21,10 +21,10 @@ def crossover_table(result: dict) -> str:
         if lost + 1 == len(here):
             start = f"beyond {here[-1]['length']:,}"
         else:
-            start = f"{'up to ' if lost < 0 else ''}{here[lost + 1]['length']:,}"
+            start = f"{'≤ ' if lost < 0 else ''}{here[lost + 1]['length']:,}"
         rows.append([str(dim), start, f"{ratios[-1]:.1f}"])
     longest = max(x["length"] for x in result["crossover"])
-    return markdown_table(["head width", "faster from N", f"times softmax at {longest:,}"], rows)
+    return markdown_table(["head width", "faster from N", f"speed-up over softmax at N = {longest:,}"], rows)
 
 
 def report(result: dict) -> str:

@@ -155,7 +155,7 @@ def test_gpt2_rows_decode_to_the_text_and_are_fairseqs(with_gpt2, small_texts, g
 
 
 def test_sentencepiece_on_wikitext(run, small_corpus, small_texts, small_prepared, tmp_path):
-    """The pieces are those that data-prep/wikitext.py learns: empty lines make no difference."""
+    """The pieces are those that data-prep/wikitext.sh learns: empty lines make no difference."""
     dest = tmp_path / "data"
     arguments = ["wikitext-2", "--from", small_corpus, "--dest", dest, "--allow-unverified"]
     result = run("masked_lm", *arguments, "--tokenizer", "sentencepiece", "--vocab-size", 1000)

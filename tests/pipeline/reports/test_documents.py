@@ -62,7 +62,7 @@ def test_a_cost_benchmark_has_its_tables_and_its_plot(project):
     make_results.write_all()
     text = project.read_text(encoding="utf-8")
     assert "Tokens per second" in text and "![Time and memory against length](none/lm_cost_cpu.png)" in text
-    assert "Not measured yet; `benchmarks/roberta_cost.py` does it." in text
+    assert "Not measured yet; `benchmarks/roberta_cost.py` measures it." in text
 
 
 def test_an_edited_table_is_noticed(project):

@@ -54,7 +54,7 @@ def first_block(q: Tensor, size: int) -> State:
 def decode_in_blocks(
     q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State, *, size: int, weigh: Weigh
 ) -> tuple[Tensor, State]:
-    """See `SelfAttention.decode`; O(C d) a token. Rows may be at different places of their blocks.
+    """See `SelfAttention.decode`; O(C d) per token. Rows may be at different places of their blocks.
 
     A padding token is overwritten by the next one.
     """

@@ -41,7 +41,7 @@ class LinearAttention(SelfAttention):
         return {"sum": q.new_zeros(batch, heads, dim, dim + self.normalize, dtype=dtype)}
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
-        """See `SelfAttention.decode`; O(d^2) a token."""
+        """See `SelfAttention.decode`; O(d^2) per token."""
         q, k = self.features(q, k, new.positions)
         v = v.to(q.dtype)
         if new.padding_mask is not None:

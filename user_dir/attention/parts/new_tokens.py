@@ -34,7 +34,7 @@ class NewTokens:
         return self._places[size]
 
     def visible(self, size: int) -> Tensor:
-        """For one new token a row: the places of its block up to its own, `(B, 1, 1, size)`."""
+        """For one new token per row: the places of its block up to its own, `(B, 1, 1, size)`."""
         if size not in self._visible:
             ahead = torch.arange(size, device=self.start.device)
             self._visible[size] = (ahead <= self.places(size))[:, None, None]

@@ -151,5 +151,5 @@ def draw_disc(setting: Setting, center: tuple[int, int]) -> np.ndarray:
 
 @cache
 def shapes(side: int, margin: int) -> Shapes:
-    """The shapes of a data set with a margin, drawn once a process."""
+    """The shapes of a data set with a margin, drawn once per process."""
     return Shapes(SETTINGS[side], margin)
