@@ -38,6 +38,7 @@ OLDEST_TORCH = oldest_torch()
 
 
 def compiler() -> str:
+    """The C++ compiler: that of CXX, else the first found of g++, clang++ and c++; raises Skipped without."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
     for name in names:
         if found := shutil.which(name):
@@ -80,6 +81,7 @@ def torch_version() -> str:
 
 
 def torch_folder() -> Path:
+    """Where torch is installed; raises Skipped without one, or if it is too old."""
     spec, number = importlib.util.find_spec("torch"), torch_version()
     if spec is None or not spec.submodule_search_locations or not number:
         raise Skipped("torch is not visible to the build (install torch first, use --no-build-isolation)")

@@ -51,8 +51,20 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = Parser("benchmarks/cuda_resources.py", __doc__)
     add_out_dir(parser, shown_path(BENCHMARKS / "cuda"))
-    parser.add_argument("--archs", nargs="+", default=["80", "90a"], metavar="A", help="default: 80 90a")
-    parser.add_argument("--sources", type=Path, default=SOURCES, metavar="DIR", help="default: csrc/cuda")
+    parser.add_argument(
+        "--archs",
+        nargs="+",
+        default=["80", "90a"],
+        metavar="A",
+        help="compute capabilities to compile for; default: 80 90a",
+    )
+    parser.add_argument(
+        "--sources",
+        type=Path,
+        default=SOURCES,
+        metavar="DIR",
+        help="folder with the CUDA sources; default: csrc/cuda",
+    )
     arguments = parser.parse_intermixed_args(argv)
     if not list(arguments.sources.glob("*.cu")):
         raise UserError(f"no .cu files in {arguments.sources}; name a folder csrc/cuda")

@@ -32,16 +32,30 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser("benchmarks/loss_cost.py", __doc__)
     add_device(parser)
     add_out_dir(parser, shown_path(BENCHMARKS))
+    sizes = ", ".join(f"{size:,}" for size in VOCABULARIES)
     parser.add_argument(
-        "--vocabulary", type=count, nargs="+", default=VOCABULARIES, metavar="V", help="default: %(default)s"
+        "--vocabulary",
+        type=count,
+        nargs="+",
+        default=VOCABULARIES,
+        metavar="V",
+        help=f"vocabulary sizes to measure; default: {sizes}",
     )
-    parser.add_argument("--tokens", type=count, default=4096, metavar="N", help="default: %(default)s")
-    parser.add_argument("--width", type=count, default=512, metavar="D", help="default: %(default)s")
-    parser.add_argument("--steps", type=count, default=3, help="that are timed; default: %(default)s")
+    parser.add_argument(
+        "--tokens", type=count, default=4096, metavar="N", help="tokens of a batch; default: %(default)s"
+    )
+    parser.add_argument(
+        "--width", type=count, default=512, metavar="D", help="width of the features; default: %(default)s"
+    )
+    parser.add_argument(
+        "--steps", type=count, default=3, metavar="N", help="timed steps per loss; default: %(default)s"
+    )
     parser.add_argument(
         "--restart", action="store_true", help="measure everything again, not only what --out lacks"
     )
-    parser.add_argument("--text", type=Path, metavar="FILE", help="words, such as wiki.valid.tokens")
+    parser.add_argument(
+        "--text", type=Path, metavar="FILE", help="also time updates on this text, such as wiki.valid.tokens"
+    )
     arguments = parser.parse_intermixed_args(argv)
     if arguments.text and not arguments.text.is_file():
         raise UserError(f"no text file {arguments.text}; name WikiText-103's wiki.valid.tokens, unpacked")

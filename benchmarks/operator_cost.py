@@ -67,6 +67,7 @@ CHUNK = 16  # of the compiled CPU kernels, in the count of operations
 
 
 def clock(device: str) -> float:
+    """Seconds, once the device has done its work."""
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -103,6 +104,8 @@ def measure(
 
 
 def forward_and_backward(function, q, k, v, grad):
+    """A call that computes `function(q, k, v)` and the gradients of q, k and v, given that of the output."""
+
     def run():
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]
         torch.autograd.grad(function(*leaves), leaves, grad)
@@ -142,11 +145,13 @@ def timed(options, q, k, v, functions, part: str, heap: str) -> list[dict]:
 
 
 def draw(options, length: int, dtype: torch.dtype, dim: int | None = None, heads: int | None = None):
+    """Random q, k and v `(B, H, length, D)`; one row of the batch if `heads` are given."""
     shape = (1 if heads else options.batch, heads or options.heads, length, dim or options.dim)
     return [torch.rand(shape, device=options.device).to(dtype) for _ in range(3)]
 
 
 def costs(options, dtype: torch.dtype, heap: str) -> list[dict]:
+    """Records of every part and length with this heap; of the longest length only for `LONGEST_ONLY`."""
     builds = {FAST: options.fast_transformers, FAST_TUNED: options.fast_transformers_tuned}
     builds = {name: folder for name, folder in builds.items() if name == FAST or folder}
     made, device = implementations(options.device, dtype, builds), options.device
@@ -264,23 +269,41 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add_out_dir(parser, f"{shown_path(BENCHMARKS)}/operator_DEVICE")
     add_device(parser)
     dtypes = ("float32", "bfloat16", "float16")
-    parser.add_argument("--dtype", choices=dtypes, default="float32", help="default %(default)s")
+    parser.add_argument(
+        "--dtype", choices=dtypes, default="float32", help="type of the inputs; default: %(default)s"
+    )
     for name, default, text in (
         ("--batch", 1, "rows of the batch"),
         ("--heads", 8, "heads"),
         ("--dim", 64, "width of a head"),
         ("--rounds", 7, "times that everything is measured, at least"),
     ):
-        parser.add_argument(name, type=count, default=default, metavar="N", help=f"{text}; default {default}")
+        parser.add_argument(
+            name, type=count, default=default, metavar="N", help=f"{text}; default: {default}"
+        )
+    lengths = ", ".join(f"{length:,}" for length in LENGTHS)
     parser.add_argument(
-        "--lengths", type=count, nargs="+", default=LENGTHS, metavar="N", help="default: 512 to 32,768"
+        "--lengths",
+        type=count,
+        nargs="+",
+        default=LENGTHS,
+        metavar="N",
+        help=f"sequence lengths to measure; default: {lengths}",
     )
-    parser.add_argument("--threads", type=count, metavar="N", help="of torch; default: its own choice")
-    parser.add_argument("--fast-transformers", type=Path, metavar="FOLDER", help="default: as installed")
-    parser.add_argument("--fast-transformers-tuned", type=Path, metavar="FOLDER", help="a second build")
     parser.add_argument(
-        "--only-heap", nargs=2, metavar=("HEAP", "JSON"), help="one part, for the script itself"
+        "--threads", type=count, metavar="N", help="torch's threads; default: torch's own choice"
     )
+    parser.add_argument(
+        "--fast-transformers",
+        type=Path,
+        metavar="FOLDER",
+        help="build of pytorch-fast-transformers to compare with; default: the installed one",
+    )
+    parser.add_argument(
+        "--fast-transformers-tuned", type=Path, metavar="FOLDER", help="a second build to compare with"
+    )
+    # One part, in a process of its own.
+    parser.add_argument("--only-heap", nargs=2, metavar=("HEAP", "JSON"), help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args(argv)
     for build in filter(None, (options.fast_transformers, options.fast_transformers_tuned)):
         check_build(build)

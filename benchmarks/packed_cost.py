@@ -48,9 +48,19 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("data", type=Path, metavar="DATA", help="a text prepared by data-prep/wikitext.sh")
     add_device(parser)
     parser.add_argument(
-        "--out", type=Path, default=BENCHMARKS, metavar="DIR", help=f"default: {shown_path(BENCHMARKS)}"
+        "--out",
+        type=Path,
+        default=BENCHMARKS,
+        metavar="DIR",
+        help=f"folder for the results; default: {shown_path(BENCHMARKS)}",
     )
-    parser.add_argument("--rounds", type=count, default=7, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--rounds",
+        type=count,
+        default=7,
+        metavar="N",
+        help="how often each case is timed; default: %(default)s",
+    )
     return parser.parse_args(argv)
 
 

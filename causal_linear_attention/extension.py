@@ -63,6 +63,7 @@ def load(name: str) -> None:
 
 
 def loaded(name: str) -> bool:
+    """Whether the kernels "cpp" or "cuda" are loaded."""
     return name in _libraries
 
 
@@ -73,7 +74,7 @@ def reason(name: str) -> str:
 
 @assume_constant_result
 def reason_on_gpu(device: torch.device) -> str:
-    """As `reason("cuda")`, for one GPU: also why it can run none of the kernels' images. Asked once per GPU."""
+    """As `reason("cuda")`, for one GPU: also why it can run none of the kernels' images. Once per GPU."""
     if (why := _reasons_on_gpus.get(device.index)) is not None:
         return why
     if why := reason("cuda"):

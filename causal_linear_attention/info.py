@@ -143,6 +143,7 @@ def _error(backend: str, device: str, dtype: torch.dtype, normalize: bool, shape
 
 
 def as_text(facts: dict) -> str:
+    """The facts, a line each; empty values as a dash."""
     lines = []
     for name, value in facts.items():
         if name == "self-test":

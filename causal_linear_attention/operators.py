@@ -79,12 +79,17 @@ def new_like(x: Tensor) -> Tensor:
 def new_state(
     q: Tensor, v: Tensor, normalize: bool, cu_seqlens: Tensor | None = None, wanted: bool = True
 ) -> Tensor:
+    """An uninitialised state `(B, H, D, M)`, `(B, H, D, M + 1)` if `normalize`.
+
+    Packed, B is the number of sequences; it is 0 unless the state is `wanted`.
+    """
     count = 0 if not wanted else len(q) if cu_seqlens is None else len(cu_seqlens) - 1
     shape = (count, q.shape[1], q.shape[-1], v.shape[-1] + int(normalize))
     return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))
 
 
 def new_inverse(q: Tensor, normalize: bool) -> Tensor:
+    """The uninitialised inverse of the normaliser `(B, H, N)`, `(B, H, 0)` unless `normalize`."""
     shape = (*q.shape[:2], q.shape[2] if normalize else 0)
     return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))
 
@@ -95,6 +100,10 @@ def kept_rows(q: Tensor, v: Tensor) -> int:
 
 
 def new_kept(q: Tensor, v: Tensor, normalize: bool, keep: bool) -> Tensor:
+    """The uninitialised states that the CUDA kernels keep for the backward pass, `(B, H, count, D, M)`.
+
+    `(B, H, count, D, M + 1)` if `normalize`; `count` is 0 unless `keep`, and on other devices.
+    """
     count = max(q.shape[2] - 1, 0) // kept_rows(q, v) if keep and q.device.type == "cuda" else 0
     shape = (*q.shape[:2], count, q.shape[-1], v.shape[-1] + int(normalize))
     return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))

@@ -31,6 +31,7 @@ def load_rows(head, first, stride, live, columns, COLUMNS: tl.constexpr, CAST: t
 
 @triton.jit
 def load_numbers(pointer, first, live):
+    """One number per row from `first` on, zero where the row is not live."""
     return tl.load(pointer + first + tl.arange(0, live.shape[0]), live, 0.0)
 
 

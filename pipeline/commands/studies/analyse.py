@@ -46,7 +46,9 @@ def _some(redraw: bool) -> str:
 
 def _theory(parser: Parser, redraw: bool) -> None:
     parser.add_argument("--only", metavar="NAMES", help=f"some of {', '.join(THEORY)}, with commas")
-    parser.add_argument("--head-dim", type=count, default=64, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--head-dim", type=count, default=64, metavar="N", help="width of a drawn head (default: %(default)s)"
+    )
     parser.add_argument(
         "--length", type=count, default=512, metavar="N", help="tokens of a drawn sequence (default: 512)"
     )
@@ -81,7 +83,13 @@ def _runs(parser: Parser, redraw: bool) -> None:
 
 
 def _checkpoints(parser: Parser, redraw: bool) -> None:
-    parser.add_argument("checkpoints", type=Path, nargs=_some(redraw), metavar="CHECKPOINT")
+    parser.add_argument(
+        "checkpoints",
+        type=Path,
+        nargs=_some(redraw),
+        metavar="CHECKPOINT",
+        help="of language models or RoBERTa encoders",
+    )
     _sequences(parser, redraw)
     _masking(parser)
     parser.add_argument(
@@ -111,15 +119,23 @@ def _sequences(parser: Parser, redraw: bool, sequences: int = 16) -> None:
         metavar="DATA",
         help="the prepared corpus of the training",
     )
-    parser.add_argument("--split", default="valid", metavar="NAME", help="default: %(default)s")
     parser.add_argument(
-        "--sequences", type=count, default=sequences, metavar="N", help="how many (default: %(default)s)"
+        "--split", default="valid", metavar="NAME", help="where sequences come from (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--sequences",
+        type=count,
+        default=sequences,
+        metavar="N",
+        help="how many to analyse (default: %(default)s)",
     )
     parser.add_argument(
         "--length", type=count, metavar="N", help="tokens of a sequence (default: that of the training)"
     )
     parser.add_argument(
-        "--force", action="store_true", help=f"matrices of more than {LONGEST:,} tokens (32 MiB each)"
+        "--force",
+        action="store_true",
+        help=f"allow sequences of more than {LONGEST:,} tokens, whose matrices take over 32 MiB each",
     )
 
 
@@ -154,12 +170,22 @@ def _gradients(parser: Parser, redraw: bool) -> None:
     )
     parser.add_argument("--data", type=Path, metavar="DATA", help="the prepared corpus of the training")
     parser.add_argument(
-        "--minibatches", type=count, default=16, metavar="N", help="a checkpoint (default: %(default)s)"
+        "--minibatches",
+        type=count,
+        default=16,
+        metavar="N",
+        help="minibatches per checkpoint (default: %(default)s)",
     )
 
 
 def _bounds(parser: Parser, redraw: bool) -> None:
-    parser.add_argument("checkpoint", type=Path, nargs="?" if redraw else None, metavar="CHECKPOINT")
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        nargs="?" if redraw else None,
+        metavar="CHECKPOINT",
+        help="of a language model or RoBERTa encoder",
+    )
     _sequences(parser, redraw, 4)
     parser.set_defaults(masked=False)
 
@@ -224,7 +250,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = Parser(f"{COMMAND} {what}", text)
     add_options(parser, "--redraw" in words)
     if what != "runs":
-        parser.add_argument("--out", type=Path, default=FIGURES, metavar="DIR", help="default: runs/figures")
+        parser.add_argument(
+            "--out",
+            type=Path,
+            default=FIGURES,
+            metavar="DIR",
+            help="folder for the figures (default: runs/figures)",
+        )
     if what not in ("runs", "report"):
         parser.add_argument(
             "--redraw", action="store_true", help="make CSV and PNG again from the JSON files, nothing else"

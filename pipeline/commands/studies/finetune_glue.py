@@ -46,9 +46,14 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "--learning-rates",
         type=numbers(float),
         metavar="A,B,...",
-        help="instead of those of configs/glue_sweep.yaml",
+        help="learning rates instead of those of configs/glue_sweep.yaml",
     )
-    parser.add_argument("--seeds", type=numbers(int), metavar="A,B,...", help="likewise")
+    parser.add_argument(
+        "--seeds",
+        type=numbers(int),
+        metavar="A,B,...",
+        help="seeds instead of those of configs/glue_sweep.yaml",
+    )
     parser.add_argument(
         "--max-update",
         type=count,
