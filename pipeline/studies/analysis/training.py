@@ -229,5 +229,6 @@ def _well_matched(points: list[Point]) -> str:
             for point, sigma in zip(points, sigmas, strict=True)
             if any(low <= sigma <= high for low, high in MATCHED[dim])
         ]
-        layers.append(f"layer {number} at updates {', '.join(found)}" if found else f"layer {number} never")
+        first = f", first at update {found[0]}" if found else ""
+        layers.append(f"layer {number} in {len(found)} of {len(points)} checkpoints{first}")
     return f" Matching is within 20 % for d = {dim}: {'; '.join(layers)}."
