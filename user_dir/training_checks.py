@@ -1,6 +1,7 @@
 """Settings of a training that do not go together, refused before anything is loaded or written."""
 
 import os
+import shutil
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,39 @@ def check_precision(common: Any, on_the_cpu: bool) -> None:
         )
 
 
+def check_processes(cfg: Any) -> None:
+    """UserError where fairseq itself would start no process, or fewer than meet, on this machine.
+
+    It starts one for each visible GPU, up to the world size, unless `--distributed-no-spawn` says that each
+    is started from outside; without `--distributed-init-method` it finds torchrun and Slurm by their
+    environment. With an address, the processes that are missing here can be those of other machines.
+    """
+    settings, gpus = cfg.distributed_training, torch.cuda.device_count()
+    world = settings.distributed_world_size
+    if world <= gpus or world == 1 or settings.distributed_no_spawn or cfg.common.tpu:
+        return
+    elsewhere = settings.distributed_init_method is not None or _is_in_torchrun() or _is_in_slurm()
+    if gpus and elsewhere:
+        return
+    raise UserError(
+        f"--distributed-world-size is {world}, but fairseq starts a process for each visible GPU, of which "
+        f"this machine has {gpus}; start each process yourself with --distributed-no-spawn, "
+        "--distributed-rank and --distributed-init-method tcp://HOST:PORT (on the CPU also --cpu, "
+        "--distributed-backend gloo and --ddp-backend legacy_ddp), or take scripts/train_lm.sh and its like "
+        "(docs/cluster.md)"
+    )
+
+
+def _is_in_torchrun() -> bool:
+    return {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"} <= os.environ.keys()
+
+
+def _is_in_slurm() -> bool:
+    """As fairseq finds out."""
+    named = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"} & os.environ.keys()
+    return bool(named) and shutil.which("scontrol") is not None
+
+
 def check_criterion(cfg: Any) -> None:
     """UserError for a loss that the model or the other settings cannot have."""
     from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, FairseqLanguageModel
@@ -103,7 +137,10 @@ def check_task_of_model(parsed: Namespace) -> None:
 
 
 def check_before_training() -> None:
-    """Look at the settings of fairseq-train before it does; those of hydra at the trainer."""
+    """Look at the settings of fairseq-train before it does; those of hydra at the trainer.
+
+    The number of processes is looked at for whatever fairseq would start several of, such as fairseq-eval-lm.
+    """
     from fairseq.distributed import utils as distributed
     from fairseq.trainer import Trainer
 
@@ -112,6 +149,7 @@ def check_before_training() -> None:
         program = getattr(main.__globals__.get("__spec__"), "name", None)  # also with `python -m`
         if program == "fairseq_cli.train":
             check_training(cfg)
+        check_processes(cfg)
         return call(cfg, main, **kwargs)
 
     @replaces(Trainer, "__init__")

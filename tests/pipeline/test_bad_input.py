@@ -7,7 +7,9 @@ import runpy
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +19,7 @@ import torch
 from pipeline.files import ROOT
 from tests.pipeline.training.test_train import Evil
 from user_dir.errors import UserError
+from user_dir.training_checks import check_processes
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +232,12 @@ FAIRSEQ = [
     (f"{FAIRSEQ_TRAIN} --lr -1", "--lr is .-1.0., which leads away"),
     (f"{FAIRSEQ_TRAIN} --save-dir text.pt", "--save-dir text.pt: .*/text.pt is a file; name a folder"),
     (f"{FAIRSEQ_TRAIN} --tensorboard-logdir text.pt/runs", "--tensorboard-logdir .*/text.pt is a file; name"),
+    (f"{FAIRSEQ_TRAIN} --distributed-world-size 2", "this machine has 0; start each process yourself with"),
+    (
+        f"{FAIRSEQ_TRAIN} --distributed-world-size 2 --distributed-init-method tcp://127.0.0.1:9",
+        "size is 2, but .* --distributed-no-spawn, --distributed-rank and --distributed-init-method tcp",
+    ),
+    (f"{EVAL_LM} lm/checkpoint_last.pt --distributed-world-size 2", "--distributed-world-size is 2, but"),
     (f"{FAIRSEQ_TRAIN} --fp16", "--fp16 scales its loss on a GPU"),
     (f"{FAIRSEQ_TRAIN} --fp16 --amp", "--fp16 and --amp exclude each other"),
     (f"{FAIRSEQ_TRAIN} --fp16 --bf16", "--fp16 and --bf16 .* exclude each other"),
@@ -319,9 +328,35 @@ def test_help_of_a_benchmark_does_without_fairseq_which_logs(name, monkeypatch):
 def test_plain_fairseq_refuses_in_one_sentence(command, message, place, monkeypatch):
     """The plugin's hook prints a UserError as one line, see tests/models/test_compat.py."""
     monkeypatch.chdir(place)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     name, *words = command.split()
     monkeypatch.setattr(sys, "argv", [f"fairseq-{name}", *words, "--user-dir", str(ROOT / "user_dir")])
     with pytest.raises(UserError, match=message) as refusal:
         importlib.import_module(f"fairseq_cli.{name}").cli_main()
     check_wording(str(refusal.value))
     assert not [*place.rglob("crash.pt")]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "settings", "environment", "refused"),
+    [
+        (2, {}, (), False),
+        (1, {}, (), True),
+        (1, {"distributed_init_method": "tcp://node0:29500"}, (), False),
+        (0, {"distributed_init_method": "tcp://node0:29500"}, (), True),
+        (0, {"distributed_no_spawn": True}, (), False),
+        (1, {}, ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"), False),
+        (1, {}, ("SLURM_JOB_NODELIST",), False),
+        (0, {}, ("SLURM_JOB_NODELIST",), True),
+    ],
+)
+def test_processes_that_fairseq_would_not_start(gpus, settings, environment, refused, monkeypatch):
+    """More than the visible GPUs: those of other machines, of torchrun and of Slurm are none of them."""
+    training = {"distributed_world_size": 2, "distributed_init_method": None, "distributed_no_spawn": False}
+    cfg = Namespace(distributed_training=Namespace(**training | settings), common=Namespace(tpu=False))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    for name in environment:
+        monkeypatch.setenv(name, "1")
+    with pytest.raises(UserError, match="is 2, but") if refused else nullcontext():
+        check_processes(cfg)
