@@ -102,6 +102,19 @@ def test_blocks_are_drawn_from_all_over_the_longest_sequence():
     assert not torch.equal(drawn[0], drawn[1])
 
 
+def test_blocks_are_drawn_from_a_generator_of_their_own():
+    """What is drawn behind them does not depend on how many they are."""
+    after = []
+    for blocks in (5, 64):
+        torch.manual_seed(3)
+        drawn = draw_blocks(4, blocks, 3)
+        after.append(torch.rand(1))
+    assert torch.equal(*after)
+    torch.manual_seed(3)
+    assert torch.equal(draw_blocks(4, 64, 3), drawn)
+    assert not torch.equal(draw_blocks(4, 64, 3), drawn)
+
+
 def test_a_sequence_longer_than_the_blocks_were_drawn_for_is_refused():
     module = build(64)
     x = torch.randn(70, 2, 32)

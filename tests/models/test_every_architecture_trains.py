@@ -70,6 +70,7 @@ def test_ten_updates(bundled, name):
     [
         ("performer_lm", ["--performer-redraw", "2"]),
         ("roberta_nystromformer", ["--nystromformer-landmarks", "8"]),
+        ("roberta_skyformer", ["--skyformer-landmarks", "8"]),
     ],
 )
 def test_two_processes_equal_one_with_twice_the_accumulation(bundled, tmp_path, name, options):

@@ -21,7 +21,7 @@ def build(arch: str):
 
 
 def logits_of(model, tokens):
-    """From the same state of the generator, from which some draw in training."""
+    """From the same state of the generator, from which dropout draws."""
     torch.manual_seed(3)
     return model(tokens)[0]
 

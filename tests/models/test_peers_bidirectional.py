@@ -34,14 +34,17 @@ def test_parameter_counts(name, parameters):
 
 @pytest.mark.parametrize("name", DRAWING)
 def test_a_resumed_run_draws_the_same_samples(name):
-    """fairseq seeds the generator at every update, with the run's seed and the number of updates."""
+    """fairseq tells the model the number of updates before each batch, and seeds the generator of dropout."""
     model = build_roberta(f"roberta_{name}", **SMALL_PARTS).train()
     tokens = sentences([100, 31])
+    resumed = build_roberta(f"roberta_{name}", **SMALL_PARTS).train()
     for update in range(3):
+        if update == 2:
+            resumed.load_state_dict(model.state_dict())
+        model.set_num_updates(update)
         torch.manual_seed(1 + update)
         logits, _ = model(tokens)
-    resumed = build_roberta(f"roberta_{name}", **SMALL_PARTS).train()
-    resumed.load_state_dict(model.state_dict())
+    resumed.set_num_updates(2)
     torch.manual_seed(1 + 2)
     assert torch.equal(resumed(tokens)[0], logits)
 

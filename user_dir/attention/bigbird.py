@@ -10,6 +10,7 @@ from ..errors import UserError
 from .base import SelfAttention, real_tokens
 from .parts.blocks import block_count, gather_blocks, join_blocks, masked_softmax, split_blocks
 from .parts.limits import check_count, check_length, needed_length
+from .parts.sampling import new_generator
 from .parts.weights import softmax_over_keys
 from .registry import register_attention
 
@@ -98,13 +99,14 @@ class BigBirdAttention(SelfAttention):
 def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
     """Random blocks for each block but the first and last, `(heads, blocks - 2, count)`, distinct in a row.
 
-    Drawn among the blocks that are neither first, last nor neighbours. Where there are fewer than `count`,
-    block 0 replaces the missing ones: it is seen anyway.
+    Drawn among the blocks that are neither first, last nor neighbours, with a generator of their own. Where
+    there are fewer than `count`, block 0 replaces the missing ones: it is seen anyway.
     """
-    own = torch.arange(1, max(blocks - 1, 1))[:, None]
-    other = torch.arange(blocks)
+    own = torch.arange(1, max(blocks - 1, 1), device="cpu")[:, None]
+    other = torch.arange(blocks, device="cpu")
     eligible = ((own - other).abs() > 1) & (other > 0) & (other < blocks - 1)
-    chance = torch.rand(heads, len(own), blocks).masked_fill(~eligible, -1.0)
+    chance = torch.rand(heads, len(own), blocks, generator=new_generator(), device="cpu")
+    chance = chance.masked_fill(~eligible, -1.0)
     count_drawn = min(count, blocks)
     chance, drawn = chance.topk(count_drawn, dim=-1)
     return F.pad(drawn.masked_fill(chance < 0, 0), (0, count - count_drawn))

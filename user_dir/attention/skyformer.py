@@ -33,9 +33,9 @@ class SkyformerAttention(SelfAttention):
     """`K(q, S) D^(-1/2) Z D^(-1/2) K(S, k) v`, K the Gaussian kernel, q and k scaled by d^(-1/4).
 
     S are m/2 queries and m/2 keys drawn from the real positions of a row, the same ones for all heads;
-    `M = K(S, S) + 0.1 I`, D its row sums, Z about the inverse of `D^(-1/2) M D^(-1/2)`. Training
-    redraws at every call, evaluation keeps the last draws. Computed in float32 (float64 for float64 inputs);
-    there is no normaliser and no dropout. Time O(N m d + m^3).
+    `M = K(S, S) + 0.1 I`, D its row sums, Z about the inverse of `D^(-1/2) M D^(-1/2)`. They are
+    redrawn before each update; evaluation keeps the last draws. Computed in float32 (float64 for float64
+    inputs); there is no normaliser and no dropout. Time O(N m d + m^3).
     """
 
     Options = SkyformerOptions

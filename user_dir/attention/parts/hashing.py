@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..base import Attention
 from .limits import needed_length
+from .sampling import RedrawnEachUpdate
 
 # A token sees itself only where it sees no other, and padding never; values of the public code.
 SELF_SCORE = -1e5
@@ -14,12 +15,12 @@ PADDING_SCORE = -1e9
 DISTANCES = 2**24  # between queries and planes that hashing holds at once
 
 
-class HashedAttention(Attention):
+class HashedAttention(RedrawnEachUpdate, Attention):
     """Shared queries and keys `x = W_qk token`, hashed in each round to `argmax [x R; -x R]`.
 
-    R is drawn when the module is built and kept in a saved buffer; with `redraw` it is drawn again, from
-    torch's global generator, at each call in training, and the last one stays. Without a number of buckets
-    there are as many as the longest sequence needs.
+    R is drawn when the module is built and kept in a saved buffer; with `redraw` it is drawn again before
+    each update, and the last one stays. Without a number of buckets there are as many as the longest
+    sequence needs.
 
     Args: as for `Attention`; the options are those of "reformer".
     """
@@ -39,6 +40,13 @@ class HashedAttention(Attention):
         )
         rotations = torch.randn(num_heads, self.head_dim, self.options.rounds, self.buckets // 2)
         self.register_buffer("rotations", rotations)
+        self.keep_seed()
+
+    def redraw(self, generator: torch.Generator) -> None:
+        """See `RedrawnEachUpdate`; nothing without the option `redraw`."""
+        if self.options.redraw:
+            shape = self.rotations.shape
+            self.rotations.copy_(torch.randn(shape, generator=generator, device="cpu"))
 
     def attend(self, x: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Queries and keys `x` and values `v`, both `(B, H, N, d)`; the same shape."""
@@ -60,13 +68,11 @@ class HashedAttention(Attention):
 
     @torch.no_grad()
     def hash(self, x: Tensor) -> Tensor:
-        """The buckets `(B, H, rounds, N)` of queries `(B, H, N, d)`; draws the planes if they are due.
+        """The buckets `(B, H, rounds, N)` of queries `(B, H, N, d)`.
 
         Longer sequences have more buckets, so that the distances to all of them would be quadratic: they are
         held for a few queries at a time.
         """
-        if self.training and self.options.redraw:
-            self.rotations.copy_(torch.randn_like(self.rotations))
         wide = torch.promote_types(x.dtype, torch.float32)
         rotations = self.rotations.to(wide)
         distances = max(1, x.shape[0] * rotations[:, 0].numel())  # of a query of each sequence

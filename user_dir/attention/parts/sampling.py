@@ -1,4 +1,4 @@
-"""Random positions that are the same whenever a checkpoint is evaluated."""
+"""Random positions that are the same in every process, and whenever a checkpoint is evaluated."""
 
 import torch
 from torch import Tensor, nn
@@ -6,12 +6,49 @@ from torch import Tensor, nn
 BITS = 31
 
 
-class SampledPositions(nn.Module):
+def new_generator() -> torch.Generator:
+    """On the CPU, its seed one number of torch's global generator."""
+    return torch.Generator("cpu").manual_seed(int(torch.randint(2**62, (), device="cpu")))
+
+
+class RedrawnEachUpdate:
+    """Of a module with a saved buffer that is drawn again before each update, and fixed in evaluation.
+
+    The draws follow from a saved seed and the number of updates, so that all processes, whose global
+    generators come apart with batches of other shapes, and a run that is resumed draw the same.
+    """
+
+    def keep_seed(self) -> None:
+        """Called when the module is built."""
+        self.register_buffer("seed", torch.randint(2**62, (), device="cpu"))
+        self._drawn_at: int | None = None
+
+    def generator(self, num_updates: int = 0) -> torch.Generator:
+        """That of the draws before the update `num_updates`, counted from 0."""
+        return torch.Generator("cpu").manual_seed(int(self.seed) + num_updates)
+
+    def redraw(self, generator: torch.Generator) -> None:
+        """Draw the buffer again."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def set_num_updates(self, num_updates: int) -> None:
+        """Called by fairseq before each batch, and by several of a model's modules."""
+        if num_updates != self._drawn_at:
+            self.redraw(self.generator(num_updates))
+            self._drawn_at = num_updates
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        state_dict.setdefault(f"{prefix}seed", self.seed)  # older checkpoints have none
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self._drawn_at = None
+
+
+class SampledPositions(RedrawnEachUpdate, nn.Module):
     """Positions drawn with replacement, uniform over the real ones of a row whatever its length.
 
     The draws are numbers of [0, 1) in a saved buffer: a row of n real positions takes position floor(u n).
-    They are kept as integers, u 2^31, which a model in half precision leaves as they are. In training
-    they are drawn again at every call, from torch's global generator, and the last ones stay.
+    They are kept as integers, u 2^31, which a model in half precision leaves as they are.
 
     Args:
         sizes: the shape of the buffer.
@@ -19,16 +56,17 @@ class SampledPositions(nn.Module):
 
     def __init__(self, *sizes: int) -> None:
         super().__init__()
-        self.register_buffer("draws", self._draw(sizes, None))
+        self.keep_seed()
+        self.register_buffer("draws", torch.empty(sizes, dtype=torch.int32))
+        self.redraw(self.generator())
 
-    @staticmethod
-    def _draw(sizes: tuple[int, ...], device: torch.device | None) -> Tensor:
-        return torch.randint(2**BITS, sizes, dtype=torch.int32, device=device)
+    def redraw(self, generator: torch.Generator) -> None:
+        """See `RedrawnEachUpdate`."""
+        draws = torch.randint(2**BITS, self.draws.shape, dtype=torch.int32, generator=generator, device="cpu")
+        self.draws.copy_(draws)
 
     def forward(self, lengths: Tensor, *sizes: int) -> Tensor:
         """`lengths: (B,)`, real positions of each row, to positions `(B, *sizes)` out of the first draws."""
-        if self.training:  # all of them, so that those of a row do not depend on the padding behind it
-            self.draws.copy_(self._draw(self.draws.shape, self.draws.device))
         draws = self.draws[tuple(slice(size) for size in sizes)]
         lengths = lengths.clamp(min=1).view(-1, *[1] * draws.dim())
         return draws.long() * lengths >> BITS
