@@ -110,6 +110,17 @@ def test_checkpoints_without_a_seed_load(name, causal, options):
     module.load_state_dict({key: x for key, x in module.state_dict().items() if "seed" not in key})
 
 
+@pytest.mark.parametrize("name", ["performer", "nystromformer", "skyformer"])
+def test_more_features_or_landmarks_than_positions(name):
+    """The default numbers are those of long rows."""
+    module = build_attention(name, 12, 2, causal=False, max_positions=32)
+    x = torch.randn(32, 2, 12, requires_grad=True)
+    out, _ = module(x, key_padding_mask=torch.arange(32) >= torch.tensor([[32], [7]]))
+    torch.testing.assert_close(out[:7, 1:], module(x[:7, 1:])[0], rtol=1e-4, atol=1e-4)
+    out.square().sum().backward()
+    assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
+
+
 @forms
 @dtypes
 def test_equal_tokens(name, causal, dtype):

@@ -281,11 +281,6 @@ def test_cosformer_without_output_map():
     ("name", "options", "message"),
     [
         ("performer", {"features": 0}, "--performer-features is 0; it must be a number from 1 up"),
-        (
-            "performer",
-            {"features": 17},
-            "--performer-features is 17; it must be a number from 1 to 16, the longest",
-        ),
         ("performer", {"redraw": -1}, "--performer-redraw is -1; .* 0 for never"),
         ("cosformer", {"length": 0}, "--cosformer-length is 0; it must be a number from 1 up"),
     ],

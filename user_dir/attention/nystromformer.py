@@ -48,7 +48,6 @@ class NystromformerAttention(SelfAttention):
     def __init__(self, embed_dim: int, num_heads: int, **kwargs) -> None:
         super().__init__(embed_dim, num_heads, **kwargs)
         self.landmarks, width = self.options.landmarks, self.options.conv_width
-        check_count("--nystromformer-landmarks", self.landmarks, self.max_positions)
         self.conv = None
         if width:
             size, around = (width, 1), (width // 2, 0)

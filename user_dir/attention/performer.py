@@ -73,7 +73,6 @@ class PerformerAttention(SelfAttention):
 
     def __init__(self, embed_dim: int, num_heads: int, **kwargs) -> None:
         super().__init__(embed_dim, num_heads, **kwargs)
-        check_count("--performer-features", self.options.features, self.max_positions)
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             projection.reset_parameters()
         self.register_buffer("seed", torch.randint(2**62, (), device="cpu"))

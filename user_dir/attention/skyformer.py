@@ -43,7 +43,6 @@ class SkyformerAttention(SelfAttention):
 
     def __init__(self, embed_dim: int, num_heads: int, **kwargs) -> None:
         super().__init__(embed_dim, num_heads, **kwargs)
-        check_count("--skyformer-landmarks", self.options.landmarks, self.max_positions, even=True)
         self.sampled = SampledPositions(2, self.options.landmarks // 2)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
