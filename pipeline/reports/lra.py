@@ -1,5 +1,6 @@
 """The results of an LRA sweep as a table, with the papers' rows of the same data pipeline."""
 
+import argparse
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +29,21 @@ FIVE = tuple(TITLES)[:5]
 OWN_RUNS = ("LS", "cosFormer", "FLASH-quad", "FLASH", "TransNormer T1", "TransNormer T2")
 SKYFORMER, STATE_SPACE = "lra_skyformer", "lra_state_space"
 
+# Layers and width: those of both presets, and of TransNormer's own rows in their released scripts, where they
+# differ from task to task. Those of LLN's rows are not known.
+PRESET_SIZE = (2, 64)
+OWN_SIZES = {
+    "LS": "4 to 6 × 64 to 512",
+    "cosFormer": "4 to 6 × 64 to 512",
+    "FLASH-quad": "6 to 11 × 128 to 512",
+    "FLASH": "5 to 12 × 64 to 512",
+}
+
 Cell = dict[str, Any]
-NEEDED = {"task", "preset", "attention", "seed", "accuracy", "flags", "steps", "data", "published_sizes"}
+NEEDED = {
+    *("task", "preset", "attention", "seed", "accuracy", "flags", "steps", "data", "published_sizes"),
+    "parameters",
+}
 
 
 def read_cells(folder: Path) -> list[Cell]:
@@ -52,8 +66,30 @@ def paper_rows(preset: str) -> list[tuple[str, dict[str, str]]]:
     return titled + [(f"{row['method']} (LLN, Table 5)", row) for row in read_table("lln_05_lra")]
 
 
+def paper_size(row: dict[str, str]) -> str:
+    """Layers and width of a row of the papers; a dash where they are not given."""
+    return OWN_SIZES.get(row["model"], size_text(*PRESET_SIZE)) if "model" in row else "–"
+
+
+def our_size(cells: Sequence[Cell], attention: str) -> str:
+    """Layers and width of our row, and the parameters, which depend on the task."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for flag, usual in zip(("--encoder-layers", "--encoder-embed-dim"), PRESET_SIZE, strict=True):
+        parser.add_argument(flag, type=int, default=usual)
+    own = [cell for cell in cells if cell["attention"] == attention]
+    sizes = [vars(parser.parse_known_args(cell["flags"])[0]).values() for cell in own]
+    counts = sorted({cell["parameters"] for cell in own})
+    shown = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+    return f"{' or '.join(dict.fromkeys(size_text(*size) for size in sizes))}; {shown} parameters"
+
+
+def size_text(layers: int, width: int) -> str:
+    """Such as "2 × 64"."""
+    return f"{layers} × {width}"
+
+
 def write_table(cells: Sequence[Cell]) -> str:
-    """Accuracy on test by attention and task, the papers' rows below; and what must be known to read it.
+    """Size and accuracy on test by attention and task, the papers' rows below; and what one must know.
 
     Raises UserError if the runs do not belong into one table: of two presets, or of a task with other
     flags or data.
@@ -61,15 +97,20 @@ def write_table(cells: Sequence[Cell]) -> str:
     preset, tasks = check_alike(cells)
     names = [name for name in ATTENTIONS if any(cell["attention"] == name for cell in cells)]
     names += sorted({cell["attention"] for cell in cells} - set(names))
-    header = ["", *(TITLES[task] + ("*" if reduced(cells, task) else "") for task in tasks)]
+    header = ["", "layers × width", *(TITLES[task] + ("*" if reduced(cells, task) else "") for task in tasks)]
     columns = [{name: accuracies(cells, name, task) for name in names} for task in tasks]
     of_papers = list(tasks)
     if _has_average(tasks):
         header.append("average of five")
         columns.append({name: averages(cells, name) for name in names})
         of_papers.append("avg")
-    rows = [[f"{label(name)}, here", *(_figure(column, name) for column in columns)] for name in names]
-    rows += [[title, *(row.get(x, "–") for x in of_papers)] for title, row in paper_rows(preset)]
+    rows = [
+        [f"{label(name)}, here", our_size(cells, name), *(_figure(column, name) for column in columns)]
+        for name in names
+    ]
+    rows += [
+        [title, paper_size(row), *(row.get(x, "–") for x in of_papers)] for title, row in paper_rows(preset)
+    ]
     return markdown_table(header, rows) + "\n\n" + "\n".join(notes(cells, preset, tasks))
 
 
@@ -173,9 +214,14 @@ def _setting(cells: Sequence[Cell], task: str) -> str:
 
 def _differences(cells: Sequence[Cell], preset: str) -> list[str]:
     if preset == STATE_SPACE:
-        return ["the authors' code keeps the highest test accuracy of any epoch; here valid decides."]
+        return [
+            "the rows of LS, cosFormer and FLASH have other sizes, chosen for each task (cosFormer up to "
+            "6 × 512, FLASH to 12 × 512), so this is no comparison at equal size.",
+            "the authors' code keeps the highest test accuracy of any epoch; here valid decides.",
+        ]
     listops = [cell for cell in cells if cell["task"] == "listops"]
     found = [
+        "the rows of Table 6 have 2 layers of width 64, as ours; LLN's Table 5 does not say its sizes.",
         "black pixels are padding and the mean is over the padded length; here neither, unless flags say so.",
     ]
     if any(cell["data"].get("close_brackets", True) for cell in listops):
