@@ -42,6 +42,17 @@ def test_skyformer(task):
         assert trainable("skyformer", task, "skyformer", **TRANSNORMER, **variant) == transnormer
 
 
+@pytest.mark.parametrize(("preset", "features"), [("skyformer", 128), ("state_space", 32)])
+def test_features_of_performer(preset, features):
+    settings = dict(read_experiment(ROOT / f"configs/lra_{preset}/text.yaml").settings["model"])
+    pipeline = preset.replace("_", "-")
+    with torch.device("meta"):
+        model = build_lra(
+            settings.pop("_name"), lra_task("text", pipeline), **settings, encoder_attention="performer"
+        )
+    assert [layer.self_attn.eval_proj.shape[1] for layer in model.layers] == [features] * 2
+
+
 @pytest.mark.parametrize("task", STATE_SPACE)
 def test_state_space(task):
     """T2 lacks the norm inside softmax blocks, which the authors' code builds and does not use."""

@@ -30,6 +30,7 @@ STATE_SPACE = {
     "dropout": 0.0,
     "embedding_dropout": 0.1,
     "attention_dropout": 0.0,
+    "performer_features": 32,
     "pixel_input": "linear",
     "transnormer_parts": "state-space",
 }
