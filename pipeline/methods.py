@@ -1,6 +1,6 @@
 """The compared methods as language models and as encoders: names, labels, colours, rows of the papers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 
@@ -145,6 +145,21 @@ def groups(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> dict
     if len(found) < 2:
         return {"": list(measured)}
     return {f"\n{title}": names for title, names in found.items()}
+
+
+def performer_note(names: Iterable[str], paper: bool = False) -> list[str]:
+    """Which form Performer has in a table of `names`, in a sentence; nothing where it is none of them.
+
+    paper: it was run with `--performer-paper`.
+    """
+    if not any("performer" in name for name in names):
+        return []
+    if paper:
+        return ["Performer here is in the form of TransNormer's runs (--performer-paper)."]
+    return [
+        "Performer here is in performer-pytorch's form: FAVOR+ with orthogonal features, the same in "
+        "training and evaluation. The papers' figures are of other forms (docs/peers.md)."
+    ]
 
 
 @dataclass(frozen=True)

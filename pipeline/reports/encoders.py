@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.files import fingerprint, read_json
 from pipeline.glue_tasks import TASKS
-from pipeline.methods import ENCODER_PANELS, ENCODERS
+from pipeline.methods import ENCODER_PANELS, ENCODERS, performer_note
 from pipeline.papers import read_table
 from pipeline.reports.language_models import Run, last_train_loss, points, provenance
 from pipeline.reports.plots import Curve, plot_curves
@@ -48,7 +48,9 @@ def glue_section(runs: Sequence[Run]) -> str:
         )
     majority = [_majority(runs[0], task) for task in tasks]
     rows.append(["the most frequent class", "", "", *majority, "", "", ""])
-    return f"{markdown_table(header, rows)}\n\n{_setting(runs)}"
+    paper = any(run["settings"]["model"].get("performer_paper") for run in runs)
+    note = performer_note((run["name"] for run in runs), paper)
+    return "\n\n".join([markdown_table(header, rows), " ".join([_setting(runs), *note])])
 
 
 def _title(task: str) -> str:
@@ -91,9 +93,9 @@ def _papers() -> str:
     return (
         f"TransNormer's encoders: {config['encoder_layers']} layers, width {config['hidden']}, "
         f"{config['heads']} heads; {config['data']}, GPT-2's BPE, {int(config['updates']):,} updates of "
-        f"{tokens:,} tokens, 3 epochs of fine-tuning. LLN's: the same size, {config['data']}, fairseq's "
-        "default RoBERTa-base configuration in FP16. Seeds and weight decay in fine-tuning are ours; "
-        "the papers give neither."
+        f"{tokens:,} tokens, 3 epochs of fine-tuning. LLN's own: the same size, {config['data']}, fairseq's "
+        "default RoBERTa-base configuration in FP16; its table quotes the others. "
+        "Seeds and weight decay in fine-tuning are ours; the papers give neither."
     )
 
 

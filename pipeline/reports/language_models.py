@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files import fingerprint, read_json
-from pipeline.methods import LANGUAGE_MODEL_PANELS, LANGUAGE_MODELS, groups
+from pipeline.methods import LANGUAGE_MODEL_PANELS, LANGUAGE_MODELS, groups, performer_note
 from pipeline.papers import read_table
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table, where
@@ -37,7 +37,9 @@ def comparison_section(runs: Sequence[Run]) -> str:
     if not runs:
         return NOT_MEASURED
     rows = [*_setting_rows(runs), *_perplexity_rows(runs)]
-    return markdown_table(("", "paper, Table 4", "measured here"), rows)
+    table = markdown_table(("", "paper, Table 4", "measured here"), rows)
+    paper = any(run["settings"]["model"].get("performer_paper") for run in runs)
+    return "\n\n".join([table, *performer_note(by_architecture(runs), paper)])
 
 
 def _setting_rows(runs: Sequence[Run]) -> list[tuple[str, str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.files import read_json
-from pipeline.methods import ATTENTIONS
+from pipeline.methods import ATTENTIONS, performer_note
 from pipeline.papers import read_table
 from pipeline.reports.sweeps import over_seeds
 from pipeline.reports.tables import markdown_table, where
@@ -196,6 +196,9 @@ def notes(cells: Sequence[Cell], preset: str, tasks: Sequence[str]) -> list[str]
     if starred := [TITLES[task] for task in tasks if reduced(cells, task)]:
         lines.append(f"* {', '.join(starred)}: not the papers' setting, so no comparison with their figures.")
     lines += [f"Papers: {sentence}" for sentence in _differences(cells, preset)]
+    ours = [cell for cell in cells if cell["attention"] == "performer"]
+    paper = any("--performer-paper" in cell["flags"] for cell in ours)
+    lines += performer_note((cell["attention"] for cell in cells), paper)
     machines = sorted({f"{where(c['environment'])}, {c['environment']['date']}" for c in cells})
     commits = ", ".join(sorted({cell["environment"]["commit"] for cell in cells}))
     return [*lines, f"Measured on {'; '.join(machines)} (commit {commits})."]

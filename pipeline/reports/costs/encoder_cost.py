@@ -5,7 +5,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pipeline.methods import ENCODER_PANELS, ENCODERS, MASKED_PART, SOFTMAX, Method, Size, groups
+from pipeline.methods import (
+    ENCODER_PANELS,
+    ENCODERS,
+    MASKED_PART,
+    SOFTMAX,
+    Method,
+    Size,
+    groups,
+    performer_note,
+)
 from pipeline.papers import read_table
 from pipeline.reports.costs.lm_cost import Cell, Verdict, cell, measured_on
 from pipeline.reports.plots import Curve, plot_curves
@@ -148,6 +157,7 @@ def _largest(ratios: dict[int, float]) -> float | None:
 def markdown(results: dict[str, Any]) -> str:
     """The whole report."""
     parts = [caption(results), tables(results), differences(results), verdict_table(results)]
+    parts += performer_note(results["settings"]["architectures"])
     return "\n\n".join(parts) + "\n"
 
 

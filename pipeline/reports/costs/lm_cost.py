@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.methods import LANGUAGE_MODEL_PANELS, LANGUAGE_MODELS, TRANSNORMERS, Size, groups
+from pipeline.methods import (
+    LANGUAGE_MODEL_PANELS,
+    LANGUAGE_MODELS,
+    TRANSNORMERS,
+    Size,
+    groups,
+    performer_note,
+)
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table, spread, where
 
@@ -158,6 +165,7 @@ def markdown(results: dict[str, Any]) -> str:
     """The whole report."""
     promises = "\n".join(f"- {verdict}" for verdict in verdicts(results))
     parts = [caption(results), training_tables(results), decoding_table(results), promises]
+    parts += performer_note(results["settings"]["architectures"])
     return "\n\n".join(parts) + "\n"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, Size, groups
+from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, Size, groups, performer_note
 from pipeline.papers import read_table
 from pipeline.reports.costs.lm_cost import measured_on
 from pipeline.reports.lra import TITLES, label, means_over_tasks
@@ -142,6 +142,7 @@ def markdown(results: Results) -> str:
         table(results, scaled, "training", lambda r: PAPER_STEPS / steps_per_second(r), "{:,.0f}"),
         lln_table(),
         differences(results),
+        *performer_note(results["settings"]["architectures"]),
     ]
     return "\n\n".join(parts) + "\n"
 

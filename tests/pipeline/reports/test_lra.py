@@ -81,6 +81,14 @@ def test_every_row_says_its_size():
     assert "no comparison at equal size" in table
 
 
+def test_the_form_of_performer_is_named():
+    assert "Performer here" not in write_table([cell("text", "elu", 1, 50.0)])
+    table = write_table([cell("text", "performer", 1, 50.0)])
+    assert "Performer here is in performer-pytorch's form" in table and "figures are of other forms" in table
+    table = write_table([cell("text", "performer", 1, 50.0, flags=["--performer-paper"])])
+    assert "Performer here is in the form of TransNormer's runs (--performer-paper)." in table
+
+
 def test_what_cannot_share_a_table():
     with pytest.raises(UserError, match="runs of lra_skyformer and lra_state_space cannot share a table"):
         write_table([cell("text", "elu", 1, 50.0), cell("text", "lln", 1, 50.0, preset="lra_state_space")])
