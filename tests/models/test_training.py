@@ -171,3 +171,8 @@ def test_checkpoint_of_the_authors_fork_loads_as_a_file(golden_dir, corpus, tmp_
     logits = models[0].eval()(torch.tensor(arrays["L150/tokens"]))[0]
     want = torch.tensor(arrays["L150/silu/logits"])
     assert (logits - want).abs().max() / want.abs().max() < 1e-5
+    args.decoder_chunk_size = 32  # has no counterpart; docs/reproducing.md names the override
+    torch.save({**checkpoint, "optimizer_history": history}, file)
+    for overrides, size in (({}, 64), ({"diag_block_size": 32}, 32)):
+        models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(file)], overrides)
+        assert models[0].decoder.layers[0].self_attn.block_size == size
