@@ -1,5 +1,7 @@
 """Long Range Arena encoders: every mechanism, padding, pooling, pixels and pairs."""
 
+import copy
+
 import pytest
 import torch
 
@@ -128,19 +130,41 @@ def test_state_space_parts():
     assert [type(x.norm).__name__ for x in (diag, norm)] == ["GatedRMSNorm", "BatchNorm"]
 
 
-def test_a_batch_counts_once_with_activation_checkpointing():
-    plain, checkpointed = (build("lra_state_space", checkpoint_activations=x) for x in (False, True))
+def trained_with_and_without_checkpointing(task, *inputs):
+    """The two models after a backward pass each."""
+    plain, checkpointed = (build("lra_state_space", task, checkpoint_activations=x) for x in (False, True))
     checkpointed.load_state_dict(plain.state_dict())
     for model in (plain, checkpointed):
         torch.manual_seed(0)
-        model.train()(*tokens([40, 20])).sum().backward()
-    for (name, x), y in zip(plain.state_dict().items(), checkpointed.state_dict().values(), strict=True):
-        if not name.endswith("num_batches_tracked"):
-            close(y, x)
+        model.train()(*inputs).square().sum().backward()
+    return plain, checkpointed
+
+
+def same_gradients(plain, checkpointed):
     for x, y in zip(plain.parameters(), checkpointed.parameters(), strict=True):
         assert (x.grad is None) == (y.grad is None)
         if x.grad is not None:
             close(y.grad, x.grad)
+
+
+def test_a_batch_counts_once_with_activation_checkpointing():
+    plain, checkpointed = trained_with_and_without_checkpointing(TOKENS, *tokens([40, 20]))
+    for (name, x), y in zip(plain.state_dict().items(), checkpointed.state_dict().values(), strict=True):
+        if not name.endswith("num_batches_tracked"):
+            close(y, x)
+    same_gradients(plain, checkpointed)
+
+
+def test_checkpointing_knows_the_padding_of_each_sequence_of_a_pair():
+    first, second = tokens([40, 20]), tokens([9, 30], width=40, seed=1)
+    same_gradients(*trained_with_and_without_checkpointing(PAIRS, *first, *second))
+
+
+def test_a_copy_of_a_checkpointed_model_trains_alone():
+    model = build("lra_state_space", checkpoint_activations=True)
+    copied = copy.deepcopy(model).train()
+    copied(*tokens([40, 20])).sum().backward()
+    assert all(p.grad is None for p in model.parameters())
 
 
 @pytest.mark.parametrize(

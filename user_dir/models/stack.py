@@ -1,14 +1,16 @@
 """The layers of a plan, as decoder and encoder stack them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fairseq.distributed import fsdp_wrap
 from fairseq.modules import LayerDropModuleList
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import UserError
+from ..modules import tell_padding
 from .layer import GatedLayer, TransformerLayer, build_feed_forward
 from .layer_plan import Layer, build_layer_attention, parse_layer_plan, replaces_feed_forward
 from .options import attention_options
@@ -125,6 +127,15 @@ def positions_kind(cfg: Any, *kinds: str) -> str:
 def _wrapped(layer: nn.Module, cfg: Any) -> nn.Module:
     """For activation checkpointing and FSDP, as fairseq's own layers are."""
     if cfg.checkpoint_activations or cfg.offload_activations:
+        layer.forward = partial(_forward_with_its_padding, layer, layer.forward)
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
         return fsdp_wrap(layer, min_num_params=0)  # a checkpointed layer is wrapped whatever its size
     return fsdp_wrap(layer, min_num_params=cfg.min_params_to_wrap)
+
+
+def _forward_with_its_padding(
+    layer: nn.Module, forward: Callable, x: Tensor, key_padding_mask: Tensor | None = None, **others: Any
+) -> Tensor:
+    """The backward pass runs `forward` again, when batch norms may know the padding of a later call."""
+    tell_padding(layer, key_padding_mask)
+    return forward(x, key_padding_mask=key_padding_mask, **others)
