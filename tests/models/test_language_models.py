@@ -322,6 +322,33 @@ def test_sequence_longer_than_learned_positions():
         model(tokens(1, 257))
 
 
+@torch.no_grad()
+def test_decoding_beyond_the_learned_positions():
+    model = build("learned", tokens_per_sample=8, max_target_positions=8)
+    rows = tokens(2, 9)
+    rows[1, :3] = PAD
+    state: dict = {}
+    model(rows[:, :8], incremental_state=state)
+    with pytest.raises(UserError, match="9 tokens is longer than the 8 learned positions"):
+        model(rows, incremental_state=state)
+    with pytest.raises(UserError, match="9 tokens is longer than the 8 learned positions"):
+        model(rows, incremental_state={})
+
+
+@torch.no_grad()
+def test_padding_needs_no_learned_positions():
+    model = build("learned", tokens_per_sample=8, max_target_positions=8)
+    row = tokens(1, 8)
+    expected = model(row)[0]
+    for left in (True, False):
+        x = padded(row, 10, [left])
+        here = slice(2, 10) if left else slice(0, 8)
+        close(model(x)[0][:, here], expected)
+        state: dict = {}
+        out = [model(x[:, : i + 1], incremental_state=state)[0] for i in range(10)]
+        close(torch.cat(out, 1)[:, here], expected)
+
+
 def test_model_compiles_layer_by_layer_without_graph_breaks():
     model = build_lm("transnormer_t1", decoder_attention="diag,norm").train()
     x = torch.randn(70, 2, 24)

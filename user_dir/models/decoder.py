@@ -134,6 +134,8 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
         new = None
         if incremental_state is not None:
             new = self._advance(incremental_state, state, padding_mask, tokens)
+        elif isinstance(self.embed_positions, LearnedPositions):
+            self.embed_positions.check_length(tokens.shape[1], padding_mask)
         x = self._embed(tokens, new).transpose(0, 1).contiguous()  # else every product copies it
         states = [x]
         for layer in self.layers:
@@ -152,19 +154,27 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
                 positions = new.positions
             else:
                 positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
-                if isinstance(self.embed_positions, LearnedPositions):
-                    self.embed_positions.check_length(tokens.shape[1])
             rows = self.embed_positions(positions).to(x.dtype)
             x = torch.cat([x, rows.expand(len(x), -1, -1)], dim=-1) if self.joined else x + rows
         return self.dropout(x)
 
     def _advance(self, incremental_state, state, padding_mask, tokens) -> NewTokens:
-        """Counts the `tokens` of a step, and returns their positions."""
+        """Counts the `tokens` of a step, and returns their positions.
+
+        "longest" is as long as any row may be, padding included: the rows are read only once it passes the
+        learned positions.
+        """
         if state is None:
             none = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
-            state = {"seen": 0, "position": none}
+            state = {"seen": 0, "longest": 0, "position": none}
         new = NewTokens(padding_mask, state["position"], tokens.shape[1])
-        self.set_state(incremental_state, {"seen": state["seen"] + new.count, "position": new.end})
+        longest = state["longest"] + new.count
+        learned = isinstance(self.embed_positions, LearnedPositions)
+        if learned and longest > self.embed_positions.max_positions:
+            longest = int(new.end.max())
+            self.embed_positions.check_length(longest)
+        seen = state["seen"] + new.count
+        self.set_state(incremental_state, {"seen": seen, "longest": longest, "position": new.end})
         return new
 
     def output_layer(self, features: Tensor) -> Tensor:

@@ -67,8 +67,7 @@ class LinearAttentionEncoder(nn.Module):
     def _embed(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
         x = embed(self.embed_tokens, tokens)
         if self.embed_positions is not None:
-            length = tokens.shape[1] if padding_mask is None else int((~padding_mask).sum(dim=1).max())
-            self.embed_positions.check_length(length)
+            self.embed_positions.check_length(tokens.shape[1], padding_mask)
             x = x + self.embed_positions(torch.arange(tokens.shape[1], device=tokens.device)[None])
         x = self.dropout(self.layernorm_embedding(x))
         return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)

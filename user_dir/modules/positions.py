@@ -82,8 +82,17 @@ class LearnedPositions(nn.Embedding):
         """Integer `positions: (B, N)` to `(B, N, D)`; those past the end belong to padding only."""
         return super().forward((positions + self.offset).clamp(max=self.num_embeddings - 1))
 
-    def check_length(self, length: int) -> None:
-        """Raises UserError when a sequence of `length` tokens has more tokens than positions."""
+    def check_length(self, length: int, padding_mask: Tensor | None = None) -> None:
+        """Raises UserError for a row with more tokens than positions.
+
+        Args:
+            length: tokens of the longest row, padding included.
+            padding_mask: `(B, length)`, True at padding, or None.
+        """
+        if length <= self.max_positions:
+            return
+        if padding_mask is not None:
+            length = int((~padding_mask).sum(dim=1).max())
         if length > self.max_positions:
             raise UserError(
                 f"a sequence of {length} tokens is longer than the {self.max_positions} learned positions "
