@@ -171,3 +171,10 @@ def test_hashing_a_few_queries_at_a_time_changes_nothing(monkeypatch, length):
     assert whole.shape == (2, 4, 3, length)
     monkeypatch.setattr(hashing, "DISTANCES", 5000)  # of 13 queries
     assert torch.equal(module.hash(x), whole)
+
+
+def test_hashing_is_not_rounded_under_autocast():
+    module, x = build(256), torch.randn(2, 4, 256, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = module.hash(x)
+    assert torch.equal(found, module.hash(x))

@@ -132,16 +132,21 @@ class TnnAttention(Attention):
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`. Rows may be at different positions; padding is overwritten."""
         values = self._values(x, new.padding_mask)
+        with torch.autocast(x.device.type, enabled=False):
+            mixed, state = self._mixed_next(values, new, state)
+        return self._gated(x, mixed), state
+
+    def _mixed_next(self, values: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         state = self._with_room(values, state)
-        length, places = state["length"] + len(x), new.positions
+        length, places = state["length"] + new.count, new.positions
         index = places.unsqueeze(-1).expand_as(values)
         seen = state["v"].scatter_(1, index, values)[:, :length]
-        if len(x) == 1:
-            distances = (places - torch.arange(length, device=x.device)).clamp(min=0)
+        if new.count == 1:
+            distances = (places - torch.arange(length, device=places.device)).clamp(min=0)
             mixed = (state["coefficients"][0][distances] * seen).sum(1, keepdim=True)
         else:
             mixed = self.toep(seen).gather(1, index)
-        return self._gated(x, mixed), {**state, "length": length}
+        return mixed, {**state, "length": length}
 
     def _with_room(self, new: Tensor, state: State | None) -> State:
         """The state with room for `new: (B, T, E)`: values by position, no row beyond `length`.

@@ -78,6 +78,20 @@ def test_incremental_equals_full(key, length, dtype):
 
 
 @causal_mechanisms
+@torch.no_grad()
+def test_incremental_equals_full_under_autocast(key):
+    """Far enough for what bfloat16 does to distances and to sums."""
+    module = build(key, True)
+    x = torch.randn(330, 1, 12)
+    state: dict = {}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        full = module(x)[0].float()
+        pieces = [module(piece, incremental_state=state)[0] for piece in x.split([300, *[1] * 10, 20])]
+    error = (torch.cat(pieces) - full).norm() / full.norm()
+    assert not MECHANISMS[key].continuous or error < 0.02
+
+
+@causal_mechanisms
 @pytest.mark.parametrize("cuts", [(150,), (70, 1, 79), (1, 64, 85)], ids=str)
 @torch.no_grad()
 def test_incremental_in_pieces(key, cuts):

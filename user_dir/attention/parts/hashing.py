@@ -78,7 +78,8 @@ class HashedAttention(RedrawnEachUpdate, Attention):
         distances = max(1, x.shape[0] * rotations[:, 0].numel())  # of a query of each sequence
         found = []
         for queries in x.split(max(1, DISTANCES // distances), dim=2):
-            rotated = torch.einsum("bhnd,hdrk->bhrnk", queries.to(wide), rotations)
+            with torch.autocast(x.device.type, enabled=False):
+                rotated = torch.einsum("bhnd,hdrk->bhrnk", queries.to(wide), rotations)
             found.append(torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1))
         return torch.cat(found, dim=-1)
 
