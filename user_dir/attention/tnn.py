@@ -13,7 +13,7 @@ from ..modules import RMSNorm
 from .base import Attention
 from .parts.limits import check_count
 from .parts.new_tokens import NewTokens
-from .parts.state import State
+from .parts.state import State, write_to_cache
 from .registry import register_attention
 
 
@@ -140,13 +140,14 @@ class TnnAttention(Attention):
         state = self._with_room(values, state)
         length, places = state["length"] + new.count, new.positions
         index = places.unsqueeze(-1).expand_as(values)
-        seen = state["v"].scatter_(1, index, values)[:, :length]
+        cache = write_to_cache(state["v"], 1, index, values)
+        seen = cache[:, :length]
         if new.count == 1:
             distances = (places - torch.arange(length, device=places.device)).clamp(min=0)
             mixed = (state["coefficients"][0][distances] * seen).sum(1, keepdim=True)
         else:
             mixed = self.toep(seen).gather(1, index)
-        return mixed, {**state, "length": length}
+        return mixed, {**state, "v": cache, "length": length}
 
     def _with_room(self, new: Tensor, state: State | None) -> State:
         """The state with room for `new: (B, T, E)`: values by position, no row beyond `length`.

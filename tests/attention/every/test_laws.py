@@ -92,6 +92,23 @@ def test_incremental_equals_full_under_autocast(key):
 
 
 @causal_mechanisms
+def test_gradients_of_decoding_are_those_of_the_full_forward(key):
+    module = build(key, True, torch.float64)
+    x = torch.randn(40, 2, 12, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn_like(x)
+
+    def gradients(out):
+        trained = [x, *(p for p in module.parameters() if p.requires_grad)]
+        return torch.autograd.grad((out * weights).sum(), trained, allow_unused=True)
+
+    expected = gradients(module(x)[0])
+    state: dict = {}
+    steps = [module(piece, incremental_state=state)[0] for piece in x.split(1)]
+    for got, gradient in zip(gradients(torch.cat(steps)), expected, strict=True):
+        close(got, gradient, torch.float64)
+
+
+@causal_mechanisms
 @pytest.mark.parametrize("cuts", [(150,), (70, 1, 79), (1, 64, 85)], ids=str)
 @torch.no_grad()
 def test_incremental_in_pieces(key, cuts):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .blocks import block_count, join_blocks, split_blocks
 from .new_tokens import NewTokens
-from .state import State
+from .state import State, write_to_cache
 
 Weigh = Callable[[Tensor, Tensor | None], Tensor]
 
@@ -66,7 +66,7 @@ def decode_in_blocks(
 def _read_one(q, k, v, new, state, size, weigh) -> tuple[Tensor, Tensor, Tensor]:
     """One token: written to its place in the block, it sees the block up to there."""
     place = new.places(size)
-    keys, values = (_written(state[name], place, x) for name, x in (("k", k), ("v", v)))
+    keys, values = (write_to_cache(state[name], 2, _index(place, x), x) for name, x in (("k", k), ("v", v)))
     return _attention(q, keys, values, new.visible(size), weigh), keys, values
 
 
@@ -86,12 +86,6 @@ def _read_many(q, k, v, new, state, size, weigh) -> tuple[Tensor, Tensor, Tensor
     current = ((new.start % size + new.end - new.start) // size).clamp(max=blocks - 1)
     rows = torch.arange(len(current), device=q.device)
     return out, keys[rows, :, current], values[rows, :, current]
-
-
-def _written(begun: Tensor, place: Tensor, new: Tensor) -> Tensor:
-    """The block with `new` at its place: itself where no derivative is taken, else a copy."""
-    write = torch.Tensor.scatter if torch.is_grad_enabled() else torch.Tensor.scatter_
-    return write(begun, 2, _index(place, new), new)
 
 
 def _index(place: Tensor, like: Tensor) -> Tensor:

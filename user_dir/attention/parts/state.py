@@ -45,12 +45,23 @@ def state_bytes(incremental_state: dict[str, State]) -> int:
 
 
 def append_to_cache(cache: Tensor, new: Tensor, length: int, dim: int) -> Tensor:
-    """`cache` with `new` written behind its first `length` entries, doubled when it is full."""
+    """`cache` with `new` written behind its first `length` entries, doubled when it is full.
+
+    Written in place where no derivative is taken, else a copy.
+    """
     needed = length + new.shape[dim]
     if needed > cache.shape[dim]:
         shape = list(cache.shape)
         shape[dim] = max(needed, 2 * cache.shape[dim]) - length
         tail = new.new_zeros(shape)
         cache = torch.cat([cache.narrow(dim, 0, length), tail], dim)
+    if torch.is_grad_enabled():
+        return cache.slice_scatter(new.to(cache.dtype), dim, length, needed)
     cache.narrow(dim, length, new.shape[dim]).copy_(new)
     return cache
+
+
+def write_to_cache(cache: Tensor, dim: int, index: Tensor, new: Tensor) -> Tensor:
+    """`cache` with `new` at `index`, as in `scatter`: in place where no derivative is taken, else a copy."""
+    write = torch.Tensor.scatter if torch.is_grad_enabled() else torch.Tensor.scatter_
+    return write(cache, dim, index, new)
