@@ -114,7 +114,9 @@ class Attention(DecodingState, nn.Module):
             key_padding_mask: bool `(B, N)`, True at padding.
             incremental_state: fairseq's dictionary; the module keeps its state in it (causal only).
             need_weights: accepted for fairseq; no weights are formed that could be returned.
-            attn_mask: accepted when causal, where it must be the future mask, which is built in.
+            attn_mask: None, or when causal fairseq's future mask `(N, N)`, -inf (or True) after each
+                position and 0 up to it. It is built in and not applied: its shape is checked, and on the CPU
+                its edges and diagonals, for on a GPU that would wait for the device at every step.
             new_tokens: what the layers of a decoding step share; by default the module counts for itself.
 
         Returns:
@@ -122,7 +124,8 @@ class Attention(DecodingState, nn.Module):
 
         Raises:
             ValueError: for a query that is no floating `(N, B, D)` tensor of the parameters' dtype, another
-                key or value, a mask that cannot be honoured, or decoding when not causal.
+                key or value, a mask that cannot be honoured (UserError for another `attn_mask` than the
+                future mask), or decoding when not causal.
         """
         if new_tokens is None:  # else the model has checked what it was given
             self._check_call(query, key, value, incremental_state, attn_mask)
@@ -155,6 +158,11 @@ class Attention(DecodingState, nn.Module):
             raise ValueError("incremental_state needs a causal attention; this one is bidirectional")
         if attn_mask is not None and not self.causal:
             raise ValueError(f"{type(self).__name__} cannot apply an attn_mask; pass None")
+        if attn_mask is not None and not _is_future_mask(attn_mask, len(query)):
+            raise UserError(
+                f"attn_mask is not the future mask of {len(query)} positions, 0 up to each and -inf after "
+                f"it; {type(self).__name__} can apply no other, so pass None"
+            )
 
     def steps(self, q: Tensor) -> bool:
         """Whether the compiled kernels may take the single tokens `q: (B, H, 1, d)`."""
@@ -169,6 +177,17 @@ class Attention(DecodingState, nn.Module):
     def extra_repr(self) -> str:
         """Shown when a model is printed."""
         return f"{self.embed_dim}, heads={self.num_heads}, causal={self.causal}, {self.options}"
+
+
+def _is_future_mask(mask: Tensor, length: int) -> bool:
+    """Whether `mask` hides what is to come, as far as `Attention.forward` says that it looks."""
+    if not isinstance(mask, Tensor) or mask.shape != (length, length):
+        return False
+    if mask.device.type != "cpu" or torch.compiler.is_compiling() or length == 0:
+        return True
+    seen = torch.cat([mask.diagonal(), mask[:, 0], mask[-1]])
+    hidden = torch.cat([mask.diagonal(1), mask[0, 1:], mask[:-1, -1]])
+    return not seen.any() and bool(hidden.eq(True if mask.dtype == torch.bool else -math.inf).all())
 
 
 def no_positions(x: Tensor) -> Tensor:

@@ -48,6 +48,40 @@ def test_calls_that_cannot_be_honoured():
         full(x, attn_mask=torch.zeros(4, 4))
 
 
+FUTURE = torch.full((5, 5), -math.inf).triu(1)
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_the_future_mask_is_built_in(length):
+    attention = build_attention("norm", 12, 2, causal=True).eval()
+    x, mask = torch.randn(length, 2, 12), FUTURE[:length, :length]
+    expected = attention(x)[0]
+    for accepted in (mask, mask.half(), mask.bool()):
+        assert torch.equal(attention(x, attn_mask=accepted)[0], expected)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        FUTURE[:4, :4],
+        FUTURE[:, :4],
+        torch.zeros(5, 5),
+        FUTURE.mT,
+        FUTURE + torch.full((5, 5), -math.inf).tril(-3),  # a window
+        FUTURE.where(torch.arange(5) >= 2, 0.0),  # a prefix that is seen as a whole
+        FUTURE + torch.arange(5.0),  # biases
+        torch.ones(5, 5, dtype=torch.bool).tril(),
+        torch.full((5, 5), -math.inf),
+        FUTURE.tolist(),
+    ],
+    ids=["short", "flat", "nothing", "past", "window", "prefix", "biases", "inverted", "all", "list"],
+)
+def test_another_attn_mask_is_refused(mask):
+    attention = build_attention("norm", 12, 2, causal=True)
+    with pytest.raises(UserError, match="not the future mask of 5 positions, .*; NormAttention can"):
+        attention(torch.randn(5, 2, 12), attn_mask=mask)
+
+
 forms = pytest.mark.parametrize(
     ("name", "causal"),
     [(name, causal) for causal in (True, False) for name in attention_names(causal)],
