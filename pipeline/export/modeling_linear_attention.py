@@ -532,7 +532,7 @@ class LinearAttentionModel(LinearAttentionPreTrainedModel):
         state = past_key_values
         start = torch.zeros_like(first) if state is None else state.seen
         tokens = Tokens(~real, start)
-        x = self.embed(ids, tokens)
+        x = self.embed(ids, tokens, ids.shape[1] + (0 if state is None else state.columns))
         for i, layer in enumerate(self.layers):
             names = range(len(self.config.plan[i]))
             kept = None if state is None else [state.layers.setdefault((i, j), {}) for j in names]
@@ -542,11 +542,14 @@ class LinearAttentionModel(LinearAttentionPreTrainedModel):
         x = x if self.layer_norm is None else self.layer_norm(x)
         return roll(x, -first), first
 
-    def embed(self, ids, tokens):
-        """Token and position embeddings."""
+    def embed(self, ids, tokens, columns):
+        """Token and position embeddings; `columns` counts the positions so far, with padding."""
         x = self.config.embedding_scale * self.embed_tokens(ids)
         places = tokens.positions + self.offset
         if self.embed_positions is not None:
+            known = self.embed_positions.num_embeddings - self.offset
+            if columns > known and int(places.masked_fill(tokens.padding, 0).max()) >= known + self.offset:
+                raise ValueError(f"the model has learned {known} positions; give it no more tokens than that")
             x = x + self.embed_positions(places.clamp(max=self.embed_positions.num_embeddings - 1))
         elif self.config.positions == "sinusoidal":
             half = x.shape[-1] // 2

@@ -1,8 +1,9 @@
 """Runs exported models with `transformers` in a process that has neither fairseq nor this project.
 
 Argument: a folder with `questions.pt`, a dictionary of a case's name to its inputs, and a folder of that name
-for each exported model; `answers.pt` is written. Inputs: `tokens` with `mask` for logits; for language
-models also `prompts`, `prompt_mask` and `count` for greedy continuations; `texts` for a tokenizer's indices.
+for each exported model; `answers.pt` is written. Inputs: `tokens` with `mask` for logits, `too_long` for
+tokens that must be refused; for language models also `prompts`, `prompt_mask` and `count` for greedy
+continuations; `texts` for a tokenizer's indices.
 """
 
 import json
@@ -38,6 +39,11 @@ def answer(folder: Path, asked: dict) -> dict:
     model, kind = model_of(folder)
     with torch.no_grad():
         answers = {"logits": model(asked["tokens"], attention_mask=asked["mask"].long()).logits}
+        if "too_long" in asked:
+            try:
+                model(asked["too_long"])
+            except ValueError as error:
+                answers["refusal"] = str(error)
     if kind == "CausalLM":
         for name, options in (("state", {}), ("no state", {"use_cache": False})):
             rows = slice(None if name == "state" else 4)

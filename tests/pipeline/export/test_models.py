@@ -112,7 +112,7 @@ def test_logits_and_continuations(transformers_answers, tmp_path):
     for name, (architecture, options) in ENCODERS.items():
         source = build(architecture, "MaskedLM", **options)
         write(tmp_path, name, source)
-        questions[name] = {"tokens": tokens, "mask": real}
+        questions[name] = {"tokens": tokens, "mask": real, "too_long": lm.tokens(1, 1000)}
         with torch.no_grad():
             expected[name] = source.model(tokens)[0], None
     answers = transformers_answers(tmp_path, questions)
@@ -123,6 +123,8 @@ def test_logits_and_continuations(transformers_answers, tmp_path):
             assert torch.equal(found["state"], continuations), name
             assert torch.equal(found["no state"], continuations[:4]), name
             assert found["beams"].shape == (1, 5), name
+        else:
+            assert "learned" in found["refusal"] and "positions" in found["refusal"], name
 
 
 @pytest.mark.slow
