@@ -30,7 +30,10 @@ MEANINGS = {
     "Invalid magic number": DAMAGED,
     "Neither args nor cfg exist": DAMAGED,
     "enforce fail at inline_container": "a checkpoint could not be written; is the disk full?",
-    "Dataset not found": "the data folder lacks a split; prepare it with a script of data-prep/",
+    "Dataset not found": (
+        "the data folder has no such split; check --train-subset, --valid-subset, --gen-subset, or prepare "
+        "it with a script of data-prep/"
+    ),
     "embed_dim must be divisible by num_heads": (
         "the number of attention heads does not divide the width; change "
         "--decoder-attention-heads or --decoder-embed-dim"
@@ -39,7 +42,8 @@ MEANINGS = {
         "--max-tokens is less than the length of a sample, --tokens-per-sample; raise it"
     ),
     "since max_positions": (
-        "--tokens-per-sample is more than the positions of the model (--max-target-positions)"
+        "--tokens-per-sample is more than the positions of the model (--max-target-positions, of an "
+        "encoder --max-positions)"
     ),
     "Minimum loss scale reached": (
         "the loss has diverged in half precision; lower --lr or train with --bf16"

@@ -18,7 +18,15 @@ from .schedules import check_schedule
 from .training_checks import check_before_training, check_task_of_model
 
 # Options of fairseq's that are numbers from 1 up, where they are given.
-COUNTS = ("batch_size", "batch_size_valid", "tokens_per_sample", "max_target_positions", "max_positions")
+COUNTS = (
+    *("batch_size", "batch_size_valid", "max_tokens", "tokens_per_sample", "max_target_positions"),
+    *("max_positions", "required_batch_size_multiple", "log_interval"),
+)
+LIMITS = {  # what other numbers must lie between
+    "seed": (0, 2**32 - 1),
+    "mask_prob": (0, 1),
+    **dict.fromkeys(("max_update", "num_workers", "warmup_updates", "stop_time_hours"), (0, math.inf)),
+}
 LISTS_OF_COUNTS = ("update_freq",)
 
 
@@ -40,14 +48,31 @@ def check_settings(cfg: Any) -> None:
             raise UserError(f"{option} is {value}; it must be a finite number")
         if name in COUNTS + LISTS_OF_COUNTS and any(x < 1 for x in numbers):
             raise UserError(f"{option} is {value}; it must be a whole number from 1 up")
+        low, high = LIMITS.get(name, (-math.inf, math.inf))
+        if not all(low <= x <= high for x in numbers):
+            most = "" if math.isinf(high) else f" and at most {high}"
+            raise UserError(f"{option} is {value}; it must be at least {low}{most}")
         if name == "lr" and any(x < 0 for x in numbers):
             raise UserError(f"--lr is {value}, which leads away from what is learnt; give numbers above 0")
+    if isinstance(settings.get("adam_betas"), str):
+        check_betas(settings["adam_betas"])
     if "buffer_size" in settings:
         check_input(str(settings.get("input", "-")))
     if isinstance(settings.get("model_overrides"), str):
         read_overrides(settings["model_overrides"])
     if settings.get("ddp_backend") == "fully_sharded":
         check_sharding(settings)
+
+
+def check_betas(text: str) -> None:
+    """UserError unless Adam's `--adam-betas` are two numbers."""
+    try:
+        first, second = ast.literal_eval(text)
+        good = 0 <= first < 1 and 0 <= second < 1
+    except (ValueError, SyntaxError, TypeError):
+        good = False
+    if not good:
+        raise UserError(f"--adam-betas is {text!r}; give two numbers below 1, such as '(0.9, 0.98)'")
 
 
 def check_input(name: str) -> None:

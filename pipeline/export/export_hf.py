@@ -65,13 +65,19 @@ def model_files(source: Source, head: str | None = None) -> dict[str, bytes]:
 
 
 def export(checkpoint: Path, out: Path, head: str | None) -> str:
-    """Write the folder `out`; returns the kind of the model. UserError for one that cannot be exported."""
+    """Write the folder `out`; returns the kind of the model. UserError for one that cannot be exported.
+
+    Heads that are left out are named on stdout.
+    """
     source = load_source(checkpoint)
     files = model_files(source, head)
     files |= tokenizer_files(checkpoint.parent, source.dictionary, source.kind != "CausalLM")
     begin(out, COMMAND, fingerprint([sha256_of(checkpoint), head]))
     for name, content in files.items():
         write_atomically(out / name, content)
+    if head is None and (heads := getattr(source.model, "classification_heads", None)):
+        name = next(iter(heads))
+        print(f"left out: the classification head {name}; export it with --head {name}")
     return source.kind if head is None else "SequenceClassification"
 
 

@@ -6,12 +6,15 @@ from typing import Any, Optional
 
 import numpy as np
 from fairseq.dataclass import FairseqDataclass
+from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from omegaconf import MISSING
 
 from ..errors import UserError
 from .lra_data import LRAData, LRADataset, open_lra_data
 from .whole_rows import WholeRowsTask
+
+PIPELINES = {"lra_skyformer": "skyformer", "lra_state_space": "state-space"}  # of the presets
 
 
 @dataclass
@@ -49,6 +52,17 @@ class LRATask(WholeRowsTask):
             )
         cfg.lra_task = data.task
         return cls(cfg, data)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+        """The model; UserError if the data were prepared for the pipeline of the other preset."""
+        preset = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", ""))
+        wanted = PIPELINES.get(preset)
+        if wanted and self.data.pipeline not in (wanted, "both"):
+            raise UserError(
+                f"{self.cfg.data} was prepared for the pipeline {self.data.pipeline}, but {preset} is of "
+                f"{wanted}; prepare it with data-prep/lra.sh --pipeline {wanted}"
+            )
+        return super().build_model(cfg, from_checkpoint)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
         """Load a split; that of training is shuffled."""

@@ -64,7 +64,10 @@ def read_run(folder: Path) -> LoggedRun:
     found = read_log(log)
     records = {int(record["num_updates"]): record for record in found["train_inner"]}
     if not records:
-        raise UserError(f"{shown_path(log)} holds no update; was log_format in the YAML changed?")
+        raise UserError(
+            f"{shown_path(log)} holds no update; train with --log-interval 1 and --log-format json, as "
+            "scripts/analyse.sh runs does"
+        )
     valid = {int(record["valid_num_updates"]): record["valid_loss"] for record in found["valid"]}
     path = newest_checkpoint(folder)
     state, configuration = load_safely(path)

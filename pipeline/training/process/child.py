@@ -65,7 +65,7 @@ def main() -> None:
         sentence = explain(error)
         if sentence is None:
             traceback.print_exc(file=sys.stdout)
-            sentence = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"
+            sentence = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
         try:
             print(f"error: {sentence}", flush=True)
         except OSError:  # the disk is full for the log, too

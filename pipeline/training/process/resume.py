@@ -26,8 +26,15 @@ class SavedState:
 
 def newest_whole(folder: Path) -> SavedState | None:
     """The whole checkpoint of `folder` with the most updates, None if there is none."""
-    found = filter(None, map(read_whole, folder.glob("checkpoint*.pt")))
-    return max(found, key=lambda state: (state.updates, state.path.name == LAST), default=None)
+    return _survey(folder)[0]
+
+
+def _survey(folder: Path) -> tuple[SavedState | None, list[str]]:
+    """The newest whole checkpoint, and the names of the damaged ones."""
+    found = {path: read_whole(path) for path in sorted(folder.glob("checkpoint*.pt"))}
+    whole = (state for state in found.values() if state)
+    newest = max(whole, key=lambda state: (state.updates, state.path.name == LAST), default=None)
+    return newest, [path.name for path, state in found.items() if state is None]
 
 
 def read_whole(path: Path) -> SavedState | None:
@@ -52,8 +59,10 @@ def find_resume_point(folder: Path) -> SavedState | None:
     """
     if (folder / LAST).is_dir():
         raise UserError(f"{folder / LAST} is a folder where a checkpoint belongs; move it away")
-    newest = newest_whole(folder)
-    if newest is None and (damaged := sorted(path.name for path in folder.glob("checkpoint*.pt"))):
+    newest, damaged = _survey(folder)
+    if newest and damaged:
+        print(f"passing over {', '.join(damaged)}, which cannot be read", flush=True)
+    if newest is None and damaged:
         raise UserError(
             f"no checkpoint in {folder} is whole ({', '.join(damaged)}); copy them again, or add --fresh "
             "to move them aside and start at update 1"

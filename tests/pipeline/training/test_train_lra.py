@@ -120,6 +120,10 @@ def test_killed_and_resumed(call, kill, configs, data, uninterrupted, tmp_path):
 @pytest.mark.parametrize("preset", ["lra_skyformer", "lra_state_space"])
 def test_two_processes_train_what_one_with_twice_the_accumulation_trains(preset, configs, data, tmp_path):
     experiment = read_experiment(configs / f"{preset}.yaml")
+    if preset == "lra_state_space":
+        data = shutil.copytree(data, tmp_path / "data")
+        manifest = json.loads((data / "preparation.json").read_text())
+        (data / "preparation.json").write_text(json.dumps({**manifest, "pipeline": "state-space"}))
     words = ["--max-update", "4", "--disable-validation", "--dropout", "0", "--activation-dropout", "0"]
     words += ["--attention-dropout", "0", "--embedding-dropout", "0", "--batch-size", "4"]
 
@@ -128,6 +132,11 @@ def test_two_processes_train_what_one_with_twice_the_accumulation_trains(preset,
         return train_lm.fairseq_arguments(experiment, data, machines, save_dir, extra)
 
     assert_two_train_as_one(flags, tmp_path, skip=("running_mean", "running_var", "num_batches_tracked"))
+
+
+def test_data_of_the_other_pipeline_are_refused(refused, configs, data, tmp_path):
+    words = [configs / "lra_state_space.yaml", data, "--gpus", 0, "--save-dir", tmp_path / "run"]
+    assert "prepared for the pipeline skyformer, but lra_state_space" in refused(train_lra, *words)
 
 
 def test_dry_run(call, configs, data, capsys):
