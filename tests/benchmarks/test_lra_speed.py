@@ -57,7 +57,7 @@ def test_each_attention_is_measured(name):
 
 
 def test_reviews_are_cut_and_padded_to_the_longest(tmp_path):
-    folder = write_lra(tmp_path / "text", "text")
+    folder = write_lra(tmp_path / "text", "text", pipeline="state-space")
     model = TextClassifier("elu", TINY, 30, 30, "cpu", folder)
     first, second = model.sample(4, 30), model.sample(4, 30)
     tokens, lengths = first["net_input"]["src_tokens"], first["net_input"]["src_lengths"]

@@ -57,12 +57,17 @@ def build_lra(arch: str, task: SimpleNamespace, **options):
 
 
 def write_lra(
-    folder: Path, task: str = "listops", longest: int = 40, splits: dict[str, int] = SPLITS, seed: int = 0
+    folder: Path,
+    task: str = "listops",
+    longest: int = 40,
+    splits: dict[str, int] = SPLITS,
+    seed: int = 0,
+    pipeline: str = "skyformer",
 ) -> Path:
     """A folder whose class is told by the commonest symbol, or by how grey the pixels are; returned."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
-    symbols = SYMBOLS["skyformer"].get(task)
+    symbols = SYMBOLS[pipeline].get(task)
     inputs = lra_task(task).data.inputs
     about = {}
     for split, rows in splits.items():
@@ -78,7 +83,7 @@ def write_lra(
     if symbols is not None:
         dictionary(symbols).save(str(folder / "dict.txt"))
     manifest = {
-        "task": task, "pipeline": "both" if symbols is None else "skyformer", "inputs": list(inputs),
+        "task": task, "pipeline": "both" if symbols is None else pipeline, "inputs": list(inputs),
         "classes": [str(i) for i in range(CLASSES[task])], "length": longest,
         "vocabulary": symbols and symbols + 4, "end_token": False, "origin": "generated", "seed": seed,
         "sources": {}, "splits": about,

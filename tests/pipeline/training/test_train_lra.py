@@ -121,9 +121,7 @@ def test_killed_and_resumed(call, kill, configs, data, uninterrupted, tmp_path):
 def test_two_processes_train_what_one_with_twice_the_accumulation_trains(preset, configs, data, tmp_path):
     experiment = read_experiment(configs / f"{preset}.yaml")
     if preset == "lra_state_space":
-        data = shutil.copytree(data, tmp_path / "data")
-        manifest = json.loads((data / "preparation.json").read_text())
-        (data / "preparation.json").write_text(json.dumps({**manifest, "pipeline": "state-space"}))
+        data = write_lra(tmp_path / "data", pipeline="state-space")
     words = ["--max-update", "4", "--disable-validation", "--dropout", "0", "--activation-dropout", "0"]
     words += ["--attention-dropout", "0", "--embedding-dropout", "0", "--batch-size", "4"]
 
