@@ -19,10 +19,14 @@ def corpus_of(data: PreparedData) -> dict[str, Any]:
     return {key: data.manifest.get(key) for key in ("corpus", "tokenizer", "vocabulary", "splits")}
 
 
+def tokens_of(data: PreparedData) -> dict[str, Any]:
+    """The same without the corpus's name: two folders with equal tokens are one corpus."""
+    return {key: value for key, value in corpus_of(data).items() if key != "corpus"}
+
+
 def pretraining_fingerprint(experiment: Experiment, data: PreparedData, *chosen: int) -> str:
     """That of a training: its settings, what was `chosen` besides (seed, updates), and its data."""
-    corpus = {key: value for key, value in corpus_of(data).items() if key != "corpus"}
-    return fingerprint([experiment.settings, *chosen, corpus])
+    return fingerprint([experiment.settings, *chosen, tokens_of(data)])
 
 
 def prepare(script: str, *arguments: str | Path) -> None:

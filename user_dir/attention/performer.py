@@ -14,6 +14,7 @@ from .base import SelfAttention
 from .parts.limits import check_count
 from .parts.linear import next_sums
 from .parts.new_tokens import NewTokens
+from .parts.sampling import SavedSeed
 from .parts.state import State
 from .registry import register_attention
 
@@ -56,7 +57,7 @@ class PerformerOptions:
 
 
 @register_attention("performer")
-class PerformerAttention(SelfAttention):
+class PerformerAttention(SavedSeed, SelfAttention):
     """`phi(q) sum phi(k)^T v / phi(q) . sum phi(k)` with random features in performer-pytorch's form.
 
         a_j(x) = d^(-1/4) omega_j . x,   r(x) = |x|^2 / (2 sqrt(d))
@@ -64,7 +65,7 @@ class PerformerAttention(SelfAttention):
         phi_k(x)_j = exp(a_j - r - max over keys and j of a_j) + 1e-4
 
     The maxima carry no gradient. Causal: the maximum runs over the keys seen so far, and 1e-6 sqrt(m) is
-    added to every component of the key sum. omega is one matrix a head, orthogonal in blocks, saved with the
+    added to every component of the key sum. omega is one matrix per head, orthogonal in blocks, saved with the
     model and used in training and evaluation; redraws follow from a saved seed and the number of updates, so
     that all processes, and a run that is resumed, draw the same. No dropout. Decoding state: m + 1 by d + 1.
     """
@@ -75,14 +76,14 @@ class PerformerAttention(SelfAttention):
         super().__init__(embed_dim, num_heads, **kwargs)
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             projection.reset_parameters()
-        self.register_buffer("seed", torch.randint(2**62, (), device="cpu"))
+        self.keep_seed()
         self.register_buffer("redraws", torch.zeros((), dtype=torch.long, device="cpu"))
         # `eval_proj` is the name in the authors' checkpoints.
         self.register_buffer("eval_proj", self._drawn(0))
 
     def _drawn(self, redraw: int) -> Tensor:
-        generator = torch.Generator("cpu").manual_seed(int(self.seed) + redraw)
-        return orthogonal_features(self.num_heads, self.options.features, self.head_dim, generator)
+        count = self.options.features
+        return orthogonal_features(self.num_heads, count, self.head_dim, self.generator(redraw))
 
     @torch.no_grad()
     def set_num_updates(self, num_updates: int) -> None:
@@ -95,8 +96,7 @@ class PerformerAttention(SelfAttention):
             self.redraws.fill_(redraw)
 
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
-        for name in ("seed", "redraws"):  # the authors' checkpoints have none
-            state_dict.setdefault(f"{prefix}{name}", getattr(self, name))
+        state_dict.setdefault(f"{prefix}redraws", self.redraws)  # the authors' checkpoints have none
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:

@@ -17,7 +17,7 @@ from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.files import fingerprint, sha256_of
 from pipeline.methods import ANALYSED, ATTENTIONS, VANILLA
-from pipeline.studies.measured_runs import corpus_of
+from pipeline.studies.measured_runs import tokens_of
 from pipeline.training.checkpoint import check_reads_text, load_safely, readable, sections, updates
 from pipeline.training.recipe import suggestion
 from user_dir.analysis import AttentionInput, record_inputs
@@ -195,8 +195,7 @@ def open_split(options: Namespace, checkpoints: Iterable[Path]) -> PreparedData:
 
 def mark_of(data: PreparedData) -> str:
     """What tells a corpus from others, whatever folder it lies in."""
-    corpus = {key: value for key, value in corpus_of(data).items() if key != "corpus"}
-    return fingerprint([corpus])
+    return fingerprint([tokens_of(data)])
 
 
 def chosen_layers(found: Sequence[AttentionInput], layers: str) -> list[AttentionInput]:

@@ -19,7 +19,7 @@ from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.files import ROOT, begin, fingerprint, finished, once, shown_path
 from pipeline.provenance import environment
-from pipeline.studies.measured_runs import corpus_of, prepared_wikitext2
+from pipeline.studies.measured_runs import prepared_wikitext2, tokens_of
 from pipeline.studies.parallel_runs import parallel_jobs, placement, run_all
 from pipeline.training.figures import training_figures
 from pipeline.training.process.logged_run import run_fairseq
@@ -135,8 +135,7 @@ class Plan:
     def fingerprint(self, run: Run) -> str:
         """A short hash of all that decides the run."""
         assert self.data is not None
-        corpus = {key: value for key, value in corpus_of(self.data).items() if key != "corpus"}
-        return fingerprint([self.experiments[run.config].settings, self.flags(run), corpus])
+        return fingerprint([self.experiments[run.config].settings, self.flags(run), tokens_of(self.data)])
 
     def record(self, run: Run) -> Path:
         """The JSON file of a finished run, beside its folder."""

@@ -129,10 +129,10 @@ def _lln(found: Measured) -> dict[str, float]:
 
 def _concentration(points: list[Point], last: Trained, length: int) -> Record:
     x, layers = [point.update for point in points], range(len(points[0].quartiles))
-    entropy, other = ("entropy", "relative_entropy")[:: 1 if last.is_masked_lm else -1]
+    entropy = "entropy" if last.is_masked_lm else "relative_entropy"
     panels = []
     for key, (title, unit) in MEASURES.items():
-        if key == other:
+        if key.endswith("entropy") and key != entropy:
             continue
         curves = []
         for layer in layers:

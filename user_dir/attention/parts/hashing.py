@@ -42,11 +42,14 @@ class HashedAttention(RedrawnEachUpdate, Attention):
         self.register_buffer("rotations", rotations)
         self.keep_seed()
 
-    def redraw(self, generator: torch.Generator) -> None:
+    def set_num_updates(self, num_updates: int) -> None:
         """See `RedrawnEachUpdate`; nothing without the option `redraw`."""
         if self.options.redraw:
-            shape = self.rotations.shape
-            self.rotations.copy_(torch.randn(shape, generator=generator, device="cpu"))
+            super().set_num_updates(num_updates)
+
+    def redraw(self, generator: torch.Generator) -> None:
+        """See `RedrawnEachUpdate`."""
+        self.rotations.copy_(torch.randn(self.rotations.shape, generator=generator, device="cpu"))
 
     def attend(self, x: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Queries and keys `x` and values `v`, both `(B, H, N, d)`; the same shape."""

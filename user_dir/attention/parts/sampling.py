@@ -11,21 +11,30 @@ def new_generator() -> torch.Generator:
     return torch.Generator("cpu").manual_seed(int(torch.randint(2**62, (), device="cpu")))
 
 
-class RedrawnEachUpdate:
-    """Of a module with a saved buffer that is drawn again before each update, and fixed in evaluation.
+class SavedSeed:
+    """Of a module whose draws follow from a saved seed and a number, such as that of updates.
 
-    The draws follow from a saved seed and the number of updates, so that all processes, whose global
-    generators come apart with batches of other shapes, and a run that is resumed draw the same.
+    So all processes, whose global generators come apart with batches of other shapes, and a run that is
+    resumed draw the same.
     """
 
     def keep_seed(self) -> None:
         """Called when the module is built."""
         self.register_buffer("seed", torch.randint(2**62, (), device="cpu"))
-        self._drawn_at: int | None = None
 
-    def generator(self, num_updates: int = 0) -> torch.Generator:
-        """That of the draws before the update `num_updates`, counted from 0."""
-        return torch.Generator("cpu").manual_seed(int(self.seed) + num_updates)
+    def generator(self, number: int = 0) -> torch.Generator:
+        """That of the draws with this number, on the CPU."""
+        return torch.Generator("cpu").manual_seed(int(self.seed) + number)
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        state_dict.setdefault(f"{prefix}seed", self.seed)  # the authors' and older checkpoints have none
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class RedrawnEachUpdate(SavedSeed):
+    """Of a module with a saved buffer that is drawn again before each update, and fixed in evaluation."""
+
+    _drawn_at: int | None = None
 
     def redraw(self, generator: torch.Generator) -> None:
         """Draw the buffer again."""
@@ -39,7 +48,6 @@ class RedrawnEachUpdate:
             self._drawn_at = num_updates
 
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
-        state_dict.setdefault(f"{prefix}seed", self.seed)  # older checkpoints have none
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._drawn_at = None
 
