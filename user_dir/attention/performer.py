@@ -65,9 +65,10 @@ class PerformerAttention(SavedSeed, SelfAttention):
         phi_k(x)_j = exp(a_j - r - max over keys and j of a_j) + 1e-4
 
     The maxima carry no gradient. Causal: the maximum runs over the keys seen so far, and 1e-6 sqrt(m) is
-    added to every component of the key sum. omega is one matrix per head, orthogonal in blocks, saved with the
-    model and used in training and evaluation; redraws follow from a saved seed and the number of updates, so
-    that all processes, and a run that is resumed, draw the same. No dropout. Decoding state: m + 1 by d + 1.
+    added to every component of the key sum. omega is one matrix per head, orthogonal in blocks, saved with
+    the model and used in training and evaluation; redraws follow from a saved seed and the number of updates,
+    so that all processes, and a run that is resumed, draw the same. No dropout. Decoding state: m + 1 by
+    d + 1.
     """
 
     Options = PerformerOptions
