@@ -13,11 +13,14 @@ import torch
 from benchmarks.processes import run_case
 from pipeline.console import Parser, add_device, positive
 from pipeline.errors import UserError
-from pipeline.files import BENCHMARKS, check_writable, read_json, shown_path, write_atomically, write_json
+from pipeline.files import BENCHMARKS, read_json, shown_path, write_atomically, write_json
+from pipeline.outputs import check_output, json_with
 from pipeline.provenance import check_same_machine, environment, memory_available
 
 Case = dict[str, Any]
 Results = dict[str, Any]
+SHARED = ("size", "threads", "steps", "keep_frees", "bf16")
+"""Settings that every case of a training is told."""
 LEAST_MEMORY_GIB = 1
 """With less, PyTorch and fairseq do not start in a process of their own."""
 
@@ -123,7 +126,8 @@ class CostBenchmark:
         """
         device = settings["device"]
         path = self.results_path(arguments, device)
-        check_writable(path, makes_folder=True)
+        ours = json_with("records", benchmark=self.name)
+        check_output(path, ours, beside=(".md", ".png"), makes_folder=True)
         results = start_or_resume(self.name, path, settings, arguments.restart)
         todo = [case for case in cases if not is_done(results, case)]
         done = len(cases) - len(todo)
@@ -147,7 +151,7 @@ class CostBenchmark:
         self, arguments: argparse.Namespace, settings: dict[str, Any], tokens: Callable[[int], int]
     ) -> int:
         """`run` for the cases of `training_cases`, whose batch at a length holds `tokens(length)` tokens."""
-        shared = {key: settings[key] for key in ("size", "threads", "steps", "keep_frees") if key in settings}
+        shared = {key: settings[key] for key in SHARED if key in settings}
 
         def question(case: Case) -> Case:
             return {**shared, "tokens": tokens(case["length"])}

@@ -17,10 +17,12 @@ from typing import Any
 import build_machine
 from pipeline.console import Parser, add_out_dir, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import BENCHMARKS, ROOT, check_writable, shown_path, write_atomically, write_json
+from pipeline.files import BENCHMARKS, ROOT, shown_path, write_atomically, write_json
+from pipeline.outputs import check_output, json_with
 from pipeline.provenance import commit, environment
 from pipeline.reports.costs.cuda_resources import count_instructions, markdown, parse_report
 
+RESULT = json_with("environment", "nvcc", "kernels")
 SOURCES = ROOT / "causal_linear_attention" / "csrc" / "cuda"
 
 
@@ -74,12 +76,12 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Entry point."""
     arguments = parse_arguments()
+    path = (out_dir(arguments) or BENCHMARKS / "cuda") / "cuda_resources.json"
+    check_output(path, RESULT, beside=(".md",), makes_folder=True)
     try:
         nvcc = build_machine.nvcc()
     except build_machine.Skipped as why:
         raise UserError(f"{why}; install the CUDA toolkit or name its folder in CUDA_HOME") from None
-    path = (out_dir(arguments) or BENCHMARKS / "cuda") / "cuda_resources.json"
-    check_writable(path, makes_folder=True)
     about = {"environment": environment("cpu"), "commit": commit(arguments.sources)}
     kernels: list[dict[str, Any]] = []
     sources = sorted(arguments.sources.glob("*.cu"))

@@ -53,6 +53,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         help="comma-separated lengths that divide the number of tokens per batch; default: all",
     )
     parser.add_argument("--rounds", type=int, help="number of times training is measured at each length")
+    parser.add_argument("--bf16", action="store_true", help="train as fairseq-train --bf16 does")
     arguments = BENCHMARK.parse(parser, known, argv)
     lengths = arguments.lengths.split(",") if arguments.lengths else []
     tokens = (QUICK if arguments.quick else FULL)["tokens"]
@@ -80,12 +81,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure what is missing, write results, table and plot, and return the exit status."""
     device = choose_device(arguments.device)
     chosen = {"rounds": arguments.rounds} if arguments.rounds else {}
+    if arguments.bf16:
+        chosen["bf16"] = True
     if arguments.lengths:
         chosen["lengths"] = [int(x) for x in arguments.lengths.split(",")]
     settings = settings_for(device, arguments.quick, arguments.architectures.split(","), **chosen)
 
     def question(case: dict[str, Any]) -> dict[str, Any]:
-        shared = {key: settings[key] for key in ("size", "tokens", "positions", "visits", "threads")}
+        keys = ("size", "tokens", "positions", "visits", "threads", "bf16")
+        shared = {key: settings[key] for key in keys if key in settings}
         return {**shared, "steps": settings["decoding_steps" if case["kind"] == "decoding" else "steps"]}
 
     return BENCHMARK.run(arguments, settings, cases_of(settings), question)

@@ -17,10 +17,12 @@ from benchmarks.cost_run import choose_device, same_case, write_tables
 from benchmarks.processes import run_case
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import BENCHMARKS, check_writable, read_json, shown_path, write_json
+from pipeline.files import BENCHMARKS, read_json, shown_path, write_json
+from pipeline.outputs import check_output, json_with
 from pipeline.provenance import check_same_machine, environment, memory_available
 from pipeline.reports.costs.loss_cost import markdown
 
+RESULT = json_with("records")
 WORKER = "benchmarks.workers.loss_cost_worker"
 CONFIG = "configs/wikitext103/transnormer_t1.yaml"
 VOCABULARIES = (4000, 33_280, 50_264, 267_744)
@@ -111,7 +113,7 @@ def main() -> None:
     arguments = parse_arguments()
     device = choose_device(arguments.device)
     path = (out_dir(arguments) or BENCHMARKS) / f"loss_cost_{device}.json"
-    check_writable(path, makes_folder=True)
+    check_output(path, RESULT, [arguments.text], (".md",), makes_folder=True)
     if arguments.restart:
         path.unlink(missing_ok=True)
     result = measure(cases(arguments, device), device, path)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Speed and memory on Long Range Arena's Text by sequence length (TransNormer, Table 7; LLN, Table 4).
+"""Speed and memory on Long Range Arena's Text by sequence length (TransNormer, Table 7).
 
 Inference and training of the same classifier with each attention. With --lengths exact every row has the
 length named; with --lengths review rows are reviews cut there, and a batch is as long as its longest, as in
@@ -19,9 +19,9 @@ from benchmarks.sizes import TINY
 from pipeline.console import count, run_command
 from pipeline.errors import UserError
 from pipeline.files import read_json, shown_path
-from pipeline.methods import ATTENTIONS, Size
-from pipeline.reports.costs.lra_speed import KINDS, label, markdown, plot, plot_accuracy
-from pipeline.reports.lra import read_cells
+from pipeline.methods import ATTENTIONS, Size, label_of
+from pipeline.reports.costs.lra_speed import KINDS, markdown, plot, plot_accuracy
+from pipeline.study.records import read_records
 
 # The vocabulary is that of all reviews in the authors' pipeline: 132 characters and fairseq's four.
 BASE = Size(layers=6, width=128, heads=8, vocabulary=136)
@@ -30,7 +30,7 @@ QUICK_LENGTHS = [128, 256]  # no shorter than the landmarks of some methods
 # Batch and steps by device.
 FULL = {"cuda": {"batch": 20, "steps": 200}, "cpu": {"batch": 1, "steps": 3}}
 QUICK = {"batch": 2, "steps": 1}
-BENCHMARK = CostBenchmark("lra_speed", "benchmarks.workers.lra_speed_worker", label, markdown, plot)
+BENCHMARK = CostBenchmark("lra_speed", "benchmarks.workers.lra_speed_worker", label_of, markdown, plot)
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -51,7 +51,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--sweep",
         type=Path,
         metavar="DIR",
-        help="--out of scripts/lra_table.sh: its accuracies go into NAME_accuracy.png beside --out",
+        help="records of scripts/study.sh lra of one preset and setting, such as "
+        "results/lra/lra_skyformer/short: their accuracies go into NAME_accuracy.png beside --out",
     )
     arguments = BENCHMARK.parse(parser, known, argv)
     if (arguments.lengths == "review") != (arguments.data is not None):
@@ -110,11 +111,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_sweep(folder: Path) -> list[dict[str, Any]]:
-    """The runs of a sweep; UserError if there are none."""
-    cells = read_cells(folder)
-    if not cells:
-        raise UserError(f"{folder} holds no result of scripts/lra_table.sh")
-    return cells
+    """The records of study `lra` in `folder`; UserError if there are none, or of several settings."""
+    records = read_records(folder, "lra")
+    if not records:
+        raise UserError(f"{folder} holds no record of scripts/study.sh lra")
+    settings = {f"{one['cell']['preset']}/{one['cell']['setting']}" for one in records}
+    if len(settings) > 1:
+        raise UserError(
+            f"{folder} holds runs of {', '.join(sorted(settings))}; name the folder of one of them"
+        )
+    return records
 
 
 def main() -> None:

@@ -20,11 +20,13 @@ from benchmarks.processes import run_case
 from benchmarks.sizes import SMALL
 from pipeline.console import Parser, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import BENCHMARKS, ROOT, check_writable, shown_path, write_json
+from pipeline.files import BENCHMARKS, ROOT, shown_path, write_json
 from pipeline.methods import LANGUAGE_MODELS, TRANSNORMERS, VANILLA, Size
+from pipeline.outputs import check_output, json_with
 from pipeline.provenance import commit, environment
 from pipeline.reports.tables import markdown_table, where
 
+RESULT = json_with("environment", "baseline", "records")
 WORKER = Path(__file__).with_name("workers") / "model_parts_worker.py"
 NAMES = [VANILLA, *TRANSNORMERS]
 DEEP = Size(layers=4, width=192, heads=4, vocabulary=1000)
@@ -141,7 +143,7 @@ def main() -> None:
     """Entry point."""
     arguments = parse_arguments()
     path = (out_dir(arguments) or DEFAULT) / "model_parts_cost.json"
-    check_writable(path, makes_folder=True)
+    check_output(path, RESULT, beside=(".md",), makes_folder=True)
     result = {
         "environment": environment("cpu"),
         "baseline": commit(arguments.baseline) if arguments.baseline else None,

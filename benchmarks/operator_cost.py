@@ -9,6 +9,10 @@ Writes operator_cost.json, .md and (with matplotlib) .png into the folder of --o
 much of the time at long lengths, so everything is measured with freed memory kept ("heap kept") and the
 longest length again with the C library's defaults ("heap stock"), without and with huge pages, each in its
 own process.
+
+--shapes fla measures instead, in bfloat16, the six shapes for which flash-linear-attention and Helion publish
+times on an H100 (results/peers), with the time that moving each tensor once would take: anchor.json and .md.
+On a GPU results are written after every length or shape.
 """
 
 import argparse
@@ -19,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 try:
@@ -29,7 +33,8 @@ except ImportError:
 
 from benchmarks.cost_run import choose_device, write_tables
 from benchmarks.memory import PeakMemory, exact_frees, usual_frees
-from benchmarks.workers.operator_cost_peers import LIMITS, check_build, implementations, ours
+from benchmarks.workers.operator_cost_anchor import Shape, calls, shapes
+from benchmarks.workers.operator_cost_peers import LIMITS, check_build, implementations, ours, own_layout
 from causal_linear_attention import (
     causal_linear_attention,
     causal_linear_attention_step,
@@ -38,8 +43,10 @@ from causal_linear_attention import (
 )
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import BENCHMARKS, check_writable, shown_path, write_json
+from pipeline.files import BENCHMARKS, shown_path, write_json
+from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
+from pipeline.reports.costs.operator_anchor import anchor_report
 from pipeline.reports.costs.operator_cost import plot, report
 from pipeline.reports.costs.operator_goals import (
     BOTH,
@@ -53,6 +60,7 @@ from pipeline.reports.costs.operator_goals import (
     goals,
 )
 
+RESULT = json_with("environment", "settings", "records")
 LENGTHS = (512, 2048, 8192, 32768)
 HEAPS = {
     "kept": {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"},
@@ -128,9 +136,13 @@ def timed(options, q, k, v, functions, part: str, heap: str) -> list[dict]:
     """Records of one part at one length; the compiled kernels' with rates."""
     batch, heads, length, dim = q.shape
     grad = torch.rand_like(v)
-    calls = {n: lambda f=f: f(q, k, v) for n, f in functions.items()}
-    if part != FORWARD:
-        calls = {n: forward_and_backward(f, q, k, v, grad) for n, f in functions.items()}
+    calls = {}
+    for name, function in functions.items():
+        inputs = [own_layout(name, x) for x in (q, k, v, grad)]
+        if part == FORWARD:
+            calls[name] = lambda f=function, x=inputs: f(*x[:3])
+        else:
+            calls[name] = forward_and_backward(function, *inputs)
     print(f"{part}, N = {length}", file=sys.stderr, flush=True)
     both = part != FORWARD
     # A backward pass does about 2.5 times the forward's operations and moves seven tensors.
@@ -150,26 +162,47 @@ def draw(options, length: int, dtype: torch.dtype, dim: int | None = None, heads
     return [torch.rand(shape, device=options.device).to(dtype) for _ in range(3)]
 
 
-def costs(options, dtype: torch.dtype, heap: str) -> list[dict]:
-    """Records of every part and length with this heap; of the longest length only for `LONGEST_ONLY`."""
+def costs(options, dtype: torch.dtype, heap: str) -> Iterator[list[dict]]:
+    """Records of every part with this heap, length by length; of the longest only for `LONGEST_ONLY`."""
     builds = {FAST: options.fast_transformers, FAST_TUNED: options.fast_transformers_tuned}
     builds = {name: folder for name, folder in builds.items() if name == FAST or folder}
     made, device = implementations(options.device, dtype, builds), options.device
-    records = []
     every = heap not in LONGEST_ONLY
     for length in options.lengths if every else options.lengths[-1:]:
         here = {n: f for n, f in made.items() if length <= LIMITS[device].get(n, length)}
-        rows = draw(options, length, dtype)
+        rows, records = draw(options, length, dtype), []
         for part in (FORWARD, BOTH):
             records += timed(options, *rows, here, part, heap)
         if device == "cpu" and every and dtype == torch.float32:
             name, low = ours(device), [x.bfloat16() for x in rows]
             found = timed(options, *low, {f"{name}, bfloat16": made[name]}, FORWARD, heap)
             records += found
+        yield records
     if every:
         few = {n: f for n, f in made.items() if n in (ours(device, dtype), FAST, FAST_TUNED)}
-        records += timed(options, *draw(options, max(options.lengths), dtype, heads=1), few, ONE_HEAD, heap)
-    return records
+        yield timed(options, *draw(options, max(options.lengths), dtype, heads=1), few, ONE_HEAD, heap)
+
+
+def anchor(options, wanted: list[Shape]) -> None:
+    """Measure the published shapes; write anchor.json and anchor.md after each."""
+    dtype, device = torch.bfloat16, options.device
+    result = {
+        "environment": environment(device),
+        "peak": peak(device, dtype),
+        "rounds": options.rounds,
+        "records": [],
+    }
+    path = options.out / "anchor.json"
+    for shape in wanted:
+        for part, functions in calls(shape, device, dtype):
+            print(f"{part}, {shape.title}", file=sys.stderr, flush=True)
+            floor = shape.bytes(part, dtype.itemsize) / result["peak"]["GB/s"] / 1e6
+            published = {name: ms for (which, name), ms in shape.published.items() if which == part}
+            here = {"part": part, "shape": shape.title, "floor_ms": floor, "published_ms": published}
+            for name, times in measure(functions, device, options.rounds, ENOUGH_MS).items():
+                result["records"].append({**here, "name": name, "ms": times})
+        write_json(path, result)
+    write_tables(path, anchor_report(result))
 
 
 def crossover(options, dtype: torch.dtype) -> list[dict]:
@@ -291,6 +324,12 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         help=f"sequence lengths to measure; default: {lengths}",
     )
     parser.add_argument(
+        "--shapes", choices=("fla",), help="the published shapes, instead of batch, heads, width and lengths"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="with --shapes: 64 times shorter, to try it on a small machine"
+    )
+    parser.add_argument(
         "--threads", type=count, metavar="N", help="torch's threads; default: torch's own choice"
     )
     parser.add_argument(
@@ -305,6 +344,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     # One part, in a process of its own.
     parser.add_argument("--only-heap", nargs=2, metavar=("HEAP", "JSON"), help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args(argv)
+    if options.quick and not options.shapes:
+        parser.error("--quick is for --shapes")
     for build in filter(None, (options.fast_transformers, options.fast_transformers_tuned)):
         check_build(build)
     return options
@@ -315,17 +356,17 @@ def main() -> None:
     options = parse_arguments()
     options.device = choose_device(options.device)
     options.out = out_dir(options) or BENCHMARKS / f"operator_{options.device}"
-    check_writable(options.out / "operator_cost.json", makes_folder=True)
+    path = options.out / ("anchor.json" if options.shapes else "operator_cost.json")
+    check_output(path, RESULT, makes_folder=True)
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     dtype = getattr(torch, options.dtype)
+    if options.shapes:
+        return anchor(options, [x.scaled(64) for x in shapes()] if options.quick else shapes())
     if options.only_heap:
-        return write_json(Path(options.only_heap[1]), costs(options, dtype, options.only_heap[0]))
-    if options.device == "cuda":
-        records = costs(options, dtype, "")
-    else:
-        records = [x for heap in HEAPS for x in run_heap(options, heap)]
+        records = [x for found in costs(options, dtype, options.only_heap[0]) for x in found]
+        return write_json(Path(options.only_heap[1]), records)
     left_out = ("out", "out_dir", "only_heap", "fast_transformers", "fast_transformers_tuned")
     result = {
         "environment": environment(options.device),
@@ -333,13 +374,17 @@ def main() -> None:
         "main": ours(options.device),
         "heaps": HEAPS,
         "peak": peak(options.device, dtype),
-        "records": records + decoding(options, dtype),
-        "crossover": crossover(options, dtype),
-        "memory": memory(options, dtype),
+        "records": [],
     }
-    floors(result["records"], result["peak"], options.device)
+    found = costs(options, dtype, "") if options.device == "cuda" else (run_heap(options, x) for x in HEAPS)
+    for records in found:
+        result["records"] += records
+        floors(result["records"], result["peak"], options.device)
+        write_json(path, result)
+    result["records"] += decoding(options, dtype)
+    result["crossover"] = crossover(options, dtype)
+    result["memory"] = memory(options, dtype)
     result["goals"] = goals(result)
-    path = options.out / "operator_cost.json"
     write_json(path, result)
     if importlib.util.find_spec("matplotlib"):
         plot(result, path.with_suffix(".png"))

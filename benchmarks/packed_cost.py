@@ -27,13 +27,15 @@ from benchmarks.sizes import SMALL
 from causal_linear_attention import causal_linear_attention, select_backend
 from causal_linear_attention.reference import each_sequence
 from pipeline.console import Parser, add_device, count, run_command
-from pipeline.files import BENCHMARKS, check_writable, shown_path, write_json
+from pipeline.files import BENCHMARKS, shown_path, write_json
+from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
 from pipeline.reports.costs.packed_cost import markdown
 
 if TYPE_CHECKING:
     from benchmarks.workers.language_models import LanguageModel
 
+RESULT = json_with("environment", "settings", "records")
 MODES = ("eos", "complete_doc")
 LONGEST = 512  # --tokens-per-sample
 TOKENS = 4096  # of a batch, --max-tokens
@@ -162,9 +164,10 @@ def main() -> None:
     from benchmarks.workers.language_models import LanguageModel
     from pipeline.data.prepared import open_prepared
 
-    data, device = open_prepared(arguments.data, ("train",)).folder, choose_device(arguments.device)
+    device = choose_device(arguments.device)
     path = arguments.out / f"packed_cost_{device}.json"
-    check_writable(path, makes_folder=True)
+    check_output(path, RESULT, beside=(".md",), makes_folder=True)
+    data = open_prepared(arguments.data, ("train",)).folder
     torch.manual_seed(0)
     # First, since it loads the plugin, which mends fairseq.
     model = LanguageModel(ARCHITECTURE, SMALL, LONGEST, TOKENS, device)

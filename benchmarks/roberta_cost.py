@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.cost_run import CostBenchmark, choose_device
 from benchmarks.sizes import ROBERTA_BASE, ROBERTA_CPU, TINY
-from pipeline.console import run_command
+from pipeline.console import count, run_command
 from pipeline.methods import ENCODERS, MAIN_ENCODERS
 from pipeline.reports.costs.encoder_cost import look, markdown, plot
 
@@ -36,13 +36,19 @@ BENCHMARK = CostBenchmark(
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    return BENCHMARK.parse(BENCHMARK.command_line(__doc__, KNOWN, DEFAULT, 60), KNOWN, argv)
+    parser = BENCHMARK.command_line(__doc__, KNOWN, DEFAULT, 60)
+    parser.add_argument("--lengths", nargs="+", type=count, metavar="N", help="default: all")
+    parser.add_argument("--rounds", type=count, metavar="N", help="times each length is measured")
+    parser.add_argument("--bf16", action="store_true", help="train as fairseq-train --bf16 does")
+    return BENCHMARK.parse(parser, KNOWN, argv)
 
 
-def settings_for(device: str, quick: bool, architectures: list[str], time_limit: float) -> dict[str, Any]:
-    """What is measured; two runs with equal settings may be joined."""
+def settings_for(
+    device: str, quick: bool, architectures: list[str], time_limit: float, **chosen: Any
+) -> dict[str, Any]:
+    """What is measured, with `chosen` instead of the plan's; runs with equal settings may be joined."""
     size = TINY if quick else ROBERTA_BASE if device == "cuda" else ROBERTA_CPU
-    plan = QUICK if quick else FULL
+    plan = {**(QUICK if quick else FULL), **chosen}
     return {
         "device": device,
         "size": size.as_dict(),
@@ -55,7 +61,8 @@ def settings_for(device: str, quick: bool, architectures: list[str], time_limit:
 def run(arguments: argparse.Namespace) -> int:
     """Measure what is missing, write results, table and plot, and return the exit status."""
     device, names = choose_device(arguments.device), arguments.architectures.split(",")
-    settings = settings_for(device, arguments.quick, names, arguments.time_limit)
+    chosen = {key: value for key in ("lengths", "rounds", "bf16") if (value := getattr(arguments, key))}
+    settings = settings_for(device, arguments.quick, names, arguments.time_limit, **chosen)
     return BENCHMARK.run_training(arguments, settings, lambda length: length)
 
 

@@ -111,8 +111,12 @@ def _spread(v: Tensor, reverse: bool) -> Tensor:
     The zeros above the diagonal of the scores would carry a NaN to earlier positions too (0 * NaN is NaN),
     so the product is taken without such values and they are put back where they belong.
     """
-    zeros = v * 0.0
-    return zeros.flip(-2).cumsum(-2).flip(-2) if reverse else zeros.cumsum(-2)
+    bad = ~v.isfinite()
+    # Counted in integers: torch's deterministic mode refuses a cumsum of floats on a GPU.
+    bad = bad.flip(-2) if reverse else bad
+    count = bad.cumsum(-2, dtype=torch.int32)
+    count = count.flip(-2) if reverse else count
+    return torch.zeros_like(v).masked_fill_(count > 0, float("nan"))
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,8 @@ imported before.
 
 float32 inputs are multiplied in float32, float64 in float64, bfloat16 in bfloat16. float16 is multiplied as
 TensorFloat-32, which has its precision and float32's range: the states of a long sequence do not overflow.
-Sums are float32 (float64 for float64 inputs).
+What is no float16 (scores, states, scaled rows) is rounded to TensorFloat-32 before, since tensor cores would
+truncate it. Sums are float32 (float64 for float64 inputs).
 """
 
 from dataclasses import dataclass
@@ -40,10 +41,20 @@ def version() -> str:
     return triton.__version__
 
 
+class _Captured(Exception):
+    """A CUDA graph is being captured, during which nothing can be tried."""
+
+
 @assume_constant_result
 def reason(device: torch.device) -> str:
-    """Why Triton does not run on `device`, in one clause without a full stop; "" if it does."""
-    return _reason(device)
+    """Why Triton does not run on `device`, in one clause without a full stop; "" if it does.
+
+    It is tried once per device, but not while a CUDA graph is captured.
+    """
+    try:
+        return _reason(device)
+    except _Captured:
+        return f"triton {version()} has not run here before this CUDA graph; call the operator once before it"
 
 
 @cache
@@ -62,6 +73,8 @@ def _reason(device: torch.device) -> str:
 
 def _trial(device: torch.device) -> str:
     """Why the smallest kernel does not run there: Triton finds no C compiler, say, or an old driver."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise _Captured
     try:
         with _disable_current_modes():  # of torch.export, whose tensors have no memory
             state = torch.zeros(1, device=device)
@@ -142,10 +155,11 @@ class _Launches:
     def segments(self) -> tuple[int, int]:
         """Their number and length: with few heads, sequences are cut to keep all multiprocessors busy.
 
-        Packed sequences are cut into as many, each by its own length.
+        A multiprocessor holds two programs; there are no more of them than fit at once. Packed sequences are
+        cut into as many, each by its own length.
         """
         rows, processors = self.q.shape[2], _multiprocessors(self.q.device)
-        wanted = _parts(2 * processors, self.heads) if 0 < self.heads < processors else 1
+        wanted = 2 * processors // self.heads if 0 < self.heads < processors else 1
         chunk = self.tile[0]
         number = max(1, min(wanted, rows // _SHORTEST_SEGMENT))
         length = max(1, _parts(rows, number * chunk)) * chunk

@@ -14,11 +14,25 @@ States are stored as the operator returns them, (D, M) or (D, M + 1) with z as t
 read them transposed. Segments are counted in the direction of the sweep. With `cu_seqlens` the one row of the
 batch holds several sequences. Programs are counted as states are: by batch row or sequence, head, segment.
 
-CAST is the type of the products' operands, ACC that of their sums, PRECISION the products' (tl.dot's).
+CAST is the type of the products' operands, ACC that of their sums, PRECISION the products' (tl.dot's). The
+numbers that differ from batch to batch are not compiled in: a new length runs the kernels of the one before.
 """
 
 import triton
 import triton.language as tl
+
+OF_A_BATCH = ("heads", "rows", "segments", "segment_rows")
+
+
+@triton.jit
+def as_operand(x, CAST: tl.constexpr, PRECISION: tl.constexpr):
+    """x in the type of the products, rounded to the nearest TensorFloat-32 if that is their precision."""
+    x = x.to(CAST)
+    if PRECISION == "tf32":
+        bits = x.to(tl.uint32, bitcast=True)
+        bits = (bits + 0xFFF + ((bits >> 13) & 1)) & 0xFFFFE000
+        x = tl.where(tl.abs(x) < float("inf"), bits.to(tl.float32, bitcast=True), x)
+    return x
 
 
 @triton.jit
@@ -45,12 +59,13 @@ def load_scaled(
     factors,
     COLUMNS: tl.constexpr,
     CAST: tl.constexpr,
+    PRECISION: tl.constexpr,
     SCALE: tl.constexpr,
 ):
     """As `load_rows`, each row times its factor if SCALE."""
     rows = load_rows(head, first, stride, live, columns, COLUMNS, CAST)
     if SCALE:
-        rows = (rows * factors[:, None]).to(CAST)
+        rows = as_operand(rows * factors[:, None], CAST, PRECISION)
     return rows
 
 
@@ -63,9 +78,11 @@ def weighted_sum(
         finite = tl.abs(c.to(ACC)) < float("inf")
         spread = tl.cumsum(tl.where(finite, 0.0, float("nan")), 0, reverse=REVERSE).to(ACC)
         c = tl.where(finite, c, 0.0).to(c.dtype)
-        return tl.dot(weights.to(c.dtype), c, input_precision=PRECISION, out_dtype=ACC) + spread
+        weights = as_operand(weights, c.dtype, PRECISION)
+        return tl.dot(weights, c, input_precision=PRECISION, out_dtype=ACC) + spread
     else:
-        return tl.dot(weights.to(c.dtype), c, input_precision=PRECISION, out_dtype=ACC)
+        weights = as_operand(weights, c.dtype, PRECISION)
+        return tl.dot(weights, c, input_precision=PRECISION, out_dtype=ACC)
 
 
 @triton.jit
@@ -139,9 +156,15 @@ def walk(
         live = first + row < end
         if NORMALIZE and KIND != "out":
             factors = load_numbers(inverse, first, live)
-        x = load_scaled(a, first, a_stride, live, depth, factors, DEPTH, CAST, NORMALIZE and KIND == "q")
-        y = load_scaled(b, first, b_stride, live, depth, factors, DEPTH, CAST, NORMALIZE and KIND == "k")
-        u = load_scaled(c, first, c_stride, live, width, factors, WIDTH, CAST, NORMALIZE and KIND == "v")
+        x = load_scaled(
+            *(a, first, a_stride, live, depth, factors, DEPTH, CAST, PRECISION), NORMALIZE and KIND == "q"
+        )
+        y = load_scaled(
+            *(b, first, b_stride, live, depth, factors, DEPTH, CAST, PRECISION), NORMALIZE and KIND == "k"
+        )
+        u = load_scaled(
+            *(c, first, c_stride, live, width, factors, WIDTH, CAST, PRECISION), NORMALIZE and KIND == "v"
+        )
         weights = tl.dot(x, tl.trans(y), input_precision=PRECISION, out_dtype=ACC)
         if NORMALIZE and KIND == "q":
             slopes = -tl.sum(x.to(ACC) * load_rows(outputs, first, output_stride, live, depth, DEPTH, ACC), 1)
@@ -153,7 +176,7 @@ def walk(
             weights += slopes[None, :]
         weights = tl.where(causal, weights, 0.0)
         result = weighted_sum(weights, u, REVERSE, CAREFUL, PRECISION, ACC)
-        result += tl.dot(x, state.to(CAST), input_precision=PRECISION, out_dtype=ACC)
+        result += tl.dot(x, as_operand(state, CAST, PRECISION), input_precision=PRECISION, out_dtype=ACC)
 
         if NORMALIZE and KIND == "out":
             factors = 1.0 / (tl.sum(weights, 1) + tl.sum(x.to(ACC) * z[None, :], 1) + eps)
@@ -174,7 +197,7 @@ def walk(
     return state, z
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_A_BATCH)
 def sweep(
     a,
     a_strides,  # of batch, head and row; columns are dense
@@ -254,7 +277,7 @@ def sweep(
             tl.store(leaving + key * (VALUES + 1) + VALUES, final_z, key < KEYS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_A_BATCH)
 def segment_sums(
     keys,
     key_strides,
@@ -295,7 +318,8 @@ def segment_sums(
             factors = load_numbers(inverse, head * rows + first, live)
         x = load_rows(keys, first, key_strides[2], live, key, KEYS, CAST)
         y = load_scaled(
-            values, first, value_strides[2], live, value, factors, VALUES, CAST, inverse is not None
+            *(values, first, value_strides[2], live, value, factors, VALUES, CAST, PRECISION),
+            inverse is not None,
         )
         state += tl.dot(tl.trans(x), y, input_precision=PRECISION, out_dtype=ACC)
         if slope is not None:
@@ -309,7 +333,7 @@ def segment_sums(
         tl.store(sums + key * (VALUES + 1) + VALUES, z, key < KEYS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["segments"])
 def prefix(sums, initial, total, segments, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     """In place, each segment's sum to the state that enters it; the last state to `total`, if wanted."""
     head = tl.program_id(0).to(tl.int64)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prepare the GLUE tasks for fine-tuning RoBERTa models; --help says how. pipeline/data/glue.py does the work.
+# Prepare the GLUE tasks for fine-tuning RoBERTa models; --help says how.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
-run_module data.glue "$@"
+run_command "$@"

@@ -24,6 +24,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command: str, text: str | None = None, **options: Any) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
         super().__init__(command, description=text, formatter_class=formatter, allow_abbrev=False, **options)
+        self.register("type", Path, path)
 
     def error(self, message: str) -> NoReturn:
         """What argparse calls for any mistake."""
@@ -51,32 +52,19 @@ def add_device(parser: Parser) -> None:
     )
 
 
-def add_presets(parser: Parser, study: str, presets: Sequence[str], note: str) -> None:
-    """--preset (the first is the default; `note` describes them) and --out, a folder for each."""
-    parser.add_argument("--preset", choices=presets, default=presets[0], help=note)
+def add_splits(parser: Parser, out: str = "<checkpoint>.<split>.json beside the checkpoint") -> None:
+    """--split, which may be several, and --out, the same for every evaluation; `out` says its default."""
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help=f"where runs and results go (default: runs/{study}/PRESET)"
-    )
-
-
-def add_seeds_and_jobs(parser: Parser) -> None:
-    """--seeds and --jobs, the same for every sweep."""
-    parser.add_argument(
-        "--seeds",
-        type=count,
-        default=1,
-        metavar="N",
-        help="seeds per attention, counted up from that of the YAML (default: %(default)s)",
+        "--split",
+        dest="splits",
+        type=names,
+        default="test",
+        metavar="SPLIT",
+        help="train, valid or test, several with commas (default: test)",
     )
     parser.add_argument(
-        "--jobs", type=count, metavar="N", help="runs in parallel (default: one per GPU; 1 without a GPU)"
+        "--out", type=Path, metavar="FILE", help=f"where the JSON of one split goes (default: {out})"
     )
-
-
-def add_prepared_images(parser: Parser) -> None:
-    """--data, the images of a sweep."""
-    note = "made by data-prep/images.sh (default: the one the YAMLs name)"
-    parser.add_argument("--data", type=Path, metavar="DIR", help=note)
 
 
 def add_out_dir(parser: Parser, default: str = "") -> None:
@@ -98,6 +86,13 @@ def out_dir(options: Namespace) -> Path | None:
 def warn_only() -> None:
     """Let only warnings reach the terminal; some of fairseq's tasks log more when they are imported."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", force=True)
+
+
+def path(text: str) -> Path:
+    """An option's file or folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; name a file or folder")
+    return Path(text)
 
 
 def count(text: str) -> int:
@@ -155,8 +150,8 @@ def run_command(main: Callable[[], None]) -> None:
     try:
         with signals.handled():
             main()
-    except KeyboardInterrupt:
-        print("error: interrupted; run the same command again", file=sys.stderr)
+    except KeyboardInterrupt as interrupted:
+        print(f"error: interrupted; {interrupted or 'run the same command again'}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)  # the reader of our output, such as `head`, has gone

@@ -17,6 +17,8 @@ BENCHMARKS = ROOT / "runs" / "benchmarks"  # where the benchmarks write without 
 FINGERPRINT = "fingerprint"  # key in a record, and in the mark of a run's folder
 RUN_MARK = ".linear-attention-run.json"
 """In the folder of a run: the command that made it."""
+PREPARED = "preparation.json"
+"""In a folder of prepared data: what they were made from."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -50,9 +52,29 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, record: Any) -> None:
-    """`record` as readable JSON, in one piece, its folder made if need be."""
+    """`record` as JSON in one piece, a line for each key and each curve; its folder is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(path, (json_text(record) + "\n").encode())
+
+
+LONGEST_LINE = 150
+
+
+def json_text(value: Any, indent: str = "") -> str:
+    """JSON with a short mapping or a curve on one line, any other mapping with a line for each key."""
+    inner, flat = f"{indent} ", json.dumps(value, ensure_ascii=False)
+    nested = isinstance(value, list | tuple) and any(isinstance(one, dict) for one in value)
+    if (indent and len(flat) <= LONGEST_LINE) or not value or not (isinstance(value, dict) or nested):
+        return flat
+    if isinstance(value, dict):
+        lines = [
+            f"{json.dumps(str(key), ensure_ascii=False)}: {json_text(one, inner)}"
+            for key, one in value.items()
+        ]
+    else:
+        lines = [json_text(one, inner) for one in value]
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    return f"{first}\n{inner}" + f",\n{inner}".join(lines) + f"\n{indent}{last}"
 
 
 def read_json(path: Path) -> Any:
@@ -63,21 +85,32 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} cannot be read as JSON; move it away or restore it") from None
 
 
-def check_writable(out: Path, makes_folder: bool = False) -> None:
+def check_writable(out: Path, makes_folder: bool = False, option: str = "--out") -> None:
     """UserError unless the file `out` can be written, found out before the work whose result goes there.
 
-    Its folder must be there, unless the work `makes_folder`.
+    Its folder must exist, unless the work `makes_folder`.
     """
     try:
         if out.is_dir():
-            raise UserError(f"cannot write {out}, which is a folder; name a file with --out")
+            raise UserError(f"cannot write {out}, which is a folder; name a file with {option}")
         folder = out.absolute().parent
-        while makes_folder and not folder.exists():
-            folder = folder.parent
-        with tempfile.TemporaryFile(dir=folder):  # permissions alone say nothing to root, nor of /proc
-            pass
+        if not (makes_folder or folder.is_dir()) or not can_hold(folder):
+            raise UserError(f"cannot write {out}; choose another {option}")
     except OSError:
-        raise UserError(f"cannot write {out}; choose another --out") from None
+        raise UserError(f"cannot write {out}; choose another {option}") from None
+
+
+def can_hold(folder: Path) -> bool:
+    """Whether files can be written in `folder`, or it can be made; may raise OSError.
+
+    Permissions alone say nothing to root, nor of /proc.
+    """
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        return False
+    with tempfile.TemporaryFile(dir=folder):
+        return True
 
 
 def shown_path(path: Path) -> str:
@@ -105,7 +138,11 @@ def finished(path: Path, mark: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
     record = read_json(path)
-    _check_same(path, record.get(FINGERPRINT), mark)
+    if not isinstance(record, dict) or FINGERPRINT not in record:
+        raise UserError(
+            f"{shown_path(path)} is no result of this command; move it away, or choose another --out"
+        )
+    _check_same(path, record[FINGERPRINT], mark)
     return record
 
 
@@ -123,20 +160,43 @@ def once(path: Path, mark: str, make: Callable[[], dict[str, Any]], title: str) 
     return record
 
 
-def begin(folder: Path, command: str, mark: str) -> None:
+def begin(folder: Path, command: str, mark: str, content: str = "", option: str = "--out") -> None:
     """Make the folder of a run with the fingerprint `mark`, or take it up as such a run has left it.
+
+    `content` says in words what the folder will hold. Raises UserError as `check_begin` does.
+    """
+    if not check_begin(folder, command, mark, content, option):
+        about = {"content": content} if content else {}
+        write_json(folder / RUN_MARK, {"command": command, FINGERPRINT: mark, **about})
+
+
+def check_begin(folder: Path, command: str, mark: str, content: str = "", option: str = "--out") -> bool:
+    """Whether `folder` holds a run of `command` with the fingerprint `mark`; False for a new one.
 
     Raises UserError if it is the folder of another run, or holds files but no mark of `command`.
     """
     if is_run(folder, command):
-        _check_same(folder, read_json(folder / RUN_MARK).get(FINGERPRINT), mark)
-        return
+        found = read_json(folder / RUN_MARK)
+        if content and found.get(FINGERPRINT) != mark:
+            raise UserError(
+                f"{shown_path(folder)} holds {_other(found.get('content'), content)}; move it away, or "
+                f"choose another {option}"
+            )
+        _check_same(folder, found.get(FINGERPRINT), mark, option)
+        return True
     half_a_mark = partial_of(folder / RUN_MARK)
     if folder.exists() and not (folder.is_dir() and set(folder.iterdir()) <= {half_a_mark}):
         raise UserError(
-            f"{shown_path(folder)} holds what {command} has not written; move it away or name another folder"
+            f"{shown_path(folder)} holds what {command} has not written; move it away, or choose another "
+            f"{option}"
         )
-    write_json(folder / RUN_MARK, {"command": command, FINGERPRINT: mark})
+    return False
+
+
+def _other(found: Any, wanted: str) -> str:
+    if not found:
+        return f"another model than {wanted}"
+    return f"{found} as it was before" if found == wanted else f"{found}, not {wanted}"
 
 
 def is_run(folder: Path, command: str) -> bool:
@@ -147,9 +207,9 @@ def is_run(folder: Path, command: str) -> bool:
     return isinstance(mark, dict) and mark.get("command") == command
 
 
-def _check_same(path: Path, found: str | None, wanted: str) -> None:
+def _check_same(path: Path, found: str | None, wanted: str, option: str = "--out") -> None:
     if found != wanted:
         raise UserError(
             f"{shown_path(path)} was made with other settings (fingerprint {found} instead of {wanted}); "
-            "move it away or name another folder"
+            f"move it away, or choose another {option}"
         )

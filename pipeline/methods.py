@@ -135,6 +135,15 @@ ANALYSED = {**ATTENTIONS, "norm": NORM_ATTENTION, **KERNELS}
 """Whatever figures of the analysis show, by the name in their JSON files."""
 
 
+NAMED = {**ENCODERS, **ATTENTIONS, **LANGUAGE_MODELS, "norm": NORM_ATTENTION}
+"""Methods by any name of theirs: of an architecture, of an encoder's YAML, or in layer plans."""
+
+
+def label_of(name: str) -> str:
+    """What a reader sees for a method; its name if it is none of ours."""
+    return NAMED[name].label if name in NAMED else name
+
+
 def groups(measured: Sequence[str], panels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Of `panels` (title to names) those with more in them than their first, the common yardstick.
 

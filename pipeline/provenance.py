@@ -12,8 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pipeline.errors import UserError
 from pipeline.files import ROOT, shown_path
 
@@ -30,6 +28,8 @@ ALLOCATOR_VARIABLES = (
 
 def environment(device: str) -> dict[str, Any]:
     """What is recorded with every measurement: code, day, machine, versions, threads, command."""
+    import torch
+
     return {
         "commit": commit(),
         "date": date.today().isoformat(),
@@ -89,6 +89,8 @@ def hardware(device: str) -> dict[str, Any]:
     if total is not None:
         record["memory_gib"] = round(total / 2**30, 1)
     if device == "cuda":
+        import torch
+
         record["gpu"] = torch.cuda.get_device_name()
     return record
 

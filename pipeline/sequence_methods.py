@@ -1,9 +1,7 @@
-"""The attentions compared on the copy task and on images: names, labels, colours, flags."""
+"""The attentions compared on the copy task and in the costs of images and speech: labels, colours, flags."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.errors import UserError
 from pipeline.methods import ATTENTIONS
 
 
@@ -16,11 +14,6 @@ class SequenceMethod:
     plan: str
     options: dict[str, str] = field(default_factory=dict)
     style: str = "-"
-
-    def flags(self) -> list[str]:
-        """Those of fairseq-train that choose it."""
-        options = {"--decoder-attention": self.plan, **self.options}
-        return [word for option in options.items() for word in option]
 
 
 def _alone(name: str) -> SequenceMethod:
@@ -47,50 +40,3 @@ SEQUENCE_METHODS = {
     **{f"reformer-{n}": _reformer(n, style) for n, style in ((1, ":"), (4, "--"), (8, "-"))},
 }
 """By the name in commands, in the order of the tables."""
-
-VIT_METHODS = {
-    **{name: ATTENTIONS[name] for name in ("softmax", "lln_diag", "linformer")},
-    **{name: ATTENTIONS[f"transnormer_{name}"] for name in ("t1", "t2")},
-}
-"""Those of Vision Transformers, by the ending of the YAML in configs/vit, in the order of the tables."""
-
-PIXEL_METHODS = {
-    "softmax": ATTENTIONS["softmax"],
-    "linear": ATTENTIONS["elu"],
-    "t2": ATTENTIONS["transnormer_t2"],
-    "lln_diag": ATTENTIONS["lln_diag"],
-    "lsh": ATTENTIONS["reformer"],
-}
-"""Those of images byte by byte, by the ending of the YAML in configs/images, in the order of the tables."""
-
-
-def choose_from(known: Mapping[str, object], text: str) -> list[str]:
-    """The names in a list with commas, or all that are known; UserError for another one."""
-    names = list(known) if text == "all" else list(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in known:
-            raise UserError(
-                f"{name!r} is no attention of this command; choose all, or some of {', '.join(known)}"
-            )
-    return names
-
-
-def choose_methods(text: str) -> list[str]:
-    """The names in a list with commas: `all`, one of the table, or a word that several begin with.
-
-    Raises UserError for an unknown one.
-    """
-    chosen: dict[str, None] = {}
-    for word in list(SEQUENCE_METHODS) if text == "all" else text.split(","):
-        found = [word] if word in SEQUENCE_METHODS else _variants(word)
-        if not found:
-            raise UserError(
-                f"{word!r} is no attention of this command; choose all, or some of norm, reformer, "
-                f"{', '.join(SEQUENCE_METHODS)}"
-            )
-        chosen.update(dict.fromkeys(found))
-    return list(chosen)
-
-
-def _variants(word: str) -> Sequence[str]:
-    return [name for name in SEQUENCE_METHODS if name.startswith(f"{word}-")]

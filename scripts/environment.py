@@ -1,6 +1,7 @@
-"""Make the project's virtual environment `.venv` once; find out in a moment that it is there.
+"""Make the project's virtual environment `.venv` once; find out in a moment that it is up to date.
 
-Run by a suitable base Python (lib.sh looks for one), standard library only. `PYTHON` and
+Standard library only. With `--ready`, run by `.venv`'s own Python, the exit status is 0 if nothing needs to
+be done. Otherwise a suitable base Python (lib.sh looks for one) runs it and makes `.venv`. `PYTHON` and
 `TORCH_SPEC` choose interpreter and torch; without them a finished `.venv` keeps those it has.
 `WHEELHOUSE` names a folder of wheelhouse.sh: everything is installed from it, nothing from the network.
 
@@ -27,7 +28,11 @@ VENV_PYTHON = VENV / "bin" / "python"
 READY = VENV / "ready.json"
 LOG = VENV / "setup.log"
 DEFAULT_TORCH = "torch==2.13.0"
-INPUTS = ("requirements.txt", "pyproject.toml", "setup.py", "build_kernels.py", "build_machine.py")
+INPUTS = (
+    *("requirements.txt", "pyproject.toml", "setup.py", "build_kernels.py", "build_machine.py"),
+    "scripts/build_fairseq.py",
+)
+WHEELS = VENV / "wheels"
 KERNELS = "causal_linear_attention/csrc"
 
 # What a failed installation's log holds, and what that means for the user.
@@ -81,14 +86,31 @@ def wanted(previous: dict[str, Any]) -> dict[str, Any]:
     return want
 
 
+def finished() -> dict[str, Any]:
+    """What the finished `.venv` was made from; empty if there is none."""
+    try:
+        return json.loads(READY.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
 def recorded() -> dict[str, Any]:
     """What the finished `.venv` was made from; empty if there is none that runs."""
     try:
-        ready = json.loads(READY.read_text())
         subprocess.run([VENV_PYTHON, "-c", ""], check=True, capture_output=True)
-    except (OSError, ValueError, subprocess.CalledProcessError):
+    except (OSError, subprocess.CalledProcessError):
         return {}
-    return ready
+    return finished()
+
+
+def is_ready() -> bool:
+    """Whether `.venv`, whose own Python asks, is finished, up to date and of the Python that was chosen."""
+    if python := os.environ.get("PYTHON"):
+        found = shutil.which(python)
+        if not found or os.path.realpath(found) != os.path.realpath(sys.executable):
+            return False
+    have = finished()
+    return bool(have) and have == wanted(have)
 
 
 def ensure() -> None:
@@ -146,15 +168,21 @@ def installation(torch: str) -> list[tuple[str, list[Any]]]:
     """The steps inside the virtual environment: a title and a command each."""
     python = [VENV_PYTHON, "-P"]
     install = [*python, "-m", "pip", "install", "--no-input", "--no-build-isolation"]
+    pinned = ROOT / "requirements.txt"
+    fairseq, packages = [], ["-r", pinned]
     if wheels := os.environ.get("WHEELHOUSE"):
         install += ["--no-index", "--find-links", str(Path(wheels).absolute())]
-    pinned = ROOT / "requirements.txt"
+    else:
+        script = ROOT / "scripts" / "build_fairseq.py"
+        fairseq = [("fairseq, compiled", [*python, script, WHEELS])]
+        packages += ["--find-links", WHEELS, runpy.run_path(str(script))["repaired"]()]
     return [
         (
             f"{torch} and what builds fairseq",
             [*install, "-c", pinned, torch, "numpy", "Cython", "setuptools", "wheel"],
         ),
-        ("pinned packages, fairseq compiled (a minute or two)", [*install, "-r", pinned]),
+        *fairseq,
+        ("pinned packages", [*install, *packages]),
         ("attention operator, kernels compiled", [*install, "--no-deps", "-e", ROOT]),
         ("check", [*python, "-c", "import torch, fairseq, causal_linear_attention"]),
     ]
@@ -244,6 +272,8 @@ def cause(begin: int) -> str:
 
 
 def main() -> None:
+    if sys.argv[1:] == ["--ready"]:
+        sys.exit(not is_ready())
     try:
         ensure()
     except KeyboardInterrupt:

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Build, check and measure the CUDA kernels on a machine with an NVIDIA GPU, within 11 minutes.
-# Options and help: pipeline/commands/studies/gpu_check.py; the work: pipeline/studies/gpu_check.py.
+# Check and measure this project on a machine with an NVIDIA GPU, in two commands of under ten minutes.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 if wants_help "$@"; then
-    exec_module "$(any_python)" commands.show_help studies.gpu_check --help
+    exec_command "$(any_python)" --help
 fi
 python=${PYTHON:-$VENV_PYTHON}
 [[ -x $python || -n ${PYTHON:-} ]] || python=python3
@@ -22,4 +21,4 @@ cd -- "$ROOT"
     printf 'error: %s has no pytest or no hypothesis; run %s -m pip install pytest hypothesis\n' "$python" "$python" >&2
     exit 2
 }
-exec_module "$python" studies.gpu_check "$@"
+exec_command "$python" "$@"

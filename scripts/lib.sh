@@ -1,4 +1,4 @@
-# Shared by the scripts beside it: source it, then call run_command, run_module or ensure_environment.
+# Shared by the scripts beside it: source it, then call run_command or ensure_environment.
 # Sets ROOT (the project) and, after ensure_environment, VENV_PYTHON.
 
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -16,8 +16,8 @@ die() {
 unsuitable() {
     "$1" -c '
 import os, sys, sysconfig
-if not (3, 11) <= sys.version_info[:2] <= (3, 13):
-    print("is Python %d.%d; 3.11 to 3.13 is needed" % sys.version_info[:2])
+if not (3, 11) <= sys.version_info[:2] <= (3, 14):
+    print("is Python %d.%d; 3.11 to 3.14 is needed" % sys.version_info[:2])
 else:
     try:
         import ensurepip, venv
@@ -34,11 +34,11 @@ find_python() {
     local candidate reason found=
     if [[ -n ${PYTHON:-} ]]; then
         reason=$(unsuitable "$PYTHON")
-        [[ -z $reason ]] || die "PYTHON=$PYTHON $reason; set PYTHON to a Python 3.11 to 3.13"
+        [[ -z $reason ]] || die "PYTHON=$PYTHON $reason; set PYTHON to a Python 3.11 to 3.14"
         command -v -- "$PYTHON"
         return
     fi
-    for candidate in python3.11 python3.12 python3.13 python3 python; do
+    for candidate in python3.11 python3.12 python3.13 python3.14 python3 python; do
         command -v "$candidate" >/dev/null || continue
         reason=$(unsuitable "$candidate")
         if [[ -z $reason ]]; then
@@ -47,37 +47,27 @@ find_python() {
         fi
         [[ $reason == "does not run" || -n $found ]] || found="; $candidate $reason"
     done
-    die "no suitable Python 3.11 to 3.13 on PATH$found; install one or name it with PYTHON="
+    die "no suitable Python 3.11 to 3.14 on PATH$found; install one or name it with PYTHON="
 }
 
-# Make .venv if it is not there, complete and up to date (environment.py says what it does).
+# Make .venv if it is not there, complete and up to date (environment.py says what it does); its own Python finds out.
 ensure_environment() {
     local python
+    if [[ -f $ROOT/.venv/ready.json ]] && "$VENV_PYTHON" -I -S "$ROOT/scripts/environment.py" --ready 2>/dev/null; then
+        return
+    fi
     python=$(find_python)
     "$python" "$ROOT/scripts/environment.py"
 }
 
-# run_command STAGE.MODULE ARGUMENTS...: the Python module pipeline.STAGE.MODULE in .venv, in place of this shell. The
-# help is that of pipeline/commands/STAGE/, under the name of the script, and needs no .venv.
+# run_command ARGUMENTS...: the command that pipeline/cli.py has for this script, in .venv, in place of this shell.
+# Its help needs no .venv.
 run_command() {
-    local module=$1
-    shift
     if wants_help "$@"; then
-        exec_module "$(any_python)" commands.show_help "${module%%.*}.$(basename -- "$0" .sh)" --help
+        exec_command "$(any_python)" --help
     fi
     ensure_environment
-    exec_module "$VENV_PYTHON" "$module" "$@"
-}
-
-# As run_command, for modules that any Python can load and that have their own help.
-run_module() {
-    local module=$1
-    shift
-    if wants_help "$@"; then
-        exec_module "$(any_python)" "$module" --help
-    fi
-    ensure_environment
-    exec_module "$VENV_PYTHON" "$module" "$@"
+    exec_command "$VENV_PYTHON" "$@"
 }
 
 wants_help() {
@@ -111,11 +101,14 @@ any_python() {
     fi
 }
 
-exec_module() {
-    local python=$1 module=$2
-    shift 2
+# exec_command PYTHON ARGUMENTS...: the same with this Python, whatever it has.
+exec_command() {
+    local python=$1 folder
+    shift
+    folder=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
     # The user's own directory may hold a package called "pipeline": it must not come first.
-    PYTHONSAFEPATH=1 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m pipeline "$module" "$@"
+    PYTHONSAFEPATH=1 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" \
+        exec "$python" -m pipeline "${folder##*/}/${0##*/}" "$@"
 }
 
 # begin_tests ARGUMENTS...: print the help if it is asked for; else make .venv and go to the project's folder.

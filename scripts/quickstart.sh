@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # From nothing to a table: set-up, a small corpus, three language models trained and compared.
-# Options and help: pipeline/commands/studies/quickstart.py; the work: pipeline/studies/quickstart.py.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-run_command studies.quickstart "$@"
+run_command "$@"

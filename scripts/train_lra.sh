@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Train on a task of Long Range Arena as a YAML of configs/lra_skyformer or configs/lra_state_space describes.
-# Options and help: pipeline/commands/training/train_lra.py; the work: pipeline/training/train_lra.py.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-run_command training.train_lra "$@"
+run_command "$@"

@@ -4,7 +4,7 @@
 # usage: scripts/wheelhouse.sh DIR
 #
 # Run it on a connected machine of the same kind (architecture and Python version); it sets up .venv there
-# first, downloads torch and the pinned packages, builds fairseq, and writes DIR/*.whl with DIR/SHA256SUMS.
+# first, downloads torch and the pinned packages, adds the fairseq built for .venv, and writes DIR/*.whl with DIR/SHA256SUMS.
 # Copy DIR and the project to the other machine and set up from it alone:
 #
 #   WHEELHOUSE=DIR ./scripts/quickstart.sh
@@ -28,8 +28,11 @@ rm -rf -- "$part"
 mkdir -p -- "$part"
 torch=$("$VENV_PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["torch"])' "$ROOT/.venv/ready.json")
 echo "Collecting $torch and requirements.txt in $dir (log: $part/pip.log)"
+wheels=$ROOT/.venv/wheels
+"$VENV_PYTHON" -P "$ROOT/scripts/build_fairseq.py" "$wheels" 2>"$part/pip.log" >/dev/null ||
+    die "fairseq could not be built; see $part/pip.log"
 "$VENV_PYTHON" -m pip wheel --no-build-isolation --wheel-dir "$part" --log "$part/pip.log" --quiet \
-    -c "$ROOT/requirements.txt" -r "$ROOT/requirements.txt" "$torch" ||
+    -c "$ROOT/requirements.txt" -r "$ROOT/requirements.txt" --find-links "$wheels" "$torch" ||
     die "pip could not collect them; see its message above and $part/pip.log"
 (cd -- "$part" && rm -f pip.log && sha256sum -- *.whl >SHA256SUMS)
 rm -rf -- "$dir"

@@ -10,6 +10,9 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+# With torch's deterministic mode cuBLAS asks for it, before its first product on a GPU.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
 import pytest
 import torch
 

@@ -2,14 +2,10 @@
 
 from importlib import import_module
 
-from . import compat, errors, refusals, stopping
+from . import errors, fairseq_patches
 
-compat.apply()
-refusals.apply()
-stopping.stop_when_asked()
+fairseq_patches.apply()
 errors.install_excepthook()
 
 for _part in ("criterions", "models", "optim", "tasks"):  # these register with fairseq, once it is repaired
     import_module(f"{__name__}.{_part}")
-import_module(f"{__name__}.models.vocabulary").keep_fingerprints()
-import_module(f"{__name__}.loading").apply()

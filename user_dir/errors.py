@@ -30,6 +30,9 @@ def install_excepthook() -> None:
         return
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            print("interrupted", file=sys.stderr)
+            return
         message = _message(value)
         if message is None or os.environ.get("FAIRSEQ_TRACEBACK", "0") != "0":
             previous(kind, value, trace)

@@ -14,7 +14,7 @@ import torch
 from benchmarks.memory import PeakMemory
 from benchmarks.workers.image_models import build_image_model
 from benchmarks.workers.lm_cost_worker import main, timed
-from pipeline.evaluation.sample_images import draw, uniforms
+from pipeline.evaluation.image_samples import draw, uniforms
 from pipeline.methods import Size
 from pipeline.reports.costs.image_cost import WAYS
 from user_dir.models import PixelModel

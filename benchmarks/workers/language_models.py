@@ -43,12 +43,20 @@ class LanguageModel:
             cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, flags))
             self.task = tasks.setup_task(cfg.task)
             self.model: nn.Module = self.task.build_model(cfg.model).to(device)
+        self.cfg = cfg
         self.criterion = self.task.build_criterion(cfg.criterion)
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = optim.build_optimizer(cfg.optimizer, trained)
         self.vocabulary = len(self.task.source_dictionary)
         self.device = device
         self.updates = 0
+
+    def train_in_bfloat16(self) -> None:
+        """As `--bf16`: the model is bfloat16, and its optimizer keeps a copy in float32."""
+        self.cfg.common.bf16 = True
+        self.model.bfloat16()
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = optim.FP16Optimizer.build_optimizer(self.cfg, trained)
 
     def data_folder(self, folder: Path, size: Size, length: int) -> Path:
         """The folder that the task reads: here the empty `folder`, with a dictionary of numbered words."""

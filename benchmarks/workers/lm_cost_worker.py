@@ -53,12 +53,14 @@ def measure_steps(
     `build` is `LanguageModel` or a class like it; `step` does with a model and a batch what is measured.
     A small step comes first, so that the baseline holds model, optimizer state and libraries. Then
     one full step under the memory meter, which also warms up, then the timed ones; with
-    "keep_frees", freed memory is kept for them. Each step has a batch of its own.
+    "keep_frees", freed memory is kept for them. Each step has a batch of its own. "bf16" is `--bf16`.
     """
     device, length = case["device"], case["length"]
     rows = case["tokens"] // length
     begin = time.monotonic()
     lm = build(case["architecture"], Size(**case["size"]), length, length, device)
+    if case.get("bf16"):
+        lm.train_in_bfloat16()
     step(lm, lm.sample(1, min(length, 64)))
     sample = lm.sample(rows, length)
     exact = device == "cuda" or exact_frees()

@@ -22,8 +22,8 @@ from benchmarks.memory import PeakMemory, exact_frees, ran_out_of_memory, usual_
 from benchmarks.workers.lm_cost_worker import main, timed
 from pipeline.data.indexed_rows import RowWriter
 from pipeline.files import ROOT
-from pipeline.training.recipe import read_experiment
-from pipeline.training.train import Machines, fairseq_arguments, parsed
+from pipeline.training.recipe import fairseq_arguments, read_experiment
+from pipeline.training.train import Machines, parsed
 from user_dir.modules.linear_cross_entropy import ROWS, _Chunked, linear_cross_entropy
 
 PAD = 1

@@ -8,13 +8,14 @@ import torch
 
 from benchmarks.workers.language_models import LanguageModel
 from pipeline.methods import Size
-from pipeline.training.lra_attentions import TRANSNORMERS, attention_flags
+from user_dir.models.architectures import T1, T2, TRANSNORMER
 
 PRESET = "lra_state_space"
 CLASSES = ("neg", "pos")
 MANIFEST = {"task": "text", "pipeline": "state-space", "inputs": ["input0"], "classes": CLASSES}
 # Qin et al. 2022, Table 7, as the authors' code was then: TransNormer with a gated network of int(4/3 D), the
 # others with one of 2 D; block size 32; what the methods have of their own.
+TRANSNORMERS = {"transnormer_t1": T1, "transnormer_t2": T2}
 BLOCKS = {"diag_block_size": 32, "lln_diag_block_size": 32}
 OWN = {
     "performer": {"performer_features": 32},
@@ -33,9 +34,11 @@ def classifier_flags(name: str, size: Size) -> list[str]:
         "encoder_ffn": "glu" if name in TRANSNORMERS else "ffn",
         **BLOCKS,
         **OWN.get(name, {}),
+        "encoder_attention": TRANSNORMER(size.layers) if name in TRANSNORMERS else name,
+        **TRANSNORMERS.get(name, {}),
     }
     flags = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-    return ["--arch", PRESET, *flags, *attention_flags(PRESET, name, size.layers)]
+    return ["--arch", PRESET, *flags]
 
 
 class TextClassifier(LanguageModel):

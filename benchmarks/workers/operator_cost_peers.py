@@ -25,10 +25,16 @@ def ours(device: str, dtype: torch.dtype = torch.float32) -> str:
     return f"ours, {select_backend('auto', device, dtype)}"
 
 
-def implementations(device: str, dtype: torch.dtype, builds: dict[str, Path | None]) -> dict[str, Function]:
-    """Name to function of q, k, v. `builds` are folders of fast-transformers; None is the installed one."""
+def implementations(
+    device: str, dtype: torch.dtype, builds: dict[str, Path | None], dim: int = 1, quadratic: bool = True
+) -> dict[str, Function]:
+    """Name to function of q, k, v of `dim` columns, in the layout of `own_layout`.
+
+    `builds` are folders of fast-transformers; None is the installed one. Without `quadratic`, only what takes
+    linear time.
+    """
     found = {}
-    for name in _backends(device, dtype):
+    for name in _backends(device, dtype, dim):
         found[f"ours, {name}"] = lambda q, k, v, name=name: causal_linear_attention(q, k, v, backend=name)
     if dtype == torch.float32:
         for name, folder in builds.items():
@@ -36,17 +42,19 @@ def implementations(device: str, dtype: torch.dtype, builds: dict[str, Path | No
                 found[name] = function
     if device == "cuda" and (function := flash_linear_attention()) is not None:
         found[FLA] = function
+    if not quadratic:
+        return found
     found[SOFTMAX] = lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     found[QUADRATIC] = lambda q, k, v: (q @ k.transpose(-2, -1)).tril() @ v
     return found
 
 
-def _backends(device: str, dtype: torch.dtype) -> list[str]:
+def _backends(device: str, dtype: torch.dtype, dim: int) -> list[str]:
     """Ours that run there, the one that "auto" takes first."""
-    names = [select_backend("auto", device, dtype)]
+    names = [select_backend("auto", device, dtype, dim)]
     for name in ("cuda", "triton") if device == "cuda" else ():
         with suppress(ValueError):  # it says why that one does not run
-            names.append(select_backend(name, device, dtype))
+            names.append(select_backend(name, device, dtype, dim))
     return list(dict.fromkeys([*names, "torch"]))
 
 
@@ -78,14 +86,14 @@ def fast_transformers(folder: Path | None) -> Function | None:
 
 
 def flash_linear_attention() -> Function | None:
-    """flash-linear-attention's chunked kernel, None if it is not installed."""
+    """flash-linear-attention's chunked kernel of `(B, N, H, D)`, None if it is not installed."""
     try:
         from fla.ops.linear_attn import chunk_linear_attn
     except ImportError:
         return None
+    return lambda q, k, v: chunk_linear_attn(q, k, v, scale=1.0, normalize=False)[0]
 
-    def run(q, k, v):
-        rows = (x.transpose(1, 2) for x in (q, k, v))
-        return chunk_linear_attn(*rows, scale=1.0, normalize=False)[0].transpose(1, 2)
 
-    return run
+def own_layout(name: str, x: Tensor) -> Tensor:
+    """`x: (B, H, N, D)` as the implementation wants it: fla would copy what is not `(B, N, H, D)` first."""
+    return x.transpose(1, 2).contiguous() if name == FLA else x

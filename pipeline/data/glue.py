@@ -28,6 +28,7 @@ from pipeline.data.preparation import (
 from pipeline.data.text_encoding import DICTIONARY, TextEncoder, tokenizer_fingerprint
 from pipeline.errors import UserError
 from pipeline.glue_tasks import TASKS, GlueTask, glue_task
+from pipeline.outputs import check_output_folder
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +49,7 @@ is ready is left as it is, so after an interruption the same command continues.
 def main() -> None:
     """The command line."""
     arguments = parse_arguments()
+    check_output_folder(arguments.dest, "--dest")
     tasks = find_tasks(arguments.folder, arguments.task)
     sources = {
         task.name: find_sources(arguments.folder / task.name, task, arguments.partial) for task in tasks
@@ -78,7 +80,7 @@ def parse_arguments() -> argparse.Namespace:
         metavar="PREPARED",
         help="the folder made by roberta.sh that the model was pre-trained on",
     )
-    parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the results go")
+    parser.add_argument("--dest", type=Path, required=True, metavar="FOLDER", help="where the results go")
     parser.add_argument(
         "--task",
         action="append",

@@ -23,10 +23,11 @@ from pipeline import child_process
 from pipeline.data.indexed_rows import read_row_lengths
 from pipeline.data.tokenization import SPECIAL_SYMBOLS, Tokenizer
 from pipeline.errors import UserError
-from pipeline.files import RUN_MARK, begin, made_folder
+from pipeline.files import PREPARED, RUN_MARK, begin, made_folder
+from pipeline.outputs import check_output_folder
 
 SPLITS = ("train", "valid", "test")
-MANIFEST = "preparation.json"
+MANIFEST = PREPARED
 COMMANDS = "data-prep"
 # What is counted of a split, as far as it is.
 COUNTS = ("words", "tokens", "documents", "examples", "longest", "broken_rows", "empty_sentences")
@@ -68,7 +69,7 @@ def read_manifest(folder: Path) -> dict | None:
     except (OSError, ValueError):
         manifest = None
     if not manifest or not is_manifest(manifest) or "files" not in manifest:
-        raise UserError(f"{folder} exists but holds no prepared corpus; name another folder or move it away")
+        raise UserError(f"{folder} exists but holds no prepared corpus; move it away, or name another --dest")
     for name, size in manifest["files"].items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:
@@ -113,6 +114,7 @@ def prepare_once(dest: Path, build: Callable[[Workplace], dict]) -> dict:
     """
     if manifest := read_manifest(dest):
         return manifest
+    check_output_folder(dest, "--dest", takes_prepared=True)
     with made_folder(dest.parent):
         return _prepare(dest, build)
 
@@ -121,7 +123,7 @@ def _prepare(dest: Path, build: Callable[[Workplace], dict]) -> dict:
     folder = dest.with_name(f"{dest.name}.preparing")
     lock = _lock(folder)
     try:
-        begin(folder, COMMANDS, "")
+        begin(folder, COMMANDS, "", option="--dest")
         try:
             manifest = read_manifest(dest)  # another run may have made it meanwhile
             if manifest is None:

@@ -113,7 +113,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def add_places(parser: Parser, files: str) -> None:
     """The options that say where the text comes from, in which `files`, and where the result goes."""
-    parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the result goes")
+    parser.add_argument("--dest", type=Path, required=True, metavar="FOLDER", help="where the result goes")
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--from",

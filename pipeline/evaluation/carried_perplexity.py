@@ -12,18 +12,20 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
-from pipeline.commands.evaluation.eval_ppl import COMMAND
 from pipeline.console import Parser
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.evaluation.carried_state import evaluate_streams, remark
+from pipeline.evaluation.eval_ppl import COMMAND
 from pipeline.evaluation.scoring import figures
 from pipeline.evaluation.streams import Streams, document_streams, parallel_streams, read_rows
 from pipeline.files import shown_path, write_atomically
 from pipeline.provenance import environment
 from pipeline.reports.carried_state import markdown, plot
 from pipeline.training.checkpoint import CheckpointInfo
-from user_dir.refusals import read_overrides
+from user_dir.checks.settings import read_overrides
+
+BESIDE = (".md", ".png")  # the table and the plot, beside the JSON
 
 
 def read_extra(extra: Sequence[str]) -> dict[str, Any]:
@@ -96,7 +98,7 @@ def evaluate_carried(
 
 def write_carried(result: dict[str, Any], out: Path) -> None:
     """Write JSON, table and plot, and print the table."""
-    plot_path, table_path = out.with_suffix(".png"), out.with_suffix(".md")
+    table_path, plot_path = (out.with_suffix(ending) for ending in BESIDE)
     text = markdown(result)
     write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
     write_atomically(table_path, text.encode())

@@ -1,5 +1,6 @@
 """How well a model copies: with the true prefix before every symbol, and in free-running generation."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ from fairseq.tasks import FairseqTask
 from fairseq.utils import move_to_cuda
 from torch import Tensor
 
+from pipeline.evaluation.evaluators import TrainedRun
+from pipeline.training.figures import run_figures
 from user_dir.tasks.copy_data import prompts
+
+CONVERGED_LOSS, CONVERGED_ACCURACY = 0.01, 0.999
 
 
 @torch.inference_mode()
@@ -79,3 +84,15 @@ def evaluate(checkpoint: Path, device: torch.device) -> dict[str, Any]:
     models, cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
     figures = copying(models[0], task, "test", cfg.dataset.batch_size, device)
     return {"parameters": sum(p.numel() for p in models[0].parameters() if p.requires_grad), **figures}
+
+
+def measure_run(run: TrainedRun) -> dict[str, Any]:
+    """What a study records of a run; `converged_at` is the first logged update with a converged loss."""
+    found = evaluate(run.checkpoint, run.device)
+    train = run_figures(run.folder / "train.log")["curves"].get("train", [])
+    below = (update for update, bits in train if bits * math.log(2) < CONVERGED_LOSS)
+    return {
+        **found,
+        "converged": found["loss_nats"] < CONVERGED_LOSS and found["accuracy"] > CONVERGED_ACCURACY,
+        "converged_at": next(below, None),
+    }

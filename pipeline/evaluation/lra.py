@@ -1,17 +1,17 @@
-"""Accuracy of a model of Long Range Arena (the command behind evaluate_lra.sh)."""
+"""Accuracy of a model of Long Range Arena."""
 
-import sys
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq import checkpoint_utils
 
-from pipeline.commands.evaluation.evaluate_lra import parse
-from pipeline.console import number_of
+from pipeline.data.lra.tasks import TASKS
 from pipeline.evaluation.accuracy import count_correct
-from pipeline.files import check_writable, read_json, shown_path, write_json
-from pipeline.training.lra_run import RECORD, LRACheckpoint, describe_data, open_data, read_lra_checkpoint
-from pipeline.training.save_dir import whole_checkpoint
+from pipeline.evaluation.evaluators import TrainedRun
+from pipeline.files import read_json, shown_path
+from pipeline.training.lra_run import RECORD, LRACheckpoint, describe_data, read_lra_checkpoint
+from pipeline.training.process.resume import BEST
 from user_dir.tasks.lra_data import LRAData
 
 
@@ -46,19 +46,20 @@ def evaluate(
     }
 
 
-def main() -> None:
-    """Entry point."""
-    options = parse(sys.argv[1:])
-    data = open_data(options.data.absolute(), [options.split])
-    checkpoint = read_lra_checkpoint(whole_checkpoint(options.checkpoint.absolute()))
-    out = options.out or checkpoint.path.with_suffix(f".{options.split}.json")
-    check_writable(out)
-    result = evaluate(checkpoint, data, options.split)
-    write_json(out, result)
-    origin = (result["training_data"] or {}).get("origin", "unknown")
-    print(
-        f"{result['task']} ({origin} data), {result['preset']}, {result['attention']}, "
-        f"seed {result['seed']}, {number_of(result['updates'], 'updates')}: "
-        f"{result['accuracy']:.2f} % of {result['examples']:,} right ({options.split})\n"
-        f"  written to  {shown_path(out)}"
-    )
+def most_frequent(data: LRAData) -> float:
+    """The accuracy on test, in percent, of always answering the most frequent class of train."""
+    train, test = (data.split(split).labels for split in ("train", "test"))
+    return 100 * float((test == np.bincount(train).argmax()).mean())
+
+
+def measure_run(run: TrainedRun) -> dict[str, Any]:
+    """What a study records of a run; `published_sizes`: whether the data are as many as the benchmark's."""
+    found = evaluate(read_lra_checkpoint(run.checkpoint), run.data, "test", run.device)
+    examples = found["data"]["examples"]
+    return {
+        **{key: found[key] for key in ("parameters", "examples", "correct", "accuracy", "loss_bits")},
+        "most_frequent": most_frequent(run.data),
+        "best_update": found["updates"],
+        "chosen_on_valid": run.checkpoint.name == BEST,
+        "published_sizes": sum(examples.values()) == sum(TASKS[run.data.task].sizes.values()),
+    }

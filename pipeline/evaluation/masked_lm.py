@@ -1,6 +1,5 @@
-"""Masked-LM perplexity of an encoder (the command behind eval_mlm.sh)."""
+"""Masked-LM perplexity of an encoder."""
 
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -9,18 +8,17 @@ from typing import Any
 import torch
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
-from pipeline.commands.evaluation.eval_mlm import parse
-from pipeline.console import number_of
-from pipeline.data.prepared import PreparedData, open_prepared
+from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
-from pipeline.files import shown_path, write_atomically
+from pipeline.evaluation.evaluators import TrainedRun
+from pipeline.evaluation.unigram import unigram_bits
+from pipeline.files import shown_path
 from pipeline.training.encoder_checkpoint import (
     EncoderCheckpoint,
     load_encoder,
     read_dictionary,
     read_encoder,
 )
-from pipeline.training.save_dir import whole_checkpoint
 from user_dir.models import LinearAttentionRoberta
 from user_dir.models.output_matrix import masked_lm_features
 from user_dir.modules.linear_cross_entropy import token_losses
@@ -85,17 +83,22 @@ def evaluate(
     return results
 
 
-def main() -> None:
-    """Entry point."""
-    options = parse(sys.argv[1:])
-    encoder = read_encoder(whole_checkpoint(options.checkpoint.absolute()))
-    data = open_prepared(options.data.absolute(), tuple(options.splits))
-    for split, result in evaluate(encoder, data, options.splits).items():
-        out = encoder.path.with_suffix(f".{split}.json")
-        write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
-        print(
-            f"{encoder.architecture}, {number_of(encoder.updates, 'updates')}, {split}: masked-LM perplexity "
-            f"{result['perplexity_per_token']:.2f} over {result['masked_tokens']:,} masked tokens\n"
-            f"  written to  {out}",
-            flush=True,
-        )
+def measure_run(run: TrainedRun) -> dict[str, Any]:
+    """What a study records of a pre-trained encoder; `unigram_bits` is what token frequencies alone score."""
+    encoder = read_encoder(run.checkpoint)
+    splits = evaluate(encoder, run.data, ("valid", "test"))
+    found = {
+        split: {
+            "masked_tokens": one["masked_tokens"],
+            "bits": one["loss_nats_per_token"] / math.log(2),
+            "perplexity": one["perplexity_per_token"],
+            "unigram_bits": unigram_bits(run.data, split),
+        }
+        for split, one in splits.items()
+    }
+    return {
+        **found,
+        "architecture": encoder.architecture,
+        "parameters": splits["test"]["parameters"],
+        "best_update": encoder.updates,
+    }

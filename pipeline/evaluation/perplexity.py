@@ -1,11 +1,9 @@
-"""Perplexity of a checkpoint, with the counts that make it trustworthy (behind eval_ppl.sh)."""
+"""Perplexity of a checkpoint, with the counts that make it trustworthy."""
 
 import argparse
 import ast
 import contextlib
-import json
 import math
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,13 +17,14 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import eval_lm
 from torch import nn
 
-from pipeline.commands.evaluation.eval_ppl import COMMAND, parse
-from pipeline.console import Parser, number_of
-from pipeline.data.prepared import PreparedData, open_prepared
+from pipeline.console import Parser
+from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
-from pipeline.evaluation.carried_perplexity import evaluate_carried, read_extra, write_carried
+from pipeline.evaluation.eval_ppl import COMMAND
+from pipeline.evaluation.evaluators import TrainedRun
 from pipeline.evaluation.scoring import ChunkedScorer, figures
-from pipeline.files import ROOT, check_writable, shown_path, write_atomically
+from pipeline.evaluation.unigram import unigram_bits
+from pipeline.files import ROOT, shown_path
 from pipeline.training.checkpoint import CheckpointInfo, read_checkpoint
 
 TOKENS_PER_BATCH = 16_384
@@ -37,6 +36,7 @@ def evaluate(
     split: str,
     context_window: int = 0,
     extra: Sequence[str] = (),
+    compiled: bool = False,
 ) -> dict[str, Any]:
     """Run `fairseq-eval-lm` on one split; the result as it is written to JSON."""
     dictionary = Dictionary.load(str(data.dictionary))
@@ -53,7 +53,7 @@ def evaluate(
     args = fairseq_options.parse_args_and_arch(parser, [*words, *extra])
     check_lengths(checkpoint, args)
     start = time.monotonic()
-    with counted() as counter:
+    with counted(compiled) as counter:
         bits = float(eval_lm.main(convert_namespace_to_omegaconf(args))["loss"])
     if counter.tokens == 0:
         raise UserError(
@@ -86,7 +86,7 @@ def check_lengths(checkpoint: CheckpointInfo, args: argparse.Namespace) -> None:
     if not 0 <= args.context_window < args.tokens_per_sample:
         raise UserError(
             f"--context-window is {args.context_window}; it must be at least 0 and less than "
-            f"--tokens-per-sample, {args.tokens_per_sample}"
+            f"--tokens-per-sample, {args.tokens_per_sample}, such as {args.tokens_per_sample // 2}"
         )
 
 
@@ -115,8 +115,8 @@ class SummingScorer(ChunkedScorer):
     fairseq's sum is in single precision, which over a test split costs the sixth digit.
     """
 
-    def __init__(self, counter: Counter, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, counter: Counter, compiled: bool, *arguments: Any) -> None:
+        super().__init__(*arguments, compiled=compiled)
         self.counter = counter
 
     def generate(self, models: list[nn.Module], sample: dict[str, Any], **unused: object) -> list:
@@ -131,7 +131,7 @@ class SummingScorer(ChunkedScorer):
 
 
 @contextlib.contextmanager
-def counted() -> Iterator[Counter]:
+def counted(compiled: bool = False) -> Iterator[Counter]:
     """While inside, `fairseq_cli.eval_lm` counts what it evaluates, and never holds a batch's logits."""
     counter = Counter()
     function, scorer = eval_lm.eval_lm, eval_lm.SequenceScorer
@@ -144,41 +144,32 @@ def counted() -> Iterator[Counter]:
             results["loss"] = counter.nats / counter.scored / math.log(2)
         return results
 
-    eval_lm.eval_lm, eval_lm.SequenceScorer = counting, partial(SummingScorer, counter)
+    eval_lm.eval_lm, eval_lm.SequenceScorer = counting, partial(SummingScorer, counter, compiled)
     try:
         yield counter
     finally:
         eval_lm.eval_lm, eval_lm.SequenceScorer = function, scorer
 
 
-def describe(result: dict[str, Any]) -> str:
-    """The result in a few readable lines."""
-    per_word = result["perplexity_per_word"]
-    overrides = result["model_overrides"]
-    overridden = f", with --model-overrides {overrides}" if overrides else ""
-    return (
-        f"{result['architecture']}, {number_of(result['updates'], 'updates')}, {result['split']}: "
-        f"{result['tokens']:,} tokens{overridden}\n"
-        f"  loss        {result['loss_bits_per_token']:.4f} bits = "
-        f"{result['loss_nats_per_token']:.4f} nats per token\n"
-        f"  perplexity  {result['perplexity_per_token']:.2f} per token, "
-        + (f"{per_word:.2f} per word" if per_word else "per word unknown")
-    )
-
-
-def main() -> None:
-    options, extra = parse(sys.argv[1:])
-    checkpoint = read_checkpoint(options.checkpoint.absolute())
-    data = open_prepared(options.data.absolute(), tuple(options.splits))
-    path, ending = checkpoint.path, ".carried.json" if options.carry_state else ".json"
-    files = {split: options.out or path.with_suffix(f".{split}{ending}") for split in options.splits}
-    for out in files.values():
-        check_writable(out)
-    overrides = read_extra(extra) if options.carry_state else {}
-    for split, out in files.items():
-        if options.carry_state:
-            write_carried(evaluate_carried(checkpoint, data, split, options, overrides), out)
-            continue
-        result = evaluate(checkpoint, data, split, options.context_window, extra)
-        write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
-        print(f"{describe(result)}\n  written to  {out}", flush=True)
+def measure_run(run: TrainedRun) -> dict[str, Any]:
+    """What a study records of a language model; `unigram_bits` is what token frequencies alone score."""
+    checkpoint = read_checkpoint(run.checkpoint)
+    splits = {split: evaluate(checkpoint, run.data, split) for split in ("valid", "test")}
+    found = {
+        split: {
+            "tokens": one["tokens"],
+            "words": one["words"],
+            "bits": one["loss_bits_per_token"],
+            "nats": one["loss_nats_per_token"],
+            "perplexity": one["perplexity_per_token"],
+            "perplexity_per_word": one["perplexity_per_word"],
+            "unigram_bits": unigram_bits(run.data, split),
+        }
+        for split, one in splits.items()
+    }
+    return {
+        **found,
+        "architecture": checkpoint.architecture,
+        "parameters": splits["test"]["parameters"],
+        "best_update": checkpoint.updates,
+    }

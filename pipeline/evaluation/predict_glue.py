@@ -1,26 +1,55 @@
-"""Predictions of a fine-tuned encoder for a TSV of its task (the command behind predict_glue.sh)."""
+"""Predictions of a fine-tuned encoder for a file of its GLUE task.
 
+If the file has labels, the task's metrics are printed as well.
+"""
+
+import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from pipeline.commands.evaluation.predict_glue import parse
-from pipeline.console import number_of
+from pipeline.console import Parser, number_of
 from pipeline.data.glue_files import Examples, LineReader, Source, read_examples
-from pipeline.data.text_encoding import TextEncoder, encode_sentences
 from pipeline.errors import UserError
-from pipeline.evaluation.classification import HEAD, decide, predict, score
-from pipeline.files import check_writable, read_json, shown_path, write_atomically
+from pipeline.files import read_json, shown_path, write_atomically
 from pipeline.glue_tasks import GlueTask, glue_task
-from pipeline.training.encoder_checkpoint import (
-    TASK_FILE,
-    EncoderCheckpoint,
-    load_encoder,
-    read_dictionary,
-    read_encoder,
-)
-from pipeline.training.save_dir import whole_checkpoint
+from pipeline.outputs import begins, check_output
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipeline.training.encoder_checkpoint import EncoderCheckpoint
+
+HEADER = "index\tprediction\n"  # of GLUE's server
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser("scripts/predict_glue.sh", __doc__)
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="what scripts/finetune_glue.sh has kept, such as .../CoLA/lr3e-05-seed1/checkpoint_best.pt; "
+        "dictionary and tokeniser lie beside it",
+    )
+    parser.add_argument("--task", required=True, help="the task it is fine-tuned for, such as CoLA")
+    parser.add_argument(
+        "--input",
+        type=Path,
+        required=True,
+        metavar="TSV",
+        help="a file in the layout of the task's train.tsv, dev.tsv or test.tsv (.gz as well)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where the predictions go, in the form of GLUE's server: index, prediction "
+        "(default: <name of the input>.<task>.predictions.tsv in the current folder)",
+    )
+    return parser.parse_args(words)
 
 
 def read_input(path: Path, task: GlueTask) -> Examples:
@@ -32,8 +61,11 @@ def read_input(path: Path, task: GlueTask) -> Examples:
     return read_examples(Source(path), task, "valid" if labelled else "test")
 
 
-def check_task(encoder: EncoderCheckpoint, task: GlueTask) -> None:
+def check_task(encoder: "EncoderCheckpoint", task: GlueTask) -> None:
     """UserError for an encoder that cannot have been fine-tuned for the task."""
+    from pipeline.evaluation.classification import HEAD
+    from pipeline.training.encoder_checkpoint import TASK_FILE
+
     classes = encoder.heads.get(HEAD)
     if classes is None:
         raise UserError(
@@ -50,8 +82,13 @@ def check_task(encoder: EncoderCheckpoint, task: GlueTask) -> None:
         )
 
 
-def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> np.ndarray:
+def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> "np.ndarray":
     """Class indices or scores, one an example."""
+    from pipeline.data.text_encoding import TextEncoder, encode_sentences
+    from pipeline.evaluation.classification import decide, predict
+    from pipeline.training.encoder_checkpoint import load_encoder, read_dictionary, read_encoder
+    from pipeline.training.save_dir import whole_checkpoint
+
     encoder = read_encoder(whole_checkpoint(checkpoint))
     check_task(encoder, task)
     folder = encoder.path.parent
@@ -66,25 +103,27 @@ def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> np.ndar
     return decide(task, predict(model, rows, dictionary.pad()))
 
 
-def as_text(task: GlueTask, predicted: np.ndarray) -> str:
+def as_text(task: GlueTask, predicted: "np.ndarray") -> str:
     """What GLUE's server takes: a header, then index and prediction, a line each."""
     values = [f"{value:.3f}" if task.is_regression else task.labels[value] for value in predicted]
-    return "index\tprediction\n" + "".join(f"{i}\t{value}\n" for i, value in enumerate(values))
+    return HEADER + "".join(f"{i}\t{value}\n" for i, value in enumerate(values))
 
 
-def targets_of(task: GlueTask, examples: Examples) -> np.ndarray:
+def targets_of(task: GlueTask, examples: Examples) -> "np.ndarray":
     """The labels of a labelled file as class indices or scores."""
+    import numpy as np
+
     if task.is_regression:
         return np.array([float(label) for label in examples.labels])
     return np.array([task.labels.index(label) for label in examples.labels])
 
 
 def main() -> None:
-    """Entry point."""
+    """Predict, and score what has labels."""
     options = parse(sys.argv[1:])
     task = glue_task(options.task)
     out = options.out or Path(f"{options.input.name.split('.')[0]}.{task.name}.predictions.tsv")
-    check_writable(out)
+    check_output(out, begins(HEADER), [options.checkpoint, options.input])
     examples = read_input(options.input, task)
     if not examples.sentences:
         raise UserError(f"{options.input} holds no example")
@@ -94,6 +133,8 @@ def main() -> None:
     predicted = predictions(options.checkpoint.absolute(), task, examples)
     write_atomically(out, as_text(task, predicted).encode())
     if examples.labels is not None:
+        from pipeline.evaluation.classification import score
+
         figures = score(task, predicted, targets_of(task, examples))
         print(", ".join(f"{name} {value:.2f}" for name, value in figures.items()))
     print(f"written: {shown_path(out)}")

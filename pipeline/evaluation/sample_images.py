@@ -1,91 +1,74 @@
-"""Images drawn from a model byte by byte (the command behind sample_images.sh)."""
+"""Draw images from a model byte by byte, or complete the upper rows of test images.
+
+Writes a PNG grid and the array beside it (.npy, uint8 of shape (images, height, width, channels)). With
+--complete each row of the grid has what was given, what the model made of it, and the original. An image
+depends on the seed and its number only, not on --batch-size.
+"""
 
 import io
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from PIL import Image
-from torch import Tensor
-from tqdm import tqdm
-
-from pipeline.commands.evaluation.sample_images import parse
-from pipeline.console import number_of
+from pipeline.console import Parser, count, number_of
 from pipeline.errors import UserError
-from pipeline.files import check_writable, shown_path, write_atomically
-from pipeline.training.image_run import read_image_checkpoint
-from pipeline.training.save_dir import whole_checkpoint
-from user_dir.models import PixelModel
-from user_dir.tasks.image_data import ImageShape, open_image_data
+from pipeline.files import shown_path, write_atomically
+from pipeline.outputs import begins, check_output
 
-GAP, SHOWN_SIDE = 2, 64  # pixels between images, and how large the larger side is drawn at least
+if TYPE_CHECKING:
+    import numpy as np
 
+    from user_dir.tasks.image_data import ImageShape
 
-@torch.inference_mode()
-def draw(
-    model: PixelModel, eos: int, dims: int, given: Tensor, uniform: Tensor, recompute: bool = False
-) -> Tensor:
-    """Levels `(B, dims)` of images that begin with the levels `given: (B, M)`.
-
-    Args:
-        model: in evaluation mode; it keeps its decoding state, or cache, from byte to byte.
-        eos: the token in front of the first byte.
-        dims: bytes of an image.
-        given: may have no column.
-        uniform: `(B, dims, 2)` numbers of (0, 1), what each byte is drawn with.
-        recompute: run the whole prefix for every byte instead.
-
-    Raises:
-        UserError: if the model's outputs are not finite.
-    """
-    tokens = torch.full((len(given), dims + 1), eos, device=given.device)
-    known = given.shape[1]
-    tokens[:, 1 : known + 1] = given + model.first_level
-    state: dict | None = None if recompute else {}
-    start = 0
-    for place in range(known, dims):
-        outputs = model(tokens[:, start : place + 1], incremental_state=state)[0][:, -1]
-        if not torch.isfinite(outputs).all():
-            raise UserError(f"the model's outputs at byte {place} are not finite: its training has diverged")
-        tokens[:, place + 1] = model.sample(outputs, uniform[:, place])
-        start = 0 if recompute else place + 1
-    return tokens[:, 1:] - model.first_level
+SOFTWARE = "scripts/sample_images.sh"  # in the PNG, by which it is recognised
+SAMPLES = begins(f"Software\0{SOFTWARE}", within=200)
 
 
-def uniforms(seed: int, numbers: range, dims: int) -> Tensor:
-    """What images are drawn with, `(images, dims, 2)`: each by its number, whatever the batch."""
-    rows = [np.random.default_rng((seed, number)).random((dims, 2)) for number in numbers]
-    return torch.from_numpy(np.stack(rows))
-
-
-def batches(count: int, size: int) -> Iterator[range]:
-    """The numbers of `count` images, `size` at a time."""
-    return (range(first, min(first + size, count)) for first in range(0, count, size))
-
-
-def grid(images: np.ndarray, levels: int, columns: int) -> bytes:
-    """A PNG of images `(images, height, width, channels)`, `columns` side by side, on a grey ground."""
-    count, height, width, channels = images.shape
-    rows = -(-count // columns)
-    shape = rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, channels
-    canvas = np.full(shape, 128, np.uint8)
-    for number, image in enumerate(np.rint(images * (255 / (levels - 1))).astype(np.uint8)):
-        top, left = GAP + number // columns * (height + GAP), GAP + number % columns * (width + GAP)
-        canvas[top : top + height, left : left + width] = image
-    picture = Image.fromarray(canvas.squeeze(-1) if channels == 1 else canvas)
-    scale = max(1, SHOWN_SIDE // max(height, width))
-    content = io.BytesIO()
-    picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST).save(
-        content, "PNG"
+def parse(words: Sequence[str]) -> Namespace:
+    """The command line."""
+    parser = Parser(SOFTWARE, __doc__)
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of scripts/train_images.sh")
+    parser.add_argument(
+        "data",
+        type=Path,
+        nargs="?",
+        metavar="DATA",
+        help="made by data-prep/images.sh, for --complete (default: the training's)",
     )
-    return content.getvalue()
+    parser.add_argument("--count", type=count, default=64, metavar="N", help="images (default: %(default)s)")
+    parser.add_argument(
+        "--complete",
+        type=float,
+        metavar="SHARE",
+        help="give this share of the rows of test images, rounded, such as 0.5 for the upper half",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the draws (default: %(default)s)")
+    parser.add_argument(
+        "--batch-size", type=count, default=64, metavar="N", help="images at once (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--recompute",
+        action="store_true",
+        help="run the whole prefix again for every byte instead of keeping a state, for comparison",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the PNG (default: <checkpoint>.samples.png or .completed.png)",
+    )
+    options = parser.parse_args(words)
+    if options.complete is not None and not 0 < options.complete < 1:
+        raise UserError(f"--complete is {options.complete}; it must be a share of the rows between 0 and 1")
+    if options.seed < 0:
+        raise UserError(f"--seed is {options.seed}; it must be 0 or more")
+    return options
 
 
-def given_rows(share: float, shape: ImageShape) -> int:
+def given_rows(share: float, shape: "ImageShape") -> int:
     """How many rows a share is; UserError if that is none or all."""
     rows = round(share * shape.height)
     if not 0 < rows < shape.height:
@@ -95,8 +78,12 @@ def given_rows(share: float, shape: ImageShape) -> int:
     return rows
 
 
-def originals(options: Namespace, folder: Path) -> np.ndarray:
+def originals(options: Namespace, folder: Path) -> "np.ndarray":
     """The test images that are completed; UserError if there are fewer than --count."""
+    import numpy as np
+
+    from user_dir.tasks.image_data import open_image_data
+
     images = open_image_data(folder).images("test")
     if options.count > len(images):
         raise UserError(f"--count is {options.count}, but {folder} has {len(images)} test images")
@@ -105,10 +92,18 @@ def originals(options: Namespace, folder: Path) -> np.ndarray:
 
 def sample(options: Namespace) -> Path:
     """Draw the images and write them; returns the PNG's path."""
+    import numpy as np
+    import torch
+    from tqdm import tqdm
+
+    from pipeline.evaluation.image_samples import batches, draw, grid, uniforms
+    from pipeline.training.image_run import read_image_checkpoint
+    from pipeline.training.save_dir import whole_checkpoint
+
     path = whole_checkpoint(options.checkpoint.absolute())
     ending = ".samples.png" if options.complete is None else ".completed.png"
     out = options.out or path.with_suffix(ending)
-    check_writable(out)
+    check_output(out, SAMPLES, [path], (".npy",))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     checkpoint = read_image_checkpoint(path, options.data, device)
     shape, model = checkpoint.task.shape, checkpoint.model
@@ -133,8 +128,8 @@ def sample(options: Namespace) -> Path:
         columns = 3
     array = io.BytesIO()
     np.save(array, images)
+    write_atomically(out, grid(shown, shape.levels, columns))  # first: the array is known by it
     write_atomically(out.with_suffix(".npy"), array.getvalue())
-    write_atomically(out, grid(shown, shape.levels, columns))
     print(
         f"{number_of(options.count, 'images')} in {seconds:.1f} s ({options.count / seconds:.3g} images/s, "
         f"{min(options.count, options.batch_size)} at once)\n  written to  {shown_path(out)} and .npy"
@@ -143,5 +138,5 @@ def sample(options: Namespace) -> Path:
 
 
 def main() -> None:
-    """Entry point."""
+    """Draw, or complete."""
     sample(parse(sys.argv[1:]))

@@ -9,6 +9,7 @@ from fairseq.sequence_scorer import SequenceScorer
 from torch import nn
 
 from pipeline.data.prepared import PreparedData
+from user_dir.models.compiled import compile_features
 from user_dir.models.output_matrix import has_output_matrix, output_matrix
 from user_dir.modules.linear_cross_entropy import ROWS, token_losses
 
@@ -17,10 +18,12 @@ class ChunkedScorer(SequenceScorer):
     """The scorer of `fairseq-eval-lm`, with the logits of `ROWS` tokens at a time.
 
     The log-probabilities are the same to rounding. An adaptive softmax is left to fairseq, also in pieces.
+    `compiled` has torch.compile compute the features on a GPU.
     """
 
-    def __init__(self, dictionary: Dictionary, softmax_batch: int = 0) -> None:
+    def __init__(self, dictionary: Dictionary, softmax_batch: int = 0, compiled: bool = False) -> None:
         super().__init__(dictionary, softmax_batch or ROWS)
+        self.to_compile = compiled
 
     @torch.no_grad()
     def generate(self, models: list[nn.Module], sample: dict[str, Any], **unused: object) -> list:
@@ -29,6 +32,9 @@ class ChunkedScorer(SequenceScorer):
         if not has_output_matrix(model):
             return super().generate(models, sample)
         model.eval()
+        if self.to_compile and sample["target"].device.type != "cpu":
+            self.to_compile = False
+            compile_features(model)
         features, _ = model(**sample["net_input"], features_only=True)
         target = sample["target"]
         weight, bias = output_matrix(model)

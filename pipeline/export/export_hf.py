@@ -1,17 +1,28 @@
-"""From a checkpoint to a folder that `transformers` loads (export_hf.sh)."""
+"""Export a model for `transformers`: weights, configuration, tokeniser and a file of plain PyTorch.
 
+DIR then loads anywhere with torch and transformers, without fairseq and without this project:
+
+    AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)      # a language model
+    AutoModelForMaskedLM.from_pretrained(DIR, trust_remote_code=True)      # an encoder
+
+Exported are models whose layers have the attentions softmax, elu, norm, diag, lln and lln_diag.
+"""
+
+import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from safetensors.torch import save
+from pipeline.console import Parser
+from pipeline.files import begin, check_begin, fingerprint, sha256_of, shown_path, write_atomically
+from pipeline.outputs import check_output_folder
 
-from pipeline.commands.export.export_hf import parse
-from pipeline.export.settings import classifier_settings, configuration
-from pipeline.export.source import Source, load_source
-from pipeline.export.tokenizer import tokenizer_files
-from pipeline.files import begin, fingerprint, sha256_of, shown_path, write_atomically
+if TYPE_CHECKING:
+    import torch
+
+    from pipeline.export.source import Source
 
 MODELING = Path(__file__).with_name("modeling_linear_attention.py")
 COMMAND = "export_hf.sh"
@@ -25,7 +36,26 @@ PREFIXES = {
 }
 
 
-def exported_weights(source: Source, head: str | None, tied: bool) -> dict[str, torch.Tensor]:
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser("scripts/export_hf.sh", __doc__)
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="of train_lm.sh, pretrain_roberta.sh or finetune_glue.sh, with its dict.txt beside it",
+    )
+    parser.add_argument("out", type=Path, metavar="DIR", help="a new folder, or one exported before")
+    parser.add_argument(
+        "--head",
+        metavar="NAME",
+        help="of an encoder: this classification head instead of the masked-LM head "
+        "(AutoModelForSequenceClassification)",
+    )
+    return parser.parse_args(words)
+
+
+def exported_weights(source: "Source", head: str | None, tied: bool) -> "dict[str, torch.Tensor]":
     """The weights under the names of the modelling file, less those that are tied to others."""
     prefixes = dict(PREFIXES)
     if head is not None:
@@ -43,8 +73,12 @@ def exported_weights(source: Source, head: str | None, tied: bool) -> dict[str, 
     return weights
 
 
-def model_files(source: Source, head: str | None = None) -> dict[str, bytes]:
+def model_files(source: "Source", head: str | None = None) -> dict[str, bytes]:
     """Configuration, weights and modelling file; UserError for a model that cannot be exported."""
+    from safetensors.torch import save
+
+    from pipeline.export.settings import classifier_settings, configuration
+
     settings = configuration(source)
     if head is not None:
         settings.update(classifier_settings(source, head))
@@ -69,12 +103,23 @@ def export(checkpoint: Path, out: Path, head: str | None) -> str:
 
     Heads that are left out are named on stdout.
     """
+    from pipeline.export.source import load_source
+    from pipeline.export.tokenizer import tokenizer_files
+    from pipeline.training.checkpoint import check_reads_text
+    from pipeline.training.save_dir import whole_checkpoint
+
+    check_output_folder(out, "DIR")
+    checkpoint = whole_checkpoint(checkpoint)
+    mark = fingerprint([sha256_of(checkpoint), head])
+    content = f"the export of {shown_path(checkpoint)}" + (f" with the head {head}" if head else "")
+    check_begin(out, COMMAND, mark, content, "DIR")
+    check_reads_text(checkpoint, "exported")
     source = load_source(checkpoint)
     files = model_files(source, head)
     files |= tokenizer_files(checkpoint.parent, source.dictionary, source.kind != "CausalLM")
-    begin(out, COMMAND, fingerprint([sha256_of(checkpoint), head]))
-    for name, content in files.items():
-        write_atomically(out / name, content)
+    begin(out, COMMAND, mark, content, "DIR")
+    for name, written in files.items():
+        write_atomically(out / name, written)
     if head is None and (heads := getattr(source.model, "classification_heads", None)):
         name = next(iter(heads))
         print(f"left out: the classification head {name}; export it with --head {name}")
@@ -82,7 +127,7 @@ def export(checkpoint: Path, out: Path, head: str | None) -> str:
 
 
 def main() -> None:
-    """Entry point."""
+    """Export, and say how to load it."""
     options = parse(sys.argv[1:])
     kind = export(options.checkpoint.absolute(), options.out.absolute(), options.head)
     out = shown_path(options.out)

@@ -9,7 +9,7 @@ from fairseq.data import Dictionary
 from torch import nn
 
 from pipeline.errors import UserError
-from pipeline.training.checkpoint import check_reads_text, load_safely
+from pipeline.training.checkpoint import load_safely
 from pipeline.training.encoder_checkpoint import load_encoder, read_dictionary, read_encoder
 from user_dir.models.language_model import LinearAttentionLM
 from user_dir.models.stack import planned_layers
@@ -41,7 +41,6 @@ class Source:
 
 def load_source(checkpoint: Path) -> Source:
     """Build the model and load its weights; UserError for what is no model of this project."""
-    check_reads_text(checkpoint, "exported")
     weights = load_safely(checkpoint)[0]["model"]
     if any(key.startswith("encoder.") for key in weights):
         dictionary = read_dictionary(checkpoint.parent)

@@ -1,12 +1,15 @@
-"""The result of a GLUE sweep as a table, with the papers' rows next to it."""
+"""Records of encoders fine-tuned on GLUE as a table, with the papers' rows below."""
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.glue_tasks import TASKS
-from pipeline.methods import performer_note
+from pipeline.methods import ENCODERS, label_of, performer_note
 from pipeline.papers import read_table
 from pipeline.reports.tables import markdown_table
+
+Record = dict[str, Any]
 
 # Our column, and the columns of the papers' two tables.
 COLUMNS = {
@@ -33,45 +36,133 @@ AVERAGED = (
 AVERAGES = ("average of 7, as TransNormer's", "average of 4, as LLN's")
 
 
-def task_sentence(result: Mapping[str, Any]) -> str:
-    """A cell's figures in a few words."""
-    metric = TASKS[result["task"]].metrics[0]
-    values = ", ".join(f"{figures[metric]:.2f}" for figures in result["dev"].values())
-    return f"dev {metric} {values} after {result['updates']} updates"
+def write_sweep(records: Sequence[Record]) -> str:
+    """The table of all records of a sweep."""
+    return write_table(best_rates(records))
 
 
-def write_table(record: Mapping[str, Any]) -> str:
-    """Our row and the papers', by task; figures of parts of a data set are marked."""
-    columns = [
-        column for column in COLUMNS if (record["tasks"].get(column[0]) or {}).get("best")
-        and column[1] in record["tasks"][column[0]]["best"]["dev"]
-    ]  # fmt: skip
-    header = ["", "million parameters", *(column_title(task, split) for task, split in columns), *AVERAGES]
-    ours = [our_figure(record, *column) for column in columns]
-    averages = [our_average(record, which) for which in range(len(PAPERS))]
-    rows = [[f"{record['architecture']}, here", f"{record['parameters'] / 1e6:.2f}", *ours, *averages]]
+def write_table(records: Sequence[Record]) -> str:
+    """Our rows and the papers', by task; figures of parts of a data set are marked.
+
+    The records are those of each encoder's best learning rate.
+    """
+    encoders: dict[str, list[Record]] = {}
+    for record in sorted(records, key=place_of):
+        encoders.setdefault(name_of(record), []).append(record)
+    columns = [column for column in COLUMNS if any(of_column(group, *column) for group in encoders.values())]
+    titles = (column_title(task, split) for task, split in columns)
+    rows = [
+        [
+            label_of(name),
+            f"{group[0]['found']['parameters'] / 1e6:.2f}",
+            *(our_figure(of_column(group, *column), *column) for column in columns),
+            *(our_average(group, which) for which in range(len(PAPERS))),
+        ]
+        for name, group in encoders.items()
+    ]
+    if guessing := [majority_figure(records, *column) for column in columns]:
+        rows.append(["the most frequent class", "–", *guessing, *["–"] * len(PAPERS)])
+    rows += paper_rows(columns)
+    header = ["", "million parameters", *titles, *AVERAGES]
+    return markdown_table(header, rows) + "\n\n" + "\n".join(notes(records, encoders))
+
+
+def best_rates(records: Sequence[Record]) -> list[Record]:
+    """Of each encoder and task the records of the learning rate with the best mean over the seeds."""
+    groups: dict[tuple[str, str], dict[float, list[Record]]] = {}
+    for one in records:
+        by_rate = groups.setdefault((name_of(one), one["found"]["task"]), {})
+        by_rate.setdefault(one["found"]["learning_rate"], []).append(one)
+    return [
+        record
+        for by_rate in groups.values()
+        for record in max(
+            by_rate.values(), key=lambda some: statistics.mean(one["found"]["score"] for one in some)
+        )
+    ]
+
+
+def name_of(record: Record) -> str:
+    """The encoder: the method of a study that has one, or the architecture."""
+    return record["cell"].get("method") or f"{record['found']['architecture']}, here"
+
+
+def place_of(record: Record) -> int:
+    """The place of its encoder in the order of all tables."""
+    names = list(ENCODERS)
+    return names.index(name) if (name := name_of(record)) in names else len(names)
+
+
+def of_column(records: Sequence[Record], task: str, split: str) -> list[Record]:
+    """The records of a task that have the split."""
+    return [one for one in records if one["found"]["task"] == task and split in one["found"]["dev"]]
+
+
+def figures_of(records: Sequence[Record], task: str, split: str, metric: str) -> list[float]:
+    """A metric of a task over the seeds."""
+    return [one["found"]["dev"][split][metric] for one in of_column(records, task, split)]
+
+
+def our_figure(records: Sequence[Record], task: str, split: str) -> str:
+    """Mean and range over the seeds of each metric; a dash without a record."""
+    if not records:
+        return "–"
+    parts = []
+    for metric in TASKS[task].metrics:
+        values = figures_of(records, task, split, metric)
+        text = f"{statistics.mean(values):.2f}"
+        if min(values) != max(values):
+            text += f" ({min(values):.2f} to {max(values):.2f})"
+        parts.append(text)
+    return " / ".join(parts) + ("*" if records[0]["found"]["partial"] else "")
+
+
+def majority_figure(records: Sequence[Record], task: str, split: str) -> str:
+    """What always answering the most frequent class of train scores; a dash for scores and for MNLI's mm."""
+    found = [one["found"]["majority"] for one in of_column(records, task, split)]
+    if not found or found[0] is None or split != "valid":
+        return "–"
+    return " / ".join(f"{found[0][metric]:.2f}" for metric in TASKS[task].metrics)
+
+
+def paper_rows(columns: Sequence[tuple[str, str]]) -> list[list[str]]:
+    """The rows of the papers that have a figure in one of the columns."""
+    rows = []
     for title, (table, which) in PAPERS.items():
-        for row in read_table(table):
+        for row in paper_table(table):
             figures = [paper_figure(row, COLUMNS[column][which]) for column in columns]
             if any(figure != "–" for figure in figures):
-                averages = [row["avg"] if i == which else "–" for i in range(len(PAPERS))]
+                average = average_with_note(row, which)
+                averages = [average if i == which else "–" for i in range(len(PAPERS))]
                 name = f"{row['method']} ({title})"
                 rows.append([name, paper_figure(row, "params_m"), *figures, *averages])
-    notes = [
-        "Dev sets. Here: mean over the seeds at the best learning rate; seeds and weight decay are ours, the "
-        "papers give neither. The papers: pre-trained on WikiText-103 at RoBERTa-base size, TransNormer with "
-        "its Table 13, LLN's own rows with fairseq's default configuration in FP16. In LLN's table ELU, "
-        "Performer, LS, FLASH, T1 and T2 are TransNormer's Table 5; Reformer, Longformer, cosFormer, TNN and "
-        "Nyströmformer are, by their digits, quoted from other papers. TransNormer averages seven figures "
-        "and counts a dash as 0; LLN averages four, of MNLI the matched one, and leaves a dash out.",
+    return rows
+
+
+def notes(records: Sequence[Record], encoders: Mapping[str, Any]) -> list[str]:
+    """In what the papers' rows differ from ours and from each other."""
+    found = [
+        "Dev sets, in percent. Here: mean over the seeds at the best learning rate; seeds and weight decay "
+        "are ours, the papers give neither. The papers: pre-trained on WikiText-103 at RoBERTa-base size, "
+        "TransNormer with its Table 13, LLN's own rows with fairseq's default configuration in FP16. In "
+        "LLN's table ELU, Performer, LS, FLASH, T1 and T2 are TransNormer's Table 5; Reformer, Longformer, "
+        "cosFormer, TNN and Nyströmformer are, by their digits, quoted from other papers. TransNormer "
+        "averages seven figures and counts a dash as 0; LLN averages four, of MNLI the matched one, and "
+        "leaves a dash out. The change beside a figure of Nyströmformer is the paper's, against another "
+        "baseline.",
+        *performer_note(encoders),
     ]
-    notes += performer_note([record["architecture"]])
-    partial = [name for name, task in record["tasks"].items() if task["partial"]]
-    if partial:
-        notes.append(
+    tasks = list(dict.fromkeys(one["found"]["task"] for one in records))
+    cut = {one["found"]["task"]: one["found"].get("cut") for one in records}
+    if long := [f"{task} {count:,}" for task, count in cut.items() if count]:
+        found.append(f"Examples cut to the positions of the encoder: {', '.join(long)}.")
+    if partial := [
+        task for task in tasks if any(o["found"]["partial"] for o in records if o["found"]["task"] == task)
+    ]:
+        found.append(
             f"* Parts of {', '.join(partial)} only: these figures cannot be compared with published ones."
         )
-    return markdown_table(header, rows) + "\n\n" + "\n".join(notes)
+    return found
 
 
 def paper_average(figures: Mapping[str, str], which: int) -> float:
@@ -81,36 +172,49 @@ def paper_average(figures: Mapping[str, str], which: int) -> float:
     return sum(numbers) / (len(values) if which == 0 else len(numbers))
 
 
-def our_average(record: Mapping[str, Any], which: int) -> str:
+def average_with_note(row: Mapping[str, str], which: int) -> str:
+    """The average that a paper prints, and what it is of where a figure is missing."""
+    values = [row[column] for column in AVERAGED[which]]
+    there = [float(value) for value in values if value != "-"]
+    text = paper_figure(row, "avg")
+    if len(there) == len(values):
+        return text
+    if which == 0:
+        mean = sum(there) / len(there)
+        return f"{text} (a run that did not converge counts as 0; {mean:.2f} over the other {len(there)})"
+    return f"{text} (of {len(there)} tasks)"
+
+
+def our_average(records: Sequence[Record], which: int) -> str:
     """The same of our figures; a dash unless all tasks were run."""
     figures = {}
     for (task, split), names in COLUMNS.items():
-        best = (record["tasks"].get(task) or {}).get("best")
-        if names[which] and best and split in best["dev"]:
-            figures[names[which]] = str(best["dev"][split][TASKS[task].metrics[0]]["mean"])
+        if names[which] and (values := figures_of(records, task, split, TASKS[task].metrics[0])):
+            figures[names[which]] = str(statistics.mean(values))
     if not all(name in figures for name in AVERAGED[which]):
         return "–"
-    partial = any(record["tasks"][task]["partial"] for task, _ in COLUMNS if record["tasks"].get(task))
+    partial = any(record["found"]["partial"] for record in records)
     return f"{paper_average(figures, which):.2f}" + ("*" if partial else "")
 
 
 def paper_figure(row: Mapping[str, str], column: str | None) -> str:
     """A figure of a paper's row as printed there, or a dash."""
     figure = row.get(column or "", "-")
-    return "–" if figure == "-" else figure
+    return "–" if figure == "-" else f"{figure}{row.get(f'{column} change', '')}"
+
+
+def paper_table(table: str) -> list[dict[str, str]]:
+    """A paper's rows; the changes that LLN prints beside Nyströmformer's figures are in "COLUMN change"."""
+    rows = read_table(table)
+    if table == "lln_01_glue":
+        changes = {row.pop("method"): row for row in read_table("lln_01_glue_changes")}
+        for row in rows:
+            beside = changes.get(row["method"], {})
+            row.update({f"{column} change": f" ({value})" for column, value in beside.items()})
+    return rows
 
 
 def column_title(task: str, split: str) -> str:
     """Such as "MNLI mm, accuracy"."""
     sets = {"valid": " m", "valid1": " mm"} if len(TASKS[task].dev_splits) > 1 else {}
-    return f"{task}{sets.get(split, '')}, {TASKS[task].metrics[0]}"
-
-
-def our_figure(record: Mapping[str, Any], task: str, split: str) -> str:
-    """Mean and range over the seeds."""
-    entry = record["tasks"][task]
-    figures = entry["best"]["dev"][split][TASKS[task].metrics[0]]
-    text = f"{figures['mean']:.2f}"
-    if figures["lowest"] != figures["highest"]:
-        text += f" ({figures['lowest']:.2f} to {figures['highest']:.2f})"
-    return text + ("*" if entry["partial"] else "")
+    return f"{task}{sets.get(split, '')}, {' / '.join(TASKS[task].metrics)}"

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from pipeline.reports.tables import shown
+
 COLUMNS = (
     "architecture",
     "parameters",
@@ -20,6 +22,7 @@ def quickstart_table(results: dict[str, dict[str, Any]]) -> str:
     rows = [COLUMNS]
     for architecture, result in results.items():
         valid, test, training = result["valid"], result["test"], result["training"]
+        memory = training["peak_memory_bytes"]
         rows.append(
             (
                 architecture,
@@ -29,8 +32,8 @@ def quickstart_table(results: dict[str, dict[str, Any]]) -> str:
                 f"{test['perplexity_per_word']:,.1f}",
                 f"{valid['perplexity_per_token']:,.1f}",
                 f"{test['perplexity_per_token']:,.1f}",
-                f"{training['tokens_per_second']:,.0f}",
-                f"{training['peak_memory_bytes'] / 2**20:,.0f} MiB",
+                shown(training["tokens_per_second"], ",.0f"),
+                shown(memory and memory / 2**20, ",.0f") + " MiB",
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

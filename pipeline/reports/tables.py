@@ -12,15 +12,24 @@ def where(record: dict[str, Any], threads: int | None = None) -> str:
     return machine.get("gpu") or f"{machine['cpu']}, {threads} thread{'s' if threads > 1 else ''}"
 
 
-def spread(values: Sequence[float], format_value: str = "{:.2f}") -> str:
-    """Median and range of `values`: "1.20 (1.10 to 1.40)", or one number if they print alike."""
-    low, middle, high = (
-        format_value.format(x) for x in (min(values), statistics.median(values), max(values))
-    )
+def shown(value: float | None, form: str) -> str:
+    """A figure as text; a dash for none."""
+    return "–" if value is None else format(value, form)
+
+
+def spread(values: Sequence[float | None], format_value: str = "{:.2f}") -> str:
+    """Median and range of `values`: "1.20 (1.10 to 1.40)", or one number if they print alike.
+
+    Those that were not measured do not count; a dash if none was.
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    low, middle, high = (format_value.format(x) for x in (min(known), statistics.median(known), max(known)))
     return middle if low == high else f"{middle} ({low} to {high})"
 
 
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table, first column to the left, others to the right; no final newline."""
-    rules = ["---", *["---:"] * (len(header) - 1)]
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], figures: bool = True) -> str:
+    """A Markdown table without a final newline; `figures` are to the right, after the first column."""
+    rules = ["---", *["---:" if figures else "---"] * (len(header) - 1)]
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, rules, *rows])

@@ -1,90 +1,140 @@
-"""The parts of gpu_check.sh, each with a time limit, their logs and a summary in one folder."""
+"""Check and measure this project on a machine with an NVIDIA GPU, in two commands of under ten minutes.
 
+    scripts/gpu_check.sh correctness --out DIR
+    scripts/gpu_check.sh speed --out DIR
+
+correctness: kernels (kernels built elsewhere if they fit, else a build for this GPU), info, tests (those of
+the CUDA kernels), triton (of the Triton kernels), memcheck and racecheck (compute-sanitizer over one
+forward and backward pass). speed: anchor (the shapes for which flash-linear-attention and Helion publish
+times), operator, lm and roberta (training cost in bf16), train-transnormer_t1 and train-transformer_lm
+(1,000 updates at the size of WikiText-103's models, and the hours that its 100,000 updates would take).
+
+Every part has a log in DIR, which also holds gpu_check.json and, with all results, gpu_check.tar.gz. A part
+that fails or takes too long does not stop the next one; a part in which nothing ran has failed. The command
+ends after ten minutes with exit code 75 if parts are left: the same command then runs these, and those that
+failed. PYTHON names the interpreter (default: .venv's, else python3); it needs torch, setuptools, pytest
+and hypothesis, the speed of models also fairseq. Nothing is downloaded.
+"""
+
+import argparse
+import errno
 import importlib.util
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
-from collections.abc import Collection
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pipeline.commands.studies.gpu_check import PARTS, parse
-from pipeline.files import ROOT, write_atomically
+from pipeline import signals
+from pipeline.console import Parser, add_out_dir, out_dir
+from pipeline.errors import UserError
+from pipeline.files import ROOT, read_json, write_atomically, write_json
+from pipeline.studies.gpu_parts import PARTS, Part, parts
 
 NO_GPU = 2
-ARCHITECTURES = ("transnormer_t1", "transnormer_t2", "transformer_lm")
+SECONDS = 585
+"""What one command takes at most: ten minutes, less its own start and end."""
+LEAST_SECONDS = 30
+"""With less left, no part is begun."""
+PASSED = "passed"
+RECORD, ARCHIVE = "gpu_check.json", "gpu_check.tar.gz"
+LARGE = 2 * 2**20
+"""Larger files (random words) are no results."""
+# pytest's last line, and the reasons that -ra lists.
+RAN = re.compile(r"\b(\d+)(?:/\d+)? (?:passed|tests? collected)\b")
+SKIPPED = re.compile(r"^SKIPPED \[\d+\] \S+: (.+)$", re.MULTILINE)
+# TransNormer's recipe (configs/wikitext103/base.yaml): 100,000 updates of 128 sequences of 512 tokens.
+WIKITEXT103_TOKENS = 100_000 * 128 * 512
 
 
-@dataclass(frozen=True)
-class Part:
-    """A command, the seconds it may take and a package that it needs."""
-
-    name: str
-    command: list[str]
-    seconds: int
-    needs: str = "torch"
-
-
-def parts(out: Path, data: Path | None, only: Collection[str] = PARTS) -> list[Part]:
-    """The commands in order; their limits add up to less than eleven minutes."""
-    python = sys.executable
-    operator = [python, "-m", "benchmarks.operator_cost", "--out", str(out), "--device", "cuda"]
-    operator += ["--dtype", "bfloat16", "--batch", "8", "--heads", "12"]
-    models = [python, "-m", "benchmarks.lm_cost", "--device", "cuda", "--time-limit", "25"]
-    models += ["--lengths", "2048,16384", "--rounds", "1", "--architectures", ",".join(ARCHITECTURES)]
-    models += ["--out", str(out / "lm_cost.json")]
-    build = ["env", "CAUSAL_LINEAR_ATTENTION_CUDA=force", python, "setup.py", "build_ext", "--inplace"]
-    tests = [python, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", "tests/operator"]
-    triton = "tests/operator/triton"
-    chosen = [
-        Part("build", build, 100),
-        Part("info", [python, "-m", "causal_linear_attention.info", "--json"], 25),
-        Part("tests", [*tests, f"--ignore={triton}"], 70),
-        Part("triton", [*tests[:-1], triton], 120),
-        Part("operator", [*operator, "--lengths", "2048", "8192", "16384", "65536"], 90),
-        Part("models", models, 125, "fairseq"),
-    ]
-    if data is not None:
-        chosen += [Part(f"train-{x}", training(x, data, out), 40, "fairseq") for x in ARCHITECTURES]
-    return [part for part in chosen if part.name.partition("-")[0] in only]
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser("scripts/gpu_check.sh", __doc__)
+    parser.add_argument("stage", choices=tuple(PARTS), metavar="STAGE", help=f"one of {', '.join(PARTS)}")
+    add_out_dir(parser)
+    note = "prepared corpus of the trainings (default: random words with WikiText-103's vocabulary)"
+    parser.add_argument("--data", type=Path, metavar="DATA", help=note)
+    parser.add_argument("--only", metavar="NAMES", help="some of the stage's parts, with commas")
+    note = "every part on the CPU with tiny sizes, without a GPU: tries the commands, measures nothing"
+    parser.add_argument("--dry-run", action="store_true", help=note)
+    options = parser.parse_intermixed_args(words)
+    known = PARTS[options.stage]
+    options.only = tuple((options.only or ",".join(known)).split(","))
+    if unknown := [name for name in options.only if name not in known]:
+        parser.error(f"{options.stage} has no part {unknown[0]!r}; choose some of {', '.join(known)}")
+    options.out = out_dir(options)
+    if options.out is None:
+        parser.error("name the folder for logs and results with --out")
+    if options.data is not None and not (options.data / "dict.txt").is_file():
+        parser.error(f"{options.data} holds no dict.txt: it is not a prepared corpus")
+    return options
 
 
-def training(architecture: str, data: Path, out: Path) -> list[str]:
-    """200 updates in bf16, the same batches and learning rate for every architecture."""
-    command = [sys.executable, "-m", "fairseq_cli.train", str(data), "--user-dir", "user_dir"]
-    command += ["--task", "language_modeling", "--arch", architecture, "--bf16", "--max-update", "200"]
-    command += ["--tokens-per-sample", "512", "--max-tokens", "8192", "--optimizer", "adam", "--lr", "5e-4"]
-    command += ["--log-interval", "20", "--log-format", "json", "--no-save", "--disable-validation"]
-    command += ["--save-dir", str(out / f"train-{architecture}")]  # fairseq makes it and leaves it empty
-    if architecture == "transformer_lm":
-        command.append("--share-decoder-input-output-embed")
-    return command
+def run_part(part: Part, out: Path, seconds: float) -> dict[str, Any]:
+    """Runs it for `seconds` at most with its output in OUT/<name>.log; never raises for what it does."""
+    if missing := [name for name in part.needs if importlib.util.find_spec(name) is None]:
+        return {"part": part.name, "outcome": f"failed: this Python has no {missing[0]}", "seconds": 0.0}
+    start, log = time.monotonic(), out / f"{part.name}.log"
+    with log.open("w", encoding="utf-8") as file:
+        outcome = _outcome(part, file, min(seconds, part.seconds))
+    if part.tests and outcome == PASSED:
+        outcome = outcome_of_tests(log.read_text(encoding="utf-8", errors="replace"))
+    record = {"part": part.name, "outcome": outcome, "seconds": round(time.monotonic() - start, 1)}
+    if part.log is not None and outcome == PASSED:
+        record |= speed_of_training(part.log)
+    return record
 
 
-def run_part(part: Part, out: Path) -> dict:
-    """Runs it with its output in OUT/<name>.log; never raises for what the command does."""
-    if importlib.util.find_spec(part.needs) is None:
-        return {"part": part.name, "outcome": f"left out without {part.needs}", "seconds": 0.0}
-    start = time.monotonic()
-    with (out / f"{part.name}.log").open("w", encoding="utf-8") as log:
+def _outcome(part: Part, file: io.TextIOWrapper, seconds: float) -> str:
+    """What the command came to; nothing that it has started is left."""
+    try:
         # A session of its own: what the command has started ends with it.
         process = subprocess.Popen(
-            part.command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
+            part.command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
         )
-        try:
-            code = process.wait(part.seconds)
-            outcome = "passed" if code == 0 else f"failed with exit code {code}"
-        except subprocess.TimeoutExpired:
-            outcome = f"stopped after {part.seconds} s"
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return {"part": part.name, "outcome": outcome, "seconds": round(time.monotonic() - start, 1)}
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EACCES):
+            raise
+        return f"failed: there is no program {part.command[0]}"
+    try:
+        code = process.wait(seconds)
+        return PASSED if code == 0 else f"failed with exit code {code}"
+    except subprocess.TimeoutExpired:
+        return f"stopped after {seconds:.0f} s"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def outcome_of_tests(log: str) -> str:
+    """Of a pytest that has succeeded: it has not if no test ran."""
+    if any(int(number) for number in RAN.findall(log)):
+        return PASSED
+    reasons = SKIPPED.findall(log)
+    return f"failed: no test ran ({reasons[0]})" if reasons else "failed: no test ran"
+
+
+def speed_of_training(log: Path) -> dict[str, float]:
+    """Tokens per second of the second half of a training, and hours for the recipe on WikiText-103."""
+    from pipeline.training.figures import peak_memory, read_log
+
+    records = read_log(log)
+    speeds = [x["wps"] for x in records["train_inner"] if x["wps"]]
+    speeds = sorted(speeds[len(speeds) // 2 :])
+    if not speeds:
+        return {}
+    median = speeds[len(speeds) // 2]
+    figures = {"tokens_per_second": median, "wikitext103_hours": WIKITEXT103_TOKENS / median / 3600}
+    return figures | {"peak_memory_bytes": peak_memory(records)}
 
 
 def has_gpu() -> bool:
@@ -95,18 +145,82 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def machine(dry: bool) -> dict[str, Any]:
+    """What results are of: they count again on the same GPU with the same kernels."""
+    from causal_linear_attention.sources import fingerprint  # loads torch
+
+    sources = fingerprint(ROOT / "causal_linear_attention" / "csrc")
+    if dry or not has_gpu():
+        return {"sources": sources, "gpu": "", "dry_run": dry}
+    import torch
+
+    return {"sources": sources, "gpu": torch.cuda.get_device_name(), "dry_run": dry}
+
+
+def earlier(path: Path, here: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The results so far by part; UserError if the folder holds those of something else."""
+    if not path.exists():
+        return {}
+    record = read_json(path)
+    if not isinstance(record, dict) or record.get("machine") != here:
+        raise UserError(f"{path} is of another GPU or other kernels; name another folder with --out")
+    return {x["part"]: x for x in record["parts"]}
+
+
+def pack(out: Path) -> None:
+    """Everything in OUT but large files and the archive itself, in OUT/gpu_check.tar.gz."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for path in sorted(out.rglob("*")):
+            if path.is_file() and path.name != ARCHIVE and path.stat().st_size <= LARGE:
+                archive.add(path, path.relative_to(out).as_posix())
+    write_atomically(out / ARCHIVE, buffer.getvalue())
+
+
+def run(chosen: list[Part], out: Path, here: dict[str, Any], seconds: float = SECONDS) -> int:
+    """Run what is missing, write record and archive after each part, and return the exit code."""
+    deadline = time.monotonic() + seconds
+    results = earlier(out / RECORD, here)
+    for part in chosen:
+        if results.get(part.name, {}).get("outcome") == PASSED:
+            show(results[part.name], " before")
+            continue
+        left = deadline - time.monotonic()
+        if left < LEAST_SECONDS:
+            print("ten minutes are over; the same command runs what is left", flush=True)
+            return signals.STOPPED
+        result = run_part(part, out, left)
+        results[part.name] = result
+        write_json(out / RECORD, {"machine": here, "parts": list(results.values())})
+        pack(out)
+        show(result)
+        if result["outcome"].startswith("stopped") and left < part.seconds:
+            return signals.STOPPED
+    return 0 if all(results[part.name]["outcome"] == PASSED for part in chosen) else 1
+
+
+def show(result: dict[str, Any], when: str = "") -> None:
+    """One line for a part."""
+    text = "{part:22} {outcome}{when} ({seconds} s)".format(**result, when=when)
+    if "tokens_per_second" in result:
+        text += ", {tokens_per_second:,.0f} tokens/s; WikiText-103: {wikitext103_hours:.1f} h".format(
+            **result
+        )
+    print(text, flush=True)
+
+
 def main() -> None:
     """Entry point."""
     options = parse(sys.argv[1:])
-    if not has_gpu():
+    if not options.dry_run and not has_gpu():
         print("error: no GPU that torch can use was found; run this on a machine with one", file=sys.stderr)
         sys.exit(NO_GPU)
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    results = []
-    for part in parts(out, options.data.resolve() if options.data else None, options.only):
-        results.append(run_part(part, out))
-        write_atomically(out / "gpu_check.json", (json.dumps(results, indent=1) + "\n").encode())
-        print("{part:22} {outcome} ({seconds} s)".format(**results[-1]), flush=True)
-    done = all(x["outcome"] == "passed" or x["outcome"].startswith("left out") for x in results)
-    sys.exit(0 if done else 1)
+    here = machine(options.dry_run)
+    print(json.dumps(here), flush=True)
+    wanted = [name for name in PARTS[options.stage] if name in options.only]
+    every = {part.name: part for part in parts(out, options.data and options.data.resolve(), options.dry_run)}
+    code = run([every[name] for name in wanted], out, here)
+    print(f"results: {out / ARCHIVE}", flush=True)
+    sys.exit(code)

@@ -1,41 +1,46 @@
-"""Train, evaluate and compare three small language models (the command behind quickstart.sh)."""
+"""From nothing to a table: set-up, a small corpus, three language models trained and compared.
+
+Makes .venv (PYTHON= and TORCH_SPEC= choose interpreter and torch), prepares the English text that comes
+with Python, trains transnormer_t1, transnormer_t2 and fairseq's transformer_lm with equal budgets,
+evaluates each, and lets the first one continue three prompts. At most ten minutes on two cores. After an
+interruption the same command resumes; when everything is done it prints the table again.
+"""
 
 import re
 import shlex
 import subprocess
 import sys
 import time
+from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from pipeline.commands.studies.quickstart import parse
-from pipeline.data.prepared import PreparedData, open_prepared
+from pipeline.console import Parser, count
 from pipeline.errors import UserError
-from pipeline.evaluation.perplexity import evaluate
 from pipeline.files import (
     ROOT,
     RUN_MARK,
     begin,
     fingerprint,
     is_run,
+    made_folder,
     once,
     shown_path,
     write_atomically,
     write_json,
 )
+from pipeline.outputs import check_output, check_output_folder, json_with
 from pipeline.provenance import environment
-from pipeline.reports.quickstart import quickstart_table
-from pipeline.training.checkpoint import read_checkpoint
-from pipeline.training.figures import training_figures
+from pipeline.training.process.launch import Machines
 from pipeline.training.process.logged_run import run_fairseq
-from pipeline.training.process.resume import move_aside
 from pipeline.training.process.run_lock import run_lock
-from pipeline.training.recipe import Experiment, read_experiment
-from pipeline.training.train import Machines, train
+
+if TYPE_CHECKING:
+    from pipeline.data.prepared import PreparedData
+    from pipeline.training.recipe import Experiment
 
 CONFIGS = ROOT / "configs" / "quickstart"
 ARCHITECTURES = ("transnormer_t1", "transnormer_t2", "transformer_lm")
@@ -48,16 +53,47 @@ GENERATION = ["--sampling", "--sampling-topp", "0.8", "--temperature", "0.7", "-
 GENERATION += ["--max-len-a", "1", "--max-len-b", "40", "--seed", "1"]
 
 
+def parse(words: Sequence[str]) -> Namespace:
+    """The command line."""
+    parser = Parser("scripts/quickstart.sh", __doc__)
+    parser.add_argument(
+        "--updates",
+        type=count,
+        metavar="N",
+        help="train each model for N updates instead of those of configs/quickstart/base.yaml",
+    )
+    parser.add_argument(
+        "--out",
+        "--runs",
+        dest="runs",
+        type=Path,
+        metavar="DIR",
+        help="where everything goes (default: runs/quickstart in the project, runs/quickstart-N with "
+        "--updates N)",
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start over; runs of this command that are there move to DIR/earlier-N, nothing is removed",
+    )
+    options = parser.parse_args(words)
+    if options.runs is None:
+        suffix = f"-{options.updates}" if options.updates else ""
+        options.runs = ROOT / "runs" / f"quickstart{suffix}"
+    options.runs = options.runs.absolute()
+    return options
+
+
 @dataclass(frozen=True)
 class Quickstart:
     """One comparison: the corpus, where results go, and how long to train."""
 
-    data: PreparedData
+    data: "PreparedData"
     runs: Path
     updates: int | None
     machines: Machines
 
-    def budget(self, experiment: Experiment) -> list[str]:
+    def budget(self, experiment: "Experiment") -> list[str]:
         """Flags for another number of updates than the YAML's, the warm-up in proportion."""
         if self.updates is None:
             return []
@@ -67,16 +103,21 @@ class Quickstart:
 
     def result(self, architecture: str) -> dict[str, Any]:
         """The measured figures of one model: those on file, or after training and evaluating it."""
+        from pipeline.evaluation.perplexity import evaluate
+        from pipeline.training.checkpoint import read_checkpoint
+        from pipeline.training.figures import training_figures
+        from pipeline.training.recipe import read_experiment
+        from pipeline.training.train import train
+
         folder = self.runs / architecture
-        config = CONFIGS / f"{architecture}.yaml"
-        experiment = read_experiment(config)
+        experiment = read_experiment(CONFIGS / f"{architecture}.yaml")
         extra = self.budget(experiment)
         mark = fingerprint([experiment.settings, extra, self.data.manifest.get("splits")])
 
         def measure() -> dict[str, Any]:
             begin(folder, COMMAND, mark)
             print(f"{architecture}: training", flush=True)
-            train(config, self.data.folder, self.machines, folder, extra)
+            train(experiment, self.data.folder, self.machines, folder, extra)
             print("  evaluating", flush=True)
             checkpoint = read_checkpoint(folder / "checkpoint_last.pt")
             result = {split: evaluate(checkpoint, self.data, split) for split in SPLITS}
@@ -111,6 +152,8 @@ class Quickstart:
 
 def start_over(runs: Path) -> None:
     """Move the runs of this command among the folders of `runs`, and their figures, aside; others stay."""
+    from pipeline.training.process.resume import move_aside
+
     folders = [mark.parent for mark in sorted(runs.glob(f"*/{RUN_MARK}")) if is_run(mark.parent, COMMAND)]
     with ExitStack() as locks:
         for folder in folders:
@@ -130,8 +173,10 @@ def portable(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def bundled_corpus() -> PreparedData:
+def bundled_corpus() -> "PreparedData":
     """The corpus that needs no download, prepared if it is not there."""
+    from pipeline.data.prepared import open_prepared
+
     folder = ROOT / "data" / "python-reference"
     script = ROOT / "data-prep" / "bundled_corpus.sh"
     if subprocess.run([script, "--dest", folder], stdin=subprocess.DEVNULL).returncode:
@@ -140,8 +185,21 @@ def bundled_corpus() -> PreparedData:
 
 
 def main() -> None:
-    start = time.monotonic()
+    """Compare, alone in the folder."""
     options = parse(sys.argv[1:])
+    check_output_folder(options.runs, "--out")
+    check_output(options.runs / FIGURES, json_with("models", "continuations"), makes_folder=True)
+    with made_folder(options.runs), run_lock(options.runs, option="--out"):
+        compare(options)
+
+
+def compare(options: Namespace) -> None:
+    """Train what is missing, and print and write the comparison."""
+    import torch
+
+    from pipeline.reports.quickstart import quickstart_table
+
+    start = time.monotonic()
     data = bundled_corpus()
     if options.fresh:
         start_over(options.runs)

@@ -13,8 +13,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
+from user_dir.checks.checkpoints import UNREADABLE, read_safely
 from user_dir.errors import UserError as PluginError
-from user_dir.loading import UNREADABLE, read_safely
 
 EMBEDDING = "decoder.embed_tokens."
 # By the task: what models that read no text are of.

@@ -42,7 +42,7 @@ class EncoderCheckpoint:
         words = ["--arch", self.architecture]
         for key, value in self.settings.items():
             if value != fields[key].default:
-                words += as_flag(key, value, fields[key])
+                words += as_flag(key, value, fields[key].default)
         return words
 
     @cached_property
@@ -119,9 +119,12 @@ def read_dictionary(folder: Path) -> Dictionary:
     return dictionary
 
 
-def count_parameters(checkpoint: EncoderCheckpoint) -> int:
-    """Of the pre-trained model: the masked-LM head included, tied weights once, without heads of tasks."""
-    model = build_encoder(checkpoint, read_dictionary(checkpoint.path.parent))
+def count_parameters(checkpoint: EncoderCheckpoint, vocabulary: Path) -> int:
+    """Of the pre-trained model: the masked-LM head included, tied weights once, without heads of tasks.
+
+    `vocabulary` is a folder with its dictionary.
+    """
+    model = build_encoder(checkpoint, read_dictionary(vocabulary))
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -27,40 +27,52 @@ def read_log(log: Path) -> dict[str, list[Record]]:
 def training_figures(log: Path) -> dict[str, Any]:
     """Curves (update, bits per token), speed, batch, seconds and memory from the log of a run.
 
-    A resumed run repeats the updates after its last checkpoint: the later record counts, the time of
-    both does. A run of fewer updates than an interval has only its epochs' records. Raises UserError if
+    As `run_figures`, but for a run that must have a curve of training and of validation. Raises UserError if
     there is no loss.
+    """
+    figures = run_figures(log)
+    curves = figures["curves"]
+    if not {"train", "valid"} <= curves.keys():
+        raise UserError("the training log holds no losses; was log_format in the YAML changed?")
+    kept = ("tokens_per_second", "tokens_per_update", "peak_memory_bytes")
+    return {
+        **{key: figures[key] for key in kept},
+        "train_seconds": figures["seconds"],
+        "curves": {split: curves[split] for split in ("train", "valid")},
+    }
+
+
+def run_figures(log: Path) -> dict[str, Any]:
+    """What the log of a run says, as far as it goes: updates, speed, seconds, memory and curves.
+
+    Losses are in bits. A resumed run repeats the updates after its last checkpoint: the later record counts,
+    the time of both does. A run of fewer updates than an interval has only its epochs' records. What has not
+    been logged is None, or has no curve.
     """
     records = read_log(log)
     inner, keys = (records["train_inner"], INTERVAL) if records["train_inner"] else (records["train"], EPOCH)
-    if not inner or not records["valid"]:
-        raise UserError("the training log holds no losses; was log_format in the YAML changed?")
     updates, losses, speeds, batches = ([record[key] for record in inner] for key in keys)
     updates = [int(update) for update in updates]
-    valid = {int(record["valid_num_updates"]): record["valid_loss"] for record in records["valid"]}
+    curves = {"train": sorted(dict(zip(updates, losses, strict=True)).items())}
+    for name in ("loss", "accuracy"):
+        curve = {
+            int(r["valid_num_updates"]): r[f"valid_{name}"] for r in records["valid"] if f"valid_{name}" in r
+        }
+        curves["valid" if name == "loss" else "valid_accuracy"] = sorted(curve.items())
+    ends = [record["train_num_updates"] for record in records["train"]]
     return {
-        "tokens_per_second": statistics.median(speeds),
-        "tokens_per_update": statistics.median(batches),
+        "updates": int(max([*updates, *ends], default=0)),
+        "seconds": seconds_at_speed(updates, batches, speeds) if inner else None,
+        "tokens_per_second": statistics.median(speeds) if inner else None,
+        "tokens_per_update": statistics.median(batches) if inner else None,
         "peak_memory_bytes": peak_memory(records),
-        "train_seconds": seconds_at_speed(updates, batches, speeds),
-        "curves": {
-            "train": sorted(dict(zip(updates, losses, strict=True)).items()),
-            "valid": sorted(valid.items()),
-        },
+        "curves": {name: curve for name, curve in curves.items() if curve},
     }
 
 
 def peak_memory(records: dict[str, list[Record]]) -> int | None:
     """The most bytes that a process of the run held; None if none has ended yet. `records`: of `read_log`."""
     return max((int(record["peak_memory"]) for record in records["usage"]), default=None)
-
-
-def training_seconds(log: Path) -> float | None:
-    """The time of training up to the last interval of the log, None if it ended before the first."""
-    inner = read_log(log)["train_inner"]
-    if not inner:
-        return None
-    return seconds_at_speed(*([record[key] for record in inner] for key in ("num_updates", "wpb", "wps")))
 
 
 def seconds_at_speed(updates: Sequence[float], batches: Sequence[float], speeds: Sequence[float]) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
@@ -48,6 +49,14 @@ class ImageCheckpoint:
     updates: int
     seed: int
     batch_size: int
+
+    def about(self) -> dict[str, Any]:
+        """What a result says about the model."""
+        return {
+            "architecture": self.architecture,
+            "attention": self.attention,
+            "parameters": sum(p.numel() for p in self.model.parameters() if p.requires_grad),
+        }
 
 
 def read_image_checkpoint(

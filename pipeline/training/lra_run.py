@@ -1,5 +1,6 @@
 """A run on Long Range Arena: its data, what is recorded of it, and its checkpoints."""
 
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +11,25 @@ from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import write_json
+from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
 from pipeline.training.checkpoint import load_safely, sections, updates
 from pipeline.training.recipe import option
 from user_dir.models import LRAModel
+from user_dir.tasks.lra import PIPELINES, LRATask, LRATaskConfig
 from user_dir.tasks.lra_data import LRAData, open_lra_data
 
 RECORD = "run.json"
 # Fields that the model fills in from the data, or that have a place of their own in a record.
-NOT_OPTIONS = ("_name", "encoder_attention", "max_positions", "vocabulary_size", "glu_dim", "classifier_dim")
+NOT_OPTIONS = (
+    "_name",
+    "encoder_attention",
+    "max_positions",
+    "vocabulary_size",
+    "glu_dim",
+    "classifier_dim",
+    "allow_changed",
+)
 
 
 def open_data(folder: Path, splits: Sequence[str]) -> LRAData:
@@ -27,6 +38,17 @@ def open_data(folder: Path, splits: Sequence[str]) -> LRAData:
     for split in splits:
         data.split(split)
     return data
+
+
+def check_data(read: Namespace, data: LRAData) -> None:
+    """UserError for data of another task, or of the other preset's pipeline, than training asks for."""
+    LRATask.setup_task(LRATaskConfig(data=str(data.folder), lra_task=read.lra_task))
+    wanted = PIPELINES.get(read.arch)
+    if wanted and data.pipeline not in (wanted, "both"):
+        raise UserError(
+            f"{data.folder} was prepared for the pipeline {data.pipeline}, but {read.arch} is of {wanted}; "
+            f"prepare it with data-prep/lra.sh --pipeline {wanted}"
+        )
 
 
 def describe_data(data: LRAData) -> dict[str, Any]:
@@ -39,6 +61,7 @@ def describe_data(data: LRAData) -> dict[str, Any]:
 def record(save_dir: Path, name: str, data: LRAData, arguments: Sequence[str]) -> None:
     """Write preset, attention, steps, seed, data and machine to `run.json` in the folder of a run."""
     steps, seed = (option(arguments, flag) for flag in ("--max-update", "--seed"))
+    check_output(save_dir / RECORD, json_with("experiment", "preset", "data"), option="--save-dir")
     machine = environment("cpu" if "--cpu" in arguments else "cuda")
     write_json(
         save_dir / RECORD,

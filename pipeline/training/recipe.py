@@ -6,7 +6,9 @@ order matters to `fairseq-hydra-train`, which fills the named file up with fairs
 comes after it and has the last word. A setting that differs in both files is an error here.
 
 A file that begins with `# @package _global_` is found from the folder above its own, so that its base can be
-another experiment's (`/roberta/base@_global_`): `--config-dir configs --config-name ablation_09_order/NAME`.
+another experiment's (`/roberta/base@_global_`): `--config-dir configs --config-name ablations/NAME`.
+
+Reading a YAML needs neither torch nor fairseq; checking its settings against fairseq's imports both.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -15,10 +17,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from fairseq.dataclass.configs import FairseqConfig
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
-from fairseq.registry import REGISTRIES
-from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException
@@ -26,9 +24,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-import user_dir  # noqa: F401  (registers the models that a YAML may name)
 from pipeline.errors import UserError
 from pipeline.files import ROOT
+from pipeline.training.process.launch import Machines
 
 Settings = dict[str, dict[str, Any]]
 
@@ -74,15 +72,26 @@ class Experiment:
         settings = self.settings[group]
         if group in NAME_FLAGS:
             yield from (NAME_FLAGS[group], settings["_name"])
-        fields = group_fields(group, settings.get("_name"))
         for key, value in settings.items():
             if key in ("_name", "data", "update_freq", "distributed_world_size", *without):
                 continue  # a name, the positional argument, and what depends on the machines
-            yield from as_flag(key, value, fields[key])
+            yield from as_flag(key, value)
 
 
 def read_experiment(config: Path) -> Experiment:
     """Read a YAML; UserError if it is missing, damaged, or sets what fairseq does not have."""
+    experiment = compose_experiment(config)
+    own = OmegaConf.to_container(OmegaConf.load(experiment.config), resolve=False)
+    own.pop("defaults", None)
+    check_settings(experiment.config, own, experiment.settings)
+    return experiment
+
+
+def compose_experiment(config: Path) -> Experiment:
+    """Read a YAML as hydra composes it, its settings not compared with fairseq's; UserError if it cannot."""
+    if config.is_dir():
+        inside = ", ".join(sorted(path.name for path in config.glob("*.yaml"))) or "none"
+        raise UserError(f"CONFIG is the folder {config}; name one of its YAML files: {inside}")
     if not config.is_file():
         known = [str(path.relative_to(ROOT)) for path in ROOT.glob("configs/*/*.yaml")]
         near = get_close_matches(str(config), known, n=3, cutoff=0) or ["none"]
@@ -98,14 +107,11 @@ def read_experiment(config: Path) -> Experiment:
         with initialize_config_dir(str(folder), version_base="1.1"):
             composed = compose(name)
         settings = OmegaConf.to_container(composed, resolve=True)
-        own = OmegaConf.to_container(OmegaConf.load(config), resolve=False)
     except MissingConfigException as error:
         raise UserError(missing_base(config, folder, str(error.missing_cfg_file))) from None
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{config} cannot be read: {reason}") from None
-    own.pop("defaults", None)
-    check_settings(config, own, settings)
     return Experiment(config, settings)
 
 
@@ -126,6 +132,8 @@ def missing_base(config: Path, folder: Path, base: str) -> str:
 
 def check_settings(config: Path, own: Any, settings: Any) -> None:
     """UserError for a setting that fairseq does not have, or that its base overrides."""
+    from fairseq.dataclass.configs import FairseqConfig
+
     groups = list(FairseqConfig.__dataclass_fields__)
     for group, values in settings.items():
         if group not in groups:
@@ -150,6 +158,13 @@ def check_settings(config: Path, own: Any, settings: Any) -> None:
 
 def group_fields(group: str, name: str | None) -> dict[str, Any]:
     """The dataclass fields behind a group; for `model`, `task` and the like those of `name`."""
+    from fairseq.dataclass.configs import FairseqConfig
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
+    from fairseq.registry import REGISTRIES
+    from fairseq.tasks import TASK_DATACLASS_REGISTRY
+
+    import user_dir  # noqa: F401  (registers the models that a YAML may name)
+
     if group == "model":
         kinds = MODEL_DATACLASS_REGISTRY
         kind = kinds.get(ARCH_MODEL_NAME_REGISTRY.get(name, name))
@@ -172,16 +187,35 @@ def suggestion(word: Any, known: Any) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def as_flag(key: str, value: Any, field: Any) -> list[str]:
-    """A setting as `fairseq-train` takes it: a switch is given if it is not at its default."""
+def as_flag(key: str, value: Any, default: Any = False) -> list[str]:
+    """A setting as `fairseq-train` takes it: a switch is given if it is not at its `default`."""
     flag = "--" + key.replace("_", "-")
     if isinstance(value, bool):
-        return [flag] if value != bool(field.default) else []
+        return [flag] if value != bool(default) else []
     if value is None:
         return []
     if isinstance(value, list):
         value = ",".join(map(str, value))
     return [flag, str(value)]
+
+
+def fairseq_arguments(
+    experiment: Experiment, data: Path | None, machines: Machines, save_dir: Path, extra: Sequence[str]
+) -> list[str]:
+    """The arguments of `fairseq-train`; `extra`, which the user gave, comes last and wins.
+
+    `data` is None for a task that draws its own.
+    """
+    arguments = [] if data is None else [str(data)]
+    arguments += ["--user-dir", str(ROOT / "user_dir")]
+    arguments += [*experiment.flags(replaced_precision(experiment, machines.gpus, extra)), *machines.flags()]
+    if option(extra, "--update-freq") is None:
+        steps, size = shared_batch(experiment, machines.processes, option(extra, "--batch-size") is None)
+        arguments += ["--update-freq", ",".join(map(str, steps))]
+        arguments += [] if size is None else ["--batch-size", str(size)]
+    curves = save_dir / "tensorboard"
+    arguments += ["--save-dir", str(save_dir), "--tensorboard-logdir", str(curves)]
+    return [*arguments, *extra]
 
 
 def option(arguments: Sequence[str], flag: str) -> str | None:
@@ -195,6 +229,36 @@ def option(arguments: Sequence[str], flag: str) -> str | None:
     return value
 
 
+def check_arch(experiment: Experiment, extra: Sequence[str]) -> None:
+    """UserError for an --arch of the user that lacks a setting of the YAML's model."""
+    arch, model = option(extra, "--arch") or option(extra, "-a"), experiment.settings.get("model", {})
+    if arch in (None, model.get("_name")):
+        return
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+
+    if arch not in ARCH_MODEL_NAME_REGISTRY:  # which fairseq's parser refuses
+        return
+    fields = group_fields("model", arch)
+    for key in model:
+        if key != "_name" and key not in fields:
+            raise UserError(
+                f"--arch {arch} does not go with {experiment.config}, which sets {key} of {model['_name']}; "
+                f"leave --arch out, or name a YAML of {arch}"
+            )
+
+
+def shorter_warmup(experiment: Experiment, extra: Sequence[str]) -> list[str]:
+    """`--warmup-updates` for a --max-update of the user that is less than the YAML's warm-up.
+
+    A tenth of the run, at least two updates if it has more; the user's own schedule stays as it is.
+    """
+    last, warmup = option(extra, "--max-update"), experiment.get("lr_scheduler", "warmup_updates", 0)
+    own = option(extra, "--warmup-updates") or option(extra, "--lr-scheduler")
+    if own or not last or not last.isdecimal() or not 0 < int(last) < warmup:
+        return []
+    return ["--warmup-updates", str(max(1, min(int(last) - 1, max(2, int(last) // 10))))]
+
+
 def replaced_precision(experiment: Experiment, gpus: int, extra: Sequence[str]) -> list[str]:
     """The YAML's switches of precision that do not count: one of the user's replaces them all.
 
@@ -205,6 +269,20 @@ def replaced_precision(experiment: Experiment, gpus: int, extra: Sequence[str]) 
         return own
     not_flat = experiment.get("common", "fp16_no_flatten_grads") or "--fp16-no-flatten-grads" in extra
     return own if own == ["fp16"] and not gpus and not not_flat else []
+
+
+def fast_flags(experiment: Experiment, gpus: int, extra: Sequence[str]) -> list[str]:
+    """What --fast adds to the flags `extra` of the user, which come after it."""
+    flags = []
+    optimizer = option(extra, "--optimizer") or experiment.get("optimizer", "_name")
+    if optimizer == "adam":
+        flags += ["--optimizer", "adamw_fused"]
+    if not gpus:
+        return flags
+    if not any(f"--{name.replace('_', '-')}" in extra for name in PRECISIONS):
+        flags.append("--bf16")
+    criterion = option(extra, "--criterion") or experiment.get("criterion", "_name")
+    return [*flags, "--compile"] if criterion == "chunked_cross_entropy" else flags
 
 
 def shared_batch(

@@ -1,7 +1,7 @@
 """Whether a run resumes with the model, the task and the data of its checkpoints."""
 
 from argparse import Namespace
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +10,14 @@ from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import FINGERPRINT, fingerprint, read_json, sha256_of, write_json
+from pipeline.outputs import check_output, json_with
 from pipeline.training.checkpoint import sections
+from user_dir.checks.same_settings import differences
 
 DATA = "data.json"
+DATA_RECORD = json_with("data", FINGERPRINT)
 # What tells training data apart without reading all of them: the length of every row, the labels.
 TELLING = ("train.idx", "train.*.idx", "train.label.npy")
-# Settings of the model or the task that may differ: they change how, not what is computed, or are fairseq's
-# copies of settings of other groups. Training fills in the dictionary's fingerprint and the images' shape,
-# which are checked when a model is loaded.
-FREE = {
-    "attention_backend", "checkpoint_activations", "offload_activations", "min_params_to_wrap",
-    "log_attention_statistics", "dictionary_sha256", "data", "seed", "batch_size", "batch_size_valid",
-    "dataset_impl", "data_buffer_size", "tpu", "use_plasma_view", "plasma_path", "levels", "height", "width",
-    "channels", "classes",
-}  # fmt: skip
 
 
 def check_same_settings(saved: Any, read: Namespace, save_dir: Path, allowed: Collection[str]) -> None:
@@ -35,20 +29,21 @@ def check_same_settings(saved: Any, read: Namespace, save_dir: Path, allowed: Co
     configuration = OmegaConf.to_container(
         convert_namespace_to_omegaconf(read), resolve=True, enum_to_str=True
     )
-    for name, old, new in differences(saved, configuration):
-        if name not in allowed:
-            raise UserError(
-                f"{save_dir} holds a run whose {name} is {old!r}, not {new!r}; set it as it was, choose "
-                f"another --save-dir, or add --allow-changed {name}"
-            )
+    for kind, old_part, new_part in zip(
+        ("arch", "task"), sections(saved), sections(configuration), strict=True
+    ):
+        for name, old, new in differences(kind, old_part, new_part):
+            if name not in allowed:
+                raise UserError(
+                    f"{save_dir} holds a run whose {name} is {old!r}, not {new!r}; set it as it was, choose "
+                    f"another --save-dir, or add --allow-changed {name}"
+                )
 
 
-def differences(saved: Any, given: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The settings of model and task that both configurations have with different values."""
-    for old, new in zip(sections(saved), sections(given), strict=True):
-        for key in old:
-            if key in new and key not in FREE and old[key] != new[key]:
-                yield ("arch" if key == "_name" else key), old[key], new[key]
+def is_failed_start(save_dir: Path) -> bool:
+    """Whether all that `save_dir` holds of a run was written before its first checkpoint."""
+    path = save_dir / DATA
+    return path.is_file() and DATA_RECORD(path) and not any(save_dir.glob("checkpoint*.pt"))
 
 
 def keep_data_record(data: Path, save_dir: Path, resumes: bool, allowed: Collection[str]) -> None:
@@ -60,6 +55,7 @@ def keep_data_record(data: Path, save_dir: Path, resumes: bool, allowed: Collect
     rows = [sha256_of(path) for path in sorted(files)]
     record = {"data": str(data), FINGERPRINT: fingerprint(rows)}
     path = save_dir / DATA
+    check_output(path, DATA_RECORD, option="--save-dir")
     if resumes and path.is_file() and "data" not in allowed:
         old = read_json(path)
         if old[FINGERPRINT] != record[FINGERPRINT]:

@@ -1,49 +1,46 @@
 """The folder of a training run: the files next to the checkpoints, and the remains of an interrupted save."""
 
 import filecmp
-import os
 import zipfile
 from pathlib import Path
 
 from pipeline.data.text_encoding import DICTIONARY, VOCABULARY_FILES
-from pipeline.errors import OUT_OF_SPACE, UserError
+from pipeline.errors import UserError
 from pipeline.files import write_atomically
+from pipeline.outputs import check_output_folder
 from pipeline.training.process.resume import newest_whole
 
 
 def make_save_dir(path: Path) -> None:
     """Make the folder of a run; UserError where there can be none, or nothing can be written in it."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise UserError(f"{path} is a file; name a folder with --save-dir") from None
-    except OSError as error:
-        if error.errno in OUT_OF_SPACE:
-            raise
-        raise UserError(
-            f"the folder {path} cannot be made ({error.strerror}); choose another --save-dir"
-        ) from None
-    if not os.access(path, os.W_OK):
-        raise UserError(f"nothing can be written in {path}; choose another --save-dir")
+    check_output_folder(path, "--save-dir")
+    path.mkdir(parents=True, exist_ok=True)
 
 
-def keep_vocabulary(source: Path, save_dir: Path) -> None:
-    """Copies of the dictionary and the tokeniser of `source`; UserError if others are there."""
+def check_vocabulary(source: Path, save_dir: Path) -> None:
+    """UserError if `save_dir` holds a run with another dictionary or tokeniser than `source`."""
     for name in VOCABULARY_FILES:
-        if (source / name).is_file():
-            keep_file(source / name, save_dir)
+        kept, given = save_dir / name, source / name
+        if kept.is_file() and given.is_file() and not filecmp.cmp(kept, given, shallow=False):
+            what = "dictionary" if name == DICTIONARY else "tokeniser"
+            raise UserError(
+                f"{save_dir} holds a run with another {what} than {source}; choose another --save-dir"
+            )
 
 
-def keep_file(source: Path, save_dir: Path) -> None:
-    """A copy of `source` in the folder; UserError if another file of that name is there."""
-    kept = save_dir / source.name
-    if not kept.exists():
-        write_atomically(kept, source.read_bytes())
-    elif not filecmp.cmp(kept, source, shallow=False):
-        what = "dictionary" if source.name == DICTIONARY else "tokeniser"
-        raise UserError(
-            f"{save_dir} holds a run with another {what} than {source.parent}; choose another --save-dir"
-        )
+def keep_vocabulary(source: Path, save_dir: Path, failed_start: bool = False) -> None:
+    """Copies of the dictionary and the tokeniser of `source`; UserError if those of another run are there.
+
+    Those of a `failed_start` are replaced.
+    """
+    if not failed_start:
+        check_vocabulary(source, save_dir)
+    for name in VOCABULARY_FILES:
+        kept, given = save_dir / name, source / name
+        if given.is_file() and not (kept.is_file() and filecmp.cmp(kept, given, shallow=False)):
+            write_atomically(kept, given.read_bytes())
+        elif failed_start and not given.is_file():
+            kept.unlink(missing_ok=True)
 
 
 def is_half_written(path: Path) -> bool:

@@ -1,26 +1,27 @@
 """From a YAML of configs/ to a running `fairseq-train`, for scripts/train_*.sh and pretrain_roberta.sh."""
 
-import contextlib
-import os
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from fairseq import options as fairseq_options
 from fairseq import utils as fairseq_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from pipeline.commands.training.train_lm import parse
 from pipeline.console import number_of
+from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
-from pipeline.files import ROOT
+from pipeline.files import PREPARED, ROOT, read_json, shown_path
+from pipeline.training.checkpoint import load_safely, updates
 from pipeline.training.kinds import KINDS
-from pipeline.training.process.launch import Machines, machines_of
+from pipeline.training.plan import described, measured, pace_of
+from pipeline.training.process.launch import Machines
 from pipeline.training.process.logged_run import run_fairseq
 from pipeline.training.process.progress import Progress
 from pipeline.training.process.resume import (
+    BEST,
     LAST,
     SavedState,
     complete_save,
@@ -29,30 +30,22 @@ from pipeline.training.process.resume import (
     newest_whole,
 )
 from pipeline.training.process.run_lock import run_lock
-from pipeline.training.recipe import Experiment, option, read_experiment, replaced_precision, shared_batch
-from pipeline.training.same_settings import check_same_settings, keep_data_record
-from pipeline.training.save_dir import keep_vocabulary, make_save_dir
+from pipeline.training.recipe import (
+    Experiment,
+    check_arch,
+    fairseq_arguments,
+    fast_flags,
+    option,
+    read_experiment,
+    shorter_warmup,
+)
+from pipeline.training.same_settings import DATA, check_same_settings, is_failed_start, keep_data_record
+from pipeline.training.save_dir import check_vocabulary, keep_vocabulary, make_save_dir
+from user_dir.checks.schedules import check_schedule
+from user_dir.checks.training import check_training
 from user_dir.models.layer_plan import parse_layer_plan
-from user_dir.schedules import check_schedule
-from user_dir.training_checks import check_training
 
 SECONDS_OF_LAST_TRY = 30  # a launcher that tries again does not wait until every process has ended
-Parse = Callable[[Sequence[str]], tuple[Namespace, list[str]]]
-
-
-def fairseq_arguments(
-    experiment: Experiment, data: Path, machines: Machines, save_dir: Path, extra: Sequence[str]
-) -> list[str]:
-    """The arguments of `fairseq-train`; `extra`, which the user gave, comes last and wins."""
-    arguments = [str(data), "--user-dir", str(ROOT / "user_dir")]
-    arguments += [*experiment.flags(replaced_precision(experiment, machines.gpus, extra)), *machines.flags()]
-    if option(extra, "--update-freq") is None:
-        steps, size = shared_batch(experiment, machines.processes, option(extra, "--batch-size") is None)
-        arguments += ["--update-freq", ",".join(map(str, steps))]
-        arguments += [] if size is None else ["--batch-size", str(size)]
-    curves = save_dir / "tensorboard"
-    arguments += ["--save-dir", str(save_dir), "--tensorboard-logdir", str(curves)]
-    return [*arguments, *extra]
 
 
 def parsed(arguments: Sequence[str]) -> Namespace:
@@ -63,8 +56,21 @@ def parsed(arguments: Sequence[str]) -> Namespace:
     return fairseq_options.parse_args_and_arch(parser, list(arguments))
 
 
+def checked(arguments: Sequence[str], here: bool = True) -> Namespace:
+    """The arguments as `fairseq-train` reads them, with every check that needs no data; raises UserError.
+
+    `here`: the run is on this machine.
+    """
+    read = parsed(arguments)
+    composed = convert_namespace_to_omegaconf(read)
+    check_training(composed, here=here)
+    check_schedule(composed)
+    check_plan(read)
+    return read
+
+
 def train(
-    config: Path,
+    config: Path | Experiment,
     data: Path | None,
     machines: Machines,
     save_dir: Path | None = None,
@@ -72,40 +78,55 @@ def train(
     dry_run: bool = False,
     fresh: bool = False,
     allow_changed: Collection[str] = (),
+    fast: bool = False,
+    plan: bool = False,
 ) -> Path:
     """Train until the YAML's last update, from the newest whole checkpoint if there is one.
 
+    `config` is a YAML, or the experiment that was read from it.
     `fresh` moves what an earlier run has left in `save_dir` aside and starts at update 1. A run that
     has made its last update is left as it is. Model, task and data must be those of the checkpoints,
-    but for the settings named in `allow_changed`.
+    but for the settings named in `allow_changed`. `fast` adds the flags of `fast_flags`.
+    `plan` says what the run will take and trains no more than that needs.
 
     Returns the folder with checkpoints, log and TensorBoard curves.
     """
-    experiment = read_experiment(config)
+    experiment = config if isinstance(config, Experiment) else read_experiment(config)
+    yaml = shown_path(experiment.config)
     kind = KINDS[experiment.get("task", "_name")]
     folder = data or experiment.data_folder()
     if folder is None:
-        raise UserError(f"{config} names no data folder; name one after it")
+        raise UserError(f"{yaml} names no data folder; name one after it")
     machines.check()
+    extra = [*(fast_flags(experiment, machines.gpus, extra) if fast else []), *extra]
     if not dry_run:  # which may be on a login node
         machines.check_available()
     save_dir = (save_dir or ROOT / "runs" / kind.run_name(experiment.name, extra)).absolute()
+    check_arch(experiment, extra)
+    shorter = shorter_warmup(experiment, extra)
+    extra = [*shorter, *extra]
     arguments = fairseq_arguments(experiment, folder.absolute(), machines, save_dir, extra)
-    read = parsed(arguments)
-    composed = convert_namespace_to_omegaconf(read)
-    check_training(composed, here=not dry_run)
-    check_schedule(composed)
-    check_plan(read)
+    if allow_changed:
+        arguments += ["--allow-changed", ",".join(allow_changed)]
+    read = checked(arguments, here=not dry_run)
     if experiment.get("common", "fp16") and not (read.fp16 or read.bf16 or read.amp or machines.quiet):
-        print(f"note: float32 in place of the fp16 of {config}, which needs a GPU", file=sys.stderr)
+        print(f"note: float32 in place of the fp16 of {yaml}, which needs a GPU", file=sys.stderr)
+    if shorter and not machines.quiet:
+        warmup = experiment.get("lr_scheduler", "warmup_updates")
+        run = number_of(read.max_update, "updates")
+        note = f"note: {' '.join(shorter)} in place of the {warmup} of {yaml}: the run has {run}"
+        print(note, file=sys.stderr)
     words = [f"{key}={value}" for key, value in machines.environment().items()]
     print(shlex.join([*words, str(Path(sys.prefix, "bin", "fairseq-train")), *arguments]))
-    if dry_run:
+    if plan:
+        show_plan(experiment.name, read, machines, arguments, folder, save_dir, dry_run)
+    if dry_run or plan:
         return save_dir
     prepared = kind.open_data(folder, ("train",) if "--disable-validation" in extra else ("train", "valid"))
     for flag in ("--restore-file", "--finetune-from-model"):
         if start := option(extra, flag):
             kind.check_start(Path(start), prepared)
+    kind.check_data(read, prepared)
     last_update = read.max_update or None
     make_save_dir(save_dir)
     if machines.node_rank:  # place 0 looks after the folder; training waits for it
@@ -114,13 +135,16 @@ def train(
             run_training(arguments, save_dir, machines, last_update)
         return save_dir
     with run_lock(save_dir, 0 if machines.launcher == "spawn" else SECONDS_OF_LAST_TRY) as lock:
-        keep_vocabulary(prepared.folder, save_dir)
+        failed_start = is_failed_start(save_dir)
+        if not failed_start:
+            check_vocabulary(prepared.folder, save_dir)
         if fresh:
             move_aside(save_dir)
         start = find_resume_point(save_dir)
         if start:
             check_same_settings(start.configuration, read, save_dir, allow_changed)
         keep_data_record(prepared.folder, save_dir, start is not None, allow_changed)
+        keep_vocabulary(prepared.folder, save_dir, failed_start)
         if is_finished(start, last_update):
             return save_dir
         if start:
@@ -131,6 +155,27 @@ def train(
         kind.record(save_dir, experiment.name, prepared, arguments)
         run_training(arguments, save_dir, machines, last_update, (lock,))
     return save_dir
+
+
+def show_plan(
+    name: str,
+    read: Namespace,
+    machines: Machines,
+    arguments: Sequence[str],
+    data: Path,
+    save_dir: Path,
+    dry_run: bool,
+) -> None:
+    """Print the plan of a run, from its own log if it has one, else from its first updates."""
+    pace, corpus = pace_of(save_dir / machines.log_name), None
+    if not dry_run:
+        corpus = open_prepared(data, ("train",)).tokens("train")
+
+        def first_updates(words: Sequence[str], folder: Path, last: int) -> None:
+            run_training(words, folder, machines, last)
+
+        pace = pace or measured(arguments, read, machines.log_name, first_updates)
+    print("\n".join(described(name, read, machines.processes, pace, corpus)))
 
 
 def is_finished(start: SavedState | None, last_update: int | None) -> bool:
@@ -158,14 +203,24 @@ def run_training(
     failed = False
     try:
         environment, ranks = machines.environment(), machines.ranks()
-        run_fairseq("train", arguments, log, progress.feed, environment, held, ranks)
+        run_fairseq("train", arguments, log, progress.feed, environment, held, ranks, progress.wait)
     except UserError:
         failed = True
         raise
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(how_to_resume(save_dir)) from None
     finally:
         progress.close()
         if machines.quiet and not failed:  # everything is in the log of rank 0
             log.unlink(missing_ok=True)
+
+
+def how_to_resume(save_dir: Path) -> str:
+    """What the same command would do after an interruption."""
+    saved = newest_whole(save_dir)
+    if saved is None:
+        return "nothing was saved, so the same command starts at update 1"
+    return f"the same command resumes after update {saved.updates:,}"
 
 
 def check_plan(read: Namespace) -> None:
@@ -180,9 +235,9 @@ def check_plan(read: Namespace) -> None:
             parse_layer_plan(plan, layers, f"--{side}-attention", causal=side == "decoder")
 
 
-def check_task(command: str, config: Path, given: str | None = None) -> None:
+def check_task(command: str, config: Path, experiment: Experiment, given: str | None = None) -> None:
     """UserError for the YAML of a task, or one `given` in its place, that another command trains."""
-    task = read_experiment(config).get("task", "_name")
+    task = experiment.get("task", "_name")
     if task not in KINDS or KINDS[task].command != command:
         right = f"; train it with scripts/{KINDS[task].command}" if task in KINDS else ""
         raise UserError(f"{config} is not for {command}: its task is {task}{right}")
@@ -191,21 +246,21 @@ def check_task(command: str, config: Path, given: str | None = None) -> None:
         raise UserError(f"--task {given} is not for {command}; leave it out, or train with {right}")
 
 
-def main(command: str = "train_lm.sh", parse: Parse = parse) -> None:
-    """Entry point; `parse` reads the command line of `command`."""
-    options, extra = parse(sys.argv[1:])
-    check_task(command, options.config, option(extra, "--task"))
-    machines = machines_of(options)
-    with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:
-        if machines.quiet:
-            stack.enter_context(contextlib.redirect_stdout(nowhere))
-        train(
-            options.config,
-            options.data,
-            machines,
-            options.save_dir,
-            extra,
-            options.dry_run,
-            options.fresh,
-            options.allow_changed,
-        )
+def ending(save_dir: Path, experiment: Experiment, metric: str | None) -> str:
+    """That a run is done, its best checkpoint by `metric` or the YAML's, and how to evaluate that."""
+    metric = metric or experiment.get("checkpoint", "best_checkpoint_metric", "loss")
+    kind = KINDS[experiment.get("task", "_name")]
+    name = next((name for name in (BEST, LAST) if (save_dir / name).is_file()), None)
+    if name is None:
+        return f"done: {shown_path(save_dir)}, which holds no checkpoint"
+    state = load_safely(save_dir / name)[0]
+    score = (state.get("extra_state") or {}).get("val_loss")
+    text = f"done: {shown_path(save_dir / name)} of update {updates(state):,}"
+    if name == BEST and score is not None:
+        text += f", the best on valid ({metric} {score:.4g}{' bits' if metric == 'loss' else ''})"
+    data = Path(read_json(save_dir / DATA)["data"])
+    words = [f"scripts/{kind.evaluation}", shown_path(save_dir / name), shown_path(data)]
+    splits = read_json(data / PREPARED).get("splits", {}) if (data / PREPARED).is_file() else {}
+    if splits and "test" not in splits:
+        words += ["--split", "valid"]
+    return f"{text}\nevaluate it: {shlex.join(words)}"

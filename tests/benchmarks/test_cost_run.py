@@ -19,10 +19,10 @@ from benchmarks import (
     roberta_cost,
     speech_cost,
 )
-from pipeline.commands.studies import fault_check
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, MEASURED
 from pipeline.provenance import check_same_machine, environment
+from pipeline.studies import fault_check
 
 
 def test_finished_and_hopeless_cases_are_not_run_again():
@@ -112,10 +112,10 @@ def test_without_out_results_go_to_runs(module, name, monkeypatch):
     class Reached(Exception):
         """Carries the path that the benchmark is about to write."""
 
-    def stop(path, makes_folder=False):
+    def stop(path, *rest, **options):
         raise Reached(path)
 
-    monkeypatch.setattr(cost_run if hasattr(module, "BENCHMARK") else module, "check_writable", stop)
+    monkeypatch.setattr(cost_run if hasattr(module, "BENCHMARK") else module, "check_output", stop)
     monkeypatch.setattr(build_machine, "nvcc", lambda: "nvcc")
     device = [] if module in (model_parts_cost, cuda_resources) else ["--device", "cpu"]
     monkeypatch.setattr("sys.argv", [name, *device])

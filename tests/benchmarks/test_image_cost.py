@@ -9,7 +9,7 @@ from benchmarks.workers.image_cost_worker import measure_sampling, sum_of_parabo
 from benchmarks.workers.image_models import build_image_model
 from pipeline.errors import UserError
 from pipeline.papers import read_table
-from pipeline.reports.costs.image_cost import WAYS, markdown, plot
+from pipeline.reports.costs.image_cost import WAYS, latency_table, markdown, plot
 from tests.benchmarks.test_lm_cost import SESSION
 
 [TINY] = image_cost.TINY.values()
@@ -70,7 +70,9 @@ def test_ratios_and_the_papers_beside_them(tmp_path):
     text = markdown(found)
     rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in text.splitlines() if "|" in line}
     cells = [cell.strip() for cell in rows["1+elu, state"]]
-    paper = {row["method"]: float(row["images_per_second"]) for row in read_table("linear_01_mnist")}
+    paper = {
+        row["method"]: float(row["images_per_second"]) for row in read_table("linear_04a_mnist_throughput")
+    }
     # One image in 4 s; 256 at once are 64 a second, softmax never gets beyond 2, nor 1 / 50 without a cache.
     assert cells[:4] == ["4", "64", "256", "256"] and cells[4:7] == ["12.5", "3.2e+03", "1.38"]
     assert float(cells[7]) == pytest.approx(32, rel=0.01)
@@ -79,6 +81,26 @@ def test_ratios_and_the_papers_beside_them(tmp_path):
     assert "| 0.02* | 0.02* |" in text and "out of memory" in text
     plot(found, tmp_path / "speed.png")
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_image_beside_the_papers_seconds_on_such_a_device():
+    found = results(lambda name, batch: {"softmax-recompute": 50.0, "softmax": 5.0, "elu": 4.0}[name] * batch)
+    for device in ("cpu", "cuda"):
+        found["settings"]["device"] = device
+        column = "cpu_seconds" if device == "cpu" else "gpu_seconds"
+        paper = {row["method"]: float(row[column]) for row in read_table("linear_05a_mnist_latency")}
+        lines = latency_table(found, "mnist").splitlines()
+        for line, (way, seconds, name) in zip(
+            lines[4:],
+            [
+                ("softmax, prefix again", 50, "softmax"),
+                ("softmax, cache", 5, "stateful-softmax"),
+                ("1+elu, state", 4, "linear"),
+            ],
+            strict=True,
+        ):
+            ratio = f"{paper[name] / paper['linear']:.3g}"
+            assert line == f"| {way} | {seconds} | {seconds / 4:.3g} | {paper[name]} | {ratio} |"
 
 
 def test_what_was_not_measured_is_a_dash(tmp_path):

@@ -18,9 +18,15 @@ from pipeline.papers import read_table
 from pipeline.reports.costs.lra_speed import KINDS, markdown, plot, plot_accuracy
 from tests.helpers import forked
 from tests.helpers.lra import write_lra
-from tests.pipeline.reports.test_lra import MACHINE, cell
 
 NAMES = ["softmax", "transnormer_t1", "elu"]
+MACHINE = {"hardware": {"cpu": "a CPU"}, "threads": 2, "date": "2000-01-02", "commit": "abc"}
+
+
+def cell(task: str, method: str, seed: int, accuracy: float, setting: str = "short") -> dict:
+    """A record of study `lra`."""
+    place = {"preset": "lra_skyformer", "setting": setting, "task": task, "method": method, "seed": seed}
+    return {"study": "lra", "cell": place, "training": {"updates": 9}, "found": {"accuracy": accuracy}}
 
 
 def sample() -> dict:
@@ -121,7 +127,13 @@ def test_wrong_folders(tmp_path):
     arguments = lra_speed.parse_arguments(["--lengths", "review", "--data", str(image)])
     with pytest.raises(UserError, match="holds image; the benchmark reads text"):
         lra_speed.settings_for(arguments, "cpu")
-    with pytest.raises(UserError, match=r"holds no result of scripts/lra_table\.sh"):
+    with pytest.raises(UserError, match=r"holds no record of scripts/study\.sh lra"):
+        lra_speed.read_sweep(tmp_path)
+    for setting in ("short", "learned"):
+        (tmp_path / setting).mkdir()
+        record = cell("text", "elu", 1, 60.0, setting)
+        (tmp_path / setting / "seed1.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="holds runs of lra_skyformer/learned, lra_skyformer/short; name"):
         lra_speed.read_sweep(tmp_path)
 
 

@@ -1,8 +1,15 @@
 """The operator's benchmark: the builds it compares with, its goals and tables. No times are judged."""
 
-import pytest
+import json
+import sys
+from types import SimpleNamespace
 
-from benchmarks.workers.operator_cost_peers import fast_transformers
+import pytest
+import torch
+
+from benchmarks import operator_cost
+from benchmarks.workers import operator_cost_anchor, operator_cost_peers
+from benchmarks.workers.operator_cost_peers import fast_transformers, own_layout
 from pipeline.errors import UserError
 from pipeline.reports.costs.operator_cost import crossover_table
 from pipeline.reports.costs.operator_goals import (
@@ -10,6 +17,7 @@ from pipeline.reports.costs.operator_goals import (
     CACHE,
     DECODING,
     FAST,
+    FLA,
     FORWARD,
     ONE_HEAD,
     SOFTMAX,
@@ -87,3 +95,40 @@ def test_crossover_is_behind_the_last_length_that_softmax_wins():
     assert lines[2] == "| 16 | 256 | 3.0 |" and lines[3] == "| 32 | beyond 256 | 0.5 |"
     lines = crossover_table({"crossover": times(64, [2, 3, 4])}).splitlines()
     assert lines[2] == "| 64 | ≤ 64 | 4.0 |"
+
+
+def test_flash_linear_attention_gets_its_own_layout(monkeypatch):
+    """Contiguous (B, N, H, D): it would copy views, and the copies would count as its time."""
+    seen = []
+
+    def chunk_linear_attn(q, k, v, scale, normalize):
+        seen.append((q.shape, q.is_contiguous() and k.is_contiguous() and v.is_contiguous()))
+        return v, None
+
+    monkeypatch.setitem(sys.modules, "fla", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "fla.ops", SimpleNamespace())
+    module = SimpleNamespace(chunk_linear_attn=chunk_linear_attn)
+    monkeypatch.setitem(sys.modules, "fla.ops.linear_attn", module)
+    function = operator_cost_peers.flash_linear_attention()
+    function(*(own_layout(FLA, torch.zeros(2, 3, 5, 4)) for _ in range(3)))
+    assert seen == [((2, 5, 3, 4), True)]
+    x = torch.zeros(2, 3, 5, 4)
+    assert own_layout(MAIN, x) is x
+
+
+def test_published_shapes_and_their_bytes():
+    titles = [x.title for x in operator_cost_anchor.shapes()]
+    assert titles[0] == "B1 T8192 H96 D128" and titles[-1] == "B8 T1024 H8 D64" and len(titles) == 6
+    first = operator_cost_anchor.shapes()[0]
+    assert first.bytes(FORWARD, 2) == 4 * 8192 * 96 * 128 * 2 and first.bytes(BOTH, 2) == 11 * 8192 * 96 * 256
+
+
+def test_the_anchor_is_measured_and_written(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(operator_cost, "peak", lambda device, dtype: {"GB/s": 100.0})
+    monkeypatch.setattr(operator_cost, "ENOUGH_MS", 0)
+    shape = operator_cost_anchor.shapes()[-1].scaled(256)
+    operator_cost.anchor(SimpleNamespace(device="cpu", rounds=1, out=tmp_path), [shape])
+    records = json.loads((tmp_path / "anchor.json").read_text())["records"]
+    assert {(r["part"], r["shape"]) for r in records} == {(FORWARD, shape.title), (BOTH, shape.title)}
+    assert records[0]["floor_ms"] == pytest.approx(4 * 4 * 2 * 64 * 2 / 1e8)
+    assert f"| {shape.title} | {records[0]['name']} |" in (tmp_path / "anchor.md").read_text()

@@ -135,7 +135,8 @@ def test_results_of_another_time_limit_are_not_mixed(tmp_path):
     words = ["--quick", "--device", "cpu", "--out", str(tmp_path / "cost.json")]
     arguments = roberta_cost.parse_arguments(words)
     settings = roberta_cost.settings_for("cpu", True, arguments.architectures.split(","), 7.0)
-    (tmp_path / "cost.json").write_text(json.dumps({"settings": settings}))
+    record = {"benchmark": "roberta_cost", "settings": settings, "sessions": [], "records": []}
+    (tmp_path / "cost.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match="other settings"):
         roberta_cost.run(arguments)
 

@@ -16,6 +16,11 @@
 namespace emulation {
 namespace {
 
+using Launcher = const char* (*)(const char* kernel, const void* parameter, int64_t blocks, int segments, int threads,
+                                 int64_t shared_bytes);
+
+const char* const kEmulate = reinterpret_cast<const char*>(1);  // what it returns to leave a launch to the emulation
+
 struct Copy {
   void* to;
   const void* from;
@@ -60,6 +65,7 @@ std::mt19937 random_order;
 int schedule = 0;
 bool tickets_from_the_last = false;
 int last_ticket = 0;
+Launcher launcher = nullptr;
 int64_t events = 0;      // anything but waiting for another block
 bool interrupted = false;  // the block has told others something
 
@@ -226,8 +232,12 @@ void cp_async_wait(int pending) {
   }
 }
 
-const char* launch(void (*kernel)(const void*), const void* parameter, int64_t blocks, int segments, int threads,
-                   int64_t shared_bytes) {
+const char* launch(void (*kernel)(const void*), const char* name, const void* parameter, int64_t blocks, int segments,
+                   int threads, int64_t shared_bytes) {
+  if (launcher != nullptr) {
+    const char* const result = launcher(name, parameter, blocks, segments, threads, shared_bytes);
+    if (result != kEmulate) return result;
+  }
   body = kernel;
   body_parameter = parameter;
   const int64_t count = blocks * segments;
@@ -257,6 +267,22 @@ void set_order(int order) {
   tickets_from_the_last = order < 0;
   schedule = std::abs(order);
   random_order.seed(static_cast<unsigned>(schedule));
+}
+
+// Who gets the launches from now on; null for the emulation.
+extern "C" void set_launcher(Launcher to) { launcher = to; }
+
+// Addresses and sizes of at most `most` arrays that kernels may touch; returns how many there are.
+extern "C" int guarded_ranges(int64_t* ranges, int most) {
+  int count = 0;
+  for (const Guarded* x : Guarded::live()) {
+    if (count < most) {
+      ranges[2 * count] = reinterpret_cast<int64_t>(x->data);
+      ranges[2 * count + 1] = x->bytes;
+    }
+    ++count;
+  }
+  return count;
 }
 
 }  // namespace emulation

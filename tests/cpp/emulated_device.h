@@ -8,7 +8,8 @@
 // `set_order` says who runs when: 0 one block after the other, in each warp by warp as far as it gets; 1 the same
 // from the last to the first; n > 1 up to n blocks at once, blocks and warps in a random order. A block that tells
 // others something stops until they have had a chance to read it, whatever it has not written by then. A negative
-// order deals tickets from the last to the first, which kernels need not bear.
+// order deals tickets from the last to the first, which kernels need not bear. `set_launcher` hands launches to someone
+// else instead: tests/operator/ptx runs nvcc's code for them.
 #pragma once
 
 #include <cmath>
@@ -37,9 +38,9 @@ void cp_async(void* to, const void* from, int bytes, bool wanted);
 void cp_async_commit();
 void cp_async_wait(int pending);
 void set_order(int order);
-// Null, or what is wrong.
-const char* launch(void (*body)(const void*), const void* parameter, int64_t blocks, int segments, int threads,
-                   int64_t shared_bytes);
+// Null, or what is wrong. `kernel` is a text that has its name and template arguments.
+const char* launch(void (*body)(const void*), const char* kernel, const void* parameter, int64_t blocks, int segments,
+                   int threads, int64_t shared_bytes);
 void check(bool condition, const char* what);
 void check_shared(const void* p, int bytes, const char* what);
 
@@ -231,8 +232,8 @@ inline const char* clear(void* data, int64_t bytes, void*) {
 template <auto kKernel, class Parameter>
 const char* launch_kernel(const Parameter& parameter, const Device&, int64_t blocks, int segments, int threads,
                           int64_t shared_bytes, void*) {
-  return emulation::launch([](const void* x) { kKernel(*static_cast<const Parameter*>(x)); }, &parameter, blocks,
-                           segments, threads, shared_bytes);
+  return emulation::launch([](const void* x) { kKernel(*static_cast<const Parameter*>(x)); }, __PRETTY_FUNCTION__,
+                           &parameter, blocks, segments, threads, shared_bytes);
 }
 
 }  // namespace cla::cuda

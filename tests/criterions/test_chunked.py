@@ -10,7 +10,7 @@ from fairseq.criterions.masked_lm import MaskedLmLoss
 
 from tests.helpers.lm import PAD, build_lm, dictionary, tokens
 from tests.helpers.roberta import build_roberta, sentences
-from user_dir.criterions import ChunkedCrossEntropy, ChunkedMaskedLm
+from user_dir.criterions import ChunkedCrossEntropy, ChunkedMaskedLm, chunked
 from user_dir.errors import UserError
 
 TASK = SimpleNamespace(target_dictionary=dictionary(40))
@@ -142,3 +142,17 @@ def test_learning_curve():
     chunked = curve(ChunkedCrossEntropy(TASK, False, 16, 0.0, "pytorch_ddp"))
     assert plain[-1] < 0.8 * plain[0]
     assert chunked == pytest.approx(plain, rel=1e-5)
+
+
+def test_compile_is_left_out_on_a_cpu(monkeypatch):
+    """And otherwise asked for once, before the first batch."""
+    compiled = []
+    monkeypatch.setattr(chunked, "compile_features", compiled.append)
+    model, sample = torch.nn.Linear(1, 1), {"net_input": {}, "target": torch.zeros(1)}
+    monkeypatch.setattr(chunked.CrossEntropyCriterion, "forward", lambda self, model, sample, reduce: sample)
+    task = SimpleNamespace(target_dictionary=None)
+    for device, calls in (("cpu", []), ("meta", [model])):
+        criterion = chunked.ChunkedCrossEntropy(task, False, 8, 0.0, "c10d", compile=True)
+        for _ in range(2):
+            criterion(model, {**sample, "target": sample["target"].to(device)})
+        assert compiled == calls

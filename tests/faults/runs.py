@@ -82,7 +82,7 @@ class Training:
 
     def command(self, folder: Path, *extra: str) -> list[str]:
         """The words behind `python -m pipeline`."""
-        words = ["training.train", str(self.config), str(self.data), "--gpus", "0"]
+        words = ["scripts/train_lm.sh", str(self.config), str(self.data), "--gpus", "0"]
         return [*words, "--save-dir", str(folder), *extra]
 
     def start(

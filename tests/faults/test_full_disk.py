@@ -1,5 +1,6 @@
 """The disk is full while a checkpoint is written."""
 
+import shutil
 import subprocess
 
 import pytest
@@ -29,7 +30,7 @@ def test_small_file_system(training, unbroken, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk]
-    if subprocess.run(mount, capture_output=True).returncode:
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
     try:
         folder = disk / "run"

@@ -1,7 +1,8 @@
 """Commands as forks of a process that has imported them: each costs a second instead of ten.
 
 Started with fault.c preloaded and a socket to the tests as its standard input. What a command starts as
-`pipeline.training.process.child` is forked as well; everything else is as `python -m pipeline` does it.
+`pipeline.training.process.child` or `pipeline.study.worker` is forked as well; everything else is as
+`python -m pipeline` does it.
 """
 
 import importlib
@@ -23,28 +24,23 @@ MOST = 1 << 16  # bytes of a message
 
 
 class Forked(Child):
-    """What `logged_run.py` needs of `subprocess.Popen`, for `pipeline.training.process.child` alone."""
+    """What `logged_run.py` and `schedule.py` need of `subprocess.Popen`, for their one module each."""
 
     def __init__(self, command: list[str], stdout: Any, env: dict[str, str], **unused: Any) -> None:
         fork = multiprocessing.get_context("fork")
-        process = fork.Process(target=self.run, args=(command[3:], stdout.fileno(), env))
+        process = fork.Process(target=self.run, args=(command[2:], stdout.fileno(), env))
         process.start()
         super().__init__(process)
 
     @staticmethod
     def run(words: list[str], log: int, environment: dict[str, str]) -> None:
-        from pipeline.training.process import child
-
         for stream in (1, 2):
             os.dup2(log, stream)
         os.environ.update(environment)
         for number in REQUESTS:  # as after an exec
             signal.signal(number, signal.SIG_DFL)
-        sys.argv = ["child", *words]
-        child.main()
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.process.pid, number)
+        sys.argv = words
+        importlib.import_module(words[0]).main()
 
 
 def serve(tests: socket.socket) -> None:
@@ -77,9 +73,11 @@ def begin(words: list[str], files: list[int], fault: dict[str, str]) -> None:
         os.dup2(file, stream)
         os.close(file)
     os.environ.update(fault)
+    from pipeline.study import schedule
     from pipeline.training.process import logged_run
 
-    logged_run.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Forked})
+    for module in (logged_run, schedule):
+        module.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Forked})
     sys.argv = ["pipeline", *words]
     runpy.run_module("pipeline", run_name="__main__", alter_sys=True)
 

@@ -31,14 +31,16 @@ def build(root: Path, folder: Path, capability: int) -> None:
 
     sources = [path for path in sorted(kernels.glob("*.cu")) if path.name != "available.cu"]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(compile_, [*sources, tests / "emulation.cpp", tests / "emulated_blocks.cpp"]))
+        emulator = [tests / f"{name}.cpp" for name in ("emulation", "emulated_blocks", "emulated_probes")]
+        list(pool.map(compile_, [*sources, *emulator]))
     subprocess.run([COMPILER, "-shared", *objects, "-o", str(folder / LIBRARY)], check=True)
 
 
 def load(folder: Path) -> ctypes.CDLL:
     """The kernels that `build` left in `folder`."""
     result = ctypes.CDLL(str(folder / LIBRARY))
-    result.emulate.restype = result.emulate_step.restype = ctypes.c_char_p
+    for name in ("emulate", "emulate_step", "probe_product", "probe_load"):
+        getattr(result, name).restype = ctypes.c_char_p
     return result
 
 

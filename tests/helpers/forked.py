@@ -26,6 +26,7 @@ from pipeline.child_process import PARENT
 from pipeline.data import preparation
 from pipeline.data.preparation import Workplace
 from pipeline.signals import REQUESTS
+from pipeline.study import schedule
 from pipeline.training.process import logged_run
 from tests.helpers import registry
 
@@ -84,7 +85,7 @@ def run(command: Sequence[object], check: bool = False, **options: Any) -> subpr
 
 
 class Child:
-    """A started `process` of multiprocessing as `logged_run` sees one of `subprocess`."""
+    """A started `process` of multiprocessing as its users see one of `subprocess`."""
 
     def __init__(self, process: BaseProcess) -> None:
         self.process = process
@@ -93,13 +94,19 @@ class Child:
 
     def wait(self, timeout: float | None = None) -> None:
         self.process.join(timeout)
-        self.returncode = self.process.exitcode
-        if self.returncode is None:
+        if self.poll() is None:
             raise subprocess.TimeoutExpired("a fork", timeout)
+
+    def poll(self) -> int | None:
+        self.returncode = self.process.exitcode
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
 
 
 class Popen(Child):
-    """What `logged_run` needs of `subprocess.Popen`."""
+    """What `logged_run` and `schedule` need of `subprocess.Popen`."""
 
     def __init__(
         self,
@@ -133,6 +140,7 @@ def patches(context: BaseContext = CONTEXT) -> list[tuple[object, str, object]]:
     """Modules, their attributes, and the values with which what they start is a fork."""
     return [
         (logged_run, "subprocess", _subprocess(Popen=partial(Popen, context=context))),
+        (schedule, "subprocess", _subprocess(Popen=partial(Popen, context=context))),
         (processes, "subprocess", _subprocess(run=partial(measure, context=context))),
         (preparation, "_run", partial(preprocess, context=context)),
     ]

@@ -1,8 +1,9 @@
 """Compile what the Triton backend launches for GPUs that are not there: `capability:dtype:D:M:normalize ...`,
 with `:packed` behind it for packed sequences.
 
-Prints one JSON object per kernel: its registers, bytes of stack (spills) and of shared memory. Runs in a
-process of its own, without TRITON_INTERPRET.
+Prints one JSON object per kernel: its registers, bytes of stack (spills) and of shared memory. With
+"variants" alone, the kernels of which another batch or length needs another compilation. Runs in a process of
+its own, without TRITON_INTERPRET.
 """
 
 import json
@@ -27,7 +28,7 @@ OPTIONS = ("num_warps", "num_stages")
 
 
 def launches(
-    dtype: torch.dtype, dim: int, width: int, normalize: bool, packed: bool
+    dtype: torch.dtype, dim: int, width: int, normalize: bool, packed: bool, batch: int = 1, rows: int = 4096
 ) -> list[tuple[str, Any, tuple, dict]]:
     """Title, kernel, arguments and constants of what forward and backward launch, once each."""
     found: dict[str, tuple] = {}
@@ -38,9 +39,9 @@ def launches(
 
     wide = torch.promote_types(dtype, torch.float32)
     for processors in (1, 8):  # one segment a head, and several
-        q, v = torch.zeros(1, 1, 4096, dim, dtype=dtype), torch.zeros(1, 1, 4096, width, dtype=dtype)
-        cu_seqlens = torch.tensor([0, 7, 4096], dtype=torch.int32) if packed else None
-        state = torch.zeros(1 + packed, 1, dim, width + normalize, dtype=wide)
+        q, v = (torch.zeros(batch, 2, rows, x, dtype=dtype) for x in (dim, width))
+        cu_seqlens = torch.tensor([0, 7, rows], dtype=torch.int32) if packed else None
+        state = torch.zeros(batch + packed, 2, dim, width + normalize, dtype=wide)
         with (
             mock.patch.object(triton_backend._Launches, "_launch", record),
             mock.patch.object(triton_backend, "_multiprocessors", lambda device, n=processors: n),
@@ -68,21 +69,30 @@ def flat(place: tuple[int, ...], argument: Any) -> dict[tuple[int, ...], Any]:
     return {key: x for i, part in enumerate(argument) for key, x in flat((*place, i), part).items()}
 
 
-def compiled(kernel: Any, arguments: tuple, constants: dict, capability: int) -> dict[str, int]:
+def specialisation(kernel: Any, arguments: tuple, constants: dict) -> tuple[dict, dict, dict]:
+    """Signature, constants and divisibility with which the launcher would compile: its key of a variant."""
     signature, values, attributes = {}, {}, {}
-    options = {name: constants[name] for name in OPTIONS if name in constants}
     given = dict(zip(kernel.arg_names, arguments, strict=False)) | constants
-    for i, name in enumerate(kernel.arg_names):
-        signature[name] = "constexpr" if name in constants else type_of(given[name])
+    for i, parameter in enumerate(kernel.params):
+        name = parameter.name
         if name in constants:
-            values[(i,)] = given[name]
+            signature[name], values[(i,)] = "constexpr", given[name]
             continue
+        if parameter.do_not_specialize:
+            signature[name] = "i32"
+            continue
+        signature[name] = type_of(given[name])
         for place, x in flat((i,), given[name]).items():
             if type_of(x) == "constexpr":
                 values[place] = x
             elif isinstance(x, torch.Tensor) or (isinstance(x, int) and x % 16 == 0):
                 attributes[place] = [["tt.divisibility", 16]]
-    source = ASTSource(kernel, signature, values, attributes)
+    return signature, values, attributes
+
+
+def compiled(kernel: Any, arguments: tuple, constants: dict, capability: int) -> dict[str, int]:
+    options = {name: constants[name] for name in OPTIONS if name in constants}
+    source = ASTSource(kernel, *specialisation(kernel, arguments, constants))
     binary = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary.asm["cubin"])
@@ -93,7 +103,19 @@ def compiled(kernel: Any, arguments: tuple, constants: dict, capability: int) ->
     return {"registers": int(registers), "stack": int(stack), "shared": binary.metadata.shared}
 
 
+def variants() -> list[str]:
+    """Titles of the kernels that would be compiled again for another batch or length."""
+    kind, found = (torch.bfloat16, 16, 32, True, False), {}
+    for batch, rows in ((1, 4096), (3, 4096), (2, 5000), (2, 1001)):
+        for title, *launch in launches(*kind, batch, rows):
+            found.setdefault(title, []).append(specialisation(*launch))
+    return [title for title, seen in found.items() if any(x != seen[0] for x in seen)]
+
+
 def main() -> None:
+    if sys.argv[1:] == ["variants"]:
+        print(json.dumps(variants()))
+        return
     for case in sys.argv[1:]:
         capability, dtype, dim, width, normalize, *packed = case.split(":")
         kind = getattr(torch, dtype), int(dim), int(width), bool(int(normalize)), packed == ["packed"]

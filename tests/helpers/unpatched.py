@@ -23,9 +23,9 @@ class Unpatched:
         command = [sys.executable, "-P", __file__]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def run(self, code: str, repair: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run `code` behind `repair`, a function of `user_dir.compat`, which is applied twice."""
-        self.process.stdin.write(json.dumps([code, repair]) + "\n")
+    def run(self, code: str, patched: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run `code`; `patched`, behind the patches of `user_dir.fairseq_patches`, applied twice."""
+        self.process.stdin.write(json.dumps([code, patched]) + "\n")
         self.process.stdin.flush()
         status, output = json.loads(self.process.stdout.readline())
         return subprocess.CompletedProcess([code], status, output)
@@ -43,13 +43,13 @@ def serve() -> None:
     for name in ("fairseq_cli.train", "fairseq.benchmark", "torch._dynamo"):
         import_module(name)
     while line := sys.stdin.readline():
-        code, repair = json.loads(line)
+        code, patched = json.loads(line)
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
             for descriptor in (1, 2):
                 os.dup2(write, descriptor)
-            apply(code, repair)
+            apply(code, patched)
         os.close(write)
         with os.fdopen(read) as stream:
             output = stream.read()
@@ -57,18 +57,18 @@ def serve() -> None:
         print(json.dumps([status, output]), file=answers, flush=True)
 
 
-def apply(code: str, repair: str | None) -> NoReturn:
+def apply(code: str, patched: bool) -> NoReturn:
     """In the fork, which ends as a program does, but for the interpreter's teardown, which takes seconds."""
     sys.argv, status = ["test"], 0
     # Registered first, so called last: a process group that is still open then makes the process fail.
     atexit.register(lambda: torch.distributed.is_initialized() and os._exit(1))
     try:
-        if repair is not None:
-            # Importing the package itself would apply every repair.
+        if patched:
+            # Importing the package itself would register models as well, which takes a second.
             package = sys.modules["user_dir"] = types.ModuleType("user_dir")
             package.__path__ = [str(ROOT / "user_dir")]
-            function = getattr(import_module("user_dir.compat"), repair)
-            function(), function()
+            patches = import_module("user_dir.fairseq_patches")
+            patches.apply(), patches.apply()
         exec(code, {"__name__": "__main__"})
     except BaseException:
         traceback.print_exc()

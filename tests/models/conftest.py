@@ -3,7 +3,9 @@
 import json
 import random
 import socket
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,14 @@ def losses(output: str) -> dict[int, str]:
 
 def train_in_two_processes(command: list[str]) -> None:
     """Run a training command as two workers that speak over gloo."""
+    done = run_in_two_processes(command)
+    assert [one.returncode for one in done] == [0, 0], (done[0].stdout + done[0].stderr)[-3000:]
+
+
+def run_in_two_processes(
+    command: list[str], adapt: Callable[[list[str], int], list[str]] = lambda command, rank: command
+) -> list[subprocess.CompletedProcess[str]]:
+    """How the two workers ended; `adapt` changes the command of each by its rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
@@ -86,9 +96,9 @@ def train_in_two_processes(command: list[str]) -> None:
         "--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-init-method", address,
         "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp",
     ]  # fmt: skip
-    processes = [forked.start([*command, *distributed, "--distributed-rank", str(rank)]) for rank in range(2)]
-    done = [process.wait() for process in processes]
-    assert [one.returncode for one in done] == [0, 0], (done[0].stdout + done[0].stderr)[-3000:]
+    ranks = [[*command, *distributed, "--distributed-rank", str(rank)] for rank in range(2)]
+    processes = [forked.start(adapt(words, rank)) for rank, words in enumerate(ranks)]
+    return [process.wait() for process in processes]
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
-"""Each repair is needed: what it repairs fails without it, in a process of its own."""
+"""Each repair is needed: fairseq fails without it and works with it, in a process of its own."""
 
+import sys
 import textwrap
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.helpers.unpatched import Unpatched
 
 BROKEN = {
-    "allow_namespace_in_checkpoints": """
+    "allow_plain_types_in_checkpoints": """
         import argparse, io, torch
         file = io.BytesIO()
         torch.save({"args": argparse.Namespace(arch="roberta")}, file)
@@ -50,7 +51,7 @@ BROKEN = {
             assert next(batches(after, iterator.state_dict())[1]) == [32]
             assert next(batches(after, iterator.state_dict(), size=2)[1]) == [32, 33]
         """,
-    "save_checkpoints_durably": """
+    "write_durably": """
         import os, tempfile, torch
         from fairseq import checkpoint_utils
         from fairseq.file_io import PathManager
@@ -74,7 +75,7 @@ BROKEN = {
                 for call in (("fsync", f"{file}.tmp"), ("replace", file), ("fsync", name))
             ]
         """,
-    "keep_overflow_on_the_cpu": """
+    "overflow_on_the_cpu": """
         import sys
         import fairseq.benchmark
         from fairseq_cli import train
@@ -99,6 +100,16 @@ BROKEN = {
             sys.argv = (command + extra).split()
             args = options.parse_args_and_arch(options.get_training_parser())
             assert args.bf16 and args.tpu == tpu
+        """,
+    "silence_hydra": """
+        import contextlib, io
+        from fairseq import options
+        from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+        words = ["data", "--task", "language_modeling", "--arch", "transformer_lm", "--lr", "0.1"]
+        text = io.StringIO()
+        with contextlib.redirect_stderr(text):
+            convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
+        assert "UserWarning" not in text.getvalue(), text.getvalue()
         """,
     "show_options_in_help": """
         import contextlib, io
@@ -128,8 +139,15 @@ def test_repair_is_needed_and_works(unpatched, repair):
             pytest.skip("NumPy 1 still has np.compat")
     code = textwrap.dedent(BROKEN[repair])
     assert unpatched.run(code).returncode != 0
-    done = unpatched.run(code, repair)
+    done = unpatched.run(code, patched=True)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Python has never forked by default")
+def test_data_loaders_fork_their_workers(unpatched):
+    """Python 3.14's default would start each of them with all imports."""
+    code = "import multiprocessing; assert multiprocessing.get_start_method() == 'fork'"
+    assert unpatched.run(code, patched=True).returncode == 0
 
 
 def test_user_error_ends_the_program_without_traceback(unpatched, root):

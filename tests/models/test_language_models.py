@@ -54,8 +54,9 @@ def padded(rows, length, left):
     return batch
 
 
-def test_the_readme_s_table_has_an_encoder_for_each_row_and_models_down_to_tnn():
-    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+def test_the_table_of_mechanisms_has_an_encoder_for_each_row_and_models_down_to_tnn():
+    text = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     peers = rows[rows.index("performer") :]
     assert {f"roberta_{name}" for name in peers} <= set(MODEL_REGISTRY)
     language_models = [name for name in peers if f"{name}_lm" in MODEL_REGISTRY]

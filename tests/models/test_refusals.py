@@ -13,10 +13,10 @@ from fairseq.trainer import Trainer
 from fairseq_cli import eval_lm
 from fairseq_cli import train as fairseq_train
 
-from user_dir.diverged import _sentence_of
+from user_dir.checks.settings import read_overrides
 from user_dir.errors import UserError, _message
+from user_dir.fairseq_patches.diverged import _sentence_of
 from user_dir.models import LinearAttentionRoberta
-from user_dir.refusals import read_overrides
 
 
 def evaluate(data, checkpoint, *extra):

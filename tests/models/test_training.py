@@ -32,6 +32,21 @@ def test_resumes_after_kill_with_the_same_losses(commands, trained, tmp_path):
     assert resumed == {update: expected[update] for update in resumed}
 
 
+@pytest.mark.parametrize("precision", [(), ("--bf16",)], ids=["float32", "bf16"])
+def test_the_fused_adam_continues_a_run(precision, commands, tmp_path):
+    """And gives the losses that fairseq's would have given."""
+    options = ("--dropout", "0", "--disable-validation", *precision)
+    whole = commands.run(*commands.train(tmp_path / "adam", "--max-update", "8", *options))
+    both = tmp_path / "both"
+    commands.run(*commands.train(both, "--max-update", "4", *options))
+    fused = (*options, "--optimizer", "adamw_fused", "--max-update", "8")
+    resumed = losses(commands.run(*commands.train(both, *fused)))
+    assert set(resumed) == {5, 6, 7, 8}
+    expected = losses(whole)
+    for update, loss in resumed.items():
+        assert float(loss) == pytest.approx(float(expected[update]), abs=5e-3 if precision else 2e-3)
+
+
 def test_chunked_loss_trains_the_same_model(commands, trained, tmp_path):
     options = ("--max-update", "12", "--dropout", "0.1", "--no-save", "--chunk-rows", "100")
     output = commands.run(*commands.train(tmp_path, *options, "--criterion", "chunked_cross_entropy"))

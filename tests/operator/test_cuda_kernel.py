@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from causal_linear_attention import causal_linear_attention_step
-from causal_linear_attention.chunked import normalized
-from causal_linear_attention.reference import quadratic
 from tests.helpers import emulation
+from tests.helpers.definition import assert_exact_enough, definition, draw
 from tests.helpers.once import filled_once
 
 H200, SMALL, TURING = (90, 132, 232448), (86, 132, 101376), (75, 40, 65536)
@@ -37,43 +36,14 @@ def library(root, tmp_path_factory):
     return get
 
 
-def draw(shape, dtype, normalize, state=True):
-    batch, heads, length, dim, width = shape
-    q, k, v, grad = (torch.randn(batch, heads, length, x) for x in (dim, dim, width, width))
-    if normalize:
-        q, k = q.abs() + 0.1, k.abs() + 0.1
-    initial = torch.rand(batch, heads, dim, width + normalize) if state else None
-    grad_state = torch.randn(batch, heads, dim, width + normalize)
-    return *(x.to(dtype) for x in (q, k, v)), initial, grad.to(dtype), grad_state
-
-
-def definition(q, k, v, state, grad, grad_state, normalize):
-    leaves = [x.detach().requires_grad_() for x in (q, k, v, state) if x is not None]
-    four = [*leaves, None][:4]
-    if normalize:
-        out, final = normalized(quadratic, *four[:3], 1e-6, four[3])
-    else:
-        out, final = quadratic(*four[:3], None if four[3] is None else four[3].to(q.dtype))
-    loss = (out.double() * grad.double()).sum() + (final.double() * grad_state.double()).sum()
-    return [out.detach(), final.detach(), *torch.autograd.grad(loss, leaves)]
-
-
 def check(library, shape, dtype, normalize, device=H200, state=True, strides=None, **how):
     """The kernels' error is at most twice that of the plain formula in the same dtype."""
     given = draw(shape, dtype, normalize, state)
-    wide = [None if x is None else x.double() for x in given]
-    truth, plain = (definition(*x, normalize) for x in (wide, given))
+    strided = given
     if strides is not None:
-        given = [strides(x) if i in (0, 1, 2, 4) else x for i, x in enumerate(given)]
-    found = emulation.emulate(library(device), *given, normalize, device, **how)
-    # Below, with one feature the normalised output hardly depends on q and k: what is left is rounding.
-    floor = 4 * torch.finfo(dtype).eps * float(given[4].norm())
-    for f, t, p in zip(found, truth, plain, strict=False):
-        assert f.shape == t.shape and f.isfinite().all()
-        error, allowed = float((f.double() - t).norm()), 2 * float((p.double() - t).norm())
-        # float32 states of 16-bit inputs: weighted rows are two parts of 8 bits or more.
-        rounding = (8 if f.dtype != dtype else 2) * torch.finfo(f.dtype).eps * float(t.norm())
-        assert error <= allowed + rounding + floor * (1 in shape[3:])
+        strided = [strides(x) if i in (0, 1, 2, 4) else x for i, x in enumerate(given)]
+    found = emulation.emulate(library(device), *strided, normalize, device, **how)
+    assert_exact_enough(found, given, normalize, shape)
 
 
 @needs_compiler

@@ -224,3 +224,30 @@ def test_a_misspelt_wish_is_named(root, tmp_path):
     done, _ = build(root, tmp_path, CXX="no-such-compiler", CAUSAL_LINEAR_ATTENTION_CUDA="always")
     assert done.returncode != 0
     assert "is 'always'; expected auto, skip or force" in done.stderr
+
+
+@cpp
+def test_kernels_built_elsewhere_run_in_another_folder(root, tmp_path):
+    """The three files of a build, copied into a checkout of the same sources; not of others."""
+    package = tmp_path / "checkout" / "causal_linear_attention"
+    shutil.copytree(
+        root / "causal_linear_attention",
+        package,
+        ignore=shutil.ignore_patterns("*.so", "_build.json", "__pycache__"),
+    )
+    ask = "from causal_linear_attention import extension as e; print(e.FOLDER, e.reason('cpp') or 'loaded')"
+
+    def asked():
+        done = python(ask, package.parent, PYTHONPATH="")
+        folder, _, answer = done.stdout.strip().partition(" ")
+        assert folder == str(package), done.stderr
+        return answer
+
+    assert asked().startswith("the C++ kernels were not built")
+    for path in (root / "causal_linear_attention").glob("_*"):
+        if path.suffix == ".so" or path.name == "_build.json":
+            shutil.copy(path, package)
+    assert asked() == "loaded"
+    with (package / "csrc" / "problem.h").open("a") as source:
+        source.write("// changed\n")
+    assert "built from other sources" in asked()

@@ -5,11 +5,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from pipeline.cli import MODULES
 from pipeline.console import run_command
 from tests.helpers import encoders, forked
 from tests.helpers.logs import wait_for
@@ -32,6 +34,7 @@ MODEL = """
 defaults: [_self_, base]
 model: {_name: %s}
 """
+Command = ModuleType | str  # that of a script by the script's name
 Refusal = Callable[..., str]
 
 
@@ -86,10 +89,12 @@ def trained(corpus, config, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def call(monkeypatch) -> Callable[..., None]:
-    """Runs the command behind a script in this process: `call(module, argument, ...)`."""
+    """Runs the command behind a script, or of a module, in this process: `call(command, argument, ...)`."""
 
-    def run(module: ModuleType, *arguments: object) -> None:
-        monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
+    def run(command: Command, *arguments: object) -> None:
+        name = command if isinstance(command, str) else command.__name__
+        module = import_module(f"pipeline.{MODULES[command]}") if isinstance(command, str) else command
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
         run_command(module.main)
 
     return run
@@ -99,9 +104,9 @@ def call(monkeypatch) -> Callable[..., None]:
 def refused(call) -> Refusal:
     """Runs a command that must end as a user's mistake ends; gives its sentence."""
 
-    def run(module: ModuleType, *arguments: object) -> str:
+    def run(command: Command, *arguments: object) -> str:
         with pytest.raises(SystemExit) as exit_:
-            call(module, *arguments)
+            call(command, *arguments)
         sentence = exit_.value.code
         assert isinstance(sentence, str), f"exit code {sentence}"
         assert sentence.startswith("error: ") and "\n" not in sentence
@@ -114,8 +119,8 @@ def refused(call) -> Refusal:
 def kill(root) -> Callable[..., None]:
     """Runs a command in a process group of its own and kills (-9) it when its log says `sign`."""
 
-    def run(module: ModuleType, arguments: list[object], log: Path, sign: str) -> None:
-        name = module.__name__.removeprefix("pipeline.")
+    def run(command: Command, arguments: list[object], log: Path, sign: str) -> None:
+        name = command if isinstance(command, str) else command.__name__.removeprefix("pipeline.")
         command = [sys.executable, "-m", "pipeline", name, *map(str, arguments)]
         killed = forked.start(command, cwd=root, own_group=True)
         wait_for(sign, log, killed.process.is_alive)
@@ -176,12 +181,14 @@ def glue(encoder_corpus, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def finetuned(pretrained, glue, tmp_path_factory) -> Path:
-    """The results of a sweep over all nine tasks: one run of three updates each."""
-    from pipeline.studies import glue_sweep as finetune_glue
+    """The results of fine-tuning on all nine tasks: one run of three updates each."""
+    from pipeline.study import finetune_glue
 
     def fill(folder: Path) -> None:
         words = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", folder / "results"]
         words += ["--max-update", 3, "--learning-rates", "0.01", "--seeds", "1"]
-        finetune_glue.finetune(finetune_glue.parse([str(word) for word in words]))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["finetune_glue", *map(str, words)])
+            finetune_glue.main()
 
     return filled_once(tmp_path_factory, "finetuned", fill) / "results"

@@ -18,8 +18,8 @@ import torch
 
 from pipeline.files import ROOT
 from tests.pipeline.training.test_train import Evil
+from user_dir.checks.training import check_processes
 from user_dir.errors import UserError
-from user_dir.training_checks import check_processes
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,9 @@ def damaged_data(folder: Path, corpus: Path) -> None:
 
 
 NO_COUNT = "'0' is not a whole number of 1 or more"
-EVAL = "evaluation.perplexity"
-TRAIN = "training.train config.yaml data --gpus 0 --save-dir new"
+EVAL = "evaluation.eval_ppl"
+TRAIN_LM = "scripts/train_lm.sh"
+TRAIN = f"{TRAIN_LM} config.yaml data --gpus 0 --save-dir new"
 CASES = [
     # what is no checkpoint of the right kind
     (f"{EVAL} encoder/checkpoint_last.pt data", "holds an encoder, no language model"),
@@ -78,12 +79,13 @@ CASES = [
     (f"{EVAL} fake.pt data", "its configuration cannot be read"),
     (f"{EVAL} list.pt data", "its configuration cannot be read"),
     (f"{EVAL} words.pt data", "its configuration cannot be read"),
-    ("evaluation.masked_lm lm/checkpoint_last.pt mlm", "holds no RoBERTa encoder"),
-    ("evaluation.masked_lm text.pt mlm", "is damaged or no checkpoint"),
+    ("evaluation.eval_mlm lm/checkpoint_last.pt mlm", "holds no RoBERTa encoder"),
+    ("evaluation.eval_mlm text.pt mlm", "is damaged or no checkpoint"),
     ("evaluation.predict_glue text.pt --task RTE --input config.yaml", "."),
     # evaluations that would lie
     (f"{EVAL} lm/checkpoint_last.pt data --tokens-per-sample 4096", "was trained for 32 positions"),
     (f"{EVAL} lm/checkpoint_last.pt data --tokens-per-sample 0", "--tokens-per-sample is 0"),
+    (f"{EVAL} lm/checkpoint_last.pt data --context-window 300", "--context-window is 300; .*, such as 16$"),
     (f"{EVAL} lm/checkpoint_last.pt data --batch-size 0", "--batch-size is 0"),
     (f"{EVAL} lm/checkpoint_last.pt data --model-overrides {{", "--model-overrides is '{'"),
     (f"{EVAL} lm/checkpoint_last.pt data --model-overrides open(1)", "--model-overrides is 'open"),
@@ -91,14 +93,17 @@ CASES = [
     (f"{EVAL} lm/checkpoint_last.pt data --out empty", "which is a folder"),
     (f"{EVAL} lm/checkpoint_last.pt data --split none", "has no split none; it has train, valid, test$"),
     (f"{EVAL} lm/checkpoint_last.pt data --split valid,", "--split: 'valid,' is not one name"),
-    ("evaluation.masked_lm encoder/checkpoint_last.pt mlm --split dev", "has no split dev; it has train, "),
-    ("evaluation.masked_lm encoder/checkpoint_last.pt mlm --split ,", "--split: ',' is not one name"),
+    ("evaluation.eval_mlm encoder/checkpoint_last.pt mlm --split dev", "has no split dev; it has train, "),
+    ("evaluation.eval_mlm encoder/checkpoint_last.pt mlm --split ,", "--split: ',' is not one name"),
     # images and Long Range Arena
     ("evaluation.sample_images none/checkpoint_best.pt", "no checkpoint .*none/checkpoint_best.pt; name one"),
     ("export.export_hf lra.pt new", "a model of Long Range Arena; only language models and RoBERTa encoders"),
-    ("studies.analyse attention lra.pt --data empty", "of Long Range Arena; .* can be analysed$"),
-    ("studies.analyse bounds pixels.pt --data empty", "holds a model of images; .* can be analysed$"),
-    ("studies.analyse attention lm/checkpoint_last.pt --data data --split dev", "has no split dev; it has"),
+    ("scripts/analyse.sh attention lra.pt --data empty", "of Long Range Arena; .* can be analysed$"),
+    ("scripts/analyse.sh bounds pixels.pt --data empty", "holds a model of images; .* can be analysed$"),
+    (
+        "scripts/analyse.sh attention lm/checkpoint_last.pt --data data --split dev",
+        "has no split dev; it has",
+    ),
     # what is imported
     ("export.import_hf empty mlm new", "empty holds no config.json; name the folder with config.json"),
     ("export.import_hf empty mlm new --arch foo", "no encoder 'foo'; choose one of .*roberta_lln, "),
@@ -108,23 +113,28 @@ CASES = [
     (f"{EVAL} lm/checkpoint_last.pt sizes", "preparation.json is damaged"),
     (f"{EVAL} lm/checkpoint_last.pt dictionary", "dict.txt is no text"),
     (f"{EVAL} lm/checkpoint_last.pt rows", "the test split of .* has no row"),
-    ("training.train config.yaml rows --gpus 0 --save-dir new", "the train split of .* has no row"),
-    ("training.train config.yaml list --gpus 0 --save-dir new", "preparation.json is damaged"),
+    (f"{TRAIN_LM} config.yaml rows --gpus 0 --save-dir new", "the train split of .* has no row"),
+    (f"{TRAIN_LM} config.yaml list --gpus 0 --save-dir new", "preparation.json is damaged"),
     # configurations
-    ("training.train latin.yaml data --gpus 0", "latin.yaml cannot be read"),
-    ("training.train binary.yaml data --gpus 0", "binary.yaml cannot be read"),
-    ("training.train configs/wikitext2/transnormer_t3.yaml", "nearest in .* are c[^,]*, [^,]*, [^,]*$"),
+    (f"{TRAIN_LM} latin.yaml data --gpus 0", "latin.yaml cannot be read"),
+    (f"{TRAIN_LM} binary.yaml data --gpus 0", "binary.yaml cannot be read"),
+    (f"{TRAIN_LM} configs/wikitext2/transnormer_t3.yaml", "nearest in .* are c[^,]*, [^,]*, [^,]*$"),
     (
-        "training.train misspelt.yaml data --gpus 0",
+        f"{TRAIN_LM} misspelt.yaml data --gpus 0",
         "no .*/bsae.yaml, which the defaults .*; did you mean base?",
     ),
-    ("training.train five.yaml data --gpus 0", "five.yaml: optimization is 5; write settings below it"),
-    ("training.train number.yaml data --gpus 0", "number.yaml: 1 is no group of settings"),
-    ("training.train text.pt data --gpus 0", "text.pt is no configuration: its name does not end in .yaml"),
+    (f"{TRAIN_LM} five.yaml data --gpus 0", "five.yaml: optimization is 5; write settings below it"),
+    (f"{TRAIN_LM} number.yaml data --gpus 0", "number.yaml: 1 is no group of settings"),
+    (f"{TRAIN_LM} empty data --gpus 0", "CONFIG is the folder empty; name one of its YAML files: none"),
+    (f"{TRAIN} --arch lra_skyformer", "--arch lra_skyformer does not go with .*yaml, which sets decoder"),
+    ("evaluation.eval_mlm encoder/checkpoint_last.pt mlm --out=", "--out: it is empty; name a file"),
+    (f"{TRAIN_LM} config.yaml data --gpus 0 --save-dir data/run", "prepared data; choose another --save-"),
+    ("studies.report.report text.pt", "RUNS: .*text.pt is a file"),
+    (f"{TRAIN_LM} text.pt data --gpus 0", "text.pt is no configuration: its name does not end in .yaml"),
     # flags, found out before the folder of the run is made
-    ("training.train config.yaml data --gpus -1", "--gpus is -1; it must be 0 or more"),
-    ("training.train config.yaml data --gpus 0 --save-dir text.pt", "text.pt is a file; name a folder"),
-    ("training.train config.yaml data --gpus 0 --save-dir /proc/no/run", "cannot be made .*; choose another"),
+    (f"{TRAIN_LM} config.yaml data --gpus -1", "--gpus is -1; it must be 0 or more"),
+    (f"{TRAIN_LM} config.yaml data --gpus 0 --save-dir text.pt", "text.pt is a file; name a folder"),
+    (f"{TRAIN_LM} config.yaml data --gpus 0 --save-dir /proc/no/run", "--save-dir .* cannot be written into"),
     (f"{TRAIN} --max-update abc", "--max-update: invalid"),
     (f"{TRAIN} --update-freq 0", "--update-freq is .0.; it must be a whole number from 1 up"),
     (f"{TRAIN} --update-freq abc", "--update-freq: expected numbers such as 1"),
@@ -143,7 +153,7 @@ CASES = [
     (f"{TRAIN} --cosformer-length nan", "--cosformer-length"),
     (f"{TRAIN} --no-such-flag 1", "unrecognized arguments: --no-such-flag"),
     (f"{TRAIN} --decoder-attention diag*99999999999", "is not a number of layers at character 1"),
-    (f"{TRAIN} --arch transnormer_t9", "invalid choice: 'transnormer_t9'"),
+    (f"{TRAIN} --arch transnormer_t9", "--arch is 'transnormer_t9'.* transnormer_t1"),
     # data-prep
     ("data.masked_lm text --from empty --dest new --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
     ("data.wikitext wikitext-2 --dest new --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
@@ -156,18 +166,19 @@ CASES = [
         "holds none of GLUE's tasks; name the folder .* CoLA, ",
     ),
     # studies
-    ("studies.copy_sweep --preset tiny --out new --lr x", "--lr: expected numbers such as 1 or 1,2, not 'x'"),
-    ("studies.copy_sweep --preset tiny --out new --max-updat 6", "unrecognized arguments: --max-updat 6"),
+    ("study.study copy --preset tiny --out new --lr x", "no option --lr; .*fairseq-train come after --"),
+    ("study.study copy --preset tiny --out new --method nothing", "--method"),
     ("studies.quickstart --updates 0", NO_COUNT),
-    ("studies.language_models --only nothing", "names no run"),
-    ("studies.encoders --only softmax --glue empty --out new", "has no folder"),
-    ("studies.encoders --only softmax --out new", "name the folder of GLUE with --glue"),
+    ("study.study ablations --ablation nothing --out new", "--ablation"),
+    ("study.study roberta_glue --data none --out new", "--data .*none: there is no such folder"),
+    ("study.study roberta_glue --start none.pt --out new", "no checkpoint .*none.pt"),
+    ("study.study roberta --method lnl --out new", "--method lnl: .* did you mean lln"),
     (
-        "studies.glue_sweep encoder/checkpoint_last.pt --learning-rates inf",
+        "study.finetune_glue encoder/checkpoint_last.pt --learning-rates inf",
         "'inf' is not one or several numbers",
     ),
-    ("studies.glue_sweep encoder/checkpoint_last.pt --data empty", "no prepared task"),
-    ("studies.ablations nothing", "there is no ablation nothing"),
+    ("study.finetune_glue encoder/checkpoint_last.pt --data empty", "no prepared task"),
+    ("study.study nothing", "there is no study nothing; choose from .*ablations"),
 ]
 BENCHMARKS = [
     ("operator_cost --out new --lengths 0", "--lengths: '0' is not a whole number"),
@@ -225,7 +236,12 @@ FAIRSEQ = [
     (f"{OTHER_DATA} --restore-file lm/checkpoint_last.pt", NOT_ITS_OWN),
     (f"{OTHER_DATA} --finetune-from-model lm/checkpoint_last.pt", NOT_ITS_OWN),
     (
-        f"{FAIRSEQ_TRAIN} --decoder-embed-dim 32 --restore-file lm/checkpoint_last.pt",
+        f"{FAIRSEQ_TRAIN} --decoder-embed-dim 32 --dropout 0 --restore-file lm/checkpoint_last.pt",
+        "decoder_embed_dim is 16, not 32",
+    ),
+    (
+        f"{FAIRSEQ_TRAIN} --decoder-embed-dim 32 --dropout 0 --restore-file lm/checkpoint_last.pt "
+        "--allow-changed decoder_embed_dim",
         "does not fit the model: size mismatch for .*; give the settings it was trained with",
     ),
     (FAIRSEQ_TRAIN.replace("--batch-size 8 ", ""), "the batch has no size; give --batch-size or"),
@@ -269,12 +285,12 @@ FAIRSEQ = [
 ]
 
 
-def module_of(command: str, package: str) -> tuple[ModuleType, list[str]]:
+def module_of(command: str, package: str) -> tuple[ModuleType | str, list[str]]:
     name, *words = command.split()
-    return importlib.import_module(f"{package}.{name}"), words
+    return (name if "/" in name else importlib.import_module(f"{package}.{name}")), words
 
 
-def sentence_of(call: Callable[..., None], module: ModuleType, words: list[str]) -> str:
+def sentence_of(call: Callable[..., None], module: ModuleType | str, words: list[str]) -> str:
     """What a command says that ends as for a user's mistake."""
     with pytest.raises(SystemExit) as exit_:
         call(module, *words)

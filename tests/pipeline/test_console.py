@@ -1,38 +1,43 @@
 """Command lines: flags of others, folders by either name, mistakes in one sentence."""
 
 import os
+import runpy
 import signal
+import sys
 
 import pytest
 
 from benchmarks.operator_cost import parse_arguments
-from pipeline.commands.studies import finetune_glue, gpu_check, quickstart, run_ablations
-from pipeline.commands.training import train_lm
 from pipeline.console import number_of, out_dir, run_command, runs_failed
 from pipeline.errors import UserError
+from pipeline.studies import gpu_check, quickstart
+from pipeline.study import finetune_glue
+from pipeline.training.commands import parse
+
+TRAIN_LM = "scripts/train_lm.sh"
 
 
 def test_unknown_flags_are_left_for_fairseq():
     words = ["c.yaml", "data", "--arch", "x", "--gpus", "2", "--bf16"]
-    options, extra = train_lm.parse(words)
+    options, extra = parse(TRAIN_LM, words)
     assert (str(options.config), str(options.data), options.gpus) == ("c.yaml", "data", 2)
     assert extra == ["--arch", "x", "--bf16"]
-    options, extra = run_ablations.parse(["all", "--max-update", "3"])
-    assert options.which == "all" and extra == ["--max-update", "3"]
+    options, extra = parse("scripts/train_vit.sh", ["c.yaml", "--max-update", "3"])
+    assert options.data is None and extra == ["--max-update", "3"]
 
 
 def test_help_among_flags_of_others(capsys):
     with pytest.raises(SystemExit):
-        train_lm.parse(["c.yaml", "--arch", "x", "--help"])
+        parse(TRAIN_LM, ["c.yaml", "--arch", "x", "--help"])
     text = capsys.readouterr().out
     assert "usage: scripts/train_lm.sh CONFIG [DATA]" in text and "--save-dir DIR" in text
 
 
 def test_mistakes_name_the_help():
     with pytest.raises(UserError, match=r"required: CONFIG; see scripts/train_lm.sh --help"):
-        train_lm.parse(["--gpus", "2"])
+        parse(TRAIN_LM, ["--gpus", "2"])
     with pytest.raises(UserError, match=r"unrecognized arguments: third"):
-        train_lm.parse(["c.yaml", "data", "third", "--arch", "x"])
+        parse(TRAIN_LM, ["c.yaml", "data", "third", "--arch", "x"])
     with pytest.raises(UserError, match=r"'-1' is not one or several numbers above 0"):
         finetune_glue.parse(["c.pt", "--learning-rates=-1"])
 
@@ -41,7 +46,7 @@ def test_mistakes_name_the_help():
 def test_a_folder_with_or_without_its_flag(words):
     assert str(out_dir(parse_arguments(words))) == "DIR"
     if "--device" not in words:
-        assert str(gpu_check.parse(words).out) == "DIR"
+        assert str(gpu_check.parse(["speed", *words]).out) == "DIR"
 
 
 def test_both_names_of_the_quickstarts_folder(tmp_path):
@@ -66,6 +71,32 @@ def test_a_stopped_command_cleans_up_and_ends_with_the_signals_code(number, code
         run_command(main)
     assert ended.value.code == code and cleaned
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt(), 130), (UserError("no"), "error: no")])
+def test_a_command_interrupted_while_it_is_imported_ends_as_any(raised, code, monkeypatch, capsys):
+    def importing(name):
+        raise raised
+
+    monkeypatch.setattr("importlib.import_module", importing)
+    monkeypatch.setattr(sys, "argv", ["pipeline", TRAIN_LM, "config.yaml"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("pipeline", run_name="__main__")
+    assert ended.value.code == code and "Traceback" not in capsys.readouterr().err
+
+
+def test_an_interruption_says_what_it_knows(capsys):
+    def main():
+        raise KeyboardInterrupt("the same command resumes after update 7")
+
+    with pytest.raises(SystemExit):
+        run_command(main)
+    assert capsys.readouterr().err == "error: interrupted; the same command resumes after update 7\n"
+
+
+def test_an_empty_name_is_no_file():
+    with pytest.raises(UserError, match="--out.*: it is empty"):
+        quickstart.parse(["--out", ""])
 
 
 def test_numbers_of_things():

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shutil
 import struct
 import subprocess
 
@@ -73,6 +74,15 @@ def test_mnists_files_packed_and_not(call, refused, tmp_path, capsys):
     assert data.manifest["verified"] is False and len(data.manifest["sources"]) == 4
     sentence = refused(prepare, "digits", "--dest", tmp_path / "mnist")
     assert "holds mnist, not digits; name another --dest" in sentence
+
+
+def test_mnist_packed_again_is_the_original(call, shared_dir, tmp_path):
+    raw = shutil.copytree(shared_dir / "data" / "mnist", tmp_path / "raw")
+    again = raw / f"{NAMES[1]}-ubyte.gz"
+    again.chmod(0o644)
+    again.write_bytes(gzip.compress(gzip.decompress(again.read_bytes()), compresslevel=1, mtime=1))
+    call(prepare, "mnist", "--from", raw, "--dest", tmp_path / "mnist")
+    assert open_image_data(tmp_path / "mnist").manifest["verified"] is True
 
 
 @pytest.mark.parametrize(

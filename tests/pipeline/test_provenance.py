@@ -1,12 +1,10 @@
 """The record of where a measurement ran, results files, small text helpers."""
 
 import json
-import re
 import sys
 
 import pytest
 
-from pipeline.__main__ import command_of
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, shown_path, write_json
 from pipeline.provenance import environment, portable_command
@@ -25,31 +23,6 @@ def test_recorded_command_holds_no_path_of_this_machine(tmp_path):
     command = portable_command(["run.py", inside, f"--from={tmp_path}", str(tmp_path), "--n", "3"])
     folder = f"FOLDER/{tmp_path.name}"
     assert command == f"run.py 'results/a b.json' --from={folder} {folder} --n 3"
-
-
-@pytest.mark.parametrize(
-    ("module", "command"),
-    [
-        ("studies.copy_sweep", "scripts/measure_copy.sh"),
-        ("studies.gpu_check", "scripts/gpu_check.sh"),
-        ("evaluation.perplexity", "scripts/eval_ppl.sh"),
-        ("data.images.prepare", "data-prep/images.sh"),
-        ("commands.show_help", "commands.show_help"),
-    ],
-)
-def test_the_recorded_command_is_a_script(module, command):
-    assert command_of(module) == command
-
-
-def test_every_script_is_found_by_its_module():
-    scripts = [*ROOT.glob("scripts/*.sh"), *ROOT.glob("data-prep/*.sh")]
-    modules = [
-        re.findall(r"^run_(?:command|module) (\S+)", path.read_text(), re.MULTILINE) for path in scripts
-    ]
-    found = {
-        str(path.relative_to(ROOT)): names for path, names in zip(scripts, modules, strict=True) if names
-    }
-    assert len(found) > 30 and found == {command_of(name): [name] for [name] in found.values()}
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):

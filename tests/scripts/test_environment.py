@@ -4,10 +4,11 @@ import hashlib
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
-from scripts import environment
+from scripts import build_fairseq, environment
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +57,38 @@ def test_unfinished_environments_are_not_recorded(tmp_path, monkeypatch):
     assert environment.recorded() == {"torch": "x"}
     monkeypatch.setattr(environment, "VENV_PYTHON", tmp_path / "gone")
     assert environment.recorded() == {}
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch) -> Path:
+    """The `ready.json` of a finished environment of this Python."""
+    ready = tmp_path / "ready.json"
+    monkeypatch.setattr(environment, "READY", ready)
+    ready.write_text(json.dumps(environment.wanted({})))
+    return ready
+
+
+def test_ready_is_what_is_finished_and_up_to_date(made, monkeypatch):
+    assert environment.is_ready()
+    monkeypatch.setenv("TORCH_SPEC", "torch==2.11.0")
+    assert not environment.is_ready()
+    monkeypatch.delenv("TORCH_SPEC")
+    monkeypatch.setattr(environment, "INPUTS", environment.INPUTS[1:])
+    assert not environment.is_ready()
+
+
+def test_interrupted_set_ups_are_not_ready(made):
+    made.unlink()
+    assert not environment.is_ready()
+
+
+def test_ready_for_the_python_that_was_chosen(made, tmp_path, monkeypatch):
+    (tmp_path / "python").symlink_to(sys.executable)
+    monkeypatch.setenv("PYTHON", str(tmp_path / "python"))
+    assert environment.is_ready()
+    for other in ("/bin/sh", "no-such-python"):
+        monkeypatch.setenv("PYTHON", other)
+        assert not environment.is_ready()
 
 
 @pytest.mark.parametrize(
@@ -122,10 +155,21 @@ def wheelhouse(tmp_path, monkeypatch):
 
 def test_everything_comes_from_the_wheelhouse(wheelhouse):
     environment.check_wheelhouse()
-    installs = [command for _, command in environment.installation("torch==2") if "install" in command]
+    commands = [command for _, command in environment.installation("torch==2")]
+    installs = [command for command in commands if "install" in command]
     assert len(installs) == 3
+    assert not [command for command in commands if environment.WHEELS in command]
     for command in installs:
         assert command[command.index("--no-index") + 1 :][:2] == ["--find-links", str(wheelhouse)]
+
+
+def test_without_a_wheelhouse_fairseq_is_built_and_installed(monkeypatch):
+    commands = [command for _, command in environment.installation("torch==2")]
+    [build] = [command for command in commands if environment.WHEELS in command and "install" not in command]
+    [install] = [command for command in commands if environment.WHEELS in command and "install" in command]
+    assert commands.index(build) < commands.index(install)
+    assert install[-1] == build_fairseq.repaired()
+    assert install[install.index("--find-links") + 1] == environment.WHEELS
 
 
 def test_damaged_wheelhouses(wheelhouse, monkeypatch):

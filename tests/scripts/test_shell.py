@@ -11,9 +11,9 @@ import pytest
 
 from pipeline.files import ROOT
 from pipeline.glue_tasks import TASKS as GLUE
-from pipeline.reports.lra import FIVE as LRA
+from pipeline.study.declaration import find_study, read_study
 
-SHELL = sorted([*ROOT.glob("scripts/*.sh"), *ROOT.glob("data-prep/*.sh"), ROOT / ".ci" / "run"])
+SHELL = sorted([*ROOT.glob("scripts/*.sh"), *ROOT.glob("data-prep/*.sh"), *ROOT.glob(".ci/*")])
 COMMANDS = [path for path in SHELL if os.access(path, os.X_OK) and path.suffix]
 
 
@@ -64,6 +64,13 @@ def test_help_needs_no_environment(path):
     assert "usage: " in done.stdout
 
 
+@pytest.mark.parametrize("folder", ["scripts", "data-prep"])
+def test_a_script_finds_its_command_from_its_own_folder(folder):
+    name = {"scripts": "report.sh", "data-prep": "images.sh"}[folder]
+    done = subprocess.run(["bash", name, "--help"], cwd=ROOT / folder, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: {folder}/{name} ")
+
+
 @pytest.mark.parametrize("name", ["wheelhouse.sh", "build_wheel.sh"])
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -98,9 +105,45 @@ def test_python_that_is_missing(fresh):
 
 def test_python_of_another_version(fresh, tmp_path):
     old = tmp_path / "python-old"
-    old.write_text("#!/bin/sh\necho 'is Python 3.8; 3.11 to 3.13 is needed'\n")
+    old.write_text("#!/bin/sh\necho 'is Python 3.8; 3.11 to 3.14 is needed'\n")
     old.chmod(0o755)
-    assert "is Python 3.8; 3.11 to 3.13 is needed" in set_up(fresh, PYTHON=str(old))
+    assert "is Python 3.8; 3.11 to 3.14 is needed" in set_up(fresh, PYTHON=str(old))
+
+
+@pytest.fixture
+def finished(fresh, tmp_path) -> Path:
+    """A copy whose `.venv` seems finished; its Python notes its arguments, any other Python is a failure."""
+    python = fresh / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho "$*" >>"{tmp_path}/calls"\nexit "${{ANSWER:-0}}"\n')
+    python.chmod(0o755)
+    (fresh / ".venv" / "ready.json").write_text("{}")
+    return fresh
+
+
+def ensure(project: Path, **environment: str) -> subprocess.CompletedProcess:
+    text = 'source "$1"; ensure_environment'
+    return subprocess.run(
+        ["bash", "-euc", text, "test", project / "scripts" / "lib.sh"],
+        env={**os.environ, "PYTHON": "no-such-python", **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_an_environment_that_is_ready_costs_one_start_of_its_own_python(finished, tmp_path):
+    assert ensure(finished).returncode == 0
+    [call] = (tmp_path / "calls").read_text().splitlines()
+    assert call == f"-I -S {finished}/scripts/environment.py --ready"
+
+
+@pytest.mark.parametrize("unfinished", ["ready.json", "bin/python", ""])
+def test_any_other_environment_is_made_by_a_suitable_python(unfinished, finished):
+    if unfinished:
+        (finished / ".venv" / unfinished).unlink()
+    done = ensure(finished, ANSWER="1")
+    assert done.returncode == 1
+    assert "PYTHON=no-such-python does not run" in done.stderr
 
 
 def test_no_compiler(fresh):
@@ -168,7 +211,7 @@ def test_slurm_templates_ask_to_be_told_and_queued_again(root):
 
 
 def test_glue_and_lra_templates_have_a_job_for_each_task(root):
-    for name, tasks in (("glue", list(GLUE)), ("lra", list(LRA))):
+    for name, tasks in (("glue", list(GLUE)), ("lra", read_study(find_study("lra")).axes["task"].usual)):
         text = (root / "scripts" / "slurm" / f"{name}.sbatch").read_text()
         [found] = re.findall(r"^tasks=\((.*)\)$", text, re.MULTILINE)
         assert sorted(found.split()) == sorted(tasks)

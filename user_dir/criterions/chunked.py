@@ -2,6 +2,7 @@
 
 `chunked_cross_entropy` and `chunked_masked_lm` give the same loss, gradients and log. The model stops at its
 features; the output matrix, tied or not, with or without bias, is applied to `--chunk-rows` tokens at a time.
+With `--compile` torch.compile makes one graph of a language model's features.
 """
 
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..models.compiled import compile_features
 from ..models.output_matrix import masked_lm_features, output_matrix
 from ..modules.linear_cross_entropy import ROWS, linear_cross_entropy, token_losses
 
@@ -35,6 +37,10 @@ class ChunkedCrossEntropyConfig(CrossEntropyCriterionConfig):
 
     chunk_rows: int = _rows()
     label_smoothing: float = _no_smoothing()
+    compile: bool = field(
+        default=False,
+        metadata={"help": "compile the model with torch.compile; on a CPU it gains nothing and is left out"},
+    )
     ddp_backend: str = II("distributed_training.ddp_backend")
 
 
@@ -69,17 +75,28 @@ class ChunkedCrossEntropy(CrossEntropyCriterion):
     """Cross-entropy of a language model in nats, summed over tokens; O(rows V) memory for logits."""
 
     def __init__(
-        self, task: Any, sentence_avg: bool, chunk_rows: int, label_smoothing: float, ddp_backend: str
+        self,
+        task: Any,
+        sentence_avg: bool,
+        chunk_rows: int,
+        label_smoothing: float,
+        ddp_backend: str,
+        compile: bool = False,
     ) -> None:
         super().__init__(task, sentence_avg)
         check("chunked_cross_entropy", chunk_rows, label_smoothing, ddp_backend)
         self.rows = chunk_rows
+        self.to_compile = compile
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """As `cross_entropy`: the loss, the sample size and what is logged."""
         net_input = {**sample["net_input"], "features_only": True}
+        if self.to_compile:
+            self.to_compile = False
+            if sample["target"].device.type != "cpu":
+                compile_features(model)
         return super().forward(model, {**sample, "net_input": net_input}, reduce)
 
     def compute_loss(

@@ -47,6 +47,11 @@ class ModelConfig(FairseqDataclass):
     no_token_positional_embeddings: bool = _option(
         False, "the same as --absolute-positions none (rotary positions inside attention stay)"
     )
+    allow_changed: str = _option(
+        "",
+        "comma-separated settings that may differ from those of the checkpoint that training starts from, "
+        "such as decoder_attention",
+    )
     log_attention_statistics: int = _option(
         0,
         "every so many updates log the standard deviations of q and k, the temperature, the entropy and, for "

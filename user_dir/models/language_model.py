@@ -9,12 +9,12 @@ from fairseq.modules import AdaptiveInput
 from fairseq.utils import eval_str_list
 from torch import nn
 
+from ..checks.dictionaries import check_dictionary
 from ..errors import UserError
 from .attention_statistics import log_attention_statistics
 from .decoder import LinearAttentionDecoder
 from .options import check_numbers
 from .stack import DECODER_POSITIONS, planned_layers, positions_kind
-from .vocabulary import check_dictionary
 
 
 class LinearAttentionLM(FairseqLanguageModel):

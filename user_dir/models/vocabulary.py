@@ -1,50 +1,10 @@
-"""Whether a checkpoint is read with the dictionary it was trained with."""
+"""Whether tokens and a dictionary fit the embeddings of a model."""
 
-import hashlib
 from typing import Any
 
-from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..replacing import replaces
-
-
-def fingerprint(dictionary: Any) -> str:
-    """A sha256 over the entries in their order."""
-    return hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()
-
-
-def keep_fingerprints() -> None:
-    """Training notes the dictionary's fingerprint in the configuration that its checkpoints hold.
-
-    (Building the model is too early: fairseq gives it a copy of the configuration.) Only models whose
-    configuration has the field `dictionary_sha256` are concerned. A task of images notes their shape, too.
-    Applied twice it changes nothing.
-    """
-
-    @replaces(Trainer, "__init__")
-    def make_trainer(init, self, cfg, task, *args, **kwargs):
-        if getattr(cfg.model, "dictionary_sha256", "") is None:
-            cfg.model.dictionary_sha256 = fingerprint(task.source_dictionary)
-        if hasattr(task, "note_shape"):
-            task.note_shape(cfg.task)
-        init(self, cfg, task, *args, **kwargs)
-
-
-def check_dictionary(cfg: Any, dictionary: Any) -> None:
-    """Compare `dictionary` with the fingerprint in a model's configuration, if there is one.
-
-    The same words in another order give other indices, so a model would read nonsense without a word.
-
-    Raises:
-        UserError: when the fingerprints differ.
-    """
-    if getattr(cfg, "dictionary_sha256", None) not in (None, fingerprint(dictionary)):
-        raise UserError(
-            f"the dictionary of {len(dictionary):,} entries is not the one the model was trained with: other "
-            "entries or another order; give the data folder of the training"
-        )
 
 
 def check_tokens(tokens: Tensor) -> None:

@@ -1,7 +1,23 @@
 """Padding on the left: rolled away where tokens enter a model, rolled back where they leave."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
+
+_known_to_be_whole = False
+
+
+@contextmanager
+def rows_without_padding() -> Iterator[None]:
+    """Within it models get rows that are known to have no padding, which a compiled model cannot ask."""
+    global _known_to_be_whole
+    _known_to_be_whole = True
+    try:
+        yield
+    finally:
+        _known_to_be_whole = False
 
 
 def padding_last(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -11,6 +27,8 @@ def padding_last(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | Non
         The tokens, their padding mask `(B, N)`, None without padding, and by how much each row was rolled to
         the left, `(B,)`, None when none was.
     """
+    if _known_to_be_whole:
+        return tokens, None, None
     padding_mask = tokens.eq(padding_idx)
     if not padding_mask.any():
         return tokens, None, None

@@ -8,7 +8,10 @@
 
 namespace cla::cuda {
 
-constexpr int64_t kMaxColumns = 128;  // of q, k and v, but for a step
+// Of q, k and v, but for a step. A thread keeps half as many numbers of the state in registers: 64 of its 128 with 128
+// columns, all of them with 256. Two blocks with half of the columns each would need what the other has: its half of R
+// for dv, of q . dq for the normaliser's slopes.
+constexpr int64_t kMaxColumns = 128;
 constexpr int kMaxStages = 4;         // of a block's shared memory, each with a chunk of every array
 
 // What the current device offers.

@@ -6,13 +6,6 @@
 namespace cla::cuda {
 namespace {
 
-struct Backward {
-  using L = BackwardLaunch;
-  static constexpr Job kJob = Job::dkdv;  // dq's shared memory is laid out alike
-  template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
-  static constexpr auto kKernel = backward_kernel<In, kNormalize, kColumnBlocks, kAligned>;
-};
-
 Kernel<BackwardLaunch> kernel_of(const BackwardLaunch& s, const Problem& p, const Device& device) {
   const Rows* const in = s.inputs;
   return kernel_of<Backward>(p, {&in[kK], &in[kV], &in[kQ], &in[kGrad], &s.grad_q, &s.grad_k, &s.grad_v}, device);

@@ -262,4 +262,12 @@ backward_kernel(CLA_PARAMETER BackwardLaunch s) {
                  Shape<In, Job::dkdv, kNormalize, kColumnBlocks, kAligned>>(s);
 }
 
+// What launch.cuh launches.
+struct Backward {
+  using L = BackwardLaunch;
+  static constexpr Job kJob = Job::dkdv;  // dq's shared memory is laid out alike
+  template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
+  static constexpr auto kKernel = backward_kernel<In, kNormalize, kColumnBlocks, kAligned>;
+};
+
 }  // namespace cla::cuda

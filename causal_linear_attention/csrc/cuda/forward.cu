@@ -6,13 +6,6 @@
 namespace cla::cuda {
 namespace {
 
-struct Forward {
-  using L = ForwardLaunch;
-  static constexpr Job kJob = Job::forward;
-  template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
-  static constexpr auto kKernel = forward_kernel<In, kNormalize, kColumnBlocks, kAligned>;
-};
-
 Kernel<ForwardLaunch> kernel_of(const ForwardLaunch& s, const Problem& p, const Device& device) {
   return kernel_of<Forward>(p, {&s.inputs[kK], &s.inputs[kV], &s.inputs[kQ], &s.out}, device);
 }

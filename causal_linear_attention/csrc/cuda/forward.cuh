@@ -151,4 +151,12 @@ forward_kernel(CLA_PARAMETER ForwardLaunch s) {
   forward_block<Shape<In, Job::forward, kNormalize, kColumnBlocks, kAligned>>(s);
 }
 
+// What launch.cuh launches.
+struct Forward {
+  using L = ForwardLaunch;
+  static constexpr Job kJob = Job::forward;
+  template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
+  static constexpr auto kKernel = forward_kernel<In, kNormalize, kColumnBlocks, kAligned>;
+};
+
 }  // namespace cla::cuda

@@ -243,6 +243,7 @@ struct Warp {
   // these columns.
   CLA_DEVICE int clean(unsigned char* stage, Tile which) const {
     mark_rare();
+    sync_warp();  // other lanes' loads of these columns come first: here, and in make_dirty
     const int lane = here(lane_index());
     In* const column = dirty_column(stage, which, lane);
     int found = kClean;
@@ -264,6 +265,7 @@ struct Warp {
   // c has a NaN again, and so will the state.
   CLA_DEVICE void make_dirty(unsigned char* stage, Tile which, int row_of_column) const {
     mark_rare();
+    sync_warp();
     if (row_of_column != kClean) {
       dirty_column(stage, which, here(lane_index()))[row_of_column * kPitch] = not_a_number(In{});
     }

@@ -39,7 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = Parser("data-prep/images.sh", __doc__)
     parser.add_argument("set", choices=SETS, metavar="SET", help=", ".join(SETS))
     parser.add_argument("--from", dest="source", type=Path, metavar="PATH", help="folder or archive")
-    parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the result goes")
+    parser.add_argument("--dest", type=Path, required=True, metavar="FOLDER", help="where the result goes")
     parser.add_argument(
         "--partial",
         action="store_true",

@@ -16,6 +16,7 @@ from pipeline.data.lra.sources import find_source
 from pipeline.data.lra.tasks import lra_tasks
 from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
+from pipeline.files import sha256_of
 
 LARGEST_VALID, VALID_SHARE = 5000, 10
 DIGITS_SEED, DIGITS_HELD_OUT = 42, 250
@@ -52,15 +53,15 @@ def read_mnist(source: Path | None, partial: bool) -> ImageSet:
         for kind, shape in (("images-idx3", (MNIST_SIDE, MNIST_SIDE)), ("labels-idx1", ())):
             stem = f"{prefix}-{kind}-ubyte"
             path = _find(source, stem)
-            content = path.read_bytes()
-            sources[path.name] = sha256(content).hexdigest()
-            known = MNIST["files"][f"{stem}.gz"]
-            if sources[path.name] not in (known["sha256"], known["unpacked_sha256"]):
+            sources[path.name] = sha256_of(path)
+            content = unpacked(path)
+            found, known = sha256(content).hexdigest(), MNIST["files"][f"{stem}.gz"]["unpacked_sha256"]
+            if found != known:
                 verified = False
                 if not partial:
                     raise UserError(
-                        f"{path} has the sha256 {sources[path.name]}; expected {known['sha256']} "
-                        f"(packed) or {known['unpacked_sha256']}; {MNIST_ORIGIN}; --partial takes it as it is"
+                        f"{path} has the sha256 {found} when unpacked; expected {known}; {MNIST_ORIGIN}; "
+                        "--partial takes it as it is"
                     )
             arrays.append(read_idx(path, content, shape))
         images, labels = arrays
@@ -83,16 +84,23 @@ def _find(folder: Path, stem: str) -> Path:
     raise UserError(f"{folder} holds no {stem}.gz; {MNIST_ORIGIN}")
 
 
+def unpacked(path: Path) -> bytes:
+    """The content of a file, packed as .gz or not; UserError for one that is cut off."""
+    content = path.read_bytes()
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error):
+        raise UserError(f"{path} is cut off or no gzip file; {MNIST_ORIGIN}") from None
+
+
 def read_idx(path: Path, content: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    """The items of an idx file, uint8 `(items, *shape)`; UserError for another file, or one cut off.
+    """The items of the `content` of an idx file, uint8 `(items, *shape)`.
 
     Big-endian: two zero bytes, 8 for unsigned bytes, the number of dimensions, each as 32 bits, the bytes.
+    Raises UserError for another file, or one cut off.
     """
-    if path.suffix == ".gz":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error):
-            raise UserError(f"{path} is cut off or no gzip file; {MNIST_ORIGIN}") from None
     magic, size = bytes([0, 0, 8, 1 + len(shape)]), 4 * (2 + len(shape))
     if content[:4] != magic:
         raise UserError(

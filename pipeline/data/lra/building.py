@@ -20,7 +20,9 @@ from pipeline.data.lra.tasks import BOTH, STATE_SPACE, LraTask
 from pipeline.data.lra.text_files import write_text
 from pipeline.data.lra.writing import SplitRecord, write_description, write_pixels
 from pipeline.data.preparation import SPLITS, Workplace, check_settings, prepare_once
+from pipeline.errors import UserError
 
+SAMPLE = "sample"
 LEAST_OCCURRENCES = {"text": 15, "retrieval": 1}
 """How often a character must occur in train to be in the state-space vocabulary."""
 
@@ -39,6 +41,10 @@ class Choices:
     """How many to generate; None for as many as published."""
     processes: int
     skip_empty: bool
+    partial: bool = False
+    """Whether a sample will do, that is files with another number of examples than published."""
+    length: int | None = None
+    """The most positions of a review; None for the benchmark's."""
 
     def folder_name(self, task: LraTask) -> str:
         """The name of the prepared folder."""
@@ -46,7 +52,8 @@ class Choices:
             return task.name
         if task.name == "listops" and not self.close_brackets:
             return "listops-no-brackets"
-        return f"{task.name}-{STATE_SPACE}" if self.pipeline == STATE_SPACE else task.name
+        name = f"{task.name}-{STATE_SPACE}" if self.pipeline == STATE_SPACE else task.name
+        return f"{name}-{self.length}" if self.length else name
 
     def settings(self, task: LraTask) -> dict[str, Any]:
         """What they mean for a task, as its manifest says it."""
@@ -73,6 +80,10 @@ def prepare_task(task: LraTask, choices: Choices, dest: Path) -> dict:
     for leftover in folder.parent.glob(f"{folder.name}.blocks-seed*"):
         shutil.rmtree(leftover)
     _check_same(manifest, task, choices, folder)
+    if manifest.get("origin") == SAMPLE and not choices.partial:
+        raise UserError(
+            f"{folder} was prepared from a sample; name another --dest, or accept it with --partial"
+        )
     return manifest
 
 
@@ -85,6 +96,8 @@ def _check_same(manifest: dict, task: LraTask, choices: Choices, folder: Path) -
         there["examples"] = sum(split["examples"] for split in manifest["splits"].values())
     else:
         source = find_source(task, choices.source)
+        if choices.length:
+            asked["length"] = choices.length
         if source.path.is_file() and source.digest() not in manifest.get("sources", {}).values():
             asked["sources"] = {source.path.name: source.digest()}
     check_settings(folder, there, asked)
@@ -95,7 +108,7 @@ class _Builder:
         self.task = task
         self.choices = choices
         self.blocks = blocks
-        self.length = task.lengths.get(choices.pipeline, task.length)
+        self.length = choices.length or task.lengths.get(choices.pipeline, task.length)
 
     def build(self, place: Workplace) -> dict:
         """Fill the folder; returns its manifest."""
@@ -109,9 +122,16 @@ class _Builder:
             print(f"Reading {source.path} ...", flush=True)
         with source.reading() if source else nullcontext():
             records, details = write(source, place)
+        origin = self._origin(records)
+        if origin == SAMPLE and not self.choices.partial:
+            counts = ", ".join(f"{len(record.labels):,} {split}" for split, record in records.items())
+            raise UserError(
+                f"{self.choices.source} holds {counts} examples of {self.task.name}, not those published; "
+                f"get the whole files, {self.task.origin}, or take these as they are with --partial"
+            )
         settings = {
             "length": self.length,
-            "origin": self._origin(records),
+            "origin": origin,
             **self.choices.settings(self.task),
             **details,
             "verified": source.verified if source else None,
@@ -125,7 +145,7 @@ class _Builder:
         sizes = {split: len(records[split].labels) if split in records else 0 for split in SPLITS}
         if self.task.name == "text":  # what is held out comes from train
             sizes = {"train": sizes["train"] + sizes["valid"], "valid": 0, "test": sizes["test"]}
-        return "published" if sizes == self.task.sizes else "sample"
+        return "published" if sizes == self.task.sizes else SAMPLE
 
     def _texts(self, source: Source, place: Workplace) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
         symbols: Symbols = ByteSymbols(self.length)

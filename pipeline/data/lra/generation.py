@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 from pipeline.data.workers import worker_pool
 from pipeline.errors import UserError
@@ -80,8 +81,9 @@ class BlockStore:
 
     def _report(self, done: int, wanted: int, seconds: float) -> None:
         made = done * self.size
+        left = tqdm.format_interval((wanted - done) * seconds / done)
         print(
-            f"  {made:,} of {wanted * self.size:,} {self.unit}, {made / seconds:,.1f} a second",
+            f"  {made:,} of {wanted * self.size:,} {self.unit}, {made / seconds:,.1f} a second, {left} left",
             flush=True,
         )
 

@@ -15,9 +15,10 @@ import argparse
 import os
 from pathlib import Path
 
-from pipeline.console import Parser
+from pipeline.console import Parser, count
 from pipeline.data.lra.tasks import PIPELINES, SKYFORMER, STATE_SPACE, LraTask, MissingFiles, lra_tasks
 from pipeline.errors import UserError
+from pipeline.outputs import check_output_folder
 
 EPILOG = """
 --from takes the original archive (lra_release.gz for listops, retrieval, pathfinder, path-x;
@@ -35,6 +36,7 @@ def main() -> None:
     from pipeline.data.lra.fetching import fetch
 
     dest = Path(os.path.abspath(arguments.dest))
+    check_output_folder(dest, "--dest")
     choices = Choices(
         source=fetch(arguments.url, dest) if arguments.url else arguments.source,
         pipeline=arguments.pipeline,
@@ -44,6 +46,8 @@ def main() -> None:
         examples=arguments.examples,
         processes=arguments.processes,
         skip_empty=arguments.skip_empty_images,
+        partial=arguments.partial,
+        length=arguments.length,
     )
     missing = []
     for task in tasks:
@@ -72,7 +76,12 @@ def parse_arguments() -> argparse.Namespace:
     origin.add_argument(
         "--generate", action="store_true", help="listops, pathfinder and path-x need no files"
     )
-    parser.add_argument("--dest", required=True, metavar="FOLDER", help="where the results go")
+    parser.add_argument("--dest", type=Path, required=True, metavar="FOLDER", help="where the results go")
+    parser.add_argument(
+        "--partial",
+        action="store_true",
+        help="take other files than the whole published ones, such as a sample; every record then says so",
+    )
     parser.add_argument(
         "--pipeline", choices=PIPELINES, default=SKYFORMER, help="tokens (default: %(default)s)"
     )
@@ -87,6 +96,13 @@ def parse_arguments() -> argparse.Namespace:
         default=0.1,
         metavar="F",
         help="share of text's train reviews that becomes valid; 0 for no valid split (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--length",
+        type=count,
+        metavar="N",
+        help="cut text's reviews after N bytes or characters; the folder is then text-N (default: the "
+        "benchmark's 4,000, state-space 4,096)",
     )
     parser.add_argument(
         "--seed", type=int, default=42, help="of generators and splits (default: %(default)s)"
@@ -116,6 +132,8 @@ def chosen_tasks(arguments: argparse.Namespace) -> list[LraTask]:
             raise UserError(f"{arguments.task} cannot be generated; give its files with --from")
     elif arguments.examples is not None:
         raise UserError("--examples is the size of generated data; give it with --generate")
+    if arguments.length is not None and arguments.task != "text":
+        raise UserError(f"--length {arguments.length} is for text alone; leave it out for {arguments.task}")
     if arguments.listops_drop_close_brackets and arguments.pipeline == STATE_SPACE:
         raise UserError("the state-space pipeline keeps `]`; drop one of the two options")
     if not 0 <= arguments.valid_fraction < 1:

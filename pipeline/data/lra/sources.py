@@ -32,6 +32,8 @@ class Source:
         self.task = task
         self.path = path
         self.hashes: dict[str, str] = {}
+        self.recognised = False
+        """Whether the files that were read are the published ones, whatever archive holds them."""
 
     def files(self, wanted: Wanted) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
         """Path and content of each file wanted, in any order; a content is open until the next one."""
@@ -108,8 +110,9 @@ class Source:
 
     @property
     def verified(self) -> bool | None:
-        """True if what was read is an original archive of known sha256; None where nothing is known."""
-        return True if any(digest in KNOWN_ARCHIVES for digest in self.hashes.values()) else None
+        """True if what was read is an original of known sha256, archive or files; None otherwise."""
+        known = self.recognised or any(digest in KNOWN_ARCHIVES for digest in self.hashes.values())
+        return True if known else None
 
 
 @lru_cache

@@ -1,6 +1,7 @@
 """IMDb reviews (Maas et al. 2011), the task Text: aclImdb/{train,test}/{neg,pos}/NUMBER_RATING.txt."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -9,10 +10,12 @@ from pipeline.data.lra.sources import Source
 from pipeline.data.lra.symbols import Symbols
 from pipeline.data.lra.writing import SplitRecord, TokenSplit
 from pipeline.data.preparation import Workplace
+from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
 
 Reviews = list[tuple[int, str, bytes]]
 """Label, file name and text."""
+PUBLISHED_REVIEWS = CORPORA["imdb"].entry["reviews_sha256"]
 
 
 def write_text(
@@ -24,6 +27,7 @@ def write_text(
     fraction that leaves train or valid without reviews.
     """
     reviews = read_reviews(source)
+    source.recognised = digest_of(reviews) == PUBLISHED_REVIEWS
     held_out = draw_held_out(reviews["train"], valid_fraction, seed)
     if valid_fraction and not 0 < held_out.sum() < len(held_out):
         raise UserError(
@@ -52,6 +56,16 @@ def read_reviews(source: Source) -> dict[str, Reviews]:
                 raise source.missing(f"reviews in {split}/{folder}")
         found.sort(key=lambda review: (review[0], int(review[1].split("_")[0]), review[1]))
     return reviews
+
+
+def digest_of(reviews: Mapping[str, Reviews]) -> str:
+    """sha256 over the lines `SHA256  SPLIT/LABEL/NAME` of all reviews, sorted; any archive gives the same."""
+    lines = sorted(
+        f"{hashlib.sha256(text).hexdigest()}  {split}/{('neg', 'pos')[label]}/{name}\n"
+        for split, found in reviews.items()
+        for label, name, text in found
+    )
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _is_review(path: PurePosixPath) -> bool:

@@ -52,7 +52,7 @@ def section(name: str, row: dict[str, str], record: dict[str, Any]) -> str:
         lines += [_escaped(markdown_table(("statement", "expected", "found", "holds"), rows)), ""]
     command = record["command"].replace("studies.analyse", "scripts/analyse.sh", 1)
     made = f"`{command}`, commit {record['commit']}, {record['date']}, {where(record)}"
-    return "\n".join([*lines, f"<sub>{made}; [JSON]({name}.json), [CSV]({name}.csv)</sub>", ""])
+    return "\n".join([*lines, f"<sub>{made}; [JSON]({name}.json)</sub>", ""])
 
 
 def trained(training: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""From the JSON file of an analysis to its CSV and its PNG.
+"""From the JSON file of an analysis to its PNG.
 
 A record holds `panels`, each of one `kind`:
 
@@ -10,10 +10,7 @@ A curve has the colour of its `method` (a key of `methods.ANALYSED`), or of its 
 scale, for layers, or is grey. The same JSON file gives the same PNG, byte for byte.
 """
 
-import csv
-import io
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +25,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from pipeline.files import read_json, write_atomically
+from pipeline.files import read_json
 from pipeline.methods import ANALYSED
 from pipeline.reports.plots import Bubble, Curve, label_ends, plot_bubbles, save_figure
 
@@ -39,9 +36,8 @@ Panel = dict[str, Any]
 
 
 def write_figure(path: Path) -> None:
-    """The CSV and the PNG of the JSON file `path`, beside it."""
+    """The PNG of the JSON file `path`, beside it."""
     record = read_json(path)
-    write_atomically(path.with_suffix(".csv"), csv_text(record).encode())
     if "bubbles" in record:
         bubbles = [
             Bubble(b["label"], ANALYSED[b["method"]].color, b["x"], b["y"], b["area"])
@@ -51,35 +47,6 @@ def write_figure(path: Path) -> None:
         plot_bubbles(path.with_suffix(".png"), bubbles, inverted=record["inverted"], **labels)
         return
     draw(record, path.with_suffix(".png"))
-
-
-def csv_text(record: dict[str, Any]) -> str:
-    """A row a point, with the panel and the curve it belongs to."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("panel", "curve", "x", "y", "low", "high"))
-    writer.writerows(_points(record))
-    return text.getvalue()
-
-
-def _points(record: dict[str, Any]) -> Iterator[tuple]:
-    for bubble in record.get("bubbles", []):
-        yield "", bubble["label"], bubble["x"], bubble["y"], bubble["area"], ""
-    for panel in record.get("panels", []):
-        title = panel["title"]
-        for curve in panel.get("curves", []):
-            empty = [""] * len(curve["x"])
-            band = (curve.get("low", empty), curve.get("high", empty))
-            for x, y, low, high in zip(curve["x"], curve["y"], *band, strict=True):
-                yield title, curve["label"], x, y, low, high
-        for series in panel.get("series", []):
-            empty = [""] * len(panel["groups"])
-            band = (series.get("low", empty), series.get("high", empty))
-            for group, value, low, high in zip(panel["groups"], series["values"], *band, strict=True):
-                yield title, series["label"], group, value, low, high
-        for i, row in enumerate(panel.get("values", [])):
-            for j, value in enumerate(row):
-                yield title, f"row {i}", j, value, "", ""
 
 
 def draw(record: dict[str, Any], path: Path) -> None:

@@ -14,7 +14,9 @@ from pipeline.sequence_methods import SEQUENCE_METHODS
 
 Results = dict[str, Any]
 Record = dict[str, Any]
-RECOMPUTE, CACHE = "softmax-recompute", "softmax"
+RECOMPUTE, CACHE, LINEAR = "softmax-recompute", "softmax", "elu"
+THROUGHPUT = {"mnist": "linear_04a_mnist_throughput", "cifar10": "linear_04b_cifar10_throughput"}
+LATENCY = {"mnist": "linear_05a_mnist_latency", "cifar10": "linear_05b_cifar10_latency"}
 TITLES = {"mnist": "MNIST, 784 bytes", "cifar10": "CIFAR-10, 3,072 bytes", "tiny": "tiny images, 16 bytes"}
 
 
@@ -88,6 +90,37 @@ def _speed(record: Record | None) -> str:
     return f"{record['batch'] / record['seconds']:.3g}{'*' if record['estimated'] else ''}"
 
 
+def latency_table(results: Results, images: str) -> str:
+    """Seconds for one image at batch 1, the paper's on such a device, and both over linear attention's."""
+    if images not in LATENCY:
+        return ""
+    machine = "CPU" if results["settings"]["device"] == "cpu" else "GPU"
+    paper = {
+        line["method"]: float(line[f"{machine.lower()}_seconds"]) for line in read_table(LATENCY[images])
+    }
+    ours = {
+        name: 1 / found[1]
+        for name in results["settings"]["architectures"]
+        if 1 in (found := speeds(results, images, name))
+    }
+    rows = []
+    for name, seconds in ours.items():
+        theirs = paper.get(WAYS[name].paper)
+        rows.append(
+            [
+                WAYS[name].label,
+                f"{seconds:,.3g}" if seconds < 1000 else f"{seconds:,.0f}",
+                f"{seconds / ours[LINEAR]:.3g}" if LINEAR in ours else "–",
+                *(["–", "–"] if theirs is None else [f"{theirs:,}", f"{theirs / paper['linear']:.3g}"]),
+            ]
+        )
+    if not rows:
+        return ""
+    header = ["", "one image, s", "× 1+elu", f"paper: one image, s, {machine}", "× linear"]
+    title = f"{TITLES[images]}: seconds for one image at batch 1, beside the paper's Table 5:"
+    return f"{title}\n\n" + markdown_table(header, rows)
+
+
 def ratio_table(results: Results, images: str) -> str:
     """Seconds for one image, the best speed, both over softmax's two ways, and the paper's ratios."""
     header = ["", "one image, s", "best images/s", "at once", "peak MiB"]
@@ -126,10 +159,9 @@ def _over(known: Speeds, other: Speeds, pick: Callable[[Speeds], float | None]) 
 
 def paper_cells(images: str, row: str) -> list[str]:
     """The paper's images per second and their ratios to its softmax and stateful-softmax."""
-    tables = {"mnist": "linear_01_mnist", "cifar10": "linear_02_cifar10"}
-    if not row or images not in tables:
+    if not row or images not in THROUGHPUT:
         return ["–"] * 3
-    found = {line["method"]: float(line["images_per_second"]) for line in read_table(tables[images])}
+    found = {line["method"]: float(line["images_per_second"]) for line in read_table(THROUGHPUT[images])}
     ratios = (found[row] / found[name] for name in ("softmax", "stateful-softmax"))
     return [f"{found[row]:g}", *(f"{ratio:,.3g}" if ratio < 1000 else f"{ratio:,.0f}" for ratio in ratios)]
 
@@ -155,7 +187,8 @@ def markdown(results: Results) -> str:
     """The whole report."""
     parts = [caption(results)]
     for images in results["settings"]["sizes"]:
-        parts += [speed_table(results, images), ratio_table(results, images)]
+        tables = (speed_table, latency_table, ratio_table)
+        parts += [text for table in tables if (text := table(results, images))]
     return "\n\n".join(parts) + "\n"
 
 

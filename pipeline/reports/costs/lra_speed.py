@@ -6,15 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, Size, groups, performer_note
+from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, Size, groups, label_of, performer_note
 from pipeline.papers import read_table
 from pipeline.reports.costs.lm_cost import measured_on
-from pipeline.reports.lra import TITLES, label, means_over_tasks
 from pipeline.reports.plots import Bubble, Curve, plot_bubbles, plot_curves
 from pipeline.reports.tables import markdown_table
 
 KINDS = ("inference", "training")
 PAPER_STEPS = 50_000  # of a run in LLN's Table 4
+TITLES = {
+    "text": "Text",
+    "listops": "ListOps",
+    "retrieval": "Retrieval",
+    "pathfinder": "Pathfinder",
+    "image": "Image",
+}
+"""The tasks that the papers average, in the order of their tables."""
 DASH = "–"
 
 Record = dict[str, Any]
@@ -66,7 +73,7 @@ def table(results: Results, title: str, kind: str, value: Value, form: str, pape
     for name in settings["architectures"]:
         records = [find(results, kind, name, n) for n in settings["lengths"]]
         figures = [_shown(record, value, form, settings["time_limit"]) for record in records]
-        rows.append([f"{label(name)}, here", *figures])
+        rows.append([f"{label_of(name)}, here", *figures])
     if paper:
         for row in read_table("transnormer_07_lra_speed"):
             figures = [row.get(f"{paper}_{n // 1000}k", "-") for n in settings["lengths"]]
@@ -76,7 +83,7 @@ def table(results: Results, title: str, kind: str, value: Value, form: str, pape
 
 def lln_table() -> str:
     """LLN's Table 4: seconds of a run and MiB."""
-    tasks = [task for task in TITLES if task != "path-x"]
+    tasks = list(TITLES)
     header = ["LLN, Table 4", *(f"{TITLES[task]}, {unit}" for unit in ("s", "MiB") for task in tasks)]
     rows = [
         [row["method"], *(row[f"{kind}_{task}"] for kind in ("time", "mem") for task in tasks)]
@@ -170,11 +177,28 @@ def plot(results: Results, path: Path) -> None:
     plot_curves(path, panels, columns=3, note=caption(results))
 
 
+def means_over_tasks(cells: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
+    """Those of the five tasks that `cells` has, and its known attentions' mean accuracy over them.
+
+    Leaves out attentions that lack one of them. Raises UserError if all do.
+    """
+    tasks = [task for task in TITLES if any(cell["cell"]["task"] == task for cell in cells)]
+    means = {}
+    for name in ATTENTIONS:
+        own = [cell for cell in cells if cell["cell"]["method"] == name]
+        by_task = [[cell["found"]["accuracy"] for cell in own if cell["cell"]["task"] == x] for x in tasks]
+        if by_task and all(by_task):
+            means[name] = statistics.fmean(map(statistics.fmean, by_task))
+    if not means:
+        raise UserError("no attention was run on all tasks of the sweep; run what is missing first")
+    return tasks, means
+
+
 def plot_accuracy(results: Results, cells: Sequence[Record], path: Path) -> None:
     """Accuracy of a sweep against training speed at the longest length, areas the peak memory, as a PNG.
 
-    Shows the attentions that have both, and all tasks of the sweep; UserError if there are none. `cells`: of
-    `read_cells`.
+    Shows the attentions that have both, and all tasks of the sweep; UserError if there are none. `cells`:
+    records of study `lra` of one preset and setting.
     """
     length = max(results["settings"]["lengths"])
     tasks, means = means_over_tasks(cells)
@@ -186,7 +210,7 @@ def plot_accuracy(results: Results, cells: Sequence[Record], path: Path) -> None
             bubbles.append(Bubble(method.label, method.color, steps_per_second(record), mean, peak(record)))
     if not bubbles:
         raise UserError(f"no attention has both an accuracy and a speed at length {length:,}; measure more")
-    steps = {cell["task"]: cell["steps"] for cell in cells}
+    steps = {cell["cell"]["task"]: cell["training"]["updates"] for cell in cells}
     trained = ", ".join(
         TITLES[task] + (f" ({steps[task]:,} updates)" if steps[task] else "") for task in tasks
     )
@@ -197,5 +221,5 @@ def plot_accuracy(results: Results, cells: Sequence[Record], path: Path) -> None
         x_label=f"training steps per second at {length:,} tokens",
         y_label=f"mean accuracy on test over {len(tasks)} tasks, %",
         note=f"Areas: {min(b.area for b in bubbles):,.0f} to {max(b.area for b in bubbles):,.0f} MiB. "
-        f"Accuracy: {cells[0]['preset']} on {trained}. Speed: {caption(results)}",
+        f"Accuracy: {cells[0]['cell']['preset']} on {trained}. Speed: {caption(results)}",
     )

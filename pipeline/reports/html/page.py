@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 HERE = Path(__file__).parent
+GENERATOR = "scripts/report.sh"  # by which a page of ours is recognised
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ def render(page: Page) -> str:
     )
     return environment.get_template("page.html.j2").render(
         page=page,
+        generator=GENERATOR,
         is_table=lambda part: isinstance(part, Table),
         is_text=lambda part: isinstance(part, str),
         is_link=lambda cell: isinstance(cell, Link),

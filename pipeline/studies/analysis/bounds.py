@@ -11,7 +11,15 @@ from torch import Tensor
 
 from pipeline.errors import UserError
 from pipeline.studies.analysis.measures import queries_and_keys
-from pipeline.studies.analysis.models import Trained, inputs, load, mark_of, open_split, sequences
+from pipeline.studies.analysis.models import (
+    Trained,
+    inputs,
+    load,
+    mark_of,
+    open_split,
+    run_name,
+    sequences,
+)
 from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
 from user_dir.analysis import AttentionInput, attention_matrix
 from user_dir.analysis.capture import attentions
@@ -48,7 +56,9 @@ def run_bounds(options: Namespace) -> None:
     settings = {name: getattr(options, name) for name in names}
     settings |= {"corpus": mark_of(data), "checkpoint": trained.about()}
     tokens = sequences(trained, data, options)
-    publish(options, options.checkpoint.absolute().parent.name, settings, lambda: _figure(trained, tokens))
+    publish(
+        options, run_name(options.checkpoint.absolute().parent), settings, lambda: _figure(trained, tokens)
+    )
 
 
 @contextmanager

@@ -11,10 +11,11 @@ from pipeline.methods import ANALYSED
 from pipeline.papers import read_table
 from pipeline.studies.analysis.gradient_noise import SPLIT, at_checkpoints
 from pipeline.studies.analysis.logs import LoggedRun, check_every_update, read_run
-from pipeline.studies.analysis.models import mark_of
+from pipeline.studies.analysis.models import mark_of, run_name
 from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
-from pipeline.studies.analysis.runs import HALF_FIXED
 
+HALF_FIXED = ("2", "4")
+"""The exponents of the group `half` of configs/studies/analysis_runs.yaml that are fixed."""
 PARTS = ("all", "after warm-up", "second half")
 
 
@@ -46,7 +47,7 @@ def run_gradients(options: Namespace) -> None:
 
 
 def _settings(runs: Sequence[LoggedRun]) -> Record:
-    return {"runs": {run.folder.name: sha256_of(run.folder / "train.log")[:12] for run in runs}}
+    return {"runs": {run_name(run.folder): sha256_of(run.folder / "train.log")[:12] for run in runs}}
 
 
 def by_method(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:

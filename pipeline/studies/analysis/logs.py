@@ -60,13 +60,15 @@ def read_run(folder: Path) -> LoggedRun:
     """The log of a run, of a repeated update the last record; UserError if the folder holds no run."""
     log = folder / "train.log"
     if not log.is_file():
-        raise UserError(f"no run {shown_path(folder)}: it has no train.log; see scripts/analyse.sh runs")
+        raise UserError(
+            f"no run {shown_path(folder)}: it has no train.log; see scripts/study.sh analysis_runs"
+        )
     found = read_log(log)
     records = {int(record["num_updates"]): record for record in found["train_inner"]}
     if not records:
         raise UserError(
             f"{shown_path(log)} holds no update; train with --log-interval 1 and --log-format json, as "
-            "scripts/analyse.sh runs does"
+            "scripts/study.sh analysis_runs does"
         )
     valid = {int(record["valid_num_updates"]): record["valid_loss"] for record in found["valid"]}
     path = newest_checkpoint(folder)
@@ -106,6 +108,6 @@ def check_every_update(run: LoggedRun) -> None:
     if interval != 1 or updates[0] != 1:
         raise UserError(
             f"{shown_path(run.folder)} logs every {max(interval, updates[0])} updates, whose means hide the "
-            "spread of gradients; train with --log-interval 1 --clip-norm 0, as scripts/analyse.sh runs "
-            "does"
+            "spread of gradients; train with --log-interval 1 --clip-norm 0, as scripts/study.sh "
+            "analysis_runs does"
         )

@@ -1,5 +1,6 @@
 """A trained model and sequences of a prepared corpus, as the analyses of models need them."""
 
+import re
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,12 +13,12 @@ from fairseq import checkpoint_utils
 from fairseq.data import data_utils
 from torch import Tensor, nn
 
-from pipeline.commands.studies.analyse import LONGEST
+from pipeline.data.identity import CORPUS, identify
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.files import fingerprint, sha256_of
 from pipeline.methods import ANALYSED, ATTENTIONS, VANILLA
-from pipeline.studies.measured_runs import tokens_of
+from pipeline.studies.analysis.names import LONGEST
 from pipeline.training.checkpoint import check_reads_text, load_safely, readable, sections, updates
 from pipeline.training.recipe import suggestion
 from user_dir.analysis import AttentionInput, record_inputs
@@ -69,8 +70,14 @@ class Trained:
 
     def about(self) -> dict[str, Any]:
         """What a record says about it."""
-        name = f"{self.path.parent.name}/{self.path.name}"
+        name = f"{run_name(self.path.parent)}/{self.path.name}"
         return {"checkpoint": name, "sha256": sha256_of(self.path)[:12], "architecture": self.architecture}
+
+
+def run_name(folder: Path) -> str:
+    """What a figure calls the run in a folder; a study's RUN/seed1 is RUN-seed1."""
+    inside = re.fullmatch(r"seed\d+", folder.name) is not None
+    return f"{folder.parent.name}-{folder.name}" if inside else folder.name
 
 
 def method_of(architecture: str, settings: dict[str, Any]) -> str:
@@ -195,7 +202,8 @@ def open_split(options: Namespace, checkpoints: Iterable[Path]) -> PreparedData:
 
 def mark_of(data: PreparedData) -> str:
     """What tells a corpus from others, whatever folder it lies in."""
-    return fingerprint([tokens_of(data)])
+    identity = identify(data.folder)
+    return fingerprint([{key: value for key, value in identity.items() if key != CORPUS}])
 
 
 def chosen_layers(found: Sequence[AttentionInput], layers: str) -> list[AttentionInput]:

@@ -1,4 +1,4 @@
-"""The JSON, CSV and PNG of an analysis: made once for given settings, drawn from the JSON alone."""
+"""The JSON and the PNG of an analysis: made once for given settings, drawn from the JSON alone."""
 
 import math
 from argparse import Namespace
@@ -8,23 +8,28 @@ from typing import Any
 import torch
 
 from pipeline.errors import UserError
-from pipeline.files import fingerprint, once, shown_path
+from pipeline.files import FINGERPRINT, fingerprint, once, shown_path
+from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
 from pipeline.reports.analysis.figures import write_figure
 
 DIGITS = 6  # significant ones in the JSON files
 LAYOUT = 1  # of the JSON files; a higher number has all figures made again
 
+FIGURE = json_with(FINGERPRINT, "name", "settings")
+PICTURE = ".png"  # beside the JSON
+
 Record = dict[str, Any]
 
 
 def publish(options: Namespace, name: str, settings: Record, make: Callable[[], Record]) -> None:
-    """Write SUBCOMMAND/NAME.json, .csv and .png below `options.out`, unless they are there.
+    """Write SUBCOMMAND/NAME.json and .png below `options.out`, unless they are there.
 
     `settings` is all that decides the result; `make` returns title, note, panels (or bubbles), and what else
     the record holds. Raises UserError if the JSON file was made with other settings.
     """
     path = options.out.absolute() / options.what / f"{name}.json"
+    check_output(path, FIGURE, beside=(PICTURE,), makes_folder=True)
     mark = fingerprint([LAYOUT, options.what, name, settings])
 
     def complete() -> Record:
@@ -32,7 +37,7 @@ def publish(options: Namespace, name: str, settings: Record, make: Callable[[], 
         return {"name": name, "settings": settings, **rounded(make()), **environment("cpu")}
 
     record = once(path, mark, complete, f"{options.what}, {name}")
-    if not all(path.with_suffix(ending).is_file() for ending in (".csv", ".png")):
+    if not path.with_suffix(PICTURE).is_file():
         write_figure(path)
     print(f"{options.what}, {name}: {shown_path(path.with_suffix('.png'))}", flush=True)
     for found in record.get("checks", []):
@@ -41,11 +46,13 @@ def publish(options: Namespace, name: str, settings: Record, make: Callable[[], 
 
 
 def redraw(options: Namespace) -> None:
-    """CSV and PNG of every JSON file of the subcommand, from these files alone."""
+    """The PNG of every JSON file of the subcommand, from these files alone."""
     folder = options.out.absolute() / options.what
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise UserError(f"{shown_path(folder)} holds no JSON file to draw from; run without --redraw first")
+    for path in paths:
+        check_output(path, FIGURE, beside=(PICTURE,))
     for path in paths:
         write_figure(path)
         print(f"drawn: {shown_path(path.with_suffix('.png'))}", flush=True)

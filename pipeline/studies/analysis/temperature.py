@@ -6,6 +6,7 @@ from pipeline.errors import UserError
 from pipeline.files import sha256_of, shown_path
 from pipeline.papers import statement
 from pipeline.studies.analysis.logs import LoggedRun, read_run
+from pipeline.studies.analysis.models import run_name
 from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
 
 TOO_CLOSE = 0.01  # bits per masked token
@@ -22,7 +23,7 @@ def run_temperature(options: Namespace) -> None:
             raise UserError(f"{shown_path(run.folder)} is no LLN run with a validation loss; leave it out")
     if not any(exponent(run) for run in runs):
         raise UserError("none of the runs has fixed exponents (--lln-alpha, --lln-beta); give some that have")
-    logs = {run.folder.name: sha256_of(run.folder / "train.log")[:12] for run in runs}
+    logs = {run_name(run.folder): sha256_of(run.folder / "train.log")[:12] for run in runs}
     publish(options, "fixed-exponents", {"runs": logs}, lambda: _figure(runs))
 
 

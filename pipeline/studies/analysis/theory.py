@@ -2,9 +2,9 @@
 
 from argparse import Namespace
 
-from pipeline.commands.studies.analyse import THEORY
 from pipeline.errors import UserError
 from pipeline.studies.analysis import theory_concentration, theory_gradients, theory_lognormal
+from pipeline.studies.analysis.names import THEORY
 from pipeline.studies.analysis.record import publish, redraw
 
 FIGURES = {

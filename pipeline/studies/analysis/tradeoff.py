@@ -1,9 +1,8 @@
 """TransNormer's Fig. 1: accuracy against speed, the paper's figures and ours (`analyse.sh tradeoff`)."""
 
-import math
 from argparse import Namespace
 
-from pipeline.files import MEASURED, read_json
+from pipeline.files import MEASURED, ROOT, read_json
 from pipeline.methods import ANALYSED, ENCODERS, LINEAR
 from pipeline.papers import read_table
 from pipeline.reports.costs.encoder_cost import peak, seconds
@@ -11,7 +10,7 @@ from pipeline.reports.costs.lm_cost import cell, measured_on
 from pipeline.studies.analysis.record import Record, check, publish, redraw
 
 COST = MEASURED / "roberta_cost_cpu.json"
-LOSSES = MEASURED / "roberta_wikitext2"
+LOSSES = ROOT / "results" / "roberta"
 THEIR_NAMES = {"Transformer": "softmax"}  # of methods that no other table calls so
 
 
@@ -88,16 +87,16 @@ def _paper(options: Namespace) -> Record:
 def _measured(results: Record, tokens: int) -> Record:
     bubbles = []
     for name in ENCODERS:
-        record, cost = LOSSES / f"{name}.json", cell(results, "training", f"roberta_{name}", tokens)
+        record = LOSSES / name / "seed1.json"
+        cost = cell(results, "training", f"roberta_{name}", tokens)
         if record.is_file() and cost is not None and cost.status == "ok":
-            nats = read_json(record)["valid"]["loss_nats_per_token"]
             key = "elu" if name == LINEAR else name
             bubbles.append(
                 {
                     "label": ANALYSED[key].label,
                     "method": key,
                     "x": tokens / seconds(cost),
-                    "y": nats / math.log(2),
+                    "y": read_json(record)["found"]["valid"]["bits"],
                     "area": peak(cost),
                 }
             )
@@ -109,5 +108,5 @@ def _measured(results: Record, tokens: int) -> Record:
         "bubbles": bubbles,
         "inverted": True,
         "note": f"Areas: peak memory of a training step, {min(areas):,.0f} to {max(areas):,.0f} MiB. Loss: "
-        f"the small encoders of results/README.md, at 128 tokens. Speed: {measured_on(results)}",
+        f"the small encoders of results/roberta/README.md, at 128 tokens. Speed: {measured_on(results)}",
     }

@@ -14,7 +14,15 @@ from pipeline.files import sha256_of, shown_path
 from pipeline.methods import ANALYSED
 from pipeline.papers import statement
 from pipeline.studies.analysis.measures import Measured, measure
-from pipeline.studies.analysis.models import Trained, inputs, load, mark_of, open_split, sequences
+from pipeline.studies.analysis.models import (
+    Trained,
+    inputs,
+    load,
+    mark_of,
+    open_split,
+    run_name,
+    sequences,
+)
 from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
 from pipeline.training.checkpoint import load_safely, updates
 from user_dir.analysis.capture import attentions
@@ -55,10 +63,10 @@ def run_training(options: Namespace) -> None:
 
 
 def _publish(folder: Path, paths: list[tuple[int, Path]], data: PreparedData, options: Namespace) -> None:
-    names = ("split", "sequences", "length", "masked")
-    settings = {name: getattr(options, name) for name in names}
+    name, keys = run_name(folder.absolute()), ("split", "sequences", "length", "masked")
+    settings = {key: getattr(options, key) for key in keys}
     kept = {path.name: sha256_of(path)[:12] for _, path in paths}
-    settings |= {"corpus": mark_of(data), "run": folder.name, "checkpoints": kept}
+    settings |= {"corpus": mark_of(data), "run": name, "checkpoints": kept}
     last = load(paths[-1][1], data)
     length = options.length or last.length
 
@@ -66,15 +74,17 @@ def _publish(folder: Path, paths: list[tuple[int, Path]], data: PreparedData, op
     def points() -> list[Point]:
         return _points(paths, last, data, options)
 
-    publish(options, folder.name, settings, lambda: _concentration(points(), last, length))
+    publish(options, name, settings, lambda: _concentration(points(), last, length))
     if any(isinstance(part, LLNAttention) for part in last.model.modules()):
-        publish(options, f"{folder.name}-exponents", settings, lambda: _exponents(points(), last))
+        publish(options, f"{name}-exponents", settings, lambda: _exponents(points(), last))
 
 
 def checkpoints_of(folder: Path) -> list[tuple[int, Path]]:
     """The checkpoints of a run by update; UserError if the folder is not there or has fewer than two."""
     if not folder.is_dir():
-        raise UserError(f"no run {shown_path(folder)}; name the folder of one, see scripts/analyse.sh runs")
+        raise UserError(
+            f"no run {shown_path(folder)}; name the folder of one, see scripts/study.sh analysis_runs"
+        )
     found = {}
     for path in sorted(folder.glob("checkpoint_*_*.pt")):
         found[updates(load_safely(path)[0])] = path.absolute()
@@ -187,7 +197,7 @@ def _exponents(points: list[Point], last: Trained) -> Record:
     exponents = [one for point in trained for one in point.exponents]
     means = [(one["alpha"] * one["beta"]) ** 0.5 for one in exponents]
     products = [one["sigma_q"] * one["sigma_k"] for one in exponents]
-    row = statement(f"training/{last.path.parent.name}-exponents")
+    row = statement(f"training/{run_name(last.path.parent)}-exponents")
     low, high = float(row["low"]), float(row["high"])
     both = [one[key] for one in exponents for key in ("alpha", "beta")]
     within = sum(low < value < high for value in both)

@@ -1,23 +1,57 @@
-"""Write one HTML page about runs (the command behind report.sh)."""
+"""Write one HTML page about runs: models, settings, curves, results, cost, environment.
 
+The page is a single file that loads nothing from a network: tables sort by a click on a header, and light
+or dark follows the browser. It covers whatever lies in the folders RUNS and below: logs of training runs,
+also of unfinished ones, and what scripts/ and benchmarks/ have written there (perplexities, GLUE, Long Range
+Arena, cost, figures of the analysis).
+"""
+
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.commands.studies.report import parse
+from pipeline.console import Parser
 from pipeline.errors import UserError
-from pipeline.files import ROOT, check_writable, shown_path, write_atomically
-from pipeline.reports.html.page import Page, render
-from pipeline.studies.report.results import find_results, result_sections
-from pipeline.studies.report.runs import find_runs
-from pipeline.studies.report.training import training_sections
+from pipeline.files import ROOT, shown_path, write_atomically
+from pipeline.outputs import begins, check_output
+
+if TYPE_CHECKING:
+    from pipeline.reports.html.page import Page
 
 
-def report(folders: Sequence[Path], beside: Path) -> Page:
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser("scripts/report.sh", __doc__)
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="*",
+        metavar="RUNS",
+        help="folders of runs, searched recursively (default: runs)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the page (default: %(default)s)",
+    )
+    return parser.parse_args(words)
+
+
+def report(folders: Sequence[Path], beside: Path) -> "Page":
     """The page about what lies below `folders`, to be written in the folder `beside`."""
+    from pipeline.reports.html.page import Page
+    from pipeline.studies.report.results import find_results, result_sections
+    from pipeline.studies.report.runs import find_runs
+    from pipeline.studies.report.training import training_sections
+
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"there is no folder {folder}; name folders of runs")
+            found = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
+            raise UserError(f"RUNS: {found}; name folders of runs")
     runs = find_runs(folders)
     results = find_results(folders)
     sections = [
@@ -34,10 +68,12 @@ def report(folders: Sequence[Path], beside: Path) -> Page:
 
 
 def main() -> None:
-    """Entry point."""
+    """Write the page."""
     options = parse(sys.argv[1:])
+    from pipeline.reports.html.page import GENERATOR, render
+
     out = options.out.absolute()
-    check_writable(out)
+    check_output(out, begins(f'<meta name="generator" content="{GENERATOR}">', within=500))
     folders = [folder.absolute() for folder in options.runs or [ROOT / "runs"]]
     page = report(folders, out.parent)
     write_atomically(out, render(page).encode())

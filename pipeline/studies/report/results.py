@@ -9,11 +9,11 @@ from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.files import read_json
-from pipeline.reports import glue, lra
+from pipeline.reports import glue
 from pipeline.reports.html.page import Link, Part, Section, Table, markdown_parts, png
-from pipeline.reports.tables import where
+from pipeline.reports.tables import shown, where
 from pipeline.studies.report.runs import is_aside, run_name
-from pipeline.studies.report.training import shown, written
+from pipeline.studies.report.training import written
 
 LARGEST = 20 * 2**20
 """Bytes of a JSON file that is read; the commands' results are far smaller, corpora larger."""
@@ -57,6 +57,7 @@ def result_sections(results: list[Result], beside: Path) -> list[Section]:
         perplexities(results, beside),
         glue_results(results, beside),
         lra_results(results, beside),
+        studies(results),
         costs(results),
         analysis(results),
         environments(results, beside),
@@ -134,21 +135,26 @@ def perplexities(results: list[Result], beside: Path) -> Section:
 
 def glue_results(results: list[Result], beside: Path) -> Section:
     """The tables of sweeps beside the papers' rows, and every finished run of them."""
-    parts: list[Part] = []
-    for result in results:
-        if result.path.name == "glue.json" and {"tasks", "encoder"} <= set(result.record):
-            parts += document(result.name, partial(glue.write_table, result.record))
     rows = []
+    sweeps: dict[Path, list[dict[str, Any]]] = {}
     for result in results:
-        if {"dev", "learning_rate", "task", "seed", "updates"} <= set(result.record):
-            one = result.record
-            figures = "; ".join(
-                f"{split} {name} {value:.2f}" for split, d in one["dev"].items() for name, value in d.items()
-            )
-            rows.append(
-                [result.path.parent.name, one["task"], f"{one['learning_rate']:g}", str(one["seed"]),
-                 f"{one['updates']:,}", figures, link(result, beside)]
-            )  # fmt: skip
+        found = result.record.get("found")
+        if not isinstance(found, dict) or not {"dev", "learning_rate", "task", "score"} <= set(found):
+            continue
+        cell = result.record["cell"]
+        folder = result.path.parents[len(cell) - 1]  # the choices, then the file of the seed
+        sweeps.setdefault(folder, []).append(result.record)
+        figures = "; ".join(
+            f"{split} {name} {value:.2f}" for split, d in found["dev"].items() for name, value in d.items()
+        )
+        rows.append(
+            [str(result.path.relative_to(folder).with_suffix("")), found["task"],
+             f"{found['learning_rate']:g}", str(cell["seed"]), f"{result.record['training']['updates']:,}",
+             figures, link(result, beside)]
+        )  # fmt: skip
+    parts: list[Part] = []
+    for folder, records in sweeps.items():
+        parts += document(folder.name, partial(glue.write_sweep, records))
     if rows:
         header = ("run", "task", "learning rate", "seed", "updates", "dev, percent", "result")
         parts.append(Table(header, rows, "Finished runs of fine-tuning:"))
@@ -156,31 +162,35 @@ def glue_results(results: list[Result], beside: Path) -> Section:
 
 
 def lra_results(results: list[Result], beside: Path) -> Section:
-    """The tables of sweeps beside the papers' rows, and single evaluations."""
+    """Single evaluations."""
     parts: list[Part] = []
     rows = []
-    sweeps: dict[Path, list[dict[str, Any]]] = {}
     for result in results:
         if not {"task", "attention", "accuracy", "preset"} <= set(result.record):
-            continue
-        if "published_sizes" in result.record:
-            sweeps.setdefault(result.path.parents[2], []).append(result.record)
             continue
         one = result.record
         if not {"training_data", "updates", "seed", "split", "examples"} <= set(one):
             continue
         rows.append(
-            [one["task"], one["attention"], one["preset"], one["training_data"]["origin"],
+            [one["task"], one["attention"], one["preset"], (one["training_data"] or {}).get("origin", "–"),
              f"{one['updates']:,}", str(one["seed"]), one["split"], f"{one['examples']:,}",
              f"{one['accuracy']:.2f}", link(result, beside)]
         )  # fmt: skip
-    for folder, cells in sweeps.items():
-        parts += document(folder.name, partial(lra.write_table, cells))
     if rows:
         header = ("task", "attention", "preset", "data", "updates", "seed", "split", "examples",
                   "accuracy, percent", "result")  # fmt: skip
         parts.append(Table(header, rows, "Single runs:"))
     return Section("Long Range Arena", parts)
+
+
+def studies(results: list[Result]) -> Section:
+    """The pages of studies that have records among the results."""
+    records = [result for result in results if {"study", "cell", "found"} <= set(result.record)]
+    above = (next((p for p in one.path.parents if (p / "README.md").is_file()), None) for one in records)
+    parts: list[Part] = []
+    for folder in dict.fromkeys(folder for folder in above if folder):
+        parts += markdown_parts((folder / "README.md").read_text(encoding="utf-8"))
+    return Section("Studies", parts)
 
 
 def costs(results: list[Result]) -> Section:

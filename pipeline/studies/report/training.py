@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.reports.html.curves import curves
 from pipeline.reports.html.page import Cell, Link, Picture, Section, Table
 from pipeline.reports.plots import Curve
+from pipeline.reports.tables import shown
 from pipeline.studies.report.runs import Run
 
 TITLES = {
@@ -84,11 +85,6 @@ def method_label(run: Run) -> str:
         return run.method.label
     model = run.settings.get("model", {})
     return str(model.get("decoder_attention") or model.get("encoder_attention") or "–")
-
-
-def shown(value: float | None, form: str) -> str:
-    """A figure as text; a dash for none."""
-    return "–" if value is None else format(value, form)
 
 
 def differing(runs: Sequence[Run]) -> list[Table]:

@@ -15,6 +15,7 @@ import os
 import resource
 import sys
 import traceback
+from collections.abc import Sequence
 from types import ModuleType
 
 import torch
@@ -52,13 +53,22 @@ def import_quickly(module: str) -> ModuleType:
         gc.enable()
 
 
-def main() -> None:
-    end_with_parent()
-    command = sys.argv.pop(1)
-    sys.argv[0] = f"fairseq-{command}"
+def run_here(command: str, arguments: Sequence[str]) -> None:
+    """Run `fairseq-<command>` in this process; what it prints ends in its peak of memory."""
+    before, sys.argv = sys.argv, [f"fairseq-{command}", *arguments]
     log_like_fairseq()
     try:
         import_quickly(f"fairseq_cli.{command}").cli_main()
+    finally:
+        sys.argv = before
+    logger.info(json.dumps({"peak_memory": peak_memory()}))
+
+
+def main() -> None:
+    end_with_parent()
+    command, *arguments = sys.argv[1:]
+    try:
+        run_here(command, arguments)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
@@ -71,7 +81,6 @@ def main() -> None:
         except OSError:  # the disk is full for the log, too
             os._exit(errno.ENOSPC)
         sys.exit(1)
-    logger.info(json.dumps({"peak_memory": peak_memory()}))
 
 
 if __name__ == "__main__":

@@ -12,12 +12,11 @@ from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-
-from pipeline.commands.training.train_lm import LAUNCHERS
 from pipeline.errors import UserError
 from pipeline.provenance import usable_cores
 
+LAUNCHERS = {"spawn": "this command", "torchrun": "torchrun", "slurm": "srun"}
+"""By their names on the command line, what a person calls them."""
 DEFAULT_PORT = 29500
 SLURM_PORTS = range(15_000, 32_000)  # below those that Linux hands out
 # Only srun sets these.
@@ -66,7 +65,7 @@ class Machines:
 
     def check_available(self) -> None:
         """UserError if this machine has too few GPUs."""
-        available = torch.cuda.device_count()
+        available = gpu_count()
         if self.gpus > available:
             raise UserError(f"--gpus is {self.gpus}, but this machine has {available} usable GPUs")
         if self.first_device + self.gpus > available:
@@ -128,7 +127,7 @@ class Machines:
     def environment(self) -> dict[str, str]:
         """What differs in the environment of the processes."""
         changed = {}
-        if self.nodes > 1 and self.launcher == "spawn" and 0 < self.gpus < torch.cuda.device_count():
+        if self.nodes > 1 and self.launcher == "spawn" and 0 < self.gpus < gpu_count():
             # fairseq itself would start a process for each GPU it sees.
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
             names = visible.split(",") if visible else [str(i) for i in range(self.gpus)]
@@ -139,6 +138,13 @@ class Machines:
         if self.cpu_processes > 1 and "OMP_NUM_THREADS" not in os.environ:
             changed["OMP_NUM_THREADS"] = str(max(1, usable_cores() // self.cpu_processes))
         return changed
+
+
+def gpu_count() -> int:
+    """GPUs that torch can use here; torch is imported only where this is asked."""
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def free_port() -> int:
@@ -155,15 +161,12 @@ def machines_of(options: Namespace, environ: Mapping[str, str] = os.environ) -> 
     """
     launcher = options.launcher or guessed(environ)
     if launcher == "spawn":
-        gpus = torch.cuda.device_count() if options.gpus is None else options.gpus
+        gpus = gpu_count() if options.gpus is None else options.gpus
         return Machines(gpus, options.nodes, options.node_rank, options.master, options.cpu_processes)
     for name, default in (("nodes", 1), ("node_rank", 0), ("master", None), ("cpu_processes", 1)):
         if getattr(options, name) != default:
-            raise UserError(f"--{name.replace('_', '-')} comes from {STARTERS[launcher]}; leave it out")
+            raise UserError(f"--{name.replace('_', '-')} comes from {LAUNCHERS[launcher]}; leave it out")
     return (of_torchrun if launcher == "torchrun" else of_slurm)(options.gpus, environ)
-
-
-STARTERS = dict(zip(LAUNCHERS, ("this command", "torchrun", "srun"), strict=True))
 
 
 def guessed(environ: Mapping[str, str]) -> str:
@@ -196,7 +199,7 @@ def of_slurm(gpus: int | None, environ: Mapping[str, str]) -> Machines:
     master = f"{host}:{environ.get('MASTER_PORT') or slurm_port(environ)}"
     if tasks > machines:
         return one_process("slurm", gpus, tasks, rank, master, local)
-    gpus = torch.cuda.device_count() if gpus is None else gpus
+    gpus = gpu_count() if gpus is None else gpus
     return Machines(gpus, tasks, rank, master, launcher="slurm")
 
 
@@ -206,10 +209,10 @@ def one_process(
     """A place with one process: on the only GPU it sees, or on the one of its number on the machine."""
     if gpus not in (None, 0, 1):
         raise UserError(
-            f"--gpus is {gpus}, but {STARTERS[launcher]} starts a process for each GPU; leave it out, or "
+            f"--gpus is {gpus}, but {LAUNCHERS[launcher]} starts a process for each GPU; leave it out, or "
             "give 0 for the CPU"
         )
-    visible = torch.cuda.device_count()
+    visible = gpu_count()
     gpus = min(1, visible) if gpus is None else gpus
     device = local_rank if gpus and visible > 1 else 0
     return Machines(gpus, size, rank, master, launcher=launcher, first_device=device)
@@ -219,8 +222,8 @@ def number(name: str, launcher: str, environ: Mapping[str, str]) -> int:
     """A variable that the launcher sets; UserError if it has not started this process."""
     if not environ.get(name, "").isdecimal():
         raise UserError(
-            f"--launcher {launcher} needs {name}, which {STARTERS[launcher]} sets; start this command with "
-            f"{STARTERS[launcher]} (docs/cluster.md)"
+            f"--launcher {launcher} needs {name}, which {LAUNCHERS[launcher]} sets; start this command with "
+            f"{LAUNCHERS[launcher]} (docs/cluster.md)"
         )
     return int(environ[name])
 

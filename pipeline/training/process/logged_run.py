@@ -33,8 +33,11 @@ def run_fairseq(
     environment: Mapping[str, str] | None = None,
     held: Sequence[int] = (),
     ranks: Sequence[Sequence[str]] = ((),),
+    on_wait: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run `fairseq-<command>`, append its output to `log`, and hand each line to `on_line`.
+    """Run `fairseq-<command>`, append its output to `log`, hand each line to `on_line`.
+
+    `on_wait` is called between looks at the log.
 
     There is one process for each of `ranks`, which are what its arguments end in. The processes write the
     log themselves, so that no line is lost if this process is killed; they then end, too. They inherit the
@@ -63,7 +66,7 @@ def run_fairseq(
             )
             group.processes.append(process)
             stack.enter_context(signals.told(process))
-        for line in follow(written, group):
+        for line in follow(written, group, on_wait):
             on_line(line)
             if (match := ERROR_LINE.match(line)) and cause in (None, PEER_ENDED):
                 cause = textwrap.shorten(match[1], LONGEST_CAUSE)
@@ -97,6 +100,8 @@ class Group:
     def end(self) -> None:
         """Have those that still run end; they may save their state first."""
         running = [process for process in self.processes if process.returncode is None]
+        if running:
+            print("ending the run, which may save its state first ...", flush=True)
         for process in running:
             process.terminate()
         end = time.monotonic() + SECONDS_TO_SAVE
@@ -117,7 +122,9 @@ def check_end(command: str, codes: Sequence[int], cause: str | None, log: Path) 
     """UserError, SystemExit or KeyboardInterrupt if processes that ended with `codes` have not succeeded."""
     failed = [code for code in codes if code and not signals.was_stopped(code)]
     if not failed and any(codes):
-        print("stopped as asked; the same command resumes", flush=True)
+        saved = signals.STOPPED in codes
+        what = "the same command resumes" if saved else "nothing new was saved; run the same command again"
+        print(f"stopped as asked; {what}", flush=True)
         sys.exit(signals.STOPPED)
     if 130 in failed:
         raise KeyboardInterrupt
@@ -130,7 +137,7 @@ def check_end(command: str, codes: Sequence[int], cause: str | None, log: Path) 
     raise UserError(f"{cause or f'fairseq-{command} ended with exit code {failed[0]}'} (log: {log})")
 
 
-def follow(file: BinaryIO, group: Group) -> Iterator[str]:
+def follow(file: BinaryIO, group: Group, on_wait: Callable[[], None] = lambda: None) -> Iterator[str]:
     """The lines that the processes write to `file`, until they have ended."""
     rest = b""
     ended = False
@@ -139,5 +146,6 @@ def follow(file: BinaryIO, group: Group) -> Iterator[str]:
         *lines, rest = (rest + file.read()).split(b"\n")
         for line in lines:
             yield line.decode(errors="replace") + "\n"
+        on_wait()
     if rest:
         yield rest.decode(errors="replace")

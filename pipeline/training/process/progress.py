@@ -4,13 +4,18 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 from tqdm import tqdm
 
 RECORD = re.compile(r"\| INFO \| (train_inner|train|valid|usage) \| (\{.*\})$")
 SECONDS_BETWEEN_LINES = 15
+SECONDS_OF_SILENCE = 20
+# By what fairseq logs: what it does from then on.
+DOING = {"Start iterating over samples": "training", 'begin validation on "': "validating"}
+BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}, {remaining} left{postfix}"
+BAR_WITHOUT_END = "{n_fmt} updates, {elapsed}{postfix}"
 
 
 def read_records(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]:
@@ -28,50 +33,91 @@ def read_records(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]
 class Progress:
     """Shows a training run's log as one progress bar on a terminal, elsewhere as a line now and then."""
 
-    def __init__(self, total_updates: int | None, out: TextIO = sys.stdout) -> None:
+    def __init__(
+        self,
+        total_updates: int | None,
+        out: TextIO = sys.stdout,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.total_updates = total_updates
         self.out = out
+        self.clock = clock
         self.bar: tqdm | None = None
         self.first: tuple[float, float] | None = None  # update and time of the first record
-        self.shown = 0.0
+        self.update = 0.0  # of the last record
+        self.doing = "starting"
+        self.began = self.shown = clock()
         self.valid_loss: float | None = None
         self.valid_accuracy: float | None = None
 
     def feed(self, line: str) -> None:
         """Take note of one line of the log."""
+        self.doing = next((doing for sign, doing in DOING.items() if sign in line), self.doing)
         for kind, record in read_records([line]):
             if kind == "valid":
                 self.valid_loss = record["valid_loss"]
                 self.valid_accuracy = record.get("valid_accuracy")
+                self.doing = "training"
             elif kind == "train_inner":
                 self.show(record)
 
-    def show(self, record: dict[str, float]) -> None:
-        """Show how far training is; a line only if none was printed a moment ago."""
-        update, text = record["num_updates"], self.figures(record)
+    def wait(self) -> None:
+        """Called often: where nothing was shown for a while, say what the run does."""
+        now = self.clock()
         if self.out.isatty():
             if self.bar is None:
-                self.bar = tqdm(total=self.total_updates, initial=int(update), file=self.out, unit=" updates")
-            self.bar.set_postfix_str(text, refresh=False)
+                self.bar = self.new_bar(0)
+                self.bar.set_postfix_str(self.doing)
+            elif now - self.shown >= 1:
+                self.shown = now
+                self.bar.refresh()
+        elif now - self.shown >= SECONDS_OF_SILENCE:
+            self.shown = now
+            since = f" since update {self.update:,.0f}" if self.update else ""
+            print(
+                f"  {self.doing}{since}, {tqdm.format_interval(now - self.began)}", file=self.out, flush=True
+            )
+
+    def new_bar(self, update: int) -> tqdm:
+        """A bar of at most 80 columns, if the terminal has no more, that begins at `update`."""
+        form = BAR if self.total_updates else BAR_WITHOUT_END
+        return tqdm(
+            total=self.total_updates, initial=update, file=self.out, bar_format=form, dynamic_ncols=True
+        )
+
+    def show(self, record: dict[str, float]) -> None:
+        """Show how far training is; a line only if none was printed a moment ago."""
+        update, now = record["num_updates"], self.clock()
+        started, self.first = self.first is None, self.first or (update, now)
+        self.update = update
+        if self.out.isatty():
+            if started:  # the time until here says nothing of the speed
+                if self.bar is not None:
+                    self.bar.leave = False
+                    self.bar.close()
+                self.bar = self.new_bar(int(update))
+            self.bar.set_postfix_str(self.figures(record, short=True), refresh=False)
             self.bar.update(int(update) - self.bar.n)
             return
-        now = time.monotonic()
-        self.first = self.first or (update, now)
         ended = self.total_updates is not None and update >= self.total_updates
-        if not ended and now - self.shown < SECONDS_BETWEEN_LINES:
+        if not (started or ended) and now - self.shown < SECONDS_BETWEEN_LINES:
             return
         self.shown = now
         total = f"/{self.total_updates:,}" if self.total_updates else ""
-        line = f"  update {update:,.0f}{total}, {text}{self.time_left(update, now)}"
+        line = f"  update {update:,.0f}{total}, {self.figures(record)}{self.time_left(update, now)}"
         print(line, file=self.out, flush=True)
 
-    def figures(self, record: dict[str, float]) -> str:
-        """Loss, the last validation's figures and speed."""
-        text = f"loss {record['loss']:.2f} bits"
+    def figures(self, record: dict[str, float], short: bool = False) -> str:
+        """Loss, the last validation's figures and speed; `short`: for a bar of 80 columns."""
+        loss, speed = f"loss {record['loss']:.2f}", f"{record['wps']:,.0f}"
+        right = None if self.valid_accuracy is None else f"{self.valid_accuracy:.1f} %"
+        if short:
+            valid = right or (None if self.valid_loss is None else f"{self.valid_loss:.2f}")
+            return ", ".join([loss, *([f"valid {valid}"] if valid else []), f"{speed} tok/s"])
+        text = f"{loss} bits"
         if self.valid_loss is not None:
-            accuracy = "" if self.valid_accuracy is None else f", {self.valid_accuracy:.1f} % right"
-            text += f" (validation {self.valid_loss:.2f}{accuracy})"
-        return f"{text}, {record['wps']:,.0f} tokens/s"
+            text += f" (validation {self.valid_loss:.2f}{f', {right} right' if right else ''})"
+        return f"{text}, {speed} tokens/s"
 
     def time_left(self, update: float, now: float) -> str:
         """When training will be done at the pace so far; empty while that is unknown."""

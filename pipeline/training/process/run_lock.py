@@ -15,10 +15,10 @@ SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
 
 
 @contextmanager
-def run_lock(folder: Path, patience: float = 0) -> Iterator[int]:
+def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> Iterator[int]:
     """Keep other runs out of `folder`; gives the descriptor that holds the lock.
 
-    A run that is there already may take `patience` seconds to end.
+    A run that is there already may take `patience` seconds to end. `option` chooses another folder.
 
     The lock lasts as long as any process has the descriptor open, so a child that inherits it keeps
     the folder even if its parent is killed. UserError names the host and process that has it.
@@ -30,7 +30,7 @@ def run_lock(folder: Path, patience: float = 0) -> Iterator[int]:
         except BlockingIOError:
             holder = os.read(descriptor, 1000).decode(errors="replace") or "another process"
             raise UserError(
-                f"{folder} is in use by {holder}; wait until that run has ended, or choose another --save-dir"
+                f"{folder} is in use by {holder}; wait until that run has ended, or choose another {option}"
             ) from None
         except OSError as error:
             print(f"{folder} cannot be locked ({error.strerror}); start no second run there", flush=True)

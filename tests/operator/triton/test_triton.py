@@ -210,24 +210,28 @@ def test_the_same_inputs_give_the_same_bits(shape, dtype):
         assert torch.equal(x, y)
 
 
+def compiled(root, tmp_path, *cases):
+    """What tests/helpers/triton_compiled.py prints."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-m", "tests.helpers.triton_compiled", *cases]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 @pytest.mark.skipif(not INSTALLED, reason="without a GPU scripts/test_triton.sh runs this")
 def test_kernels_compile_for_gpus_that_are_not_there(root, tmp_path):
     """The interpreter lets pass what a GPU would not: types, small products, too much shared memory."""
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
-    environment.pop("TRITON_INTERPRET", None)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.helpers.triton_compiled",
-        "80:bfloat16:1:17:1",
-        "80:bfloat16:1:17:1:packed",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root)
-    assert done.returncode == 0, done.stderr[-3000:]
-    kernels = [json.loads(line) for line in done.stdout.splitlines()]
+    kernels = compiled(root, tmp_path, "80:bfloat16:1:17:1", "80:bfloat16:1:17:1:packed")
     assert len(kernels) == 12
     for found in kernels:
         assert found["stack"] == 0 and found["shared"] <= 99 * 1024, found
+
+
+@pytest.mark.skipif(not INSTALLED, reason="without a GPU scripts/test_triton.sh runs this")
+def test_another_batch_or_length_runs_the_same_code(root, tmp_path):
+    assert compiled(root, tmp_path, "variants") == [[]]
 
 
 def test_auto_prefers_triton_to_the_cuda_kernels(monkeypatch):
@@ -268,6 +272,46 @@ def test_reason_without_a_gpu(monkeypatch):
     monkeypatch.setattr(triton_backend, "version", lambda: "3.9.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "finds no NVIDIA GPU" in triton_backend._reason.__wrapped__(GPU)
+
+
+@pytest.mark.parametrize(("heads", "segments"), [(1, 8), (64, 4), (100, 2), (131, 2), (132, 1), (500, 1)])
+def test_segments_fit_the_multiprocessors_at_once(monkeypatch, heads, segments):
+    monkeypatch.setattr(triton_backend, "_multiprocessors", lambda device: 132)
+    q = torch.empty(1, heads, 4096, 1, dtype=torch.bfloat16)
+    number, length = triton_backend._Launches(q, q, False).segments
+    assert number == segments and number * length >= 4096
+    assert heads >= 132 or heads * number <= 2 * 132
+
+
+def test_what_a_graph_capture_forbids_is_not_remembered(monkeypatch):
+    device, capturing = torch.device("cuda", 5), [True]
+    monkeypatch.setattr(triton_backend, "version", lambda: "3.9.0")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    monkeypatch.setattr(triton_backend, "_kernels", lambda: pytest.fail("launched in a capture"))
+    assert "before this CUDA graph" in triton_backend.reason(device)
+    monkeypatch.setattr(triton_backend, "_trial", lambda device: "")
+    assert triton_backend.reason(device) == ""
+    triton_backend._reason.cache_clear()
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="without a GPU scripts/test_triton.sh runs this")
+def test_operands_are_rounded_to_the_nearest_tf32():
+    from tests.helpers.triton_rounding import rounded
+
+    given = torch.randn(64) * 2.0 ** torch.arange(-32, 32)
+    ulp = 2.0**-10
+    given[:6] = torch.tensor([float("inf"), float("-inf"), float("nan"), 1 + ulp / 2, 1 + 1.5 * ulp, 0.0])
+    found = torch.empty_like(given)
+    rounded[1,](given, found, SIZE=64, PRECISION="tf32")
+    mantissa, exponent = torch.frexp(given.double())
+    expected = torch.ldexp((mantissa * 2048).round() / 2048, exponent)  # ties to even, as round is
+    expected = torch.where(given.isfinite(), expected, given.double())
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=0, equal_nan=True)
+    rounded[1,](given, found, SIZE=64, PRECISION="ieee")
+    torch.testing.assert_close(found, given, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="without a GPU scripts/test_triton.sh runs this")

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from pipeline.errors import UserError
-from pipeline.evaluation import carried_state
-from pipeline.evaluation import perplexity as eval_ppl
+from pipeline.evaluation import carried_state, eval_ppl
 from pipeline.evaluation.carried_state import Buckets, check_growth, check_model, evaluate_streams
 from pipeline.evaluation.streams import parallel_streams, side_by_side, split_documents
 from tests.helpers.lm import PAD, build_lm, dictionary, tokens
@@ -113,7 +112,7 @@ def test_command(call, trained, corpus, tmp_path, capsys):
     checkpoint = trained / "checkpoint_last.pt"
     results = []
     for options in ("--segment 512", "--segment 33", "--streams 3 --segment 100"):
-        out = tmp_path / f"{len(results)}.json"
+        out = tmp_path / "result.json"  # of the same command, and so replaced
         call(eval_ppl, checkpoint, corpus, "--carry-state", "--out", out, *options.split())
         results.append(json.loads(out.read_text()))
         assert out.with_suffix(".png").is_file() and "| position |" in out.with_suffix(".md").read_text()

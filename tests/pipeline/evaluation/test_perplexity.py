@@ -10,7 +10,9 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.data.data_utils import load_indexed_dataset
 
-from pipeline.evaluation import perplexity as eval_ppl
+from pipeline.data.prepared import open_prepared
+from pipeline.evaluation import eval_ppl
+from pipeline.evaluation.scoring import figures as perplexities
 from tests.pipeline.training.test_train import Evil
 from user_dir.models.decoder import LinearAttentionDecoder
 
@@ -67,13 +69,13 @@ def test_pieces_of_words(corpus, tmp_path):
     """Two tokens a word square the perplexity."""
     data = tmp_path / "data"
     shutil.copytree(corpus, data)
-    prepared = eval_ppl.open_prepared(data, ("test",))
+    prepared = open_prepared(data, ("test",))
     tokens = prepared.tokens("test")
     prepared.manifest["splits"]["test"]["words"] = tokens / 2
-    figures = eval_ppl.figures(3.0, tokens, prepared, "test")
+    figures = perplexities(3.0, tokens, prepared, "test")
     assert figures["perplexity_per_token"] == pytest.approx(8)
     assert figures["perplexity_per_word"] == pytest.approx(64)
-    assert eval_ppl.figures(3.0, tokens - 1, prepared, "test")["perplexity_per_word"] is None
+    assert perplexities(3.0, tokens - 1, prepared, "test")["perplexity_per_word"] is None
 
 
 def test_context_window_evaluates_the_same_tokens(call, checkpoint, corpus, tmp_path):

@@ -10,7 +10,7 @@ from pipeline.evaluation import predict_glue
 from pipeline.glue_tasks import TASKS
 from tests.helpers.encoders import ROWS
 
-RUN = "lr0.01-seed1"
+RUN = "0.01/seed1"
 HEADER = "index\tsentence1\tsentence2\tlabel\n"
 
 
@@ -41,7 +41,7 @@ def test_predictions_of_a_dev_file(call, finetuned, glue, tmp_path, capsys, name
     call(predict_glue, run / "checkpoint_best.pt", "--task", name, "--input", dev, "--out", out)
     said = capsys.readouterr().out
     assert f"{name}: {ROWS['valid']} examples of {dev}" in said
-    figures = json.loads((run / "result.json").read_text())["dev"]["valid"]
+    figures = json.loads(run.with_suffix(".json").read_text())["found"]["dev"]["valid"]
     assert ", ".join(f"{metric} {value:.2f}" for metric, value in figures.items()) in said
     header, *lines = (line.split("\t") for line in out.read_text().splitlines())
     assert header == ["index", "prediction"]
@@ -100,10 +100,11 @@ def test_long_sentence_is_cut_and_counted(call, best, rows, tmp_path, capsys):
 def test_wrong_input(text, message, refused, best, rows, tmp_path):
     """Predictions that were there before stay."""
     out = tmp_path / "out.tsv"
-    out.write_text("before")
+    before = "index\tprediction\n0\tentailment\n"
+    out.write_text(before)
     sentence = refused(predict_glue, best, "--task", "RTE", "--input", rows(text), "--out", out)
     assert message in sentence
-    assert out.read_text() == "before"
+    assert out.read_text() == before
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 import torch
 from fairseq.sequence_scorer import SequenceScorer
 
+from pipeline.evaluation import scoring
 from pipeline.evaluation.scoring import ChunkedScorer
 from tests.helpers.lm import PAD, build_lm, dictionary, tokens
 
@@ -33,3 +34,19 @@ def test_scores_are_fairseqs(arch, options, starts):
     for (ours, *_), (theirs, *_) in zip(found, expected, strict=True):
         assert torch.equal(ours["tokens"], theirs["tokens"])
         torch.testing.assert_close(ours["positional_scores"], theirs["positional_scores"])
+
+
+def test_a_compiled_model_is_asked_for_once_and_not_on_a_cpu(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(scoring, "compile_features", compiled.append)
+    model, source = build_lm("transnormer_t1"), tokens(2, 9)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": None}, "target": source}
+    scorer = ChunkedScorer(dictionary(40), compiled=True)
+    scorer.generate([model], dict(sample))
+    assert not compiled
+    model, meta = model.to("meta"), source.to("meta")
+    sample = {"net_input": {"src_tokens": meta, "src_lengths": None}, "target": meta}
+    for _ in range(2):
+        with pytest.raises((RuntimeError, NotImplementedError)):  # whose tensors have no numbers
+            scorer.generate([model], dict(sample))
+    assert compiled == [model]

@@ -57,6 +57,11 @@ def test_another_model_does_not_overwrite(call, refused, trained, tmp_path):
     out = tmp_path / "out"
     call(export_hf, trained / CHECKPOINT, out)
     assert json.loads((out / "config.json").read_text())["architectures"] == ["LinearAttentionForCausalLM"]
-    mark = out / ".linear-attention-run.json"
-    mark.write_text(mark.read_text().replace('"fingerprint": "', '"fingerprint": "0'))
-    assert "was made with other settings" in refused(export_hf, trained / CHECKPOINT, out)
+    before = (out / "config.json").read_bytes()
+    other = trained / "another.pt"
+    other.write_bytes((trained / CHECKPOINT).read_bytes() + b" ")
+    sentence = refused(export_hf, other, out)
+    other.unlink()
+    assert f"holds the export of {trained / CHECKPOINT}, not the export of {other}" in sentence
+    assert "DIR" in sentence and "fingerprint" not in sentence
+    assert (out / "config.json").read_bytes() == before

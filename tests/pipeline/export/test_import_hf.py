@@ -147,10 +147,10 @@ def test_rows_follow_the_vocabulary(call, hf, encoder_corpus, tmp_path, capsys, 
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--finetune-from-model", "--restore-file"])
 def test_training_starts_from_it(call, hf, encoder_corpus, encoder_configs, tmp_path, flag):
-    """With a learning rate of zero, what training saves is what was imported."""
+    """With a learning rate that rounds to zero, what training saves is what was imported."""
     ours = imported(call, hf, encoder_corpus, tmp_path / "out", "--arch", "roberta_lln_diag")
     flags = [flag, tmp_path / "out" / "imported.pt", "--encoder-ffn-embed-dim", 20, "--tokens-per-sample", 64]
-    flags += ["--max-update", 1, "--lr", 0, "--weight-decay", 0]
+    flags += ["--max-update", 1, "--lr", 1e-50, "--weight-decay", 0]
     config = encoder_configs / "roberta_lln_diag.yaml"
     train.train(config, encoder_corpus, train.Machines(0), tmp_path / "run", list(map(str, flags)))
     after = torch.load(tmp_path / "run" / "checkpoint_last.pt", weights_only=True)

@@ -7,7 +7,7 @@ import pytest
 from pipeline.files import ROOT
 from pipeline.papers import PAPER, read_table
 
-TABLES = sorted(PAPER.glob("*.csv"))
+TABLES = sorted(set(PAPER.glob("*.csv")) - {PAPER / "contents.csv"})
 MADE = re.compile(r"<!-- table: .*?<!-- end -->", re.DOTALL)
 
 
@@ -22,12 +22,13 @@ def test_table_parses(path):
 
 def test_every_table_is_described():
     readme = (PAPER / "README.md").read_text(encoding="utf-8")
-    assert len(TABLES) == 23
+    assert len(TABLES) == 26
     assert {path.name for path in TABLES} == set(re.findall(r"^\| (\S+\.csv) ", readme, re.MULTILINE))
 
 
 def test_copies_are_those_of_the_reference_data(shared_dir):
-    copies = [path for path in TABLES if not path.stem.startswith("linear_")]  # of which there is none
+    own = ("linear_", "lln_01_glue_changes")  # of which there is none
+    copies = [path for path in TABLES if not path.stem.startswith(own)]
     for path in copies:
         assert path.read_bytes() == (shared_dir / "paper" / path.name).read_bytes()
 

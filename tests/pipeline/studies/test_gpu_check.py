@@ -1,21 +1,26 @@
-"""What gpu_check.sh runs on a GPU, as far as a machine without one can tell."""
+"""What gpu_check.sh runs on a GPU, as far as a machine without one can tell: the commands, what counts as
+passed, continuing, the archive, and a dry run of every part."""
 
 import importlib.util
+import json
 import os
 import select
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 import torch
-from fairseq import options
 
-from benchmarks import lm_cost, operator_cost
-from causal_linear_attention import info
+from benchmarks import lm_cost, operator_cost, roberta_cost
 from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.studies.gpu_check import ARCHITECTURES, Part, parts, run_part
+from pipeline.studies import gpu_check, gpu_kernels
+from pipeline.studies.gpu_check import outcome_of_tests, pack, parse, run, run_part
+from pipeline.studies.gpu_parts import PARTS, Part, parts
+
+HERE = {"gpu": "one"}
 
 
 def module_and_arguments(part: Part) -> tuple[str, list[str]]:
@@ -28,33 +33,30 @@ def by_name(tmp_path) -> dict[str, Part]:
     return {part.name: part for part in parts(tmp_path, tmp_path)}
 
 
-def test_all_parts_fit_into_eleven_minutes(by_name, tmp_path):
-    assert sum(part.seconds for part in by_name.values()) <= 11 * 60 - 10
-    without_training = ["build", "info", "tests", "triton", "operator", "models"]
-    assert [part.name for part in parts(tmp_path, None)] == without_training
-    assert [part.name for part in parts(tmp_path, tmp_path, ["build", "train"])][1] == "train-transnormer_t1"
+def test_the_parts_are_those_of_the_stages(by_name):
+    assert list(by_name) == [name for names in PARTS.values() for name in names]
+    for names in PARTS.values():  # but for the build, which prebuilt kernels spare
+        assert max(by_name[name].seconds for name in names) <= 300
 
 
 def test_the_modules_take_their_arguments(by_name, tmp_path):
-    for name in ("info", "tests", "triton", "operator", "models"):
-        assert importlib.util.find_spec(module_and_arguments(by_name[name])[0])
+    for part in by_name.values():
+        assert importlib.util.find_spec(module_and_arguments(part)[0])
     chosen = operator_cost.parse_arguments(module_and_arguments(by_name["operator"])[1])
     assert chosen.device == "cuda" and chosen.out == tmp_path and max(chosen.lengths) == 65536
-    chosen = lm_cost.parse_arguments(module_and_arguments(by_name["models"])[1])
-    settings = lm_cost.settings_for("cuda", False, [*ARCHITECTURES], rounds=chosen.rounds, lengths=[1, 2])
-    assert chosen.lengths == "2048,16384"
-    assert len(lm_cost.cases_of(settings)) * 13 < by_name["models"].seconds
-    assert info.main([*module_and_arguments(by_name["info"])[1], "--no-self-test"]) == 0
-    assert (ROOT / by_name["build"].command[-3]).is_file()
+    chosen = operator_cost.parse_arguments(module_and_arguments(by_name["anchor"])[1])
+    assert chosen.device == "cuda" and chosen.shapes == "fla" and not chosen.quick
+    for name, module in (("lm", lm_cost), ("roberta", roberta_cost)):
+        chosen = module.parse_arguments(module_and_arguments(by_name[name])[1])
+        assert chosen.bf16 and chosen.device == "cuda" and chosen.out.parent == tmp_path
+    sanitizer = by_name["racecheck"].command
+    assert sanitizer[0] == "compute-sanitizer" and sanitizer[sanitizer.index("--tool") + 1] == "racecheck"
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_fairseq_takes_the_flags_of_the_trainings(name, by_name):
-    module, flags = module_and_arguments(by_name[f"train-{name}"])
-    assert importlib.util.find_spec(module)
-    parsed = options.parse_args_and_arch(options.get_training_parser(), flags)
-    assert parsed.arch == name and parsed.bf16 and parsed.max_update == 200
-    assert not Path(parsed.save_dir).is_relative_to(ROOT)
+def test_only_parts_of_the_stage():
+    assert parse(["speed", "--out", "x", "--only", "lm"]).only == ("lm",)
+    with pytest.raises(UserError, match="speed has no part 'tests'"):
+        parse(["speed", "--out", "x", "--only", "lm,tests"])
 
 
 def test_the_models_lengths_are_checked():
@@ -64,11 +66,16 @@ def test_the_models_lengths_are_checked():
         lm_cost.parse_arguments(["--rounds", "0"])
 
 
+def test_a_build_is_for_this_gpu_alone():
+    assert gpu_kernels.build_environment("8.6")["TORCH_CUDA_ARCH_LIST"] == "8.6"
+    assert gpu_kernels.build_environment("9.0")["TORCH_CUDA_ARCH_LIST"] == "9.0a"
+
+
 def test_a_part_that_fails_or_hangs_is_an_outcome(tmp_path):
-    failed = run_part(Part("failing", [sys.executable, "-c", "print('so far'); exit(3)"], 60), tmp_path)
+    failed = run_part(Part("failing", [sys.executable, "-c", "print('so far'); exit(3)"], 60), tmp_path, 60)
     assert failed["outcome"] == "failed with exit code 3"
     assert (tmp_path / "failing.log").read_text() == "so far\n"
-    hung = run_part(Part("hanging", ["sh", "-c", "sleep 600 & echo $!; wait"], 3), tmp_path)
+    hung = run_part(Part("hanging", ["sh", "-c", "sleep 600 & echo $!; wait"], 3), tmp_path, 60)
     assert hung["outcome"] == "stopped after 3 s"
     assert ended(int((tmp_path / "hanging.log").read_text())), "its child runs on"
 
@@ -83,19 +90,107 @@ def ended(process: int, seconds: float = 30) -> bool:
         return bool(select.select([descriptor], [], [], seconds)[0])
 
 
-def test_a_part_without_its_package_is_left_out(tmp_path):
-    left_out = run_part(Part("models", ["no-such-command"], 1, "no_such_package"), tmp_path)
-    assert left_out["outcome"] == "left out without no_such_package"
+@pytest.mark.parametrize(
+    ("log", "outcome"),
+    [
+        ("12 passed, 3 skipped in 5.1s", "passed"),
+        ("SKIPPED [9] tests/x.py:3: no GPU\n9 skipped in 1s", "failed: no test ran (no GPU)"),
+        ("3 deselected in 1s", "failed: no test ran"),
+        ("4/90 tests collected (86 deselected) in 2s", "passed"),
+    ],
+)
+def test_tests_of_which_none_ran_have_failed(log, outcome):
+    assert outcome_of_tests(log) == outcome
+
+
+def test_the_reason_why_no_test_ran_is_that_of_pytest(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.skip(reason='the kernels were not built')\ndef test_it(): pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", str(tmp_path)]
+    found = run_part(Part("tests", command, 60, tests=True), tmp_path, 60)
+    assert found["outcome"] == "failed: no test ran (the kernels were not built)"
+
+
+def test_a_part_without_its_package_or_program_has_failed(tmp_path):
+    found = run_part(Part("models", ["no-such-command"], 1, ("no_such_package",)), tmp_path, 60)
+    assert found["outcome"] == "failed: this Python has no no_such_package"
+    found = run_part(Part("memcheck", ["no-such-command"], 1), tmp_path, 60)
+    assert found["outcome"] == "failed: there is no program no-such-command"
 
 
 def test_the_operators_parts_need_no_fairseq(by_name):
     for name, part in by_name.items():
-        assert (part.needs == "fairseq") == (name == "models" or name.startswith("train-"))
+        assert ("fairseq" in part.needs) == (name in ("lm", "roberta") or name.startswith("train-"))
+
+
+def counting(tmp_path, name, code=0):
+    """A part that counts its runs in a file."""
+    text = f"open({str(tmp_path / name)!r}, 'a').write('x'); exit({code})"
+    return Part(name, [sys.executable, "-c", text], 60)
+
+
+def test_only_what_has_not_passed_runs_again(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    chosen = [counting(tmp_path, "good"), counting(tmp_path, "bad", 1)]
+    assert run(chosen, out, HERE) == 1
+    assert run(chosen, out, HERE) == 1
+    assert (tmp_path / "good").read_text() == "x" and (tmp_path / "bad").read_text() == "xx"
+    assert run(chosen[:1], out, HERE) == 0
+    with pytest.raises(UserError, match="another GPU or other kernels"):
+        run(chosen, out, {"gpu": "another"})
+
+
+def test_the_time_of_the_command_ends_before_its_parts(tmp_path, monkeypatch):
+    assert run([counting(tmp_path, "late")], tmp_path, HERE, seconds=1) == 75
+    assert not (tmp_path / "late").exists()
+    hanging = Part("hanging", ["sleep", "600"], 300)
+    monkeypatch.setattr(gpu_check, "LEAST_SECONDS", 0)
+    assert run([hanging, counting(tmp_path, "next")], tmp_path, HERE, seconds=2) == 75
+    assert not (tmp_path / "next").exists()
+
+
+def test_one_archive_holds_all_results(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "train.log").write_text("so far")
+    (tmp_path / "train.bin").write_bytes(bytes(gpu_check.LARGE + 1))
+    for _ in range(2):
+        pack(tmp_path)
+    with tarfile.open(tmp_path / gpu_check.ARCHIVE) as archive:
+        assert archive.getnames() == ["deep/train.log"]
+
+
+def test_hours_are_those_of_the_recipe(tmp_path):
+    line = '2026-01-01 00:00:00 | INFO | train_inner | {"num_updates": "%d", "wps": "%s"}\n'
+    (tmp_path / "train.log").write_text("".join(line % x for x in ((1, 1), (2, 5), (3, 100), (4, 1000))))
+    found = gpu_check.speed_of_training(tmp_path / "train.log")
+    assert found["tokens_per_second"] == 1000
+    assert found["wikitext103_hours"] == pytest.approx(100_000 * 65_536 / 1000 / 3600)
+
+
+@pytest.mark.slow
+@pytest.mark.longest
+@pytest.mark.parametrize("stage", PARTS)
+def test_a_dry_run_goes_through_every_part(stage, tmp_path):
+    command = [ROOT / "scripts" / "gpu_check.sh", stage, "--out", tmp_path / "out", "--dry-run"]
+    environment = {**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    record = json.loads((tmp_path / "out" / "gpu_check.json").read_text())
+    assert [x["part"] for x in record["parts"]] == list(PARTS[stage])
+    assert {x["part"]: x["outcome"] for x in record["parts"]} == dict.fromkeys(PARTS[stage], "passed")
+    assert done.returncode == 0, done.stdout + done.stderr
+    with tarfile.open(tmp_path / "out" / "gpu_check.tar.gz") as archive:
+        names = set(archive.getnames())
+    assert {"gpu_check.json", *(f"{name}.log" for name in PARTS[stage])} <= names
+    if stage == "speed":
+        assert {"anchor.json", "operator_cost.json", "lm_cost.json", "roberta_cost.json"} <= names
+        assert record["parts"][-1]["tokens_per_second"] > 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_a_gpu_one_sentence_and_exit_code_2(tmp_path):
-    command = [ROOT / "scripts" / "gpu_check.sh", tmp_path / "out"]
+    command = [ROOT / "scripts" / "gpu_check.sh", "speed", tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHON": sys.executable})
     assert done.returncode == 2 and not (tmp_path / "out").exists()
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
@@ -104,7 +199,18 @@ def test_without_a_gpu_one_sentence_and_exit_code_2(tmp_path):
 def test_an_old_setuptools_is_named_before_anything_is_built(tmp_path):
     (tmp_path / "setuptools.py").write_text('__version__ = "65.5.0"\n')
     environment = {"PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
-    command = [ROOT / "scripts" / "gpu_check.sh", tmp_path / "out"]
+    command = [ROOT / "scripts" / "gpu_check.sh", "correctness", tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 2 and not (tmp_path / "out").exists()
     assert "setuptools 77" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_random_words_are_a_prepared_corpus(tmp_path):
+    from pipeline.data.prepared import open_prepared
+    from pipeline.studies.gpu_training import write_random_words
+
+    write_random_words(tmp_path / "words", 50, 2500)
+    data = open_prepared(tmp_path / "words", ("train",))
+    assert data.tokens("train") == 2500
+    assert len((tmp_path / "words" / "dict.txt").read_text().splitlines()) == 50
+    assert not list(Path(tmp_path).glob("*.part"))

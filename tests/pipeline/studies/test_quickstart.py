@@ -121,5 +121,11 @@ def test_fresh_leaves_a_run_that_is_at_work(tmp_path):
     assert (tmp_path / "ours").is_dir()
 
 
+def test_two_at_once(tmp_path, refused):
+    with run_lock(tmp_path, option="--out"):
+        sentence = refused(quickstart, "--out", tmp_path)
+    assert "in use by process" in sentence and sentence.endswith("--out")
+
+
 def test_updates_must_be_positive(refused):
     assert "is not a whole number of 1 or more" in refused(quickstart, "--updates", 0)

@@ -69,7 +69,8 @@ def runs(tmp_path):
 
 
 def written(call, runs, out):
-    call(report, runs, "--out", out)
+    for _ in range(2):  # the second replaces its own page
+        call(report, runs, "--out", out)
     return out.read_text()
 
 
@@ -118,13 +119,17 @@ def test_page(call, runs, tmp_path):
 
 def test_records_of_other_versions_and_settings(call, runs, tmp_path):
     """What cannot be a table is a sentence, and the rest of the page is there."""
-    write_json(runs / "sweep" / "glue.json", {"tasks": {}, "encoder": "an old one"})
-    cell = {"task": "text", "attention": "elu", "accuracy": 50.0, "published_sizes": True}
-    for preset in ("lra_skyformer", "lra_state_space"):
-        write_json(runs / "lra" / "text" / preset / "seed1.json", {**cell, "preset": preset})
+    found = {"dev": {"valid": {"accuracy": 51.0}}, "learning_rate": 0.01, "task": "RTE", "score": 51.0}
+    glue = {"found": found, "cell": {"task": "RTE", "lr": "0.01", "seed": 1}, "training": {"updates": 3}}
+    write_json(runs / "glue" / "RTE" / "0.01" / "seed1.json", {"study": "glue", **glue})
+    write_json(runs / "lra" / "text" / "elu" / "seed1.json", {"study": "lra", "cell": {}, "found": {}})
+    (runs / "lra" / "README.md").write_text("# Long Range Arena\n\nOne cell.\n")
     page = written(call, runs, tmp_path / "report.html")
-    assert "sweep/glue.json is no record of this version" in page
-    assert "lra: runs of lra_skyformer and lra_state_space cannot share a table" in page
+    assert "glue is no record of this version" in page  # it has no number of parameters
+    assert ["RTE/0.01/seed1", "RTE", "0.01", "1", "3", "valid accuracy 51.00"] in [
+        row[:6] for row in rows_of(page, "dev, percent")
+    ]
+    assert "One cell." in page
     assert len(rows_of(page, "Models and their cost")) == 4
 
 

@@ -12,7 +12,7 @@ from fairseq.models.roberta import RobertaModel
 from pipeline.data.text_encoding import TextEncoder, encode_sentences
 from pipeline.errors import UserError
 from pipeline.evaluation.classification import HEAD, predict
-from pipeline.studies import glue_sweep as finetune_glue
+from pipeline.study import finetune_glue
 from pipeline.training.encoder_checkpoint import load_encoder, read_dictionary, read_encoder
 from tests.helpers.roberta import task as task_of
 from user_dir.models import LinearAttentionRoberta
@@ -83,7 +83,7 @@ def test_hub_fills_the_mask(hub, pretrained):
 
 
 def test_hub_predicts_with_a_head(finetuned, glue):
-    folder = finetuned / "RTE" / "lr0.01-seed1"
+    folder = finetuned / "RTE" / "0.01" / "seed1"
     hub = LinearAttentionRoberta.from_pretrained(
         str(folder), "checkpoint_best.pt", data_name_or_path=str(glue / "RTE")
     ).eval()
@@ -118,7 +118,7 @@ def test_fine_tuning_starts_from_fairseqs_roberta(call, fairseqs, glue, tmp_path
         torch.save(state, path)
     words = [path, "--data", glue, "--out", tmp_path / "out", "--task", "RTE", "--max-update", 1]
     call(finetune_glue, *words, "--learning-rates", "1e-9", "--seeds", "1")
-    tuned = read_encoder(tmp_path / "out" / "RTE" / "lr1e-09-seed1" / "checkpoint_best.pt")
+    tuned = read_encoder(tmp_path / "out" / "RTE" / "1e-09" / "seed1" / "checkpoint_best.pt")
     assert tuned.heads == {HEAD: 2} and tuned.max_positions == 32
     tokens, dictionary = tokens_of(path.parent)
     with torch.no_grad():

@@ -3,7 +3,8 @@
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.training.figures import training_figures, training_seconds
+from pipeline.reports.tables import shown, spread
+from pipeline.training.figures import run_figures, training_figures
 from tests.helpers.logs import LOG, line
 
 
@@ -24,7 +25,7 @@ def test_curves_and_time_of_an_interrupted_run(log):
     assert figures["train_seconds"] == 5 + 5 + 10 + 5 + 4  # the first is without a speed: the usual one
     assert figures["tokens_per_second"] == 128 and figures["tokens_per_update"] == 64
     assert figures["peak_memory_bytes"] == 1000
-    assert training_seconds(log(LOG)) == figures["train_seconds"]
+    assert run_figures(log(LOG))["seconds"] == figures["train_seconds"]
 
 
 def test_a_run_shorter_than_an_interval_has_the_figures_of_its_epochs(log):
@@ -33,7 +34,13 @@ def test_a_run_shorter_than_an_interval_has_the_figures_of_its_epochs(log):
     figures = training_figures(path)
     assert figures["tokens_per_second"] == 32 and figures["curves"]["train"] == [(4, 5.0)]
     assert figures["train_seconds"] == 4 * 16 / 32
-    assert training_seconds(path) is None
+    assert run_figures(path)["updates"] == 4
+
+
+def test_a_run_without_an_interval_has_a_dash_in_every_table(log):
+    seconds = run_figures(log([line("valid", valid_loss=6.0, valid_num_updates=4)]))["seconds"]
+    assert spread([seconds, seconds]) == shown(seconds, ".1f") == "–"
+    assert spread([seconds, 2.0, 4.0], "{:.0f}") == "3 (2 to 4)"
 
 
 def test_a_log_without_losses_is_said(log):

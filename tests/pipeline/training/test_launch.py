@@ -7,12 +7,13 @@ from itertools import pairwise
 import pytest
 import torch
 
-from pipeline.commands.training.train_lm import parse
 from pipeline.errors import UserError
+from pipeline.training.commands import parse
 from pipeline.training.process.launch import Machines, first_host, free_port, machines_of, slurm_port
 from pipeline.training.process.progress import read_records
 from tests.helpers import forked
 
+TRAIN_LM = "scripts/train_lm.sh"
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "a", "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 SRUN = {
     "SLURM_JOB_ID": "1234", "SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_LOCALID": "1",
@@ -29,7 +30,7 @@ def machines(monkeypatch):
 
     def find(environ, visible, *words):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
-        return machines_of(parse(["x.yaml", *words])[0], environ)
+        return machines_of(parse(TRAIN_LM, ["x.yaml", *words])[0], environ)
 
     return find
 
@@ -135,7 +136,7 @@ def check_same_run(folder, trained):
 @pytest.mark.slow
 def test_srun_trains_what_one_process_trains(config, corpus, trained, tmp_path, root):
     """Two tasks of one machine; the second one says nothing and leaves nothing."""
-    command = [sys.executable, "-m", "pipeline", "training.train", config, corpus, "--gpus", "0"]
+    command = [sys.executable, "-m", "pipeline", TRAIN_LM, config, corpus, "--gpus", "0"]
     command += ["--save-dir", tmp_path / "run"]
     step = SRUN | {"SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
     step |= {"MASTER_PORT": str(free_port())}
@@ -150,7 +151,7 @@ def test_srun_trains_what_one_process_trains(config, corpus, trained, tmp_path, 
 @pytest.mark.slow
 def test_torchrun_on_two_machines_trains_what_one_process_trains(config, corpus, trained, tmp_path, root):
     """One process each; as far as torchrun knows they are two."""
-    words = ["training.train", config, corpus, "--gpus", "0", "--save-dir", tmp_path / "run"]
+    words = [TRAIN_LM, config, corpus, "--gpus", "0", "--save-dir", tmp_path / "run"]
     command = [sys.executable, "-m", "tests.helpers.elastic", f"127.0.0.1:{free_port()}", *words]
     machines = [forked.start(command, cwd=root) for _ in range(2)]
     said = [machine.wait(check=True).stdout for machine in machines]

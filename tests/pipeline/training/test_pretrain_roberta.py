@@ -8,8 +8,8 @@ import shutil
 import pytest
 import torch
 
-from pipeline.evaluation import masked_lm as eval_mlm
-from pipeline.training import pretrain_roberta, same_settings
+from pipeline.evaluation import eval_mlm
+from pipeline.training import same_settings
 from pipeline.training import train as train_lm
 from pipeline.training.encoder_checkpoint import read_encoder
 from pipeline.training.process.logged_run import run_fairseq
@@ -19,6 +19,8 @@ from pipeline.training.train import Machines
 from tests.helpers.two_processes import assert_two_train_as_one
 from user_dir.models.roberta import RobertaEncoder
 
+TRAIN_LM = "scripts/train_lm.sh"
+PRETRAIN_ROBERTA = "scripts/pretrain_roberta.sh"
 UPDATES = 40
 
 
@@ -65,7 +67,7 @@ def test_stopped_and_carried_on(call, config, encoder_corpus, pretrained, uninte
     """The same losses, masks and dropout included, as without the stop; the first are not run again."""
     folder = tmp_path / "run"
     shutil.copytree(pretrained, folder)
-    call(pretrain_roberta, config, encoder_corpus, "--gpus", 0, "--save-dir", folder, "--max-update", 10)
+    call(PRETRAIN_ROBERTA, config, encoder_corpus, "--gpus", 0, "--save-dir", folder, "--max-update", 10)
     assert losses(folder) == {update: uninterrupted[update] for update in range(1, 11)}
     assert (folder / "train.log").read_text().count('"num_updates": "4"') == 1
 
@@ -76,10 +78,10 @@ def test_killed_and_carried_on(call, kill, config, encoder_corpus, uninterrupted
     folder = tmp_path / "run"
     words = [config, encoder_corpus, "--gpus", 0, "--save-dir", folder, "--max-update", UPDATES]
     words += ["--save-interval-updates", 3]
-    kill(pretrain_roberta, words, folder / "train.log", '"num_updates": "5"')
+    kill(PRETRAIN_ROBERTA, words, folder / "train.log", '"num_updates": "5"')
     reached = read_encoder(folder / "checkpoint_last.pt").updates
     assert 3 <= reached < UPDATES
-    call(pretrain_roberta, *words)
+    call(PRETRAIN_ROBERTA, *words)
     expected = {update: uninterrupted[update] for update in range(reached + 1, UPDATES + 1)}
     assert losses(folder) == expected
 
@@ -90,7 +92,7 @@ def test_running_averages_are_carried_on(call, encoder_configs, encoder_corpus, 
     config = encoder_configs / "roberta_lln_diag.yaml"
     for name, stops in (("whole", [4]), ("stopped", [2, 4])):
         for stop in stops:
-            call(pretrain_roberta, config, encoder_corpus, "--gpus", 0, "--save-dir", tmp_path / name,
+            call(PRETRAIN_ROBERTA, config, encoder_corpus, "--gpus", 0, "--save-dir", tmp_path / name,
                  "--max-update", stop)  # fmt: skip
     whole, stopped = (weights(tmp_path / name) for name in ("whole", "stopped"))
     assert any(key.endswith("self_attn.scale.sigma") for key in whole)
@@ -159,11 +161,11 @@ def test_evaluation_of_what_does_not_fit(refused, pretrained, encoder_corpus, tm
 
 
 def test_yaml_of_the_other_command(refused, config, encoder_corpus, tmp_path):
-    sentence = refused(train_lm, config, encoder_corpus, "--gpus", 0, "--save-dir", tmp_path / "run")
+    sentence = refused(TRAIN_LM, config, encoder_corpus, "--gpus", 0, "--save-dir", tmp_path / "run")
     assert "its task is masked_lm; train it with scripts/pretrain_roberta.sh" in sentence
     yaml = tmp_path / "lm.yaml"
     yaml.write_text("task: {_name: language_modeling}\n")
-    sentence = refused(pretrain_roberta, yaml, encoder_corpus, "--gpus", 0)
+    sentence = refused(PRETRAIN_ROBERTA, yaml, encoder_corpus, "--gpus", 0)
     assert "is not for pretrain_roberta.sh" in sentence
     assert "train it with scripts/train_lm.sh" in sentence
     assert not (tmp_path / "run").exists()
@@ -173,6 +175,6 @@ def test_run_of_another_tokeniser(refused, config, encoder_corpus, pretrained, t
     folder = tmp_path / "run"
     shutil.copytree(pretrained, folder)
     (folder / "sentencepiece.bpe.model").write_bytes(b"another")
-    sentence = refused(pretrain_roberta, config, encoder_corpus, "--gpus", 0, "--save-dir", folder)
+    sentence = refused(PRETRAIN_ROBERTA, config, encoder_corpus, "--gpus", 0, "--save-dir", folder)
     assert "holds a run with another tokeniser" in sentence
     assert (folder / "checkpoint_last.pt").read_bytes() == (pretrained / "checkpoint_last.pt").read_bytes()

@@ -1,6 +1,7 @@
 """fairseq's log, read."""
 
 import io
+from itertools import pairwise
 
 from pipeline.training.process.progress import Progress, read_records
 
@@ -40,5 +41,46 @@ def test_progress_is_a_bar_on_a_terminal():
     progress.close()
     first, *_, last = out.getvalue().strip().split("\r")
     assert "10/20" in first
-    assert "20/20" in last and "loss 7.25 bits (validation 8.25), 2,000 tokens/s" in last
+    assert "20/20" in last and "loss 7.25, valid 8.25, 2,000 tok/s" in last
     assert out.getvalue().endswith("\n")
+
+
+def test_a_bar_of_a_long_run_fits_80_columns():
+    out = io.StringIO()
+    out.isatty = lambda: True
+    progress = Progress(200_000, out)
+    lines = [
+        '| INFO | train_inner | {"loss": "12.5", "wps": "1234567", "num_updates": "100000"}',
+        '| INFO | valid | {"valid_loss": "12.25", "valid_accuracy": "56.78", "valid_num_updates": "100000"}',
+        '| INFO | train_inner | {"loss": "12.5", "wps": "1234567", "num_updates": "100050"}',
+    ]
+    for line in lines:
+        progress.feed(line)
+    progress.bar.dynamic_ncols = lambda file: (80, 24)
+    progress.bar.refresh()
+    last = out.getvalue().split("\r")[-1].rstrip()
+    progress.close()
+    assert len(last) <= 80 and last.endswith("loss 12.50, valid 56.8 %, 1,234,567 tok/s"), last
+
+
+def test_silence_is_broken_where_there_is_no_terminal():
+    out, now = io.StringIO(), [0.0]
+    progress = Progress(20, out, lambda: now[0])
+    said = []
+    for line in LOG.splitlines():
+        for _ in range(30):  # half a minute
+            now[0] += 1
+            progress.wait()
+        progress.feed(line)
+        said.append(out.getvalue().count("\n"))
+    assert said[0] == 1 and all(after > before for before, after in pairwise(said))
+    assert "starting" in out.getvalue().splitlines()[0]
+
+
+def test_a_terminal_shows_a_run_that_starts():
+    out = io.StringIO()
+    out.isatty = lambda: True
+    progress = Progress(20, out)
+    progress.wait()
+    assert "starting" in out.getvalue()
+    progress.close()

@@ -11,11 +11,13 @@ from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.training.recipe import read_experiment, replaced_precision, shared_batch
+from pipeline.training.recipe import fast_flags, read_experiment, replaced_precision, shared_batch
 from pipeline.training.train import Machines, train
 from tests.helpers import forked
 
-CONFIGS = sorted(p for p in ROOT.glob("configs/*/*.yaml") if not p.stem.startswith("base"))
+CONFIGS = sorted(
+    p for p in ROOT.glob("configs/*/*.yaml") if not p.stem.startswith("base") and p.parent.name != "studies"
+)
 
 
 def parsed(flags: list[str], data: Path) -> Namespace:
@@ -79,6 +81,25 @@ def test_precision_of_the_command_line(gpus, extra, dropped):
     lln = read_experiment(ROOT / "configs/roberta/wikitext103_lln_diag.yaml")
     assert replaced_precision(lln, gpus, extra) == dropped
     assert ("--fp16" in lln.flags(dropped)) == (not dropped)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "extra", "expected"),
+    [
+        ("wikitext103/transnormer_t1", 8, [], "--optimizer adamw_fused --bf16 --compile"),
+        ("wikitext103/transnormer_t1", 0, [], "--optimizer adamw_fused"),
+        ("wikitext103/transnormer_t1", 1, ["--fp16", "--optimizer", "sgd"], "--compile"),
+        ("wikitext103/transformer_lm", 1, ["--criterion", "cross_entropy"], "--optimizer adamw_fused --bf16"),
+        ("roberta/wikitext103_lln", 8, [], "--optimizer adamw_fused --bf16"),
+    ],
+)
+def test_flags_of_fast(name, gpus, extra, expected):
+    """On a GPU and on the CPU; the user's own choices stay, and --bf16 replaces a YAML's fp16."""
+    experiment = read_experiment(ROOT / "configs" / f"{name}.yaml")
+    flags = fast_flags(experiment, gpus, extra)
+    assert flags == expected.split()
+    if experiment.get("common", "fp16"):
+        assert replaced_precision(experiment, gpus, flags) == ["fp16"]
 
 
 @pytest.mark.parametrize(("extra", "notes"), [([], 1), (["--bf16"], 0)])
@@ -157,11 +178,11 @@ def test_missing_yaml_names_the_nearest():
 def test_hydra_composes_an_ablation_as_we_do(tmp_path):
     """`fairseq-hydra-train` itself, asked for the configuration only."""
     command = [sys.executable, "-m", "fairseq_cli.hydra_train", "--config-dir", ROOT / "configs"]
-    command += ["--config-name", "ablation_10_ffn/t1_ffn", "--cfg", "job"]
+    command += ["--config-name", "ablations/paper_t1", "--cfg", "job"]
     done = forked.run(command, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     composed = OmegaConf.to_container(OmegaConf.create(done.stdout))
-    settings = read_experiment(ROOT / "configs/ablation_10_ffn/t1_ffn.yaml").settings
+    settings = read_experiment(ROOT / "configs/ablations/paper_t1.yaml").settings
     for group, values in settings.items():
         assert values.items() <= composed[group].items()
 

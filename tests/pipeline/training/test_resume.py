@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from pipeline.errors import UserError
-from pipeline.training import train as train_lm
 from pipeline.training.process.resume import complete_save, find_resume_point, move_aside, newest_whole
 from pipeline.training.process.run_lock import run_lock
+
+TRAIN_LM = "scripts/train_lm.sh"
 
 
 def write(path, updates, score=1.0, best=0.5):
@@ -97,7 +98,7 @@ def test_finished_run_is_left_as_it_is(call, config, corpus, trained, tmp_path, 
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.suffix in (".pt", ".log")}
-    call(train_lm, config, corpus, "--gpus", 0, "--save-dir", folder)
+    call(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", folder)
     assert "finished" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
@@ -105,7 +106,7 @@ def test_finished_run_is_left_as_it_is(call, config, corpus, trained, tmp_path, 
 def test_cosine_that_ends_with_its_warm_up(refused, config, corpus, tmp_path):
     flags = ("--lr-scheduler", "cosine", "--warmup-updates", 7, "--max-update", 7)
     run = tmp_path / "run"
-    sentence = refused(train_lm, config, corpus, "--gpus", 0, "--save-dir", run, *flags)
+    sentence = refused(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", run, *flags)
     assert "cosine would divide by zero with --warmup-updates 7 and --max-update 7" in sentence
     assert not run.exists()
 
@@ -122,7 +123,7 @@ def test_cosine_that_ends_with_its_warm_up(refused, config, corpus, tmp_path):
 def test_another_configuration_is_refused(refused, config, corpus, trained, tmp_path, yaml, flags, name):
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
-    run = (train_lm, config.with_name(f"{yaml}.yaml"), corpus, "--gpus", 0, "--save-dir", folder)
+    run = (TRAIN_LM, config.with_name(f"{yaml}.yaml"), corpus, "--gpus", 0, "--save-dir", folder)
     sentence = refused(*run, "--max-update", 9, *flags.split())
     assert f"holds a run whose {name}; " in sentence and "--allow-changed" in sentence
 
@@ -131,7 +132,7 @@ def test_what_may_change(call, config, corpus, trained, tmp_path, capsys):
     """The settings named by the user, and those that do not change what is computed."""
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
-    run = (train_lm, config, corpus, "--gpus", 0, "--save-dir", folder)
+    run = (TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", folder)
     call(*run, "--lr", 0.1, "--batch-size", 4, "--dropout", 0.5, "--allow-changed", "dropout")
     assert "finished" in capsys.readouterr().out
 
@@ -142,5 +143,5 @@ def test_other_data_of_the_same_dictionary_are_refused(refused, config, corpus, 
     shutil.copytree(corpus, data)
     for suffix in ("idx", "bin"):
         shutil.copy(data / f"valid.{suffix}", data / f"train.{suffix}")
-    sentence = refused(train_lm, config, data, "--gpus", 0, "--save-dir", folder)
+    sentence = refused(TRAIN_LM, config, data, "--gpus", 0, "--save-dir", folder)
     assert "holds a run on other training data" in sentence and "--allow-changed data" in sentence

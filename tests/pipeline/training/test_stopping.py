@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from user_dir import stopping
+from user_dir.fairseq_patches import stopping, train_loop
 
 LAST = 100
+KILL = "import os, sys; os.kill(*map(int, sys.argv[1:]))"
 
 
 @pytest.fixture
@@ -19,6 +20,7 @@ def loop(monkeypatch):
     """fairseq's loop after an update: what it did is in `done`; asked to stop, it is `stopping`'s."""
     done = []
     module = SimpleNamespace(
+        train=lambda *given: done.append("train"),
         validate_and_save=lambda cfg, trainer, *given: (
             done.append("schedule") or ([1.5], trainer.get_num_updates() >= LAST)
         ),
@@ -26,7 +28,7 @@ def loop(monkeypatch):
         done=done,
     )
     monkeypatch.setitem(sys.modules, "fairseq_cli.train", module)
-    stopping._end_after_updates()
+    train_loop.apply()
     monkeypatch.setattr(stopping._Request, "made", True)
     return module
 
@@ -85,12 +87,16 @@ def test_data_loaders_worker_heeds_its_parent_only():
     ours, theirs = multiprocessing.Pipe()
     worker = multiprocessing.get_context("fork").Process(target=echo, args=(theirs,))
     worker.start()
-    theirs.close()
-    assert ours.recv() == "ready"
-    for name in ("TERM", "USR1"):
-        subprocess.run(["kill", f"-{name}", str(worker.pid)], check=True)
-    ours.send("still there")
-    assert ours.recv() == "still there"
-    os.kill(worker.pid, signal.SIGTERM)
-    worker.join()
-    assert worker.exitcode == 0
+    try:
+        theirs.close()
+        assert ours.recv() == "ready"
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            subprocess.run([sys.executable, "-S", "-c", KILL, str(worker.pid), str(number)], check=True)
+        ours.send("still there")
+        assert ours.recv() == "still there"
+        os.kill(worker.pid, signal.SIGTERM)
+        worker.join()
+        assert worker.exitcode == 0
+    finally:
+        worker.kill()
+        worker.join()

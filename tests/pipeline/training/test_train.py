@@ -18,6 +18,8 @@ from pipeline.training.process.progress import read_records
 from pipeline.training.train import Machines
 from tests.helpers import forked
 
+TRAIN_LM = "scripts/train_lm.sh"
+
 
 class Evil:
     """A pickle that leaves a trace if anything in it is run."""
@@ -42,7 +44,7 @@ def updates(folder: Path) -> list[int]:
 
 def test_dry_run_prints_the_command_and_writes_nothing(call, config, tmp_path, capsys):
     save_dir = tmp_path / "a 'run'"
-    call(train_lm, config, tmp_path / "my data", "--gpus", 0, "--dry-run", "--save-dir", save_dir,
+    call(TRAIN_LM, config, tmp_path / "my data", "--gpus", 0, "--dry-run", "--save-dir", save_dir,
          "--lr", "0.5", "--max-update", "7")  # fmt: skip
     line = capsys.readouterr().out.strip()
     assert shlex.split(line)[1] == str(tmp_path / "my data")
@@ -59,13 +61,13 @@ def test_dry_run_needs_no_gpu(call, refused, config, tmp_path, monkeypatch, caps
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     words = [config, tmp_path, "--gpus", 2]
-    call(train_lm, *words, "--dry-run", "--fp16")
+    call(TRAIN_LM, *words, "--dry-run", "--fp16")
     assert last_value(capsys.readouterr().out, "--distributed-world-size") == "2"
-    assert "this machine has 0 usable GPUs" in refused(train_lm, *words)
+    assert "this machine has 0 usable GPUs" in refused(TRAIN_LM, *words)
 
 
 def test_own_update_freq_is_left_alone(call, config, tmp_path, capsys):
-    call(train_lm, config, tmp_path, "--gpus", 0, "--dry-run", "--update-freq", 3)
+    call(TRAIN_LM, config, tmp_path, "--gpus", 0, "--dry-run", "--update-freq", 3)
     assert shlex.split(capsys.readouterr().out).count("--update-freq") == 1
 
 
@@ -122,7 +124,7 @@ def test_goes_on_from_the_last_whole_checkpoint(call, config, corpus, trained, t
     shutil.copytree(trained, folder)
     last = folder / "checkpoint_last.pt"
     last.write_bytes(last.read_bytes()[:1000])
-    call(train_lm, config, corpus, "--gpus", 0, "--save-dir", folder, "--max-update", 6)
+    call(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", folder, "--max-update", 6)
     assert "resuming from checkpoint" in capsys.readouterr().out
     assert updates(folder) == [1, 2, 3, 4, 5, 6]
 
@@ -133,7 +135,7 @@ def test_diverged_nodes_end_each_in_one_sentence(config, corpus, tmp_path, root)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         master = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "pipeline", "training.train", config, corpus, "--gpus", 0]
+    command = [sys.executable, "-m", "pipeline", TRAIN_LM, config, corpus, "--gpus", 0]
     command += ["--nodes", "2", "--master", master, "--save-dir", tmp_path, "--lr", "1e30", "--node-rank"]
     for node in [forked.start([*command, rank], cwd=root) for rank in range(2)]:
         done = node.wait()
@@ -143,8 +145,33 @@ def test_diverged_nodes_end_each_in_one_sentence(config, corpus, tmp_path, root)
         assert "Traceback" not in (tmp_path / log).read_text()
 
 
+def test_the_end_names_the_best_checkpoint_and_what_evaluates_it(call, config, corpus, trained, capsys):
+    call(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", trained)
+    *_, done, advice = capsys.readouterr().out.splitlines()
+    assert done.startswith(f"done: {trained / 'checkpoint_best.pt'} of update 4, the best on valid (loss ")
+    command = shlex.split(advice.partition(": ")[2])
+    assert command == ["scripts/eval_ppl.sh", str(trained / "checkpoint_best.pt"), str(corpus)]
+
+
+@pytest.mark.parametrize(
+    ("saved", "sentence"),
+    [(False, "nothing was saved, so the same command starts at update 1"), (True, "resumes after update 4")],
+)
+def test_an_interruption_says_from_where_the_same_command_goes_on(
+    saved, sentence, call, config, corpus, trained, tmp_path, monkeypatch, capsys
+):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    folder = shutil.copytree(trained, tmp_path / "run") if saved else tmp_path / "run"
+    monkeypatch.setattr(train_lm, "run_fairseq", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        call(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", folder, "--max-update", 6)
+    assert ended.value.code == 130 and sentence in capsys.readouterr().err
+
+
 def test_missing_and_truncated_data(refused, config, corpus, tmp_path):
-    run = (train_lm, config, tmp_path / "data", "--gpus", 0, "--save-dir", tmp_path / "run")
+    run = (TRAIN_LM, config, tmp_path / "data", "--gpus", 0, "--save-dir", tmp_path / "run")
     assert "no data folder" in refused(*run)
     shutil.copytree(corpus, tmp_path / "data")
     content = tmp_path / "data" / "train.bin"
@@ -169,7 +196,7 @@ def test_run_of_another_dictionary(refused, config, corpus, trained, tmp_path):
     shutil.copytree(corpus, data)
     words = (data / "dict.txt").read_text().splitlines()
     (data / "dict.txt").write_text("\n".join(words[::-1]) + "\n")
-    sentence = refused(train_lm, config, data, "--gpus", 0, "--save-dir", trained)
+    sentence = refused(TRAIN_LM, config, data, "--gpus", 0, "--save-dir", trained)
     assert "holds a run with another dictionary" in sentence
 
 
@@ -187,7 +214,7 @@ def test_run_of_another_dictionary(refused, config, corpus, trained, tmp_path):
 )
 def test_impossible_models(architecture, flags, message, refused, config, corpus, tmp_path):
     yaml = config.with_name(f"{architecture}.yaml")
-    run = (train_lm, yaml, corpus, "--gpus", 0, "--save-dir", tmp_path / "run", *flags.split())
+    run = (TRAIN_LM, yaml, corpus, "--gpus", 0, "--save-dir", tmp_path / "run", *flags.split())
     sentence = refused(*run)
     assert re.search(message, sentence), sentence
     assert not list((tmp_path / "run").glob("*.pt"))
@@ -200,7 +227,7 @@ def test_impossible_models(architecture, flags, message, refused, config, corpus
         ("evil", "is refused"),
         ("foreign", "holds no model"),
         ("truncated", "is damaged"),
-        ("other model", "does not fit the model"),
+        ("other model", "holds a model whose decoder_embed_dim is 16, not 32"),
         ("other criterion", "trained with another --criterion"),
     ],
 )
@@ -221,7 +248,7 @@ def test_checkpoints_that_training_cannot_go_on_from(
         "other model": ("--decoder-embed-dim", 32),
         "other criterion": ("--criterion", "cross_entropy"),
     }
-    sentence = refused(train_lm, config, corpus, "--gpus", 0, "--save-dir", tmp_path / "run",
+    sentence = refused(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", tmp_path / "run",
                        "--restore-file", checkpoint, *others.get(kind, ()))  # fmt: skip
     assert message in sentence
     assert not trace.exists()
@@ -230,7 +257,7 @@ def test_checkpoints_that_training_cannot_go_on_from(
 @pytest.mark.slow
 def test_full_disk(config, corpus, tmp_path):
     """Files are limited to 20 kB, less than a checkpoint."""
-    command = [sys.executable, "-m", "pipeline", "training.train", config, corpus, "--gpus", "0"]
+    command = [sys.executable, "-m", "pipeline", TRAIN_LM, config, corpus, "--gpus", "0"]
     started = forked.start([*command, "--save-dir", tmp_path / "run"])
     resource.prlimit(started.process.pid, resource.RLIMIT_FSIZE, (20_000, 20_000))
     done = started.wait()

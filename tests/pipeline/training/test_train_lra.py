@@ -3,13 +3,13 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
-from pipeline.evaluation import lra as evaluate_lra
+from pipeline.evaluation import evaluate_lra
 from pipeline.files import ROOT
 from pipeline.training import train as train_lm
-from pipeline.training import train_lra
 from pipeline.training.lra_run import read_lra_checkpoint
 from pipeline.training.process.progress import read_records
 from pipeline.training.recipe import read_experiment
@@ -17,6 +17,7 @@ from pipeline.training.train import Machines
 from tests.helpers.lra import write_lra
 from tests.helpers.two_processes import assert_two_train_as_one
 
+TRAIN_LRA = "scripts/train_lra.sh"
 BASE = """
 common: {seed: 5, log_format: json, log_interval: 1}
 task: {_name: lra}
@@ -88,7 +89,8 @@ def test_the_best_on_valid_is_kept_and_the_run_recorded(uninterrupted, data):
 
 def test_evaluation_counts_every_example(call, uninterrupted, data, tmp_path, capsys):
     checkpoint = uninterrupted / "checkpoint_best.pt"
-    call(evaluate_lra, checkpoint, data, "--out", tmp_path / "test.json")
+    for _ in range(2):  # its own result is replaced
+        call(evaluate_lra, checkpoint, data, "--out", tmp_path / "test.json")
     result = json.loads((tmp_path / "test.json").read_text())
     assert result["examples"] == 11
     assert result["accuracy"] == pytest.approx(100 * result["correct"] / 11)
@@ -108,10 +110,10 @@ def test_killed_and_resumed(call, kill, configs, data, uninterrupted, tmp_path):
     folder = tmp_path / "run"
     words = [configs / "lra_skyformer.yaml", data, "--gpus", 0, "--save-dir", folder]
     words += ["--max-update", UPDATES]
-    kill(train_lra, words, folder / "train.log", '"num_updates": "7"')
+    kill(TRAIN_LRA, words, folder / "train.log", '"num_updates": "7"')
     reached = read_lra_checkpoint(folder / "checkpoint_last.pt").updates
     assert 4 <= reached < UPDATES
-    call(train_lra, *words)
+    call(TRAIN_LRA, *words)
     expected = losses(uninterrupted)
     assert losses(folder) == {update: expected[update] for update in range(reached + 1, UPDATES + 1)}
 
@@ -134,37 +136,75 @@ def test_two_processes_train_what_one_with_twice_the_accumulation_trains(preset,
 
 def test_data_of_the_other_pipeline_are_refused(refused, configs, data, tmp_path):
     words = [configs / "lra_state_space.yaml", data, "--gpus", 0, "--save-dir", tmp_path / "run"]
-    assert "prepared for the pipeline skyformer, but lra_state_space" in refused(train_lra, *words)
+    assert "prepared for the pipeline skyformer, but lra_state_space" in refused(TRAIN_LRA, *words)
 
 
 def test_dry_run(call, configs, data, capsys):
-    call(train_lra, configs / "lra_skyformer.yaml", data, "--gpus", 0, "--dry-run",
+    call(TRAIN_LRA, configs / "lra_skyformer.yaml", data, "--gpus", 0, "--dry-run",
          "--encoder-attention", "diag,norm")  # fmt: skip
     line = capsys.readouterr().out
     assert "--arch lra_skyformer" in line and "--lr-scheduler one_cycle" in line
     assert "runs/tiny/lra_skyformer/diag,norm" in line
     real = ROOT / "configs" / "lra_skyformer" / "listops.yaml"
-    call(train_lra, real, data, "--gpus", 0, "--cpu-processes", 4, "--dry-run")
+    call(TRAIN_LRA, real, data, "--gpus", 0, "--cpu-processes", 4, "--dry-run")
     assert "--update-freq 1 --batch-size 8 " in capsys.readouterr().out
 
 
 def test_data_of_another_task(refused, configs, data, uninterrupted, tmp_path):
     image = write_lra(tmp_path / "image", "image")
     checkpoint = uninterrupted / "checkpoint_best.pt"
-    run = (train_lra, configs / "lra_skyformer.yaml", image, "--gpus", 0)
+    run = (TRAIN_LRA, configs / "lra_skyformer.yaml", image, "--gpus", 0)
     assert f"{checkpoint} was trained on listops, but" in refused(evaluate_lra, checkpoint, image)
     sentence = refused(*run, "--save-dir", tmp_path / "run", "--restore-file", checkpoint)
     assert "was trained on listops, but" in sentence and not (tmp_path / "run").exists()
     folder = shutil.copytree(uninterrupted, tmp_path / "copy")
     (folder / "dict.txt").unlink()
+    assert "holds image, but the settings" in refused(*run, "--save-dir", folder)
+    other = shutil.copytree(data, tmp_path / "other")
+    np.save(other / "train.label.npy", np.roll(np.load(data / "train.label.npy"), 1))
+    run = (TRAIN_LRA, configs / "lra_skyformer.yaml", other, "--gpus", 0)
     assert "holds a run on other training data" in refused(*run, "--save-dir", folder)
 
 
 def test_yaml_for_another_task(refused, configs, tmp_path):
     image = write_lra(tmp_path / "image", "image")
-    sentence = refused(train_lra, configs / "lra_skyformer.yaml", image, "--gpus", 0, "--save-dir",
+    sentence = refused(TRAIN_LRA, configs / "lra_skyformer.yaml", image, "--gpus", 0, "--save-dir",
                        tmp_path / "run")  # fmt: skip
     assert "holds image, but the settings or the checkpoint are for listops" in sentence
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_failed_start_has_left_does_not_count(call, refused, configs, data, uninterrupted, tmp_path):
+    """Data and dictionary of a run that never made a checkpoint are replaced; those of nobody's are not."""
+    other, folder = shutil.copytree(data, tmp_path / "other"), tmp_path / "run"
+    lines = (data / "dict.txt").read_text().splitlines(True)
+    (other / "dict.txt").write_text("".join(reversed(lines)))
+    run = (TRAIN_LRA, configs / "lra_skyformer.yaml")
+    end = ("--gpus", 0, "--max-update", 3, "--save-dir", folder)
+    refused(*run, other, *end, "--max-positions", 32)
+    assert (folder / "dict.txt").read_bytes() == (other / "dict.txt").read_bytes()
+    call(*run, data, *end)
+    assert (folder / "dict.txt").read_bytes() == (data / "dict.txt").read_bytes()
+    assert max(losses(folder)) == 3
+    assert "another dictionary" in refused(*run, other, *end)
+    for name in ("dict.txt", "data.json"):
+        mine = tmp_path / f"with {name}" / name
+        mine.parent.mkdir()
+        mine.write_text("{}")
+        assert "--save-dir" in refused(*run, data, *end[:-1], mine.parent)
+        assert mine.read_text() == "{}"
+
+
+def test_a_warm_up_longer_than_the_run_is_shortened(call, configs, data, tmp_path, capsys):
+    folder = shutil.copytree(configs, tmp_path / "configs")
+    for config in folder.glob("lra_*.yaml"):
+        own = config.read_text().replace("warmup_updates: 2, total_num_update: 40", "warmup_updates: 10")
+        config.write_text(own)
+        for last, expected in ((3, "2"), (11, None)):
+            call(TRAIN_LRA, config, data, "--gpus", 0, "--dry-run", "--max-update", last)
+            found = capsys.readouterr()
+            assert (f"--warmup-updates {expected} " in found.out) == (expected is not None)
+            assert ("--warmup-updates" in found.err) == (expected is not None)
 
 
 def test_other_dictionary(call, refused, data, uninterrupted, tmp_path):
@@ -197,7 +237,7 @@ def test_checkpoints_that_are_none_of_long_range_arena(refused, data, trained, t
     ],
 )
 def test_impossible_settings(flags, message, refused, configs, data, tmp_path):
-    sentence = refused(train_lra, configs / "lra_skyformer.yaml", data, "--gpus", 0, "--save-dir",
+    sentence = refused(TRAIN_LRA, configs / "lra_skyformer.yaml", data, "--gpus", 0, "--save-dir",
                        tmp_path / "run", *flags.split())  # fmt: skip
     assert message in sentence
     assert not list((tmp_path / "run").glob("*.pt"))

@@ -3,20 +3,24 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
 
-from pipeline.evaluation import image_likelihood, sample_images
+from pipeline.evaluation import eval_images, image_classification, sample_images
+from pipeline.evaluation.evaluators import TrainedRun
 from pipeline.files import ROOT
 from pipeline.training import train as train_lm
-from pipeline.training import train_images, train_vit
 from pipeline.training.figures import read_log
 from pipeline.training.recipe import read_experiment
 from tests.helpers import forked
 from tests.helpers.images import write_images
 from tests.helpers.logs import wait_for
 from tests.helpers.two_processes import assert_two_train_as_one, of_recipe
+from user_dir.tasks.image_data import open_image_data
 
+TRAIN_VIT = "scripts/train_vit.sh"
+TRAIN_IMAGES = "scripts/train_images.sh"
 CONFIG = """
 common: {seed: 1, log_format: json, log_interval: 1}
 task: {_name: image_classification, data: data/images/slopes, augmentation: shift-flip}
@@ -68,11 +72,26 @@ def test_the_log_has_exact_accuracies_and_the_best_checkpoint_the_best_of_them(r
 def test_a_checkpoint_is_evaluated(call, run, capsys):
     for size in (4, 11):
         words = ["--batch-size", size, "--out", run / f"{size}.json"]
-        call(image_likelihood, run / "checkpoint_last.pt", *words)
+        call(eval_images, run / "checkpoint_last.pt", *words)
     first, second = (json.loads((run / f"{size}.json").read_text()) for size in (4, 11))
     assert (first["correct"], first["examples"]) == (second["correct"], 11)
     assert first["accuracy"] == pytest.approx(100 * first["correct"] / 11)
     assert f"{first['accuracy']:.2f} % of 11 images right (test)" in capsys.readouterr().out
+
+
+def test_what_a_study_records(run, data):
+    device, path = torch.device("cpu"), run / "checkpoint_last.pt"
+    found = image_classification.measure_run(TrainedRun(run, path, None, (), open_image_data(data), device))
+    assert (
+        found["split"] == "test"
+        and found["training_images"] == 40
+        and found["attention"] == "softmax,linformer"
+    )
+    assert found["correct"] == pytest.approx(found["accuracy"] * 11 / 100) and found["exponents"] == {}
+    assert found["gradient_norm"] > 0 and found["largest_inverse_loss_scale"] is None
+    labels = {split: np.load(data / f"{split}.label.npy") for split in ("train", "test")}
+    likely = max(range(10), key=labels["train"].tolist().count)
+    assert found["most_frequent_class"] == pytest.approx(100 * labels["test"].tolist().count(likely) / 11)
 
 
 def test_a_killed_run_resumes_and_ends_as_if_nothing_had_happened(run, recipe, data, tmp_path):
@@ -93,18 +112,18 @@ def test_two_processes_train_what_one_with_twice_the_accumulation_trains(recipe,
 
 
 def test_what_does_not_fit(call, refused, recipe, data, run, trained, tmp_path):
-    assert "train it with scripts/train_vit.sh" in refused(train_images, recipe, data)
+    assert "train it with scripts/train_vit.sh" in refused(TRAIN_IMAGES, recipe, data)
     sentence = refused(sample_images, run / "checkpoint_last.pt")
     assert "holds a model of the task image_classification, not of pixels" in sentence
     words = [recipe, data, "--gpus", 0, "--save-dir", tmp_path / "run"]
     start = ["--finetune-from-model", trained / "checkpoint_last.pt"]
-    sentence = refused(train_vit, *words, *start)
+    sentence = refused(TRAIN_VIT, *words, *start)
     assert "holds a model of the task language_modeling, not of image_classification" in sentence
     other = write_images(tmp_path / "wide", size=(4, 6, 1))
     start = ["--finetune-from-model", run / "checkpoint_last.pt"]
-    sentence = refused(train_vit, recipe, other, *words[2:], *start)
+    sentence = refused(TRAIN_VIT, recipe, other, *words[2:], *start)
     assert "holds images of 4 x 6 x 1 of 5 levels, but" in sentence
     assert not (tmp_path / "run").exists()
-    call(train_vit, recipe, "--dry-run", "--encoder-attention", "norm")
-    sentence = refused(train_vit, recipe, data, "--gpus", 0, "--save-dir", run, "--patch-size", 1)
+    call(TRAIN_VIT, recipe, "--dry-run", "--encoder-attention", "norm")
+    sentence = refused(TRAIN_VIT, recipe, data, "--gpus", 0, "--save-dir", run, "--patch-size", 1)
     assert "holds a run whose patch_size is 2, not 1" in sentence

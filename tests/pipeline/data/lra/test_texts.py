@@ -5,10 +5,14 @@ import gzip
 import hashlib
 import io
 import lzma
+import sys
 import tarfile
 
 import numpy as np
 import pytest
+
+from pipeline.data.lra import prepare as command
+from pipeline.errors import UserError
 
 
 def as_bytes(row):
@@ -34,6 +38,18 @@ def reviews(tmp_path):
         for label in ("neg", "pos"):
             made[split, label, "0_5.txt"] = b"so so"
     return made
+
+
+def test_a_sample_is_taken_with_partial_only(prepare, reviews, tmp_path, monkeypatch):
+    words = ["text", "--from", str(reviews.folder), "--dest", str(tmp_path / "lra"), "--valid-fraction", "0"]
+    monkeypatch.setattr(sys, "argv", ["lra.sh", *words])
+    with pytest.raises(UserError, match="2 train, 2 test .* --partial"):
+        command.main()
+    assert not (tmp_path / "lra").exists()
+    prepare(*words)
+    monkeypatch.setattr(sys, "argv", ["lra.sh", *words])
+    with pytest.raises(UserError, match="from a sample; .* --partial"):
+        command.main()
 
 
 def test_bytes_of_the_samples_come_back(prepare, opened, samples, tmp_path):
@@ -205,3 +221,24 @@ def test_names_in_an_archive_cannot_write_anywhere(refusal, tmp_path):
         archive.addfile(member, io.BytesIO(b"Sourc"))
     assert "does not begin" in refusal("listops", "--from", path)
     assert not (tmp_path.parent / "basic_train.tsv").exists()
+
+
+def test_reviews_are_recognised_whatever_holds_them(reviews, prepare, opened, tmp_path, monkeypatch):
+    import hashlib
+
+    from pipeline.data.lra import text_files
+
+    lines = sorted(f"{hashlib.sha256(text).hexdigest()}  {'/'.join(key)}\n" for key, text in reviews.items())
+    monkeypatch.setattr(text_files, "PUBLISHED_REVIEWS", hashlib.sha256("".join(lines).encode()).hexdigest())
+    words = ["text", "--from", reviews.folder, "--valid-fraction", 0, "--length", 3, "--dest", tmp_path]
+    prepare(*words)
+    found = opened(tmp_path / "text-3")
+    assert found.manifest["verified"] is True and found.manifest["length"] == 3
+    assert [as_bytes(row) for row in found.rows("test")] == [b"so ", b"so "]
+    reviews["test", "pos", "0_5.txt"] = b"other"
+    prepare(*words[:-1], tmp_path / "changed")
+    assert opened(tmp_path / "changed" / "text-3").manifest["verified"] is None
+
+
+def test_only_reviews_are_cut(refusal):
+    assert "--length 9 is for text alone" in refusal("listops", "--generate", "--length", 9)

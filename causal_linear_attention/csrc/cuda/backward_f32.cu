@@ -1,0 +1,10 @@
+// The backward pass of float32.
+#include "backward.cuh"
+#include "instances.cuh"
+
+namespace cla::cuda {
+
+template Kernel<BackwardLaunch> kernel_of_type<Backward, float>(const Problem&, std::initializer_list<const Rows*>,
+                                                                const Device&);
+
+}  // namespace cla::cuda

@@ -1,4 +1,0 @@
-"""Options and help of the commands of scripts/, one module per command, in the folder of its stage.
-
-They load nothing but the standard library, so that --help needs no .venv.
-"""

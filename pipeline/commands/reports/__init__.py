@@ -1,1 +1,0 @@
-"""Options of the commands that write the tables and pictures of results/."""

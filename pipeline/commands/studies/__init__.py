@@ -1,1 +1,0 @@
-"""Options of the commands that run many others: sweeps, measurements, checks."""

@@ -1,0 +1,111 @@
+"""Where a command may write: it replaces only its own results. Anything else is refused before the work."""
+
+import os
+from collections.abc import Callable, Iterable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import OUT_OF_SPACE, UserError
+from pipeline.files import PREPARED, ROOT, can_hold, check_writable, read_json, shown_path
+
+Ours = Callable[[Path], bool]
+"""Whether a file that exists is a result of the command."""
+
+# Folders of the project itself, which take no results; `results` holds those of the documents.
+OWN = (".ci", ".git", ".venv", "benchmarks", "causal_linear_attention", "configs", "data-prep", "docs")
+OWN += ("pipeline", "scripts", "tests", "user_dir")
+LARGEST_RECORD = 64 * 2**20
+"""Bytes; every record of a command is far smaller."""
+
+
+def check_output(
+    out: Path,
+    ours: Ours,
+    inputs: Iterable[Path | None] = (),
+    beside: Iterable[str] = (),
+    option: str = "--out",
+    makes_folder: bool = False,
+) -> None:
+    """UserError unless the file `out`, and those that go `beside` it by their endings, can be written.
+
+    An existing `out` is replaced only if it is `ours`, those beside it only together with it. None may be
+    one of the `inputs`, by whatever name. The folder must exist, unless the work `makes_folder`.
+    """
+    check_writable(out, makes_folder, option)
+    companions = [out.with_suffix(ending) for ending in beside]
+    if out in companions:
+        raise UserError(f"{option} is {out}, but this command writes {out.suffix} beside it; take .json")
+    for file, read in product((out, *companions), filter(None, inputs)):
+        if file.exists() and read.exists() and file.samefile(read):
+            raise UserError(f"{file} is read by this command; name another file with {option}")
+    replaces = out.is_file() and ours(out)
+    for file in (out, *companions):
+        if os.path.lexists(file) and not (replaces and file.is_file()):
+            raise UserError(
+                f"{file} is no result of this command; move it away, or name another file with {option}"
+            )
+    _check_not_own(out.absolute().parent, out, option)
+
+
+def check_output_folder(folder: Path, option: str, takes_prepared: bool = False) -> None:
+    """UserError unless results can go into `folder`, which need not exist yet.
+
+    It must be neither one of the project's own folders nor inside prepared data; it may be prepared data
+    itself if the command `takes_prepared`.
+    """
+    folder = folder.absolute()
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; name a folder with {option}")
+    _check_not_own(folder, folder, option)
+    if folder.resolve() == ROOT:
+        raise UserError(f"{folder} is the project's own folder; choose another {option}")
+    for above in folder.parents if takes_prepared else (folder, *folder.parents):
+        if (above / PREPARED).is_file():
+            raise UserError(f"{above} holds prepared data; choose another {option} than {shown_path(folder)}")
+    try:
+        usable = can_hold(folder)
+    except OSError as error:
+        if error.errno in OUT_OF_SPACE:
+            raise
+        usable = False
+    if not usable:
+        raise UserError(f"the folder {folder} cannot be made or written in; choose another {option}")
+
+
+def _check_not_own(folder: Path, named: Path, option: str) -> None:
+    for name in OWN:
+        if folder.resolve().is_relative_to(ROOT / name):
+            raise UserError(
+                f"{named} is in {ROOT / name}, which belongs to the project; choose another {option}"
+            )
+
+
+def json_with(*keys: str, **values: Any) -> Ours:
+    """Recognises a JSON object by its `keys` and `values`."""
+
+    def ours(path: Path) -> bool:
+        if path.stat().st_size > LARGEST_RECORD:
+            return False
+        try:
+            record = read_json(path)
+        except UserError:
+            return False
+        return (
+            isinstance(record, dict)
+            and set(keys) <= set(record)
+            and all(record.get(key) == value for key, value in values.items())
+        )
+
+    return ours
+
+
+def begins(sign: str, within: int = 0) -> Ours:
+    """Recognises a file by `sign` at its beginning, or after at most `within` bytes."""
+    wanted = sign.encode()
+
+    def ours(path: Path) -> bool:
+        with path.open("rb") as file:
+            return wanted in file.read(within + len(wanted))
+
+    return ours

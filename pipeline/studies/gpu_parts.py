@@ -1,0 +1,119 @@
+"""The commands of gpu_check.sh, on a GPU or, for a dry run, tiny and on the CPU."""
+
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.files import ROOT
+
+TRAINED = ("transnormer_t1", "transformer_lm")
+PARTS = {
+    "correctness": ("kernels", "info", "tests", "triton", "memcheck", "racecheck"),
+    "speed": ("anchor", "operator", "lm", "roberta", *(f"train-{name}" for name in TRAINED)),
+}
+PYTHON = sys.executable
+UPDATES = 1000
+TRITON = "tests/operator/triton"
+ENCODERS = ("roberta_softmax", "roberta_lln_diag", "roberta_transnormer_t1")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command and the seconds it may take.
+
+    Attributes:
+        name: of the part and of its log.
+        command: what runs in the project's folder.
+        seconds: the longest it may take.
+        needs: packages without which it cannot run.
+        tests: whether it is pytest, of which at least one test must pass.
+        log: where its command keeps the log of a training.
+    """
+
+    name: str
+    command: list[str]
+    seconds: int
+    needs: tuple[str, ...] = ("torch",)
+    tests: bool = False
+    log: Path | None = None
+
+
+def parts(out: Path, data: Path | None, dry: bool = False) -> list[Part]:
+    """Every part of both stages, in order."""
+    return [*correctness(dry), *speed(out, data, dry)]
+
+
+def correctness(dry: bool = False) -> list[Part]:
+    """Kernels, tests and sanitizers."""
+    kernels = [PYTHON, "-m", "pipeline", "studies.gpu_kernels", *(["--device", "cpu"] if dry else [])]
+    info = [PYTHON, "-m", "causal_linear_attention.info", "--json", "--no-self-test"]
+    once = [PYTHON, "-m", "tests.helpers.one_pass", "cpp" if dry else "cuda"]
+    sanitizer = ["compute-sanitizer", "--error-exitcode", "9", "--launch-timeout", "60", "--tool"]
+    return [
+        Part("kernels", kernels, 300),
+        Part("info", info, 40),
+        Part("tests", pytest("tests/operator", f"--ignore={TRITON}", dry=dry), 150, tests=True),
+        Part("triton", pytest(TRITON, dry=dry), 240, tests=True),
+        *(Part(tool, once if dry else [*sanitizer, tool, *once], 120) for tool in ("memcheck", "racecheck")),
+    ]
+
+
+def pytest(*arguments: str, dry: bool) -> list[str]:
+    """The tests that need a GPU, in several processes where pytest-xdist is installed; dry: only named."""
+    command = [PYTHON, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider"]
+    if dry:
+        command.append("--collect-only")
+    elif importlib.util.find_spec("xdist"):
+        command += ["-n", str(max(1, min(8, (os.cpu_count() or 1) // 2)))]
+    return [*command, *arguments]
+
+
+def speed(out: Path, data: Path | None, dry: bool = False) -> list[Part]:
+    """Operator, models and trainings."""
+    device = ["--device", "cpu" if dry else "cuda"]
+    anchor = [PYTHON, "-m", "benchmarks.operator_cost", "--shapes", "fla", "--out", str(out), *device]
+    operator = [PYTHON, "-m", "benchmarks.operator_cost", "--out", str(out), *device, "--dtype", "bfloat16"]
+    if dry:
+        anchor += ["--quick", "--rounds", "1"]
+        operator += ["--rounds", "1", "--heads", "1", "--dim", "16", "--lengths", "64"]
+    else:
+        operator += ["--batch", "8", "--heads", "12", "--lengths", "2048", "8192", "16384", "65536"]
+    rounds = ["--rounds", "1", "--bf16", "--time-limit", "120" if dry else "25"]
+    lm = [PYTHON, "-m", "benchmarks.lm_cost", *device, *rounds, "--out", str(out / "lm_cost.json")]
+    roberta = [PYTHON, "-m", "benchmarks.roberta_cost", *device, *rounds]
+    encoders = ENCODERS[-1:] if dry else ENCODERS
+    roberta += ["--out", str(out / "roberta_cost.json"), "--architectures", ",".join(encoders)]
+    if dry:
+        lm += ["--quick", "--architectures", "transnormer_t1", "--lengths", "64"]
+        roberta += ["--quick", "--lengths", "64"]
+    else:
+        lm += ["--architectures", "transnormer_t1,transnormer_t2,transformer_lm", "--lengths", "2048,16384"]
+        roberta += ["--lengths", "512", "4096"]
+    models = ("torch", "fairseq")
+    return [
+        Part("anchor", anchor, 110),
+        Part("operator", operator, 100),
+        Part("lm", lm, 110, models),
+        Part("roberta", roberta, 90, models),
+        *(training(name, data, out, dry) for name in TRAINED),
+    ]
+
+
+def training(name: str, data: Path | None, out: Path, dry: bool = False) -> Part:
+    """Updates of 64 sequences of 512 tokens with the launcher's flags for speed, without saving."""
+    folder = out / f"train-{name}"
+    words = ["--words", "200" if dry else "267700", "--tokens", "20000" if dry else "4000000"]
+    command = [PYTHON, "-m", "pipeline", "studies.gpu_training", *words]
+    command += [str(ROOT / "configs" / "wikitext103" / f"{name}.yaml"), str(data or out / "random-words")]
+    command += ["--fast", "--gpus", "0" if dry else "1", "--save-dir", str(folder), "--update-freq", "1"]
+    command += ["--no-save", "--disable-validation", "--log-interval", "2" if dry else "50"]
+    if dry:
+        command += ["--max-update", "6", "--batch-size", "2", "--tokens-per-sample", "32"]
+        command += ["--decoder-layers", "2", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2"]
+        if name == "transformer_lm":
+            command += ["--decoder-input-dim", "16", "--decoder-output-dim", "16"]
+    else:
+        command += ["--max-update", str(UPDATES), "--batch-size", "64"]
+    return Part(f"train-{name}", command, 240, ("torch", "fairseq"), log=folder / "train.log")

@@ -1,0 +1,39 @@
+"""A training of gpu_check.sh: scripts/train_lm.sh, on random words where there are no DATA yet."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+
+from pipeline.training import train
+
+SPECIAL = 4  # <s>, <pad>, </s>, <unk> lead every dictionary of fairseq's
+ROW = 1000
+
+
+def write_random_words(dest: Path, words: int, tokens: int) -> None:
+    """A prepared corpus drawn from a seed, with words about as frequent as a language's (Zipf)."""
+    folder = dest.with_name(f"{dest.name}.part")
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(1)
+    # The rank r of a word has probability 1 / r: the logarithm of r is uniform.
+    ranks = torch.rand(tokens, generator=generator).mul_(torch.tensor(float(words)).log()).exp_()
+    numbers = ranks.int().clamp_(1, words) + (SPECIAL - 1)
+    lines = "".join(f"word{number} 1\n" for number in range(words))
+    (folder / "dict.txt").write_text(lines, encoding="utf-8")
+    builder = MMapIndexedDatasetBuilder(str(folder / "train.bin"), dtype=np.int32)
+    for row in numbers.split(ROW):
+        builder.add_item(row)
+    builder.finalize(str(folder / "train.idx"))
+    folder.rename(dest)
+
+
+def main() -> None:
+    """`--words N --tokens N CONFIG DATA ...`, the rest as train_lm.sh takes it."""
+    _, _, words, _, tokens, config, data, *rest = sys.argv
+    if not Path(data).exists():
+        write_random_words(Path(data), int(words), int(tokens))
+    sys.argv[1:] = [config, data, *rest]
+    train.main()

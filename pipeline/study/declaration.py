@@ -1,0 +1,287 @@
+"""A study as its YAML declares it; docs/studies.md describes the keys."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from pipeline.errors import UserError
+from pipeline.evaluation.evaluators import EVALUATORS
+from pipeline.files import ROOT
+from pipeline.methods import label_of
+from pipeline.study.best import Best, read_best
+from pipeline.study.claims import Claim, read_claim
+from pipeline.study.keys import check_keys, nearest, positive_number
+from pipeline.study.table import Baseline, TableSpec, read_baseline, read_table_spec
+
+STUDIES = ROOT / "configs" / "studies"
+RUNS = ROOT / "runs" / "studies"
+KEYS = (
+    "about", "config", "data", "start", "settings", "axes", "tune", "best", "seeds", "prepare", "checkpoint",
+    "keep", "evaluate", "tables", "table", "paper", "baseline", "claims", "plot", "notes", "hooks",
+)  # fmt: skip
+REQUIRED = ("about", "config", "axes", "evaluate", "table")
+CHECKPOINTS = ("last", "best")
+PLOTTED_BY = ("updates", "seconds")
+KEPT = ("measured", "all")
+GIVEN = "given"
+"""Of the key `start`: the command names the checkpoint."""
+TUNED_BY = {"valid_loss": min, "valid_accuracy": max}
+RESERVED = ("label", "config", "seeds", "on_request")
+NAME = re.compile(r"[\w.+-]+")
+HOOKS = ("carried", "glue", "images", "language_models", "roberta", "vit")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An option of an axis: what it adds to the flags, and what stands for it in the path of the YAML.
+
+    `seeds` is the most seeds that it is run with, None for those of the study; with `on_request` it is run if
+    the command names it.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    label: str
+    config: str
+    seeds: int | None = None
+    on_request: bool = False
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: its choices by name, or any `value` of the flag or the placeholder called like the axis."""
+
+    name: str
+    choices: dict[str, Choice]
+    placeholder: bool
+    closed: bool
+
+    @property
+    def usual(self) -> list[str]:
+        """The choices that are run if the command names none."""
+        return [name for name, choice in self.choices.items() if not choice.on_request]
+
+    def choose(self, words: Iterable[str]) -> list[Choice]:
+        """The choices that `words` name; a word that several begin with, such as `norm`, names them all.
+
+        Raises UserError for another one.
+        """
+        found: dict[str, Choice] = {}
+        for word in words:
+            if word in self.choices:
+                found[word] = self.choices[word]
+            elif group := [name for name in self.choices if name.startswith(f"{word}-")]:
+                found.update({name: self.choices[name] for name in group})
+            elif self.closed or not NAME.fullmatch(word):
+                raise UserError(f"--{self.name} {word}: there is no such choice{nearest(word, self.choices)}")
+            else:
+                found[word] = self.value(word)
+        return list(found.values())
+
+    def value(self, word: str) -> Choice:
+        """The choice of an open axis for a value that the YAML does not name."""
+        settings = {} if self.placeholder else {self.name: word}
+        label = label_of(word) if self.placeholder else f"{self.name} {word}"
+        return Choice(word, settings, label, word)
+
+
+@dataclass(frozen=True)
+class Tune:
+    """How a setting is chosen before the repetitions: the best of `values` after `updates`, `by` a figure."""
+
+    axis: str
+    values: tuple[str, ...]
+    updates: int
+    by: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """A declared experiment. `config` is the path of the YAMLs with `{axis}` in it, from the root.
+
+    `prepare` has the script of data-prep/ and its arguments by the folder that it writes, or one of the
+    name "" that writes all.
+    `data` is the prepared folder in the same way, "" for that of the YAML. `start` is the study whose runs
+    the cells start from, or GIVEN. `settings` are flags of all cells.
+    """
+
+    name: str
+    path: Path
+    about: str
+    config: str
+    data: str
+    start: str
+    settings: dict[str, Any]
+    keep: str
+    best: Best | None
+    axes: dict[str, Axis]
+    seeds: int
+    evaluate: str
+    checkpoint: str
+    tables: tuple[TableSpec, ...]
+    tune: Tune | None
+    prepare: dict[str, tuple[str, ...]]
+    baselines: tuple[Baseline, ...]
+    claims: tuple[Claim, ...]
+    plot: dict[str, Any]
+    notes: str
+    hooks: str
+
+
+def find_study(word: str) -> Path:
+    """The YAML of a study by name, or a user's own file."""
+    path = Path(word)
+    if path.suffix == ".yaml":
+        if not path.is_file():
+            raise UserError(f"no study {path}; name a YAML, or one of {', '.join(study_names())}")
+        return path.absolute()
+    if word not in study_names():
+        raise UserError(f"there is no study {word}{nearest(word, study_names())}")
+    return STUDIES / f"{word}.yaml"
+
+
+def study_names() -> list[str]:
+    """The studies of configs/studies."""
+    return sorted(path.stem for path in STUDIES.glob("*.yaml"))
+
+
+def read_study(path: Path) -> Study:
+    """The study that a YAML declares; UserError in one line for what is wrong in it."""
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path))
+    except (OSError, YAMLError, OmegaConfBaseException, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is no study; docs/studies.md shows one")
+    if "table" in content and "tables" in content:
+        raise UserError(f"{path}: table and tables exclude each other; put all of them into tables")
+    tables = content.get("tables") or [{**(content.get("table") or {}), "paper": content.get("paper")}]
+    check_keys(content, KEYS, str(path))
+    for key in REQUIRED:
+        if key not in content and not (key == "table" and "tables" in content):
+            raise UserError(f"{path}: {key} is missing; docs/studies.md describes it")
+    axes = {name: read_axis(path, name, value, content) for name, value in content["axes"].items()}
+    for key in ("config", "data"):
+        check_placeholders(path, key, content.get(key, ""), axes)
+    evaluate = content["evaluate"]
+    if evaluate not in EVALUATORS:
+        raise UserError(f"{path}: there is no evaluator {evaluate!r}{nearest(evaluate, EVALUATORS)}")
+    checkpoint = content.get("checkpoint", "last")
+    if checkpoint not in CHECKPOINTS:
+        raise UserError(f"{path}: checkpoint is {checkpoint!r}; choose from {', '.join(CHECKPOINTS)}")
+    if (keep := content.get("keep", KEPT[0])) not in KEPT:
+        raise UserError(f"{path}: keep is {keep!r}; choose from {', '.join(KEPT)}")
+    if (start := str(content.get("start", ""))) not in ("", GIVEN, *study_names()):
+        raise UserError(f"{path}: start names no study {start!r}{nearest(start, (GIVEN, *study_names()))}")
+    settings = content.get("settings") or {}
+    if not isinstance(settings, Mapping):
+        raise UserError(f"{path}: settings needs settings such as {{log_interval: 1}}, found {settings!r}")
+    if (hooks := content.get("hooks", "")) and hooks not in HOOKS:
+        raise UserError(f"{path}: there are no hooks {hooks!r}{nearest(hooks, HOOKS)}")
+    baselines = content.get("baseline") or []
+    baselines = baselines if isinstance(baselines, list) else [baselines]
+    return Study(
+        name=path.stem,
+        path=path,
+        about=str(content["about"]),
+        config=str(content["config"]),
+        data=str(content.get("data", "")),
+        start=start,
+        settings={str(key): value for key, value in settings.items()},
+        keep=keep,
+        best=read_best(content.get("best"), axes, str(path)),
+        axes=axes,
+        seeds=positive_number(content.get("seeds", 1), f"{path}: seeds"),
+        evaluate=evaluate,
+        checkpoint=checkpoint,
+        tables=tuple(read_table_spec(spec, axes, str(path)) for spec in tables),
+        tune=read_tune(path, content.get("tune"), axes),
+        prepare=read_prepare(path, content.get("prepare")),
+        baselines=tuple(read_baseline(one, str(path)) for one in baselines),
+        claims=tuple(read_claim(claim, axes, f"{path}: claims") for claim in content.get("claims") or ()),
+        plot=read_plot(path, content.get("plot")),
+        notes=str(content.get("notes", "")),
+        hooks=hooks,
+    )
+
+
+def read_axis(path: Path, name: str, value: Any, content: Mapping[str, Any]) -> Axis:
+    """An axis: a mapping of names to settings, or a list of values."""
+    placeholder = f"{{{name}}}" in str(content["config"])
+    if isinstance(value, Mapping) and value:
+        choices = [read_choice(path, name, str(key), given or {}) for key, given in value.items()]
+        return Axis(name, {choice.name: choice for choice in choices}, placeholder, closed=True)
+    if not isinstance(value, list) or not value:
+        raise UserError(f"{path}: the axis {name} needs a list of values, or a mapping of names to settings")
+    axis = Axis(name, {}, placeholder, closed=False)
+    return Axis(name, {str(word): axis.value(str(word)) for word in value}, placeholder, closed=False)
+
+
+def read_choice(path: Path, axis: str, name: str, given: Any) -> Choice:
+    """One choice of an axis: settings of fairseq-train, but for the keys of RESERVED."""
+    if not NAME.fullmatch(name):
+        raise UserError(f"{path}: {name!r} cannot name a choice of {axis}; use letters, digits, - and _")
+    if not isinstance(given, Mapping):
+        raise UserError(f"{path}: {axis}.{name} needs settings such as {{plan: elu}}, found {given!r}")
+    settings = {str(key): value for key, value in given.items() if key not in RESERVED}
+    label, config = str(given.get("label") or label_of(name)), str(given.get("config", name))
+    seeds = given.get("seeds")
+    if seeds is not None:
+        positive_number(seeds, f"{path}: {axis}.{name}.seeds")
+    return Choice(name, settings, label, config, seeds, bool(given.get("on_request", False)))
+
+
+def check_placeholders(path: Path, key: str, text: Any, axes: Mapping[str, Axis]) -> None:
+    """UserError for a `{name}` in the path of the configurations or the data that no axis has."""
+    for name in re.findall(r"\{(\w*)\}", str(text)):
+        if name not in axes:
+            raise UserError(f"{path}: {key} names {{{name}}}, which is no axis{nearest(name, axes)}")
+
+
+def read_tune(path: Path, given: Any, axes: Mapping[str, Axis]) -> Tune | None:
+    """The key `tune`, None without it."""
+    if not given:
+        return None
+    where = f"{path}: tune"
+    check_keys(given, ("axis", "values", "updates", "by"), where)
+    for key in ("axis", "values", "updates"):
+        if key not in given:
+            raise UserError(f"{where}: {key} is missing")
+    if given["axis"] in axes:
+        raise UserError(f"{where}: {given['axis']} is an axis of the study; tune another setting")
+    by = given.get("by", "valid_loss")
+    if by not in TUNED_BY:
+        raise UserError(f"{where}: by is {by!r}{nearest(by, TUNED_BY)}")
+    values = tuple(map(str, given["values"]))
+    return Tune(str(given["axis"]), values, positive_number(given["updates"], f"{where}.updates"), by)
+
+
+def read_prepare(path: Path, given: Any) -> dict[str, tuple[str, ...]]:
+    """The key `prepare`: script and arguments, or those of each folder of data."""
+    by_folder = given if isinstance(given, Mapping) else {"": given} if given else {}
+    for words in by_folder.values():
+        if not isinstance(words, list) or not words:
+            raise UserError(
+                f"{path}: prepare needs a script of data-prep/ with its arguments, found {words!r}"
+            )
+    return {str(folder): tuple(map(str, words)) for folder, words in by_folder.items()}
+
+
+def read_plot(path: Path, given: Any) -> dict[str, Any]:
+    """The key `plot`: which curves of the first seed are drawn, by what, the unit on the axis, its factor."""
+    if not given:
+        return {}
+    where = f"{path}: plot"
+    check_keys(given, ("curves", "by", "y", "factor"), where)
+    if given.get("curves") not in ("train", "valid"):
+        raise UserError(f"{where}: curves is {given.get('curves')!r}; choose from train, valid")
+    for word in given.get("by", PLOTTED_BY):
+        if word not in PLOTTED_BY:
+            raise UserError(f"{where}: by names {word!r}{nearest(word, PLOTTED_BY)}")
+    return {"y": f"{given['curves']} loss, bits", "factor": 1.0, **given}

@@ -1,0 +1,74 @@
+"""What a column or a claim asks of a record: `[factor*]path`, nothing else.
+
+A path such as `bits_per_dimension.test`, or `buckets.0.perplexity` for the first of a list, is looked up in
+what the evaluator found, then in the figures of training, then in the whole record. A format is one of
+Python's for numbers, or `count`: in how many records the value is true.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.errors import UserError
+
+Record = dict[str, Any]
+EXPRESSION = re.compile(
+    r"(?:(?P<factor>\d+(?:\.\d+)?(?:e[+-]?\d+)?)\*)?(?P<path>[A-Za-z_][\w-]*(?:\.[\w+-]+)*)"
+)
+FORMAT = re.compile(r",?(?:\.\d+)?[feg%]?")
+COUNT = "count"
+SECTIONS = ("found", "training")
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A number of a record: the value at `path` times `factor`."""
+
+    path: tuple[str, ...]
+    factor: float | None = None
+
+    def __call__(self, record: Record) -> Any:
+        """The value, None if the record has none, or one that is no number."""
+        for section in (*(record.get(name) for name in SECTIONS), record):
+            value = follow(section, self.path)
+            if value is not None:
+                break
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return value if self.factor is None else self.factor * value
+
+
+def follow(value: Any, path: Iterable[str]) -> Any:
+    """The value at a path of nested mappings and lists, None if there is none."""
+    for key in path:
+        if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        elif isinstance(value, Mapping) and key in value:
+            value = value[key]
+        else:
+            return None
+    return value
+
+
+def parse_expression(text: Any, where: str) -> Expression:
+    """The expression that `text` writes; UserError, naming the place `where`, for anything else."""
+    match = EXPRESSION.fullmatch(str(text))
+    if not match:
+        raise UserError(f"{where}: {text!r} is no expression; write a path such as accuracy, or 100*accuracy")
+    factor = float(match["factor"]) if match["factor"] else None
+    return Expression(tuple(match["path"].split(".")), factor)
+
+
+def check_format(text: Any, where: str) -> str:
+    """`text` if it is a number format or `count`; UserError for anything else."""
+    if text != COUNT and not FORMAT.fullmatch(str(text)):
+        raise UserError(f"{where}: {text!r} is no format; write one such as .2f, or {COUNT}")
+    return str(text)
+
+
+def numbers(expression: Expression, records: Iterable[Record]) -> Iterator[float]:
+    """The values of the records that have one."""
+    for record in records:
+        if (value := expression(record)) is not None:
+            yield value

@@ -1,0 +1,85 @@
+"""Study `carried`: what training with carried state costs or gains, and perplexity by position."""
+
+import statistics
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+from pipeline.methods import LANGUAGE_MODELS
+from pipeline.reports.plots import Curve, plot_curves
+from pipeline.reports.tables import markdown_table
+from pipeline.study.declaration import Study
+from pipeline.study.page import look_of
+from pipeline.study.records import Record, grouped, measured_on, seed_of
+
+READINGS = {"read apart": "apart", "read with state": "carried"}
+STYLES = {"apart": "--", "carried": "-"}
+
+
+def tables(study: Study, records: Sequence[Record]) -> list[str]:
+    """The perplexity of each model trained with carried state, divided by that of the same trained apart."""
+    rows, alone = [], []
+    axes = study.axes
+    groups = grouped(records, _place)
+    for model, segment in product(axes["model"].choices, axes["segment"].choices):
+        group = groups.get((model, segment), [])
+        ratios = {title: ratio(group, reading, reading) for title, reading in READINGS.items()}
+        own = ratio(group, "carried", "apart")
+        if own is not None:
+            shown = [f"{one:.2f}" for one in (*ratios.values(), own) if one is not None]
+            rows.append([axes["model"].choices[model].label, segment, *shown])
+            alone.append(own)
+    if not rows:
+        return []
+    header = ["trained with state : trained apart", "segment", *READINGS, "each as it was trained"]
+    worse = sum(one > 1 for one in alone)
+    return [
+        markdown_table(header, rows),
+        f"Trained and read with carried state, {worse} of {len(alone)} models are worse than the same model "
+        f"trained and read apart ({min(alone):.2f} to {max(alone):.2f} times its perplexity).",
+    ]
+
+
+def ratio(records: Sequence[Record], with_state: str, apart: str) -> float | None:
+    """The median perplexity of the runs trained with carried state, read `with_state`, to that of the others.
+
+    These are read as `apart` says. None if either way of training is missing.
+    """
+    middles = []
+    for way, reading in (("carried", with_state), ("apart", apart)):
+        values = [one["found"][reading]["perplexity_per_token"] for one in records if _way(one) == way]
+        if not values:
+            return None
+        middles.append(statistics.median(values))
+    return middles[0] / middles[1]
+
+
+def draw_positions(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
+    """Perplexity by position with carried state, a panel per segment: the first seed."""
+    seed = min(map(seed_of, records))
+    shown = [record for record in records if seed_of(record) == seed]
+    panels = []
+    for segment, group in grouped(shown, lambda one: one["cell"]["segment"]).items():
+        curves = [_curve(record) for record in group]
+        panels.append((f"Segments of {segment}", "position up to, tokens", "perplexity per token", curves))
+    note = f"Trained with carried state (solid) and without (dashed). Seed {seed}. {measured_on(records)}"
+    plot_curves(path, panels, note=note, source=source)
+
+
+def _curve(record: Record) -> Curve:
+    model, buckets = record["cell"]["model"], record["found"]["carried"]["buckets"]
+    label = LANGUAGE_MODELS[model].label if model in LANGUAGE_MODELS else model
+    x, y = ([bucket[key] for bucket in buckets] for key in ("end", "perplexity_per_token"))
+    way = _way(record)
+    return Curve(label if way == "carried" else "", look_of(model, 0)[0], x, y, STYLES[way])
+
+
+def _place(record: Record) -> tuple[str, str]:
+    return record["cell"]["model"], record["cell"]["segment"]
+
+
+def _way(record: Record) -> str:
+    return record["cell"]["way"]
+
+
+DRAWS = {"positions": draw_positions}

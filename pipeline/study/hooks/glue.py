@@ -1,0 +1,60 @@
+"""GLUE: the flags that follow from a prepared task, and the table beside the papers' rows."""
+
+import math
+from collections.abc import Sequence
+
+from pipeline.data.preparation import read_manifest
+from pipeline.errors import UserError
+from pipeline.glue_tasks import glue_task
+from pipeline.reports.glue import write_table
+from pipeline.study.cells import Cell
+from pipeline.study.declaration import Study
+from pipeline.study.records import Record
+from pipeline.training.recipe import option
+
+WARMUP_SHARE = 0.06
+"""Of all updates, as in fairseq's RoBERTa recipe."""
+REPORTS = {
+    "accuracy": ([], "accuracy"),
+    "f1": (["--report-acc-and-f1"], "f1"),
+    "matthews": (["--report-mcc"], "mcc"),
+    "pearson": (["--regression-target", "--report-pearson-and-spearman"], "pearson"),
+}
+"""What fairseq's criterion must be asked for, and the name under which it reports a metric."""
+
+
+def data_flags(cell: Cell) -> list[str]:
+    """Classes, metric and length of the training on a task; none before it is prepared.
+
+    The updates are those of the epochs, or of --max-update if that is fewer.
+    """
+    folder = cell.data_folder()
+    manifest = read_manifest(folder) if folder else None
+    if manifest is None or "task" not in manifest:
+        return []
+    task, given = glue_task(manifest["task"]), [*cell.experiment.flags(), *cell.own_flags()]
+    examples = {split: entry["examples"] for split, entry in manifest["splits"].items()}
+    batch, epochs = int(option(given, "--batch-size")), int(option(given, "--max-epoch"))
+    whole = math.ceil(examples["train"] / batch) * epochs
+    asked = option(given, "--max-update") or ""
+    updates = min(whole, int(asked)) if asked.isdecimal() and int(asked) else whole
+    flags, metric = REPORTS[task.metrics[0]]
+    words = [*flags, "--num-classes", str(task.classes), "--best-checkpoint-metric", metric]
+    words += ["--max-update", str(updates), "--total-num-update", str(updates)]
+    words += ["--warmup-updates", str(round(WARMUP_SHARE * updates))]
+    if task.is_regression:
+        words += ["--batch-size-valid", str(valid_batch(examples["valid"], batch))]
+    return words
+
+
+def valid_batch(examples: int, largest: int) -> int:
+    """Dev examples in a batch such that the last has two: fairseq takes the correlation of each batch."""
+    for size in range(largest, 1, -1):
+        if examples % size != 1:
+            return size
+    raise UserError("the task has one dev example, for which there is no correlation")
+
+
+def tables(study: Study, records: Sequence[Record]) -> list[str]:
+    """Every encoder's row over all tasks, and those of the papers."""
+    return [write_table(records)]

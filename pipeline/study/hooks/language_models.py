@@ -1,0 +1,75 @@
+"""The settings of the measured language models beside those of TransNormer's Table 13."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pipeline.papers import read_table
+from pipeline.reports.tables import markdown_table
+from pipeline.study.declaration import Study
+from pipeline.study.records import Record
+
+
+def tables(study: Study, records: Sequence[Record]) -> list[str]:
+    """A row for each setting: the paper's on the left, those of the records on the right."""
+    return [markdown_table(("setting", "paper, Table 13", "here"), setting_rows(records))]
+
+
+def setting_rows(records: Sequence[Record]) -> list[tuple[str, str, str]]:
+    """The rows of the table; where records differ, all values are shown."""
+    config = {row["setting"]: row["alm"] for row in read_table("transnormer_13_config")}
+
+    def same(value: Callable[[Record], Any]) -> str:
+        return " or ".join(sorted({number(value(record)) for record in records}))
+
+    def setting(group: str, key: str) -> str:
+        return same(lambda record: record["settings"][group][key])
+
+    batch = int(config["total_batch"]) * int(config["sequence_length"])
+    words = same(lambda record: record["data"]["splits"]["train"]["words"])
+    size = ", ".join(setting("model", key) for key in ("decoder_layers", "decoder_embed_dim"))
+    heads = setting("model", "decoder_attention_heads")
+    peak = f"{float(config['peak_lr']):g}, {config['scheduler']}, {number(int(config['warmup']))}"
+    clipped = f"{config['hidden_dropout']}, {clipping(config['clip_norm'])}"
+    return [
+        ("corpus", config["data"], same(lambda record: record["data"]["corpus"])),
+        ("words of training text", "–", words),
+        ("tokeniser", config["tokenizer"], same(lambda record: record["data"]["tokenizer"])),
+        ("vocabulary", number(int(config["vocabulary"])), same(lambda record: record["data"]["vocabulary"])),
+        (
+            "layers, width, heads",
+            f"{config['decoder_layers']}, {config['hidden']}, {config['heads']}",
+            f"{size}, {heads}",
+        ),
+        (
+            "tokens per sequence, tokens per update",
+            f"{config['sequence_length']}, {number(batch)}",
+            f"{setting('task', 'tokens_per_sample')}, "
+            f"{same(lambda record: record['training']['tokens_per_update'])}",
+        ),
+        ("updates", number(int(config["updates"])), same(lambda record: record["training"]["updates"])),
+        ("peak learning rate, schedule, warm-up updates", peak, same(schedule)),
+        ("dropout, gradient norm clipped at", clipped, same(regularisation)),
+    ]
+
+
+def schedule(record: Record) -> str:
+    """Peak learning rate, schedule and warm-up of a run."""
+    settings = record["settings"]["lr_scheduler"]
+    rate = record.get("tuned", {}).get("chosen") or record["settings"]["optimization"]["lr"][0]
+    return f"{float(rate):g}, {settings['_name']}, {number(settings['warmup_updates'])}"
+
+
+def regularisation(record: Record) -> str:
+    """Dropout and clipping of a run."""
+    settings = record["settings"]
+    return f"{settings['model']['dropout']:g}, {clipping(settings['optimization']['clip_norm'])}"
+
+
+def clipping(norm: float | str) -> str:
+    """At which norm gradients are clipped."""
+    return f"{float(norm):g}" if float(norm) else "none"
+
+
+def number(value: Any) -> str:
+    """A number with commas; a text as it is."""
+    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)

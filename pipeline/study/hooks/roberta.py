@@ -1,0 +1,68 @@
+"""Encoders in pre-training: the papers' GLUE averages beside them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.methods import ENCODER_PANELS, ENCODERS, performer_note
+from pipeline.reports.glue import average_with_note, paper_table
+from pipeline.reports.tables import markdown_table
+from pipeline.study.declaration import Study
+from pipeline.study.records import Record, measured_on, seed_of
+
+TABLES = ("transnormer_05_glue", "lln_01_glue")
+
+
+def tables(study: Study, records: Sequence[Record]) -> list[str]:
+    """The averages that the papers print for each method, and what they are of."""
+    averages = [
+        {row["method"]: average_with_note(row, which) for row in paper_table(table)}
+        for which, table in enumerate(TABLES)
+    ]
+    present = {record["cell"]["method"] for record in records}
+    rows = []
+    for name, method in ENCODERS.items():
+        theirs = [
+            found.get(row, "–") for found, row in zip(averages, (method.transnormer, method.lln), strict=True)
+        ]
+        if name in present and theirs != ["–", "–"]:
+            rows.append([method.label, *theirs])
+    header = [
+        "GLUE averages of the papers",
+        "of seven (MNLI m and mm, QNLI, QQP, SST-2, MRPC, CoLA), TransNormer's Table 5",
+        "of four (MNLI m, QNLI, QQP, SST-2), LLN's Table 1",
+    ]
+    note = (
+        "Where a method has fewer figures than the average counts, the average says so; a change in "
+        "brackets is what LLN prints, against another baseline than its own."
+    )
+    paper = any(record["settings"]["model"].get("performer_paper") for record in records)
+    return [markdown_table(header, rows), " ".join([note, *performer_note(present, paper)])]
+
+
+def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
+    """Training loss of the first seed against updates, a panel a family of methods."""
+    from pipeline.reports.plots import Curve, plot_curves
+
+    seed = min(map(seed_of, records))
+    curves = {}
+    for record in records:
+        if seed_of(record) == seed and (points := record["training"]["curves"].get("train")):
+            method = ENCODERS[record["cell"]["method"]]
+            x, y = zip(*means(points), strict=True)
+            curves[record["cell"]["method"]] = Curve(method.label, method.color, x, y)
+    panels = [
+        (title, "updates", "bits per masked token", [curves[name] for name in names if name in curves])
+        for title, names in ENCODER_PANELS.items()
+    ]
+    note = f"Seed {seed}. {measured_on(records)}"
+    plot_curves(path, panels, note=note, log=False, markers=False, source=source)
+
+
+def means(points: Sequence[Sequence[float]], count: int = 40) -> list[tuple[float, float]]:
+    """A curve as `count` means of neighbouring points, at the last of each."""
+    width = max(1, len(points) // count)
+    parts = [points[start : start + width] for start in range(0, len(points), width)]
+    return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
+
+
+DRAWS = {"curves": draw_curves}

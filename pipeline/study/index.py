@@ -1,0 +1,47 @@
+"""The index of results/README.md: every table and figure of the papers, its verdict or why there is none."""
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+from pipeline.files import ROOT
+from pipeline.papers import PAPER
+from pipeline.reports.tables import markdown_table
+from pipeline.study.claims import NOT_RUN
+from pipeline.study.declaration import find_study, read_study, study_names
+from pipeline.study.page import groups_of, verdicts
+from pipeline.study.records import read_records
+
+CONTENTS = PAPER / "contents.csv"
+RESULTS = ROOT / "results"
+
+
+def index_section(document: Path) -> str:
+    """A table with a row for each item of `CONTENTS`."""
+    with CONTENTS.open(encoding="utf-8", newline="") as file:
+        items = list(csv.DictReader(file))
+    rows = [
+        [f"{item['paper']}, {item['item']}", item["what"], verdict_of(item), page_of(item)] for item in items
+    ]
+    return markdown_table(["paper", "what", "verdict", "page"], rows, figures=False)
+
+
+def verdict_of(item: dict[str, str]) -> str:
+    """The outcomes of the claims of a study about the item, or the note."""
+    outcomes: Counter[str] = Counter()
+    if item["study"] in study_names():
+        study = read_study(find_study(item["study"]))
+        records = read_records(RESULTS / study.name, study.name)
+        for group in groups_of(study, records).values():
+            found = verdicts(study, group)
+            names = (item["item"], f"{item['paper']}, {item['item']}")
+            outcomes.update(verdict.outcome for claim, verdict in found if claim.where in names)
+    counted = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if outcome != NOT_RUN)
+    return "; ".join(filter(None, [counted, item["note"]])) or "not run"
+
+
+def page_of(item: dict[str, str]) -> str:
+    """A link to where the figures are."""
+    own = f"{item['study']}/README.md"
+    page = own if item["study"] and (RESULTS / own).is_file() else item["page"]
+    return f"[{page.partition('/README.md')[0].lstrip('#.') or 'page'}]({page})" if page else ""

@@ -1,0 +1,257 @@
+"""The page of a study: tables with the papers' rows, verdicts on the papers' claims, notes, pictures."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined, TemplateError
+from PIL import Image
+
+from pipeline.data.identity import same_data
+from pipeline.errors import UserError
+from pipeline.files import fingerprint, shown_path, write_atomically
+from pipeline.methods import NAMED, performer_note
+from pipeline.reports.tables import markdown_table
+from pipeline.study.across import AcrossTable
+from pipeline.study.best import best_note, best_records
+from pipeline.study.claims import NOT_RUN, Claim, Verdict, decide
+from pipeline.study.declaration import PLOTTED_BY, Study
+from pipeline.study.expressions import numbers
+from pipeline.study.hooks import hooks_of
+from pipeline.study.records import (
+    Record,
+    grouped,
+    measured_on,
+    of_first_seed,
+    over_seeds,
+    read_records,
+    seed_of,
+    with_flags,
+)
+from pipeline.study.table import (
+    at_baseline,
+    kept_by,
+    paper_values,
+    row_label,
+    row_name,
+    rows_of,
+    whole,
+    write_table,
+)
+
+COLORS = (
+    "#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7",
+    "#E69F00", "#882255", "#332288", "#999933", "#56B4E9",
+)  # fmt: skip
+STYLES = ("-", "--", ":", "-.")
+
+
+def groups_of(study: Study, records: Sequence[Record]) -> dict[tuple[str, ...], list[Record]]:
+    """The records by the axes that no table has as rows, such as the preset; each group has its tables."""
+    rows = {axis for spec in study.tables for axis in spec.rows}
+    rows |= {study.best.axis} if study.best else set()
+    others = [axis for axis in study.axes if axis not in rows]
+    return grouped(records, lambda record: tuple(str(record["cell"][axis]) for axis in others))
+
+
+def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdict]]:
+    """Every claim about the records of one group, with its verdict."""
+    found = []
+    for claim in study.claims:
+        if not (kept := kept_by(claim.only, records)):
+            continue
+        verdict = Verdict(NOT_RUN, "")
+        for spec in study.tables:
+            rows = rows_of(spec, study.axes, kept)
+            values = {row_name(key): list(numbers(claim.figure, group)) for key, group in rows.items()}
+            if claim.rows and claim.rows[0] not in values:
+                continue
+            verdict = decide(claim, values, at_baseline(rows, study.baselines), paper_values(spec, rows))
+            break
+        found.append((claim, verdict))
+    return found
+
+
+def claims_table(found: Sequence[tuple[Claim, Verdict]]) -> str:
+    """The claims and their verdicts in Markdown."""
+    rows = [[claim.says, claim.where, verdict.outcome, verdict.effect] for claim, verdict in found]
+    return markdown_table(["claim of the paper", "where", "verdict", "here"], rows, figures=False)
+
+
+def write_notes(study: Study, records: Sequence[Record]) -> str:
+    """The notes of the YAML, filled in with the settings of the first record; jinja2's syntax."""
+    first = records[0]
+    known = {
+        "cell": first["cell"],
+        "settings": first["settings"],
+        "found": first["found"],
+        "records": records,
+        "training": first["training"],
+        "data": first["data"] or {},
+        "flags": with_flags(records),
+        "over_seeds": over_seeds(records),
+        "updates": ", ".join(f"{n:,}" for n in sorted({record["training"]["updates"] for record in records})),
+    }
+    try:
+        return Environment(undefined=StrictUndefined).from_string(study.notes).render(known).strip()
+    except TemplateError as error:
+        raise UserError(f"{study.path}: notes cannot be filled in: {error}") from None
+
+
+def write_group(study: Study, name: tuple[str, ...], records: Sequence[Record]) -> str:
+    """Tables, verdicts and notes of one group."""
+    heading = [f"## {', '.join(name)}"] if name else []
+    tables = [
+        AcrossTable(spec, study.axes, records, study.baselines).write()
+        if spec.across
+        else write_table(spec, study.axes, records, study.baselines)
+        for spec in study.tables
+        if rows_of(spec, study.axes, records)
+    ]
+    write_more = getattr(hooks_of(study.hooks), "tables", None)
+    extra = write_more(study, records) if write_more else []
+    claims = [claims_table(found)] if (found := verdicts(study, records)) else []
+    methods = {name for record in records for name in record["cell"].values() if isinstance(name, str)}
+    performer = performer_note(methods, any("--performer-paper" in one["own_flags"] for one in records))
+    notes = [
+        write_notes(study, records),
+        best_note(study.best, records),
+        tuned_note(records),
+        *performer,
+        measured_on(records),
+    ]
+    return "\n\n".join([*heading, *tables, *extra, *claims, *filter(None, notes)])
+
+
+def tuned_note(records: Sequence[Record]) -> str:
+    """What tuning chose from, by what, and how many runs went into it; empty if nothing was tuned."""
+    tuned = [record for record in records if "tuned" in record]
+    if not tuned:
+        return ""
+    one = tuned[0]["tuned"]
+    rows = grouped(tuned, lambda record: str({**record["cell"], "seed": 0}))
+    runs = sum(len(group[0]["tuned"]["tried"]) for group in rows.values())
+    return (
+        f"The setting {one['setting']} was chosen from {', '.join(one['tried'])} by {one['by']} in {runs} "
+        "shorter runs of the first seed."
+    )
+
+
+def write_page(study: Study, records: Sequence[Record]) -> str:
+    """The whole page in Markdown."""
+    parts = [write_group(study, name, group) for name, group in groups_of(study, records).items()]
+    return "\n\n".join([f"# {study.about}", *parts]) + "\n"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a page: `draw` writes it from what the fingerprint `source` is of."""
+
+    path: Path
+    source: str
+    draw: Callable[[Path], None]
+
+    def is_current(self) -> bool:
+        """Whether it was drawn from the records as they are."""
+        if not self.path.is_file():
+            return False
+        with Image.open(self.path) as picture:
+            return picture.info.get("Source") == self.source
+
+
+def pictures_of(study: Study, records: Sequence[Record], out: Path) -> list[Picture]:
+    """The pictures of a page: the curves of each group, and what the study's hooks draw."""
+    found = []
+    for name, group in groups_of(study, records).items():
+        source = fingerprint([study.name, study.plot, group])
+        if study.plot and any(study.plot["curves"] in record["training"]["curves"] for record in group):
+            path = out / f"{'-'.join([*name, 'curves'])}.png"
+            found.append(Picture(path, source, partial(draw_curves, study, group, source)))
+        draws = getattr(hooks_of(study.hooks), "DRAWS", {})
+        for title, draw in draws.items():
+            path = out / f"{'-'.join([*name, title])}.png"
+            found.append(Picture(path, source, partial(draw, study, group, source)))
+    return found
+
+
+def page_of(study: Study, out: Path) -> tuple[str, list[Picture]]:
+    """The text of README.md and the pictures of all records in `out`; an empty text without records."""
+    records = read_records(out, study.name)
+    if not records:
+        return "", []
+    check_one_setting(records, out)
+    records = best_records(study.best, records)
+    pictures = pictures_of(study, records, out)
+    links = [f"![{picture.path.stem}]({picture.path.name})" for picture in pictures]
+    return "\n\n".join([write_page(study, records).strip(), *links]) + "\n", pictures
+
+
+def publish(study: Study, out: Path) -> list[Path]:
+    """Write README.md and the pictures of all records in `out`; the files of the page, none without any."""
+    text, pictures = page_of(study, out)
+    if not text:
+        return []
+    for picture in pictures:
+        if not picture.is_current():
+            picture.draw(picture.path)
+    page = out / "README.md"
+    if not page.is_file() or page.read_text(encoding="utf-8") != text:
+        write_atomically(page, text.encode())
+    return [page, *(picture.path for picture in pictures)]
+
+
+def stale_files(study: Study, out: Path) -> list[Path]:
+    """The page and the pictures of `out` that its records have left behind."""
+    text, pictures = page_of(study, out)
+    page = out / "README.md"
+    current = not text or (page.is_file() and page.read_text(encoding="utf-8") == text)
+    return [*([] if current else [page]), *(one.path for one in pictures if not one.is_current())]
+
+
+def check_one_setting(records: Sequence[Record], out: Path) -> None:
+    """UserError for records that no table can join: of other flags of the user's, or other data of a name.
+
+    Of a record to come, only the flags are known.
+    """
+    if len({tuple(record["flags"]) for record in records}) > 1:
+        raise UserError(
+            f"{shown_path(out)} holds cells with different flags; give each setting its own --out"
+        )
+    measured = [record for record in records if "settings" in record]
+    for name, group in grouped(measured, lambda one: (one["settings"].get("task") or {}).get("data")).items():
+        if name and any(not same_data(one["data"], group[0]["data"]) for one in group):
+            raise UserError(f"{shown_path(out)} holds cells of different {name}; give each its own --out")
+
+
+def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
+    """The curves of the first seed, a line for each row of the first table; a panel for each x axis."""
+    from pipeline.reports.plots import Curve, plot_curves
+
+    shown, spec = of_first_seed(records), whole(study.tables[0])
+    panels = []
+    title = ", ".join([study.name, *next(iter(groups_of(study, records)))])
+    for by in study.plot.get("by", PLOTTED_BY[:1]):
+        curves = []
+        for number, (key, [record, *_]) in enumerate(rows_of(spec, study.axes, shown).items()):
+            if points := record["training"]["curves"].get(study.plot["curves"], []):
+                x, y = zip(*points, strict=True)
+                x = [value * seconds_per_update(record) for value in x] if by == "seconds" else x
+                y = [study.plot["factor"] * value for value in y]
+                color, style = look_of(key[0], number)
+                curves.append(Curve(row_label(key, spec, study.axes), color, x, y, style))
+        panels.append((title, "training, s" if by == "seconds" else by, study.plot["y"], curves))
+    note = f"Seed {seed_of(shown[0])}. {measured_on(records)}"
+    plot_curves(path, panels, note=note, log=False, markers=False, source=source)
+
+
+def seconds_per_update(record: Record) -> float:
+    """The speed of a training, which its curves take for constant."""
+    return (record["training"]["seconds"] or 0.0) / max(1, record["training"]["updates"])
+
+
+def look_of(name: str, number: int) -> tuple[str, str]:
+    """Colour and line style of a row: those of the method, or the next ones of the list."""
+    if name in NAMED:
+        return NAMED[name].color, "-"
+    return COLORS[number % len(COLORS)], STYLES[number // len(COLORS) % len(STYLES)]

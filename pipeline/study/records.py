@@ -1,0 +1,72 @@
+"""The records of finished cells: read, grouped, and what may be said of several of them."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipeline.files import read_json
+from pipeline.reports.tables import where
+
+Record = dict[str, Any]
+Key = TypeVar("Key", bound=Hashable)
+PATTERN = "**/seed*.json"
+
+
+def read_records(folder: Path, study: str) -> list[Record]:
+    """The records of a study's cells in `folder`, those of its tuning left out; another file is passed over.
+
+    A file that is no JSON raises UserError.
+    """
+    found = (read_json(path) for path in sorted(folder.glob(PATTERN)))
+    return [
+        record
+        for record in found
+        if isinstance(record, dict)
+        and record.get("study") == study
+        and isinstance(record.get("cell"), dict)
+        and "tuning" not in record["cell"]
+    ]
+
+
+def grouped(records: Iterable[Record], key: Callable[[Record], Key]) -> dict[Key, list[Record]]:
+    """The records by `key`, in their order."""
+    found: dict[Key, list[Record]] = {}
+    for record in records:
+        found.setdefault(key(record), []).append(record)
+    return found
+
+
+def seed_of(record: Record) -> int:
+    """The seed of a cell."""
+    return int(record["cell"]["seed"])
+
+
+def of_first_seed(records: Sequence[Record]) -> list[Record]:
+    """Those that a picture shows."""
+    seed = min(map(seed_of, records))
+    return [record for record in records if seed_of(record) == seed]
+
+
+def over_seeds(records: Sequence[Record]) -> str:
+    """What the figures of a table are: median (lowest to highest) over which seeds, or the only seed."""
+    seeds = sorted({seed_of(record) for record in records})
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"median (lowest to highest) over the seeds {', '.join(map(str, seeds))}"
+
+
+def measured_on(records: Sequence[Record]) -> str:
+    """Machines, days and commits, in a sentence."""
+    environments = [record["environment"] for record in records]
+    machines = sorted({f"{where(one)}, {one['date']}" for one in environments})
+    commits = ", ".join(sorted({one["commit"] for one in environments}))
+    return (
+        f"Measured on {'; '.join(machines)} (commit {commits}); training times are those of a machine that "
+        "may have done other work."
+    )
+
+
+def with_flags(records: Sequence[Record]) -> str:
+    """The flags that the user gave for all cells, with a word before them; empty without."""
+    flags = records[0]["flags"]
+    return f" with {' '.join(flags)}" if flags else ""

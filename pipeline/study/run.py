@@ -1,0 +1,173 @@
+"""What scripts/study.sh does with a study: list it, show it, or run its cells and write its page."""
+
+import shlex
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from pipeline.console import number_of, runs_failed
+from pipeline.errors import UserError
+from pipeline.files import ROOT, shown_path
+from pipeline.study.best import keep_best_weights
+from pipeline.study.cells import Cell, Plan, cells_of
+from pipeline.study.declaration import RUNS, Study, find_study, read_study, study_names
+from pipeline.study.estimate import Pace, in_words
+from pipeline.study.expressions import COUNT
+from pipeline.study.page import check_one_setting, publish
+from pipeline.study.plans import check_layer_plans
+from pipeline.study.preparation import prepare_data
+from pipeline.study.records import read_records
+from pipeline.study.schedule import gpus, parallel_jobs, run_cells
+from pipeline.study.start import check_starts
+from pipeline.study.table import figure_of
+from pipeline.study.tuning import tuning_cells, with_chosen
+from pipeline.training.process.run_lock import NAME as LOCK
+from pipeline.training.process.run_lock import SECONDS_TO_WRITE, run_lock
+
+RESULTS = ROOT / "results"
+
+
+def describe(cell: Cell) -> str:
+    """The result of a finished cell in a few words: the first columns of the first table that has any."""
+    record = cell.record()
+    if record is None:
+        return "no record"
+    if cell.tuning is not None:
+        return (
+            f"{cell.study.tune.by} {score}"
+            if (score := record["training"]["curves"]["valid"][-1][1])
+            else "done"
+        )
+    columns = [column for column in cell.study.tables[0].columns if column.form != COUNT][:2]
+    return ", ".join(f"{column.title} {figure_of(column, [record])}" for column in columns)
+
+
+def is_done(cell: Cell) -> bool:
+    """Whether it is finished, here or among the committed results."""
+    return cell.record() is not None
+
+
+def planned(study: Study, options: Namespace, flags: tuple[str, ...]) -> list[Cell]:
+    """The cells that the command asks for."""
+    out = (options.out or RUNS / study.name).absolute()
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; name a folder")
+    data = options.data.absolute() if options.data else None
+    if data and not data.is_dir():
+        raise UserError(f"--data {data}: there is no such folder")
+    asked = {name: getattr(options, name) for name in study.axes if getattr(options, name)}
+    cells = cells_of(Plan(study, out, data, flags, given_start(options)), asked, options.seeds or study.seeds)
+    check_layer_plans(cells)
+    return cells
+
+
+def given_start(options: Namespace) -> Path | None:
+    """The checkpoint of --start, or a whole one beside it; None without the option."""
+    if getattr(options, "start", None) is None:
+        return None
+    from pipeline.training.save_dir import whole_checkpoint
+
+    return whole_checkpoint(options.start.absolute())
+
+
+def all_runs(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells, those of tuning before them."""
+    if not cells or cells[0].study.tune is None:
+        return list(cells)
+    first = {tuple(cell.values.items()): cell for cell in reversed(cells)}
+    tried = [one for cell in reversed(first.values()) for one in tuning_cells(cell)]
+    return [*tried, *with_chosen(cells)]
+
+
+def show_list() -> None:
+    """Every study: cells done of all, and the time of the rest."""
+    for name in study_names():
+        study, lines = read_study(find_study(name)), []
+        for folder in (RESULTS / name, RUNS / name):
+            cells = cells_of(Plan(study, folder, None, ()), {}, study.seeds)
+            done = sum(cell.record_path.is_file() for cell in cells)
+            left = Pace(folder, name).left(cells) if 0 < done < len(cells) else None
+            time = f", {in_words(left)} left" if left is not None else ""
+            others = len(read_records(folder, name)) - done
+            more = f" and {others} of other choices" if others > 0 else ""
+            lines.append(f"{done} of {len(cells)}{more} in {shown_path(folder)}{time}")
+        print(f"{name}: {'; '.join(lines)}")
+
+
+def show_status(cells: Sequence[Cell]) -> None:
+    """Every cell, and whether it is done, begun or missing."""
+    for cell in all_runs(cells):
+        if is_done(cell):
+            state = f"done: {describe(cell)}"
+        else:
+            state = "begun" if cell.folder.is_dir() else "missing"
+        print(f"{cell.name}: {state}")
+    left = Pace(cells[0].plan.out, cells[0].study.name).left(cells)
+    print(f"time left: {in_words(left) if left is not None else 'unknown until a cell is finished'}")
+
+
+def show_commands(cells: Sequence[Cell]) -> None:
+    """The fairseq-train command of every cell that is not finished."""
+    on_gpu = bool(gpus())
+    for cell in all_runs(cells):
+        state = "done before" if is_done(cell) else shlex.join(["fairseq-train", *cell.arguments(on_gpu)])
+        print(f"# {cell.name}\n{state}")
+
+
+def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Path | None) -> None:
+    """Run what is missing, tuning first, and write the page; raw data are prepared from `source`."""
+    places, out = parallel_jobs(jobs), cells[0].plan.out
+    prepare_data(study, cells, source)
+    check_starts(cell for cell in cells if not is_done(cell))
+    check_one_setting([*read_records(out, study.name), {"flags": cells[0].plan.flags}], out)
+    with locked(cells) as held:
+        failures: list[str] = []
+        if study.tune:
+            tried = [cell for cell in all_runs(cells) if cell.tuning is not None]
+            failures += run_missing(f"{study.name}, choosing {study.tune.axis}", tried, places, held)
+            cells = with_chosen(cells)
+        failures += run_missing(study.name, cells, places, held)
+        if study.best:
+            keep_best_weights(study.best, cells)
+        with run_lock(out, SECONDS_TO_WRITE, "--out"):
+            written = publish(study, out)
+        if written:
+            print(f"\n{written[0].read_text(encoding='utf-8')}")
+            print(f"written: {', '.join(map(shown_path, written))}")
+    if failures:
+        raise runs_failed(failures)
+
+
+@contextmanager
+def locked(cells: Sequence[Cell]) -> Iterator[list[int]]:
+    """Keep other commands out of the folders of the cells' choices of the first axis; gives the descriptors.
+
+    Those of other choices may run at the same time, as the jobs of an array do.
+    """
+    folders = {cell.plan.out / next(iter(cell.values.values())) for cell in cells}
+    with ExitStack() as stack:
+        held = []
+        for folder in sorted(folders):
+            stack.callback(remove_unused, folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            held.append(stack.enter_context(run_lock(folder, option="--out")))
+        yield held
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove a folder in which nothing but the lock was made, and its parent if it is empty then."""
+    if [path.name for path in folder.iterdir()] == [LOCK]:
+        with suppress(OSError):
+            (folder / LOCK).unlink()
+            folder.rmdir()
+            folder.parent.rmdir()
+
+
+def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int]) -> list[str]:
+    """Run the cells without a record; returns a line for each that has failed."""
+    missing = [cell for cell in cells if not is_done(cell)]
+    where = shown_path(cells[0].plan.out) if cells else ""
+    done = len(cells) - len(missing)
+    print(f"{title}: {number_of(len(cells), 'runs')}, {done} done before; results: {where}", flush=True)
+    return run_cells(missing, jobs, held, describe)

@@ -1,0 +1,195 @@
+"""Cells side by side: a process each, on a GPU of its own or with its share of the cores."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from pipeline import signals
+from pipeline.child_process import started_by_us
+from pipeline.errors import UserError
+from pipeline.files import ROOT, shown_path
+from pipeline.provenance import usable_cores
+from pipeline.study.cells import Cell
+from pipeline.study.worker import LOG, SETTINGS_ARE_WRONG, request_of
+from pipeline.training.process.progress import Progress
+
+SECONDS_BETWEEN_LOOKS = 0.1
+SECONDS_TO_SAVE = 60  # after an interruption
+
+
+def gpus() -> list[str]:
+    """The names of the GPUs for CUDA_VISIBLE_DEVICES, found without torch, whose import takes seconds."""
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [name for name in visible.split(",") if name]
+    if not shutil.which("nvidia-smi"):
+        return []
+    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    count = sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+    return [str(number) for number in range(count)]
+
+
+def parallel_jobs(asked: int | None) -> int:
+    """How many cells run side by side: `asked`, or one per GPU, or one; UserError for more than the GPUs."""
+    count = len(gpus())
+    if count and (asked or 0) > count:
+        raise UserError(f"--jobs is {asked}; it must be no more than the GPUs, {count}")
+    return asked or max(1, count)
+
+
+def placement(place: int, jobs: int) -> dict[str, str]:
+    """The environment of the cell at `place` of `jobs`."""
+    if names := gpus():
+        return {"CUDA_VISIBLE_DEVICES": names[place]}
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // jobs)))}
+
+
+@dataclass
+class Running:
+    """A cell whose process runs at a `place`."""
+
+    cell: Cell
+    place: int
+    process: subprocess.Popen[bytes]
+    messages: Path
+    stack: ExitStack
+
+    def outcome(self) -> str:
+        """The last line of the process, once it has ended."""
+        lines = self.messages.read_text(encoding="utf-8", errors="replace").splitlines()
+        self.stack.close()
+        return next((line for line in reversed(lines) if line.strip()), "")
+
+
+class Follower:
+    """Shows how far the training of the only running cell is, from its log."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.log = cell.folder / LOG
+        self.start = self.log.stat().st_size if self.log.is_file() else 0
+        self.file: BinaryIO | None = None
+        self.rest = b""
+        self.progress = Progress(cell.updates() or None)
+
+    def look(self) -> None:
+        """Show what has been written since the last look."""
+        if self.file is None:
+            if not self.log.is_file():
+                return
+            self.file = self.log.open("rb")
+            self.file.seek(self.start)
+        *lines, self.rest = (self.rest + self.file.read()).split(b"\n")
+        for line in lines:
+            self.progress.feed(line.decode(errors="replace"))
+
+    def close(self) -> None:
+        """Draw the bar a last time."""
+        self.progress.close()
+        if self.file is not None:
+            self.file.close()
+
+
+def start(cell: Cell, place: int, jobs: int, held: Sequence[int]) -> Running:
+    """Start the process of a cell; it ends with this one, and inherits the descriptors `held`."""
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    ours = {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1", **started_by_us()}
+    stack = ExitStack()
+    messages = stack.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.study.worker", *request_of(cell)],
+        stdin=subprocess.DEVNULL,
+        stdout=messages,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **ours, **placement(place, jobs)},
+        pass_fds=held,
+    )
+    stack.enter_context(signals.told(process))
+    return Running(cell, place, process, Path(messages.name), stack)
+
+
+def run_cells(
+    cells: Sequence[Cell], jobs: int, held: Sequence[int], describe: Callable[[Cell], str]
+) -> list[str]:
+    """Run the cells, `jobs` at a time; returns a line for each that has failed.
+
+    A mistake in the settings, which the others share, ends the command. Raises UserError for it, and
+    SystemExit if the command was asked to stop.
+    """
+    waiting, places, failures = list(cells), list(range(jobs)), []
+    running: list[Running] = []
+    try:
+        while waiting or running:
+            while waiting and places:
+                signals.end_if_asked()
+                cell = waiting.pop(0)
+                number = len(cells) - len(waiting)
+                print(f"[{number}/{len(cells)}] {cell.name}: log {shown_path(cell.folder / LOG)}", flush=True)
+                running.append(start(cell, places.pop(0), jobs, held))
+            follower = Follower(running[0].cell) if jobs == 1 else None
+            ended = wait_for_one(running, follower)
+            running.remove(ended)
+            places.append(ended.place)
+            if line := settle(ended, describe):
+                failures.append(line)
+    finally:
+        end(running)
+    return failures
+
+
+def wait_for_one(running: Sequence[Running], follower: Follower | None) -> Running:
+    """The first cell whose process has ended."""
+    try:
+        while True:
+            for one in running:
+                if one.process.poll() is not None:
+                    return one
+            if follower:
+                follower.look()
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+    finally:
+        if follower:
+            follower.look()
+            follower.close()
+
+
+def settle(ended: Running, describe: Callable[[Cell], str]) -> str | None:
+    """Say how a cell has ended; its line if it has failed."""
+    code, last = ended.process.returncode, ended.outcome()
+    if signals.was_stopped(code):
+        print("stopped as asked; the same command resumes", flush=True)
+        sys.exit(signals.STOPPED)
+    if code == 130:
+        raise KeyboardInterrupt
+    if code == 0:
+        print(f"{ended.cell.name}: {describe(ended.cell)}", flush=True)
+        return None
+    log = ended.cell.folder / LOG
+    reason = (
+        last.removeprefix("error: ") if last.startswith("error: ") else f"its process ended with code {code}"
+    )
+    if code == SETTINGS_ARE_WRONG:
+        raise UserError(reason)
+    line = f"{ended.cell.name}: {reason}" + (f" (log: {shown_path(log)})" if log.is_file() else "")
+    print(f"failed: {line}", flush=True)
+    return line
+
+
+def end(running: Sequence[Running]) -> None:
+    """Have the processes that still run end; they may save their state first."""
+    for one in running:
+        one.process.terminate()
+    deadline = time.monotonic() + SECONDS_TO_SAVE
+    for one in running:
+        try:
+            one.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            one.process.kill()
+            one.process.wait()
+        one.stack.close()

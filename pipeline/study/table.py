@@ -1,0 +1,321 @@
+"""Tables of a study: a row for each choice of some axes, columns of figures, the paper's rows beside them."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pipeline.errors import UserError
+from pipeline.papers import read_table
+from pipeline.reports.tables import markdown_table, spread
+from pipeline.study.claims import rank_correlation
+from pipeline.study.expressions import COUNT, Expression, check_format, follow, numbers, parse_expression
+from pipeline.study.keys import check_keys, nearest
+from pipeline.study.records import Record, grouped
+
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title, the figure, and the format of a number."""
+
+    title: str
+    figure: Expression
+    form: str
+
+
+@dataclass(frozen=True)
+class PaperColumn:
+    """The column of a paper's table: `rows` maps our choice of the first row axis to the value of its `key`.
+
+    `value` is the paper's column; with several row axes it may depend on the choice of the axis `by`. A key
+    of several columns is their values, joined by ", ". `average` is the paper's column of means over a
+    table's axis `across`.
+    """
+
+    table: str
+    key: tuple[str, ...]
+    rows: dict[str, str]
+    value: dict[str, str]
+    by: str
+    title: str
+    average: str = ""
+
+    def figures(self) -> dict[tuple[str, str], str]:
+        """The paper's figures by our choice of the first row axis, and of `by` ("" without it)."""
+        known = {key_of(row, self.key).casefold(): row for row in read_table(self.table)}
+        return {
+            (ours, choice): known[theirs.casefold()][column]
+            for ours, theirs in self.rows.items()
+            for choice, column in self.value.items()
+            if theirs.casefold() in known
+        }
+
+
+def key_of(row: Mapping[str, str], key: Sequence[str]) -> str:
+    """How a row of a paper's table is found."""
+    return ", ".join(row[column] for column in key)
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table as the YAML declares it; `only` keeps these choices of an axis, in their order.
+
+    With `across`, the last of the row axes, its choices are columns of the first figure, and `average` is the
+    title of their mean. Such a table may have rows of several papers.
+    """
+
+    title: str
+    rows: tuple[str, ...]
+    columns: tuple[Column, ...]
+    only: dict[str, tuple[str, ...]]
+    papers: tuple[PaperColumn, ...]
+    across: str = ""
+    average: str = ""
+
+    @property
+    def paper(self) -> PaperColumn | None:
+        """The paper whose column is compared with ours."""
+        return self.papers[0] if self.papers else None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What guessing scores: figures by path, a number each or a path in a record; `margin` is what decides.
+
+    A row whose figure comes within its margin has learned nothing.
+    """
+
+    name: str
+    found: dict[str, float | str]
+    margin: dict[str, float] = field(default_factory=dict)
+
+    def as_record(self, like: Record) -> Record:
+        """A record that has the baseline's figures; those that are paths are of the record `like`."""
+        found: dict[str, Any] = {}
+        for path, value in self.found.items():
+            if isinstance(value, str):
+                value = parse_expression(value, "baseline")(like)
+            *outer, last = path.split(".")
+            place = found
+            for key in outer:
+                place = place.setdefault(key, {})
+            if value is not None:
+                place[last] = value
+        return {"found": found}
+
+
+def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpec:
+    """A table of a YAML; UserError for what is wrong in it."""
+    where = f"{where}: table"
+    check_keys(given, ("title", "rows", "columns", "only", "paper", "across", "average"), where)
+    rows = given.get("rows") or [next(iter(axes))]
+    rows = tuple(rows if isinstance(rows, list) else [rows])
+    only = {axis: tuple(map(str, names)) for axis, names in (given.get("only") or {}).items()}
+    for axis in (*rows, *only):
+        if axis not in axes:
+            raise UserError(f"{where}: there is no axis {axis}{nearest(axis, axes)}")
+    columns = []
+    for column in given.get("columns") or []:
+        if not isinstance(column, list) or len(column) != 3:
+            raise UserError(f"{where}: a column is [title, expression, format], found {column!r}")
+        title, text, form = column
+        columns.append(Column(str(title), parse_expression(text, where), check_format(form, where)))
+    if not columns:
+        raise UserError(f"{where}: columns is missing; write [[title, expression, format], ...]")
+    across, papers = str(given.get("across", "")), given.get("paper") or []
+    papers = papers if isinstance(papers, list) else [papers]
+    if across and (len(rows) < 2 or across != rows[-1]):
+        raise UserError(f"{where}: across is {across!r}; it must be the last of several axes in rows")
+    if len(papers) > 1 and not across:
+        raise UserError(f"{where}: several papers need across; put the others into tables of their own")
+    return TableSpec(
+        str(given.get("title", "")),
+        rows,
+        tuple(columns),
+        only,
+        tuple(read_paper(paper, axes, rows, where) for paper in papers),
+        across,
+        str(given.get("average", "")),
+    )
+
+
+def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: str) -> PaperColumn:
+    """The key `paper`; without `rows` a choice is found by its name or its label."""
+    where = f"{where}: paper"
+    check_keys(given, ("table", "key", "rows", "value", "title", "average"), where)
+    try:
+        table = read_table(str(given.get("table")))
+    except OSError:
+        raise UserError(f"{where}: results/paper has no table {given.get('table')}") from None
+    key = given.get("key") or next(iter(table[0]))
+    key = tuple(map(str, key if isinstance(key, list) else [key]))
+    value, by = given.get("value"), ""
+    if isinstance(value, Mapping):
+        by, value = next(iter(value.items()))
+    else:
+        value = {"": value}
+    average = str(given.get("average", ""))
+    for column in (*key, *value.values(), *([average] if average else [])):
+        if column not in table[0]:
+            raise UserError(f"{where}: {given['table']} has no column {column}{nearest(column, table[0])}")
+    if by and by not in rows:
+        raise UserError(f"{where}: value depends on {by}, which is no row of the table")
+    choices = axes[rows[0]].choices
+    theirs = {key_of(row, key).casefold(): key_of(row, key) for row in table}
+    named = given.get("rows") or {
+        name: theirs[word]
+        for name, choice in choices.items()
+        for word in (name.casefold(), choice.label.casefold())
+        if word in theirs
+    }
+    matches = {str(name): str(row) for name, row in named.items()}
+    for row in matches.values():
+        if row.casefold() not in theirs:
+            raise UserError(f"{where}: {given['table']} has no row {row}{nearest(row, theirs.values())}")
+    title = str(given.get("title", "paper"))
+    return PaperColumn(str(given["table"]), key, matches, dict(value), by, title, average)
+
+
+def kept_by(only: Mapping[str, Sequence[str]], records: Sequence[Record]) -> list[Record]:
+    """The records whose choice of each axis in `only` is one of those there."""
+    return [
+        record for record in records if all(record["cell"].get(axis) in names for axis, names in only.items())
+    ]
+
+
+def rows_of(
+    spec: TableSpec, axes: Mapping[str, Any], records: Sequence[Record]
+) -> dict[tuple[str, ...], list[Record]]:
+    """The records of each row of a table, in the order of the axes' choices."""
+    orders = [list(spec.only.get(axis) or axes[axis].choices) for axis in spec.rows]
+
+    def place(key: tuple[str, ...]) -> list[int]:
+        return [
+            order.index(name) if name in order else len(order)
+            for order, name in zip(orders, key, strict=True)
+        ]
+
+    kept = kept_by(spec.only, records)
+    found = grouped(kept, lambda record: tuple(str(record["cell"][axis]) for axis in spec.rows))
+    return dict(sorted(found.items(), key=lambda item: place(item[0])))
+
+
+def whole(spec: TableSpec) -> TableSpec:
+    """The table with all choices."""
+    return replace(spec, only={}, papers=())
+
+
+def row_name(key: Sequence[str]) -> str:
+    """How a claim names a row."""
+    return "/".join(key)
+
+
+def row_label(key: Sequence[str], spec: TableSpec, axes: Mapping[str, Any]) -> str:
+    """How a reader sees a row: its choices, but for an axis of which the table keeps only one."""
+    named = [(axes[axis].choices, name) for axis, name in zip(spec.rows, key, strict=True)
+             if len(spec.only.get(axis, ())) != 1]  # fmt: skip
+    return ", ".join(known[name].label if name in known else name for known, name in named)
+
+
+def figure_of(column: Column, records: Sequence[Record]) -> str:
+    """A cell of the table: median and range over seeds, how many are true, or a dash."""
+    if column.form == COUNT:
+        values = [value for record in records if (value := truth(column.figure, record)) is not None]
+        return f"{sum(values)} of {len(values)}" if values else NONE
+    values = list(numbers(column.figure, records))
+    if not values:
+        return NONE
+    some = f"; {len(values)} of {len(records)} seeds" if len(values) < len(records) else ""
+    return spread(values, f"{{:{column.form}}}") + some
+
+
+def truth(figure: Expression, record: Record) -> bool | None:
+    """A value that is true or false."""
+    found = follow(record.get("found"), figure.path)
+    return None if found is None else bool(found)
+
+
+def write_table(
+    spec: TableSpec, axes: Mapping[str, Any], records: Sequence[Record], baselines: Sequence[Baseline]
+) -> str:
+    """The table in Markdown, baselines as its last rows, and the rank correlation with the paper's."""
+    rows = rows_of(spec, axes, records)
+    paper = spec.paper.figures() if spec.paper else {}
+    header = ["", *(column.title for column in spec.columns), *([spec.paper.title] if spec.paper else [])]
+    header.append("seeds")
+    lines = []
+    for key, group in rows.items():
+        cells = [figure_of(column, group) for column in spec.columns]
+        theirs = [paper.get(paper_key(spec, key), NONE)] if spec.paper else []
+        lines.append([row_label(key, spec, axes), *cells, *theirs, str(len(group))])
+    for baseline in baselines:
+        pseudo = baseline.as_record(next(iter(rows.values()))[0])
+        cells = [figure_of(column, [pseudo]) if column.form != COUNT else NONE for column in spec.columns]
+        if any(cell != NONE for cell in cells):
+            lines.append([baseline.name, *cells, *([NONE] if spec.paper else []), ""])
+    title = [f"**{spec.title}**"] if spec.title else []
+    return "\n\n".join([*title, markdown_table(header, lines), *correlation(spec, rows, paper)])
+
+
+def paper_key(spec: TableSpec, key: Sequence[str]) -> tuple[str, str]:
+    """Where the paper's figure of a row is found."""
+    assert spec.paper is not None
+    return key[0], key[spec.rows.index(spec.paper.by)] if spec.paper.by else ""
+
+
+def paper_values(spec: TableSpec, rows: Mapping[tuple[str, ...], Any]) -> dict[str, float]:
+    """The paper's column as numbers, by the name of a row; what is no number is left out."""
+    if spec.paper is None:
+        return {}
+    figures, found = spec.paper.figures(), {}
+    for key in rows:
+        try:
+            found[row_name(key)] = float(figures.get(paper_key(spec, key), ""))
+        except ValueError:
+            continue
+    return found
+
+
+def correlation(
+    spec: TableSpec, rows: Mapping[tuple[str, ...], Sequence[Record]], paper: Mapping[tuple[str, str], str]
+) -> list[str]:
+    """A sentence on the order of the rows beside the paper's, if there are rows enough for one."""
+    theirs = paper_values(spec, rows)
+    ours = {row_name(key): list(numbers(spec.columns[0].figure, group)) for key, group in rows.items()}
+    common = [name for name in theirs if ours[name]]
+    found = rank_correlation(
+        [statistics.median(ours[name]) for name in common], [theirs[name] for name in common]
+    )
+    if found is None:
+        return []
+    return [f"Rank correlation with the paper's column (Spearman, {len(common)} rows): {found:.2f}."]
+
+
+def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Sequence[Baseline]) -> list[str]:
+    """The names of the rows of which the median of some figure comes within its margin of a baseline's."""
+    found = []
+    for key, group in rows.items():
+        for baseline in baselines:
+            pseudo = baseline.as_record(group[0])
+            for path, margin in baseline.margin.items():
+                figure = parse_expression(path, "baseline")
+                values, level = list(numbers(figure, group)), figure(pseudo)
+                if values and level is not None and abs(statistics.median(values) - level) <= margin:
+                    found.append(row_name(key))
+    return list(dict.fromkeys(found))
+
+
+def read_baseline(given: Any, where: str) -> Baseline:
+    """A baseline of a YAML; UserError for what is wrong in it."""
+    where = f"{where}: baseline"
+    check_keys(given, ("name", "found", "margin"), where)
+    if not isinstance(given.get("found"), Mapping) or not given.get("name"):
+        raise UserError(f"{where}: write name and found, such as {{name: guessing, found: {{accuracy: 50}}}}")
+    margin = {str(path): float(value) for path, value in (given.get("margin") or {}).items()}
+    if unknown := [path for path in margin if path not in given["found"]]:
+        raise UserError(
+            f"{where}: margin has no figure {unknown[0]} in found{nearest(unknown[0], given['found'])}"
+        )
+    return Baseline(str(given["name"]), dict(given["found"]), margin)

@@ -1,0 +1,256 @@
+"""The process of one cell: takes the lock of its folder, trains or resumes, measures, writes the record.
+
+    python -m pipeline.study.worker STUDY OUT '{"cell": {...}, "data": ..., "flags": [...], "chosen": ...}'
+
+Before all checks have passed it says on stdout what is wrong and writes nothing; from then on its output goes
+to the log of the run. The last line on the first stdout is the outcome: `done`, or `error: ...`.
+"""
+
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline.child_process import end_with_parent
+from pipeline.console import warn_only
+from pipeline.errors import UserError, explain
+from pipeline.evaluation.evaluators import EVALUATORS
+from pipeline.files import FINGERPRINT, RUN_MARK, begin, is_run, shown_path, write_json
+from pipeline.study.cells import Cell, Plan
+from pipeline.study.declaration import STUDIES, read_study
+from pipeline.study.start import start_of
+from pipeline.training.process.run_lock import NAME as LOCK
+from pipeline.training.process.run_lock import run_lock
+
+SETTINGS_ARE_WRONG = 2
+"""Exit code for a mistake in the settings, which the other cells share."""
+LOG = "train.log"
+MARK = "study.sh"
+
+
+def cell_of(study: str, out: str, asked: str) -> Cell:
+    """The cell that the command line names."""
+    given = json.loads(asked)
+    plan = Plan(
+        read_study(Path(study)),
+        Path(out),
+        Path(given["data"]) if given["data"] else None,
+        tuple(given["flags"]),
+        Path(given["start"]) if given["start"] else None,
+    )
+    choices = tuple(axis.choose([given["cell"][name]])[0] for name, axis in plan.study.axes.items())
+    return Cell(plan, choices, given["seed"], given["tuning"], given["chosen"])
+
+
+def request_of(cell: Cell) -> list[str]:
+    """The command line that names `cell`."""
+    asked = {
+        "cell": cell.values,
+        "seed": cell.seed,
+        "tuning": cell.tuning,
+        "chosen": cell.chosen,
+        "data": str(cell.plan.data) if cell.plan.data else None,
+        "flags": cell.plan.flags,
+        "start": str(cell.plan.start) if cell.plan.start else None,
+    }
+    return [str(cell.study.path), str(cell.plan.out), json.dumps(asked)]
+
+
+def command_of(cell: Cell) -> list[str]:
+    """The command that runs this cell, as a person types it."""
+    ours = cell.study.path.parent == STUDIES
+    words = ["scripts/study.sh", cell.study.name if ours else str(cell.study.path)]
+    for axis, value in cell.values.items():
+        words += [f"--{axis}", value]
+    return [*words, *(["--", *cell.plan.flags] if cell.plan.flags else [])]
+
+
+def check_settings(cell: Cell, arguments: list[str]) -> Any:
+    """The prepared data, once everything that can be wrong before training has been checked.
+
+    Raises UserError; writes nothing.
+    """
+    from pipeline.data.identity import has_valid, identify
+    from pipeline.training.kinds import KINDS
+    from pipeline.training.recipe import read_experiment
+    from pipeline.training.train import checked
+
+    read_experiment(cell.config)
+    read = checked(arguments)
+    folder, kind = cell.data_folder(), KINDS.get(read.task)
+    if not folder or not kind:
+        return None
+    splits, valid = EVALUATORS[cell.study.evaluate].splits, has_valid(identify(folder))
+    if cell.study.tune and not valid:
+        raise UserError(f"{shown_path(folder)} has no valid split, by which {cell.tuned_axis} is chosen")
+    wanted = tuple(split for split in splits if valid or split != "valid")
+    data = kind.open_data(folder.absolute(), wanted)
+    kind.check_data(read, data)
+    if start := start_of(cell):
+        kind.check_start(start, data)
+    return data
+
+
+def train(cell: Cell, arguments: list[str], data: Any) -> None:
+    """Train until the last update, from the newest whole checkpoint; not at all if that has made it."""
+    from pipeline.training.kinds import KINDS
+    from pipeline.training.process.child import run_here
+    from pipeline.training.process.resume import LAST, complete_save, newest_whole
+    from pipeline.training.save_dir import keep_vocabulary
+
+    start = newest_whole(cell.folder)
+    if start and cell.updates() and start.updates >= cell.updates():
+        complete_save(start)
+        return
+    if start:
+        complete_save(start)
+    else:
+        (cell.folder / LAST).unlink(missing_ok=True)
+    if data is not None:
+        keep_vocabulary(data.folder, cell.folder)
+        KINDS[cell.experiment.get("task", "_name")].record(cell.folder, cell.experiment.name, data, arguments)
+    run_here("train", arguments)
+
+
+def measured_checkpoint(cell: Cell) -> Path:
+    """The best checkpoint if the study asks for it and there is one, else the last."""
+    from pipeline.training.process.resume import BEST, LAST
+
+    best = cell.folder / BEST
+    return best if cell.study.checkpoint == "best" and best.is_file() else cell.folder / LAST
+
+
+def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
+    """The record of a trained cell."""
+    import torch
+
+    from pipeline.data.identity import identify
+    from pipeline.evaluation.evaluators import TrainedRun, evaluator
+    from pipeline.provenance import environment
+    from pipeline.training.figures import run_figures
+    from pipeline.training.save_dir import whole_checkpoint
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    figures = run_figures(cell.folder / LOG)
+    found: dict[str, Any] = {}
+    if cell.tuning is None:
+        checkpoint = whole_checkpoint(measured_checkpoint(cell))
+        run = TrainedRun(cell.folder, checkpoint, cell.experiment, tuple(arguments), data, device)
+        found = evaluator(cell.study.evaluate)(run)
+    folder = cell.data_folder()
+    return {
+        "study": cell.study.name,
+        "cell": cell.key,
+        FINGERPRINT: cell.fingerprint(),
+        "settings": cell.experiment.settings,
+        "own_flags": cell.own_flags(),
+        "flags": list(cell.plan.flags),
+        "data": identify(folder) if folder else None,
+        "training": figures,
+        "found": found,
+        **({"tuned": tried(cell)} if cell.chosen is not None else {}),
+        "environment": environment(device.type),
+    }
+
+
+def tried(cell: Cell) -> dict[str, Any]:
+    """What tuning has tried for a cell, and what it has chosen."""
+    from pipeline.study.tuning import score_of, tuning_cells
+
+    scores = {one.tuning: score_of(one) for one in tuning_cells(cell)}
+    return {"setting": cell.tuned_axis, "chosen": cell.chosen, "tried": scores, "by": cell.study.tune.by}
+
+
+def prune(cell: Cell) -> None:
+    """Keep the log and the checkpoint that was measured, or all; those of tuning go."""
+    if cell.study.keep == "all" and cell.tuning is None:
+        return
+    kept = measured_checkpoint(cell)
+    for path in cell.folder.glob("checkpoint*.pt"):
+        if cell.tuning is not None or path != kept:
+            path.unlink()
+
+
+def work(cell: Cell) -> None:
+    """Do all of it; the result of another process that has been faster counts."""
+    import torch
+
+    arguments = cell.arguments(torch.cuda.is_available())
+    data = check_settings(cell, arguments)
+    if not is_run(cell.folder, MARK):
+        begin(cell.folder, MARK, cell.fingerprint())
+    with run_lock(cell.folder, option="--out"):
+        if cell.record() is not None:
+            return
+        if not any(cell.folder.glob("checkpoint*.pt")):
+            start_again(cell)
+        begin(cell.folder, MARK, cell.fingerprint())
+        with output_to(cell.folder / LOG):
+            train(cell, arguments, data)
+            record = measure(cell, arguments, data)
+        write_json(cell.record_path, record)
+        prune(cell)
+
+
+def start_again(cell: Cell) -> None:
+    """Remove what a start without a checkpoint has left: such a folder holds no run."""
+    for path in cell.folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in (LOCK, RUN_MARK):
+            path.unlink()
+    write_json(cell.folder / RUN_MARK, {"command": MARK, FINGERPRINT: cell.fingerprint()})
+
+
+@contextmanager
+def output_to(log: Path) -> Iterator[None]:
+    """Within it, whatever this process and its children print goes to the end of `log`."""
+    kept = os.dup(1), os.dup(2)
+    sys.stdout.flush()
+    with log.open("ab") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        for descriptor, old in zip((1, 2), kept, strict=True):
+            os.dup2(old, descriptor)
+            os.close(old)
+
+
+def main() -> None:
+    """Run one cell; the exit codes are those of all commands, and 2 for settings that are wrong."""
+    end_with_parent()
+    warnings.simplefilter("ignore")
+    warn_only()
+    cell = cell_of(*sys.argv[1:])
+    sys.argv = command_of(cell)  # what a record names as its command
+    started = time.monotonic()
+    try:
+        work(cell)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        from user_dir.errors import UserError as PluginError  # takes seconds to import
+
+        sentence = explain(error)
+        if sentence is None:
+            with (cell.folder / LOG).open("a") if cell.folder.is_dir() else sys.stderr as out:
+                traceback.print_exc(file=out)
+            sentence = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"
+        wrong = isinstance(error, UserError | PluginError) and not cell.folder.is_dir()
+        print(f"error: {sentence}", flush=True)
+        sys.exit(SETTINGS_ARE_WRONG if wrong else 1)
+    print(f"done in {time.monotonic() - started:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

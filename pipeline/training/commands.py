@@ -1,0 +1,200 @@
+"""The scripts that train: one command line and one `main`, which knows the script by `sys.argv[0]`."""
+
+import contextlib
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.console import Parser, count, parse_before_flags
+from pipeline.training.process.launch import LAUNCHERS
+
+TRAIN_LM = """\
+Train a language model as a YAML of configs/ describes it.
+
+The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
+it. Whatever the number of GPUs, --update-freq keeps the effective batch that of the YAML. Running the same
+command again resumes from the newest whole checkpoint; a finished run is left as it is.
+"""
+PRETRAIN_ROBERTA = """\
+Pre-train a RoBERTa encoder as a YAML of configs/ describes it.
+
+The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
+it. Whatever the number of GPUs, --update-freq keeps the effective batch that of the YAML. Running the same
+command again resumes from the newest whole checkpoint; a finished run is left as it is. The tokeniser is
+copied next to the checkpoints, for scripts/finetune_glue.sh.
+"""
+TRAIN_LRA = """\
+Train on a task of Long Range Arena as a YAML of configs/lra_skyformer or lra_state_space describes.
+
+With --encoder-attention PLAN among the fairseq-train flags, PLAN is a mechanism for every layer, such as
+lln_diag, or a layer plan, such as diag,norm (default: softmax in lra_skyformer, diag,norm in
+lra_state_space). The YAML is turned into a plain fairseq-train command, which is printed; flags of
+fairseq-train at the end override it. Whatever the number of GPUs, --update-freq is chosen such that the
+effective batch stays that of the YAML. Running the same command again resumes. checkpoint_best.pt is the
+best on valid; run.json records preset, attention, updates, seed and where the data come from.
+"""
+TRAIN_IMAGES = """\
+Train a model of images byte by byte as a YAML of configs/images describes it.
+
+With --decoder-attention PLAN among the fairseq-train flags another attention takes the place of the YAML's.
+The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
+it. Running the same command again resumes. Losses in the log are bits per dimension; checkpoint_best.pt is
+the best on valid.
+"""
+TRAIN_VIT = """\
+Train a Vision Transformer as a YAML of configs/vit describes it.
+
+With --encoder-attention PLAN among the fairseq-train flags another attention takes the place of the YAML's.
+The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
+it. Running the same command again resumes. The log has loss in bits and accuracy in percent;
+checkpoint_best.pt has the best accuracy on valid.
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the help of a script says: its text, a YAML, what prepares its data, and where its runs go."""
+
+    text: str
+    example: str
+    data: str
+    runs: str = "runs/<experiment>/<configuration>"
+
+
+COMMANDS = {
+    "scripts/train_lm.sh": Command(TRAIN_LM, "configs/wikitext103/transnormer_t1.yaml", "data-prep/"),
+    "scripts/pretrain_roberta.sh": Command(
+        PRETRAIN_ROBERTA, "configs/roberta/wikitext103_lln_diag.yaml", "data-prep/roberta.sh"
+    ),
+    "scripts/train_lra.sh": Command(
+        TRAIN_LRA, "configs/lra_skyformer/listops.yaml", "data-prep/lra.sh", "runs/<preset>/<task>/<plan>"
+    ),
+    "scripts/train_images.sh": Command(
+        TRAIN_IMAGES, "configs/images/digits_linear.yaml", "data-prep/images.sh"
+    ),
+    "scripts/train_vit.sh": Command(TRAIN_VIT, "configs/vit/digits_lln_diag.yaml", "data-prep/images.sh"),
+}
+
+
+def training_parser(script: str) -> tuple[Parser, Parser]:
+    """The parser of a script, and that of its options alone."""
+    command = COMMANDS[script]
+    options = Parser(script, add_help=False)
+    options.add_argument(
+        "--launcher",
+        choices=tuple(LAUNCHERS),
+        help="what starts the processes: spawn, this command itself; torchrun; slurm, that is srun (default: "
+        "the one that has started this command, else spawn; docs/cluster.md)",
+    )
+    options.add_argument(
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="GPUs of this machine to use (default: all; 0: the CPU)",
+    )
+    options.add_argument(
+        "--cpu-processes",
+        type=count,
+        default=1,
+        metavar="N",
+        help="with --gpus 0: processes of this machine that share each batch (default: 1)",
+    )
+    options.add_argument(
+        "--nodes",
+        type=int,
+        default=1,
+        metavar="M",
+        help="number of machines; start the same command on each, with its own --node-rank",
+    )
+    options.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine, 0 to M-1")
+    options.add_argument("--master", metavar="ADDR", help="address of machine 0, its port 29500 unless given")
+    options.add_argument(
+        "--save-dir",
+        type=Path,
+        metavar="DIR",
+        help=f"where everything goes (default: {command.runs} in the project)",
+    )
+    options.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start at update 1; checkpoints, log and curves that DIR holds move to DIR/earlier-N, "
+        "and nothing is removed",
+    )
+    options.add_argument(
+        "--allow-changed",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="settings of model, task or data that may differ from those of DIR's checkpoints",
+    )
+    options.add_argument(
+        "--fast",
+        action="store_true",
+        help="a fused Adam; on GPUs also bf16 and, for language models, a compiled model (flags of your own "
+        "replace them)",
+    )
+    options.add_argument(
+        "--dry-run", action="store_true", help="print the fairseq-train command and stop; needs no GPU"
+    )
+    usage = f"{script} CONFIG [DATA] [options] [fairseq-train flags ...]"
+    parser = Parser(script, command.text, parents=[options], usage=usage)
+    parser.add_argument("config", type=Path, metavar="CONFIG", help=f"such as {command.example}")
+    parser.add_argument(
+        "data",
+        type=Path,
+        nargs="?",
+        metavar="DATA",
+        help=f"a folder made by {command.data} (default: the one the YAML names)",
+    )
+    if script == "scripts/train_lm.sh":
+        text = "train on consecutive text: each batch starts with the states that the one before has left"
+        plan = (
+            "train 20 updates, say what the whole run will take (tokens, hours, memory) and stop; the "
+            "paper's row beside it (with --dry-run: only what is known without training)"
+        )
+        for known in (parser, options):
+            known.add_argument("--carry-state", action="store_true", help=text)
+            known.add_argument("--plan", action="store_true", help=plan)
+    return parser, options
+
+
+def parse(script: str, words: Sequence[str]) -> tuple[Namespace, list[str]]:
+    """Our own options, and what is left for fairseq-train."""
+    given, extra = parse_before_flags(*training_parser(script), words)
+    if getattr(given, "carry_state", False):
+        extra = ["--task", "carried_language_modeling", *extra]
+    return given, extra
+
+
+def main() -> None:
+    """Train, and say how to evaluate the result."""
+    script = sys.argv[0]
+    options, extra = parse(script, sys.argv[1:])
+    from pipeline.training.process.launch import machines_of
+    from pipeline.training.recipe import option, read_experiment
+    from pipeline.training.train import check_task, ending, train
+
+    experiment = read_experiment(options.config)
+    check_task(Path(script).name, options.config, experiment, option(extra, "--task"))
+    machines, plan = machines_of(options), getattr(options, "plan", False)  # of train_lm.sh alone
+    with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:
+        if machines.quiet:
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
+        save_dir = train(
+            experiment,
+            options.data,
+            machines,
+            options.save_dir,
+            extra,
+            options.dry_run,
+            options.fresh,
+            options.allow_changed,
+            options.fast,
+            plan,
+        )
+        if not (options.dry_run or plan or machines.node_rank):
+            metric = option(extra, "--best-checkpoint-metric")
+            print(ending(save_dir, experiment, metric))

@@ -1,0 +1,12 @@
+// One instance of the CUDA kernels, which tests/operator/ptx runs.
+#include "backward.cuh"
+#include "forward.cuh"
+
+namespace cla::cuda {
+
+template __global__ void forward_kernel<CLA_TYPE, CLA_NORMALIZE, CLA_COLUMN_BLOCKS, CLA_ALIGNED>(
+    CLA_PARAMETER ForwardLaunch);
+template __global__ void backward_kernel<CLA_TYPE, CLA_NORMALIZE, CLA_COLUMN_BLOCKS, CLA_ALIGNED>(
+    CLA_PARAMETER BackwardLaunch);
+
+}  // namespace cla::cuda

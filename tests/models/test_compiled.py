@@ -1,0 +1,66 @@
+"""Language models in one compiled graph: the same features and gradients, and padding runs as before."""
+
+import pytest
+import torch
+
+from tests.helpers.lm import PAD, build_lm, tokens
+from user_dir.errors import UserError
+from user_dir.models.compiled import compile_features
+
+MODELS = ["transnormer_t1", "transnormer_t2", "lln_diag_lm", "transformer_lm"]
+
+
+def features(model, given):
+    model.zero_grad()
+    out = model(given, src_lengths=torch.tensor([given.shape[1]]), features_only=True)[0]
+    out.square().sum().backward()
+    return out.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+@pytest.fixture
+def compiled():
+    yield lambda model: compile_features(model, backend="aot_eager")
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.longest
+@pytest.mark.parametrize("name", MODELS)
+def test_the_whole_model_compiles_without_graph_breaks(name, compiled):
+    """fullgraph is an error at a break. Then a batch with padding, which the graph is not asked for."""
+    model = build_lm(name).train()
+    whole, padded = tokens(2, 70), tokens(2, 70)
+    padded[1, 60:] = PAD
+    expected = [features(model, given) for given in (whole, padded)]
+    compiled(model)
+    for given, (out, grads) in zip((whole, padded), expected, strict=True):
+        found, found_grads = features(model, given)
+        torch.testing.assert_close(found, out, rtol=1e-4, atol=1e-5)
+        for x, y in zip(found_grads, grads, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
+
+
+def test_only_features_without_padding_are_asked_of_the_graph(monkeypatch):
+    asked = []
+
+    def compile_(function, fullgraph, backend):
+        assert fullgraph
+        return lambda given, **others: asked.append(given.shape) or function(given, **others)
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    model = build_lm("transnormer_t1")
+    wrapped = torch.nn.Module()
+    wrapped.module = model  # as DDP holds it
+    compile_features(wrapped)
+    padded = tokens(2, 9)
+    padded[1, 5:] = PAD
+    model(tokens(2, 9), src_lengths=None, features_only=True)
+    model(tokens(2, 9))
+    model(padded, features_only=True)
+    model(tokens(2, 9), features_only=True, incremental_state={})
+    assert asked == [(2, 9)]
+
+
+def test_other_models_are_refused():
+    with pytest.raises(UserError, match="--compile is for language models, not for Linear"):
+        compile_features(torch.nn.Linear(2, 2))

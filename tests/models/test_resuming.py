@@ -1,0 +1,99 @@
+"""Where training resumes: which checkpoints it refuses, what a finished run does, where Ctrl-C leaves it."""
+
+import pytest
+import torch
+
+from tests.helpers import forked
+from tests.models.conftest import losses, run_in_two_processes, train_in_two_processes
+
+T2 = ("--arch", "transnormer_t2")
+
+
+def last_line(done) -> str:
+    return (done.stdout + done.stderr).strip().splitlines()[-1]
+
+
+def test_another_model_is_not_resumed(commands, trained, tmp_path):
+    """T1 and T2 have weights of the same shapes that mean something else."""
+    folder, _ = trained
+    before = (folder / "checkpoint_last.pt").read_bytes()
+    start = ("--restore-file", str(folder / "checkpoint_last.pt"))
+    for save_dir, words in (
+        (folder, ()),
+        (tmp_path, start),
+        (tmp_path, (*start, "--reset-optimizer")),
+        (tmp_path, ("--finetune-from-model", start[1])),
+        (folder, ("--arch", "transnormer_t1", "--dropout", "0.2")),
+    ):
+        done = forked.run(commands.train(save_dir, "--max-update", "14", *T2, *words))
+        assert done.returncode == 1 and "--allow-changed" in last_line(done), last_line(done)
+    assert (folder / "checkpoint_last.pt").read_bytes() == before
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_may_change_is_named(commands, trained, tmp_path):
+    start = ("--restore-file", str(trained[0] / "checkpoint_last.pt"), "--reset-optimizer")
+    refused = forked.run(commands.train(tmp_path, "--max-update", "1", *T2, *start))
+    flag = last_line(refused).split()[-1]
+    assert set(flag.split(",")) == {"arch", "diag_activation", "norm_feature_map"}
+    commands.run(*commands.train(tmp_path, "--max-update", "1", *T2, *start, "--allow-changed", flag))
+    # Another dropout is no other model where training starts with its weights only.
+    other = commands.train(tmp_path / "other", "--max-update", "1", "--dropout", "0.3", *start)
+    commands.run(*other)
+
+
+@pytest.mark.parametrize("limit", ["--max-update", "--max-epoch"])
+def test_a_finished_run_trains_nothing(limit, commands, tmp_path):
+    command = commands.train(tmp_path / "run", limit, "3" if limit == "--max-update" else "1")
+    updates = max(losses(commands.run(*command)))
+    saved = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
+    again = commands.run(*command)
+    assert losses(again) == {}
+    assert sum("training is finished" in line and str(updates) in line for line in again.splitlines()) == 1
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == saved
+
+
+def test_a_finished_run_in_two_processes(commands, tmp_path):
+    command = commands.train(tmp_path / "run", "--max-update", "3")
+    for _ in range(2):
+        train_in_two_processes(command)
+    state = torch.load(tmp_path / "run" / "checkpoint_last.pt")
+    assert state["optimizer_history"][-1]["num_updates"] == 3
+
+
+def interrupt(command: list[str], update: int, times: int = 1) -> list[str]:
+    """The training command with Ctrl-C in its `update`."""
+    python, option, _, *arguments = command
+    return [python, option, "tests.helpers.interrupted", str(update), str(times), *arguments]
+
+
+def saved_updates(folder) -> int:
+    return torch.load(folder / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"]
+
+
+def test_ctrl_c_saves(commands, tmp_path):
+    command = commands.train(tmp_path, "--max-update", "5")
+    done = forked.run(interrupt(command, update=3))
+    assert done.returncode == 130 and "after update 3" in last_line(done), done.stdout[-3000:] + done.stderr
+    assert saved_updates(tmp_path) == 3
+    assert list(losses(commands.run(*command))) == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("update", "times", "words"),
+    [(3, 2, ()), (3, 1, ("--no-save",)), (0, 1, ())],
+    ids=["twice", "nothing is saved", "before the first update"],
+)
+def test_ctrl_c_that_saves_nothing(update, times, words, commands, tmp_path):
+    done = forked.run(interrupt(commands.train(tmp_path, "--max-update", "5", *words), update, times))
+    assert done.returncode == 130 and "update 1" in last_line(done), done.stdout[-3000:] + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not list(tmp_path.rglob("*.pt*"))
+
+
+def test_ctrl_c_in_one_of_two_processes(commands, tmp_path):
+    command = commands.train(tmp_path, "--max-update", "5")
+    done = run_in_two_processes(command, lambda command, rank: interrupt(command, 3 if rank else 9))
+    assert [one.returncode for one in done] == [130, 130]
+    assert "after update 3" in last_line(done[0])
+    assert saved_updates(tmp_path) == 3

@@ -1,0 +1,57 @@
+"""A tiny study on the copy task, and records with made-up figures."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+STUDY = """
+about: A tiny study
+config: configs/copy/{preset}.yaml
+axes:
+  preset: [tiny]
+  method:
+    softmax: {plan: softmax}
+    elu: {plan: elu}
+    norm-t1: {plan: norm}
+    norm-t2: {plan: norm, norm_feature_map: 1+elu}
+seeds: 1
+evaluate: copy
+table:
+  rows: method
+  columns:
+    - ["loss, nats", loss_nats, ".4f"]
+    - ["exact match, %", 100*exact, ".1f"]
+    - [converged, converged, count]
+baseline: {name: guessing, found: {loss_nats: 2.3}, margin: {loss_nats: 0.01}}
+claims:
+  - {says: "linear is as good", where: Figure 2, test: {ratio: [loss_nats, elu, softmax], at_most: 1.1}}
+plot: {curves: train, y: loss}
+notes: "{{updates}} updates, {{over_seeds}}{{flags}}."
+"""
+SHORT = ("--train-samples", "160", "--eval-samples", "40", "--log-interval", "1", "--max-update", "4")
+"""Flags of fairseq-train with which a cell takes a second."""
+
+
+@pytest.fixture
+def study_file(tmp_path) -> Path:
+    """The YAML of the tiny study."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(dedent(STUDY))
+    return path
+
+
+def made_up(method: str, seed: int, **found: float) -> dict:
+    """A record of the tiny study."""
+    return {
+        "study": "tiny",
+        "cell": {"preset": "tiny", "method": method, "seed": seed},
+        "fingerprint": "0",
+        "settings": {"model": {}},
+        "own_flags": [],
+        "flags": [],
+        "data": None,
+        "training": {"updates": 4, "seconds": 2.0, "curves": {"train": [[1, 3.0], [2, 2.0]]}},
+        "found": found,
+        "environment": {"commit": "abc", "date": "2000-01-02", "threads": 2, "hardware": {"cpu": "a CPU"}},
+    }

@@ -1,0 +1,150 @@
+"""Studies as their YAMLs declare them: ours, the one of the documents, and what bad ones get."""
+
+import re
+
+import pytest
+from omegaconf import OmegaConf
+
+from pipeline.errors import UserError
+from pipeline.files import ROOT
+from pipeline.study.cells import Plan, cells_of, known_values
+from pipeline.study.declaration import find_study, read_study, study_names
+from pipeline.study.plans import attention_names, check_layer_plans, check_plan
+from pipeline.training.recipe import option
+from user_dir.attention import attention_names as registered
+
+
+def cells(study, asked=None, seeds=1, flags=()):
+    return cells_of(Plan(study, ROOT / "runs" / "x", None, tuple(flags)), asked or {}, seeds)
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_study_has_cells_and_a_place_for_each(name):
+    study = read_study(find_study(name))
+    found = cells(study, seeds=study.seeds)
+    assert found and len({cell.record_path for cell in found}) == len(found)
+    assert len({cell.fingerprint() for cell in found}) == len(found)
+    check_layer_plans(found)
+    for spec in study.tables:
+        for name, names in spec.only.items():
+            axis = study.axes[name]
+            known = {*axis.choices, *(known_values(study, name) if axis.placeholder else ())}
+            assert known.issuperset(names)
+
+
+def test_the_names_of_attentions_are_those_that_are_registered():
+    assert attention_names() == set(registered())
+
+
+def test_the_study_of_the_documents_is_one(tmp_path):
+    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    path = tmp_path / "mine.yaml"
+    path.write_text(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1])
+    study = read_study(path)
+    assert list(study.axes["method"].choices) == ["mine", "softmax", "elu", "lln", "performer"]
+    assert len(cells(study, seeds=study.seeds)) == 15 and len(study.tune.values) == 3
+    check_layer_plans(cells(study))
+
+
+def test_a_cell_has_the_flags_of_its_choices(study_file):
+    study = read_study(study_file)
+    cell = cells(study, {"method": ["norm-t2"]}, flags=["--lr", "0.1"])[0]
+    assert cell.own_flags() == [
+        "--decoder-attention", "norm", "--norm-feature-map", "1+elu", "--lr", "0.1", "--seed", "1",
+    ]  # fmt: skip
+    assert cell.folder == ROOT / "runs" / "x" / "tiny" / "norm-t2" / "seed1"
+    assert [c.values["method"] for c in cells(study, {"method": ["norm", "elu"]})] == [
+        "norm-t1",
+        "norm-t2",
+        "elu",
+    ]
+    assert [c.seed for c in cells(study, {"method": ["elu"]}, seeds=3)] == [1, 2, 3]
+
+
+def test_settings_may_depend_on_another_axis():
+    study = read_study(find_study("ablations"))
+    for preset, plan in (("small", "norm*4"), ("paper", "norm*12")):
+        [cell] = cells(study, {"preset": [preset], "model": ["t1"], "variant": ["diag-none"]})
+        assert option(cell.own_flags(), "--encoder-attention") == plan
+
+
+def test_tuning_shortens_the_whole_schedule():
+    from pipeline.study.tuning import tuning_cells
+
+    study = read_study(find_study("lm_tuned"))
+    [cell] = cells(study, {"method": ["transnormer_t1"]})
+    tried = tuning_cells(cell)
+    flags = tried[0].own_flags()
+    assert [option(one.own_flags(), "--lr") for one in tried] == list(study.tune.values)
+    assert option(flags, "--max-update") == "400"
+    assert option(flags, "--warmup-updates") == str(round(150 * 400 / 1455))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"axis": {}}, "axis; did you mean axes"),
+        ({"evaluate": "copie"}, "'copie'; did you mean copy"),
+        ({"checkpoint": "newest"}, "newest"),
+        ({"seeds": 0}, "seeds"),
+        ({"config": "configs/copy/{size}.yaml"}, "size"),
+        ({"axes": {"method": {"elu": 3}}, "config": "configs/copy/tiny.yaml"}, "method.elu"),
+        ({"axes": {"method": []}, "config": "configs/copy/tiny.yaml"}, "method"),
+        (
+            {"table": {"rows": "methode", "columns": [["x", "loss_nats", ".2f"]]}},
+            "methode; did you mean method",
+        ),
+        ({"table": {"columns": [["x", "loss nats", ".2f"]]}}, "loss nats"),
+        ({"table": {"columns": [["x", "loss_nats", "two digits"]]}}, "two digits"),
+        ({"table": {"columns": []}}, "columns"),
+        ({"table": {"column": [["x", "loss_nats", ".2f"]]}}, "column; did you mean columns"),
+        ({"paper": {"table": "linear_99"}}, "linear_99"),
+        ({"paper": {"table": "linear_01_mnist", "value": "bits"}}, "bits"),
+        (
+            {"paper": {"table": "linear_01_mnist", "value": "bits_per_dim", "rows": {"elu": "lineal"}}},
+            "lineal",
+        ),
+        ({"baseline": {"name": "guessing"}}, "baseline"),
+        ({"tune": {"axis": "lr", "values": [1], "updates": 3, "by": "loss"}}, "loss"),
+        ({"tune": {"axis": "method", "values": [1], "updates": 3}}, "method"),
+        ({"plot": {"curves": "test"}}, "test"),
+        ({"hooks": "imagez"}, "imagez"),
+    ],
+)
+def test_a_bad_study_is_refused_with_the_nearest_name(study_file, change, named):
+    content = OmegaConf.to_container(OmegaConf.load(study_file))
+    OmegaConf.save(OmegaConf.create({**content, **change}), study_file)
+    with pytest.raises(UserError, match=re.escape(named)) as error:
+        read_study(study_file)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("asked", "named"), [({"method": ["elv"]}, "elu"), ({"preset": ["tinny"]}, "tiny")])
+def test_an_unknown_choice_is_refused_with_the_nearest_one(study_file, asked, named):
+    with pytest.raises(UserError, match=f"did you mean {named}"):
+        cells(read_study(study_file), asked)
+
+
+@pytest.mark.parametrize(
+    ("flag", "instead"),
+    [
+        ("--seed", "--seeds"),
+        ("--save-dir", "--out"),
+        ("--decoder-attention", "--method"),
+        ("--norm-feature-map", "--method"),
+    ],
+)
+def test_flags_that_differ_from_cell_to_cell_are_refused(study_file, flag, instead):
+    with pytest.raises(UserError, match=f"{flag} .*{instead}"):
+        cells(read_study(study_file), flags=[flag, "1"])
+
+
+@pytest.mark.parametrize("plan", ["elv", "elu*3", "elu*", "elu,,elu", "elu+nrom*2"])
+def test_bad_layer_plans(plan):
+    with pytest.raises(UserError, match="layer plan"):
+        check_plan(plan, 2, "the layer plan")
+
+
+@pytest.mark.parametrize("plan", ["elu", "elu*2", "elu,softmax", "diag+norm*2"])
+def test_good_layer_plans(plan):
+    check_plan(plan, 2, "the layer plan")

@@ -1,0 +1,333 @@
+"""finetune_glue.sh on all nine tasks: runs, results, table; and what bad input gets."""
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.console import number_of
+from pipeline.evaluation.classification import decide, predict, read_rows, read_targets, score
+from pipeline.files import RUN_MARK
+from pipeline.glue_tasks import TASKS
+from pipeline.papers import read_table
+from pipeline.reports import glue as glue_table
+from pipeline.study import finetune_glue
+from pipeline.study.best import best_records, keep_best_weights, read_best
+from pipeline.training.encoder_checkpoint import load_encoder, read_dictionary, read_encoder
+from pipeline.training.process.progress import read_records
+from tests.helpers import encoders
+from tests.helpers.encoders import ROWS
+from tests.pipeline.training.test_train import Evil
+
+RUN = "0.01/seed1"
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_trains_and_is_evaluated(finetuned, glue, name):
+    """The result is that of the weights that were kept, over the whole dev set."""
+    folder = finetuned / name / RUN
+    record, task = read(finetuned / name / f"{RUN}.json"), TASKS[name]
+    result = record["found"]
+    assert record["cell"] == {"task": name, "lr": "0.01", "seed": 1} and result["task"] == name
+    assert record["training"]["updates"] == 3 and result["learning_rate"] == 0.01
+    assert set(result["dev"]) == set(task.dev_splits)
+    dictionary = read_dictionary(folder)
+    model = load_encoder(read_encoder(folder / "checkpoint_best.pt"), dictionary)
+    for split in task.dev_splits:
+        rows = read_rows(glue / name, split, dictionary)
+        assert len(rows) == ROWS[split]
+        targets = read_targets(glue / name, split, task)
+        expected = score(task, decide(task, predict(model, rows, dictionary.pad())), targets)
+        assert result["dev"][split] == expected and list(expected) == list(task.metrics)
+    assert result["score"] == result["dev"]["valid"][task.metrics[0]]
+    if task.is_regression:
+        assert result["majority"] is None
+    else:
+        train, dev = (read_targets(glue / name, split, task) for split in ("train", "valid"))
+        guess = np.full_like(dev, max(set(train.tolist()), key=train.tolist().count))
+        assert result["majority"] == {
+            **score(task, guess, dev),
+            "score": score(task, guess, dev)[task.metrics[0]],
+        }
+
+
+@pytest.mark.parametrize("name", ["CoLA", "MRPC", "STS-B", "MNLI"])
+def test_result_is_what_fairseq_found(finetuned, name):
+    """fairseq's own figure of the best epoch, rounded as it rounds; of MNLI that of the matched set."""
+    folder = finetuned / name / RUN
+    key = {"CoLA": "valid_mcc", "MRPC": "valid_f1", "STS-B": "valid_pearson", "MNLI": "valid_accuracy"}[name]
+    with (folder / "train.log").open() as log:
+        found = [record[key] for kind, record in read_records(log) if kind == "valid"]
+    ours = read(folder.with_suffix(".json"))["found"]["score"]
+    assert ours == pytest.approx(max(found), abs=0.051)
+
+
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+def test_metrics():
+    """By hand: two true positives, one false one, one true negative; and a correlation of 1/2."""
+    predictions, targets = np.array([1, 1, 1, 0]), np.array([1, 1, 0, 0])
+    assert score(TASKS["MRPC"], predictions, targets) == {"f1": 80.0, "accuracy": 75.0}
+    assert score(TASKS["QQP"], predictions, targets) == {"accuracy": 75.0, "f1": 80.0}
+    assert score(TASKS["CoLA"], predictions, targets) == {"matthews": 57.735, "accuracy": 75.0}
+    scores = score(TASKS["STS-B"], np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]))
+    assert scores == {"pearson": 50.0, "spearman": 50.0}
+    constant = score(TASKS["STS-B"], np.array([1.0, 1.0]), np.array([1.0, 3.0]))
+    assert constant == {"pearson": 0.0, "spearman": 0.0}
+
+
+def test_folder_of_a_run_is_complete(finetuned, glue, pretrained):
+    folder = finetuned / "RTE" / RUN
+    names = {path.name for path in folder.iterdir()}
+    kept = {"dict.txt", "sentencepiece.bpe.model", "checkpoint_best.pt", "train.log", "glue_task.json"}
+    assert names == {*kept, "tensorboard", ".run.lock", RUN_MARK}
+    assert (folder / "dict.txt").read_bytes() == (pretrained / "dict.txt").read_bytes()
+    assert read(folder / "glue_task.json") == {"task": "RTE", "tokenizer": "sentencepiece", "partial": True}
+
+
+def test_weights_start_from_the_encoder(finetuned, pretrained):
+    """Three updates leave the weights near the checkpoint's: independent ones are at a distance of 1.4."""
+    before, after = (
+        torch.load(path, weights_only=True)["model"]
+        for path in (pretrained / "checkpoint_last.pt", finetuned / "RTE" / RUN / "checkpoint_best.pt")
+    )
+    layer = "encoder.sentence_encoder.layers.0."
+    names = [name for name in before if name.startswith(layer) and before[name].dim() == 2]
+    assert len(names) > 5
+    for name in names:
+        moved = (after[name] - before[name]).norm() / before[name].norm()
+        assert 0 < moved < 1, name
+
+
+def records_of(out):
+    return [read(path) for path in sorted(out.glob("*/*/seed*.json"))]
+
+
+def cells_of_line(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_page_has_our_row_and_the_papers(finetuned):
+    found = {record["found"]["task"]: record["found"] for record in records_of(finetuned)}
+    assert found.keys() == TASKS.keys()
+    for one in found.values():
+        assert one["architecture"] == "roberta_transnormer_t1" and one["pretraining_updates"] == 4
+        assert one["partial"] is True and one["examples"]["train"] == ROWS["train"]
+    page = (finetuned / "README.md").read_text()
+    lines = page[page.index("|  | million parameters") :].splitlines()
+    header, _, ours, guess, *rest = map(cells_of_line, lines)
+    titles = [
+        "MNLI m, accuracy", "MNLI mm, accuracy", "QNLI, accuracy", "QQP, accuracy / f1", "SST-2, accuracy",
+        "MRPC, f1 / accuracy", "CoLA, matthews / accuracy", "STS-B, pearson / spearman", "RTE, accuracy",
+        "WNLI, accuracy",
+    ]  # fmt: skip
+    assert header == ["", "million parameters", *titles, *glue_table.AVERAGES]
+    assert ours[0] == "roberta_transnormer_t1, here"
+    assert ours[1] == f"{found['RTE']['parameters'] / 1e6:.2f}"
+    assert ours[3] == f"{found['MNLI']['dev']['valid1']['accuracy']:.2f}*"
+    assert all(re.fullmatch(r"-?[\d.]+( / -?[\d.]+)?\*", figure) for figure in ours[2:])
+    assert guess[0] == "the most frequent class" and guess[3] == guess[9] == "–"
+    assert guess[6] == f"{found['SST-2']['majority']['accuracy']:.2f}"
+    papers = {row[0]: row[1:] for row in rest if len(row) > 1}
+    t1 = next(row for row in read_table("transnormer_05_glue") if row["method"] == "TransNormer T1")
+    figures = [t1[key] for key in ("mnli_m", "mnli_mm", "qnli", "qqp", "sst2", "mrpc", "cola")]
+    expected = [t1["params_m"], *figures, *"–––", t1["avg"], "–"]
+    assert papers["TransNormer T1 (TransNormer, Table 5)"] == expected
+    lln = next(row for row in read_table("lln_01_glue") if row["method"] == "LLN+Diag")
+    expected = ["–", lln["mnli"], "–", lln["qnli"], lln["qqp"], lln["sst2"], *"–––––", "–", lln["avg"]]
+    assert papers["LLN+Diag (LLN, Table 1)"] == expected
+    assert "* Parts of CoLA, " in page and "WNLI only: these figures cannot be compared" in page
+
+
+def test_averages_of_fewer_figures_say_so():
+    """1+elu's average counts a missing figure as 0, Reformer's is of three; Nyströmformer's has changes."""
+    rows = {row[0]: row for row in glue_table.paper_rows(list(glue_table.COLUMNS))}
+    elu = next(row for row in read_table("transnormer_05_glue") if row["method"] == "1+elu")
+    six = [float(elu[name]) for name in glue_table.AVERAGED[0] if elu[name] != "-"]
+    beside = f"{elu['avg']} (a run that did not converge counts as 0; {sum(six) / 6:.2f} over the other 6)"
+    assert len(six) == 6 and rows["1+elu (TransNormer, Table 5)"][-2] == beside
+    averages = {row["method"]: row["avg"] for row in read_table("lln_01_glue")}
+    for name in ("Reformer", "cosFormer", "Longformer"):
+        assert rows[f"{name} (LLN, Table 1)"][-1] == f"{averages[name]} (of 3 tasks)"
+    change = read_table("lln_01_glue_changes")[0]
+    shown = rows["Nystromformer (LLN, Table 1)"]
+    assert shown[-1] == f"{averages['Nystromformer']} ({change['avg']})" and f"({change['sst2']})" in shown[6]
+
+
+def made_up(rate, seed, value, task="RTE"):
+    found = {
+        "task": task, "partial": False, "parameters": 5_000_000, "architecture": "a", "score": value,
+        "dev": {"valid": {"accuracy": value}}, "majority": None,
+    }  # fmt: skip
+    return {"cell": {"task": task, "lr": rate, "seed": seed}, "found": found}
+
+
+def test_best_is_the_rate_with_the_best_mean():
+    """Not that of the best single run; all seeds of it are shown."""
+    best = read_best({"axis": "lr", "highest": "score"}, {"task": None, "lr": None}, "here")
+    runs = {("0.1", 1): 60.0, ("0.1", 2): 62.0, ("0.2", 1): 50.0, ("0.2", 2): 70.0}
+    records = [made_up(rate, seed, value) for (rate, seed), value in runs.items()]
+    kept = best_records(best, records)
+    assert [(one["cell"]["lr"], one["cell"]["seed"]) for one in kept] == [("0.1", 1), ("0.1", 2)]
+    assert kept[0]["best"] == ["0.1", "0.2"]
+    table = glue_table.write_table(kept)
+    assert "| a, here | 5.00 | 61.00 (60.00 to 62.00) | – | – |" in table and "*" not in table
+    assert "TransNormer T1" not in table.split("\n\n")[0]  # no paper has RTE
+    lowest = read_best({"axis": "lr", "lowest": "score"}, {"task": None, "lr": None}, "here")
+    assert {one["cell"]["lr"] for one in best_records(lowest, records)} == {"0.2"}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished cell, as `keep_best_weights` sees one."""
+
+    name: str
+    folder: Path
+    value: float
+
+    @property
+    def values(self):
+        return {"task": "RTE", "lr": self.name}
+
+    def record(self):
+        return made_up(self.name, 1, self.value) if self.value else None
+
+
+@pytest.mark.parametrize(
+    "values", [(60.0, 70.0, 65.0), (60.0, 0.0, 65.0)], ids=["all finished", "one missing"]
+)
+def test_weights_of_the_best_run_are_kept_once_all_are_finished(tmp_path, values):
+    cells = [Finished(f"0.{n}", tmp_path / str(n), value) for n, value in enumerate(values, start=1)]
+    for cell in cells:
+        cell.folder.mkdir()
+        (cell.folder / "checkpoint_best.pt").touch()
+        (cell.folder / "train.log").touch()
+    keep_best_weights(read_best({"axis": "lr", "highest": "score"}, {"lr": None}, "here"), cells)
+    kept = [path.parent.name for path in sorted(tmp_path.glob("*/checkpoint_best.pt"))]
+    assert kept == (["2"] if all(values) else ["1", "2", "3"])
+    assert len(list(tmp_path.glob("*/train.log"))) == 3
+
+
+@pytest.mark.parametrize(("table", "which"), [("transnormer_05_glue", 0), ("lln_01_glue", 1)])
+def test_averages_are_those_of_the_papers(table, which):
+    """TransNormer rounds to two decimals; most rows of LLN are cut to one."""
+    for row in read_table(table):
+        excess = glue_table.paper_average(row, which) - float(row["avg"])
+        assert -0.0051 < excess < (0.0051 if which == 0 else 0.1), row
+
+
+def test_a_paper_without_any_of_the_tasks_is_left_out(finetuned):
+    table = glue_table.write_table([one for one in records_of(finetuned) if one["found"]["task"] == "CoLA"])
+    assert "TransNormer T2" in table and "1+elu" not in table and "(LLN, Table 1)" not in table
+
+
+@pytest.fixture
+def sweep(pretrained, glue, tmp_path):
+    """The arguments of a sweep of one short run."""
+    return [pretrained / "checkpoint_last.pt", "--data", glue, "--out", tmp_path / "out", "--task", "RTE",
+            "--learning-rates", "0.01", "--seeds", "1", "--max-update", "1"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ("--task rt", "there is no GLUE task rt (did you mean RTE?)"),
+        ("--task RTE,cola", "there is no GLUE task cola (did you mean CoLA?)"),
+        ("--data /nowhere", "no folder /nowhere; prepare it with data-prep/glue.sh"),
+        ("--out /proc/none", "/proc/none"),
+        ("--seeds 0", "'0' is not one or several whole numbers above 0"),
+        ("--learning-rates 0.1,x", "'0.1,x' is not one or several numbers above 0"),
+        ("--jobs 0", "argument --jobs: '0' is not a whole number"),
+        ("--max-update 0", "--max-update: '0' is not a whole number of 1 or more"),
+        ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
+    ],
+)
+def test_impossible_sweeps(extra, message, refused, sweep, tmp_path):
+    assert message in refused(finetune_glue, *sweep, *extra.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_tasks_that_do_not_fit(refused, sweep, glue, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    assert f"{data / 'RTE'} is not prepared" in refused(finetune_glue, *sweep, "--data", data)
+    assert "holds no prepared task" in refused(finetune_glue, *sweep, "--data", data, "--task", "all")
+    shutil.copytree(glue / "RTE", data / "RTE")
+    manifest = read(data / "RTE" / "preparation.json")
+    manifest["tokenizer_fingerprint"] = "0"
+    (data / "RTE" / "preparation.json").write_text(json.dumps(manifest))
+    sentence = refused(finetune_glue, *sweep, "--data", data)
+    assert "was trained with another tokeniser" in sentence and "--tokenizer-from" in sentence
+    # Without the dictionary beside the checkpoint its size still tells.
+    alone = tmp_path / "checkpoint_last.pt"
+    shutil.copy(sweep[0], alone)
+    lines = (data / "RTE" / "dict.txt").read_text().splitlines()
+    (data / "RTE" / "dict.txt").write_text("\n".join(lines[:-1]) + "\n")
+    assert "dict.txt is missing or not" in refused(finetune_glue, alone, *sweep[1:], "--data", data)
+    manifest["files"]["dict.txt"] = (data / "RTE" / "dict.txt").stat().st_size
+    (data / "RTE" / "preparation.json").write_text(json.dumps(manifest))
+    assert "another tokeniser; prepare the task again" in refused(
+        finetune_glue, alone, *sweep[1:], "--data", data
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_checkpoints_that_are_none(refused, sweep, tmp_path):
+    def sentence(path):
+        return refused(finetune_glue, path, *sweep[1:])
+
+    path, trace = tmp_path / "given.pt", tmp_path / "trace"
+    assert f"no checkpoint {path}" in sentence(path)
+    path.write_bytes(sweep[0].read_bytes()[:-100])
+    assert "is incomplete and there is no other checkpoint" in sentence(path)
+    torch.save({"model": Evil(trace)}, path)
+    assert "nothing in it was run" in sentence(path)
+    assert not trace.exists()
+    state = torch.load(sweep[0], weights_only=True)
+    torch.save({**state, "model": {"decoder.embed_tokens.weight": torch.zeros(3, 4)}}, path)
+    assert "holds no RoBERTa encoder" in sentence(path)
+    model = {**state["cfg"]["model"], "_name": "roberta_transnormer_t9", "arch": "roberta_transnormer_t9"}
+    torch.save({**state, "cfg": {**state["cfg"], "model": model}}, path)
+    assert "no encoder of this project; did you mean roberta_transnormer_t" in sentence(path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_half_of_the_checkpoint_and_a_whole_one_beside_it(call, sweep, pretrained, tmp_path, capsys):
+    """An interrupted save of pre-training has left half of checkpoint_last.pt."""
+    folder = tmp_path / "encoder"
+    shutil.copytree(pretrained, folder)
+    for name in ("checkpoint_last.pt", "checkpoint_1_4.pt"):
+        (folder / name).write_bytes((folder / name).read_bytes()[:-100])
+    call(finetune_glue, folder / "checkpoint_last.pt", *sweep[1:])
+    assert "checkpoint_last.pt is incomplete; taking checkpoint_best.pt" in capsys.readouterr().out
+    assert read(tmp_path / "out" / "RTE" / f"{RUN}.json")["training"]["updates"] == 1
+
+
+def test_long_examples_are_cut_and_counted(call, sweep, glue, tmp_path, capsys, encoder_corpus):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    shutil.copytree(glue.parent / "raw" / "RTE", raw / "RTE")
+    with (raw / "RTE" / "dev.tsv").open("a") as file:
+        file.write("entailment\t" + "The cat saw the dog . " * 20 + "\tThe cat .\n")
+    options = ("--tokenizer-from", encoder_corpus, "--dest", tmp_path / "data", "--partial")
+    encoders.prepare("glue", raw, *options)
+    data = tmp_path / "data" / "RTE"
+    dictionary = read_dictionary(data)
+    rows = [row for split in ("train", "valid") for row in read_rows(data, split, dictionary)]
+    count = sum(len(row) > 32 for row in rows)
+    assert count > 0
+    call(finetune_glue, *sweep, "--data", tmp_path / "data")
+    sentence = f"{number_of(count, 'examples')} with more tokens than the 32 positions of the encoder"
+    assert f"RTE: {sentence} will be cut" in capsys.readouterr().out
+    found = read(out / "RTE" / f"{RUN}.json")["found"]
+    assert found["cut"] == count
+    accuracy = found["dev"]["valid"]["accuracy"]
+    right = accuracy / 100 * (ROWS["valid"] + 1)  # the long one counts
+    assert right == pytest.approx(round(right), abs=1e-4)

@@ -1,0 +1,94 @@
+"""The page of a study: medians over seeds, the paper's rows, baselines, verdicts, notes and pictures."""
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.files import ROOT, write_json
+from pipeline.study.declaration import find_study, read_study, study_names
+from pipeline.study.expressions import parse_expression
+from pipeline.study.page import publish, stale_files, verdicts, write_page
+from pipeline.study.records import read_records
+from pipeline.study.table import write_table
+from tests.pipeline.study.conftest import made_up
+
+RECORDS = [
+    *(made_up("elu", seed, loss_nats=0.1 * seed, exact=0.5, converged=seed > 1) for seed in (1, 2, 3)),
+    *(made_up("softmax", seed, loss_nats=2.305) for seed in (1, 2, 3)),
+]
+
+
+def written(out, records=RECORDS):
+    for record in records:
+        write_json(out / record["cell"]["method"] / f"seed{record['cell']['seed']}.json", record)
+
+
+def test_a_row_is_a_choice_in_the_order_of_the_axis(study_file):
+    study = read_study(study_file)
+    lines = write_table(study.tables[0], study.axes, RECORDS, study.baselines).splitlines()
+    assert lines[2] == "| softmax | 2.3050 | – | – | 3 |"
+    assert lines[3] == "| 1+elu | 0.2000 (0.1000 to 0.3000) | 50.0 | 2 of 3 | 3 |"
+    assert lines[4] == "| guessing | 2.3000 | – | – |  |"
+
+
+def test_a_figure_that_some_seeds_lack_says_so(study_file):
+    study = read_study(study_file)
+    records = [made_up("elu", 1, loss_nats=0.1), made_up("elu", 2)]
+    assert "0.1000; 1 of 2 seeds" in write_table(study.tables[0], study.axes, records, ())
+
+
+def test_the_whole_page(study_file, tmp_path):
+    study, out = read_study(study_file), tmp_path / "out"
+    written(out)
+    files = publish(study, out)
+    assert [path.name for path in files] == ["README.md", "tiny-curves.png"]
+    page = files[0].read_text(encoding="utf-8")
+    assert "| linear is as good | Figure 2 | not comparable | softmax at the baseline |" in page
+    assert "4 updates, median (lowest to highest) over the seeds 1, 2, 3." in page
+    assert "Measured on a CPU, 2 threads, 2000-01-02 (commit abc)" in page
+    assert stale_files(study, out) == []
+    before = [path.stat().st_mtime_ns for path in files]
+    publish(study, out)
+    assert [path.stat().st_mtime_ns for path in files] == before
+    written(out, [made_up("elu", 3, loss_nats=0.4)])
+    assert stale_files(study, out) == files
+
+
+def test_records_of_different_flags_share_no_page(study_file, tmp_path):
+    other = made_up("elu", 1, loss_nats=0.1)
+    other["flags"] = ["--lr", "1"]
+    written(tmp_path, [*RECORDS, other])
+    with pytest.raises(UserError, match="--out"):
+        publish(read_study(study_file), tmp_path)
+
+
+def test_a_file_that_is_no_record_is_passed_over_and_a_damaged_one_is_named(tmp_path):
+    (tmp_path / "seed1.json").write_text("[1, 2]")
+    assert read_records(tmp_path, "tiny") == []
+    (tmp_path / "seed2.json").write_text("{")
+    with pytest.raises(UserError, match=r"seed2\.json"):
+        read_records(tmp_path, "tiny")
+
+
+def test_notes_that_ask_for_what_is_not_there(study_file):
+    study_file.write_text(study_file.read_text().replace("{{updates}}", "{{settings.nothing.here}}"))
+    with pytest.raises(UserError, match="notes"):
+        write_page(read_study(study_file), RECORDS)
+
+
+def test_expressions():
+    record = {
+        "found": {"valid": {"bits": 2}, "right": True},
+        "training": {"seconds": 3.0},
+        "cell": {"seed": 4},
+    }
+    for text, value in (("valid.bits", 2), ("100*valid.bits", 200), ("1e-1*seconds", 0.3), ("cell.seed", 4)):
+        assert parse_expression(text, "here")(record) == pytest.approx(value)
+    for text in ("right", "valid", "nothing", "valid.bits.more"):
+        assert parse_expression(text, "here")(record) is None
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_claim_of_ours_can_be_decided(name):
+    study = read_study(find_study(name))
+    for claim, verdict in verdicts(study, read_records(ROOT / "results" / name, name)):
+        assert str(verdict) and claim.says

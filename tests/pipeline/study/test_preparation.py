@@ -1,0 +1,35 @@
+"""Data that a study prepares first: what it says where that fails. Nothing is downloaded here."""
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.study import preparation
+
+NO_DOWNLOAD = "no download from x (no route); try again later, or name a folder with --from"
+COMMAND = "data-prep/wikitext.sh wikitext-2 --dest data/x"
+
+
+@pytest.mark.parametrize(
+    ("ends", "message", "lines"),
+    [
+        (
+            f"echo a warning >&2; echo 'error: {NO_DOWNLOAD}' >&2; exit 1",
+            f"^no download from x .no route.; prepare the data with {COMMAND}, see its --help$",
+            "a warning\n",
+        ),
+        ("echo 'error: the disk is full; free some' >&2; exit 1", "^the disk is full; free some$", ""),
+        ("echo 'error: /nope does not exist' >&2; exit 1", "^/nope does not exist$", ""),
+        ("echo odd >&2; exit 3", "see the reason above", "odd\n"),
+        ("exit 3", "see the reason above", ""),
+    ],
+)
+def test_a_failed_preparation_is_one_sentence(ends, message, lines, tmp_path, monkeypatch, capfd):
+    script = tmp_path / "data-prep" / "wikitext.sh"
+    script.parent.mkdir()
+    script.write_text(f"#!/bin/sh\n{ends}\n")
+    script.chmod(0o755)
+    for module in ("study.preparation", "provenance"):
+        monkeypatch.setattr(f"pipeline.{module}.ROOT", tmp_path)
+    with pytest.raises(UserError, match=message):
+        preparation.run_script("wikitext.sh", "wikitext-2", "--dest", tmp_path / "data" / "x")
+    assert capfd.readouterr().err == lines

@@ -1,0 +1,219 @@
+"""A study runs its cells once, resumes, refuses what cannot be, and keeps others out of its folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+import torch
+
+from pipeline.files import ROOT
+from pipeline.study import schedule, study
+from pipeline.study.cells import Plan, cells_of
+from pipeline.study.declaration import read_study
+from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
+from pipeline.training.process.run_lock import run_lock
+from tests.helpers import forked
+from tests.helpers.logs import wait_for
+from tests.pipeline.study.conftest import SHORT
+
+
+def record(out, method="elu", seed=1):
+    return json.loads((out / "tiny" / method / f"seed{seed}.json").read_text())
+
+
+@pytest.mark.slow
+def test_cells_run_once_and_the_page_comes_from_their_records(call, refused, study_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = [study_file, "--method", "softmax,elu", "--jobs", 2, "--out", out, "--", *SHORT]
+    call(study, *words)
+    found = record(out)
+    assert found["cell"] == {"preset": "tiny", "method": "elu", "seed": 1}
+    assert found["training"]["updates"] == 4 and len(found["training"]["curves"]["train"]) == 4
+    assert found["found"]["examples"] == 40 and not found["found"]["converged"]
+    assert [path.name for path in (out / "tiny/elu/seed1").glob("checkpoint*")] == ["checkpoint_last.pt"]
+    page = (out / "README.md").read_text()
+    assert "| softmax |" in page and "| 1+elu |" in page and (out / "tiny-curves.png").is_file()
+    capsys.readouterr()
+    before = (out / "tiny/elu/seed1.json").read_bytes()
+    call(study, *words)
+    assert "2 runs, 2 done before" in capsys.readouterr().out
+    assert (out / "tiny/elu/seed1.json").read_bytes() == before
+    call(study, *words[: -len(SHORT) - 1], "--status", "--", *SHORT)
+    assert capsys.readouterr().out.count(": done: loss, nats") == 2
+    assert "--out" in refused(study, *words, "--lr", "0.1")
+
+
+@pytest.mark.slow
+def test_the_page_of_a_run_below_the_log_interval_has_dashes(call, study_file, tmp_path):
+    words = [study_file, "--method", "elu", "--out", tmp_path / "out"]
+    call(study, *words, "--", *SHORT, "--log-interval", 100, "--max-update", 2)
+    found = record(tmp_path / "out")
+    assert found["training"]["updates"] == 2
+    call(study, *words, "--", *SHORT, "--log-interval", 100, "--max-update", 2)
+
+
+@pytest.mark.slow
+def test_a_killed_study_resumes_and_ends_as_if_nothing_had_happened(call, study_file, tmp_path):
+    flags = ["--", *SHORT, "--max-update", 12, "--save-interval-updates", 2, "--keep-interval-updates", 1]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    call(study, study_file, "--method", "elu", "--out", whole, *flags)
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "study.study",
+        study_file,
+        "--method",
+        "elu",
+        "--out",
+        cut,
+        *flags,
+    ]
+    killed = forked.start(command, cwd=ROOT, own_group=True)
+    wait_for('"num_updates": "8"', cut / "tiny/elu/seed1/train.log", killed.process.is_alive)
+    os.killpg(killed.process.pid, signal.SIGKILL)
+    killed.wait()
+    assert not (cut / "tiny/elu/seed1.json").exists()
+    call(study, study_file, "--method", "elu", "--out", cut, *flags)
+    states = [
+        torch.load(folder / "tiny/elu/seed1/checkpoint_last.pt", weights_only=True)["model"]
+        for folder in (whole, cut)
+    ]
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value, rtol=0, atol=0, msg=name)
+    assert record(whole)["found"] == record(cut)["found"]
+    assert record(cut)["training"]["updates"] == 12
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_before_its_record_is_measured_and_not_trained_on(call, study_file, tmp_path):
+    out, words = tmp_path / "out", [study_file, "--method", "elu", "--out", tmp_path / "out", "--", *SHORT]
+    call(study, *words)
+    before, path = record(out), out / "tiny/elu/seed1.json"
+    weights = (out / "tiny/elu/seed1/checkpoint_last.pt").read_bytes()
+    path.unlink()
+    call(study, *words)
+    assert (out / "tiny/elu/seed1/checkpoint_last.pt").read_bytes() == weights
+    assert record(out)["found"] == before["found"] and record(out)["training"] == before["training"]
+
+
+@pytest.mark.slow
+def test_a_second_study_in_the_folder_is_refused(refused, study_file, tmp_path):
+    """The choices of the first axis are what a command holds: an array's jobs share the folder above."""
+    out = tmp_path / "out"
+    (out / "tiny").mkdir(parents=True)
+    with run_lock(out / "tiny"):
+        assert "--out" in refused(study, study_file, "--method", "elu", "--out", out, "--", *SHORT)
+    assert not (out / "tiny" / "elu").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [["--lrr", "3"], ["--lr", "-1"], ["--max-update", "x"]])
+def test_settings_that_are_wrong_end_the_study_and_leave_nothing(refused, study_file, tmp_path, flags):
+    out = tmp_path / "out"
+    sentence = refused(study, study_file, "--out", out, "--", *flags)
+    assert flags[0] in sentence
+    assert not list(out.rglob("seed*"))
+
+
+@pytest.mark.slow
+def test_what_a_failed_start_has_left_does_not_count(call, study_file, tmp_path):
+    folder = tmp_path / "out" / "tiny" / "elu" / "seed1"
+    folder.mkdir(parents=True)
+    (folder / ".linear-attention-run.json").write_text('{"command": "study.sh", "fingerprint": "another"}')
+    (folder / "dict.txt").write_text("of other data")
+    (folder / "train.log").write_text("half a line")
+    call(study, study_file, "--method", "elu", "--out", tmp_path / "out", "--", *SHORT)
+    assert record(tmp_path / "out")["training"]["updates"] == 4
+    assert not (folder / "dict.txt").exists() and "half a line" not in (folder / "train.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_setting_is_tuned_first(call, study_file, tmp_path):
+    tune = "tune: {axis: lr, values: [0.0003, 0.01], updates: 2}\nseeds: 2\n"
+    study_file.write_text(study_file.read_text().replace("seeds: 1\n", tune))
+    out = tmp_path / "out"
+    call(study, study_file, "--method", "elu", "--out", out, "--", *SHORT, "--validate-interval-updates", 2)
+    assert [record(out, seed=seed)["tuned"]["chosen"] for seed in (1, 2)] == ["0.01", "0.01"]
+    assert set(record(out)["tuned"]["tried"]) == {"0.0003", "0.01"}
+    assert "chosen from 0.0003, 0.01" in (out / "README.md").read_text()
+    assert not list((out / "tiny/elu/lr-0.01/seed1").glob("checkpoint*.pt"))
+
+
+def test_a_dry_run_imports_nothing_that_takes_seconds(study_file):
+    code = (
+        "import sys; sys.argv = ['study', *sys.argv[1:]]; from pipeline.study.study import main; main(); "
+        "assert not {'torch', 'fairseq', 'matplotlib'} & set(sys.modules)"
+    )
+    words = [study_file, "--dry-run", "--", "--max-update", "7"]
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("fairseq-train") == 4 and "--max-update 7" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["coppy"], "copy"),
+        (["copy", "--methd", "elu"], "--method"),
+        (["copy", "--seeds", "0"], "--seeds"),
+        (["copy", "--out", "README.md", "--method", "elu"], "--out"),
+        (["copy", "--data", "nowhere"], "--data"),
+        (["missing.yaml"], "missing.yaml"),
+        ([], "--list"),
+    ],
+)
+def test_bad_input(refused, words, named):
+    assert named in refused(study, *words)
+
+
+def test_every_study_is_listed(call, capsys):
+    call(study, "--list")
+    out = capsys.readouterr().out
+    assert "copy: 0 of 27 and 27 of other choices in results/copy" in out and "lm: 12 of 12" in out
+
+
+def test_gpus_are_counted_without_torch(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert schedule.gpus() == ["2", "5"]
+    assert schedule.placement(1, 2) == {"CUDA_VISIBLE_DEVICES": "5"}
+    assert schedule.parallel_jobs(None) == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert schedule.gpus() == [] and schedule.parallel_jobs(None) == 1
+
+
+@pytest.mark.slow
+def test_a_process_of_a_cell_says_what_is_wrong_before_it_writes(study_file, tmp_path):
+    plan = Plan(read_study(study_file), tmp_path / "out", None, ("--lr", "-1"))
+    cell = cells_of(plan, {"method": ["elu"]}, 1)[0]
+    done = forked.run([sys.executable, "-m", "pipeline.study.worker", *request_of(cell)], cwd=ROOT)
+    assert done.returncode == SETTINGS_ARE_WRONG and done.stdout.startswith("error: ")
+    with suppress(FileNotFoundError):
+        assert not list(tmp_path.glob("out/**/*"))
+
+
+@pytest.mark.slow
+def test_an_interruption_ends_what_the_cells_train(study_file, tmp_path, monkeypatch):
+    flags = ("--log-interval", "1", "--max-update", "1000000", "--no-save", "--disable-validation")
+    plan = Plan(read_study(study_file), tmp_path / "out", None, flags)
+    [cell] = cells_of(plan, {"method": ["elu"]}, 1)
+    started, start = [], schedule.start
+
+    def note(*arguments):
+        started.append(start(*arguments))
+        return started[-1]
+
+    def interrupted(running, follower):
+        alive = lambda: running[0].process.poll() is None  # noqa: E731
+        wait_for('"num_updates"', cell.folder / schedule.LOG, alive)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(schedule, "start", note)
+    monkeypatch.setattr(schedule, "wait_for_one", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        schedule.run_cells([cell], 1, (), lambda cell: "")
+    assert started[0].process.poll() is not None

@@ -1,0 +1,189 @@
+"""No command writes over anything but a result of its own: refused before the work, every byte kept."""
+
+import json
+import os
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from pipeline import outputs
+from pipeline.errors import UserError
+from pipeline.files import PREPARED, ROOT
+from pipeline.outputs import begins, check_output, check_output_folder, json_with
+
+CONTENT = b'{"not": "ours"}\n'
+# A command, and what it must leave alone. `in.pt` and `in.json` are read by it; `link.pt` and `hard.pt` are
+# other names of `in.pt`; `notes` are somebody else's.
+FILES = [
+    ("pipeline.evaluation.eval_ppl in.pt data --out in.pt", "in.pt", "--out"),
+    ("pipeline.evaluation.eval_ppl in.pt data --out link.pt", "link.pt", "--out"),
+    ("pipeline.evaluation.eval_ppl in.pt data --out hard.pt", "hard.pt", "--out"),
+    ("pipeline.evaluation.eval_ppl in.pt data --out notes.json", "notes.json", "--out"),
+    ("pipeline.evaluation.eval_ppl in.pt data --split valid", "in.valid.json", "--out"),
+    ("pipeline.evaluation.eval_ppl in.pt data --carry-state --out in.pt", "in.pt", "--out"),
+    ("pipeline.evaluation.eval_ppl in.pt data --carry-state --out new/notes.json", "new/notes.md", "--out"),
+    ("pipeline.evaluation.eval_ppl in.pt data --carry-state --out new.md", "", "--out"),
+    ("pipeline.evaluation.eval_mlm in.pt data --out in.pt", "in.pt", "--out"),
+    ("pipeline.evaluation.evaluate_lra in.pt data --out in.pt", "in.pt", "--out"),
+    ("pipeline.evaluation.evaluate_lra in.pt data --out notes.json", "notes.json", "--out"),
+    ("pipeline.evaluation.eval_images in.pt --out in.pt", "in.pt", "--out"),
+    ("pipeline.evaluation.eval_images in.pt --out notes.json", "notes.json", "--out"),
+    ("pipeline.evaluation.sample_images in.pt --out in.pt", "in.pt", "--out"),
+    ("pipeline.evaluation.sample_images in.pt --out new/notes.png", "new/notes.npy", "--out"),
+    ("pipeline.evaluation.sample_images in.pt --out notes.png", "notes.png", "--out"),
+    ("pipeline.evaluation.predict_glue in.pt --task RTE --input in.tsv --out in.tsv", "in.tsv", "--out"),
+    ("pipeline.evaluation.predict_glue in.pt --task RTE --input in.tsv --out in.pt", "in.pt", "--out"),
+    ("pipeline.studies.report.report data --out notes.md", "notes.md", "--out"),
+    ("pipeline.studies.report.report data --out in.pt", "in.pt", "--out"),
+    ("pipeline.studies.quickstart --out figures", "figures/quickstart.json", "--out"),
+    ("pipeline.studies.fault_check --out notes.json", "notes.json", "--out"),
+    ("scripts/analyse.sh report --out figures", "figures/README.md", "--out"),
+    ("scripts/analyse.sh tradeoff --out figures", "figures/tradeoff/paper.json", "--out"),
+    ("scripts/analyse.sh tradeoff --redraw --out figures", "figures/tradeoff/paper.json", "--out"),
+    ("benchmarks.attention_cost --quick --device cpu --out notes.json", "notes.json", "--out"),
+    ("benchmarks.image_cost --quick --device cpu --out notes.json --restart", "notes.json", "--out"),
+    ("benchmarks.lm_cost --quick --device cpu --out notes.json --restart", "notes.json", "--out"),
+    ("benchmarks.lm_cost --quick --device cpu --out new/notes.json", "new/notes.md", "--out"),
+    ("benchmarks.roberta_cost --quick --device cpu --out in.pt", "in.pt", "--out"),
+    ("benchmarks.speech_cost --quick --device cpu --out in.pt --restart", "in.pt", "--out"),
+    ("benchmarks.lra_speed --quick --device cpu --out notes.json", "notes.json", "--out"),
+    ("benchmarks.loss_cost --device cpu --restart --out figures", "figures/loss_cost_cpu.json", "--out"),
+    ("benchmarks.packed_cost data --device cpu --out figures", "figures/packed_cost_cpu.json", "--out"),
+    ("benchmarks.cuda_resources --out figures", "figures/cuda_resources.json", "--out"),
+    ("benchmarks.model_parts_cost --out figures", "figures/model_parts_cost.json", "--out"),
+    # folders
+    ("pipeline.export.export_hf in.pt figures", "figures/README.md", "DIR"),
+    ("pipeline.export.export_hf in.pt notes.md", "notes.md", "DIR"),
+    ("pipeline.studies.quickstart --out notes.md", "notes.md", "--out"),
+    ("scripts/analyse.sh theory --out notes.md", "notes.md", "--out"),
+    ("pipeline.data.bundled_corpus --dest figures", "figures/README.md", "--dest"),
+    ("pipeline.data.bundled_corpus --dest notes.md", "notes.md", "--dest"),
+    ("pipeline.data.bundled_corpus --dest data/new", "data/preparation.json", "--dest"),
+    ("pipeline.data.images.prepare digits --dest data/new", "data/preparation.json", "--dest"),
+    ("pipeline.data.wikitext wikitext-2 --from figures --dest data/new", "data/preparation.json", "--dest"),
+    ("pipeline.data.masked_lm text --from figures --dest data/new", "data/preparation.json", "--dest"),
+    ("pipeline.data.lra.prepare listops --generate --dest data", "data/preparation.json", "--dest"),
+    ("pipeline.data.glue figures --tokenizer-from data --dest data", "data/preparation.json", "--dest"),
+    ("pipeline.studies.quickstart --out data/new", "data/preparation.json", "--out"),
+]
+# Places in which nothing may be written, whoever asks.
+PLACES = [
+    ("pipeline.export.export_hf in.pt {}", "DIR"),
+    ("pipeline.studies.quickstart --out {}", "--out"),
+    ("scripts/analyse.sh theory --out {}", "--out"),
+    ("pipeline.data.bundled_corpus --dest {}", "--dest"),
+    ("pipeline.data.images.prepare digits --dest {}", "--dest"),
+    ("pipeline.data.lra.prepare listops --generate --dest {}", "--dest"),
+    ("pipeline.studies.report.report data --out {}/report.html", "--out"),
+]
+NAMES = (
+    "in.pt", "in.tsv", "in.valid.json", "notes.json", "notes.md", "notes.png", "new/notes.md",
+    "new/notes.npy", "figures/README.md", "figures/quickstart.json", "figures/loss_cost_cpu.json",
+    "figures/model_parts_cost.json", "figures/packed_cost_cpu.json", "figures/cuda_resources.json",
+    "figures/tradeoff/paper.json", "data/preparation.json",
+)  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A folder with all the files that the tables name, none of them a result."""
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(CONTENT)
+    (tmp_path / "link.pt").symlink_to("in.pt")
+    (tmp_path / "hard.pt").hardlink_to("in.pt")
+    return tmp_path
+
+
+def content_of(folder: Path) -> dict[str, bytes | None]:
+    """Every file and folder, with what it holds."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+def refusal(call: Callable[..., None], command: str) -> str:
+    """The sentence with which a command ends; run_command turns it into exit code 1."""
+    name, *words = command.split()
+    with pytest.raises(SystemExit) as ended:
+        call(name if "/" in name else import_module(name), *words)
+    assert isinstance(ended.value.code, str) and "\n" not in ended.value.code
+    return ended.value.code
+
+
+@pytest.mark.parametrize(("command", "kept", "option"), FILES, ids=[command for command, *_ in FILES])
+def test_what_is_not_the_commands_own_is_kept(command, kept, option, place, call):
+    before = content_of(place)
+    sentence = refusal(call, command)
+    assert option in sentence and Path(kept).parent.name in sentence, sentence
+    assert content_of(place) == before
+    assert (place / "link.pt").is_symlink()
+
+
+@pytest.mark.parametrize(("command", "option"), PLACES, ids=[command for command, _ in PLACES])
+@pytest.mark.parametrize("folder", ["/proc/nowhere", "docs"])
+def test_places_that_take_nothing(command, option, folder, place, call, monkeypatch):
+    (place / "docs").mkdir()
+    monkeypatch.setattr(outputs, "ROOT", place)
+    before = content_of(place)
+    sentence = refusal(call, command.format(folder))
+    assert option in sentence and folder in sentence, sentence
+    assert content_of(place) == before
+
+
+def test_the_projects_own_folders_are_known():
+    tracked = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    code = {name for name in tracked if any((ROOT / name).glob("*.py")) or any((ROOT / name).glob("*.sh"))}
+    assert code <= set(outputs.OWN)
+
+
+def test_a_result_is_replaced_with_what_lies_beside_it(tmp_path):
+    out, ours = tmp_path / "result.json", json_with("a", kind="x")
+    check_output(out, ours, beside=(".md",))
+    out.write_text(json.dumps({"a": 1, "kind": "x", "more": 2}))
+    out.with_suffix(".md").write_text("a table")
+    check_output(out, ours, beside=(".md",))
+    out.write_text(json.dumps({"a": 1, "kind": "y"}))
+    with pytest.raises(UserError, match="result.json is no result"):
+        check_output(out, ours, beside=(".md",))
+
+
+def test_an_earlier_result_that_is_read_is_no_place_for_a_new_one(tmp_path):
+    out = tmp_path / "result.json"
+    out.write_text('{"a": 1}')
+    (tmp_path / "again.json").hardlink_to(out)
+    check_output(out, json_with("a"))
+    with pytest.raises(UserError, match="--report"):
+        check_output(tmp_path / "again.json", json_with("a"), [out], option="--report")
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "dangling link"])
+def test_what_is_no_file_is_not_replaced(kind, tmp_path):
+    out = tmp_path / "out.json"
+    if kind == "pipe":
+        os.mkfifo(out)
+    else:
+        out.symlink_to("/dev/null" if kind == "device" else "nowhere")
+    with pytest.raises(UserError, match="--out"):
+        check_output(out, lambda path: True)
+
+
+def test_signs(tmp_path):
+    path = tmp_path / "page"
+    path.write_bytes(b"12345 sign and \xff more")
+    assert begins("sign", within=6)(path) and not begins("sign", within=5)(path)
+    assert begins("12345")(path) and not begins("sign")(path)
+    assert not json_with("sign")(path)
+
+
+def test_a_folder_of_data_takes_no_other(tmp_path):
+    (tmp_path / PREPARED).write_text("{}")
+    for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b"):
+        with pytest.raises(UserError, match="--dest"):
+            check_output_folder(folder, "--dest")
+    check_output_folder(tmp_path, "--dest", takes_prepared=True)

@@ -1,0 +1,1 @@
+"""Checks of settings, checkpoints and data: a user's mistake becomes one sentence."""

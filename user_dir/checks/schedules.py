@@ -1,0 +1,45 @@
+"""Schedules of the learning rate that would break after hours of work are found out at the start."""
+
+from argparse import Namespace
+from typing import Any
+
+import torch
+
+from ..errors import UserError
+
+FROM_THE_OPTIMIZER = "pass_through"  # a schedule that the optimiser brings along
+
+
+def check_schedule(cfg: Any) -> None:
+    """Go through the updates at which fairseq's schedules change, on an optimiser without a model.
+
+    Args:
+        cfg: fairseq's configuration, of which the groups `lr_scheduler` and `optimization` matter.
+
+    Raises:
+        UserError: for one that divides by zero at its warm-up's end, or cannot be built.
+    """
+    from fairseq.optim.adam import FairseqAdam
+    from fairseq.optim.lr_scheduler import build_lr_scheduler
+
+    name = getattr(cfg.lr_scheduler, "_name", None)
+    if name in (None, FROM_THE_OPTIMIZER):
+        return
+    settings = Namespace(lr=[1.0], adam_betas="(0.9, 0.999)", adam_eps=1e-8, weight_decay=0.0, tpu=False)
+    settings.use_old_adam, settings.fp16_adam_stats = True, False
+    adam = FairseqAdam(settings, [torch.nn.Parameter(torch.zeros(1))])
+    warmup, max_update = getattr(cfg.lr_scheduler, "warmup_updates", 0), cfg.optimization.max_update
+    try:
+        schedule = build_lr_scheduler(cfg.lr_scheduler, adam)
+        for update in sorted({0, warmup, warmup + 1, max_update}):
+            schedule.step_update(update)
+    except UserError:
+        raise
+    except ZeroDivisionError:
+        raise UserError(
+            f"--lr-scheduler {name} would divide by zero with --warmup-updates {warmup} and --max-update "
+            f"{max_update}; change one of its settings"
+        ) from None
+    except (AssertionError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split()) or "one of its settings is out of range"
+        raise UserError(f"--lr-scheduler {name} cannot be built: {reason}") from None

@@ -1,0 +1,150 @@
+"""Numbers, texts and files that no run can have, refused by the name of their option."""
+
+import ast
+import math
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig
+
+from ..errors import UserError
+
+# Options of fairseq's that are numbers from 1 up, where they are given.
+COUNTS = (
+    *("batch_size", "batch_size_valid", "max_tokens", "tokens_per_sample", "max_target_positions"),
+    *("max_positions", "required_batch_size_multiple", "log_interval", "distributed_world_size"),
+    *("save_interval", "validate_interval", "beam", "nbest"),
+)
+FROM_ZERO = (
+    *("max_update", "num_workers", "warmup_updates", "stop_time_hours", "clip_norm", "save_interval_updates"),
+    *("validate_interval_updates", "context_window", "prefix_size"),
+)
+LIMITS = {  # what other numbers must lie between
+    "seed": (0, 2**32 - 1),
+    "mask_prob": (0, 1),
+    "sampling_topp": (-math.inf, 1),  # below 0, as by default, it is off
+    **dict.fromkeys(FROM_ZERO, (0, math.inf)),
+}
+PLANS = ("decoder_attention", "encoder_attention")
+LISTS_OF_COUNTS = ("update_freq",)
+
+
+def check_settings(cfg: Any) -> None:
+    """Refuse numbers no run can have: NaN or infinity, a batch or a sample of nothing.
+
+    Args:
+        cfg: a namespace, or a group of fairseq's configuration.
+
+    Raises:
+        UserError: naming the option.
+    """
+    settings = dict(cfg.items_ex(resolve=False) if isinstance(cfg, DictConfig) else vars(cfg))
+    for name, value in settings.items():
+        _check_numbers(name, value)
+        if name in PLANS and value == "":
+            raise UserError(f"--{name.replace('_', '-')} is empty; name an attention, or leave it out")
+    check_data(settings.get("data"))
+    check_generation(settings)
+    if isinstance(settings.get("adam_betas"), str):
+        check_betas(settings["adam_betas"])
+    if "buffer_size" in settings:
+        check_input(str(settings.get("input", "-")))
+    if isinstance(settings.get("model_overrides"), str):
+        read_overrides(settings["model_overrides"])
+    if settings.get("ddp_backend") == "fully_sharded":
+        check_sharding(settings)
+
+
+def _check_numbers(name: str, value: Any) -> None:
+    option = f"--{name.replace('_', '-')}"
+    parts = value if isinstance(value, list | tuple | ListConfig) else [value]
+    numbers = [x for x in parts if isinstance(x, int | float) and not isinstance(x, bool)]
+    if not all(math.isfinite(x) for x in numbers):
+        raise UserError(f"{option} is {value}; it must be a finite number")
+    if name in COUNTS + LISTS_OF_COUNTS and any(x < 1 for x in numbers):
+        raise UserError(f"{option} is {value}; it must be a whole number from 1 up")
+    low, high = LIMITS.get(name, (-math.inf, math.inf))
+    if not all(low <= x <= high for x in numbers):
+        bounds = [f"at least {low}"] * math.isfinite(low) + [f"at most {high}"] * math.isfinite(high)
+        raise UserError(f"{option} is {value}; it must be {' and '.join(bounds)}")
+    if name == "lr" and any(x < 0 for x in numbers):
+        raise UserError(f"--lr is {value}, which leads away from what is learnt; give numbers above 0")
+    if name == "lr" and numbers and not any(numbers):
+        raise UserError("--lr is 0, with which nothing is learnt; give a number above 0")
+
+
+def check_data(data: Any) -> None:
+    """UserError where the DATA of a command is a file; fairseq takes folders, several with colons between."""
+    if not isinstance(data, str):
+        return
+    for path in data.split(os.pathsep):
+        if os.path.isfile(path):
+            raise UserError(
+                f"DATA is {path}, a file; name a folder that fairseq-preprocess or a script of data-prep/ "
+                "has written"
+            )
+
+
+def check_generation(settings: Mapping[str, Any]) -> None:
+    """UserError where a command has no model to evaluate, or would generate nothing."""
+    if "model_overrides" in settings and settings.get("path", "") is None:
+        raise UserError("--path is missing; name the checkpoint to evaluate")
+    lengths = settings.get("max_len_a"), settings.get("max_len_b")
+    if None not in lengths and not lengths[0] and lengths[1] < 1:
+        raise UserError(f"--max-len-b is {lengths[1]}; it must be a whole number from 1 up")
+
+
+def check_betas(text: str) -> None:
+    """UserError unless Adam's `--adam-betas` are two numbers."""
+    try:
+        first, second = ast.literal_eval(text)
+        good = 0 <= first < 1 and 0 <= second < 1
+    except (ValueError, SyntaxError, TypeError):
+        good = False
+    if not good:
+        raise UserError(f"--adam-betas is {text!r}; give two numbers below 1, such as '(0.9, 0.98)'")
+
+
+def check_input(name: str) -> None:
+    """UserError if fairseq-interactive cannot read its `--input`."""
+    if name != "-" and not os.path.exists(name):
+        raise UserError(f"no file {name} to read; name another one with --input, or - for what you type")
+    if os.path.isdir(name):
+        raise UserError(f"--input is {name}, a folder; name a file of text, or - for what you type")
+    if os.path.isfile(name) and os.path.getsize(name) == 0:
+        raise UserError(f"--input is {name}, which is empty; name a file of text, or - for what you type")
+
+
+def check_sharding(settings: Mapping[str, Any]) -> None:
+    """Refuse sharded parameters where they cannot be had; fairseq's are those of fairscale.
+
+    Raises:
+        UserError: saying what is missing, or which option excludes them.
+    """
+    if find_spec("fairscale") is None:
+        raise UserError(
+            "--ddp-backend fully_sharded needs the package fairscale, which is not installed; install "
+            "fairscale==0.4.13, or choose another --ddp-backend"
+        )
+    if settings.get("cpu"):
+        raise UserError("--ddp-backend fully_sharded needs GPUs; choose another one for the CPU")
+    if settings.get("bf16") or settings.get("memory_efficient_bf16"):
+        raise UserError("--ddp-backend fully_sharded excludes --bf16 in fairseq; take --fp16, or neither")
+
+
+def read_overrides(text: str) -> dict[str, Any]:
+    """What `--model-overrides` says, a dictionary written as in Python; UserError for any other text.
+
+    fairseq-eval-lm and fairseq-validate evaluate the text as code, so this comes first.
+    """
+    try:
+        overrides = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        overrides = None
+    if not isinstance(overrides, dict) or not all(isinstance(key, str) for key in overrides):
+        raise UserError(
+            f"--model-overrides is {text!r}; write a dictionary such as \"{{'diag_block_size': 32}}\""
+        )
+    return overrides

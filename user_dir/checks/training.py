@@ -1,0 +1,174 @@
+"""Settings of a training that do not go together, refused before anything is loaded or written."""
+
+import logging
+import os
+import shutil
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import UserError
+
+logger = logging.getLogger(__name__)
+
+LAST = "checkpoint_last.pt"
+OF_MASKED_TEXT = ("masked_lm", "chunked_masked_lm")
+
+
+def check_training(cfg: Any, here: bool = True) -> None:
+    """Refuse a training that fairseq would end in a traceback, or only after it has begun.
+
+    Args:
+        cfg: fairseq's configuration.
+        here: whether this machine will train; another one is taken to have the GPUs.
+
+    Raises:
+        UserError: naming the option.
+    """
+    if cfg.dataset.batch_size is None and cfg.dataset.max_tokens is None:
+        raise UserError("the batch has no size; give --batch-size or --max-tokens")
+    check_precision(cfg.common, cfg.common.cpu or (here and not torch.cuda.is_available()))
+    check_criterion(cfg)
+    check_start(cfg.checkpoint)
+    check_folders(cfg)
+
+
+def check_start(checkpoint: Any) -> None:
+    """UserError where the checkpoint to start from is missing: fairseq would start at update 1."""
+    if checkpoint.checkpoint_suffix:
+        return
+    begun = (Path(checkpoint.save_dir) / LAST).exists()
+    named = {
+        "--restore-file": None if checkpoint.restore_file == LAST else checkpoint.restore_file,
+        "--finetune-from-model": None if begun else checkpoint.finetune_from_model,
+    }
+    for option, path in named.items():
+        if path and not Path(path).exists():
+            raise UserError(f"no checkpoint {path}; name another one with {option}, or leave it out")
+
+
+def check_folders(cfg: Any) -> None:
+    """UserError where the first process of a training could not write into the folders named."""
+    if cfg.distributed_training.distributed_rank != 0:
+        return
+    folders = {"--save-dir": cfg.checkpoint.save_dir, "--tensorboard-logdir": cfg.common.tensorboard_logdir}
+    for option, folder in folders.items():
+        if not folder:
+            continue
+        path = Path(folder).absolute()
+        there = next(x for x in (path, *path.parents) if x.exists())
+        if not there.is_dir():
+            raise UserError(f"{option} {folder}: {there} is a file; name a folder")
+        try:
+            with tempfile.TemporaryDirectory(dir=there):  # os.access says that root may write into /proc
+                pass
+        except OSError:
+            raise UserError(f"{option} {folder} cannot be written into; name another folder") from None
+
+
+def check_precision(common: Any, on_the_cpu: bool) -> None:
+    """UserError for precisions that exclude each other, and for fp16 that cannot be had without a GPU."""
+    if common.fp16 and common.amp:
+        raise UserError("--fp16 and --amp exclude each other; give one of them")
+    if on_the_cpu and common.amp:
+        raise UserError("--amp needs a GPU; on the CPU take --bf16, or leave it out for float32")
+    if on_the_cpu and common.fp16 and not (common.memory_efficient_fp16 or common.fp16_no_flatten_grads):
+        raise UserError(
+            "--fp16 scales its loss on a GPU; on the CPU take --bf16, leave it out for float32, or add "
+            "--fp16-no-flatten-grads"
+        )
+
+
+def note_long_warmup(cfg: Any) -> None:
+    """Warn of a warm-up that the run does not reach the end of.
+
+    It is no mistake where a long recipe is tried for a few updates.
+    """
+    warmup, last = getattr(cfg.lr_scheduler, "warmup_updates", 0), cfg.optimization.max_update
+    if last and isinstance(warmup, int) and warmup > last:
+        logger.warning(
+            "--warmup-updates is %d, more than --max-update %d: the learning rate never reaches --lr",
+            warmup,
+            last,
+        )
+
+
+def check_processes(cfg: Any) -> None:
+    """UserError where fairseq itself would start no process, or fewer than meet, on this machine.
+
+    It starts one for each visible GPU, up to the world size, unless `--distributed-no-spawn` says that each
+    is started from outside; without `--distributed-init-method` it finds torchrun and Slurm by their
+    environment. With an address, the processes that are missing here can be those of other machines.
+    """
+    settings, gpus = cfg.distributed_training, torch.cuda.device_count()
+    world = settings.distributed_world_size
+    if world <= gpus or world == 1 or settings.distributed_no_spawn or cfg.common.tpu:
+        return
+    elsewhere = settings.distributed_init_method is not None or _is_in_torchrun() or _is_in_slurm()
+    if gpus and elsewhere:
+        return
+    raise UserError(
+        f"--distributed-world-size is {world}, but fairseq starts a process for each visible GPU, of which "
+        f"this machine has {gpus}; start each process yourself with --distributed-no-spawn, "
+        "--distributed-rank and --distributed-init-method tcp://HOST:PORT (on the CPU also --cpu, "
+        "--distributed-backend gloo and --ddp-backend legacy_ddp), or take scripts/train_lm.sh and its like "
+        "(docs/cluster.md)"
+    )
+
+
+def _is_in_torchrun() -> bool:
+    return {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"} <= os.environ.keys()
+
+
+def _is_in_slurm() -> bool:
+    """As fairseq finds out."""
+    named = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"} & os.environ.keys()
+    return bool(named) and shutil.which("scontrol") is not None
+
+
+def check_criterion(cfg: Any) -> None:
+    """UserError for a loss that the model or the other settings cannot have."""
+    from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, FairseqLanguageModel
+
+    criterion, arch = (getattr(group, "_name", None) for group in (cfg.criterion, cfg.model))
+    model = ARCH_MODEL_REGISTRY.get(arch) or MODEL_REGISTRY.get(arch, object)
+    if criterion in OF_MASKED_TEXT and issubclass(model, FairseqLanguageModel):
+        raise UserError(
+            f"--criterion {criterion} is for encoders, but {arch} is a language model; take cross_entropy "
+            "or chunked_cross_entropy"
+        )
+    if criterion != "adaptive_loss":
+        return
+    if not getattr(cfg.model, "adaptive_softmax_cutoff", None):
+        raise UserError(
+            "--criterion adaptive_loss needs the limits of its classes of words; add "
+            "--adaptive-softmax-cutoff, such as 20000,60000"
+        )
+    if cfg.distributed_training.ddp_backend in ("c10d", "pytorch_ddp"):
+        raise UserError("--criterion adaptive_loss needs another --ddp-backend; add --ddp-backend legacy_ddp")
+
+
+def check_task_of_model(parsed: Namespace) -> None:
+    """UserError where the model has its size from a setting that the task does not have.
+
+    Without `--task`, fairseq takes translation.
+    """
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
+    from fairseq.tasks import TASK_DATACLASS_REGISTRY
+
+    arch, task = (getattr(parsed, name, None) for name in ("arch", "task"))
+    model = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(arch, arch))
+    known = TASK_DATACLASS_REGISTRY.get(task)
+    if model is None or known is None:
+        return
+    for name, field in model.__dataclass_fields__.items():
+        default = str(field.default)
+        setting = default.removeprefix("${task.").removesuffix("}")
+        if default != setting and setting not in known.__dataclass_fields__ and not hasattr(parsed, name):
+            raise UserError(
+                f"--arch {arch} needs the setting {setting} of its task, which --task {task} does not have; "
+                "give another --task or --arch"
+            )

@@ -1,0 +1,15 @@
+"""What the plugin repairs and refuses in fairseq itself.
+
+One wrapper for each function of fairseq's, in the module of its subject; each line of a wrapper is a named
+repair or a check of `user_dir/checks`. A repair says what breaks, and since which version.
+"""
+
+from . import checkpoints, data, distributed, libraries, options, trainer
+
+PARTS = (libraries, options, data, checkpoints, distributed, trainer)
+
+
+def apply() -> None:
+    """All of them; applying them twice changes nothing."""
+    for part in PARTS:
+        part.apply()

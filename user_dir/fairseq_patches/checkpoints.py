@@ -1,0 +1,120 @@
+"""fairseq's checkpoints: what is written into them, and what is trusted in them."""
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+
+from ..checks.checkpoints import UNREADABLE, read_safely
+from ..errors import UserError
+from . import stopping, train_loop
+from .replacing import replaces
+
+
+def apply() -> None:
+    """The wrappers of `checkpoint_utils` and of the one function that copies checkpoints."""
+
+    @replaces(checkpoint_utils, "save_checkpoint")
+    def save_checkpoint(save, cfg, trainer, epoch_itr, val_loss):
+        saved = save(cfg, trainer, epoch_itr, plain_score(val_loss))
+        stopping.note_saved(cfg, trainer)
+        return saved
+
+    @replaces(checkpoint_utils, "load_checkpoint")
+    def load_checkpoint(load, cfg, trainer, **kwargs):
+        extra_state, epoch_itr = load(cfg, trainer, **kwargs)
+        stopping.note_loaded(trainer)
+        train_loop.before_first_update(trainer, epoch_itr)
+        return extra_state, epoch_itr
+
+    @replaces(checkpoint_utils, "torch_persistent_save")
+    def torch_persistent_save(save, obj, filename, async_write=False):
+        if async_write or not PathManager.supports_rename(filename):
+            return save(obj, filename, async_write)
+        write_durably(filename, lambda file: torch.save(obj, file))
+
+    PathManager.copy = staticmethod(copy_durably)
+
+    @replaces(checkpoint_utils, "load_checkpoint_to_cpu")
+    def load_checkpoint_to_cpu(load, path, *args, **kwargs):
+        read_safely(Path(path))
+        with explained_checkpoint(path):
+            return load(path, *args, **kwargs)
+
+    @replaces(checkpoint_utils, "load_model_ensemble_and_task")
+    def load_model_ensemble_and_task(
+        load_models,
+        filenames,
+        arg_overrides=None,
+        task=None,
+        strict=True,
+        suffix="",
+        num_shards=1,
+        state=None,
+    ):
+        if num_shards == 1 and not suffix and state is None:
+            for filename in filenames:
+                read_safely(Path(filename))
+        return load_models(filenames, arg_overrides, task, strict, suffix, num_shards, state)
+
+
+def plain_score(score: float | None) -> float | None:
+    """fairseq stores scores of NumPy's (STS-B's correlation), which torch 2.6 and later refuse to load.
+
+    The best one is in the checkpoint itself, another in the state of the learning rate's scheduler.
+    """
+    return None if score is None else float(score)
+
+
+def copy_durably(source: str, destination: str, overwrite: bool = False) -> bool:
+    """fairseq copies checkpoints in place, so that a full disk leaves half of one."""
+    with open(source, "rb") as file:
+        write_durably(destination, lambda copy: shutil.copyfileobj(file, copy, 1 << 24))
+    return True
+
+
+def write_durably(filename: str, write: Callable[[BinaryIO], object]) -> None:
+    """Write a whole file or none, and return when it is on the disk; OSError names it.
+
+    fairseq (every version) trusts that what it has written is on the disk, and removes the one before. After
+    a power cut neither may be there; a full disk keeps its half file.
+    """
+    partial = f"{filename}.tmp"
+    try:
+        with open(partial, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, filename)
+        folder = os.open(os.path.dirname(filename) or ".", os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except (OSError, RuntimeError) as error:  # torch makes a RuntimeError of a write that fails
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        code = getattr(error, "errno", None) or errno.ENOSPC
+        raise OSError(code, os.strerror(code), filename) from error
+
+
+@contextlib.contextmanager
+def explained_checkpoint(path: str) -> Iterator[None]:
+    """fairseq shows torch's advice to load unsafely, and breaks on foreign files in tracebacks."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (AttributeError, KeyError, IndexError, TypeError):
+        raise UserError(f"{path} {UNREADABLE}") from None
+    except RuntimeError as error:
+        if "PytorchStreamReader" not in str(error):
+            raise
+        raise UserError(f"{path} is damaged; copy it again, or name another one") from None

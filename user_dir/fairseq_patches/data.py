@@ -1,0 +1,185 @@
+"""fairseq's data: batches, the place in an epoch, dictionaries and splits."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fairseq import tasks
+from fairseq.data import Dictionary, data_utils
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.language_modeling import LanguageModelingTask
+
+from ..checks.samples import NotEmpty, check_sample_lengths
+from ..checks.settings import check_settings
+from ..errors import UserError
+from .replacing import replaces
+
+BATCHES = inspect.signature(FairseqTask.get_batch_iterator)
+
+
+def apply() -> None:
+    """The wrappers of tasks, iterators, dictionaries and indexed data."""
+
+    @replaces(tasks, "setup_task")
+    def setup_task(setup, cfg, **kwargs):
+        check_settings(cfg)  # fairseq-hydra-train has no parser, which would have done it
+        with explained_task(cfg):
+            task = setup(cfg, **kwargs)
+        explain_missing_splits(type(task))
+        return task
+
+    @replaces(data_utils, "batch_by_size")
+    def batch_by_size(batch, indices, *args, **kwargs):
+        if not isinstance(indices, np.ndarray):
+            indices = np.fromiter(indices, dtype=np.int64, count=-1)
+        with explained_length(indices, *args, **kwargs):
+            batches = batch(indices, *args, **kwargs)
+        return keep_last_batch(batches, indices)
+
+    @replaces(EpochBatchIterator, "state_dict")
+    def state_dict(state, self):
+        return {**state(self), **place_in_epoch(self)}
+
+    @replaces(EpochBatchIterator, "load_state_dict")
+    def load_state_dict(load, self, state):
+        load(self, keep_place_in_epoch(self, state))
+
+    @replaces(FairseqTask, "get_batch_iterator")
+    def get_batch_iterator(original, self, dataset, *args, **kwargs):
+        call = BATCHES.bind(self, dataset, *args, **kwargs)
+        call.apply_defaults()
+        return keep_batches_when_resuming(original, call)
+
+    @replaces(LanguageModelingTask, "eval_lm_dataloader")
+    def eval_lm_dataloader(load, self, dataset, *args, max_tokens=36000, max_positions=None, **kwargs):
+        context = kwargs.get("context_window", 0)
+        check_sample_lengths(np.asarray(dataset.sizes), context, max_tokens, max_positions)
+        batches = load(self, dataset, *args, max_tokens=max_tokens, max_positions=max_positions, **kwargs)
+        return NotEmpty(batches)
+
+    @replaces(Dictionary, "add_from_file")
+    def add_from_file(add, self, f):
+        with explained_dictionary(f):
+            add(self, f)
+
+    @replaces(data_utils, "load_indexed_dataset")
+    def load_indexed_dataset(load, path, *args, **kwargs):
+        refuse_empty_split(Path(f"{path}.bin"))
+        return load(path, *args, **kwargs)
+
+
+@contextmanager
+def explained_task(cfg: Any) -> Iterator[None]:
+    """Without `--task`, fairseq takes translation, whose data are of two languages."""
+    try:
+        yield
+    except Exception as error:
+        if "Could not infer language pair" not in str(error):
+            raise
+        raise UserError(
+            "--task translation, fairseq's default, needs data of two languages, which are not here; give "
+            "the task of the data, such as --task language_modeling"
+        ) from None
+
+
+def explain_missing_splits(kind: type[FairseqTask]) -> None:
+    """A split that the data folder does not have ends fairseq in a traceback."""
+
+    @replaces(kind, "load_dataset")
+    def load_dataset(load, self, split, *args, **kwargs):
+        try:
+            return load(self, split, *args, **kwargs)
+        except FileNotFoundError as error:
+            if "Dataset not found" not in str(error):
+                raise
+            folder = Path(getattr(self.cfg, "data", None) or self.args.data)
+            there = sorted({path.name.partition(".")[0] for path in folder.glob("*.idx")})
+            raise UserError(
+                f"{folder} has no split {split!r}, but {', '.join(there) or 'none'}; check --train-subset, "
+                "--valid-subset and --gen-subset"
+            ) from None
+
+
+@contextmanager
+def explained_length(indices: np.ndarray, num_tokens_fn: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+    """A sample that is longer than `--max-tokens` ends fairseq in a traceback."""
+    try:
+        yield
+    except AssertionError as error:
+        if "max_tokens" not in str(error):
+            raise
+        longest = max(int(num_tokens_fn(index)) for index in indices)
+        raise UserError(
+            f"--max-tokens is less than the {longest} tokens of the longest sample; raise it, or lower "
+            "--tokens-per-sample"
+        ) from None
+
+
+def keep_last_batch(batches: Any, indices: np.ndarray) -> Any:
+    """fairseq 0.12.3 leaves out the last batch unless its size is a multiple of 8 (a default few know).
+
+    Evaluation then misses its longest samples without a word, and a set of fewer than 8 samples is empty.
+    """
+    rest = indices[sum(len(batch) for batch in batches) :]
+    return [*batches, rest] if len(rest) else batches
+
+
+def place_in_epoch(iterator: EpochBatchIterator) -> dict[str, int]:
+    """What `keep_place_in_epoch` needs besides fairseq's own state."""
+    return {"processes": iterator.num_shards, "batches": len(iterator.frozen_batches)}
+
+
+def keep_place_in_epoch(iterator: EpochBatchIterator, state: Mapping[str, Any]) -> dict[str, Any]:
+    """fairseq counts the batches of one process, so other processes or batches resume at the wrong place.
+
+    Every version of it: half as many processes then repeat batches, twice as many skip them or fail; so do
+    smaller and larger batches.
+    """
+    done = state.get("iterations_in_epoch", 0) * state.get("processes", iterator.num_shards)
+    if before := state.get("batches"):
+        done = round(done * len(iterator.frozen_batches) / before)
+    return {**state, "iterations_in_epoch": done // iterator.num_shards}
+
+
+def keep_batches_when_resuming(original: Any, call: inspect.BoundArguments) -> EpochBatchIterator:
+    """fairseq batches the samples once, in an order drawn with the number of the epoch it starts in.
+
+    Every version of it: a run resumed after its first epoch gets other batches than it would have had, and
+    in the rest of that epoch sees some samples twice and others not at all.
+    """
+    given = call.arguments
+    task, dataset, epoch = given["self"], given["dataset"], given["epoch"]
+    new_each_epoch = given["disable_iterator_cache"] or given["update_epoch_batch_itr"]
+    if new_each_epoch or not task.can_reuse_epoch_itr(dataset) or dataset in task.dataset_to_epoch_iter:
+        return original(*call.args, **call.kwargs)
+    given["epoch"] = 1
+    iterator = original(*call.args, **call.kwargs)
+    dataset.set_epoch(epoch)
+    iterator.epoch = max(epoch, 1)
+    return iterator
+
+
+@contextmanager
+def explained_dictionary(file: Any) -> Iterator[None]:
+    """fairseq says in a traceback that a dictionary is missing or no text."""
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError:
+        raise UserError(f"no dictionary {file}; name a folder that fairseq-preprocess has filled") from None
+    except Exception as error:
+        if not isinstance(file, str):  # fairseq calls this again with the open file
+            raise
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{file} is no dictionary of fairseq's ({reason}); prepare the data again") from None
+
+
+def refuse_empty_split(content: Path) -> None:
+    """fairseq cannot map a file without content, and says so in a traceback that names no file."""
+    if content.is_file() and content.stat().st_size == 0:
+        raise UserError(f"{content} is empty: the split holds no row; prepare the data again")

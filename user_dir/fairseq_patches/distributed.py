@@ -1,0 +1,48 @@
+"""fairseq's processes: how they start, and what rank 0 sends to the others."""
+
+from typing import Any
+
+from fairseq.distributed import utils
+from omegaconf import OmegaConf
+
+from ..checks.training import check_processes, check_training
+from . import stopping
+from .replacing import replaces
+
+TRAINING = "fairseq_cli.train"
+
+
+def apply() -> None:
+    """The wrappers of the start of a command and of broadcasts."""
+
+    @replaces(utils, "call_main")
+    def call_main(call, cfg, main, **kwargs):
+        trains = program_of(main) == TRAINING
+        if trains:
+            check_training(cfg)
+        check_processes(cfg)
+        with stopping.of_command(trains):
+            return call(cfg, main, **kwargs)
+
+    @replaces(utils, "broadcast_object")
+    def broadcast_object(broadcast, obj, *args, **kwargs):
+        return restored_configuration(broadcast(plain_configuration(obj), *args, **kwargs))
+
+
+def program_of(main: Any) -> str | None:
+    """The module of a command's `main`, also with `python -m`."""
+    return getattr(main.__globals__.get("__spec__"), "name", None)
+
+
+def plain_configuration(obj: Any) -> Any:
+    """torch 2.6 and later refuse the `DictConfig` in a checkpoint that rank 0 sends: it travels as values."""
+    if isinstance(obj, dict) and OmegaConf.is_config(obj.get("cfg")):
+        return {**obj, "cfg": OmegaConf.to_container(obj["cfg"])}
+    return obj
+
+
+def restored_configuration(received: Any) -> Any:
+    """What `plain_configuration` was made of."""
+    if isinstance(received, dict) and received.get("cfg") is not None:
+        received["cfg"] = OmegaConf.create(received["cfg"], flags={"allow_objects": True})
+    return received

@@ -1,0 +1,132 @@
+"""fairseq's command line: what it reads, and how a mistake in it ends."""
+
+import argparse
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
+
+from fairseq import options
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
+
+from ..checks.settings import check_settings
+from ..checks.training import check_task_of_model
+from ..errors import UserError
+from .replacing import replaces
+
+FEW = 6  # choices that fit a line
+Modify = Callable[[argparse.ArgumentParser], None]
+
+
+def apply() -> None:
+    """The wrapper of fairseq's parser."""
+
+    @replaces(options, "parse_args_and_arch")
+    def parse_args_and_arch(parse, parser, input_args=None, *args, modify_parser=None, **kwargs):
+        given = sys.argv[1:] if input_args is None else list(input_args)
+        words = [word for word in given if word not in ("-h", "--help")]
+        say_mistakes_in_a_sentence(parser, words)
+        if len(words) < len(given):
+            modify_parser = show_options_in_help(modify_parser)
+        with explained_arguments(parser, asks_for_help=len(words) < len(given)):
+            parsed = parse(parser, words, *args, modify_parser=modify_parser, **kwargs)
+        namespace = parsed[0] if isinstance(parsed, tuple) else parsed
+        keep_cuda_with_bf16(namespace, given)
+        check_settings(namespace)
+        check_task_of_model(namespace)
+        return parsed
+
+
+def keep_cuda_with_bf16(parsed: argparse.Namespace, given: Sequence[str]) -> None:
+    """fairseq takes `--bf16` for a request of a TPU and then leaves the GPU unused."""
+    if getattr(parsed, "bf16", False):
+        parsed.tpu = "--tpu" in given
+
+
+def show_options_in_help(modify_parser: Modify | None) -> Modify:
+    """fairseq's `--help` ends before the options of the task, model and criterion on the line are known.
+
+    This prints it once they are, in place of `modify_parser`, which fairseq calls before and after.
+    """
+    calls = []
+
+    def modify(parser: argparse.ArgumentParser) -> None:
+        calls.append(parser)
+        if modify_parser is not None:
+            modify_parser(parser)
+        if len(calls) == 2:
+            parser.print_help()
+            parser.exit()
+
+    return modify
+
+
+@contextlib.contextmanager
+def explained_arguments(parser: argparse.ArgumentParser, asks_for_help: bool) -> Iterator[None]:
+    """fairseq refuses two precisions, and no `--arch`, in tracebacks that say nothing of them."""
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith("Cannot combine --fp16 and --tpu"):
+            raise
+        raise UserError("--fp16 and --bf16 (or --tpu) exclude each other; give one of them") from None
+    except RuntimeError as error:
+        if error.args:
+            raise
+        if asks_for_help:
+            parser.print_help()
+            parser.exit()
+        raise UserError("--arch is missing; name an architecture, such as --arch transnormer_t1") from None
+
+
+def say_mistakes_in_a_sentence(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """fairseq answers a mistyped option with four screens of usage, a mistyped name with all names."""
+    if "error" in vars(parser):
+        return
+
+    def error(message: str) -> None:
+        # The types of fairseq's lists are lambdas, whose name says nothing.
+        message = message.replace("invalid <lambda> value:", "expected numbers such as 1 or 1,2, not")
+        hint = hint_for_choice(message) or message + hint_for_option(message, parser, words)
+        raise UserError(f"{hint}; see {parser.prog} --help")
+
+    parser.error = error
+
+
+def hint_for_choice(message: str) -> str | None:
+    """argparse's message about a name that is none of its choices, with the nearest ones in their place."""
+    found = re.match(
+        r"argument (?:\S+/)?(--[\w-]+)\S*: invalid choice: '?(.*?)'? \(choose from (.*)\)", message
+    )
+    if found is None:
+        return None
+    option, value, choices = found.groups()
+    known = re.findall(r"[^\s,']+", choices)
+    if len(known) <= FEW:
+        return f"{option} is {value!r}; choose one of {', '.join(known)}"
+    return f"{option} is {value!r}, which is unknown; the nearest are {', '.join(nearest(value, known))}"
+
+
+def hint_for_option(message: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
+    """Which architectures have the first of the unrecognized arguments, or else which options are near it."""
+    unknown = re.search(r"^unrecognized arguments: .*?(--[\w-]+)", message)
+    if unknown is None:
+        return ""
+    field = unknown[1].removeprefix("--").replace("-", "_")
+    owners = [
+        arch
+        for arch, model in ARCH_MODEL_NAME_REGISTRY.items()
+        if field in getattr(MODEL_DATACLASS_REGISTRY.get(model), "__dataclass_fields__", ())
+    ]
+    arch = words[words.index("--arch") + 1] if "--arch" in words[:-1] else ""
+    if owners:
+        names = ", ".join(nearest(arch, owners))
+        return f"; --arch {arch} has no {unknown[1]}, which {names} and others have"
+    near = get_close_matches(unknown[1], parser._option_string_actions, 1, 0.8)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def nearest(name: str, known: Sequence[str]) -> list[str]:
+    """The three of `known` that are most like `name`."""
+    return get_close_matches(name, known, 3, 0.0)

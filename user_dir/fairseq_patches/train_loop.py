@@ -1,0 +1,96 @@
+"""The loop of fairseq-train, which validates and saves after each update."""
+
+import logging
+import math
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from fairseq.logging import metrics
+
+from ..errors import UserError
+from . import stopping
+from .replacing import replaces
+
+logger = logging.getLogger(__name__)
+
+
+def apply() -> None:
+    """The wrappers of the loop, in the modules that may run it; a trainer can also be made without one."""
+    for loop in _loops():
+        _apply(loop)
+
+
+def _loops() -> Iterator[ModuleType]:
+    """fairseq's module under its own name, and as the program of `python -m`."""
+    for name in ("fairseq_cli.train", "__main__", "__mp_main__"):
+        if hasattr(module := sys.modules.get(name), "validate_and_save"):
+            yield module
+
+
+def _apply(loop: ModuleType) -> None:
+    @replaces(loop, "train")
+    def train(original, cfg, trainer, task, epoch_itr):
+        if is_finished(cfg.optimization, trainer.get_num_updates(), epoch_itr.next_epoch_idx):
+            return [None], True
+        with stopping.interrupts_noted():
+            return original(cfg, trainer, task, epoch_itr)
+
+    @replaces(loop, "validate_and_save")
+    def validate_and_save(original, cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch):
+        given = (cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
+        if not stopping.is_agreed(trainer):
+            return original(*given)
+        result = [None], False
+        if end_of_epoch or is_due(cfg, trainer.get_num_updates()):
+            result = original(*given)
+            unsaved = end_of_epoch and epoch_itr.epoch % cfg.checkpoint.save_interval
+            if result[1] or unsaved:
+                return result  # the run is over, or stops in the next epoch
+        if not end_of_epoch:
+            loop.checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, result[0][0])
+        return stopping.end(trainer)
+
+
+def is_finished(optimization: Any, updates: int, next_epoch: int) -> bool:
+    """Whether a run has made its last update: resumed in the middle of an epoch, fairseq makes one more."""
+    last_update, last_epoch = (x or math.inf for x in (optimization.max_update, optimization.max_epoch))
+    return updates >= last_update or next_epoch > last_epoch
+
+
+def before_first_update(trainer: Any, epoch_itr: Any) -> None:
+    """Say in one line that a run has made its last update, or find out what validation would break on."""
+    updates = trainer.get_num_updates()
+    if is_finished(trainer.cfg.optimization, updates, epoch_itr.next_epoch_idx):
+        logger.info("training is finished: the checkpoint has made %d updates; nothing to do", updates)
+    else:
+        check_metric(trainer)
+
+
+def check_metric(trainer: Any) -> None:
+    """UserError for a `--best-checkpoint-metric` that validation does not log, before hours of training.
+
+    fairseq fails at the first validation, if there is one. The first batch is evaluated to find out, without
+    the data loader, whose workers would go on with the rest.
+    """
+    cfg, datasets = trainer.cfg, trainer.task.datasets
+    metric, subset = cfg.checkpoint.best_checkpoint_metric, cfg.dataset.valid_subset.split(",")[0]
+    if metric == "loss" or cfg.dataset.disable_validation or not len(datasets.get(subset, ())):
+        return
+    dataset, batches = datasets[subset], trainer.get_valid_iterator(subset).frozen_batches
+    with metrics.aggregate(new_root=True) as found:
+        trainer.valid_step(dataset.collater([dataset[index] for index in batches[0]]))
+    logged = found.get_smoothed_values()
+    if metric not in logged:
+        names = ", ".join(name for name in logged if not name.startswith("_"))
+        raise UserError(
+            f"--best-checkpoint-metric is {metric}, which validation does not log; choose one of {names}"
+        )
+
+
+def is_due(cfg: Any, updates: int) -> bool:
+    """Whether the run's own schedule has it validate, save or end after this update."""
+    intervals = (cfg.dataset.validate_interval_updates, cfg.checkpoint.save_interval_updates)
+    last = cfg.optimization.max_update or math.inf
+    return updates >= last or any(every > 0 and updates % every == 0 for every in intervals)

@@ -1,0 +1,120 @@
+"""fairseq's trainer: what is checked when it is made, at each update, and where it saves and loads."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.trainer import Trainer
+
+from ..checks.checkpoints import configuration, difference, read_safely
+from ..checks.dictionaries import check_dictionary, note_dictionary
+from ..checks.same_settings import check_same_settings
+from ..checks.schedules import check_schedule
+from ..checks.settings import check_settings
+from ..checks.training import check_training, note_long_warmup
+from ..errors import UserError
+from . import stopping, train_loop
+from .checkpoints import plain_score
+from .diverged import check_loss, explained_divergence
+from .replacing import replaces
+
+
+def apply() -> None:
+    """The wrappers of the trainer's methods."""
+
+    @replaces(Trainer, "__init__")
+    def make_trainer(init, self, cfg, task, *args, **kwargs):
+        for group in (cfg.dataset, cfg.optimization):  # fairseq-hydra-train has no parser
+            check_settings(group)
+        check_schedule(cfg)
+        check_training(cfg)
+        note_long_warmup(cfg)
+        note_dictionary(cfg, task)
+        note_shape(cfg, task)
+        init(self, cfg, task, *args, **kwargs)
+        stopping.listen(self)
+        train_loop.apply()
+
+    @replaces(Trainer, "train_step")
+    def train_step(step, self, *args, **kwargs):
+        with explained_divergence(self), overflow_on_the_cpu(self):
+            stats = step(self, *args, **kwargs)
+        check_loss(self, stats)
+        return stats
+
+    @replaces(Trainer, "_aggregate_logging_outputs")
+    def aggregate(original, self, logging_outputs, *stats, ignore=False):
+        outputs, totals = original(self, logging_outputs, *stats, *stopping.requests(), ignore=ignore)
+        return outputs, stopping.agree(self, totals)
+
+    @replaces(Trainer, "lr_step")
+    def lr_step(step, self, epoch, val_loss=None):
+        return step(self, epoch, plain_score(val_loss))
+
+    @replaces(Trainer, "save_checkpoint")
+    def save_checkpoint(save, self, filename, extra_state):
+        return None if is_unwanted_crash(self, filename) else save(self, filename, extra_state)
+
+    @replaces(Trainer, "load_checkpoint")
+    def load_checkpoint(load, self, filename, reset_optimizer=False, *args, **kwargs):
+        check_start(self, filename, reset_optimizer)
+        with explained_misfit(filename):
+            return load(self, filename, reset_optimizer, *args, **kwargs)
+
+
+def note_shape(cfg: Any, task: Any) -> None:
+    """A task of images notes their shape in the configuration that checkpoints hold."""
+    if hasattr(task, "note_shape"):
+        task.note_shape(cfg.task)
+
+
+@contextlib.contextmanager
+def overflow_on_the_cpu(trainer: Trainer) -> Iterator[None]:
+    """Where an fp16 update overflows, fairseq moves a number to the GPU, which ends training without one."""
+    if trainer.cuda:
+        yield
+        return
+    move = torch.Tensor.cuda
+    torch.Tensor.cuda = lambda tensor, *unused, **options: tensor
+    try:
+        yield
+    finally:
+        torch.Tensor.cuda = move
+
+
+def is_unwanted_crash(trainer: Trainer, filename: str) -> bool:
+    """Whether it is the crash.pt that fairseq writes even with `--no-save`."""
+    return os.path.basename(filename) == "crash.pt" and trainer.cfg.checkpoint.no_save
+
+
+def check_start(trainer: Trainer, filename: str, reset_optimizer: bool) -> None:
+    """fairseq starts at update 1 beside a folder of the checkpoint's name, and takes any dictionary.
+
+    It also takes the weights and the optimizer of another model of the same shapes. That is so for the run's
+    own checkpoint, `--restore-file` and `--finetune-from-model`, which all come here.
+    """
+    if not os.path.exists(filename):
+        return
+    state = read_safely(Path(filename))
+    saved = configuration(filename, state)
+    resumes = not reset_optimizer and state.get("last_optimizer_state") is not None
+    if getattr(saved["model"], "dictionary_sha256", None) is not None:
+        check_dictionary(saved["model"], trainer.task.source_dictionary)
+    check_same_settings(filename, saved, trainer.cfg, resumes)
+
+
+@contextlib.contextmanager
+def explained_misfit(filename: str) -> Iterator[None]:
+    """fairseq says in fourteen lines that a model does not fit, none of which names the difference."""
+    try:
+        yield
+    except Exception as error:
+        if "Cannot load model parameters" not in str(error):
+            raise
+        raise UserError(
+            f"the checkpoint {filename} does not fit the model: {difference(error.__context__)}; give the "
+            "settings it was trained with, or another --save-dir"
+        ) from error

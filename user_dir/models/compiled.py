@@ -1,0 +1,70 @@
+"""A language model whose features torch.compile computes, the whole model in one graph.
+
+Whether a batch has padding decides what a model computes, so it is asked before: a batch without runs
+compiled, as nearly all of a language model's do, the others run as before.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from fairseq.models.transformer import TransformerDecoderBase
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..modules.padding import rows_without_padding
+
+KNOWN = {"features_only", "src_lengths"}
+"""Arguments besides the tokens; a call with others runs as before."""
+
+
+def compile_features(model: nn.Module, backend: str = "inductor") -> None:
+    """Has `model(tokens, features_only=True)` run compiled from now on, also inside wrappers like DDP's.
+
+    Raises:
+        UserError: for a model without a decoder of its own.
+    """
+    while isinstance(inner := getattr(model, "module", None), nn.Module):
+        model = inner
+    decoder = getattr(model, "decoder", None)
+    if decoder is None or getattr(model, "encoder", None) is not None:
+        raise UserError(f"--compile is for language models, not for {type(model).__name__}; leave it out")
+    plain = model.forward
+    features = partial(_vanilla, decoder) if isinstance(decoder, TransformerDecoderBase) else plain
+    whole = torch.compile(features, fullgraph=True, backend=backend)
+
+    def forward(src_tokens: Tensor, **others: Any) -> tuple[Tensor, dict]:
+        known = others.get("features_only") and others.keys() <= KNOWN
+        if not known or bool(src_tokens.eq(decoder.padding_idx).any()):
+            return plain(src_tokens, **others)
+        with rows_without_padding():
+            return whole(src_tokens, features_only=True)
+
+    model.forward = forward
+
+
+def _vanilla(
+    decoder: TransformerDecoderBase, tokens: Tensor, features_only: bool
+) -> tuple[Tensor, dict[str, list]]:
+    """fairseq's `extract_features` of rows without padding, which asks each batch whether it has some."""
+    x = decoder.embed_scale * decoder.embed_tokens(tokens)
+    if decoder.quant_noise is not None:
+        x = decoder.quant_noise(x)
+    if decoder.project_in_dim is not None:
+        x = decoder.project_in_dim(x)
+    if decoder.embed_positions is not None:
+        x = x + decoder.embed_positions(tokens)
+    if decoder.layernorm_embedding is not None:
+        x = decoder.layernorm_embedding(x)
+    x = decoder.dropout_module(x).transpose(0, 1)
+    states = [x]
+    mask = decoder.buffered_future_mask(x)
+    for layer in decoder.layers:
+        x, _, _ = layer(x, None, None, None, self_attn_mask=mask, self_attn_padding_mask=None)
+        states.append(x)
+    if decoder.layer_norm is not None:
+        x = decoder.layer_norm(x)
+    x = x.transpose(0, 1)
+    if decoder.project_out_dim is not None:
+        x = decoder.project_out_dim(x)
+    return x, {"attn": [None], "inner_states": states}
