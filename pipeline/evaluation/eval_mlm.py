@@ -36,8 +36,8 @@ def main() -> None:
     from pipeline.training.save_dir import whole_checkpoint
 
     path = whole_checkpoint(options.checkpoint.absolute())
-    files = result_files(options, path, RESULT)
     encoder = read_encoder(path)
+    files = result_files(options, path, RESULT)
     data = open_prepared(options.data.absolute(), tuple(options.splits))
     for split, result in evaluate(encoder, data, options.splits).items():
         out = files[split]

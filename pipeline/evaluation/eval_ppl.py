@@ -119,11 +119,11 @@ def main() -> None:
     from pipeline.training.checkpoint import read_checkpoint
 
     path = options.checkpoint.absolute()
+    checkpoint = read_checkpoint(path)
     if options.carry_state:
         files = result_files(options, path, CARRIED_RESULT, ".carried.json", BESIDE)
     else:
         files = result_files(options, path, RESULT)
-    checkpoint = read_checkpoint(path)
     data = open_prepared(options.data.absolute(), tuple(options.splits))
     overrides = read_extra(extra) if options.carry_state else {}
     for split, out in files.items():

@@ -46,6 +46,7 @@ def evaluate(
     words += ["--tokens-per-sample", str(checkpoint.tokens_per_sample)]
     words += ["--context-window", str(context_window), "--no-progress-bar"]
     words += ["--max-tokens", str(max(TOKENS_PER_BATCH, checkpoint.tokens_per_sample))]
+    words += ["--num-workers", "0"]  # a worker outlives the evaluation, and with it the caller's locks
     if not torch.cuda.is_available():
         words.append("--cpu")
     parser = fairseq_options.get_eval_lm_parser()

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
-from pipeline.training import train
+from pipeline.training import commands
 
 SPECIAL = 4  # <s>, <pad>, </s>, <unk> lead every dictionary of fairseq's
 ROW = 1000
@@ -35,5 +35,5 @@ def main() -> None:
     _, _, words, _, tokens, config, data, *rest = sys.argv
     if not Path(data).exists():
         write_random_words(Path(data), int(words), int(tokens))
-    sys.argv[1:] = [config, data, *rest]
-    train.main()
+    sys.argv = ["scripts/train_lm.sh", config, data, *rest]
+    commands.main()

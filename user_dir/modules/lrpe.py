@@ -13,8 +13,8 @@ from causal_linear_attention.chunked import accumulation_dtype, without_autocast
 class Rotations(NamedTuple):
     """What turns vectors at some positions: computed once, for queries and keys alike.
 
-    `mirror: (d, d)` reflects and scales, `turns: (..., N, d // 2)` are the complex numbers `exp(i angle)`.
-    `angles` of the same shape, float64, lead to theta's gradient; None where there is none.
+    `mirror: (d, d)` reflects and scales, `turns: (..., N, d // 2, 2)` are the cosines and sines of the angles.
+    `angles: (..., N, d // 2)`, float64, lead to theta's gradient; None where there is none.
     """
 
     mirror: Tensor
@@ -23,8 +23,8 @@ class Rotations(NamedTuple):
 
     def at(self, positions: Tensor) -> "Rotations":
         """Of a table whose row m is position m, the rows at `positions: (...)`."""
-        index, shape = positions.flatten(), (*positions.shape, self.turns.shape[-1])
-        turns, angles = self.turns.index_select(0, index).view(shape), self.angles
+        index, shape, angles = positions.flatten(), (*positions.shape, self.turns.shape[-2]), self.angles
+        turns = self.turns.index_select(0, index).view(*shape, 2)
         return Rotations(self.mirror, turns, None if angles is None else angles[index].view(shape))
 
 
@@ -62,8 +62,12 @@ class LRPE(nn.Module):
         """For vectors of `dtype` at integer `positions` of any shape."""
         mirror, theta, one = self._kept("constants", accumulation_dtype(dtype), self._constants)
         angles = positions.unsqueeze(-1) * theta
-        turns = torch.polar(one, angles.detach()).to(torch.promote_types(mirror.dtype, torch.complex64))
-        return Rotations(mirror, turns, angles if angles.requires_grad else None)
+        constant = angles.detach()
+        if torch.compiler.is_compiling():
+            turns = torch.stack([constant.cos(), constant.sin()], -1)
+        else:
+            turns = torch.view_as_real(torch.polar(one, constant))
+        return Rotations(mirror, turns.to(mirror.dtype), angles if angles.requires_grad else None)
 
     def table(self, length: int, dtype: torch.dtype) -> Rotations:
         """For vectors of `dtype` at positions 0 to `length - 1`; kept in evaluation until theta changes."""
@@ -130,13 +134,12 @@ class _Turn(torch.autograd.Function):
         out, mirror, turns = ctx.saved_tensors
         wide, grad_x, grad_angles = grad.to(mirror.dtype), None, None
         if ctx.needs_input_grad[3]:
-            # The derivative of a rotated pair by its angle is i times the pair.
-            ahead = _rotated(out.to(mirror.dtype), torch.full_like(turns[..., :1], 1j))
-            *places, pairs = ctx.angles
-            sums = (ahead * wide)[..., : 2 * pairs].sum_to_size(*places, 2 * pairs)
-            grad_angles = sums.unflatten(-1, (-1, 2)).sum(-1)
+            # The derivative of a rotated pair (a, b) by its angle is (-b, a).
+            a, b = _pairs(out.to(mirror.dtype)).unbind(-1)
+            grad_a, grad_b = _pairs(wide).unbind(-1)
+            grad_angles = torch.addcmul(a * grad_b, b, grad_a, value=-1).sum_to_size(ctx.angles)
         if ctx.needs_input_grad[0]:
-            back = _rotated(wide, turns.conj().resolve_conj())
+            back = _rotated(wide, turns, back=True)
             with without_autocast(grad.device):
                 grad_x = (back @ mirror).to(grad.dtype)
         return grad_x, None, None, grad_angles
@@ -152,12 +155,27 @@ def _turn(x: Tensor, mirror: Tensor, turns: Tensor) -> Tensor:
     return _rotated(reflected, turns).to(x.dtype)
 
 
-def _rotated(x: Tensor, turns: Tensor) -> Tensor:
-    """Pairs of channels as complex numbers, times `turns`; an odd last channel as it is."""
-    pairs, odd = divmod(x.shape[-1], 2)
-    if pairs == 0:
+def _rotated(x: Tensor, turns: Tensor, back: bool = False) -> Tensor:
+    """Pairs of channels rotated, or rotated back; an odd last channel as it is.
+
+    A product of complex numbers is one kernel; a compiler has none for them and fuses real arithmetic.
+    """
+    if x.shape[-1] < 2:
         return x
-    even = x[..., :-1] if odd else x
-    numbers = torch.view_as_complex(even.contiguous().view(*x.shape[:-1], pairs, 2))
-    rotated = torch.view_as_real(numbers * turns).flatten(-2)
-    return torch.cat([rotated, x[..., -1:]], -1) if odd else rotated
+    pairs = _pairs(x)
+    if torch.compiler.is_compiling():
+        (a, b), (cos, sin) = pairs.unbind(-1), turns.unbind(-1)
+        sin = -sin if back else sin
+        rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], -1)
+    else:
+        factors = torch.view_as_complex(turns)
+        numbers = torch.view_as_complex(pairs.contiguous())
+        rotated = torch.view_as_real(numbers * (factors.conj() if back else factors))
+    rotated = rotated.flatten(-2)
+    return torch.cat([rotated, x[..., -1:]], -1) if x.shape[-1] % 2 else rotated
+
+
+def _pairs(x: Tensor) -> Tensor:
+    """`(..., d)` as `(..., d // 2, 2)`, without an odd last channel."""
+    count = x.shape[-1] // 2
+    return x[..., : 2 * count].unflatten(-1, (count, 2))
