@@ -13,7 +13,7 @@ from causal_linear_attention.chunked import accumulation_dtype, without_autocast
 class Rotations(NamedTuple):
     """What turns vectors at some positions: computed once, for queries and keys alike.
 
-    `mirror: (d, d)` reflects and scales, `turns: (..., N, d // 2, 2)` are the cosines and sines of the angles.
+    `mirror: (d, d)` reflects and scales, `turns: (..., N, d // 2, 2)` are cosines and sines of the angles.
     `angles: (..., N, d // 2)`, float64, lead to theta's gradient; None where there is none.
     """
 
