@@ -2,7 +2,6 @@
 
 import csv
 from collections import Counter
-from pathlib import Path
 
 from pipeline.files import ROOT
 from pipeline.papers import PAPER
@@ -16,7 +15,7 @@ CONTENTS = PAPER / "contents.csv"
 RESULTS = ROOT / "results"
 
 
-def index_section(document: Path) -> str:
+def index_section() -> str:
     """A table with a row for each item of `CONTENTS`."""
     with CONTENTS.open(encoding="utf-8", newline="") as file:
         items = list(csv.DictReader(file))

@@ -1,7 +1,8 @@
-"""Bring the documents up to date with the committed results: pages of studies, tables, learning curves.
+"""Bring the documents up to date with the committed results: pages of studies, the index, other tables.
 
 The page of a study is results/STUDY/README.md. Other tables live between two comments in results/README.md,
-README.md or docs/operator.md; what is between them is replaced, the prose around them is left alone.
+README.md or docs/; what is between them is replaced, the prose around them is left alone. A benchmark writes
+its own tables beside its JSON file.
 """
 
 import argparse

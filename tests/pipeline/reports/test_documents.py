@@ -1,14 +1,14 @@
 """Tables are made from the measured results and the papers' tables, and from nothing else."""
 
-import json
+import re
 import subprocess
 import sys
 
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.files import ROOT
-from pipeline.reports import documents
+from pipeline.files import ROOT, read_json
+from pipeline.reports import carried_state, documents
 from pipeline.study import make_results
 
 COMMITTED = ROOT / "results" / "measured"
@@ -21,9 +21,9 @@ def project(tmp_path, monkeypatch):
     names = [name for name in documents.SECTIONS if name != "index"]
     sections = "\n".join(f"<!-- table: {name} -->\n<!-- end -->" for name in names)
     document.write_text(f"# Prose\n\n{sections}\n\nMore prose.\n", encoding="utf-8")
-    (tmp_path / "measured").mkdir()
-    for suffix in (".json", ".png"):
-        name = f"lm_cost_cpu{suffix}"
+    (tmp_path / "measured" / "operator_cpu").mkdir(parents=True)
+    for suffix in (".json", ".md"):
+        name = f"operator_cpu/operator_cost{suffix}"
         (tmp_path / "measured" / name).write_bytes((COMMITTED / name).read_bytes())
     monkeypatch.setattr(documents, "MEASURED", tmp_path / "measured")
     monkeypatch.setattr(documents, "DOCUMENTS", (document, tmp_path / "missing.md"))
@@ -41,9 +41,8 @@ def test_tables_are_written_once_and_then_up_to_date(project):
     assert documents.stale() == []
     text = project.read_text(encoding="utf-8")
     assert text.startswith("# Prose\n") and text.endswith("\nMore prose.\n")
-    assert "Tokens per second" in text
-    assert "![Time and memory against length](measured/lm_cost_cpu.png)" in text
-    assert "Not measured yet; `benchmarks/roberta_cost.py` measures it." in text
+    assert "| head width | faster from N |" in text
+    assert "Not measured yet; `scripts/quickstart.sh` measures it." in text
     before = project.stat().st_mtime_ns
     documents.write_all()
     assert project.stat().st_mtime_ns == before
@@ -51,17 +50,15 @@ def test_tables_are_written_once_and_then_up_to_date(project):
 
 def test_a_new_result_makes_its_table_stale(project):
     documents.write_all()
-    path = documents.MEASURED / "lm_cost_cpu.json"
-    record = json.loads(path.read_text())
-    record["sessions"][0]["date"] = "2000-01-02"
-    path.write_text(json.dumps(record))
+    path = documents.MEASURED / "operator_cpu" / "operator_cost.md"
+    path.write_text(path.read_text().replace("| 16 |", "| 17 |"))
     assert documents.stale() == [project]
 
 
 def test_an_edited_table_is_noticed(project):
     documents.write_all()
     text = project.read_text(encoding="utf-8")
-    project.write_text(text.replace("Tokens per second", "Token per second"), encoding="utf-8")
+    project.write_text(text.replace("faster from N", "faster"), encoding="utf-8")
     assert documents.stale() == [project]
 
 
@@ -69,6 +66,30 @@ def test_unknown_table_is_a_users_error(project):
     project.write_text("<!-- table: nonsense -->\n<!-- end -->", encoding="utf-8")
     with pytest.raises(UserError, match="asks for table nonsense"):
         documents.write_all()
+
+
+def test_tables_of_the_long_stream_are_those_of_its_record():
+    path = COMMITTED / "carried_stream.json"
+    assert carried_state.markdown(read_json(path)) == path.with_suffix(".md").read_text(encoding="utf-8")
+
+
+def anchors(path):
+    """What a link to a heading of the document may end in."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_links_between_documents_lead_somewhere():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    pages += [page for folder in ("docs", "results", "data-prep") for page in (ROOT / folder).rglob("*.md")]
+    broken = []
+    for page in pages:
+        for link in re.findall(r"\]\(((?!https?:)[^)\s]+)\)", page.read_text(encoding="utf-8")):
+            name, _, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                broken.append(f"{page.relative_to(ROOT)}: {link}")
+    assert not broken
 
 
 def test_command_line():
