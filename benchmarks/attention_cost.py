@@ -10,13 +10,30 @@ two cores it takes about half an hour; the machine should do nothing else.
 
 import argparse
 import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from benchmarks.cost_run import CostBenchmark, choose_device
-from pipeline.console import run_command
-from pipeline.methods import Size
-from pipeline.reports.costs.attention_cost import OPERATORS, markdown, plot
+import torch
+from torch import Tensor
 
+from benchmarks.by_length import Results, curves, length_table, measured
+from benchmarks.models import Size
+from benchmarks.run import CostBenchmark, choose_device
+from benchmarks.worker import measure_steps
+from pipeline.console import run_command
+from pipeline.reports.cost_records import Cell, measured_on
+from pipeline.reports.plots import plot_curves
+from pipeline.sequence_methods import SEQUENCE_METHODS, SequenceMethod
+
+ROUNDS = ("reformer-1", "reformer-4", "reformer-8")
+OPERATORS = {
+    "softmax": SequenceMethod("softmax, weights kept", SEQUENCE_METHODS["softmax"].color, "", style="--"),
+    "softmax-fused": SequenceMethod("softmax, fused", SEQUENCE_METHODS["softmax"].color, "softmax"),
+    **{name: SEQUENCE_METHODS[name] for name in ("elu", *ROUNDS)},
+}
+"""By the name on the command line, in the order of the tables; no plan: weights are formed and kept."""
 FULL = {
     "lengths": [2**n for n in range(9, 17)],
     "rounds": 2,
@@ -27,20 +44,151 @@ QUICK = {"lengths": [64, 256], "rounds": 1, "steps": 1, "threads": 1}
 TOKENS = 65_536  # of a batch on a GPU
 HEADS_OF_64 = Size(layers=0, width=512, heads=8, vocabulary=0)
 TINY_HEADS = Size(layers=0, width=16, heads=2, vocabulary=0)
-
-BENCHMARK = CostBenchmark(
-    "attention_cost",
-    "benchmarks.workers.attention_cost_worker",
-    lambda name: OPERATORS[name].label,
-    markdown,
-    plot,
+FROM = 2048  # where constant parts of the memory no longer count
+GROWTH = dict.fromkeys(("elu", *ROUNDS), (1.6, 2.4)) | {"softmax": (3.5, 4.5)}
+PAPER = (
+    "Paper (Katharopoulos et al. 2020, Figure 1, no figures given; 11 GB of GPU memory): softmax reaches "
+    "4,096, Reformer with 4 and 8 rounds 16,384; linear attention and Reformer are straight lines, linear "
+    "attention below all others."
 )
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def materialised_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """`softmax(q k^T / sqrt(d)) v` for `(B, H, N, d)`, whose N x N weights are kept for the backward pass."""
+    future = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    return scores.masked_fill(future, float("-inf")).softmax(dim=-1) @ v
+
+
+class AttentionOperator:
+    """An attention between queries, keys and values that are given, without the maps around it.
+
+    Args: as for `LanguageModel`; `architecture` is a name of `OPERATORS`, and the longest of `positions`
+    decides how many buckets Reformer has.
+    """
+
+    parameters = 0
+
+    def __init__(self, architecture: str, size: Size, length: int, positions: int, device: str) -> None:
+        self.size, self.device = size, device
+        self.attend = self._attention(architecture, positions)
+
+    def _attention(self, name: str, positions: int) -> Attend:
+        from user_dir.attention import build_attention
+
+        method = OPERATORS[name]
+        if not method.plan:
+            return materialised_softmax
+        options = {key.removeprefix("--reformer-"): int(value) for key, value in method.options.items()}
+        width, heads = self.size.width, self.size.heads
+        module = build_attention(method.plan, width, heads, causal=True, max_positions=positions, **options)
+        module = module.to(self.device)
+        if method.plan == "reformer":  # queries are keys
+            return lambda q, k, v: module.attend(q, v, None)
+        return lambda q, k, v: module.attend(q, k, v, None)
+
+    def sample(self, rows: int, length: int) -> dict[str, Any]:
+        """Queries, keys and values, `(rows, H, length, d)`, and the gradient of what comes out."""
+        shape = (rows, self.size.heads, length, self.size.width // self.size.heads)
+        q, k, v, grad = (torch.randn(shape, device=self.device) for _ in range(4))
+        return {"inputs": (q, k, v), "grad": grad, "ntokens": rows * length}
+
+    def train_step(self, sample: dict[str, Any]) -> None:
+        """The attention and its gradients."""
+        leaves = [x.requires_grad_() for x in sample["inputs"]]
+        torch.autograd.grad(self.attend(*leaves), leaves, sample["grad"], allow_unused=True)
+
+
+MEASURES = {"training": partial(measure_steps, build=AttentionOperator)}
+
+
+def label(name: str) -> str:
+    """What to call an attention."""
+    return OPERATORS[name].label
+
+
+def samples(results: Results, length: int) -> int:
+    """Sequences in a batch."""
+    tokens = results["settings"]["tokens"]
+    return tokens // length if tokens else 1
+
+
+def seconds(results: Results, found: Cell) -> float:
+    """Seconds per sequence, median."""
+    return found.median / samples(results, found.at)
+
+
+def memory(results: Results, found: Cell) -> float:
+    """Peak MiB per sequence, above the inputs."""
+    return found.peak / samples(results, found.at)
+
+
+def growth(results: Results) -> list[str]:
+    """Whether memory grows as the paper's figure says, for each method a line."""
+    lines = []
+    for name, (least, most) in GROWTH.items():
+        ratios = memory_ratios(results, name)
+        promise = f"{label(name)}, peak memory at twice the length, from {FROM:,}: {least} to {most} times"
+        if not ratios:
+            lines.append(f"not measured: {promise}")
+            continue
+        met = "met" if all(least <= ratio <= most for ratio in ratios) else "NOT MET"
+        lines.append(f"{met}: {promise}; measured {min(ratios):.2f} to {max(ratios):.2f}")
+    return lines
+
+
+def memory_ratios(results: Results, name: str) -> list[float]:
+    """Memory at each length from `FROM` over that at half of it, where both were measured."""
+    found = {at: memory(results, c) for at, c in measured(results, name).items() if at >= FROM}
+    return [value / found[at // 2] for at, value in found.items() if found.get(at // 2)]
+
+
+def caption(results: Results) -> str:
+    """One paragraph: sizes, batch, what is counted, machine, day."""
+    settings = results["settings"]
+    size, tokens = Size(**settings["size"]), settings["tokens"]
+    batch = f"{tokens:,} tokens per batch, figures per sequence" if tokens else "one sequence per batch"
+    return (
+        f"Causal attention and its gradients, float32, {size.heads} heads of {size.width // size.heads}, "
+        f"random queries, keys and values, {batch}; Reformer is the strictly causal form in PyTorch, with 64 "
+        "tokens per chunk. The paper's softmax keeps its N × N weights; the fused kernel's memory is linear "
+        f"in N. The paper does not state heads and width. {measured_on(results)}"
+    )
+
+
+def markdown(results: Results) -> str:
+    """The whole report."""
+    time_title = "Seconds per sequence, median, by length:"
+    memory_title = "Peak memory per sequence above the inputs, MiB, by length:"
+    parts = [
+        caption(results),
+        length_table(results, time_title, label, lambda c: f"{seconds(results, c):.3g}"),
+        length_table(results, memory_title, label, lambda c: f"{memory(results, c):,.0f}"),
+        "\n".join(f"- {line}" for line in growth(results)),
+        PAPER,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def plot(results: Results, path: Path) -> None:
+    """Time and memory per sequence against length, both axes logarithmic."""
+    length, names = "length of a sequence, tokens", results["settings"]["architectures"]
+    time, peak = (curves(results, OPERATORS, names, partial(value, results)) for value in (seconds, memory))
+    panels = [
+        ("Time per sequence", length, "seconds", time),
+        ("Peak memory per sequence", length, "MiB", peak),
+    ]
+    plot_curves(path, panels, note=caption(results), source="benchmarks/attention_cost.py")
+
+
+KNOWN = list(OPERATORS)
+BENCHMARK = CostBenchmark("attention_cost", __file__, label, KNOWN, KNOWN, 150, markdown, plot)
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    known = list(OPERATORS)
-    return BENCHMARK.parse(BENCHMARK.command_line(__doc__, known, known, 150), known, argv)
+    return BENCHMARK.parse(BENCHMARK.command_line(__doc__), argv)
 
 
 def settings_for(device: str, quick: bool, architectures: list[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ ten minutes for two architectures.
 """
 
 import argparse
+import re
 import shutil
 import subprocess
 import tempfile
@@ -20,10 +21,162 @@ from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, ROOT, shown_path, write_atomically, write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import commit, environment
-from pipeline.reports.costs.cuda_resources import count_instructions, markdown, parse_report
+from pipeline.reports.tables import markdown_table
 
 RESULT = json_with("environment", "nvcc", "kernels")
 SOURCES = ROOT / "causal_linear_attention" / "csrc" / "cuda"
+DTYPES = {"f": "float32", "Bf16": "bfloat16", "Half": "float16"}
+REGISTERS, WARP = 65_536, 32  # of a multiprocessor; a thread's are given out by eight
+_KERNEL = re.compile(r"\d+((?:forward|backward|sweep|step)_kernel)I(\S+)EEvNS")
+_ARGUMENT = re.compile(r"NS\d*_\d+(Bf16|Half)E|L(?:[ib]|NS\d*_\d+[A-Za-z]+E)(\d+)E|(f)")
+_REPORT = re.compile(
+    r"Compiling entry function '(\S+)' for '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers",
+    re.DOTALL,
+)
+
+
+def parse_name(mangled: str) -> dict[str, Any] | None:
+    """What a kernel's mangled name says of its instance; None for other functions.
+
+    Two generations of kernels are known: `forward_kernel` and `backward_kernel` of the present sources, and
+    `sweep_kernel` of the first ones, which did every job.
+    """
+    found = _KERNEL.search(mangled)
+    if found is None:
+        return None
+    kind, *_ = found.groups()
+    dtype, *rest = [a or b or c for a, b, c in _ARGUMENT.findall(found[2])]
+    record: dict[str, Any] = {"kernel": kind, "dtype": DTYPES[dtype]}
+    numbers = [int(x) for x in rest]
+    if kind in ("forward_kernel", "backward_kernel"):
+        normalize, columns, aligned = numbers
+        record |= {"normalize": bool(normalize), "columns": 16 * columns, "aligned": bool(aligned)}
+    elif kind == "sweep_kernel":
+        record |= {"columns": 16 * numbers[0], "rows": 16 * numbers[1]}
+    return record
+
+
+def parse_report(report: str) -> dict[str, dict[str, Any]]:
+    """Architecture, registers and spilled bytes of each kernel in the output of nvcc -Xptxas -v."""
+    found = {}
+    for name, arch, spilled, registers in _REPORT.findall(report):
+        if (record := parse_name(name)) is not None:
+            found[name] = {**record, "arch": arch, "registers": int(registers), "spilled": int(spilled)}
+    return found
+
+
+def count_instructions(machine_code: str) -> dict[str, dict[str, list[int]]]:
+    """Instructions and matrix products of each kernel's loops over chunks, from cuobjdump -sass.
+
+    Those are the loops that hold most of their products themselves, not in loops inside, and of these the one
+    with the most products, in the backward pass the two (for dq, then for dk and dv). Code that hardly ever
+    runs, for rows that are not finite, does not count; what only PMTRIG (`mark_rare`) leads to is such code.
+    Loops in them count once.
+    """
+    found = {}
+    for body in machine_code.split("Function : ")[1:]:
+        code = [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,})\*/\s+(\S.*?)\s*;", body)]
+        after = _successors(code)
+        rare = _rare(code, after)
+        products = {i for i, (_, text) in enumerate(code) if "HMMA" in text} - rare
+        loops = [loop - rare for loop in _loops(after)]
+        counts = []
+        for loop in loops:
+            inner = set().union(*(other for other in loops if other < loop))
+            if 2 * len(products & inner) < len(products & loop):
+                counts.append((len(products & loop), len(loop)))
+        if counts:
+            walks = sorted(counts)[-2 if "backward_kernel" in body.split()[0] else -1 :]
+            of_products, of_code = (list(x) for x in zip(*walks, strict=True))
+            found[body.split()[0]] = {"instructions": of_code, "matrix_products": of_products}
+    return found
+
+
+def _successors(code: list[tuple[int, str]]) -> list[list[int]]:
+    """For each instruction the places of those that may run after it."""
+    place = {address: i for i, (address, _) in enumerate(code)}
+    after = []
+    for i, (_, text) in enumerate(code):
+        guard, name, operands = re.fullmatch(r"(@!?U?P\w+ +)?(\S+)(.*)", text, re.DOTALL).groups()
+        jump = re.search(r"0x([0-9a-f]+)$", operands) if name.startswith("BRA") else None
+        ends = name.startswith(("BRA", "EXIT", "RET", "BRX", "KILL"))
+        falls = not ends or guard or (jump and re.match(r" +(!?U?P\d|~?UR)", operands))
+        found = [i + 1] if falls and i + 1 < len(code) else []
+        if jump and int(jump[1], 16) in place:
+            found.append(place[int(jump[1], 16)])
+        after.append(found)
+    return after
+
+
+def _reached(start: int, after: list[list[int]], without: int) -> set[int]:
+    """Where `after` leads from `start` on paths that end at `without`, which counts."""
+    found, todo = {without}, [start]
+    while todo:
+        if (i := todo.pop()) not in found:
+            found.add(i)
+            todo += after[i]
+    return found
+
+
+def _rare(code: list[tuple[int, str]], after: list[list[int]]) -> set[int]:
+    """What is reached through a mark alone, and the marks."""
+    marks = [i for i, (_, text) in enumerate(code) if text.startswith("PMTRIG")]
+    everything = _reached(0, after, -1)
+    return set().union(*({mark} | (everything - _reached(0, after, mark)) for mark in marks))
+
+
+def _loops(after: list[list[int]]) -> list[set[int]]:
+    """The natural loops: what leads back to a head that every path into the loop passes."""
+    before: list[list[int]] = [[] for _ in after]
+    for i, successors in enumerate(after):
+        for j in successors:
+            before[j].append(i)
+    loops: dict[int, set[int]] = {}
+    for end, successors in enumerate(after):
+        for head in successors:
+            if head <= end and (head == 0 or end == head or end not in _reached(0, after, head)):
+                loops[head] = loops.get(head, set()) | _reached(end, before, head)
+    return list(loops.values())
+
+
+def blocks_by_registers(record: dict[str, Any]) -> int:
+    """Blocks that fit a multiprocessor's registers: a warp for 16 columns."""
+    of_warp = -(-record["registers"] // 8) * 8 * WARP
+    return REGISTERS // of_warp // (record["columns"] // 16)
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The report's text."""
+    about = result["environment"]
+    kernels = [x for x in result["kernels"] if x.get("registers", 0) > 8 and x["kernel"] != "step_kernel"]
+    parts = [
+        f"CUDA kernels of commit {result['commit']} as {result['nvcc']} compiles them ({about['date']}, no "
+        "GPU): registers of a thread, bytes spilled, blocks that fit the registers of a multiprocessor, and "
+        "instructions of a warp for a chunk of rows (matrix products among them), loops inside counted once, "
+        "without the code for rows that are not finite, which hardly ever runs. A chunk has 64 rows in the "
+        "forward pass of heads of up to 64 columns in 16 bits, else 32. Kernels for any rows copy them in "
+        "one of two ways, and both count. Backward has two loops over chunks, for dq and for dk and dv. "
+        "Nothing here is a time."
+    ]
+    for arch in sorted({x["arch"] for x in kernels}):
+        rows = [_row(x) for x in kernels if x["arch"] == arch]
+        header = ["Kernel", "Type", "Registers", "Spilled", "Blocks", "Instructions", "Products"]
+        parts.append(f"### {arch}\n\n" + markdown_table(header, sorted(rows)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(record: dict[str, Any]) -> list[str]:
+    name = f"D {record['columns']:>3}"
+    blocks = ""
+    if record["kernel"] != "sweep_kernel":
+        job = record["kernel"].removesuffix("_kernel")
+        name += f", {'aligned' if record['aligned'] else 'any'}, {job}"
+        name += ", normaliser" if record["normalize"] else ""
+        blocks = str(blocks_by_registers(record))
+    else:
+        name += f", every job, {record['rows']} rows"
+    counts = [" + ".join(map(str, record.get(key, []))) for key in ("instructions", "matrix_products")]
+    return [name, record["dtype"], str(record["registers"]), str(record["spilled"]), blocks, *counts]
 
 
 def compile_report(nvcc: str, source: Path, arch: str, *flags: str) -> list[dict[str, Any]]:

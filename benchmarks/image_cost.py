@@ -9,15 +9,76 @@ should do nothing else.
 """
 
 import argparse
+import statistics
 import sys
-from dataclasses import replace
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from benchmarks.cost_run import CostBenchmark, choose_device
-from pipeline.console import run_command
-from pipeline.methods import Size
-from pipeline.reports.costs.image_cost import WAYS, markdown, plot
+import numpy as np
+import torch
+from torch import nn
 
+from benchmarks.memory import PeakMemory
+from benchmarks.models import Size
+from benchmarks.run import CostBenchmark, choose_device
+from benchmarks.worker import timed
+from pipeline.console import run_command
+from pipeline.methods import ATTENTIONS
+from pipeline.papers import read_table
+from pipeline.reports.cost_records import measured_on
+from pipeline.reports.plots import Curve, plot_curves
+from pipeline.reports.tables import markdown_table
+from pipeline.sequence_methods import SEQUENCE_METHODS
+
+Results = dict[str, Any]
+Record = dict[str, Any]
+Speeds = dict[int, float]
+RECOMPUTE, CACHE, LINEAR = "softmax-recompute", "softmax", "elu"
+THROUGHPUT = {"mnist": "linear_04a_mnist_throughput", "cifar10": "linear_04b_cifar10_throughput"}
+LATENCY = {"mnist": "linear_05a_mnist_latency", "cifar10": "linear_05b_cifar10_latency"}
+TITLES = {"mnist": "MNIST, 784 bytes", "cifar10": "CIFAR-10, 3,072 bytes", "tiny": "tiny images, 16 bytes"}
+
+
+@dataclass(frozen=True)
+class Way:
+    """An attention and how it draws the next byte; `paper` is the row in the paper's tables, or "".
+
+    `recompute`: it runs the whole prefix again for every byte.
+    """
+
+    label: str
+    color: str
+    paper: str = ""
+    style: str = "-"
+    recompute: bool = False
+
+
+def _again(name: str, label: str, paper: str) -> Way:
+    return Way(f"{label}, prefix again", SEQUENCE_METHODS[name].color, paper, ":", recompute=True)
+
+
+def _state(name: str, paper: str = "") -> Way:
+    method = SEQUENCE_METHODS[name]
+    return Way(f"{method.label}, state", method.color, paper, method.style)
+
+
+WAYS = {
+    RECOMPUTE: _again("softmax", "softmax", "softmax"),
+    CACHE: Way("softmax, cache", SEQUENCE_METHODS["softmax"].color, "stateful-softmax", "--"),
+    "elu": _state("elu", "linear"),
+    "t1": Way("TransNormer T1, state", ATTENTIONS["transnormer_t1"].color),
+    "t2": Way("TransNormer T2, state", ATTENTIONS["transnormer_t2"].color),
+    "lln_diag": _state("lln_diag"),
+    "reformer-1-recompute": _again("reformer-1", "Reformer, 1 round", "lsh-1"),
+    "reformer-4-recompute": _again("reformer-4", "Reformer, 4 rounds", "lsh-4"),
+    "reformer-1": _state("reformer-1"),
+    "reformer-4": _state("reformer-4"),
+}
+"""By the name on the command line, in the order of the tables."""
 SIZES = {
     "mnist": Size(layers=8, width=256, heads=8, vocabulary=256),
     "cifar10": Size(layers=16, width=256, heads=8, vocabulary=256),
@@ -26,23 +87,249 @@ TINY = {"tiny": Size(layers=2, width=16, heads=2, vocabulary=256)}
 GROWTH = 4  # of the batch
 FULL = {"batches": [GROWTH**n for n in range(8)], "threads": None}  # as many as torch chooses
 QUICK = {"batches": [1, 4], "threads": 1}
-TIME_LIMIT = 600
+SHAPES = {"mnist": (256, 28, 28, 1), "cifar10": (256, 32, 32, 3), "tiny": (256, 4, 4, 1)}
+# The paper's number of buckets, with the chunks of its code.
+LSH = {"reformer_chunk_size": 32, "reformer_buckets": 64}
+WARM_UP = 8  # bytes
+SHARES = (8, 2, 1)  # of the bytes: the lengths whose forward pass is timed
+REPEATS = 3
 
+
+def settings_of(name: str, size: Size) -> dict[str, Any]:
+    """The model's settings for one of `WAYS`, at `size`."""
+    from user_dir.models.architectures import T1, T2, TRANSNORMER, TRANSNORMER_LM
+
+    common = {
+        "decoder_layers": size.layers,
+        "decoder_embed_dim": size.width,
+        "decoder_attention_heads": size.heads,
+        "decoder_ffn_embed_dim": 4 * size.width,
+        "max_target_positions": None,
+        **LSH,
+    }
+    if (settings := {"t1": T1, "t2": T2}.get(name)) is not None:
+        own = {"decoder_norm_position": "pre", "decoder_final_norm": "rmsnorm", **settings}
+        return {**common, **TRANSNORMER_LM, **own, "decoder_attention": TRANSNORMER(size.layers)}
+    method = SEQUENCE_METHODS[name.removesuffix("-recompute")]
+    options = {key.removeprefix("--").replace("-", "_"): int(value) for key, value in method.options.items()}
+    return {**common, **options, "decoder_attention": method.plan}
+
+
+def build_image_model(name: str, images: str, size: Size, device: str) -> tuple[nn.Module, Any]:
+    """The model in evaluation mode on a device, and its task."""
+    from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+
+    import user_dir  # noqa: F401  (registers the models)
+    from user_dir.tasks.image_data import ImageShape
+    from user_dir.tasks.pixels import PixelTask, PixelTaskConfig
+
+    shape = ImageShape(*SHAPES[images])
+    task = PixelTask(PixelTaskConfig(data="", tokens_per_sample=shape.dims), shape)
+    config = MODEL_DATACLASS_REGISTRY["pixel_linear"]()
+    for key, value in settings_of(name, size).items():
+        setattr(config, key, value)
+    model = MODEL_REGISTRY["pixel_linear"].build_model(config, task)
+    return model.to(torch.device(device)).eval(), task
+
+
+def measure_sampling(case: dict[str, Any]) -> dict[str, Any]:
+    """Seconds for drawing `batch` images, whether that is an estimate, and the peak memory in bytes.
+
+    "spent_s" is how long the measuring took.
+    """
+    from pipeline.evaluation.image_samples import draw, uniforms
+
+    device, batch = case["device"], case["batch"]
+    model, task = build_image_model(case["architecture"], case["images"], Size(**case["size"]), device)
+    dims, eos = task.shape.dims, task.dictionary.eos()
+    given = torch.zeros(batch, 0, dtype=torch.long, device=device)
+    chance = uniforms(1, range(batch), dims).to(device)
+    recompute = WAYS[case["architecture"]].recompute
+    few = min(WARM_UP, dims)
+    draw(model, eos, few, given, chance[:, :few], recompute)
+    meter, begin = PeakMemory(device), time.monotonic()
+    if recompute:
+        seconds = estimated_seconds(model, eos, dims, batch, device)
+    else:
+        seconds = timed(partial(draw, model, eos, dims, given, chance), device)
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "seconds": seconds,
+        "estimated": recompute,
+        "spent_s": time.monotonic() - begin,
+        "peak_bytes": meter.bytes(),
+    }
+
+
+@torch.inference_mode()
+def estimated_seconds(model: nn.Module, eos: int, dims: int, batch: int, device: str) -> float:
+    """Seconds of forward passes over all prefixes of 1 to `dims` bytes, from those of three lengths."""
+    times = {}
+    for length in sorted({max(1, dims // share) for share in SHARES}):
+        run = partial(model, torch.full((batch, length), eos, device=device))
+        times[length] = statistics.median(timed(run, device) for _ in range(REPEATS))
+    return sum_of_parabola(times, dims)
+
+
+def sum_of_parabola(points: dict[int, float], count: int) -> float:
+    """The sum over n = 1 to `count` of the parabola through three `points`."""
+    coefficients = np.polyfit(list(points), list(points.values()), len(points) - 1)
+    return float(np.polyval(coefficients, np.arange(1, count + 1)).sum())
+
+
+MEASURES = {"sampling": measure_sampling}
+
+
+def records(results: Results, images: str, name: str) -> dict[int, Record]:
+    """The records of a way by batch size."""
+    found = (r for r in results["records"] if (r["images"], r["architecture"]) == (images, name))
+    return {record["batch"]: record for record in found}
+
+
+def speeds(results: Results, images: str, name: str) -> dict[int, float]:
+    """Images per second by batch size, where it was measured."""
+    known = records(results, images, name)
+    return {batch: batch / r["seconds"] for batch, r in sorted(known.items()) if r["status"] == "ok"}
+
+
+def speed_table(results: Results, images: str) -> str:
+    """Images per second by batch size; with * where estimated."""
+    batches = results["settings"]["batches"]
+    rows = []
+    for name in results["settings"]["architectures"]:
+        known = records(results, images, name)
+        rows.append([WAYS[name].label, *(_speed(known.get(batch)) for batch in batches)])
+    title = f"{TITLES[images]}: images per second, by images at once (*: estimated; –: not tried):"
+    return f"{title}\n\n" + markdown_table(["", *(f"{batch:,}" for batch in batches)], rows)
+
+
+def _speed(record: Record | None) -> str:
+    if record is None:
+        return "–"
+    if record["status"] != "ok":
+        return record["status"]
+    return f"{record['batch'] / record['seconds']:.3g}{'*' if record['estimated'] else ''}"
+
+
+def latency_table(results: Results, images: str) -> str:
+    """Seconds for one image at batch 1, the paper's on such a device, and both over linear attention's."""
+    if images not in LATENCY:
+        return ""
+    machine = "CPU" if results["settings"]["device"] == "cpu" else "GPU"
+    paper = {
+        line["method"]: float(line[f"{machine.lower()}_seconds"]) for line in read_table(LATENCY[images])
+    }
+    ours = {
+        name: 1 / found[1]
+        for name in results["settings"]["architectures"]
+        if 1 in (found := speeds(results, images, name))
+    }
+    rows = []
+    for name, seconds in ours.items():
+        theirs = paper.get(WAYS[name].paper)
+        shown = f"{seconds:,.3g}" if seconds < 1000 else f"{seconds:,.0f}"
+        relative = f"{seconds / ours[LINEAR]:.3g}" if LINEAR in ours else "–"
+        published = ["–", "–"] if theirs is None else [f"{theirs:,}", f"{theirs / paper['linear']:.3g}"]
+        rows.append([WAYS[name].label, shown, relative, *published])
+    if not rows:
+        return ""
+    header = ["", "one image, s", "× 1+elu", f"paper: one image, s, {machine}", "× linear"]
+    title = f"{TITLES[images]}: seconds for one image at batch 1, beside the paper's Table 5:"
+    return f"{title}\n\n" + markdown_table(header, rows)
+
+
+def ratio_table(results: Results, images: str) -> str:
+    """Seconds for one image, the best speed, both over softmax's two ways, and the paper's ratios."""
+    header = ["", "one image, s", "best images/s", "at once", "peak MiB"]
+    header += [f"× {way}, {batch}" for way in ("prefix again", "cache") for batch in ("batch 1", "best")]
+    header += ["paper: images/s", "× prefix again", "× cache"]
+    rows = []
+    for name in results["settings"]["architectures"]:
+        known = speeds(results, images, name)
+        if not known:
+            continue
+        best = max(known, key=lambda batch: known[batch])
+        peak = records(results, images, name)[best]["peak_bytes"] / 2**20
+        alone = f"{1 / known[1]:.3g}" if 1 in known else "–"
+        own = [alone, f"{known[best]:.3g}", f"{best:,}", f"{peak:,.0f}"]
+        ratios = [
+            _over(known, speeds(results, images, other), pick)
+            for other in (RECOMPUTE, CACHE)
+            for pick in (lambda found: found.get(1), lambda found: max(found.values(), default=None))
+        ]
+        rows.append([WAYS[name].label, *own, *ratios, *paper_cells(images, WAYS[name].paper)])
+    title = f"{TITLES[images]}: speed over that of softmax, at batch 1 and at the best batch of each:"
+    return f"{title}\n\n" + markdown_table(header, rows)
+
+
+def _over(known: Speeds, other: Speeds, pick: Callable[[Speeds], float | None]) -> str:
+    ours, theirs = pick(known), pick(other)
+    return "–" if ours is None or theirs is None else f"{ours / theirs:.3g}"
+
+
+def paper_cells(images: str, row: str) -> list[str]:
+    """The paper's images per second and their ratios to its softmax and stateful-softmax."""
+    if not row or images not in THROUGHPUT:
+        return ["–"] * 3
+    found = {line["method"]: float(line["images_per_second"]) for line in read_table(THROUGHPUT[images])}
+    ratios = (found[row] / found[name] for name in ("softmax", "stateful-softmax"))
+    return [f"{found[row]:g}", *(f"{ratio:,.3g}" if ratio < 1000 else f"{ratio:,.0f}" for ratio in ratios)]
+
+
+def caption(results: Results) -> str:
+    """One paragraph: models, what is timed, what is estimated, machine, day."""
+    sizes = results["settings"]["sizes"]
+    models = "; ".join(
+        f"{TITLES[name]}: {size['layers']} layers of width {size['width']}, {size['heads']} heads"
+        for name, size in sizes.items()
+    )
+    return (
+        f"Katharopoulos et al. 2020, section 4.2. {models}; random weights, float32, mixtures of 10 "
+        "logistics; wall time of drawing every byte. With the prefix again the time is estimated: the sum "
+        "over all lengths of the parabola through forward passes of an eighth, a half and all of the bytes. "
+        "Peak memory is that above the weights. The paper's figures are for as many images at once as its "
+        "GPU holds, with other code; its softmax with a cache is stateful-softmax, its Reformer runs the "
+        f"prefix again. {measured_on(results)}"
+    )
+
+
+def markdown(results: Results) -> str:
+    """The whole report."""
+    parts = [caption(results)]
+    for images in results["settings"]["sizes"]:
+        tables = (speed_table, latency_table, ratio_table)
+        parts += [text for table in tables if (text := table(results, images))]
+    return "\n\n".join(parts) + "\n"
+
+
+def plot(results: Results, path: Path) -> None:
+    """Images per second against images at once, a panel for each kind of images."""
+    panels = []
+    for images in results["settings"]["sizes"]:
+        curves = []
+        for name in results["settings"]["architectures"]:
+            if known := speeds(results, images, name):
+                way = WAYS[name]
+                curves.append(Curve(way.label, way.color, list(known), list(known.values()), way.style))
+        panels.append((TITLES[images], "images at once", "images per second", curves))
+    plot_curves(path, panels, note=caption(results), source="benchmarks/image_cost.py")
+
+
+KNOWN = list(WAYS)
 BENCHMARK = CostBenchmark(
-    "image_cost", "benchmarks.workers.image_cost_worker", lambda name: WAYS[name].label, markdown, plot
+    "image_cost", __file__, lambda name: WAYS[name].label, KNOWN, KNOWN, 600, markdown, plot
 )
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    known = list(WAYS)
-    parser = BENCHMARK.command_line(__doc__, known, known, TIME_LIMIT)
+    parser = BENCHMARK.command_line(__doc__)
     parser.add_argument(
         "--images",
         default=",".join(SIZES),
         help="comma-separated, of mnist and cifar10; one alone has a file of its own (default: both)",
     )
-    arguments = BENCHMARK.parse(parser, known, argv)
+    arguments = BENCHMARK.parse(parser, argv)
     if unknown := [name for name in arguments.images.split(",") if name not in SIZES]:
         parser.error(f"--images names {unknown[0]!r}; choose from {', '.join(SIZES)}")
     return arguments

@@ -9,15 +9,34 @@ should do nothing else.
 """
 
 import argparse
+import statistics
 import sys
+import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from benchmarks.cost_run import CostBenchmark, choose_device, training_cases
-from benchmarks.sizes import BASE, SMALL, TINY
-from pipeline.console import run_command
-from pipeline.methods import LANGUAGE_MODELS, MAIN_LANGUAGE_MODELS
-from pipeline.reports.costs.lm_cost import markdown, plot
+import torch
 
+from benchmarks.by_length import Results, Verdict, curves, length_table, ratio
+from benchmarks.models import SMALL, TINY, LanguageModel, Size, copy_state, fill_state
+from benchmarks.run import CostBenchmark, choose_device, training_cases
+from benchmarks.worker import measure_steps, timed
+from pipeline.console import run_command
+from pipeline.methods import (
+    LANGUAGE_MODEL_PANELS,
+    LANGUAGE_MODELS,
+    MAIN_LANGUAGE_MODELS,
+    TRANSNORMERS,
+    groups,
+    label_of,
+    performer_note,
+)
+from pipeline.reports.cost_records import cell, measured_on
+from pipeline.reports.plots import plot_curves
+from pipeline.reports.tables import spread
+
+BASE = Size(layers=6, width=512, heads=8, vocabulary=4000)
 FULL = {
     "tokens": 16384,
     "lengths": [512, 1024, 2048, 4096, 8192, 16384],
@@ -38,23 +57,142 @@ QUICK = {
     "visits": 1,
     "threads": 1,  # steps this small only wait for each other
 }
+NEAR, FAR, MOST_TRAINING = 1024, 16384, 1.2
+EARLY, LATE, MOST_DECODING = 10, 100_000, 1.1
+
+
+@torch.no_grad()
+def measure_decoding(case: dict[str, Any]) -> dict[str, Any]:
+    """Times of single decoding steps in seconds, one sentence, positions taking turns.
+
+    A visit to position P times tokens P, P+1, … of one block of 64, always from the same state. Positions
+    whose context takes too long to read are skipped.
+    """
+    device, positions, steps = case["device"], sorted(case["positions"]), case["steps"]
+    longest = positions[-1] + steps
+    size = Size(**case["size"])
+    lm = LanguageModel(case["architecture"], size, longest, longest, device)
+    lm.model.eval()
+    tokens = lm.tokens(1, longest)
+    states, state, before = {}, {}, 0
+    deadline = time.monotonic() + 2 * case["enough_s"]
+    for position in positions:
+        if not fill_state(lm.model, tokens, state, before, position, deadline):
+            break
+        states[position], before = copy_state(state), position
+    seconds: dict[str, list[float]] = {str(p): [] for p in states}
+    begin = time.monotonic()
+    for visit in range(case["visits"] + 1):
+        for position in states:
+            state = copy_state(states[position])
+            for at in range(position, position + steps):
+                step = partial(lm.model.decoder, tokens[:, : at + 1], incremental_state=state)
+                spent = timed(step, device)
+                if visit:  # the first visit warms up
+                    seconds[str(position)].append(spent)
+        if visit and time.monotonic() - begin > case["enough_s"]:
+            break
+    return {"parameters": lm.parameters, "token_seconds": seconds}
+
+
+MEASURES = {"training": measure_steps, "decoding": measure_decoding}
+
+
+def training_tables(results: Results) -> str:
+    """Step time, tokens per second and peak memory against length, in Markdown."""
+    tokens = results["settings"]["tokens"]
+    memory = "Peak memory of a training step above model, optimizer and libraries, KiB per token, by length:"
+    tables = {
+        "Seconds per training step, median (range), by length:": lambda c: spread(c.seconds),
+        "Tokens per second in training, by length:": lambda c: f"{tokens / c.median:,.0f}",
+        memory: lambda c: f"{1024 * c.peak / tokens:.1f}",
+    }
+    return "\n\n".join(length_table(results, title, label_of, show) for title, show in tables.items())
+
+
+def decoding_table(results: Results) -> str:
+    """Time per decoded token against position, in Markdown."""
+    settings = results["settings"]
+    thread = ", one thread" if settings["device"] == "cpu" else ""
+    title = (
+        f"Milliseconds per decoded token (batch 1{thread}), median (quartiles), by position (–: not within "
+        "the time that reading the context may take):"
+    )
+
+    def quartiles(c) -> str:
+        low, middle, high = statistics.quantiles([1000 * s for s in c.seconds], n=4)
+        return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+    return length_table(results, title, label_of, quartiles, kind="decoding", places=settings["positions"])
+
+
+def caption(results: Results) -> str:
+    """One paragraph: model size, batch, machine, versions, day."""
+    settings = results["settings"]
+    return (
+        f"{Size(**settings['size'])}; float32, embeddings tied, dropout 0.1; "
+        f"{settings['tokens']:,} random tokens per batch whatever the length; forward, backward and "
+        "Adam; every architecture and length in processes of its own, taking turns. "
+        f"{measured_on(results)}"
+    )
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """Whether T1 and T2 cost the same per token at any length, in training and in decoding."""
+    found = []
+    for name in TRANSNORMERS:
+        label = label_of(name)
+        near, far = (cell(results, "training", name, at) for at in (NEAR, FAR))
+        for what, value in (("time", lambda c: c.median), ("peak memory", lambda c: c.peak)):
+            promise = f"{label}, training {what} per token at {FAR:,} over that at {NEAR:,}"
+            found.append(Verdict(promise, ratio(far, near, value), MOST_TRAINING))
+        near, far = (cell(results, "decoding", name, at) for at in (EARLY, LATE))
+        promise = f"{label}, time per decoded token at {LATE:,} over that at {EARLY:,}"
+        found.append(Verdict(promise, ratio(far, near, lambda c: c.median), MOST_DECODING))
+    return found
+
+
+def markdown(results: Results) -> str:
+    """The whole report."""
+    promises = "\n".join(f"- {verdict}" for verdict in verdicts(results))
+    parts = [caption(results), training_tables(results), decoding_table(results), promises]
+    parts += performer_note(results["settings"]["architectures"])
+    return "\n\n".join(parts) + "\n"
+
+
+def plot(results: Results, path: Path) -> None:
+    """Training time, peak memory, decoding time, per token, in one PNG; a row for every group of models."""
+    settings = results["settings"]
+    tokens, positions = settings["tokens"], settings["positions"]
+    length, position = "length of a sequence, tokens", "position, tokens"
+    panels = []
+    for title, names in groups(settings["architectures"], LANGUAGE_MODEL_PANELS).items():
+        time = curves(results, LANGUAGE_MODELS, names, lambda c: 1e6 * c.median / tokens)
+        memory = curves(results, LANGUAGE_MODELS, names, lambda c: 1024 * c.peak / tokens)
+        decoding = curves(results, LANGUAGE_MODELS, names, lambda c: 1e3 * c.median, "decoding", positions)
+        panels += [
+            (f"Training time per token{title}", length, "microseconds", time),
+            (f"Peak training memory per token{title}", length, "KiB", memory),
+            (f"Decoding time per token{title}", position, "milliseconds", decoding),
+        ]
+    plot_curves(path, panels, columns=3, note=caption(results))
+
 
 BENCHMARK = CostBenchmark(
-    "lm_cost", "benchmarks.workers.lm_cost_worker", lambda name: LANGUAGE_MODELS[name].label, markdown, plot
+    "lm_cost", __file__, label_of, list(LANGUAGE_MODELS), MAIN_LANGUAGE_MODELS, 150, markdown, plot
 )
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    known = list(LANGUAGE_MODELS)
-    parser = BENCHMARK.command_line(__doc__, known, MAIN_LANGUAGE_MODELS, 150)
+    parser = BENCHMARK.command_line(__doc__)
     parser.add_argument(
         "--lengths",
         help="comma-separated lengths that divide the number of tokens per batch; default: all",
     )
     parser.add_argument("--rounds", type=int, help="number of times training is measured at each length")
     parser.add_argument("--bf16", action="store_true", help="train as fairseq-train --bf16 does")
-    arguments = BENCHMARK.parse(parser, known, argv)
+    arguments = BENCHMARK.parse(parser, argv)
     lengths = arguments.lengths.split(",") if arguments.lengths else []
     tokens = (QUICK if arguments.quick else FULL)["tokens"]
     if not all(x.isdecimal() and int(x) and tokens % int(x) == 0 for x in lengths):
@@ -79,13 +217,11 @@ def cases_of(settings: dict[str, Any]) -> list[dict[str, Any]]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure what is missing, write results, table and plot, and return the exit status."""
-    device = choose_device(arguments.device)
-    chosen = {"rounds": arguments.rounds} if arguments.rounds else {}
-    if arguments.bf16:
-        chosen["bf16"] = True
+    chosen: dict[str, Any] = {key: value for key in ("rounds", "bf16") if (value := getattr(arguments, key))}
     if arguments.lengths:
         chosen["lengths"] = [int(x) for x in arguments.lengths.split(",")]
-    settings = settings_for(device, arguments.quick, arguments.architectures.split(","), **chosen)
+    device, names = choose_device(arguments.device), arguments.architectures.split(",")
+    settings = settings_for(device, arguments.quick, names, **chosen)
 
     def question(case: dict[str, Any]) -> dict[str, Any]:
         keys = ("size", "tokens", "positions", "visits", "threads", "bf16")

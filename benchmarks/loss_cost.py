@@ -9,24 +9,297 @@ command again resumes. Takes about fifteen minutes on two cores.
 """
 
 import argparse
+import importlib.util
+import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cost_run import choose_device, same_case, write_tables
-from benchmarks.processes import run_case
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.memory import PeakMemory, exact_frees, ran_out_of_memory, usual_frees
+from benchmarks.processes import WORKER, run_case
+from benchmarks.run import choose_device, same_case, write_tables
+from benchmarks.worker import timed
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
-from pipeline.files import BENCHMARKS, read_json, shown_path, write_json
+from pipeline.files import BENCHMARKS, ROOT, read_json, shown_path, write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import check_same_machine, environment, memory_available
-from pipeline.reports.costs.loss_cost import markdown
+from pipeline.reports.tables import markdown_table, spread, where
 
 RESULT = json_with("records")
-WORKER = "benchmarks.workers.loss_cost_worker"
 CONFIG = "configs/wikitext103/transnormer_t1.yaml"
 VOCABULARIES = (4000, 33_280, 50_264, 267_744)
 TIME_LIMIT = 3600
+LABELS = {
+    "products": "the three matrix products alone",
+    "plain": "`cross_entropy`",
+    "chunked": "`chunked_cross_entropy`",
+    "fallback": "the same without PyTorch's operator",
+    "liger": "Liger's kernel",
+    "apple": "Apple's kernel",
+}
+GIB = 2**30
+PAD = 1
+
+
+def plain(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """What fairseq's `cross_entropy` computes."""
+    log_probs = F.log_softmax(F.linear(x, weight), dim=-1, dtype=torch.float32)
+    return F.nll_loss(log_probs, target, ignore_index=PAD, reduction="sum")
+
+
+def chunked(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """What `chunked_cross_entropy` computes."""
+    from user_dir.modules.linear_cross_entropy import linear_cross_entropy
+
+    return linear_cross_entropy(x, weight, target, ignore_index=PAD)
+
+
+def fallback(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """The same without PyTorch's operator."""
+    from user_dir.modules.linear_cross_entropy import ROWS, _Chunked
+
+    return _Chunked.apply(x, weight, None, target, PAD, ROWS)
+
+
+def liger(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """Liger's kernel."""
+    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+
+    return LigerFusedLinearCrossEntropyLoss(ignore_index=PAD, reduction="sum")(weight, x, target)
+
+
+def apple(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """Apple's kernel (cut cross-entropy)."""
+    from cut_cross_entropy import linear_cross_entropy as cut
+
+    return cut(x, weight, target, ignore_index=PAD, reduction="sum")
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    f.__name__: f for f in (plain, chunked, fallback, liger, apple)
+}
+PACKAGES = {"liger": "liger_kernel", "apple": "cut_cross_entropy"}
+
+
+def available(device: str) -> list[str]:
+    """The losses that this machine can compute; other people's kernels need a GPU."""
+    found = [name for name, package in PACKAGES.items() if importlib.util.find_spec(package)]
+    return [name for name in LOSSES if name not in PACKAGES or (device == "cuda" and name in found)]
+
+
+def products(x: Tensor, weight: Tensor) -> None:
+    """The three matrix products of a loss, in chunks, nothing else."""
+    from user_dir.modules.linear_cross_entropy import ROWS
+
+    grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
+    for start in range(0, len(x), ROWS):
+        part = x[start : start + ROWS]
+        logits = part @ weight.T
+        grad_x[start : start + ROWS] = logits @ weight
+        grad_weight.addmm_(logits.T, part)
+
+
+def measure_losses(case: dict[str, Any]) -> dict[str, Any]:
+    """For each loss, in turns: seconds of forward and backward pass, CPU seconds, peak bytes, the loss.
+
+    The peak is above the weight, its gradient, the features and theirs.
+    """
+    device = case["device"]
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    x = torch.randn(case["tokens"], case["width"], device=device, dtype=dtype, requires_grad=True)
+    weight = torch.randn(case["vocabulary"], case["width"], device=device).mul_(0.04).to(dtype)
+    weight.requires_grad_()
+    target = torch.randint(2, case["vocabulary"], (case["tokens"],), device=device)
+    for name in case["losses"]:  # the first call of some loads libraries
+        step(name, *(y[:2].detach().requires_grad_() for y in (x, weight)), target[:2].clamp(max=1))
+    found: dict[str, Any] = {}
+    for turn in range(case["steps"] + 1):
+        for name in case["losses"]:
+            x.grad = weight.grad = None
+            record = found.setdefault(name, {"status": "ok", "seconds": [], "cpu_seconds": []})
+            try:
+                if turn:  # the first only warms up, under the memory meter
+                    begin = time.process_time()
+                    record["seconds"].append(timed(partial(step, name, x, weight, target), device))
+                    record["cpu_seconds"].append(time.process_time() - begin)
+                elif name != "products":
+                    record |= first_step(name, x, weight, target)
+            except (RuntimeError, MemoryError) as error:
+                if not ran_out_of_memory(error):
+                    raise
+                found[name] = {"status": "out of memory", "seconds": [], "cpu_seconds": []}
+    return {"found": found}
+
+
+def first_step(name: str, x: Tensor, weight: Tensor, target: Tensor) -> dict[str, Any]:
+    """The loss per token and the peak memory of one step."""
+    exact_frees()
+    meter = PeakMemory(x.device.type)
+    loss = step(name, x, weight, target)
+    gradients = sum(y.numel() * y.element_size() for y in (x, weight))
+    peak = meter.bytes() - gradients
+    usual_frees()
+    return {"loss": loss / len(target), "peak_bytes": peak}
+
+
+def step(name: str, x: Tensor, weight: Tensor, target: Tensor) -> float:
+    """Forward and backward pass; the loss."""
+    if name == "products":
+        with torch.no_grad():
+            products(x, weight)
+        return 0.0
+    loss = LOSSES[name](x, weight, target)
+    loss.backward()
+    return float(loss.detach())
+
+
+def prepare(text: Path, words: int, folder: Path) -> None:
+    """The text as the train split of a prepared corpus, its dictionary padded to `words` entries."""
+    from fairseq.data import Dictionary
+    from fairseq.tokenizer import tokenize_line
+
+    from pipeline.data.indexed_rows import RowWriter
+
+    dictionary = Dictionary()
+    lines = text.read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        for word in [*tokenize_line(line), dictionary.eos_word]:
+            dictionary.add_symbol(word)
+    dictionary.finalize(padding_factor=1)
+    while len(dictionary) < words:
+        dictionary.add_symbol(f"madeupword{len(dictionary)}", 0)
+    dictionary.save(str(folder / "dict.txt"))
+    with RowWriter(folder / "train", len(dictionary)) as rows:
+        for line in lines:
+            rows.add(dictionary.encode_line(line, add_if_not_exist=False))
+
+
+def measure_update(case: dict[str, Any]) -> dict[str, Any]:
+    """Seconds, losses and the peak memory of the whole process of real updates of a YAML."""
+    from fairseq import tasks
+    from fairseq.data.iterators import GroupedIterator
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.trainer import Trainer
+
+    from pipeline.training.recipe import fairseq_arguments, read_experiment
+    from pipeline.training.train import Machines, parsed
+
+    experiment = read_experiment(ROOT / case["config"])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepare(Path(case["text"]), case["vocabulary"], folder)
+        # One batch of the YAML an update; one process would accumulate 16 of them, in the same memory.
+        extra = ["--criterion", case["criterion"], "--no-save", "--num-workers", "0", "--update-freq", "1"]
+        arguments = fairseq_arguments(experiment, folder, Machines(0), folder, extra)
+        cfg = convert_namespace_to_omegaconf(parsed(arguments))
+        task = tasks.setup_task(cfg.task)
+        task.load_dataset("train")
+        model = task.build_model(cfg.model)
+        trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
+        batches = trainer.get_train_iterator(1).next_epoch_itr(shuffle=False)
+        updates = iter(GroupedIterator(batches, 1))
+        trainer.begin_epoch(1)
+        meter = PeakMemory("cpu")
+        seconds, losses, tokens = [], [], []
+        for _ in range(case["updates"]):
+            samples = next(updates)
+            begin = time.perf_counter()
+            stats = trainer.train_step(samples)
+            seconds.append(time.perf_counter() - begin)
+            losses.append(float(stats["loss"]))
+            tokens.append(sum(sample["ntokens"] for sample in samples))
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "seconds": seconds,
+        "losses": losses,
+        "tokens": tokens,
+        "whole_peak_bytes": meter.whole_bytes(),
+    }
+
+
+MEASURES = {"losses": measure_losses, "update": measure_update}
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The whole report."""
+    losses = [r for r in result["records"] if r["kind"] == "losses"]
+    updates = [r for r in result["records"] if r["kind"] == "update"]
+    parts = [_losses(losses)] if losses else []
+    parts += [_updates(updates)] if updates else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _measured_on(records: list[dict]) -> str:
+    last = records[-1]["environment"]
+    runs = sorted({f"{r['environment']['date']} (commit {r['environment']['commit']})" for r in records})
+    return f"{where(last)}, torch {last['versions']['torch']}, {' and '.join(runs)}."
+
+
+def _losses(records: list[dict]) -> str:
+    first, device = records[0], records[-1]["environment"]["device"]
+    dtype = "bfloat16" if device == "cuda" else "float32"
+    parts = [
+        f"Forward and backward pass, {first['tokens']:,} tokens, width {first['width']}, {dtype}, "
+        f"random numbers, losses in turns. {_measured_on(records)}"
+    ]
+    measures = {"Seconds": "seconds"}
+    if device == "cpu":  # whose wall clock also counts what else the machine does
+        measures = {"Seconds of CPU time, all threads together": "cpu_seconds", **measures}
+    for title, key in measures.items():
+        parts.append(_table(records, f"{title}, median (range), by vocabulary:", partial(_times, key=key)))
+    title = "Peak memory above the weight, its gradient, the features and theirs, GiB, by vocabulary:"
+    return "\n\n".join([*parts, _table(records, title, _peak)])
+
+
+def _table(records: list[dict], title: str, show: Callable[[dict], str]) -> str:
+    by_size = sorted(records, key=lambda r: r["vocabulary"])
+    rows = [[LABELS[loss], *(show(r["found"][loss]) for r in by_size)] for loss in records[0]["losses"]]
+    return f"{title}\n\n" + markdown_table(["", *(f"{r['vocabulary']:,}" for r in by_size)], rows)
+
+
+def _times(found: dict, key: str) -> str:
+    return spread(found[key]) if found["status"] == "ok" else found["status"]
+
+
+def _peak(found: dict) -> str:
+    return f"{found['peak_bytes'] / GIB:.2f}" if "peak_bytes" in found else "–"
+
+
+def _updates(records: list[dict]) -> str:
+    rows = []
+    for r in records:
+        if r["status"] != "ok":
+            limit = f", limit {r['memory_limit'] / GIB:.1f}" if r["memory_limit"] else ""
+            rows.append([f"`{r['criterion']}`", "–", "–", "–", r["status"] + limit])
+            continue
+        rows.append(
+            [
+                f"`{r['criterion']}`",
+                f"{r['tokens'][-1]:,}",
+                f"{r['seconds'][-1]:.1f}",
+                f"{r['losses'][0]:.3f}",
+                f"{r['whole_peak_bytes'] / GIB:.2f}",
+            ]
+        )
+    first = records[0]
+    header = [
+        "",
+        "tokens of the last",
+        "its seconds",
+        "loss of the first, bits",
+        "peak of the process, GiB",
+    ]
+    return (
+        f"Updates of `{first['config']}` on `{first['text']}`, dictionary padded to {first['vocabulary']:,}: "
+        f"embedding, six layers, loss, Adam. {_measured_on(records)}\n\n{markdown_table(header, rows)}"
+    )
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -66,8 +339,6 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def cases(arguments: argparse.Namespace, device: str) -> list[dict[str, Any]]:
     """What is measured, in this order."""
-    from benchmarks.workers.loss_cost_worker import available  # here, since fairseq logs when it is imported
-
     shared = {"tokens": arguments.tokens, "width": arguments.width, "steps": arguments.steps}
     losses = ["products", *available(device)]
     found: list[dict[str, Any]] = [
@@ -96,7 +367,8 @@ def measure(todo: list[dict[str, Any]], device: str, path: Path) -> dict[str, An
         if any(same_case(record, shown) for record in result["records"]):
             continue
         limit = int(0.9 * memory_available()) if device == "cpu" else None
-        found = run_case(WORKER, {**case, "device": device, "memory_limit": limit}, TIME_LIMIT)
+        question = {**case, "benchmark": __file__, "device": device, "memory_limit": limit}
+        found = run_case(WORKER, question, TIME_LIMIT)
         if found["status"] == "failed":
             raise UserError(f"{case} failed: {found['message']}")
         about = {"memory_limit": limit, "environment": environment(device)}

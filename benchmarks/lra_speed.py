@@ -9,19 +9,30 @@ memory.
 """
 
 import argparse
+import json
+import statistics
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cost_run import CostBenchmark, choose_device, training_cases
-from benchmarks.sizes import TINY
+import torch
+
+from benchmarks.by_length import NOT_MEASURED, Results, Value, curves, length_table
+from benchmarks.lra_accuracy import TITLES, plot_accuracy, read_sweep
+from benchmarks.models import TINY, LanguageModel, Size
+from benchmarks.run import CostBenchmark, choose_device, training_cases
+from benchmarks.worker import measure_steps
 from pipeline.console import count, run_command
 from pipeline.errors import UserError
 from pipeline.files import read_json, shown_path
-from pipeline.methods import ATTENTIONS, Size, label_of
-from pipeline.reports.costs.lra_speed import KINDS, markdown, plot, plot_accuracy
-from pipeline.study.records import read_records
+from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, groups, label_of, performer_note
+from pipeline.papers import read_table
+from pipeline.reports.cost_records import Cell, measured_on
+from pipeline.reports.plots import plot_curves
+from pipeline.reports.tables import markdown_table
 
 # The vocabulary is that of all reviews in the authors' pipeline: 132 characters and fairseq's four.
 BASE = Size(layers=6, width=128, heads=8, vocabulary=136)
@@ -30,13 +41,252 @@ QUICK_LENGTHS = [128, 256]  # no shorter than the landmarks of some methods
 # Batch and steps by device.
 FULL = {"cuda": {"batch": 20, "steps": 200}, "cpu": {"batch": 1, "steps": 3}}
 QUICK = {"batch": 2, "steps": 1}
-BENCHMARK = CostBenchmark("lra_speed", "benchmarks.workers.lra_speed_worker", label_of, markdown, plot)
+PRESET = "lra_state_space"
+CLASSES = ("neg", "pos")
+MANIFEST = {"task": "text", "pipeline": "state-space", "inputs": ["input0"], "classes": CLASSES}
+# Qin et al. 2022, Table 7, as the authors' code was then: TransNormer with a gated network of int(4/3 D), the
+# others with one of 2 D; block size 32; what the methods have of their own.
+BLOCKS = {"diag_block_size": 32, "lln_diag_block_size": 32}
+OWN = {
+    "performer": {"performer_features": 32},
+    "cosformer": {"encoder_attention_heads": 2},
+    "transformer_ls": {"transformer_ls_window": 8, "transformer_ls_rank": 32},
+}
+KINDS = ("inference", "training")
+PAPER_STEPS = 50_000  # of a run in LLN's Table 4
+DASH = "–"
+
+
+def classifier_flags(name: str, size: Size) -> list[str]:
+    """The flags with which fairseq builds the classifier with the attention `name` at `size`."""
+    from user_dir.models.architectures import T1, T2, TRANSNORMER
+
+    transnormer = {"transnormer_t1": T1, "transnormer_t2": T2}.get(name)
+    options = {
+        "encoder_layers": size.layers,
+        "encoder_embed_dim": size.width,
+        "encoder_attention_heads": size.heads,
+        "encoder_ffn_embed_dim": 2 * size.width,
+        "encoder_ffn": "ffn" if transnormer is None else "glu",
+        **BLOCKS,
+        **OWN.get(name, {}),
+        "encoder_attention": name if transnormer is None else TRANSNORMER(size.layers),
+        **(transnormer or {}),
+    }
+    flags = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    return ["--arch", PRESET, *flags]
+
+
+class TextClassifier(LanguageModel):
+    """A classifier with its task, loss and optimizer, built from the flags a user would type.
+
+    Args: as for `LanguageModel`, `architecture` the name of an attention; and
+        reviews: a folder of data-prep/lra.sh whose training rows make the batches, cut to the length asked
+            for and padded to the longest of a batch; without it rows are random and have that length.
+    """
+
+    def __init__(
+        self, architecture: str, size: Size, length: int, positions: int, device: str, reviews: Path | None
+    ) -> None:
+        self.reviews = reviews
+        super().__init__(architecture, size, length, positions, device)
+        if reviews is not None:
+            self.task.load_dataset("train")
+            self.order = torch.randperm(len(self.task.dataset("train"))).tolist()
+
+    def data_folder(self, folder: Path, size: Size, length: int) -> Path:
+        """See `LanguageModel.data_folder`."""
+        if self.reviews is not None:
+            return self.reviews
+        about = {**MANIFEST, "length": length, "origin": "generated", "splits": {}}
+        (folder / "preparation.json").write_text(json.dumps(about), encoding="utf-8")
+        return super().data_folder(folder, size, length)
+
+    def task_flags(self, length: int) -> list[str]:
+        """None: rows have the length they have."""
+        return []
+
+    def flags(self, architecture: str, size: Size, positions: int) -> list[str]:
+        """See `LanguageModel.flags`."""
+        flags = ["--task", "lra", *classifier_flags(architecture, size)]
+        return [*flags, "--max-positions", str(positions), "--criterion", "lra"]
+
+    def sample(self, rows: int, length: int) -> dict[str, Any]:
+        """A batch as the task makes it, on the device."""
+        if self.reviews is None:
+            tokens, lengths = self.tokens(rows, length), torch.full((rows,), length)
+            target = torch.randint(len(CLASSES), (rows,))
+        else:
+            batch = self._next_reviews(rows, length)
+            tokens, lengths = (batch["net_input"][key] for key in ("src_tokens", "src_lengths"))
+            target = batch["target"]
+        inputs = {"src_tokens": tokens.to(self.device), "src_lengths": lengths.to(self.device)}
+        return {
+            "id": torch.arange(rows),
+            "nsentences": rows,
+            "ntokens": int(lengths.sum()),
+            "net_input": inputs,
+            "target": target.to(self.device),
+        }
+
+    def _next_reviews(self, rows: int, length: int) -> dict[str, Any]:
+        dataset = self.task.dataset("train")
+        chosen, self.order = self.order[:rows], self.order[rows:] + self.order[:rows]
+        samples = [dataset[index] for index in chosen]
+        return dataset.collater([{**sample, "rows": [sample["rows"][0][:length]]} for sample in samples])
+
+    @torch.no_grad()
+    def infer(self, sample: dict[str, Any]) -> None:
+        """The forward pass without gradients, in evaluation mode."""
+        self.model.eval()
+        self.model(**sample["net_input"])
+
+
+def measure(step: Callable[[TextClassifier, dict[str, Any]], None], case: dict[str, Any]) -> dict[str, Any]:
+    """Times, tokens and memory of `step`; the case names the folder of "reviews", or None."""
+    reviews = case["reviews"] and Path(case["reviews"])
+    return measure_steps(case, partial(TextClassifier, reviews=reviews), step)
+
+
+MEASURES = {
+    "inference": partial(measure, TextClassifier.infer),
+    "training": partial(measure, TextClassifier.train_step),
+}
+
+
+def steps_per_second(found: Cell) -> float:
+    """1 / the median time of a step."""
+    return 1 / found.median
+
+
+def tokens_per_second(found: Cell) -> float:
+    """Real tokens, padding not counted: the median over the steps."""
+    [record] = found.records
+    pairs = zip(record["step_tokens"], record["step_seconds"], strict=True)
+    return statistics.median(tokens / seconds for tokens, seconds in pairs)
+
+
+def peak(found: Cell) -> float:
+    """Peak memory of a step above model, optimizer state and libraries, in MiB."""
+    return found.peak
+
+
+def whole_peak(found: Cell) -> float:
+    """Peak memory with all that was in use before: of the process, on a GPU of torch's allocator, in MiB."""
+    return found.records[0]["whole_peak_bytes"] / 2**20
+
+
+def table(results: Results, title: str, kind: str, value: Value, form: str, paper: str = "") -> str:
+    """A row an attention, a column a length; with `paper`, "infer" or "train", TransNormer's rows below."""
+    limit, lengths = results["settings"]["time_limit"], results["settings"]["lengths"]
+    words = {NOT_MEASURED: NOT_MEASURED, "out of memory": DASH, "time limit": f"over {limit:g} s"}
+    more = []
+    for row in read_table("transnormer_07_lra_speed") if paper else ():
+        figures = [row.get(f"{paper}_{n // 1000}k", "-") for n in lengths]
+        more.append([f"{row['model']} (TransNormer)", *(f.replace("-", DASH) for f in figures)])
+    return length_table(
+        results,
+        title,
+        lambda name: f"{label_of(name)}, here",
+        lambda c: form.format(value(c)),
+        kind=kind,
+        words=words,
+        more=more,
+    )
+
+
+def lln_table() -> str:
+    """LLN's Table 4: seconds of a run and MiB."""
+    tasks = list(TITLES)
+    header = ["LLN, Table 4", *(f"{TITLES[task]}, {unit}" for unit in ("s", "MiB") for task in tasks)]
+    rows = [
+        [row["method"], *(row[f"{kind}_{task}"] for kind in ("time", "mem") for task in tasks)]
+        for row in read_table("lln_04_lra_cost")
+    ]
+    return markdown_table(header, rows)
+
+
+def caption(results: Results) -> str:
+    """One paragraph: model, batch, lengths, machine, versions, day."""
+    settings = results["settings"]
+    if settings["mode"] == "exact":
+        rows = "random tokens, every row of the length named"
+    else:
+        data = settings["data"]
+        rows = (
+            f"reviews ({data['origin']} data, {data['examples']['train']:,}) cut to the length named, a "
+            "batch padded to its longest"
+        )
+    batch = settings["batch"]
+    return (
+        f"Classifier of Text, {Size(**settings['size'])}; blocks of 32; float32; {batch} "
+        f"row{'s' if batch > 1 else ''} a batch, {rows}. Inference: forward without gradients in evaluation "
+        "mode; training: forward, backward and Adam. Every case in a process of its own; medians of "
+        f"{_steps(results)}. {measured_on(results)}"
+    )
+
+
+def _steps(results: Results) -> str:
+    """How many steps were timed, and in how many cases fewer, for want of time."""
+    wanted, done = results["settings"]["steps"], [x for x in results["records"] if x["status"] == "ok"]
+    fewer = sum(len(record["step_seconds"]) < wanted for record in done)
+    exceptions = f", in {fewer} of {len(done)} cases of fewer, which took long" if fewer else ""
+    return f"{wanted} steps{exceptions}"
+
+
+def differences(results: Results) -> str:
+    """How the papers' settings differ, and what the words in the tables mean."""
+    return (
+        "The papers' rows are of other machines: compare how columns grow and how rows relate. TransNormer, "
+        "Table 7: steps per second at batch 20 on one A6000; its columns are where reviews are cut, and by "
+        "the authors' code a batch is only as long as its longest review, 3,730 characters on average at "
+        f"5,000. LLN, Table 4: seconds of all {PAPER_STEPS:,} training steps with the evaluations on valid, "
+        "evidently with Skyformer's code: 2 layers of 64, batch 32, 32, 16, 128 and 256 at lengths 4,096, "
+        "2,048, 4,096 twice, 1,024 and 1,024, softmax with activation checkpointing; memory is the "
+        "allocator's peak. "
+        f'"{DASH}": out of memory; "over {results["settings"]["time_limit"]:g} s": the process was ended.'
+    )
+
+
+def markdown(results: Results) -> str:
+    """The whole report."""
+    scaled = f"Seconds of {PAPER_STEPS:,} training steps, scaled from the median of those timed:"
+    parts = [
+        caption(results),
+        table(results, "Steps per second, inference:", "inference", steps_per_second, "{:.2f}", "infer"),
+        table(results, "Steps per second, training:", "training", steps_per_second, "{:.2f}", "train"),
+        table(results, "Tokens per second, inference:", "inference", tokens_per_second, "{:,.0f}"),
+        table(results, "Tokens per second, training:", "training", tokens_per_second, "{:,.0f}"),
+        table(results, "Peak memory of inference, MiB:", "inference", peak, "{:,.0f}"),
+        table(results, "Peak memory of a training step, MiB:", "training", peak, "{:,.0f}"),
+        table(results, "The same of the whole process, MiB:", "training", whole_peak, "{:,.0f}"),
+        table(results, scaled, "training", lambda r: PAPER_STEPS / steps_per_second(r), "{:,.0f}"),
+        lln_table(),
+        differences(results),
+        *performer_note(results["settings"]["architectures"]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def plot(results: Results, path: Path) -> None:
+    """Steps per second and peak memory in one PNG, log axes; a row for every group of attentions."""
+    length, panels = "length, tokens", []
+    for title, names in groups(results["settings"]["architectures"], ATTENTION_PANELS).items():
+        for kind in KINDS:
+            speed = curves(results, ATTENTIONS, names, steps_per_second, kind)
+            panels.append((f"{kind.capitalize()}{title}", length, "steps per second", speed))
+        memory = curves(results, ATTENTIONS, names, peak)
+        panels.append((f"Memory of training{title}", length, "MiB", memory))
+    plot_curves(path, panels, columns=3, note=caption(results))
+
+
+KNOWN = list(ATTENTIONS)
+BENCHMARK = CostBenchmark("lra_speed", __file__, label_of, KNOWN, KNOWN, 60, markdown, plot)
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    known = list(ATTENTIONS)
-    parser = BENCHMARK.command_line(__doc__, known, known, 60)
+    parser = BENCHMARK.command_line(__doc__)
     parser.add_argument(
         "--lengths", choices=("exact", "review"), default="exact", help="see above (default: %(default)s)"
     )
@@ -54,7 +304,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         help="records of scripts/study.sh lra of one preset and setting, such as "
         "results/lra/lra_skyformer/short: their accuracies go into NAME_accuracy.png beside --out",
     )
-    arguments = BENCHMARK.parse(parser, known, argv)
+    arguments = BENCHMARK.parse(parser, argv)
     if (arguments.lengths == "review") != (arguments.data is not None):
         parser.error("--lengths review needs --data, and only it does")
     return arguments
@@ -105,22 +355,10 @@ def run(arguments: argparse.Namespace) -> int:
     if cells:
         path = benchmark.results_path(arguments, settings["device"])
         picture = path.with_name(f"{path.stem}_accuracy.png")
-        plot_accuracy(read_json(path), cells, picture)
+        results = read_json(path)
+        plot_accuracy(results, cells, caption(results), picture)
         print(f"written: {shown_path(picture)}")
     return status
-
-
-def read_sweep(folder: Path) -> list[dict[str, Any]]:
-    """The records of study `lra` in `folder`; UserError if there are none, or of several settings."""
-    records = read_records(folder, "lra")
-    if not records:
-        raise UserError(f"{folder} holds no record of scripts/study.sh lra")
-    settings = {f"{one['cell']['preset']}/{one['cell']['setting']}" for one in records}
-    if len(settings) > 1:
-        raise UserError(
-            f"{folder} holds runs of {', '.join(sorted(settings))}; name the folder of one of them"
-        )
-    return records
 
 
 def main() -> None:

@@ -12,28 +12,150 @@ import argparse
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cost_run import write_tables
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.models import SMALL, LanguageModel, Size, copy_state
 from benchmarks.processes import run_case
-from benchmarks.sizes import SMALL
+from benchmarks.run import write_tables
+from benchmarks.worker import measure_steps
+from causal_linear_attention import causal_linear_attention
 from pipeline.console import Parser, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, ROOT, shown_path, write_json
-from pipeline.methods import LANGUAGE_MODELS, TRANSNORMERS, VANILLA, Size
+from pipeline.methods import LANGUAGE_MODELS, TRANSNORMERS, VANILLA
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import commit, environment
 from pipeline.reports.tables import markdown_table, where
 
 RESULT = json_with("environment", "baseline", "records")
-WORKER = Path(__file__).with_name("workers") / "model_parts_worker.py"
+WORKER = Path(__file__).with_name("worker.py")  # of this checkout, whichever is measured
 NAMES = [VANILLA, *TRANSNORMERS]
 DEEP = Size(layers=4, width=192, heads=4, vocabulary=1000)
 DECODED = Size(layers=6, width=192, heads=4, vocabulary=1000)
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 TIME_LIMIT = 600
 DEFAULT = BENCHMARKS / "model_parts"
+STEPS = 8  # of decoding, timed together
+
+
+class OperatorCalls(TorchDispatchMode):
+    """Counts what reaches PyTorch's dispatcher."""
+
+    calls = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.calls += 1
+        return function(*args, **(kwargs or {}))
+
+
+def in_turns(functions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of CPU time that each function takes in this thread, in turns; a first round does not count."""
+    times = {name: [] for name in functions}
+    for turn in range(rounds + 1):
+        for name, function in functions.items():
+            start = time.thread_time()
+            function()
+            if turn:
+                times[name].append(time.thread_time() - start)
+    return times
+
+
+def models(case: dict[str, Any], length: int) -> dict[str, LanguageModel]:
+    """The architectures of the case."""
+    size = Size(**case["size"])
+    return {name: LanguageModel(name, size, length, length, "cpu") for name in case["architectures"]}
+
+
+def decoding(case: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of a decoding step from position 10 on, and operators it calls."""
+    built, position = models(case, 64), 10
+    tokens = next(iter(built.values())).tokens(1, 64)
+    steps, calls = {}, {}
+    with torch.no_grad():
+        for name, lm in built.items():
+            state: dict = {}
+            decoder = lm.model.eval().decoder
+            for end in range(1, position + 1):
+                decoder(tokens[:, :end], incremental_state=state)
+
+            def run(decoder=decoder, state=state):
+                own = copy_state(state)
+                for end in range(position + 1, position + 1 + STEPS):
+                    decoder(tokens[:, :end], incremental_state=own)
+
+            steps[name] = run
+            with OperatorCalls() as counted:
+                decoder(tokens[:, : position + 1], incremental_state=copy_state(state))
+            calls[name] = counted.calls
+        times = in_turns(steps, case["rounds"])
+    return {"seconds": {name: [x / STEPS for x in found] for name, found in times.items()}, "calls": calls}
+
+
+def training(case: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of a training step of `tokens` tokens in rows of `length`."""
+    built, rows = models(case, case["length"]), case["tokens"] // case["length"]
+    samples = {name: lm.sample(rows, case["length"]) for name, lm in built.items()}
+    runs = {name: lambda lm=lm, s=samples[name]: lm.train_step(s) for name, lm in built.items()}
+    return {"seconds": in_turns(runs, case["rounds"])}
+
+
+def kept(case: dict[str, Any]) -> dict[str, Any]:
+    """KiB a token in distinct storages that the forward pass keeps, parameters aside, logits left out."""
+    found = {}
+    for name, lm in models(case, case["length"]).items():
+        weights = {p.untyped_storage().data_ptr() for p in lm.model.parameters()}
+        sizes: dict[int, int] = {}
+        alive = []
+
+        def pack(x: Tensor, weights=weights, sizes=sizes, alive=alive) -> Tensor:
+            storage = x.untyped_storage()
+            if storage.data_ptr() not in weights:
+                sizes[storage.data_ptr()] = storage.nbytes()
+                alive.append(x)  # so that no later storage takes its address
+            return x
+
+        tokens = lm.tokens(2, case["length"])
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            lm.model.train().decoder(tokens, features_only=True)
+        found[name] = sum(sizes.values()) / 1024 / tokens.numel()
+    return {"kib": found}
+
+
+def peak(case: dict[str, Any]) -> dict[str, Any]:
+    """Peak memory of a training step, KiB a token, of one architecture."""
+    question = {**case, "device": "cpu", "steps": 1, "enough_s": 0}
+    return {"kib": measure_steps(question)["peak_bytes"] / 1024 / case["tokens"]}
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, size: int = 128) -> Tensor:
+    """Causal linear attention as one writes it: chunks, no loop, no skipping."""
+    q, k, v = (x.unflatten(2, (-1, size)) for x in (q, k, v))
+    sums = (k.mT @ v).cumsum(2)
+    before = torch.cat([torch.zeros_like(sums[:, :, :1]), sums[:, :, :-1]], 2)
+    return ((q @ k.mT).tril() @ v + q @ before).flatten(2, 3)
+
+
+def backend(case: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of the PyTorch backend and of `plain`, forward and forward + backward; 8 heads of 64."""
+    q, k, v, grad = torch.randn(4, 1, 8, case["length"], 64).unbind(0)
+    functions = {"plain": plain, "torch": lambda *x: causal_linear_attention(*x, backend="torch")}
+
+    def both(function: Callable) -> None:
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        torch.autograd.grad(function(*leaves), leaves, grad)
+
+    runs = {name: lambda f=f: f(q, k, v) for name, f in functions.items()}
+    runs |= {f"{name}, backward too": lambda f=f: both(f) for name, f in functions.items()}
+    return {"seconds": in_turns(runs, case["rounds"])}
+
+
+MEASURES = {f.__name__: f for f in (decoding, training, kept, peak, backend)}
 
 
 def cases(rounds: int) -> list[dict[str, Any]]:
@@ -60,8 +182,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--turns", type=count, default=3, help="of the checkouts; default: %(default)s")
     parser.add_argument("--rounds", type=count, default=5, help="samples a turn; default: %(default)s")
     arguments = parser.parse_intermixed_args(argv)
-    if arguments.baseline and not (arguments.baseline / "user_dir").is_dir():
-        raise UserError(f"{arguments.baseline} is no checkout of the project; --baseline needs one")
+    if arguments.baseline and not (arguments.baseline / "benchmarks" / "models.py").is_file():
+        needs = "--baseline needs one with benchmarks/models.py"
+        raise UserError(f"{arguments.baseline} is no checkout of the project, or too old; {needs}")
     return arguments
 
 
@@ -79,9 +202,11 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     ]
     records, start = [], time.monotonic()
     for number, (turn, case, name) in enumerate(todo, 1):
-        found = run_case(WORKER, case, TIME_LIMIT, checkouts[name])
+        question = {**case, "benchmark": __file__, "threads": 1}
+        found = run_case(WORKER, question, TIME_LIMIT, checkouts[name])
         if found["status"] != "ok":
-            raise UserError(f"{case['kind']} of the checkout {name!r} failed: {found.get('message', '')}")
+            why = found.get("message", found["status"])
+            raise UserError(f"{case['kind']} of the checkout {name!r} failed: {why}")
         records.append({**case, "checkout": name, "turn": turn, **found})
         passed = time.monotonic() - start
         print(f"[{number}/{len(todo)}, {passed:.0f} s] {case['kind']}, {name}", flush=True)
@@ -120,7 +245,7 @@ def ratios(records: list[dict[str, Any]]) -> dict[tuple[str, str, str], float]:
     return result
 
 
-def report(result: dict[str, Any]) -> str:
+def markdown(result: dict[str, Any]) -> str:
     """The table as Markdown."""
     found = ratios(result["records"])
     checkouts = list(dict.fromkeys(key[2] for key in found))
@@ -150,7 +275,7 @@ def main() -> None:
         "records": measure(arguments),
     }
     write_json(path, result)
-    write_tables(path, report(result))
+    write_tables(path, markdown(result))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 try:
@@ -31,10 +30,24 @@ try:
 except ImportError:
     sys.exit("error: this Python has no torch; run .venv/bin/python benchmarks/operator_cost.py")
 
-from benchmarks.cost_run import choose_device, write_tables
 from benchmarks.memory import PeakMemory, exact_frees, usual_frees
-from benchmarks.workers.operator_cost_anchor import Shape, calls, shapes
-from benchmarks.workers.operator_cost_peers import LIMITS, check_build, implementations, ours, own_layout
+from benchmarks.operator_anchor import anchor, shapes
+from benchmarks.operator_peers import LIMITS, check_build, implementations, ours, own_layout
+from benchmarks.operator_tables import (
+    BOTH,
+    CACHE,
+    DECODING,
+    FAST,
+    FAST_TUNED,
+    FORWARD,
+    ONE_HEAD,
+    SOFTMAX,
+    goals,
+    markdown,
+    plot,
+)
+from benchmarks.run import choose_device, write_tables
+from benchmarks.timing import ENOUGH_MS, forward_and_backward, measure, peak
 from causal_linear_attention import (
     causal_linear_attention,
     causal_linear_attention_step,
@@ -46,19 +59,6 @@ from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, shown_path, write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
-from pipeline.reports.costs.operator_anchor import anchor_report
-from pipeline.reports.costs.operator_cost import plot, report
-from pipeline.reports.costs.operator_goals import (
-    BOTH,
-    CACHE,
-    DECODING,
-    FAST,
-    FAST_TUNED,
-    FORWARD,
-    ONE_HEAD,
-    SOFTMAX,
-    goals,
-)
 
 RESULT = json_with("environment", "settings", "records")
 LENGTHS = (512, 2048, 8192, 32768)
@@ -69,67 +69,7 @@ HEAPS = {
 }
 LONGEST_ONLY = ("stock", "stock with huge pages")
 CROSSOVER_DIMS, CROSSOVER_LENGTHS = (16, 32, 64, 128), (64, 128, 256, 512, 1024, 2048, 4096)
-SAMPLE_MS = 10
-ENOUGH_MS = 2000
 CHUNK = 16  # of the compiled CPU kernels, in the count of operations
-
-
-def clock(device: str) -> float:
-    """Seconds, once the device has done its work."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def measure(
-    functions: dict[str, Callable[[], object]], device: str, rounds: int, enough_ms: float = 0.0
-) -> dict[str, list[float]]:
-    """Milliseconds per call, `rounds` times each in turns, or up to five times as often in `enough_ms`.
-
-    A short call is repeated for about ten milliseconds. Each sample starts with a call that does not count,
-    since another function has used the caches and the heap.
-    """
-
-    def sample(function: Callable[[], object], calls: int) -> float:
-        start = clock(device)
-        for _ in range(calls):
-            function()
-        return (clock(device) - start) * 1e3 / calls
-
-    repeats = {}
-    for name, function in functions.items():
-        function()
-        repeats[name] = max(1, int(SAMPLE_MS / max(sample(function, 1), 1e-3)))
-    times = {name: [] for name in functions}
-    begin = clock(device)
-    for done in range(5 * rounds):
-        if done >= rounds and (clock(device) - begin) * 1e3 > enough_ms:
-            break
-        for name, function in functions.items():
-            function()
-            times[name].append(sample(function, repeats[name]))
-    return times
-
-
-def forward_and_backward(function, q, k, v, grad):
-    """A call that computes `function(q, k, v)` and the gradients of q, k and v, given that of the output."""
-
-    def run():
-        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-        torch.autograd.grad(function(*leaves), leaves, grad)
-
-    return run
-
-
-def peak(device: str, dtype: torch.dtype) -> dict[str, float]:
-    """The machine's own measure: GF/s of a matrix product and GB/s of a copy, best of several."""
-    n = 8192 if device == "cuda" else 2048
-    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-    product = min(measure({"x": lambda: a @ b}, device, 5)["x"])
-    x = torch.empty(2**28 if device == "cuda" else 2**25, device=device)
-    y = torch.empty_like(x)
-    copy = min(measure({"x": lambda: y.copy_(x)}, device, 5)["x"])
-    return {"GF/s": 2 * n**3 / product / 1e6, "GB/s": 2 * x.numel() * 4 / copy / 1e6}
 
 
 def timed(options, q, k, v, functions, part: str, heap: str) -> list[dict]:
@@ -181,28 +121,6 @@ def costs(options, dtype: torch.dtype, heap: str) -> Iterator[list[dict]]:
     if every:
         few = {n: f for n, f in made.items() if n in (ours(device, dtype), FAST, FAST_TUNED)}
         yield timed(options, *draw(options, max(options.lengths), dtype, heads=1), few, ONE_HEAD, heap)
-
-
-def anchor(options, wanted: list[Shape]) -> None:
-    """Measure the published shapes; write anchor.json and anchor.md after each."""
-    dtype, device = torch.bfloat16, options.device
-    result = {
-        "environment": environment(device),
-        "peak": peak(device, dtype),
-        "rounds": options.rounds,
-        "records": [],
-    }
-    path = options.out / "anchor.json"
-    for shape in wanted:
-        for part, functions in calls(shape, device, dtype):
-            print(f"{part}, {shape.title}", file=sys.stderr, flush=True)
-            floor = shape.bytes(part, dtype.itemsize) / result["peak"]["GB/s"] / 1e6
-            published = {name: ms for (which, name), ms in shape.published.items() if which == part}
-            here = {"part": part, "shape": shape.title, "floor_ms": floor, "published_ms": published}
-            for name, times in measure(functions, device, options.rounds, ENOUGH_MS).items():
-                result["records"].append({**here, "name": name, "ms": times})
-        write_json(path, result)
-    write_tables(path, anchor_report(result))
 
 
 def crossover(options, dtype: torch.dtype) -> list[dict]:
@@ -390,7 +308,7 @@ def main() -> None:
         plot(result, path.with_suffix(".png"))
     else:
         print("matplotlib is not installed: no operator_cost.png", file=sys.stderr)
-    write_tables(path, report(result))
+    write_tables(path, markdown(result))
 
 
 if __name__ == "__main__":

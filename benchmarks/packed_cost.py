@@ -9,31 +9,26 @@ batches beside steps on as many tokens in one row, which a model with packed seq
 Writes packed_cost_DEVICE.json and .md into --out. Takes some minutes on two cores.
 """
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.cost_run import choose_device, write_tables
-from benchmarks.operator_cost import forward_and_backward, measure
-from benchmarks.sizes import SMALL
+from benchmarks.models import SMALL, LanguageModel
+from benchmarks.run import choose_device, write_tables
+from benchmarks.timing import forward_and_backward, measure
 from causal_linear_attention import causal_linear_attention, select_backend
 from causal_linear_attention.reference import each_sequence
 from pipeline.console import Parser, add_device, count, run_command
 from pipeline.files import BENCHMARKS, shown_path, write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
-from pipeline.reports.costs.packed_cost import markdown
-
-if TYPE_CHECKING:
-    from benchmarks.workers.language_models import LanguageModel
+from pipeline.reports.tables import markdown_table, spread, where
 
 RESULT = json_with("environment", "settings", "records")
 MODES = ("eos", "complete_doc")
@@ -42,6 +37,16 @@ TOKENS = 4096  # of a batch, --max-tokens
 HEADS, DIM = 8, 64
 ARCHITECTURE = "transnormer_t1"
 STEPS = 5  # batches, from the shortest sequences to the longest
+LABELS = {
+    "packed": "packed",
+    "loop": "loop over the sequences",
+    "padded": "padded to the longest",
+    "one sequence": "one sequence of that length",
+}
+SEQUENCES = {
+    "eos": "lines (`--sample-break-mode eos`)",
+    "complete_doc": "whole lines of one document (`complete_doc`)",
+}
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -158,10 +163,56 @@ def padded_sample(model: LanguageModel, lengths: np.ndarray) -> dict[str, Any]:
     return sample
 
 
+def markdown(result: dict[str, Any]) -> str:
+    """The whole report."""
+    settings, about = result["settings"], result["environment"]
+    head = (
+        f"Sequences of `{settings['data']}`. {where(about)}, torch {about['versions']['torch']}, "
+        f"{about['date']} (commit {about['commit']})."
+    )
+    return "\n\n".join([head, _operator(result), _training(result)]) + "\n"
+
+
+def _operator(result: dict[str, Any]) -> str:
+    settings, records = result["settings"], result["records"]
+    header = ["", "backend", *(f"{part}, {r['mode']}" for r in records for part in ("forward", "both"))]
+    rows = []
+    for backend in records[0]["operator"]:
+        for way, label in LABELS.items():
+            found = [r["operator"][backend] for r in records]
+            times = [x[part][way] for x in found for part in ("forward", "forward + backward")]
+            rows.append([label, f"`{backend}`", *(spread(x, "{:.1f}") for x in times)])
+    return (
+        f"The operator with a normaliser on {settings['tokens']:,} positions, {settings['heads']} heads of "
+        f"{settings['dim']}, milliseconds, forward and with the backward pass, median (range):\n\n"
+        + markdown_table(header, rows)
+    )
+
+
+def _training(result: dict[str, Any]) -> str:
+    settings, rows = result["settings"], []
+    for r in result["records"]:
+        rates = {name: r["steps"]["tokens"] / ms * 1000 for name, ms in r["steps"]["ms"].items()}
+        rows.append(
+            [
+                SEQUENCES[r["mode"]],
+                f"{r['sequences']:,}",
+                f"{r['mean']:.0f}, {r['longest']}",
+                f"{r['padding']:.2%}",
+                *(f"{rates[name]:,.0f}" for name in ("padded", "one row")),
+            ]
+        )
+    header = ["", "sequences", "mean and greatest length", "padding in fairseq's batches"]
+    header += ["tokens/s, these batches", "tokens/s, one row"]
+    return (
+        f"Training steps of a small `{settings['architecture']}` on batches of {settings['tokens']:,} "
+        f"tokens, padding not counted among the tokens per second:\n\n{markdown_table(header, rows)}"
+    )
+
+
 def main() -> None:
     """Entry point."""
     arguments = parse_arguments()
-    from benchmarks.workers.language_models import LanguageModel
     from pipeline.data.prepared import open_prepared
 
     device = choose_device(arguments.device)

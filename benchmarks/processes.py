@@ -11,6 +11,8 @@ from typing import Any
 
 from pipeline.files import ROOT, read_json
 
+WORKER = "benchmarks.worker"
+
 
 def run_case(
     module: str | Path, case: dict[str, Any], time_limit: float, root: Path = ROOT

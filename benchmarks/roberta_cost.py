@@ -10,16 +10,30 @@ minutes on two cores, and the machine should do nothing else.
 
 import argparse
 import sys
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from benchmarks.cost_run import CostBenchmark, choose_device
-from benchmarks.sizes import ROBERTA_BASE, ROBERTA_CPU, TINY
-from pipeline.console import count, run_command
-from pipeline.methods import ENCODERS, MAIN_ENCODERS
-from pipeline.reports.costs.encoder_cost import look, markdown, plot
+import torch
 
-KNOWN = [encoder.encoder_architecture for encoder in ENCODERS.values()]
+from benchmarks.by_length import Results, Value, Verdict, curves, length_table, measured
+from benchmarks.models import TINY, LanguageModel, Size
+from benchmarks.run import CostBenchmark, choose_device
+from benchmarks.worker import measure_steps
+from pipeline.console import count, run_command
+from pipeline.methods import ENCODER_PANELS, ENCODERS, MAIN_ENCODERS, SOFTMAX, groups, performer_note
+from pipeline.papers import read_table
+from pipeline.reports.cost_records import Cell, measured_on
+from pipeline.reports.plots import plot_curves
+from pipeline.reports.tables import markdown_table, spread
+
+METHODS = {encoder.encoder_architecture: encoder for encoder in ENCODERS.values()}
+"""By fairseq's name."""
+KNOWN = list(METHODS)
 DEFAULT = [ENCODERS[name].encoder_architecture for name in MAIN_ENCODERS]
+BASE = Size(layers=12, width=768, heads=12, vocabulary=50_265)
+SMALLER = Size(layers=2, width=256, heads=4, vocabulary=1000)
 FULL = {
     "lengths": [512, 1024, 2048, 4096, 8192, 16384],
     "rounds": 2,
@@ -28,34 +42,192 @@ FULL = {
     "keep_frees": True,
 }
 QUICK = {"lengths": [64, 128], "rounds": 1, "steps": 1, "threads": 1, "keep_frees": True}
+MASKED_PART = 0.15
+LONG, MOST_PER_DOUBLING = 4096, 2.2
+OUT_OF_MEMORY = "OOM"
 
-BENCHMARK = CostBenchmark(
-    "roberta_cost", "benchmarks.workers.roberta_cost_worker", lambda name: look(name).label, markdown, plot
-)
+
+def encoder_flags(architecture: str, size: Size) -> list[str]:
+    """The flags with which fairseq builds `architecture` at `size`.
+
+    Where an architecture differs from RoBERTa's base size (FLASH has twice the layers, one head, …), the
+    ratio is kept; at `BASE` all flags are the architecture's own defaults.
+    """
+    from fairseq.models import MODEL_DATACLASS_REGISTRY
+
+    own = MODEL_DATACLASS_REGISTRY[architecture]()
+    flags = {
+        "--arch": architecture,
+        "--encoder-layers": own.encoder_layers * size.layers // BASE.layers,
+        "--encoder-embed-dim": size.width,
+        "--encoder-attention-heads": size.heads if own.encoder_attention_heads == BASE.heads else 1,
+        "--encoder-ffn-embed-dim": own.encoder_ffn_embed_dim * size.width // BASE.width,
+    }
+    if own.glu_dim:
+        flags["--glu-dim"] = own.glu_dim * size.width // BASE.width
+    return [str(word) for flag in flags.items() for word in flag]
+
+
+class MaskedLanguageModel(LanguageModel):
+    """An encoder with its task, loss and optimizer, built from the flags a user would type.
+
+    Args: as for `LanguageModel`; `positions` is `--max-positions`.
+    """
+
+    added_symbols = 1  # the mask
+
+    def flags(self, architecture: str, size: Size, positions: int) -> list[str]:
+        """See `LanguageModel.flags`."""
+        flags = ["--task", "masked_lm", *encoder_flags(architecture, size)]
+        return [*flags, "--max-positions", str(positions), "--criterion", "masked_lm"]
+
+    def sample(self, rows: int, length: int) -> dict[str, Any]:
+        """A training batch as fairseq's masked language modelling dataset makes it."""
+        words = self.tokens(rows, length)
+        masked = torch.rand(rows, length, device=self.device).argsort() < max(1, int(MASKED_PART * length))
+        pad, mask = self.task.source_dictionary.pad(), self.task.mask_idx
+        return {
+            "id": torch.arange(rows),
+            "nsentences": rows,
+            "ntokens": rows * length,
+            "net_input": {
+                "src_tokens": words.masked_fill(masked, mask),
+                "src_lengths": torch.full((rows,), length, device=self.device),
+            },
+            "target": words.masked_fill(~masked, pad),
+        }
+
+
+MEASURES = {"training": partial(measure_steps, build=MaskedLanguageModel)}
+
+
+def label(architecture: str) -> str:
+    """What to call an encoder."""
+    return METHODS[architecture].label
+
+
+def paper_table(metric: str) -> str:
+    """The paper's rows of `metric`, "sec_per_it" or "memory_gb"."""
+    lines = [line for line in read_table("lln_02_roberta_cost") if line["metric"] == metric]
+    lengths = [key for key in lines[0] if key.isdigit()]
+    rows = [[line["method"], *(line[n] for n in lengths)] for line in lines]
+    return markdown_table(["paper, Table 2", *(f"{int(n):,}" for n in lengths)], rows)
+
+
+def caption(results: Results) -> str:
+    """One paragraph: model, batch, machine, versions, day."""
+    size = Size(**results["settings"]["size"])
+    return (
+        f"RoBERTa encoder of {size}; float32, dropout 0.1 (also of attention weights, "
+        f"where there are any); one row of random tokens per batch, {MASKED_PART:.0%} of them masked; "
+        "forward, backward and Adam; every architecture and length in processes of its own, taking turns; "
+        "timed with freed memory kept by the process. "
+        f"{measured_on(results)}"
+    )
+
+
+def differences(results: Results) -> str:
+    """How the setting differs from the paper's, and what the words in the tables mean."""
+    limit = results["settings"]["time_limit"]
+    return (
+        "The paper (Nahshan et al. 2024, Table 2) trains RoBERTa-base at batch 1 on a GPU and gives the "
+        "GPU's whole memory in GB; memory here is what a step needs at its peak above parameters, optimizer "
+        "state (together 12 bytes a parameter) and libraries. Compare how columns grow and how rows relate, "
+        f'not single figures, where size or device differ. "{OUT_OF_MEMORY}": memory ran out; "over '
+        f'{limit:g} s": the process that should have built the model, warmed up and timed a step was ended.'
+    )
+
+
+def tables(results: Results) -> str:
+    """Time and memory against length, measured and as the paper has them, in Markdown."""
+    words = {"out of memory": OUT_OF_MEMORY, "time limit": f"over {results['settings']['time_limit']:g} s"}
+    time = "Seconds per training step, median (range), by length:"
+    memory = "Peak memory of a training step, MiB here and GB in the paper, by length:"
+    parts = []
+    for title, metric, show in (
+        (time, "sec_per_it", lambda c: spread(c.seconds, "{:.3g}")),
+        (memory, "memory_gb", lambda c: f"{c.peak:,.0f}"),
+    ):
+        parts.append(length_table(results, title, label, show, corner="measured here", words=words))
+        parts.append(paper_table(metric))
+    return "\n\n".join(parts)
+
+
+def verdicts(results: Results) -> dict[str, list[Verdict]]:
+    """Whether linear encoders cost less than softmax on long sequences, and in proportion to the length."""
+    return {
+        name: [
+            _against_softmax(results, name, "time", lambda c: c.median),
+            _against_softmax(results, name, "peak memory", lambda c: c.peak),
+            _per_doubling(results, name),
+        ]
+        for name in results["settings"]["architectures"]
+        if not METHODS[name].quadratic
+    }
+
+
+def verdict_table(results: Results) -> str:
+    """What is promised of each encoder but the quadratic ones, and what was measured, in Markdown."""
+    found = verdicts(results)
+    promises = [f"{v.promise}: at most {v.most:g}" for v in next(iter(found.values()), [])]
+    rows = [[label(name), *(v.short() for v in row)] for name, row in found.items()]
+    return markdown_table(["", *promises], rows)
+
+
+def _against_softmax(results: Results, name: str, what: str, value: Value) -> Verdict:
+    ours, theirs = (measured(results, x) for x in (name, ENCODERS[SOFTMAX].encoder_architecture))
+    ratios = [value(ours[n]) / value(theirs[n]) for n in ours if n >= LONG and n in theirs]
+    return Verdict(f"largest {what} over softmax's, from {LONG:,} on", max(ratios, default=None), 1.0)
+
+
+def _per_doubling(results: Results, name: str) -> Verdict:
+    cells: dict[int, Cell] = measured(results, name)
+    ratios = [cells[b].median / cells[a].median for a, b in pairwise(cells) if b == 2 * a]
+    promise = "largest growth of time when the length doubles"
+    return Verdict(promise, max(ratios, default=None), MOST_PER_DOUBLING)
+
+
+def markdown(results: Results) -> str:
+    """The whole report."""
+    parts = [caption(results), tables(results), differences(results), verdict_table(results)]
+    parts += performer_note(results["settings"]["architectures"])
+    return "\n\n".join(parts) + "\n"
+
+
+def plot(results: Results, path: Path) -> None:
+    """Time and peak memory of a training step in one PNG, log axes; a row for every group of encoders."""
+    length, panels = "length of the sequence, tokens", []
+    known = {
+        title: [ENCODERS[name].encoder_architecture for name in names]
+        for title, names in ENCODER_PANELS.items()
+    }
+    for title, names in groups(results["settings"]["architectures"], known).items():
+        time = curves(results, METHODS, names, lambda c: c.median)
+        memory = curves(results, METHODS, names, lambda c: c.peak)
+        panels.append((f"Time of a training step{title}", length, "seconds", time))
+        panels.append((f"Peak memory of a training step{title}", length, "MiB", memory))
+    plot_curves(path, panels, columns=2, note=caption(results))
+
+
+BENCHMARK = CostBenchmark("roberta_cost", __file__, label, KNOWN, DEFAULT, 60, markdown, plot)
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = BENCHMARK.command_line(__doc__, KNOWN, DEFAULT, 60)
+    parser = BENCHMARK.command_line(__doc__)
     parser.add_argument("--lengths", nargs="+", type=count, metavar="N", help="default: all")
     parser.add_argument("--rounds", type=count, metavar="N", help="times each length is measured")
     parser.add_argument("--bf16", action="store_true", help="train as fairseq-train --bf16 does")
-    return BENCHMARK.parse(parser, KNOWN, argv)
+    return BENCHMARK.parse(parser, argv)
 
 
 def settings_for(
     device: str, quick: bool, architectures: list[str], time_limit: float, **chosen: Any
 ) -> dict[str, Any]:
     """What is measured, with `chosen` instead of the plan's; runs with equal settings may be joined."""
-    size = TINY if quick else ROBERTA_BASE if device == "cuda" else ROBERTA_CPU
-    plan = {**(QUICK if quick else FULL), **chosen}
-    return {
-        "device": device,
-        "size": size.as_dict(),
-        **plan,
-        "time_limit": time_limit,
-        "architectures": architectures,
-    }
+    size = TINY if quick else BASE if device == "cuda" else SMALLER
+    plan = {**(QUICK if quick else FULL), **chosen, "time_limit": time_limit}
+    return {"device": device, "size": size.as_dict(), **plan, "architectures": architectures}
 
 
 def run(arguments: argparse.Namespace) -> int:

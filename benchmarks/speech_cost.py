@@ -10,34 +10,189 @@ minutes; the machine should do nothing else.
 
 import argparse
 import sys
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from benchmarks.cost_run import CostBenchmark, choose_device
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.by_length import Results, ratio, shown
+from benchmarks.models import Size
+from benchmarks.run import CostBenchmark, choose_device
+from benchmarks.worker import measure_steps
 from pipeline.console import run_command
-from pipeline.methods import Size
-from pipeline.reports.costs.speech_cost import COMPARED, markdown, plot
+from pipeline.papers import read_table
+from pipeline.reports.cost_records import Cell, cell, measured_on
+from pipeline.reports.plots import Bubble, plot_bubbles, plot_curves
+from pipeline.reports.tables import markdown_table, spread
+from pipeline.reports.tables import shown as or_dash
 from pipeline.sequence_methods import SEQUENCE_METHODS
 
+COMPARED = {"softmax": "softmax", "reformer-4": "lsh-4", "elu": "linear"}
+"""The paper's name of each attention that is measured."""
 LONGEST = 2400
 FULL = {"lengths": [LONGEST], "rounds": 3, "steps": 3, "threads": None}
 UTTERANCES = {"cuda": 10, "cpu": 4}  # the paper's batch; with softmax it takes more than 24 GiB
 QUICK = {"lengths": [64], "utterances": 2, "rounds": 1, "steps": 1, "threads": 1}
 PAPER = Size(layers=9, width=192, heads=6, vocabulary=42)
 TINY = Size(layers=2, width=12, heads=2, vocabulary=5)
+FILTERBANKS = 40  # of a frame
+FRAMES_PER_PHONEME = 8
+MEAN_SHARE = (2.0, 4.0)  # Beta distribution of length / longest: a third on average, 800 of 2,400 frames
+BLANK = 0
 
-BENCHMARK = CostBenchmark(
-    "speech_cost",
-    "benchmarks.workers.speech_cost_worker",
-    lambda name: SEQUENCE_METHODS[name].label,
-    markdown,
-    plot,
-)
+
+class SpeechEncoder(nn.Module):
+    """Frames through a linear map and bidirectional post-norm layers to log-probabilities of classes.
+
+    Args:
+        method: a name of `SEQUENCE_METHODS`.
+        size: layers, width, heads; `vocabulary` is the classes, the blank included.
+        longest: frames.
+    """
+
+    def __init__(self, method: str, size: Size, longest: int) -> None:
+        from fairseq.models import MODEL_DATACLASS_REGISTRY
+
+        import user_dir  # noqa: F401  (registers the models)
+        from user_dir.models.stack import build_layers, planned_layers
+        from user_dir.modules import SinusoidalPositions
+
+        super().__init__()
+        cfg = MODEL_DATACLASS_REGISTRY["roberta_softmax"]()
+        settings = {
+            "encoder_layers": size.layers,
+            "encoder_embed_dim": size.width,
+            "encoder_attention_heads": size.heads,
+            "encoder_ffn_embed_dim": 4 * size.width,
+            "activation_fn": "relu",
+            "activation_dropout": 0.1,
+            "max_positions": longest,
+        }
+        chosen = SEQUENCE_METHODS[method]
+        own = {key.lstrip("-").replace("-", "_"): int(value) for key, value in chosen.options.items()}
+        for name, value in {**settings, **own}.items():
+            setattr(cfg, name, value)
+        self.embed = nn.Linear(FILTERBANKS, size.width)
+        self.positions = SinusoidalPositions(size.width, padding_idx=-1)
+        self.layers = build_layers(cfg, "encoder", planned_layers(cfg, "encoder", chosen.plan))
+        self.output = nn.Linear(size.width, size.vocabulary)
+
+    def forward(self, frames: Tensor, lengths: Tensor) -> Tensor:
+        """Log-probabilities `(N, B, classes)` of `frames: (B, N, 40)` with padding after `lengths: (B,)`."""
+        places = torch.arange(frames.shape[1], device=frames.device)
+        padding_mask = places >= lengths[:, None]
+        x = self.embed(frames) + self.positions(places.unsqueeze(0))
+        x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0).transpose(0, 1).contiguous()
+        for layer in self.layers:
+            x = layer(x, key_padding_mask=padding_mask)
+        return F.log_softmax(self.output(x), dim=-1)
+
+
+class SpeechModel:
+    """The encoder with its loss and optimizer.
+
+    Args: as for `LanguageModel`; `architecture` is a name of `SEQUENCE_METHODS`, `length` frames of the
+    longest utterance, one of a batch.
+    """
+
+    def __init__(self, architecture: str, size: Size, length: int, positions: int, device: str) -> None:
+        self.classes, self.device = size.vocabulary, device
+        self.model = SpeechEncoder(architecture, size, positions).to(device)
+        self.optimizer = torch.optim.RAdam(self.model.parameters(), lr=1e-4)
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return sum(p.numel() for p in self.model.parameters())
+
+    def sample(self, rows: int, length: int) -> dict[str, Any]:
+        """Random utterances and phonemes, a third of `length` long on average, the first one as long."""
+        share = torch.distributions.Beta(*map(torch.tensor, MEAN_SHARE)).sample((rows,))
+        lengths = (share * length).long().clamp(min=min(2 * FRAMES_PER_PHONEME, length), max=length)
+        lengths[0] = length
+        spoken = (lengths // FRAMES_PER_PHONEME).clamp(min=1)
+        phonemes = torch.randint(BLANK + 1, self.classes, (rows, int(spoken.max())))
+        parts = (torch.randn(rows, length, FILTERBANKS), lengths, phonemes, spoken)
+        names = ("frames", "lengths", "phonemes", "spoken")
+        moved = {name: x.to(self.device) for name, x in zip(names, parts, strict=True)}
+        return {**moved, "ntokens": int(lengths.sum())}
+
+    def train_step(self, sample: dict[str, Any]) -> None:
+        """Forward, backward and the update."""
+        self.model.train()
+        out = self.model(sample["frames"], sample["lengths"])
+        loss = F.ctc_loss(out, sample["phonemes"], sample["lengths"], sample["spoken"], BLANK)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+MEASURES = {"training": partial(measure_steps, build=SpeechModel)}
+
+
+def label(name: str) -> str:
+    """What to call an attention."""
+    return SEQUENCE_METHODS[name].label
+
+
+def found(results: Results, name: str) -> Cell | None:
+    """What was measured of an attention."""
+    [longest] = results["settings"]["lengths"]
+    return cell(results, "training", name, longest)
+
+
+def markdown(results: Results) -> str:
+    """The whole report."""
+    paper = {row["method"]: float(row["seconds_per_epoch"]) for row in read_table("linear_03_speech")}
+    rows = []
+    for name in results["settings"]["architectures"]:
+        known = found(results, name)
+        memory = f"{known.peak:,.0f}" if known and known.seconds else "–"
+        relative = or_dash(ratio(known, found(results, "softmax"), lambda c: c.median), ".2f")
+        published = f"{paper[COMPARED[name]] / paper['softmax']:.2f}"
+        rows.append([label(name), shown(known, lambda c: spread(c.seconds)), memory, relative, published])
+    header = ["", "seconds per step, median (range)", "peak memory, MiB", "time over softmax's", "paper"]
+    return f"{caption(results)}\n\n{markdown_table(header, rows)}\n"
+
+
+def caption(results: Results) -> str:
+    """One paragraph: model, batch, differences, machine, day."""
+    settings = results["settings"]
+    [longest], size = settings["lengths"], Size(**settings["size"])
+    return (
+        f"Speech encoder of Katharopoulos et al. 2020 (section 4.3): {size.layers} layers, width "
+        f"{size.width}, {size.heads} heads, bidirectional, CTC over {size.vocabulary} classes, RAdam; "
+        f"{settings['utterances']} random utterances a step of {longest // 3:,} frames on average and "
+        f"{longest:,} at most. The paper's column is the ratio of its seconds per epoch (Table 3), on a GPU "
+        "and with other code. Here softmax is the fused operator where torch has one with dropout. "
+        f"{measured_on(results)}"
+    )
+
+
+def plot(results: Results, path: Path) -> None:
+    """Time against peak memory, a disc for each attention."""
+    bubbles = []
+    for name in results["settings"]["architectures"]:
+        known = found(results, name)
+        if known is not None and known.status == "ok":
+            bubbles.append(Bubble(label(name), SEQUENCE_METHODS[name].color, known.peak, known.median, 0.0))
+    title, x_label, y_label = "Training step of a speech encoder", "peak memory, MiB", "seconds"
+    if bubbles:
+        plot_bubbles(path, bubbles, title=title, x_label=x_label, y_label=y_label, note=caption(results))
+    else:
+        plot_curves(path, [(title, x_label, y_label, [])], note=caption(results))
+
+
+KNOWN = list(COMPARED)
+BENCHMARK = CostBenchmark("speech_cost", __file__, label, KNOWN, KNOWN, 300, markdown, plot)
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    known = list(COMPARED)
-    return BENCHMARK.parse(BENCHMARK.command_line(__doc__, known, known, 300), known, argv)
+    return BENCHMARK.parse(BENCHMARK.command_line(__doc__), argv)
 
 
 def settings_for(device: str, quick: bool, architectures: list[str]) -> dict[str, Any]:

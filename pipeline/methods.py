@@ -1,7 +1,7 @@
 """The compared methods as language models and as encoders: names, labels, colours, rows of the papers."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -169,24 +169,3 @@ def performer_note(names: Iterable[str], paper: bool = False) -> list[str]:
         "Performer here is in performer-pytorch's form: FAVOR+ with orthogonal features, the same in "
         "training and evaluation. The papers' figures are of other forms (docs/peers.md)."
     ]
-
-
-@dataclass(frozen=True)
-class Size:
-    """Size of a benchmarked model. The vanilla body has the usual inner width, 4 x `width`."""
-
-    layers: int
-    width: int
-    heads: int
-    vocabulary: int
-
-    def __str__(self) -> str:
-        return f"{self.layers} layers, width {self.width}, {self.heads} heads, vocabulary {self.vocabulary:,}"
-
-    def as_dict(self) -> dict[str, int]:
-        """For JSON."""
-        return asdict(self)
-
-
-MASKED_PART = 0.15
-"""Of the tokens of a masked-LM batch, as a benchmark draws it."""

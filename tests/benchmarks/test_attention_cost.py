@@ -6,15 +6,13 @@ import pytest
 import torch
 
 from benchmarks import attention_cost, speech_cost
-from benchmarks.cost_run import training_cases
-from benchmarks.workers.attention_operators import AttentionOperator
-from benchmarks.workers.lm_cost_worker import measure_training
-from benchmarks.workers.speech_models import SpeechModel
+from benchmarks.attention_cost import AttentionOperator
+from benchmarks.models import Size
+from benchmarks.run import training_cases
+from benchmarks.speech_cost import SpeechModel
+from benchmarks.worker import measure_steps
 from pipeline.errors import UserError
-from pipeline.methods import Size
 from pipeline.papers import read_table
-from pipeline.reports.costs import attention_cost as attention_report
-from pipeline.reports.costs import speech_cost as speech_report
 from tests.benchmarks.test_lm_cost import SESSION
 
 TINY = attention_cost.TINY_HEADS
@@ -34,10 +32,10 @@ def results(module, ok, **settings):
     return {"settings": plan, "sessions": [SESSION], "records": records}
 
 
-@pytest.mark.parametrize("name", attention_report.OPERATORS)
+@pytest.mark.parametrize("name", attention_cost.OPERATORS)
 def test_an_attention_and_its_gradients_are_timed(name):
     case = {**CASE, "architecture": name, "length": 48, "tokens": 96, "size": TINY.as_dict()}
-    found = measure_training(case, build=AttentionOperator)
+    found = measure_steps(case, build=AttentionOperator)
     assert len(found["step_seconds"]) == 2 and found["step_tokens"] == [96, 96]
 
 
@@ -56,31 +54,31 @@ def test_memory_is_judged_by_how_it_doubles():
             return None
         return 0.5, 1000 * case["length"] ** power
 
-    found = results(attention_cost, grows, names=attention_report.OPERATORS)
-    lines = attention_report.growth(found)
+    found = results(attention_cost, grows, names=attention_cost.OPERATORS)
+    lines = attention_cost.growth(found)
     assert [line.partition(":")[0] for line in lines] == ["met"] * 5 and "4.00 to 4.00" in lines[-1]
-    text = attention_report.markdown(found)
+    text = attention_cost.markdown(found)
     assert "| softmax, weights kept | 0.5 | 0.5 | 0.5 | 0.5 | 0.5 | out of memory |" in text
-    constant = results(attention_cost, lambda case: (1.0, 2**20), names=attention_report.OPERATORS)
-    assert all(line.startswith("NOT MET") for line in attention_report.growth(constant))
+    constant = results(attention_cost, lambda case: (1.0, 2**20), names=attention_cost.OPERATORS)
+    assert all(line.startswith("NOT MET") for line in attention_cost.growth(constant))
     empty = {**found, "records": []}
-    assert all(line.startswith("not measured") for line in attention_report.growth(empty))
+    assert all(line.startswith("not measured") for line in attention_cost.growth(empty))
 
 
 def test_figures_are_per_sequence(tmp_path):
     found = results(attention_cost, lambda case: (8.0, 2**24), names=["elu"], tokens=65_536)
-    text = attention_report.markdown(found)
+    text = attention_cost.markdown(found)
     row = next(line for line in text.splitlines() if line.startswith("| 1+elu"))
     assert row.split("|")[2].strip() == "0.0625" and row.split("|")[9].strip() == "8"
-    attention_report.plot(found, tmp_path / "cost.png")
+    attention_cost.plot(found, tmp_path / "cost.png")
     assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", speech_report.COMPARED)
+@pytest.mark.parametrize("name", speech_cost.COMPARED)
 def test_a_step_of_the_speech_encoder_is_timed(name):
     size = Size(layers=1, width=12, heads=2, vocabulary=5)
     case = {**CASE, "architecture": name, "length": 40, "tokens": 80, "size": size.as_dict()}
-    found = measure_training(case, build=SpeechModel)
+    found = measure_steps(case, build=SpeechModel)
     assert len(found["step_seconds"]) == 2 and found["parameters"] > 12 * 40
 
 
@@ -103,14 +101,14 @@ def test_the_papers_ratios_come_from_their_file(tmp_path):
     times = {"softmax": 4.0, "reformer-4": 6.0, "elu": 2.0}
     found = results(speech_cost, lambda case: (times[case["architecture"]], 2**30), names=times)
     paper = {row["method"]: float(row["seconds_per_epoch"]) for row in read_table("linear_03_speech")}
-    text = speech_report.markdown(found)
+    text = speech_cost.markdown(found)
     assert f"| 1+elu | 2.00 | 1,024 | 0.50 | {paper['linear'] / paper['softmax']:.2f} |" in text
     assert f"| 1.50 | {paper['lsh-4'] / paper['softmax']:.2f} |" in text
     for records in (found["records"], []):
-        speech_report.plot({**found, "records": records}, tmp_path / "speech.png")
+        speech_cost.plot({**found, "records": records}, tmp_path / "speech.png")
         assert (tmp_path / "speech.png").read_bytes().startswith(b"\x89PNG")
     nothing = {**found, "records": [r for r in found["records"] if r["architecture"] == "elu"]}
-    assert "| softmax | – | – | – | 1.00 |" in speech_report.markdown(nothing)
+    assert "| softmax | – | – | – | 1.00 |" in speech_cost.markdown(nothing)
 
 
 @pytest.mark.parametrize("module", [attention_cost, speech_cost])

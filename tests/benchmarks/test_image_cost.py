@@ -5,11 +5,17 @@ import json
 import pytest
 
 from benchmarks import image_cost
-from benchmarks.workers.image_cost_worker import measure_sampling, sum_of_parabola
-from benchmarks.workers.image_models import build_image_model
+from benchmarks.image_cost import (
+    WAYS,
+    build_image_model,
+    latency_table,
+    markdown,
+    measure_sampling,
+    plot,
+    sum_of_parabola,
+)
 from pipeline.errors import UserError
 from pipeline.papers import read_table
-from pipeline.reports.costs.image_cost import WAYS, latency_table, markdown, plot
 from tests.benchmarks.test_lm_cost import SESSION
 
 [TINY] = image_cost.TINY.values()

@@ -7,11 +7,12 @@ import sys
 import pytest
 
 from benchmarks import lm_cost
-from benchmarks.sizes import TINY, fairseq_flags
+from benchmarks.lm_cost import caption, markdown, plot, verdicts
+from benchmarks.models import TINY, fairseq_flags
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.methods import LANGUAGE_MODELS
-from pipeline.reports.costs.lm_cost import caption, cell, markdown, plot, verdicts
+from pipeline.reports.cost_records import cell
 from tests.helpers import forked
 
 SESSION = {

@@ -5,9 +5,8 @@ from fairseq.data import Dictionary
 from fairseq.data.data_utils import load_indexed_dataset
 
 from benchmarks import loss_cost
-from benchmarks.workers.loss_cost_worker import measure_losses, prepare
+from benchmarks.loss_cost import markdown, measure_losses, prepare
 from pipeline.errors import UserError
-from pipeline.reports.costs.loss_cost import markdown
 
 ENVIRONMENT = {
     "device": "cpu", "versions": {"torch": "2"}, "hardware": {"cpu": "a processor"}, "threads": 2,

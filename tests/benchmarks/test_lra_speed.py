@@ -8,14 +8,13 @@ import pytest
 import torch
 
 from benchmarks import lra_speed
-from benchmarks.cost_run import training_cases
-from benchmarks.sizes import TINY
-from benchmarks.workers.lra_speed_models import TextClassifier
-from benchmarks.workers.lra_speed_worker import MEASURES
+from benchmarks.lra_accuracy import plot_accuracy, read_sweep
+from benchmarks.lra_speed import KINDS, MEASURES, TextClassifier, caption, markdown, plot
+from benchmarks.models import TINY
+from benchmarks.run import training_cases
 from pipeline.errors import UserError
 from pipeline.methods import ATTENTIONS
 from pipeline.papers import read_table
-from pipeline.reports.costs.lra_speed import KINDS, markdown, plot, plot_accuracy
 from tests.helpers import forked
 from tests.helpers.lra import write_lra
 
@@ -98,14 +97,14 @@ def test_plots_are_written(tmp_path):
     results = sample()
     plot(results, tmp_path / "speed.png")
     cells = [cell("text", name, 1, 60.0) for name in NAMES]
-    plot_accuracy(results, cells, tmp_path / "accuracy.png")
+    plot_accuracy(results, cells, caption(results), tmp_path / "accuracy.png")
     for name in ("speed", "accuracy"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UserError, match="no attention has both an accuracy and a speed at length 5,000"):
-        plot_accuracy(results, cells[:1], tmp_path / "none.png")
+        plot_accuracy(results, cells[:1], "", tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
     with pytest.raises(UserError, match="no attention was run on all tasks"):
-        plot_accuracy(results, [*cells[:2], cell("image", "tnn", 1, 1.0)], tmp_path / "none.png")
+        plot_accuracy(results, [*cells[:2], cell("image", "tnn", 1, 1.0)], "", tmp_path / "none.png")
 
 
 @pytest.mark.parametrize(
@@ -128,13 +127,13 @@ def test_wrong_folders(tmp_path):
     with pytest.raises(UserError, match="holds image; the benchmark reads text"):
         lra_speed.settings_for(arguments, "cpu")
     with pytest.raises(UserError, match=r"holds no record of scripts/study\.sh lra"):
-        lra_speed.read_sweep(tmp_path)
+        read_sweep(tmp_path)
     for setting in ("short", "learned"):
         (tmp_path / setting).mkdir()
         record = cell("text", "elu", 1, 60.0, setting)
         (tmp_path / setting / "seed1.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match="holds runs of lra_skyformer/learned, lra_skyformer/short; name"):
-        lra_speed.read_sweep(tmp_path)
+        read_sweep(tmp_path)
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from benchmarks import model_parts_cost
 from benchmarks.model_parts_cost import parse_arguments, ratios
-from benchmarks.workers import model_parts_worker as worker
 from causal_linear_attention import causal_linear_attention
 from pipeline.errors import UserError
 from pipeline.methods import VANILLA
@@ -43,13 +43,13 @@ def test_a_baseline_must_be_a_checkout(tmp_path):
 
 def test_the_plain_chunk_is_the_same_product():
     q, k, v = torch.randn(3, 1, 2, 256, 8, dtype=torch.float64)
-    torch.testing.assert_close(worker.plain(q, k, v), causal_linear_attention(q, k, v))
+    torch.testing.assert_close(model_parts_cost.plain(q, k, v), causal_linear_attention(q, k, v))
 
 
 def test_the_worker_counts_storages_and_operators():
     case = {"architectures": [VANILLA, T1], "size": TINY, "length": 64, "rounds": 1}
-    kib = worker.kept(case)["kib"]
+    kib = model_parts_cost.kept(case)["kib"]
     assert all(x * 1024 > 10 * TINY["layers"] * TINY["width"] * 4 for x in kib.values())
-    found = worker.decoding(case)
+    found = model_parts_cost.decoding(case)
     assert all(len(x) == 1 for x in found["seconds"].values())
     assert found["calls"][T1] > 50

@@ -7,12 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import operator_cost
-from benchmarks.workers import operator_cost_anchor, operator_cost_peers
-from benchmarks.workers.operator_cost_peers import fast_transformers, own_layout
-from pipeline.errors import UserError
-from pipeline.reports.costs.operator_cost import crossover_table
-from pipeline.reports.costs.operator_goals import (
+from benchmarks import operator_anchor, operator_peers
+from benchmarks.operator_peers import fast_transformers, own_layout
+from benchmarks.operator_tables import (
     BOTH,
     CACHE,
     DECODING,
@@ -21,8 +18,10 @@ from pipeline.reports.costs.operator_goals import (
     FORWARD,
     ONE_HEAD,
     SOFTMAX,
+    crossover_table,
     goals,
 )
+from pipeline.errors import UserError
 
 MAIN = "ours, cpp"
 
@@ -109,7 +108,7 @@ def test_flash_linear_attention_gets_its_own_layout(monkeypatch):
     monkeypatch.setitem(sys.modules, "fla.ops", SimpleNamespace())
     module = SimpleNamespace(chunk_linear_attn=chunk_linear_attn)
     monkeypatch.setitem(sys.modules, "fla.ops.linear_attn", module)
-    function = operator_cost_peers.flash_linear_attention()
+    function = operator_peers.flash_linear_attention()
     function(*(own_layout(FLA, torch.zeros(2, 3, 5, 4)) for _ in range(3)))
     assert seen == [((2, 5, 3, 4), True)]
     x = torch.zeros(2, 3, 5, 4)
@@ -117,17 +116,17 @@ def test_flash_linear_attention_gets_its_own_layout(monkeypatch):
 
 
 def test_published_shapes_and_their_bytes():
-    titles = [x.title for x in operator_cost_anchor.shapes()]
+    titles = [x.title for x in operator_anchor.shapes()]
     assert titles[0] == "B1 T8192 H96 D128" and titles[-1] == "B8 T1024 H8 D64" and len(titles) == 6
-    first = operator_cost_anchor.shapes()[0]
+    first = operator_anchor.shapes()[0]
     assert first.bytes(FORWARD, 2) == 4 * 8192 * 96 * 128 * 2 and first.bytes(BOTH, 2) == 11 * 8192 * 96 * 256
 
 
 def test_the_anchor_is_measured_and_written(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(operator_cost, "peak", lambda device, dtype: {"GB/s": 100.0})
-    monkeypatch.setattr(operator_cost, "ENOUGH_MS", 0)
-    shape = operator_cost_anchor.shapes()[-1].scaled(256)
-    operator_cost.anchor(SimpleNamespace(device="cpu", rounds=1, out=tmp_path), [shape])
+    monkeypatch.setattr(operator_anchor, "peak", lambda device, dtype: {"GB/s": 100.0})
+    monkeypatch.setattr(operator_anchor, "ENOUGH_MS", 0)
+    shape = operator_anchor.shapes()[-1].scaled(256)
+    operator_anchor.anchor(SimpleNamespace(device="cpu", rounds=1, out=tmp_path), [shape])
     records = json.loads((tmp_path / "anchor.json").read_text())["records"]
     assert {(r["part"], r["shape"]) for r in records} == {(FORWARD, shape.title), (BOTH, shape.title)}
     assert records[0]["floor_ms"] == pytest.approx(4 * 4 * 2 * 64 * 2 / 1e8)

@@ -5,12 +5,10 @@ import pytest
 import torch
 
 from benchmarks import packed_cost
-from benchmarks.sizes import TINY
-from benchmarks.workers.language_models import LanguageModel
-from benchmarks.workers.loss_cost_worker import prepare
+from benchmarks.loss_cost import prepare
+from benchmarks.models import TINY, LanguageModel
 from causal_linear_attention import causal_linear_attention
 from pipeline.errors import UserError
-from pipeline.reports.costs.packed_cost import markdown
 from tests.benchmarks.test_loss_cost import ENVIRONMENT
 
 LENGTHS = np.array([3, 9, 4, 3, 5])
@@ -63,7 +61,7 @@ def test_a_padded_batch_counts_its_tokens(model):
 
 
 def test_report(model, monkeypatch):
-    monkeypatch.setattr("benchmarks.operator_cost.SAMPLE_MS", 0.01)
+    monkeypatch.setattr("benchmarks.timing.SAMPLE_MS", 0.01)
     monkeypatch.setattr(packed_cost, "TOKENS", 12)
     operator = {"torch": packed_cost.operator_times(LENGTHS.tolist(), "cpu", "torch", 1)}
     steps = packed_cost.step_times(model, packed_cost.batches_of(LENGTHS), 1)
@@ -72,7 +70,7 @@ def test_report(model, monkeypatch):
     padding = packed_cost.padding_of(LENGTHS)
     records = [{"mode": m, **padding, "operator": operator, "steps": steps} for m in packed_cost.MODES]
     settings = {"data": "text", "tokens": 12, "heads": 8, "dim": 64, "architecture": "transnormer_t1"}
-    text = markdown({"environment": ENVIRONMENT, "settings": settings, "records": records})
+    text = packed_cost.markdown({"environment": ENVIRONMENT, "settings": settings, "records": records})
     assert "| lines (`--sample-break-mode eos`) | 5 | 5, 9 | 7.69% | 39 | 78 |" in text
     assert "| padded to the longest | `torch` |" in text and "commit abc" in text
 

@@ -5,10 +5,9 @@ import textwrap
 
 import pytest
 
-from benchmarks import processes
-from benchmarks.lm_cost import BENCHMARK
-from benchmarks.processes import run_case
-from benchmarks.sizes import SMALL
+from benchmarks import lm_cost, processes
+from benchmarks.models import SMALL
+from benchmarks.processes import WORKER, run_case
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +68,7 @@ def test_end_by_the_system_is_out_of_memory(worker):
 @pytest.mark.slow
 def test_memory_limit_is_a_record():
     case = {
+        "benchmark": lm_cost.__file__,
         "kind": "training",
         "architecture": "transformer_lm",
         "length": 1024,
@@ -80,4 +80,4 @@ def test_memory_limit_is_a_record():
         "enough_s": 10,
         "memory_limit": 2**30,
     }
-    assert run_case(BENCHMARK.worker, case, 120) == {"status": "out of memory"}
+    assert run_case(WORKER, case, 120) == {"status": "out of memory"}

@@ -7,14 +7,25 @@ import pytest
 import torch
 
 from benchmarks import roberta_cost
-from benchmarks.cost_run import training_cases
-from benchmarks.roberta_cost import DEFAULT, KNOWN
-from benchmarks.sizes import ROBERTA_BASE, ROBERTA_CPU, TINY
-from benchmarks.workers.roberta_cost_models import MaskedLanguageModel, encoder_flags
-from benchmarks.workers.roberta_cost_worker import MEASURES
+from benchmarks.models import TINY
+from benchmarks.roberta_cost import (
+    BASE,
+    DEFAULT,
+    KNOWN,
+    MEASURES,
+    SMALLER,
+    MaskedLanguageModel,
+    caption,
+    encoder_flags,
+    label,
+    markdown,
+    plot,
+    verdict_table,
+    verdicts,
+)
+from benchmarks.run import training_cases
 from pipeline.errors import UserError
 from pipeline.papers import read_table
-from pipeline.reports.costs.encoder_cost import caption, look, markdown, plot, verdict_table, verdicts
 from tests.helpers import forked
 
 SESSION = {
@@ -62,8 +73,8 @@ def test_cases_take_turns_over_all_lengths():
     assert [c["length"] for c in cases[::3]][:6] == [512, 1024, 2048, 4096, 8192, 16384]
     assert [c["length"] for c in cases[::3]][6:] == [16384, 8192, 4096, 2048, 1024, 512]
     assert [c["architecture"] for c in cases[:4]] == [*NAMES, NAMES[0]]
-    assert roberta_cost.settings_for("cuda", False, NAMES, 60)["size"] == ROBERTA_BASE.as_dict()
-    assert settings["size"] == ROBERTA_CPU.as_dict()
+    assert roberta_cost.settings_for("cuda", False, NAMES, 60)["size"] == BASE.as_dict()
+    assert settings["size"] == SMALLER.as_dict()
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -71,7 +82,7 @@ def test_at_base_size_the_flags_are_the_defaults(name):
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
     own = MODEL_DATACLASS_REGISTRY[name]()
-    flags = encoder_flags(name, ROBERTA_BASE)
+    flags = encoder_flags(name, BASE)
     for flag, value in zip(flags[2::2], flags[3::2], strict=True):
         assert str(getattr(own, flag.removeprefix("--").replace("-", "_"))) == value, flag
 
@@ -123,7 +134,7 @@ def test_quadratic_peers_are_not_promised_to_be_linear():
     results = sample()
     results["settings"]["architectures"] = ["roberta_softmax", "roberta_kernelized", "roberta_flash_quad"]
     assert verdicts(results) == {}
-    assert look("roberta_kernelized").label == "Kernelized"
+    assert label("roberta_kernelized") == "Kernelized"
 
 
 def test_plot_is_written(tmp_path):
@@ -165,6 +176,6 @@ def test_memory_that_runs_out_is_a_row(monkeypatch):
     words = ["--architectures", "roberta_softmax", "--time-limit", "120", "--memory-limit-gib", "1.5"]
     arguments = roberta_cost.parse_arguments(words)
     case = {"kind": "training", "architecture": "roberta_softmax", "length": 8192, "round": 0}
-    question = {"size": ROBERTA_CPU.as_dict(), "threads": 1, "steps": 1, "tokens": 8192}
+    question = {"size": SMALLER.as_dict(), "threads": 1, "steps": 1, "tokens": 8192}
     record = roberta_cost.BENCHMARK.measure(case, question, arguments, "cpu")
     assert record["status"] == "out of memory"

@@ -7,15 +7,16 @@ import shutil
 import pytest
 
 import build_machine
-from benchmarks.cuda_resources import compile_report, parse_arguments
-from pipeline.errors import UserError
-from pipeline.reports.costs.cuda_resources import (
+from benchmarks.cuda_resources import (
     blocks_by_registers,
+    compile_report,
     count_instructions,
     markdown,
+    parse_arguments,
     parse_name,
     parse_report,
 )
+from pipeline.errors import UserError
 
 
 def nvcc():

@@ -336,11 +336,10 @@ def test_a_python_without_torch_is_told_the_right_one():
     )
 
 
-@pytest.mark.parametrize("name", ["loss_cost", "packed_cost"])
+@pytest.mark.parametrize("name", ["lm_cost", "loss_cost", "lra_speed", "packed_cost", "speech_cost"])
 def test_help_of_a_benchmark_does_without_fairseq_which_logs(name, monkeypatch):
-    for module in ("fairseq", "fairseq.data", "benchmarks.workers.loss_cost_worker"):
+    for module in ("fairseq", "fairseq.data"):
         monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setitem(sys.modules, "benchmarks.workers.language_models", None)
     runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"))
 
 

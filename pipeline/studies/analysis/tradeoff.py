@@ -5,8 +5,7 @@ from argparse import Namespace
 from pipeline.files import MEASURED, ROOT, read_json
 from pipeline.methods import ANALYSED, ENCODERS, LINEAR
 from pipeline.papers import read_table
-from pipeline.reports.costs.encoder_cost import peak, seconds
-from pipeline.reports.costs.lm_cost import cell, measured_on
+from pipeline.reports.cost_records import cell, measured_on
 from pipeline.studies.analysis.record import Record, check, publish, redraw
 
 COST = MEASURED / "roberta_cost_cpu.json"
@@ -95,9 +94,9 @@ def _measured(results: Record, tokens: int) -> Record:
                 {
                     "label": ANALYSED[key].label,
                     "method": key,
-                    "x": tokens / seconds(cost),
+                    "x": tokens / cost.median,
                     "y": read_json(record)["found"]["valid"]["bits"],
-                    "area": peak(cost),
+                    "area": cost.peak,
                 }
             )
     areas = [bubble["area"] for bubble in bubbles]

@@ -1,9 +1,12 @@
-"""Measures one case of the language models' cost in its own process; started by `lm_cost.py`.
+"""Measures one case of a benchmark in its own process; `processes.run_case` starts it.
 
-Reads the case from the first JSON file and writes the measurements to the second.
+Reads the case from the first JSON file and writes what is measured to the second. The case names the file of
+its benchmark, whose `MEASURES` has a function for each kind of case. With another checkout of the project
+on PYTHONPATH that one is measured.
 """
 
 import json
+import runpy
 import sys
 import time
 from collections.abc import Callable
@@ -21,12 +24,12 @@ from benchmarks.memory import (
     ran_out_of_memory,
     usual_frees,
 )
-from benchmarks.workers.language_models import LanguageModel, copy_state, fill_state
+from benchmarks.models import LanguageModel, Size
 from pipeline.files import write_json
-from pipeline.methods import Size
 
-Sample = dict[str, Any]
+Case = dict[str, Any]
 Build = Callable[[str, Size, int, int, str], LanguageModel]
+Step = Callable[[LanguageModel, dict[str, Any]], Any]
 
 
 def timed(run: Callable[[], Any], device: str) -> float:
@@ -40,14 +43,12 @@ def timed(run: Callable[[], Any], device: str) -> float:
     return time.perf_counter() - start
 
 
-def measure_training(case: dict[str, Any], build: Build = LanguageModel) -> dict[str, Any]:
-    """Times of training steps in seconds and the peak memory of one step in bytes, see `measure_steps`."""
-    return measure_steps(case, build, lambda lm, sample: lm.train_step(sample))
+def train_step(model: LanguageModel, sample: dict[str, Any]) -> None:
+    """A training step of any model."""
+    model.train_step(sample)
 
 
-def measure_steps(
-    case: dict[str, Any], build: Build, step: Callable[[LanguageModel, Sample], Any]
-) -> dict[str, Any]:
+def measure_steps(case: Case, build: Build = LanguageModel, step: Step = train_step) -> dict[str, Any]:
     """Times of steps in seconds, the tokens of each, and the peak memory of one in bytes.
 
     `build` is `LanguageModel` or a class like it; `step` does with a model and a batch what is measured.
@@ -89,56 +90,20 @@ def measure_steps(
     }
 
 
-@torch.no_grad()
-def measure_decoding(case: dict[str, Any]) -> dict[str, Any]:
-    """Times of single decoding steps in seconds, one sentence, positions taking turns.
-
-    A visit to position P times tokens P, P+1, … of one block of 64, always from the same state. Positions
-    whose context takes too long to read are skipped.
-    """
-    device, positions, steps = case["device"], sorted(case["positions"]), case["steps"]
-    longest = positions[-1] + steps
-    size = Size(**case["size"])
-    lm = LanguageModel(case["architecture"], size, longest, longest, device)
-    lm.model.eval()
-    tokens = lm.tokens(1, longest)
-    states, state, before = {}, {}, 0
-    deadline = time.monotonic() + 2 * case["enough_s"]
-    for position in positions:
-        if not fill_state(lm.model, tokens, state, before, position, deadline):
-            break
-        states[position], before = copy_state(state), position
-    seconds: dict[str, list[float]] = {str(p): [] for p in states}
-    begin = time.monotonic()
-    for visit in range(case["visits"] + 1):
-        for position in states:
-            state = copy_state(states[position])
-            for at in range(position, position + steps):
-                step = partial(lm.model.decoder, tokens[:, : at + 1], incremental_state=state)
-                spent = timed(step, device)
-                if visit:  # the first visit warms up
-                    seconds[str(position)].append(spent)
-        if visit and time.monotonic() - begin > case["enough_s"]:
-            break
-    return {"parameters": lm.parameters, "token_seconds": seconds}
-
-
-MEASURES = {"training": measure_training, "decoding": measure_decoding}
-
-
-def main(measures: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = MEASURES) -> None:
-    """Measure the case on the command line with the function in `measures` for its kind."""
+def main() -> None:
+    """Measure the case on the command line."""
     question, answer = map(Path, sys.argv[1:3])
     case = json.loads(question.read_text(encoding="utf-8"))
+    measure = runpy.run_path(case["benchmark"])["MEASURES"][case["kind"]]
     torch.manual_seed(1)
     # One token is too little work to share: threads would only wait for each other.
     threads = 1 if case["kind"] == "decoding" else case.get("threads")
     if threads:
         torch.set_num_threads(threads)
-    if case["memory_limit"]:
+    if case.get("memory_limit"):
         limit_memory(case["device"], case["memory_limit"])
     try:
-        result = {"status": "ok", **measures[case["kind"]](case)}
+        result = {"status": "ok", **measure(case)}
     except (RuntimeError, MemoryError) as error:
         if not ran_out_of_memory(error):
             raise

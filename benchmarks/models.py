@@ -1,23 +1,61 @@
-"""Language models as fairseq builds them, trained or decoded on random tokens."""
+"""Sizes of the benchmarked models, and language models as fairseq builds them, on random tokens.
+
+fairseq is imported where it is needed, since it logs when it is imported.
+"""
 
 import math
 import tempfile
 import time
 from argparse import Namespace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import optim, options, tasks
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.utils import import_user_module
 from torch import Tensor, nn
 
-from benchmarks.sizes import fairseq_flags
 from pipeline.files import ROOT
-from pipeline.methods import Size
+from pipeline.methods import VANILLA
 
 SPECIAL_TOKENS = 4  # <s>, <pad>, </s>, <unk> lead every fairseq dictionary
+
+
+@dataclass(frozen=True)
+class Size:
+    """Size of a benchmarked model. The vanilla body has the usual inner width, 4 x `width`."""
+
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+
+    def __str__(self) -> str:
+        return f"{self.layers} layers, width {self.width}, {self.heads} heads, vocabulary {self.vocabulary:,}"
+
+    def as_dict(self) -> dict[str, int]:
+        """For JSON."""
+        return asdict(self)
+
+
+SMALL = Size(layers=2, width=128, heads=4, vocabulary=4000)
+TINY = Size(layers=2, width=16, heads=2, vocabulary=100)
+
+
+def fairseq_flags(architecture: str, size: Size) -> list[str]:
+    """The flags with which fairseq builds `architecture` at `size`, embeddings tied."""
+    flags = {
+        "--arch": architecture,
+        "--decoder-layers": size.layers,
+        "--decoder-embed-dim": size.width,
+        "--decoder-attention-heads": size.heads,
+        "--decoder-ffn-embed-dim": 4 * size.width,
+        "--dropout": 0.1,
+    }
+    if architecture == VANILLA:
+        # fairseq's defaults for these two are those of the base size, not the width.
+        flags |= {"--decoder-input-dim": size.width, "--decoder-output-dim": size.width}
+    words = [str(word) for flag in flags.items() for word in flag]
+    return [*words, "--share-decoder-input-output-embed"]
 
 
 class LanguageModel:
@@ -34,6 +72,10 @@ class LanguageModel:
     added_symbols = 0  # by the task, to the dictionary
 
     def __init__(self, architecture: str, size: Size, length: int, positions: int, device: str) -> None:
+        from fairseq import optim, options, tasks
+        from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+        from fairseq.utils import import_user_module
+
         import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
         with tempfile.TemporaryDirectory() as folder:
             data = self.data_folder(Path(folder), size, length)
@@ -53,6 +95,8 @@ class LanguageModel:
 
     def train_in_bfloat16(self) -> None:
         """As `--bf16`: the model is bfloat16, and its optimizer keeps a copy in float32."""
+        from fairseq import optim
+
         self.cfg.common.bf16 = True
         self.model.bfloat16()
         trained = [p for p in self.model.parameters() if p.requires_grad]

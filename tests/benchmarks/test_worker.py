@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from benchmarks.lm_cost import measure_decoding
 from benchmarks.memory import PeakMemory, ran_out_of_memory
-from benchmarks.sizes import TINY
-from benchmarks.workers.language_models import LanguageModel, copy_state, fill_state
-from benchmarks.workers.lm_cost_worker import measure_decoding, measure_training
+from benchmarks.models import TINY, LanguageModel, copy_state, fill_state
+from benchmarks.worker import measure_steps
 from pipeline.methods import LANGUAGE_MODELS, MAIN_LANGUAGE_MODELS
 
 CASE = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60}
@@ -15,14 +15,14 @@ CASE = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60}
 @pytest.mark.parametrize("name", [*MAIN_LANGUAGE_MODELS, "tnn_lm"])
 def test_training_is_timed(name):
     case = {**CASE, "architecture": name, "length": 32, "tokens": 64, "steps": 2}
-    result = measure_training(case)
+    result = measure_steps(case)
     assert len(result["step_seconds"]) == 2 and min(result["step_seconds"]) > 0
     assert result["parameters"] > TINY.vocabulary * TINY.width
 
 
 def test_steps_stop_when_enough_time_has_passed():
     case = {**CASE, "architecture": "transformer_lm", "length": 32, "tokens": 64, "steps": 9}
-    assert len(measure_training({**case, "enough_s": 0})["step_seconds"]) == 1
+    assert len(measure_steps({**case, "enough_s": 0})["step_seconds"]) == 1
 
 
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)

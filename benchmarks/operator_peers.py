@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.operator_tables import FLA, QUADRATIC, SOFTMAX
 from causal_linear_attention import causal_linear_attention, select_backend
 from pipeline.errors import UserError
-from pipeline.reports.costs.operator_goals import FLA, QUADRATIC, SOFTMAX
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 # Above these lengths a call takes seconds on a CPU, and more memory than a GPU has.

@@ -7,7 +7,6 @@ import pytest
 import build_machine
 from benchmarks import (
     attention_cost,
-    cost_run,
     cuda_resources,
     image_cost,
     lm_cost,
@@ -17,6 +16,7 @@ from benchmarks import (
     operator_cost,
     packed_cost,
     roberta_cost,
+    run,
     speech_cost,
 )
 from pipeline.errors import UserError
@@ -28,22 +28,22 @@ from pipeline.studies import fault_check
 def test_finished_and_hopeless_cases_are_not_run_again():
     case = {"kind": "training", "architecture": "a", "length": 8, "round": 1}
     results = {"records": [{**case, "round": 0, "status": "ok"}]}
-    assert not cost_run.is_done(results, case)
-    assert cost_run.is_done(results, {**case, "round": 0})
+    assert not run.is_done(results, case)
+    assert run.is_done(results, {**case, "round": 0})
     results["records"][0]["status"] = "out of memory"
-    assert cost_run.is_done(results, case)
+    assert run.is_done(results, case)
     results["records"][0]["status"] = "failed"
-    assert not cost_run.is_done(results, case)
+    assert not run.is_done(results, case)
 
 
 def test_other_settings_are_not_mixed(tmp_path):
     path = tmp_path / "r.json"
     settings = {"tokens": 256, "architectures": ["a"]}
     path.write_text(json.dumps({"settings": settings, "sessions": [], "records": ["kept"]}))
-    assert cost_run.start_or_resume("lm_cost", path, settings, False)["records"] == ["kept"]
-    assert cost_run.start_or_resume("lm_cost", path, settings, True)["records"] == []
+    assert run.start_or_resume("lm_cost", path, settings, False)["records"] == ["kept"]
+    assert run.start_or_resume("lm_cost", path, settings, True)["records"] == []
     with pytest.raises(UserError, match="other settings"):
-        cost_run.start_or_resume("lm_cost", path, {**settings, "tokens": 1}, False)
+        run.start_or_resume("lm_cost", path, {**settings, "tokens": 1}, False)
 
 
 def test_another_architecture_joins_what_is_measured(tmp_path):
@@ -51,10 +51,10 @@ def test_another_architecture_joins_what_is_measured(tmp_path):
     kept = {"settings": {"tokens": 256, "architectures": ["a", "b"]}, "sessions": [], "records": ["kept"]}
     path.write_text(json.dumps(kept))
     asked = {"tokens": 256, "architectures": ["c", "b"]}
-    results = cost_run.start_or_resume("lm_cost", path, asked, False)
+    results = run.start_or_resume("lm_cost", path, asked, False)
     assert results["records"] == ["kept"] and results["settings"]["architectures"] == ["a", "b", "c"]
     with pytest.raises(UserError, match="other settings"):
-        cost_run.start_or_resume("lm_cost", path, {**asked, "tokens": 1}, False)
+        run.start_or_resume("lm_cost", path, {**asked, "tokens": 1}, False)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_figures_of_another_machine_are_not_joined(changed, tmp_path):
     here = environment("cpu")
     sessions = [{**here, "commit": "another", "date": "2000-01-01"}]
     path.write_text(json.dumps({"settings": settings, "sessions": sessions, "records": ["kept"]}))
-    assert cost_run.start_or_resume("lm_cost", path, settings, False)["records"] == ["kept"]
+    assert run.start_or_resume("lm_cost", path, settings, False)["records"] == ["kept"]
     other = (
         {**here, **changed} if changed else {**here, "hardware": {**here["hardware"], "cpu": "An old one"}}
     )
@@ -74,9 +74,9 @@ def test_figures_of_another_machine_are_not_joined(changed, tmp_path):
     with pytest.raises(
         UserError, match="was measured on .*, and this is .*; give another --out, or .*--restart"
     ):
-        cost_run.start_or_resume("lm_cost", path, settings, False)
+        run.start_or_resume("lm_cost", path, settings, False)
     assert path.read_text() == text
-    assert cost_run.start_or_resume("lm_cost", path, settings, True)["records"] == []
+    assert run.start_or_resume("lm_cost", path, settings, True)["records"] == []
     path.write_text(json.dumps({"records": [{"environment": other}]}))
     with pytest.raises(UserError, match="was measured on"):
         loss_cost.measure([], "cpu", path)
@@ -115,7 +115,7 @@ def test_without_out_results_go_to_runs(module, name, monkeypatch):
     def stop(path, *rest, **options):
         raise Reached(path)
 
-    monkeypatch.setattr(cost_run if hasattr(module, "BENCHMARK") else module, "check_output", stop)
+    monkeypatch.setattr(run if hasattr(module, "BENCHMARK") else module, "check_output", stop)
     monkeypatch.setattr(build_machine, "nvcc", lambda: "nvcc")
     device = [] if module in (model_parts_cost, cuda_resources) else ["--device", "cpu"]
     monkeypatch.setattr("sys.argv", [name, *device])
@@ -135,7 +135,7 @@ def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys
     arguments, measured = lm_cost.parse_arguments(words), []
 
     def measure(worker, question, time_limit):
-        assert (worker, time_limit) == ("benchmarks.workers.lm_cost_worker", 150)
+        assert (worker, time_limit) == ("benchmarks.worker", 150)
         assert question["enough_s"] == 30 and question["memory_limit"] > 0
         assert question["steps"] == {"training": 1, "decoding": 4}[question["kind"]]
         if len(measured) == 2:
@@ -145,12 +145,12 @@ def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys
         training = {"step_seconds": [1.0], "peak_bytes": 5}
         return {"status": "ok", **(tokens if question["kind"] == "decoding" else training)}
 
-    monkeypatch.setattr(cost_run, "run_case", measure)
+    monkeypatch.setattr(run, "run_case", measure)
     with pytest.raises(KeyboardInterrupt):
         lm_cost.run(arguments)
     assert len(json.loads(out.read_text())["records"]) == 2
     failure = {"status": "failed", "message": "ValueError: broken"}
-    monkeypatch.setattr(cost_run, "run_case", lambda *_: failure)
+    monkeypatch.setattr(run, "run_case", lambda *_: failure)
     assert lm_cost.run(arguments) == 1
     text = capsys.readouterr()
     assert "3 cases on cpu, 2 done before" in text.out and "broken" in text.err
@@ -160,6 +160,6 @@ def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys
 
 def test_a_gpu_that_is_not_there_is_said_in_a_sentence(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert cost_run.choose_device("auto") == "cpu"
+    assert run.choose_device("auto") == "cpu"
     with pytest.raises(UserError, match="no GPU"):
-        cost_run.choose_device("cuda")
+        run.choose_device("cuda")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.processes import run_case
+from benchmarks.processes import WORKER, run_case
 from pipeline.console import Parser, add_device, positive
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, read_json, shown_path, write_atomically, write_json
@@ -29,20 +29,22 @@ LEAST_MEMORY_GIB = 1
 class CostBenchmark:
     """A benchmark that measures each case in its own process.
 
-    `name` names its files, `worker` is the module that measures a case, `label` names an architecture, and
+    `name` names its results and `file` is the script, whose `MEASURES` the worker reads; `label` names an
+    architecture, `known` lists all and `default` those that run; `time_limit` is the default in seconds;
     `markdown` and `plot` make the report.
     """
 
     name: str
-    worker: str
+    file: str
     label: Callable[[str], str]
+    known: Sequence[str]
+    default: Sequence[str]
+    time_limit: float
     markdown: Callable[[Results], str]
     plot: Callable[[Results, Path], None]
 
-    def command_line(
-        self, text: str, known: Sequence[str], default: Sequence[str], time_limit: float
-    ) -> Parser:
-        """The shared options; `text` is the help text, `default` lists the `known` architectures that run."""
+    def command_line(self, text: str) -> Parser:
+        """The shared options; `text` is the help text."""
         parser = Parser(f"benchmarks/{self.name}.py", text)
         add_device(parser)
         parser.add_argument(
@@ -50,8 +52,8 @@ class CostBenchmark:
         )
         parser.add_argument(
             "--architectures",
-            default=",".join(default),
-            help=f"comma-separated, of {', '.join(known)}, or all; results of others in --out are kept; "
+            default=",".join(self.default),
+            help=f"comma-separated, of {', '.join(self.known)}, or all; results of others in --out are kept; "
             "default %(default)s",
         )
         parser.add_argument(
@@ -66,7 +68,7 @@ class CostBenchmark:
         parser.add_argument(
             "--time-limit",
             type=positive,
-            default=time_limit,
+            default=self.time_limit,
             metavar="S",
             help="seconds a process may take before it is ended and becomes a row (default "
             "%(default)s); after a fifth of it no further step is timed",
@@ -79,14 +81,14 @@ class CostBenchmark:
         )
         return parser
 
-    def parse(self, parser: Parser, known: Sequence[str], argv: list[str] | None) -> argparse.Namespace:
+    def parse(self, parser: Parser, argv: list[str] | None) -> argparse.Namespace:
         """The parsed arguments; an unknown architecture is an error."""
         arguments = parser.parse_args(argv)
         if arguments.architectures == "all":
-            arguments.architectures = ",".join(known)
-        unknown = [name for name in arguments.architectures.split(",") if name not in known]
+            arguments.architectures = ",".join(self.known)
+        unknown = [name for name in arguments.architectures.split(",") if name not in self.known]
         if unknown:
-            parser.error(f"unknown architecture {', '.join(unknown)}; choose from {', '.join(known)}")
+            parser.error(f"unknown architecture {', '.join(unknown)}; choose from {', '.join(self.known)}")
         limit = arguments.memory_limit_gib
         if limit is not None and limit < LEAST_MEMORY_GIB:
             least = f"PyTorch and fairseq need to start; give {LEAST_MEMORY_GIB} or more"
@@ -101,11 +103,12 @@ class CostBenchmark:
         question = {
             **case,
             **question,
+            "benchmark": self.file,
             "device": device,
             "memory_limit": int(limit * 2**30) if limit else None,
             "enough_s": arguments.time_limit / 5,
         }
-        return {**case, **run_case(self.worker, question, arguments.time_limit)}
+        return {**case, **run_case(WORKER, question, arguments.time_limit)}
 
     def results_path(self, arguments: argparse.Namespace, device: str) -> Path:
         """The results file of the command line."""

@@ -1,1 +1,0 @@
-"""Records of the cost benchmarks as tables and plots."""
