@@ -187,8 +187,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = BENCHMARK.command_line(__doc__)
     parser.add_argument(
-        "--lengths",
-        help="comma-separated lengths that divide the number of tokens per batch; default: all",
+        "--lengths", help="comma-separated lengths that divide the number of tokens per batch; default: all"
     )
     parser.add_argument("--rounds", type=int, help="number of times training is measured at each length")
     parser.add_argument("--bf16", action="store_true", help="train as fairseq-train --bf16 does")

@@ -289,13 +289,7 @@ def _updates(records: list[dict]) -> str:
             ]
         )
     first = records[0]
-    header = [
-        "",
-        "tokens of the last",
-        "its seconds",
-        "loss of the first, bits",
-        "peak of the process, GiB",
-    ]
+    header = ["", "tokens of the last", "its seconds", "loss of the first, bits", "peak of the process, GiB"]
     return (
         f"Updates of `{first['config']}` on `{first['text']}`, dictionary padded to {first['vocabulary']:,}: "
         f"embedding, six layers, loss, Adam. {_measured_on(records)}\n\n{markdown_table(header, rows)}"

@@ -132,10 +132,7 @@ def operator_times(lengths: list[int], device: str, backend: str, rounds: int) -
     }
     forward = {name: partial(way, *given[:3]) for name, (way, given) in ways.items()}
     both = {name: forward_and_backward(way, *given) for name, (way, given) in ways.items()}
-    return {
-        "forward": measure(forward, device, rounds),
-        "forward + backward": measure(both, device, rounds),
-    }
+    return {"forward": measure(forward, device, rounds), "forward + backward": measure(both, device, rounds)}
 
 
 def step_times(model: LanguageModel, batches: list[np.ndarray], rounds: int) -> dict[str, Any]:
