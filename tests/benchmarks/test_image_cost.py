@@ -1,7 +1,5 @@
 """Drawing images: what a case measures, which are left out, the report, a tiny run. No times are judged."""
 
-import json
-
 import pytest
 
 from benchmarks import image_cost
@@ -11,12 +9,11 @@ from benchmarks.image_cost import (
     latency_table,
     markdown,
     measure_sampling,
-    plot,
     sum_of_parabola,
 )
 from pipeline.errors import UserError
 from pipeline.papers import read_table
-from tests.benchmarks.test_lm_cost import SESSION
+from tests.benchmarks import records
 
 [TINY] = image_cost.TINY.values()
 
@@ -24,16 +21,16 @@ from tests.benchmarks.test_lm_cost import SESSION
 def results(seconds, names=("softmax-recompute", "softmax", "elu")):
     """Results of MNIST on a CPU; `seconds(name, batch)` is None for a way that ran out of memory."""
     settings = image_cost.settings_for("cpu", False, list(names), ["mnist"])
-    records = []
-    for case in image_cost.cases_of(settings):
+
+    def answer(case):
         spent = seconds(case["architecture"], case["batch"])
-        record = {**case, "session": 0, "status": "out of memory"}
-        if spent:
-            estimated = WAYS[case["architecture"]].recompute
-            record |= {"status": "ok", "seconds": spent, "estimated": estimated, "spent_s": spent}
-            record["peak_bytes"] = 2**20 * case["batch"]
-        records.append(record)
-    return {"settings": settings, "sessions": [SESSION], "records": records}
+        if spent is None:
+            return "out of memory"
+        estimated = WAYS[case["architecture"]].recompute
+        peak = 2**20 * case["batch"]
+        return {"seconds": spent, "estimated": estimated, "spent_s": spent, "peak_bytes": peak}
+
+    return records.results(settings, image_cost.cases_of(settings), answer)
 
 
 def test_the_sum_is_exact_for_parabolas():
@@ -69,7 +66,7 @@ def test_larger_batches_are_left_out_where_a_smaller_one_was_too_much():
         assert not image_cost.is_hopeless({"records": [{**quick, "spent_s": 200.0, **other}]}, case, 600)
 
 
-def test_ratios_and_the_papers_beside_them(tmp_path):
+def test_ratios_and_the_papers_beside_them():
     times = {"softmax-recompute": lambda batch: 50.0 * batch, "softmax": lambda batch: 5.0 + batch / 2,
              "elu": lambda batch: 4.0 if batch < 1000 else None}  # fmt: skip
     found = results(lambda name, batch: times[name](batch))
@@ -85,8 +82,6 @@ def test_ratios_and_the_papers_beside_them(tmp_path):
     assert cells[8:] == [f"{paper['linear']:g}", f"{paper['linear'] / paper['softmax']:.3g}",
                          f"{paper['linear'] / paper['stateful-softmax']:.3g}"]  # fmt: skip
     assert "| 0.02* | 0.02* |" in text and "out of memory" in text
-    plot(found, tmp_path / "speed.png")
-    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_one_image_beside_the_papers_seconds_on_such_a_device():
@@ -109,21 +104,6 @@ def test_one_image_beside_the_papers_seconds_on_such_a_device():
             assert line == f"| {way} | {seconds} | {seconds / 4:.3g} | {paper[name]} | {ratio} |"
 
 
-def test_what_was_not_measured_is_a_dash(tmp_path):
-    found = {**results(lambda name, batch: 1.0), "records": []}
-    assert "| 1+elu, state | – | – |" in markdown(found)
-    plot(found, tmp_path / "speed.png")
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [(["--images", "svhn"], "--images names 'svhn'"), (["--architectures", "x"], "unknown architecture x")],
-)
-def test_a_wrong_command_line_is_refused_in_a_sentence(words, sentence):
-    with pytest.raises(UserError, match=sentence):
-        image_cost.parse_arguments(words)
-
-
 def test_one_kind_of_images_has_files_of_its_own():
     """It cannot join the results of both, whose settings are others."""
     names = []
@@ -134,10 +114,6 @@ def test_one_kind_of_images_has_files_of_its_own():
     assert names == [both, both, mnist, "image_cost_mnist_quick.json"]
 
 
-def test_quick_run_resumes(tmp_path, measured_here, capsys):
-    out = tmp_path / "cost.json"
-    words = ["--quick", "--device", "cpu", "--architectures", "elu", "--out", str(out)]
-    for done in (0, 2):
-        assert image_cost.run(image_cost.parse_arguments(words)) == 0
-        assert f"2 cases on cpu, {done} done before" in capsys.readouterr().out
-    assert [record["batch"] for record in json.loads(out.read_text())["records"]] == [1, 4]
+def test_unknown_images_are_refused():
+    with pytest.raises(UserError, match="--images names 'svhn'"):
+        image_cost.parse_arguments(["--images", "svhn"])

@@ -1,45 +1,33 @@
 """The cost benchmark: which cases run, how it resumes, what its report says. No times are judged."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from benchmarks import lm_cost
-from benchmarks.lm_cost import caption, markdown, plot, verdicts
+from benchmarks.lm_cost import verdicts
 from benchmarks.models import TINY, fairseq_flags
-from pipeline.errors import UserError
-from pipeline.files import ROOT
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.reports.cost_records import cell
+from tests.benchmarks.records import results
 from tests.helpers import forked
-
-SESSION = {
-    "date": "2000-01-02",
-    "commit": "abc",
-    "hardware": {"cpu": "a CPU", "cores": 2},
-    "threads": 2,
-    "versions": {"torch": "2.13.0"},
-}
 
 
 def sample(step: float = 2.0, late_token: float = 0.001) -> dict:
     """Results in which every step takes 2 s but the longest, and every token 1 ms but the last."""
     settings = lm_cost.settings_for("cpu", False, list(LANGUAGE_MODELS))
-    records = []
-    for case in lm_cost.cases_of(settings):
-        record = {**case, "session": 0, "status": "ok", "parameters": 10}
-        if case["kind"] == "training":
-            long = case["length"] == 16384
-            record |= {"step_seconds": [step if long else 2.0] * 3, "peak_bytes": 2**30}
-            if long and case["architecture"] == "transformer_lm":
-                record = {**case, "session": 0, "status": "out of memory"}
-        else:
+
+    def answer(case):
+        if case["kind"] == "decoding":
             late = {"100000": [late_token] * 4}
-            record["token_seconds"] = {str(p): [0.001] * 4 for p in settings["positions"]} | late
-        records.append(record)
-    return {"settings": settings, "sessions": [SESSION], "records": records}
+            return {"token_seconds": {str(p): [0.001] * 4 for p in settings["positions"]} | late}
+        long = case["length"] == 16384
+        if long and case["architecture"] == "transformer_lm":
+            return "out of memory"
+        return {"step_seconds": [step if long else 2.0] * 3, "peak_bytes": 2**30}
+
+    return results(settings, lm_cost.cases_of(settings), answer)
 
 
 def test_cases_take_turns_over_all_lengths():
@@ -61,30 +49,9 @@ def test_promises_are_judged_by_the_ratio():
     assert all(str(v).startswith("not measured") for v in verdicts(empty))
 
 
-def test_report_shows_every_status():
-    text = markdown(sample())
-    assert "| vanilla | 2.00 | 2.00 | 2.00 | 2.00 | 2.00 | out of memory |" in text
-    assert "8,192" in text and "64.0" in text and "2000-01-02 (commit abc)" in text
-    assert "a CPU, 2 threads" in caption(sample())
-    results = sample()
-    results["records"] = results["records"][:1]
-    assert "–" in markdown(results)
-
-
 def test_samples_of_all_rounds_are_joined():
     found = cell(sample(), "training", "transnormer_t1", 1024)
     assert len(found.seconds) == 3 * lm_cost.FULL["rounds"] and found.median == 2.0
-
-
-@pytest.mark.parametrize("words", [["--architectures", "transformer_lm,nonsense"], ["--nonsense"]])
-def test_a_wrong_command_line_is_refused_in_a_sentence(words):
-    with pytest.raises(UserError, match=r"nonsense.*see .* --help"):
-        lm_cost.parse_arguments(words)
-
-
-def test_plot_is_written(tmp_path):
-    plot(sample(), tmp_path / "cost.png")
-    assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_vanilla_gets_the_width_everywhere():
@@ -103,9 +70,3 @@ def test_quick_run_from_another_folder(tmp_path):
     assert {p.name for p in out.parent.iterdir()} == {"cost.json", "cost.md", "cost.png"}
     statuses = {record["status"] for record in json.loads(out.read_text())["records"]}
     assert statuses == {"ok"}
-
-
-def test_help_needs_nothing():
-    command = [sys.executable, str(ROOT / "benchmarks" / "lm_cost.py"), "--help"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "--memory-limit-gib" in text and "to resume" in text

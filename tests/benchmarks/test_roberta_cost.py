@@ -1,7 +1,6 @@
 """The encoders' cost benchmark: cases, flags, one tiny measurement, and the report. No times are judged."""
 
 import json
-import sys
 
 import pytest
 import torch
@@ -15,43 +14,31 @@ from benchmarks.roberta_cost import (
     MEASURES,
     SMALLER,
     MaskedLanguageModel,
-    caption,
     encoder_flags,
     label,
-    markdown,
-    plot,
     verdict_table,
     verdicts,
 )
 from benchmarks.run import training_cases
 from pipeline.errors import UserError
-from pipeline.papers import read_table
+from tests.benchmarks.records import results
 from tests.helpers import forked
 
-SESSION = {
-    "date": "2000-01-02",
-    "commit": "abc",
-    "hardware": {"cpu": "a CPU", "cores": 2},
-    "threads": 2,
-    "versions": {"torch": "2.13.0"},
-}
 NAMES = ["roberta_softmax", "roberta_linear", "roberta_bigbird"]
 
 
 def sample(linear_seconds=1e-3, growth=1.0) -> dict:
     """Softmax takes N² and the others N**growth; softmax has no memory at 16,384 and no time at 8,192."""
     settings = roberta_cost.settings_for("cpu", False, NAMES, 60)
-    records = []
-    for case in training_cases(settings):
+
+    def answer(case):
         n, softmax = case["length"], case["architecture"] == "roberta_softmax"
-        record = {**case, "session": 0, "status": "ok", "parameters": 10}
-        time = 1e-6 * n**2 if softmax else linear_seconds * n**growth
-        record |= {"step_seconds": [time] * 3, "peak_bytes": 2**20 * (n if softmax else 1)}
         if softmax and n >= 8192:
-            status = "time limit" if n == 8192 else "out of memory"
-            record = {**case, "session": 0, "status": status}
-        records.append(record)
-    return {"settings": settings, "sessions": [SESSION], "records": records}
+            return "time limit" if n == 8192 else "out of memory"
+        time = 1e-6 * n**2 if softmax else linear_seconds * n**growth
+        return {"step_seconds": [time] * 3, "peak_bytes": 2**20 * (n if softmax else 1)}
+
+    return results(settings, training_cases(settings), answer)
 
 
 def test_defaults_are_the_rows_asked_for():
@@ -107,18 +94,6 @@ def test_training_is_timed(name):
     assert result["parameters"] > TINY.vocabulary * TINY.width
 
 
-def test_report_shows_the_paper_and_every_status():
-    text = markdown(sample())
-    assert "| softmax | 0.262 | 1.05 | 4.19 | 16.8 | over 60 s | OOM |" in text
-    assert "| softmax | 512 | 1,024 | 2,048 | 4,096 | over 60 s | OOM |" in text
-    for row in read_table("lln_02_roberta_cost"):
-        figures = [row[length] for length in row if length.isdigit()]
-        assert f"| {row['method']} | {' | '.join(figures)} |" in text
-    assert "2 layers, width 256" in caption(sample()) and "2000-01-02 (commit abc)" in caption(sample())
-    results = sample()
-    assert "–" in markdown({**results, "records": results["records"][:1]})
-
-
 def test_promises_are_judged():
     table = verdict_table(sample())
     assert "NOT MET" not in table and "from 4,096 on: at most 1" in table
@@ -137,11 +112,6 @@ def test_quadratic_peers_are_not_promised_to_be_linear():
     assert label("roberta_kernelized") == "Kernelized"
 
 
-def test_plot_is_written(tmp_path):
-    plot(sample(), tmp_path / "cost.png")
-    assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_results_of_another_time_limit_are_not_mixed(tmp_path):
     words = ["--quick", "--device", "cpu", "--out", str(tmp_path / "cost.json")]
     arguments = roberta_cost.parse_arguments(words)
@@ -150,23 +120,6 @@ def test_results_of_another_time_limit_are_not_mixed(tmp_path):
     (tmp_path / "cost.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match="other settings"):
         roberta_cost.run(arguments)
-
-
-@pytest.mark.parametrize("words", [["--architectures", "roberta_linear,nonsense"], ["--nonsense"]])
-def test_a_wrong_command_line_is_refused_in_a_sentence(words):
-    with pytest.raises(UserError, match=r"nonsense.*see .* --help"):
-        roberta_cost.parse_arguments(words)
-
-
-@pytest.mark.slow
-def test_quick_run_from_another_folder(tmp_path):
-    out = tmp_path / "a b" / "cost.json"
-    command = [sys.executable, "-m", "benchmarks.roberta_cost", "--quick", "--device", "cpu"]
-    command += ["--architectures", "roberta_linear", "--out", out]
-    done = forked.run(command, cwd=tmp_path, check=True)
-    assert "| 1+elu | not measured |" in done.stdout and "paper, Table 2" in done.stdout
-    assert {p.name for p in out.parent.iterdir()} == {"cost.json", "cost.md", "cost.png"}
-    assert {record["status"] for record in json.loads(out.read_text())["records"]} == {"ok"}
 
 
 @pytest.mark.slow

@@ -4,20 +4,11 @@ import json
 
 import pytest
 
-import build_machine
 from benchmarks import (
-    attention_cost,
-    cuda_resources,
-    image_cost,
     lm_cost,
     loss_cost,
-    lra_speed,
-    model_parts_cost,
-    operator_cost,
     packed_cost,
-    roberta_cost,
     run,
-    speech_cost,
 )
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, MEASURED
@@ -89,39 +80,6 @@ def test_committed_figures_are_of_one_machine_each(monkeypatch):
         if sessions:
             monkeypatch.setattr("pipeline.provenance.environment", lambda device, s=sessions: s[0])
             check_same_machine(path, sessions, "cpu")
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        (lm_cost, "lm_cost_cpu.json"),
-        (roberta_cost, "roberta_cost_cpu.json"),
-        (attention_cost, "attention_cost_cpu.json"),
-        (speech_cost, "speech_cost_cpu.json"),
-        (image_cost, "image_cost_cpu.json"),
-        (lra_speed, "lra_speed_cpu.json"),
-        (loss_cost, "loss_cost_cpu.json"),
-        (operator_cost, "operator_cpu/operator_cost.json"),
-        (model_parts_cost, "model_parts/model_parts_cost.json"),
-        (cuda_resources, "cuda/cuda_resources.json"),
-    ],
-)
-def test_without_out_results_go_to_runs(module, name, monkeypatch):
-    """The committed ones are of another machine: they are neither resumed nor replaced."""
-
-    class Reached(Exception):
-        """Carries the path that the benchmark is about to write."""
-
-    def stop(path, *rest, **options):
-        raise Reached(path)
-
-    monkeypatch.setattr(run if hasattr(module, "BENCHMARK") else module, "check_output", stop)
-    monkeypatch.setattr(build_machine, "nvcc", lambda: "nvcc")
-    device = [] if module in (model_parts_cost, cuda_resources) else ["--device", "cpu"]
-    monkeypatch.setattr("sys.argv", [name, *device])
-    with pytest.raises(Reached) as reached:
-        module.main()
-    assert reached.value.args == (BENCHMARKS / name,)
 
 
 def test_other_commands_write_to_runs_as_well():

@@ -1,0 +1,100 @@
+"""Every benchmark: its committed tables, its plot, its command line, a tiny run. No times are judged."""
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+import build_machine
+from benchmarks import run
+from pipeline.errors import UserError
+from pipeline.files import BENCHMARKS, MEASURED, ROOT, read_json
+
+BY_CASE = ("attention_cost", "image_cost", "lm_cost", "lra_speed", "roberta_cost", "speech_cost")
+RECORDS = {
+    **{name: f"{name}_cpu" for name in (*BY_CASE, "loss_cost", "packed_cost")},
+    "cuda_resources": "cuda/cuda_resources",
+    "model_parts_cost": "model_parts/model_parts_cost",
+    "operator_cost": "operator_cpu/operator_cost",
+}
+"""Of each benchmark, without the suffix."""
+QUICK = {
+    "attention_cost": ("elu", 2),
+    "image_cost": ("elu", 2),
+    "lm_cost": ("transnormer_t1", 3),
+    "lra_speed": ("elu", 4),
+    "roberta_cost": ("roberta_linear", 2),
+    "speech_cost": ("elu", 1),
+}
+"""An architecture, and how many cases it has."""
+
+
+def module_of(name):
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+@pytest.mark.parametrize(("name", "path"), RECORDS.items())
+def test_committed_tables_are_those_of_the_record(name, path):
+    record = MEASURED / f"{path}.json"
+    assert module_of(name).markdown(read_json(record)) == record.with_suffix(".md").read_text(
+        encoding="utf-8"
+    )
+
+
+@pytest.mark.parametrize("name", BY_CASE)
+def test_plots_and_tables_do_without_what_was_not_measured(name, tmp_path):
+    module, whole = module_of(name), read_json(MEASURED / f"{RECORDS[name]}.json")
+    for records in (whole["records"], []):
+        module.plot({**whole, "records": records}, tmp_path / "cost.png")
+        assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
+    for records in (whole["records"][:1], []):
+        text = module.markdown({**whole, "records": records})
+        assert "–" in text or "not measured" in text
+
+
+@pytest.mark.parametrize("name", BY_CASE)
+@pytest.mark.parametrize(
+    "words", [["--architectures", "nonsense"], ["--nonsense"], ["--time-limit", "nonsense"]]
+)
+def test_a_wrong_command_line_is_refused_in_a_sentence(name, words):
+    with pytest.raises(UserError, match=r"nonsense.*see .* --help"):
+        module_of(name).parse_arguments(words)
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDS if name != "packed_cost"])
+def test_without_out_results_go_to_runs(name, monkeypatch):
+    """The committed ones are of another machine: they are neither resumed nor replaced."""
+
+    class Reached(Exception):
+        """Carries the path that the benchmark is about to write."""
+
+    def stop(path, *rest, **options):
+        raise Reached(path)
+
+    module = module_of(name)
+    monkeypatch.setattr(run if hasattr(module, "BENCHMARK") else module, "check_output", stop)
+    monkeypatch.setattr(build_machine, "nvcc", lambda: "nvcc")
+    device = [] if name in ("model_parts_cost", "cuda_resources") else ["--device", "cpu"]
+    monkeypatch.setattr("sys.argv", [name, *device])
+    with pytest.raises(Reached) as reached:
+        module.main()
+    assert reached.value.args == (BENCHMARKS / f"{RECORDS[name]}.json",)
+
+
+@pytest.mark.parametrize(("name", "architecture", "cases"), [(name, *plan) for name, plan in QUICK.items()])
+def test_quick_run_resumes(name, architecture, cases, tmp_path, measured_here, capsys):
+    module, out = module_of(name), tmp_path / "a b" / "cost.json"
+    words = ["--quick", "--device", "cpu", "--architectures", architecture, "--out", str(out)]
+    for done in (0, cases):
+        assert module.run(module.parse_arguments(words)) == 0
+        assert f"{cases} cases on cpu, {done} done before" in capsys.readouterr().out
+    assert [record["status"] for record in json.loads(out.read_text())["records"]] == ["ok"] * cases
+    assert {path.name for path in out.parent.iterdir()} == {"cost.json", "cost.md", "cost.png"}
+
+
+def test_help_needs_nothing():
+    command = [sys.executable, str(ROOT / "benchmarks" / "lm_cost.py"), "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "--memory-limit-gib" in text and "to resume" in text
