@@ -227,7 +227,6 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Entry point."""
     arguments = parse_arguments()
     path = (out_dir(arguments) or BENCHMARKS / "cuda") / "cuda_resources.json"
     check_output(path, RESULT, beside=(".md",), makes_folder=True)

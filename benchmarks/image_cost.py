@@ -140,7 +140,8 @@ def measure_sampling(case: dict[str, Any]) -> dict[str, Any]:
     from pipeline.evaluation.image_samples import draw, uniforms
 
     device, batch = case["device"], case["batch"]
-    model, task = build_image_model(case["architecture"], case["images"], Size(**case["size"]), device)
+    size = Size(**case["sizes"][case["images"]])
+    model, task = build_image_model(case["architecture"], case["images"], size, device)
     dims, eos = task.shape.dims, task.dictionary.eos()
     given = torch.zeros(batch, 0, dtype=torch.long, device=device)
     chance = uniforms(1, range(batch), dims).to(device)
@@ -375,17 +376,13 @@ def run(arguments: argparse.Namespace) -> int:
     names, images = arguments.architectures.split(","), arguments.images.split(",")
     settings = settings_for(device, arguments.quick, names, images)
 
-    def question(case: dict[str, Any]) -> dict[str, Any]:
-        return {"size": settings["sizes"][case["images"]], "threads": settings["threads"]}
-
     def hopeless(results: dict[str, Any], case: dict[str, Any]) -> bool:
         return is_hopeless(results, case, arguments.time_limit)
 
-    return benchmark_for(arguments).run(arguments, settings, cases_of(settings), question, hopeless)
+    return benchmark_for(arguments).run(arguments, settings, cases_of(settings), hopeless=hopeless)
 
 
 def main() -> None:
-    """Entry point."""
     sys.exit(run(parse_arguments()))
 
 

@@ -68,7 +68,7 @@ def measure_decoding(case: dict[str, Any]) -> dict[str, Any]:
     A visit to position P times tokens P, P+1, … of one block of 64, always from the same state. Positions
     whose context takes too long to read are skipped.
     """
-    device, positions, steps = case["device"], sorted(case["positions"]), case["steps"]
+    device, positions, steps = case["device"], sorted(case["positions"]), case["decoding_steps"]
     longest = positions[-1] + steps
     size = Size(**case["size"])
     lm = LanguageModel(case["architecture"], size, longest, longest, device)
@@ -221,17 +221,10 @@ def run(arguments: argparse.Namespace) -> int:
         chosen["lengths"] = [int(x) for x in arguments.lengths.split(",")]
     device, names = choose_device(arguments.device), arguments.architectures.split(",")
     settings = settings_for(device, arguments.quick, names, **chosen)
-
-    def question(case: dict[str, Any]) -> dict[str, Any]:
-        keys = ("size", "tokens", "positions", "visits", "threads", "bf16")
-        shared = {key: settings[key] for key in keys if key in settings}
-        return {**shared, "steps": settings["decoding_steps" if case["kind"] == "decoding" else "steps"]}
-
-    return BENCHMARK.run(arguments, settings, cases_of(settings), question)
+    return BENCHMARK.run(arguments, settings, cases_of(settings))
 
 
 def main() -> None:
-    """Entry point."""
     sys.exit(run(parse_arguments()))
 
 

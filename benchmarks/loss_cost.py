@@ -375,7 +375,6 @@ def measure(todo: list[dict[str, Any]], device: str, path: Path) -> dict[str, An
 
 
 def main() -> None:
-    """Entry point."""
     arguments = parse_arguments()
     device = choose_device(arguments.device)
     path = (out_dir(arguments) or BENCHMARKS) / f"loss_cost_{device}.json"

@@ -347,8 +347,7 @@ def run(arguments: argparse.Namespace) -> int:
     cells = read_sweep(arguments.sweep) if arguments.sweep else []
 
     def question(case: dict[str, Any]) -> dict[str, Any]:
-        shared = {key: settings[key] for key in ("size", "threads", "steps", "keep_frees")}
-        return {**shared, "tokens": case["length"] * settings["batch"], "reviews": reviews}
+        return {"tokens": case["length"] * settings["batch"], "reviews": reviews}
 
     cases = [case for kind in KINDS for case in training_cases(settings, kind)]
     status = benchmark.run(arguments, settings, cases, question)
@@ -362,7 +361,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def main() -> None:
-    """Entry point."""
     sys.exit(run(parse_arguments()))
 
 

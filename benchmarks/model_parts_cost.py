@@ -265,7 +265,6 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Entry point."""
     arguments = parse_arguments()
     path = (out_dir(arguments) or DEFAULT) / "model_parts_cost.json"
     check_output(path, RESULT, beside=(".md",), makes_folder=True)

@@ -115,11 +115,10 @@ def anchor_report(result: dict[str, Any]) -> str:
 
 def _rows(shape: str, records: list[dict[str, Any]]) -> list[list[str]]:
     floor = records[0]["floor_ms"]
-    rows = [[shape, r["name"], spread(r["ms"], "{:.3f}"), *_against(r["ms"], floor)] for r in records]
+    rows = []
+    for r in records:
+        times = f"{statistics.median(r['ms']) / floor:.2f}"
+        rows.append([shape, r["name"], spread(r["ms"], "{:.3f}"), f"{floor:.3f}", times])
     for name, ms in records[0]["published_ms"].items():
         rows.append([shape, TITLES[name], f"{ms:.3f}", "–", "–"])  # of another machine
     return rows
-
-
-def _against(times: list[float], floor: float) -> list[str]:
-    return [f"{floor:.3f}", f"{statistics.median(times) / floor:.2f}"]

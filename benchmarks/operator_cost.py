@@ -270,7 +270,6 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Entry point."""
     options = parse_arguments()
     options.device = choose_device(options.device)
     options.out = out_dir(options) or BENCHMARKS / f"operator_{options.device}"

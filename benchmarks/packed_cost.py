@@ -208,7 +208,6 @@ def _training(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Entry point."""
     arguments = parse_arguments()
     from pipeline.data.prepared import open_prepared
 

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.by_length import Results, Value, Verdict, curves, length_table, measured
 from benchmarks.models import TINY, LanguageModel, Size
-from benchmarks.run import CostBenchmark, choose_device
+from benchmarks.run import CostBenchmark, choose_device, training_cases
 from benchmarks.worker import measure_steps
 from pipeline.console import count, run_command
 from pipeline.methods import ENCODER_PANELS, ENCODERS, MAIN_ENCODERS, SOFTMAX, groups, performer_note
@@ -235,11 +235,11 @@ def run(arguments: argparse.Namespace) -> int:
     device, names = choose_device(arguments.device), arguments.architectures.split(",")
     chosen = {key: value for key in ("lengths", "rounds", "bf16") if (value := getattr(arguments, key))}
     settings = settings_for(device, arguments.quick, names, arguments.time_limit, **chosen)
-    return BENCHMARK.run_training(arguments, settings, lambda length: length)
+    cases = training_cases(settings)
+    return BENCHMARK.run(arguments, settings, cases, lambda case: {"tokens": case["length"]})
 
 
 def main() -> None:
-    """Entry point."""
     sys.exit(run(parse_arguments()))
 
 

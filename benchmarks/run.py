@@ -19,8 +19,6 @@ from pipeline.provenance import check_same_machine, environment, memory_availabl
 
 Case = dict[str, Any]
 Results = dict[str, Any]
-SHARED = ("size", "threads", "steps", "keep_frees", "bf16")
-"""Settings that every case of a training is told."""
 LEAST_MEMORY_GIB = 1
 """With less, PyTorch and fairseq do not start in a process of their own."""
 
@@ -101,8 +99,8 @@ class CostBenchmark:
         if limit is None and device == "cpu":
             limit = 0.8 * memory_available() / 2**30
         question = {
-            **case,
             **question,
+            **case,
             "benchmark": self.file,
             "device": device,
             "memory_limit": int(limit * 2**30) if limit else None,
@@ -120,12 +118,13 @@ class CostBenchmark:
         arguments: argparse.Namespace,
         settings: dict[str, Any],
         cases: Sequence[Case],
-        question: Callable[[Case], Case],
+        question: Callable[[Case], Case] = lambda case: {},
         hopeless: Callable[[Results, Case], bool] = lambda results, case: False,
     ) -> int:
         """Measure what is missing, write results, table and plot, and return the exit status.
 
-        `hopeless` tells cases that are left out by the results so far.
+        The process of a case gets the settings and what `question` adds. `hopeless` tells cases that are
+        left out by the results so far.
         """
         device = settings["device"]
         path = self.results_path(arguments, device)
@@ -141,7 +140,7 @@ class CostBenchmark:
         for number, case in enumerate(todo, 1):
             if is_done(results, case) or hopeless(results, case):
                 continue
-            record = self.measure(case, question(case), arguments, device)
+            record = self.measure(case, {**settings, **question(case)}, arguments, device)
             record["session"] = len(results["sessions"]) - 1
             results["records"] = [r for r in results["records"] if not same_case(r, case)] + [record]
             write_json(path, results)
@@ -149,17 +148,6 @@ class CostBenchmark:
             label = self.label(case["architecture"])
             print(f"{progress} {label}, {place(case)}: {describe(record)}", flush=True)
         return self.finish(results, path)
-
-    def run_training(
-        self, arguments: argparse.Namespace, settings: dict[str, Any], tokens: Callable[[int], int]
-    ) -> int:
-        """`run` for the cases of `training_cases`, whose batch at a length holds `tokens(length)` tokens."""
-        shared = {key: settings[key] for key in SHARED if key in settings}
-
-        def question(case: Case) -> Case:
-            return {**shared, "tokens": tokens(case["length"])}
-
-        return self.run(arguments, settings, training_cases(settings), question)
 
     def finish(self, results: Results, path: Path) -> int:
         """Write and print table and plot; 1 if a case failed, 0 otherwise."""

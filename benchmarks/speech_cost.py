@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from benchmarks.by_length import Results, ratio, shown
 from benchmarks.models import Size
-from benchmarks.run import CostBenchmark, choose_device
+from benchmarks.run import CostBenchmark, choose_device, training_cases
 from benchmarks.worker import measure_steps
 from pipeline.console import run_command
 from pipeline.papers import read_table
@@ -206,11 +206,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure what is missing, write results, table and plot, and return the exit status."""
     names = arguments.architectures.split(",")
     settings = settings_for(choose_device(arguments.device), arguments.quick, names)
-    return BENCHMARK.run_training(arguments, settings, lambda length: settings["utterances"] * length)
+
+    def question(case: dict[str, Any]) -> dict[str, Any]:
+        return {"tokens": settings["utterances"] * case["length"]}
+
+    return BENCHMARK.run(arguments, settings, training_cases(settings), question)
 
 
 def main() -> None:
-    """Entry point."""
     sys.exit(run(parse_arguments()))
 
 

@@ -44,7 +44,8 @@ def test_the_sum_is_exact_for_parabolas():
 
 @pytest.mark.parametrize("name", WAYS)
 def test_every_way_draws_images(name):
-    case = {"architecture": name, "images": "tiny", "batch": 2, "device": "cpu", "size": TINY.as_dict()}
+    case = {"architecture": name, "images": "tiny", "batch": 2, "device": "cpu"}
+    case["sizes"] = {"tiny": TINY.as_dict()}
     found = measure_sampling(case)
     assert found["seconds"] > 0 and found["estimated"] is name.endswith("recompute")
 

@@ -95,7 +95,7 @@ def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys
     def measure(worker, question, time_limit):
         assert (worker, time_limit) == ("benchmarks.worker", 150)
         assert question["enough_s"] == 30 and question["memory_limit"] > 0
-        assert question["steps"] == {"training": 1, "decoding": 4}[question["kind"]]
+        assert (question["steps"], question["decoding_steps"], question["tokens"]) == (1, 4, 256)
         if len(measured) == 2:
             raise KeyboardInterrupt
         measured.append(question)

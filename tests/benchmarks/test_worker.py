@@ -27,7 +27,7 @@ def test_steps_stop_when_enough_time_has_passed():
 
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_decoding_is_timed_at_every_position(name):
-    case = {**CASE, "architecture": name, "positions": [3, 70], "steps": 2, "visits": 3}
+    case = {**CASE, "architecture": name, "positions": [3, 70], "decoding_steps": 2, "visits": 3}
     result = measure_decoding(case)["token_seconds"]
     assert {position: len(seconds) for position, seconds in result.items()} == {"3": 6, "70": 6}
 
