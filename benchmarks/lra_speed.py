@@ -166,11 +166,6 @@ def tokens_per_second(found: Cell) -> float:
     return statistics.median(tokens / seconds for tokens, seconds in pairs)
 
 
-def peak(found: Cell) -> float:
-    """Peak memory of a step above model, optimizer state and libraries, in MiB."""
-    return found.peak
-
-
 def whole_peak(found: Cell) -> float:
     """Peak memory with all that was in use before: of the process, on a GPU of torch's allocator, in MiB."""
     return found.records[0]["whole_peak_bytes"] / 2**20
@@ -257,8 +252,8 @@ def markdown(results: Results) -> str:
         table(results, "Steps per second, training:", "training", steps_per_second, "{:.2f}", "train"),
         table(results, "Tokens per second, inference:", "inference", tokens_per_second, "{:,.0f}"),
         table(results, "Tokens per second, training:", "training", tokens_per_second, "{:,.0f}"),
-        table(results, "Peak memory of inference, MiB:", "inference", peak, "{:,.0f}"),
-        table(results, "Peak memory of a training step, MiB:", "training", peak, "{:,.0f}"),
+        table(results, "Peak memory of inference, MiB:", "inference", lambda c: c.peak, "{:,.0f}"),
+        table(results, "Peak memory of a training step, MiB:", "training", lambda c: c.peak, "{:,.0f}"),
         table(results, "The same of the whole process, MiB:", "training", whole_peak, "{:,.0f}"),
         table(results, scaled, "training", lambda r: PAPER_STEPS / steps_per_second(r), "{:,.0f}"),
         lln_table(),
@@ -275,7 +270,7 @@ def plot(results: Results, path: Path) -> None:
         for kind in KINDS:
             speed = curves(results, ATTENTIONS, names, steps_per_second, kind)
             panels.append((f"{kind.capitalize()}{title}", length, "steps per second", speed))
-        memory = curves(results, ATTENTIONS, names, peak)
+        memory = curves(results, ATTENTIONS, names, lambda c: c.peak)
         panels.append((f"Memory of training{title}", length, "MiB", memory))
     plot_curves(path, panels, columns=3, note=caption(results))
 
