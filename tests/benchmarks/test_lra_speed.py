@@ -9,7 +9,7 @@ import torch
 
 from benchmarks import lra_speed
 from benchmarks.lra_accuracy import plot_accuracy, read_sweep
-from benchmarks.lra_speed import KINDS, MEASURES, TextClassifier, caption
+from benchmarks.lra_speed import KINDS, MEASURES, TextClassifier, caption, markdown
 from benchmarks.models import TINY
 from benchmarks.run import training_cases
 from pipeline.errors import UserError
@@ -73,6 +73,12 @@ def test_reviews_are_cut_and_padded_to_the_longest(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(before, model.model.parameters(), strict=True))
     model.train_step(first)
     assert any(not torch.equal(a, b) for a, b in zip(before, model.model.parameters(), strict=True))
+
+
+def test_each_status_has_its_word():
+    text = markdown(sample())
+    assert "| softmax, here | 1.00 | 0.25 | 0.11 | 0.06 | – |" in text
+    assert "| 1+elu, here | 1.00 | 0.50 | 0.33 | 0.25 | over 60 s |" in text
 
 
 def test_accuracy_is_drawn_where_speed_is_known(tmp_path):

@@ -4,12 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import (
-    lm_cost,
-    loss_cost,
-    packed_cost,
-    run,
-)
+from benchmarks import lm_cost, loss_cost, packed_cost, run
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, MEASURED
 from pipeline.provenance import check_same_machine, environment
