@@ -117,7 +117,7 @@ def faults(document: Path) -> str:
     if not path.is_file():
         return not_measured("scripts/fault_check.sh")
     record = read_json(path)
-    return f"{survivors(record)} ({where(record)})"
+    return survivors(record, where(record))
 
 
 def long_stream(document: Path) -> str:
