@@ -22,6 +22,7 @@ from pipeline.study.schedule import gpus, parallel_jobs, run_cells
 from pipeline.study.start import check_starts
 from pipeline.study.table import figure_of
 from pipeline.study.tuning import tuning_cells, with_chosen
+from pipeline.study.worker import prune
 from pipeline.training.process.run_lock import NAME as LOCK
 from pipeline.training.process.run_lock import SECONDS_TO_WRITE, run_lock
 
@@ -163,7 +164,12 @@ def remove_lone_lock(folder: Path) -> None:
 
 def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int]) -> list[str]:
     """Run the cells without a record; returns a line for each that has failed."""
-    missing = [cell for cell in cells if not is_done(cell)]
+    missing = []
+    for cell in cells:
+        if is_done(cell):
+            prune(cell)  # a kill may have come between its record and this
+        else:
+            missing.append(cell)
     where = shown_path(cells[0].plan.out) if cells else ""
     done = len(cells) - len(missing)
     print(f"{title}: {number_of(len(cells), 'runs')}, {done} done before; results: {where}", flush=True)
