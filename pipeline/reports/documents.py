@@ -54,7 +54,7 @@ def faults() -> str:
     if not path.is_file():
         return not_measured("scripts/fault_check.sh")
     record = read_json(path)
-    return f"{survivors(record)} ({where(record)})"
+    return survivors(record, where(record))
 
 
 SECTIONS: dict[str, Callable[[], str]] = {

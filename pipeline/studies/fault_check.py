@@ -1,9 +1,9 @@
 """Break training runs in many ways and check that each resumes with the losses of an unbroken run.
 
 Process groups and parents are killed, at random and at exact system calls; a second run is started in the
-folder; disks are full; checkpoints are damaged; runs of several processes and data preparations are
-killed. Prints "survived n of m" for each kind and writes them to --out. The runs are small, on the CPU,
-and take some minutes.
+folder; disks are full; checkpoints are damaged; runs of several processes, studies and data preparations
+are killed. Prints "survived n of m" for each kind and writes them to --out. The runs are small, on the
+CPU, and take some minutes.
 """
 
 import argparse

@@ -157,7 +157,7 @@ def start_over(runs: Path) -> None:
     folders = [mark.parent for mark in sorted(runs.glob(f"*/{RUN_MARK}")) if is_run(mark.parent, COMMAND)]
     with ExitStack() as locks:
         for folder in folders:
-            locks.enter_context(run_lock(folder))
+            locks.enter_context(run_lock(folder, option="--out"))
         move_aside(runs, [*folders, *runs.glob(FIGURES)])
 
 

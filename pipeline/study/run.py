@@ -3,12 +3,12 @@
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pipeline.console import number_of, runs_failed
 from pipeline.errors import UserError
-from pipeline.files import ROOT, shown_path
+from pipeline.files import ROOT, made_folder, shown_path
 from pipeline.study.best import keep_best_weights
 from pipeline.study.cells import Cell, Plan, cells_of
 from pipeline.study.declaration import RUNS, Study, find_study, read_study, study_names
@@ -22,6 +22,7 @@ from pipeline.study.schedule import gpus, parallel_jobs, run_cells
 from pipeline.study.start import check_starts
 from pipeline.study.table import figure_of
 from pipeline.study.tuning import tuning_cells, with_chosen
+from pipeline.study.worker import prune
 from pipeline.training.process.run_lock import NAME as LOCK
 from pipeline.training.process.run_lock import SECONDS_TO_WRITE, run_lock
 
@@ -118,10 +119,10 @@ def show_commands(cells: Sequence[Cell]) -> None:
 def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Path | None) -> None:
     """Run what is missing, tuning first, and write the page; raw data are prepared from `source`."""
     places, out = parallel_jobs(jobs), cells[0].plan.out
-    prepare_data(study, cells, source)
-    check_starts(cell for cell in cells if not is_done(cell))
-    check_one_setting([*read_records(out, study.name), {"flags": cells[0].plan.flags}], out)
     with locked(cells) as held:
+        prepare_data(study, cells, source)
+        check_starts(cell for cell in cells if not is_done(cell))
+        check_one_setting([*read_records(out, study.name), {"flags": cells[0].plan.flags}], out)
         failures: list[str] = []
         if study.tune:
             tried = [cell for cell in all_runs(cells) if cell.tuning is not None]
@@ -135,8 +136,8 @@ def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Pat
         if written:
             print(f"\n{written[0].read_text(encoding='utf-8')}")
             print(f"written: {', '.join(map(shown_path, written))}")
-    if failures:
-        raise runs_failed(failures)
+        if failures:
+            raise runs_failed(failures)
 
 
 @contextmanager
@@ -149,24 +150,26 @@ def locked(cells: Sequence[Cell]) -> Iterator[list[int]]:
     with ExitStack() as stack:
         held = []
         for folder in sorted(folders):
-            stack.callback(remove_unused, folder)
-            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(made_folder(folder))
             held.append(stack.enter_context(run_lock(folder, option="--out")))
+            stack.callback(remove_lone_lock, folder)
         yield held
 
 
-def remove_unused(folder: Path) -> None:
-    """Remove a folder in which nothing but the lock was made, and its parent if it is empty then."""
+def remove_lone_lock(folder: Path) -> None:
+    """Remove the lock, while it is held, of a folder in which there is nothing else."""
     if [path.name for path in folder.iterdir()] == [LOCK]:
-        with suppress(OSError):
-            (folder / LOCK).unlink()
-            folder.rmdir()
-            folder.parent.rmdir()
+        (folder / LOCK).unlink()
 
 
 def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int]) -> list[str]:
     """Run the cells without a record; returns a line for each that has failed."""
-    missing = [cell for cell in cells if not is_done(cell)]
+    missing = []
+    for cell in cells:
+        if is_done(cell):
+            prune(cell)  # a kill may have come between its record and this
+        else:
+            missing.append(cell)
     where = shown_path(cells[0].plan.out) if cells else ""
     done = len(cells) - len(missing)
     print(f"{title}: {number_of(len(cells), 'runs')}, {done} done before; results: {where}", flush=True)

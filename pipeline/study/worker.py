@@ -121,10 +121,8 @@ def train(cell: Cell, arguments: list[str], data: Any) -> None:
 
 def measured_checkpoint(cell: Cell) -> Path:
     """The best checkpoint if the study asks for it and there is one, else the last."""
-    from pipeline.training.process.resume import BEST, LAST
-
-    best = cell.folder / BEST
-    return best if cell.study.checkpoint == "best" and best.is_file() else cell.folder / LAST
+    wanted = cell.folder / f"checkpoint_{cell.study.checkpoint}.pt"
+    return wanted if wanted.is_file() else cell.folder / "checkpoint_last.pt"
 
 
 def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:

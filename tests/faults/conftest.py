@@ -7,7 +7,14 @@ import pytest
 
 from tests.faults.runs import Training, write_config
 from tests.faults.warm import Warm
-from tests.pipeline.conftest import corpus  # noqa: F401  (a fixture)
+from tests.pipeline.conftest import (  # noqa: F401  (fixtures)
+    corpus,
+    encoder_configs,
+    encoder_corpus,
+    glue,
+    pretrained,
+    quick,
+)
 
 
 @pytest.fixture(scope="session")

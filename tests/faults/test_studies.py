@@ -7,28 +7,50 @@ from pathlib import Path
 import pytest
 
 from tests.faults.runs import at, at_update
+from tests.helpers.images import write_images
+from tests.helpers.lra import write_lra
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault("study killed")]
 
 STUDIES = {
-    "copy": "copy --preset tiny --method elu -- --train-samples 160 --eval-samples 40 --log-interval 1 "
-    "--max-update 6 --save-interval-updates 2 --keep-interval-updates 1",
+    "copy": "--preset tiny --method elu -- --train-samples 160 --eval-samples 40",
+    "vit": "--preset digits_short --method lln_diag --data {images} -- --batch-size 8",
+    "images": "--preset digits --method linear --data {images} -- --batch-size 8",
+    "lra": "--setting papers --task image --method lln --data {lra} -- --batch-size 8 --warmup-updates 2",
+    "glue": "--task RTE --lr 0.01 --start {encoder} --data {glue} --",
 }
-"""By name: the words of a run of seconds."""
-MOMENTS = {
-    "training": at_update(4),
-    "a checkpoint": at("rename", path="checkpoint_last.pt"),
-    "evaluation": at("write", text='"peak_memory"', path="train.log"),
-    "the record": at("rename", path="seed1.json"),
-    "the page": at("rename", path="README.md"),
-}
+"""By name: the words of a run of seconds, and flags of its training."""
+FLAGS = "--log-interval 1 --max-update 6 --save-interval-updates 2 --keep-interval-updates 1"
 
 
-def run(training, study: str, out: Path, fault: dict[str, str] | None = None) -> int:
+@pytest.fixture
+def words(request, study, tmp_path) -> list[str]:
+    """The command line of a study on small data, without its --out."""
+    if study == "glue":
+        encoder, glue = (request.getfixturevalue(name) for name in ("pretrained", "glue"))
+        places = {"encoder": encoder / "checkpoint_last.pt", "glue": glue}
+    else:
+        data = write_images(tmp_path / "images"), write_lra(tmp_path / "image", "image")
+        places = dict(zip(("images", "lra"), data, strict=True))
+    given = [word.format(**places) for word in STUDIES[study].split()]
+    return ["study.study", study, "--seeds", "1", *given, *FLAGS.split()]
+
+
+def moments(record: str) -> dict[str, dict[str, str]]:
+    """When a study is killed; `record` is the name of the file that its run ends with."""
+    return {
+        "training": at_update(4),
+        "a checkpoint": at("rename", path="checkpoint_last.pt"),
+        "evaluation": at("write", text='"peak_memory"', path="train.log"),
+        "the record": at("rename", path=record),
+        "the page": at("rename", path="README.md"),
+    }
+
+
+def run(training, words: list[str], out: Path, fault: dict[str, str] | None = None) -> int:
     """The exit code of a study in `out`."""
-    before, _, flags = STUDIES[study].partition(" -- ")
-    words = ["study.study", *before.split(), "--out", str(out), "--", *flags.split()]
-    process = training.start(words, fault)
+    before = words.index("--")
+    process = training.start([*words[:before], "--out", str(out), *words[before:]], fault)
     printed = process.communicate()
     if fault is None and process.returncode:
         print(*printed)
@@ -45,14 +67,22 @@ def records(out: Path) -> dict[str, dict]:
     return found
 
 
+def files(out: Path) -> set[str]:
+    """What lies in `out`, less the curves for TensorBoard: each start begins a file of its own."""
+    found = (path.relative_to(out) for path in out.rglob("*") if path.is_file())
+    return {str(path) for path in found if "tensorboard" not in path.parts}
+
+
 @pytest.mark.parametrize("study", STUDIES)
-def test_killed(training, tmp_path, study, record_property):
+def test_killed(training, tmp_path, words, record_property):
     """One kill after another in one folder, then left alone."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert run(training, study, whole) == 0
-    record_property("times", len(MOMENTS))
-    for moment, fault in MOMENTS.items():
-        assert run(training, study, cut, fault) == -signal.SIGKILL, moment
-    assert run(training, study, cut) == 0
-    assert records(cut) == records(whole) and records(whole)
-    assert (cut / "README.md").is_file()
+    assert run(training, words, whole) == 0
+    [record] = whole.rglob("seed*.json")
+    kills = moments(record.name)
+    record_property("times", len(kills))
+    for moment, fault in kills.items():
+        assert run(training, words, cut, fault) == -signal.SIGKILL, moment
+    assert run(training, words, cut) == 0
+    assert records(cut) == records(whole)
+    assert files(cut) == files(whole)

@@ -1,4 +1,4 @@
-"""A second run in the folder of one that is at work."""
+"""A second run or study in the folder of one that is at work."""
 
 import os
 import re
@@ -9,21 +9,35 @@ import pytest
 
 from tests.faults.runs import same_losses
 
+pytestmark = [pytest.mark.slow, pytest.mark.fault("second writer")]
+STUDY = "study.study copy --preset tiny --method elu --seeds 1 -- --train-samples 160 --max-update 6"
 
-@pytest.mark.slow
-@pytest.mark.fault("second writer")
-def test_second_writer_is_refused(training, unbroken, tmp_path):
-    first = training.start(training.command(tmp_path))
-    while "log, checkpoints" not in first.stdout.readline():
+
+def refused(training, words: list[str], sign: str) -> str:
+    """What a second command says that starts once the first has printed `sign`; the first then ends well."""
+    first = training.start(words)
+    while sign not in first.stdout.readline():
         assert first.poll() is None
     os.kill(first.pid, signal.SIGSTOP)  # or it might be done before the second one looks
-    second = training.start(training.command(tmp_path))
+    second = training.start(words)
     _, said = second.communicate()
     os.kill(first.pid, signal.SIGCONT)
-    assert second.returncode == 1
-    assert re.fullmatch(
-        rf"error: .* is in use by process {first.pid} on {re.escape(socket.gethostname())}; .*\n", said
-    )
     first.communicate()
-    assert first.returncode == 0
+    assert (first.returncode, second.returncode) == (0, 1)
+    found = re.fullmatch(
+        rf"error: .* is in use by process {first.pid} on {re.escape(socket.gethostname())}; (.*)\n", said
+    )
+    assert found, said
+    return found[1]
+
+
+def test_second_writer_is_refused(training, unbroken, tmp_path):
+    assert refused(training, training.command(tmp_path), "log, checkpoints").endswith("--save-dir")
     assert same_losses(tmp_path, unbroken)
+
+
+def test_second_study_is_refused(training, tmp_path):
+    command, _, flags = STUDY.partition(" -- ")
+    words = [*command.split(), "--out", str(tmp_path), "--", *flags.split()]
+    assert refused(training, words, "[1/1]").endswith("--out")
+    assert len(list(tmp_path.rglob("seed1.json"))) == 1

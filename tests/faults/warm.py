@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pipeline.signals import REQUESTS
+from tests.helpers import registry
 from tests.helpers.forked import PRELOADED, Child
 
 MOST = 1 << 16  # bytes of a message
@@ -124,6 +125,7 @@ if __name__ == "__main__":
     from pipeline.console import warn_only
 
     warn_only()
-    for name in ("pipeline.training.train", *PRELOADED):
+    for name in ("pipeline.training.train", "pipeline.reports.plots", *PRELOADED):
         importlib.import_module(name)
+    registry.share()
     serve(socket.socket(fileno=os.dup(0)))

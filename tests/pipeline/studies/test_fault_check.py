@@ -21,4 +21,5 @@ def test_survivors_of_each_kind(tmp_path):
         "killed": {"broken": 5, "survived": 5, "failed": []},
         "not started": {"broken": 1, "survived": 0, "failed": ["e"]},
     }
-    assert survivors({"faults": found}) == "Survived: disk full, 1 of 2; killed, 5 of 5; not started, 0 of 1."
+    counted = "disk full, 1 of 2; killed, 5 of 5; not started, 0 of 1"
+    assert survivors({"faults": found}, "a CPU") == f"Survived: {counted}. (a CPU)"

@@ -102,6 +102,17 @@ def test_a_run_that_was_killed_before_its_record_is_measured_and_not_trained_on(
 
 
 @pytest.mark.slow
+def test_weights_of_a_run_that_was_killed_after_its_record_go(call, study_file, tmp_path):
+    out, words = tmp_path / "out", [study_file, "--method", "elu", "--out", tmp_path / "out", "--", *SHORT]
+    call(study, *words)
+    folder = out / "tiny/elu/seed1"
+    for name in ("checkpoint_best.pt", "checkpoint_1_4.pt"):
+        (folder / name).write_bytes((folder / "checkpoint_last.pt").read_bytes())
+    call(study, *words)
+    assert [path.name for path in folder.glob("checkpoint*")] == ["checkpoint_last.pt"]
+
+
+@pytest.mark.slow
 def test_a_second_study_in_the_folder_is_refused(refused, study_file, tmp_path):
     """The choices of the first axis are what a command holds: an array's jobs share the folder above."""
     out = tmp_path / "out"

@@ -1,0 +1,35 @@
+"""A second command in the folder of a study that runs is refused at its start, and leaves no trace."""
+
+import pytest
+
+from pipeline.study import finetune_glue, study
+from pipeline.study.declaration import find_study, read_study, study_names
+from pipeline.training.process.run_lock import NAME, run_lock
+
+
+def check(sentence, out, folder):
+    """It names the folder and the option, and the lock is the first command's as before."""
+    assert f"{folder} is in use by process" in sentence and sentence.endswith("choose another --out")
+    assert list(out.rglob("*")) == [folder, folder / NAME]
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_study(refused, tmp_path, name):
+    """Also where its data or the checkpoint it starts from are missing: the lock comes first."""
+    out = tmp_path / "out"
+    first = next(iter(read_study(find_study(name)).axes.values())).usual[0]
+    folder = out / first
+    folder.mkdir(parents=True)
+    with run_lock(folder):
+        for _ in range(2):
+            check(refused(study, name, "--out", out), out, folder)
+
+
+def test_fine_tuning(refused, pretrained, glue, tmp_path):
+    out = tmp_path / "out"
+    folder = out / "MNLI"
+    folder.mkdir(parents=True)
+    words = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", out]
+    with run_lock(folder):
+        for _ in range(2):
+            check(refused(finetune_glue, *words), out, folder)
