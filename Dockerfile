@@ -4,8 +4,8 @@
 #       --build-arg PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu .
 #   docker run --rm causal-linear-attention
 #
-# .ci/stock_machine runs the same steps with the same packages in a Debian root without Docker, which is how they
-# were checked.
+# The quickstart was run step by step with these packages in a fresh Debian root; the image itself has not been built.
+# .ci/stock_machine runs both commands in such a root, without Docker.
 FROM debian:12-slim
 ARG PACKAGES="ca-certificates git g++ python3 python3-venv python3-dev"
 RUN apt-get update && apt-get install --yes --no-install-recommends $PACKAGES && rm -rf /var/lib/apt/lists/*

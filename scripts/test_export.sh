@@ -9,5 +9,5 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 begin_tests "$@"
-install_beside .venv-export tests/pipeline/export/requirements.txt -c requirements.txt
+install_beside .venv-export tests/pipeline/export/requirements.txt --no-deps
 exec "$VENV_PYTHON" -m pytest -n 0 tests/pipeline/export "$@"

@@ -81,7 +81,7 @@ def read_manifest(folder: Path) -> dict | None:
 
 
 def is_manifest(manifest: Any) -> bool:
-    """Whether the content of a preparation.json is laid out as one: numbers where others count on numbers."""
+    """True if the manifest has the expected schema."""
     if not isinstance(manifest, dict):
         return False
     splits, sizes = manifest.get("splits", {}), manifest.get("files", {})

@@ -167,7 +167,7 @@ def check_verified(manifest: dict, arguments: argparse.Namespace, dest: Path) ->
 
 
 def check_source(manifest: dict, arguments: argparse.Namespace, dest: Path) -> None:
-    """Refuse to pass a folder made from one text for what another one, given with --from, would be."""
+    """Raise UserError if the folder was made from a different text than --from gives."""
     if not arguments.source:
         return
     made_from = manifest.get("source", {})

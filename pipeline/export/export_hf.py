@@ -1,4 +1,4 @@
-"""Export a model for `transformers`: weights, configuration, tokeniser and a file of plain PyTorch.
+"""Export a model for `transformers`: weights, configuration, tokeniser, model card, plain PyTorch.
 
 DIR then loads anywhere with torch and transformers, without fairseq and without this project:
 
@@ -103,6 +103,8 @@ def export(checkpoint: Path, out: Path, head: str | None) -> str:
 
     Heads that are left out are named on stdout.
     """
+    from pipeline.export.model_card import model_card
+    from pipeline.export.run_record import read_run
     from pipeline.export.source import load_source
     from pipeline.export.tokenizer import tokenizer_files
     from pipeline.training.checkpoint import check_reads_text
@@ -117,13 +119,15 @@ def export(checkpoint: Path, out: Path, head: str | None) -> str:
     source = load_source(checkpoint)
     files = model_files(source, head)
     files |= tokenizer_files(checkpoint.parent, source.dictionary, source.kind != "CausalLM")
+    kind = source.kind if head is None else "SequenceClassification"
+    files["README.md"] = model_card(out.name, kind, json.loads(files["config.json"]), read_run(checkpoint))
     begin(out, COMMAND, mark, content, "DIR")
     for name, written in files.items():
         write_atomically(out / name, written)
     if head is None and (heads := getattr(source.model, "classification_heads", None)):
         name = next(iter(heads))
         print(f"left out: the classification head {name}; export it with --head {name}")
-    return source.kind if head is None else "SequenceClassification"
+    return kind
 
 
 def main() -> None:

@@ -160,7 +160,8 @@ class LRPE(nn.Module):
         self.scale = scale
         exponents = torch.arange(head_dim // 2, dtype=torch.float32) * (-2.0 / head_dim)
         self.theta = nn.Parameter((10000.0**exponents).view(1, 1, -1))
-        self.v = nn.Parameter(F.normalize(torch.randn(head_dim), dim=0), requires_grad=False)
+        # No parameter: `from_pretrained` would make it one that is trained.
+        self.register_buffer("v", F.normalize(torch.randn(head_dim), dim=0))
 
     def forward(self, x, positions):
         """`x: (B, H, N, d)` at `positions` that broadcast to `(B, H, N)`."""
@@ -567,6 +568,15 @@ def roll(x, shift):
     return x.gather(1, index.view(*index.shape, *[1] * (x.dim() - 2)).expand_as(x))
 
 
+def mean_loss(logits, labels, count=None):
+    """Cross-entropy over the labels that are not -100: their mean, or their sum divided by `count`.
+
+    `transformers.Trainer` gives the number of labels of all batches of an update as `count`.
+    """
+    reduction = "mean" if count is None else "sum"
+    return F.cross_entropy(logits.float(), labels, reduction=reduction) / (1 if count is None else count)
+
+
 @dataclass
 class LanguageModelOutput(ModelOutput):
     """Logits `(B, T, vocabulary)`, the loss where there are labels, and the state for the next tokens."""
@@ -607,7 +617,14 @@ class LinearAttentionForCausalLM(LinearAttentionPreTrainedModel, GenerationMixin
         }
 
     def forward(
-        self, input_ids, attention_mask=None, labels=None, past_key_values=None, use_cache=False, **unused
+        self,
+        input_ids,
+        attention_mask=None,
+        labels=None,
+        past_key_values=None,
+        use_cache=False,
+        num_items_in_batch=None,
+        **unused,
     ):
         """`labels: (B, T)`, -100 where none; they are shifted here, as `transformers` has it."""
         if past_key_values is None and use_cache:
@@ -615,7 +632,7 @@ class LinearAttentionForCausalLM(LinearAttentionPreTrainedModel, GenerationMixin
         features, _ = self.model(input_ids, attention_mask, past_key_values)
         logits, loss = self.lm_head(features), None
         if labels is not None:
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
+            loss = mean_loss(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), num_items_in_batch)
         return LanguageModelOutput(loss, logits, past_key_values)
 
 
@@ -648,15 +665,18 @@ class LinearAttentionForMaskedLM(LinearAttentionPreTrainedModel):
         """See `PreTrainedModel`."""
         return self.lm_head.decoder
 
-    def forward(self, input_ids, attention_mask=None, labels=None, **unused):
+    def forward(self, input_ids, attention_mask=None, labels=None, num_items_in_batch=None, **unused):
         """`labels: (B, T)`, -100 where none."""
-        logits = self.lm_head(self.model(input_ids, attention_mask)[0])
-        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        logits, loss = self.lm_head(self.model(input_ids, attention_mask)[0]), None
+        if labels is not None:
+            loss = mean_loss(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
         return MaskedLMOutput(loss=loss, logits=logits)
 
 
 class LinearAttentionForSequenceClassification(LinearAttentionPreTrainedModel):
     """A RoBERTa encoder with a classification head on the first token."""
+
+    accepts_loss_kwargs = False  # `Trainer` divides the mean over each batch by their number
 
     def __init__(self, config):
         super().__init__(config)

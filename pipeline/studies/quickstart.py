@@ -40,6 +40,7 @@ from pipeline.training.process.run_lock import run_lock
 
 if TYPE_CHECKING:
     from pipeline.data.prepared import PreparedData
+    from pipeline.training.process.progress import Place
     from pipeline.training.recipe import Experiment
 
 CONFIGS = ROOT / "configs" / "quickstart"
@@ -101,6 +102,14 @@ class Quickstart:
         warmup = int(experiment.get("lr_scheduler", "warmup_updates") * share)
         return ["--max-update", str(self.updates), "--warmup-updates", str(warmup)]
 
+    def place(self, architecture: str, experiment: "Experiment") -> "Place":
+        """Of one model among all, which make the same number of updates."""
+        from pipeline.training.process.progress import Place
+
+        updates = self.updates or experiment.get("optimization", "max_update")
+        before = ARCHITECTURES.index(architecture)
+        return Place(updates * before, updates * (len(ARCHITECTURES) - 1 - before))
+
     def result(self, architecture: str) -> dict[str, Any]:
         """The measured figures of one model: those on file, or after training and evaluating it."""
         from pipeline.evaluation.perplexity import evaluate
@@ -117,7 +126,8 @@ class Quickstart:
         def measure() -> dict[str, Any]:
             begin(folder, COMMAND, mark)
             print(f"{architecture}: training", flush=True)
-            train(experiment, self.data.folder, self.machines, folder, extra)
+            place = self.place(architecture, experiment)
+            train(experiment, self.data.folder, self.machines, folder, extra, place=place)
             print("  evaluating", flush=True)
             checkpoint = read_checkpoint(folder / "checkpoint_last.pt")
             result = {split: evaluate(checkpoint, self.data, split) for split in SPLITS}

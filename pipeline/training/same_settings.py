@@ -16,8 +16,8 @@ from user_dir.checks.same_settings import differences
 
 DATA = "data.json"
 DATA_RECORD = json_with("data", FINGERPRINT)
-# What tells training data apart without reading all of them: the length of every row, the labels.
-TELLING = ("train.idx", "train.*.idx", "train.label.npy")
+# Files that identify the training data: the length of every row, the labels.
+IDENTIFYING = ("train.idx", "train.*.idx", "train.label.npy")
 
 
 def check_same_settings(saved: Any, read: Namespace, save_dir: Path, allowed: Collection[str]) -> None:
@@ -51,7 +51,7 @@ def keep_data_record(data: Path, save_dir: Path, resumes: bool, allowed: Collect
 
     The data are those of before if the lengths of their rows, and their labels if they have any, are.
     """
-    files = {path for pattern in TELLING for path in data.rglob(pattern)}
+    files = {path for pattern in IDENTIFYING for path in data.rglob(pattern)}
     rows = [sha256_of(path) for path in sorted(files)]
     record = {"data": str(data), FINGERPRINT: fingerprint(rows)}
     path = save_dir / DATA

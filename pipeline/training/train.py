@@ -19,7 +19,7 @@ from pipeline.training.kinds import KINDS
 from pipeline.training.plan import described, measured, pace_of
 from pipeline.training.process.launch import Machines
 from pipeline.training.process.logged_run import run_fairseq
-from pipeline.training.process.progress import Progress
+from pipeline.training.process.progress import ALONE, Place, Progress
 from pipeline.training.process.resume import (
     BEST,
     LAST,
@@ -80,6 +80,7 @@ def train(
     allow_changed: Collection[str] = (),
     fast: bool = False,
     plan: bool = False,
+    place: Place = ALONE,
 ) -> Path:
     """Train until the YAML's last update, from the newest whole checkpoint if there is one.
 
@@ -87,7 +88,7 @@ def train(
     `fresh` moves what an earlier run has left in `save_dir` aside and starts at update 1. A run that
     has made its last update is left as it is. Model, task and data must be those of the checkpoints,
     but for the settings named in `allow_changed`. `fast` adds the flags of `fast_flags`.
-    `plan` says what the run will take and trains no more than that needs.
+    `plan` says what the run will take and trains no more than that needs. `place` is for the time left.
 
     Returns the folder with checkpoints, log and TensorBoard curves.
     """
@@ -153,7 +154,7 @@ def train(
             if restore and Path(restore).absolute().parent != save_dir:
                 arguments += ["--restore-file", LAST]  # where the run began; by now it has its own
         kind.record(save_dir, experiment.name, prepared, arguments)
-        run_training(arguments, save_dir, machines, last_update, (lock,))
+        run_training(arguments, save_dir, machines, last_update, (lock,), place)
     return save_dir
 
 
@@ -195,11 +196,12 @@ def run_training(
     machines: Machines,
     last_update: int | None,
     held: Sequence[int] = (),
+    place: Place = ALONE,
 ) -> None:
     """Run `fairseq-train`, its log in `save_dir`; it inherits the descriptors `held`."""
     log = save_dir / machines.log_name
     print(f"log, checkpoints and TensorBoard curves: {save_dir}", flush=True)
-    progress = Progress(last_update, sys.stdout)
+    progress = Progress(last_update, sys.stdout, place=place)
     failed = False
     try:
         environment, ranks = machines.environment(), machines.ranks()

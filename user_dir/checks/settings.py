@@ -70,7 +70,7 @@ def _check_numbers(name: str, value: Any) -> None:
         bounds = [f"at least {low}"] * math.isfinite(low) + [f"at most {high}"] * math.isfinite(high)
         raise UserError(f"{option} is {value}; it must be {' and '.join(bounds)}")
     if name == "lr" and any(x < 0 for x in numbers):
-        raise UserError(f"--lr is {value}, which leads away from what is learnt; give numbers above 0")
+        raise UserError(f"--lr is {value}, but must be positive")
     if name == "lr" and numbers and not any(numbers):
         raise UserError("--lr is 0, with which nothing is learnt; give a number above 0")
 

@@ -5,7 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from tqdm import tqdm
 
@@ -30,16 +30,31 @@ def read_records(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]
             )
 
 
+class Place(NamedTuple):
+    """Where a run is in a row of runs: the updates of those before and after it."""
+
+    before: int = 0
+    after: int = 0
+
+
+ALONE = Place()
+
+
 class Progress:
-    """Shows a training run's log as one progress bar on a terminal, elsewhere as a line now and then."""
+    """Shows a training run's log as one progress bar on a terminal, elsewhere as a line now and then.
+
+    Bar and time left are those of the whole row that has this run in its `place`.
+    """
 
     def __init__(
         self,
         total_updates: int | None,
         out: TextIO = sys.stdout,
         clock: Callable[[], float] = time.monotonic,
+        place: Place = ALONE,
     ) -> None:
         self.total_updates = total_updates
+        self.place = place
         self.out = out
         self.clock = clock
         self.bar: tqdm | None = None
@@ -80,10 +95,10 @@ class Progress:
 
     def new_bar(self, update: int) -> tqdm:
         """A bar of at most 80 columns, if the terminal has no more, that begins at `update`."""
-        form = BAR if self.total_updates else BAR_WITHOUT_END
-        return tqdm(
-            total=self.total_updates, initial=update, file=self.out, bar_format=form, dynamic_ncols=True
-        )
+        before, after = self.place
+        total = before + self.total_updates + after if self.total_updates else None
+        form = BAR if total else BAR_WITHOUT_END
+        return tqdm(total=total, initial=before + update, file=self.out, bar_format=form, dynamic_ncols=True)
 
     def show(self, record: dict[str, float]) -> None:
         """Show how far training is; a line only if none was printed a moment ago."""
@@ -97,7 +112,7 @@ class Progress:
                     self.bar.close()
                 self.bar = self.new_bar(int(update))
             self.bar.set_postfix_str(self.figures(record, short=True), refresh=False)
-            self.bar.update(int(update) - self.bar.n)
+            self.bar.update(self.place.before + int(update) - self.bar.n)
             return
         ended = self.total_updates is not None and update >= self.total_updates
         if not (started or ended) and now - self.shown < SECONDS_BETWEEN_LINES:
@@ -124,8 +139,10 @@ class Progress:
         start, began = self.first or (update, now)
         if not self.total_updates or update <= start:
             return ""
-        seconds = (self.total_updates - update) * (now - began) / (update - start)
-        return f", {tqdm.format_interval(seconds)} left" if seconds >= 1 else ""
+        still = self.total_updates - update + self.place.after
+        seconds = still * (now - began) / (update - start)
+        whole = " in all" if self.place != ALONE else ""
+        return f", {tqdm.format_interval(seconds)} left{whole}" if seconds >= 1 else ""
 
     def close(self) -> None:
         """Draw the bar a last time and end its line."""

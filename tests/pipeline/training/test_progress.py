@@ -3,7 +3,7 @@
 import io
 from itertools import pairwise
 
-from pipeline.training.process.progress import Progress, read_records
+from pipeline.training.process.progress import Place, Progress, read_records
 
 LOG = """\
 2026-01-01 | INFO | fairseq_cli.train | Start iterating over samples
@@ -43,6 +43,28 @@ def test_progress_is_a_bar_on_a_terminal():
     assert "10/20" in first
     assert "20/20" in last and "loss 7.25, valid 8.25, 2,000 tok/s" in last
     assert out.getvalue().endswith("\n")
+
+
+def test_time_left_is_that_of_all_runs_of_a_row():
+    out, seconds = io.StringIO(), iter(range(0, 1000, 20))
+    progress = Progress(40, out, clock=lambda: next(seconds), place=Place(before=40, after=80))
+    for update in (10, 20):  # 20 seconds for 10 updates
+        progress.feed(f'| INFO | train_inner | {{"loss": "9.5", "wps": "1000", "num_updates": "{update}"}}')
+    assert (
+        out.getvalue()
+        .splitlines()[-1]
+        .endswith("update 20/40, loss 9.50 bits, 1,000 tokens/s, 03:20 left in all")
+    )
+
+
+def test_a_bar_covers_all_runs_of_a_row():
+    out = io.StringIO()
+    out.isatty = lambda: True
+    progress = Progress(20, out, place=Place(before=20, after=40))
+    for line in LOG.splitlines():
+        progress.feed(line)
+    progress.close()
+    assert "30/80" in out.getvalue() and "40/80" in out.getvalue().strip().split("\r")[-1]
 
 
 def test_a_bar_of_a_long_run_fits_80_columns():

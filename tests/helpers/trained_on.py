@@ -1,0 +1,62 @@
+"""Trains an exported language model with `transformers.Trainer`, without fairseq and this project.
+
+Argument: a folder with `batches.pt`, a list of batches of rows, their `settings.json`, and the model in
+`model`; the loss of each update goes to `losses.json`.
+"""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch.utils.data import Sampler, SequentialSampler
+
+PAD = 1
+
+
+def without_torchaudio() -> ModuleType:
+    """transformers, which would import fairseq's torchaudio and fail where CUDA's libraries are missing."""
+    sys.modules["torchaudio"] = None
+    import transformers
+
+    return transformers
+
+
+def losses(folder: Path) -> list[float]:
+    """The loss of each update: the sum of what Trainer has for its batches."""
+    transformers = without_torchaudio()
+    settings = json.loads((folder / "settings.json").read_text())
+    batches = torch.load(folder / "batches.pt", weights_only=True)
+    count, found = settings["gradient_accumulation_steps"], []
+
+    class InOrder(transformers.Trainer):
+        def _get_train_sampler(self, *dataset) -> Sampler:
+            return SequentialSampler(self.train_dataset)
+
+        def training_step(self, *batch, **options) -> torch.Tensor:
+            found.append(super().training_step(*batch, **options))
+            return found[-1]
+
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder / "out"),
+        per_device_train_batch_size=len(batches[0]),
+        max_steps=len(batches) // count,
+        lr_scheduler_type="constant",
+        use_cpu=True,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        **settings,
+    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", trust_remote_code=True)
+    rows = [
+        {"input_ids": row, "labels": row.masked_fill(row == PAD, -100)} for batch in batches for row in batch
+    ]
+    InOrder(model=model, args=arguments, train_dataset=rows).train()
+    return [float(sum(found[i : i + count])) for i in range(0, len(found), count)]
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    (place / "losses.json").write_text(json.dumps(losses(place)))

@@ -1,0 +1,135 @@
+"""The model card says what the run has recorded of these weights, and nothing of others."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from pipeline.data.published import CORPORA
+from pipeline.evaluation import eval_ppl
+from pipeline.export import export_hf
+from pipeline.export.model_card import limits, metadata, model_card
+from pipeline.export.run_record import Evaluation, RunRecord, read_run
+from pipeline.files import read_json, write_json
+from pipeline.provenance import commit
+
+CHECKPOINT = "checkpoint_last.pt"
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> Path:
+    """A copy of the run, which the tests may change."""
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def exported(call, run: Path, out: Path) -> tuple[dict, str]:
+    """The header and the text of the card."""
+    call(export_hf, run / CHECKPOINT, out)
+    _, header, text = (out / "README.md").read_text().split("---\n", 2)
+    return yaml.safe_load(header), text
+
+
+def figures(header: dict) -> dict[tuple[str, str], float]:
+    """The figures of a header by split and name."""
+    [entry] = header["model-index"]
+    return {
+        (result["dataset"]["split"], metric["name"]): metric["value"]
+        for result in entry["results"]
+        for metric in result["metrics"]
+    }
+
+
+def test_validation_of_the_training(call, run, tmp_path):
+    header, text = exported(call, run, tmp_path / "out")
+    bits = torch.load(run / CHECKPOINT, weights_only=False)["extra_state"]["val_loss"]
+    assert figures(header) == {("valid", "perplexity per token"): pytest.approx(2**bits, abs=1e-4)}
+    assert header["pipeline_tag"] == "text-generation" and "transnormer_t1" in header["tags"]
+    assert "tiny, tokenizer: words." in text and "4 updates" in text
+    assert f"exported with commit {commit()}" in text and "Trained with commit unknown" in text
+
+
+def test_evaluation_takes_precedence(call, run, corpus, tmp_path):
+    call(eval_ppl, run / CHECKPOINT, corpus, "--split", "test")
+    header, text = exported(call, run, tmp_path / "out")
+    result = read_json(run / "checkpoint_last.test.json")
+    assert figures(header) == {
+        ("test", "perplexity per token"): pytest.approx(result["perplexity_per_token"], abs=1e-4),
+        ("test", "perplexity per word"): pytest.approx(result["perplexity_per_word"], abs=1e-4),
+    }
+    assert "scripts/eval_ppl.sh --tokens-per-sample 32" in text
+
+
+def test_results_of_other_weights_are_passed_over(run):
+    result = {"updates": 3, "perplexity_per_token": 7.0, "model_overrides": {}, "tokens_per_sample": 32}
+    write_json(run / "checkpoint_last.test.json", result)
+    write_json(run.with_name("run.json"), {"study": "lm", "found": {"best_update": 3}})
+    assert [one.split for one in read_run(run / CHECKPOINT).evaluations] == ["valid"]
+    write_json(run / "checkpoint_last.test.json", {**result, "updates": 4})
+    assert read_run(run / CHECKPOINT).evaluations == [
+        Evaluation("test", {"perplexity per token": 7.0}, "scripts/eval_ppl.sh --tokens-per-sample 32")
+    ]
+
+
+def test_record_of_a_study(run):
+    (run / "data.json").unlink()
+    found = {"best_update": 4, "valid": {"perplexity": 8.0, "perplexity_per_word": None}}
+    found["test"] = {"perplexity": math.inf, "perplexity_per_word": 9.0}
+    record = {
+        "study": "lm",
+        "found": found,
+        "data": {"corpus": "wikitext-2"},
+        "environment": {"commit": "abc"},
+    }
+    write_json(run.with_name("run.json"), record)
+    read = read_run(run / CHECKPOINT)
+    assert read.commit == "abc" and read.data == {"corpus": "wikitext-2"}
+    assert read.evaluations == [
+        Evaluation("valid", {"perplexity per token": 8.0}, "scripts/study.sh lm"),
+        Evaluation("test", {"perplexity per word": 9.0}, "scripts/study.sh lm"),
+    ]
+
+
+def test_quickstart(run):
+    result = {"updates": 4, "perplexity_per_token": 7.0, "perplexity_per_word": 8.0, "model_overrides": {}}
+    write_json(run / "result.json", {"valid": result, "test": {**result, "updates": 2}})
+    [one] = read_run(run / CHECKPOINT).evaluations
+    assert one.split == "valid" and one.source == "scripts/quickstart.sh" and len(one.perplexities) == 2
+
+
+def test_a_damaged_record_is_named(refused, run, tmp_path):
+    (run / "checkpoint_last.test.json").write_text("{")
+    sentence = refused(export_hf, run / CHECKPOINT, tmp_path / "out")
+    assert "checkpoint_last.test.json cannot be read as JSON" in sentence
+
+
+def test_licence_of_the_data():
+    settings = {"plan": [["norm"]], "positions": "none"}
+    run = RunRecord("transnormer_t1", 5, {"corpus": "wikitext-103"}, [], None)
+    card = model_card("t1", "CausalLM", settings, run).decode()
+    assert CORPORA["wikitext-103"].licence in card
+    assert "hold no perplexity" in card and "model-index" not in metadata("t1", "CausalLM", run)
+
+
+@pytest.mark.parametrize(
+    ("plan", "positions", "word"),
+    [("lln", "none", "exponents"), ("softmax", "none", "grow with"), ("norm", "learned", "at most 512")],
+)
+def test_limits(plan, positions, word):
+    settings = {"plan": [["norm"], [plan]], "positions": positions, "max_position_embeddings": 512}
+    assert word in " ".join(limits("CausalLM", settings))
+
+
+def test_hubs_read_the_header(with_transformers, tmp_path):
+    evaluations = [Evaluation("test", {"perplexity per token": 7.25, "perplexity per word": 9.5}, "a")]
+    run = RunRecord("transnormer_t1", 5, {"corpus": "wikitext-2"}, evaluations, None)
+    card = model_card("t1", "CausalLM", {"plan": [["norm"]], "positions": "none"}, run)
+    (tmp_path / "README.md").write_bytes(card)
+    with_transformers("hub_card.py", tmp_path)
+    assert json.loads((tmp_path / "answer.json").read_text()) == [
+        ["wikitext-2", "test", "perplexity", "perplexity per token", 7.25],
+        ["wikitext-2", "test", "perplexity", "perplexity per word", 9.5],
+    ]
