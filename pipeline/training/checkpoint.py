@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -117,6 +118,15 @@ def sections(configuration: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if isinstance(model, Namespace):
         model = vars(model)
     return {key: value for key, value in model.items() if not is_reference(value)}, task
+
+
+def default_settings(architecture: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What an architecture of the plugin has where nothing is given but the layer plan of `settings`."""
+    config = MODEL_DATACLASS_REGISTRY[architecture]()
+    for plan in {"decoder_attention", "encoder_attention"} & set(settings):
+        setattr(config, plan, settings[plan])
+    MODEL_REGISTRY[architecture].fill_in_options(config)
+    return vars(config)
 
 
 def is_reference(value: Any) -> bool:
