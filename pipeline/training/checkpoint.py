@@ -15,7 +15,6 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from user_dir.checks.checkpoints import UNREADABLE, read_safely
-from user_dir.errors import UserError as PluginError
 
 EMBEDDING = "decoder.embed_tokens."
 # By the task: what models that read no text are of.
@@ -101,10 +100,7 @@ def load_safely(path: Path) -> tuple[Mapping[str, Any], Any]:
 
     Only tensors and plain values are read; a pickle that would run code raises UserError.
     """
-    try:
-        state = read_safely(path)
-    except PluginError as error:
-        raise UserError(str(error)) from None
+    state = read_safely(path)
     return state, state.get("cfg") or state.get("args")
 
 
