@@ -323,7 +323,6 @@ BENCHMARK = CostBenchmark(
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
     parser = BENCHMARK.command_line(__doc__)
     parser.add_argument(
         "--images",

@@ -278,7 +278,6 @@ BENCHMARK = CostBenchmark("lra_speed", __file__, label_of, KNOWN, KNOWN, 60, mar
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
     parser = BENCHMARK.command_line(__doc__)
     parser.add_argument(
         "--lengths", choices=("exact", "review"), default="exact", help="see above (default: %(default)s)"
