@@ -187,7 +187,6 @@ BENCHMARK = CostBenchmark("attention_cost", __file__, label, KNOWN, KNOWN, 150, 
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
     return BENCHMARK.parse(BENCHMARK.command_line(__doc__), argv)
 
 

@@ -203,7 +203,6 @@ def _run(command: list[str]) -> subprocess.CompletedProcess:
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("benchmarks/cuda_resources.py", __doc__)
     add_out_dir(parser, shown_path(BENCHMARKS / "cuda"))
     parser.add_argument(

@@ -97,7 +97,7 @@ REPEATS = 3
 
 def settings_of(name: str, size: Size) -> dict[str, Any]:
     """The model's settings for one of `WAYS`, at `size`."""
-    from user_dir.models.architectures import T1, T2, TRANSNORMER, TRANSNORMER_LM
+    from user_dir.models.architectures import TRANSNORMER_LM
 
     common = {
         "decoder_layers": size.layers,
@@ -107,9 +107,9 @@ def settings_of(name: str, size: Size) -> dict[str, Any]:
         "max_target_positions": None,
         **LSH,
     }
-    if (settings := {"t1": T1, "t2": T2}.get(name)) is not None:
-        own = {"decoder_norm_position": "pre", "decoder_final_norm": "rmsnorm", **settings}
-        return {**common, **TRANSNORMER_LM, **own, "decoder_attention": TRANSNORMER(size.layers)}
+    if name in ("t1", "t2"):
+        own = {"decoder_norm_position": "pre", "decoder_final_norm": "rmsnorm"}
+        return {**common, **TRANSNORMER_LM, **own, "decoder_attention": f"transnormer_{name}"}
     method = SEQUENCE_METHODS[name.removesuffix("-recompute")]
     options = {key.removeprefix("--").replace("-", "_"): int(value) for key, value in method.options.items()}
     return {**common, **options, "decoder_attention": method.plan}
@@ -323,7 +323,6 @@ BENCHMARK = CostBenchmark(
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
     parser = BENCHMARK.command_line(__doc__)
     parser.add_argument(
         "--images",

@@ -184,7 +184,6 @@ BENCHMARK = CostBenchmark(
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
     parser = BENCHMARK.command_line(__doc__)
     parser.add_argument(
         "--lengths", help="comma-separated lengths that divide the number of tokens per batch; default: all"

@@ -297,7 +297,6 @@ def _updates(records: list[dict]) -> str:
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("benchmarks/loss_cost.py", __doc__)
     add_device(parser)
     add_out_dir(parser, shown_path(BENCHMARKS))

@@ -59,19 +59,17 @@ DASH = "–"
 
 def classifier_flags(name: str, size: Size) -> list[str]:
     """The flags with which fairseq builds the classifier with the attention `name` at `size`."""
-    from user_dir.models.architectures import T1, T2, TRANSNORMER
+    from user_dir.models.plan_words import PLAN_WORDS
 
-    transnormer = {"transnormer_t1": T1, "transnormer_t2": T2}.get(name)
     options = {
         "encoder_layers": size.layers,
         "encoder_embed_dim": size.width,
         "encoder_attention_heads": size.heads,
         "encoder_ffn_embed_dim": 2 * size.width,
-        "encoder_ffn": "ffn" if transnormer is None else "glu",
+        "encoder_ffn": "glu" if name in PLAN_WORDS else "ffn",
         **BLOCKS,
         **OWN.get(name, {}),
-        "encoder_attention": name if transnormer is None else TRANSNORMER(size.layers),
-        **(transnormer or {}),
+        "encoder_attention": name,
     }
     flags = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
     return ["--arch", PRESET, *flags]
@@ -280,7 +278,6 @@ BENCHMARK = CostBenchmark("lra_speed", __file__, label_of, KNOWN, KNOWN, 60, mar
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
     parser = BENCHMARK.command_line(__doc__)
     parser.add_argument(
         "--lengths", choices=("exact", "review"), default="exact", help="see above (default: %(default)s)"

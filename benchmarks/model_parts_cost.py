@@ -175,7 +175,6 @@ def cases(rounds: int) -> list[dict[str, Any]]:
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("benchmarks/model_parts_cost.py", __doc__)
     add_out_dir(parser, shown_path(DEFAULT))
     parser.add_argument("--baseline", type=Path, metavar="DIR", help="another checkout, measured too")

@@ -215,7 +215,6 @@ def floors(records: list[dict], peak: dict[str, float], device: str) -> None:
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("benchmarks/operator_cost.py", __doc__)
     add_out_dir(parser, f"{shown_path(BENCHMARKS)}/operator_DEVICE")
     add_device(parser)

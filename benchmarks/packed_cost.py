@@ -50,7 +50,6 @@ SEQUENCES = {
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("benchmarks/packed_cost.py", __doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help="a text prepared by data-prep/wikitext.sh")
     add_device(parser)

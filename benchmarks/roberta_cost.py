@@ -213,7 +213,6 @@ BENCHMARK = CostBenchmark("roberta_cost", __file__, label, KNOWN, DEFAULT, 60, m
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
     parser = BENCHMARK.command_line(__doc__)
     parser.add_argument("--lengths", nargs="+", type=count, metavar="N", help="default: all")
     parser.add_argument("--rounds", type=count, metavar="N", help="times each length is measured")

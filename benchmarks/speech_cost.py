@@ -191,7 +191,6 @@ BENCHMARK = CostBenchmark("speech_cost", __file__, label, KNOWN, KNOWN, 300, mar
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
     return BENCHMARK.parse(BENCHMARK.command_line(__doc__), argv)
 
 

@@ -132,14 +132,6 @@ def positive(text: str) -> float:
     return value
 
 
-def positive_list(option: str, text: str) -> list[float]:
-    """The numbers above 0 in a list with commas, each once; UserError, naming the `option`, for others."""
-    try:
-        return list(dict.fromkeys(map(positive, text.split(",")))) if text else []
-    except argparse.ArgumentTypeError:
-        raise UserError(f"{option} is {text}; expected numbers above 0, separated by commas") from None
-
-
 def run_command(main: Callable[[], None]) -> None:
     """Run a command; what a user can fix becomes one line on stderr and exit code 1.
 

@@ -1,20 +1,17 @@
 """Users' mistakes, and known ways in which a run fails because of its input, each as a one-line message."""
 
-import errno
 import pickle
 import re
 
+from conventions import OUT_OF_SPACE, UserError
 
-class UserError(ValueError):
-    """A user's mistake; the one-line message says what is wrong and what to do."""
-
+__all__ = ["UserError", "explain"]
 
 DAMAGED = (
     "the checkpoint is damaged or not a fairseq checkpoint; nothing in it was run; "
     "copy it again, or name another one"
 )
 PEER_ENDED = "another process of this training has ended; its own message or log says why"
-OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # Texts of exceptions that fairseq and torch raise, and their meaning.
 MEANINGS = {
@@ -62,8 +59,7 @@ MEANINGS = {
 
 def explain(error: BaseException) -> str | None:
     """The sentence for a failure that the user can mend; None for anything else."""
-    # The plugin has an exception of the same name; importing it here would load fairseq.
-    if any(kind.__name__ == UserError.__name__ for kind in type(error).__mro__):
+    if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError) and error.errno in OUT_OF_SPACE:
         return f"the disk is full while writing {error.filename or 'a file'}; free some space"

@@ -6,15 +6,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import OUT_OF_SPACE, UserError
+from conventions import OUT_OF_SPACE
+from pipeline.errors import UserError
 from pipeline.files import PREPARED, ROOT, can_hold, check_writable, read_json, shown_path
 
 Ours = Callable[[Path], bool]
 """Whether a file that exists is a result of the command."""
 
 # Folders of the project itself, which take no results; `results` holds those of the documents.
-OWN = (".ci", ".git", ".venv", "benchmarks", "causal_linear_attention", "configs", "data-prep", "docs")
-OWN += ("pipeline", "scripts", "tests", "user_dir")
+OWN = (".ci", ".git", ".venv", "benchmarks", "causal_linear_attention", "configs", "conventions")
+OWN += ("data-prep", "docs", "pipeline", "scripts", "tests", "user_dir")
 LARGEST_RECORD = 64 * 2**20
 """Bytes; every record of a command is far smaller."""
 

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-STOPPED = 75
-"""Exit code of a command that was asked to stop: the same command resumes (EX_TEMPFAIL of <sysexits.h>)."""
-REQUESTS = (signal.SIGTERM, signal.SIGUSR1)  # schedulers send them some time before they kill
+from conventions import REQUESTS, STOPPED
 
 _training: set[subprocess.Popen[bytes]] = set()
 _asked: list[int] = []

@@ -66,7 +66,6 @@ class Document:
 
 
 def main() -> None:
-    """The command line."""
     parser = Parser("data-prep/bundled_corpus.sh", __doc__)
     parser.add_argument("--dest", type=Path, required=True, metavar="FOLDER", help="where the result goes")
     parser.add_argument(

@@ -34,7 +34,6 @@ class Answer:
 
 
 def main() -> None:
-    """The command line."""
     parser = Parser("data-prep/check_sources.sh", __doc__)
     parser.add_argument("corpus", nargs="*", metavar="CORPUS", help=f"{', '.join(CORPORA)} (default: all)")
     names = parser.parse_args().corpus or list(CORPORA)

@@ -47,7 +47,6 @@ is ready is left as it is, so after an interruption the same command continues.
 
 
 def main() -> None:
-    """The command line."""
     arguments = parse_arguments()
     check_output_folder(arguments.dest, "--dest")
     tasks = find_tasks(arguments.folder, arguments.task)
@@ -70,7 +69,6 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The options."""
     parser = Parser("data-prep/glue.sh", __doc__, epilog=EPILOG)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the original files, a folder a task")
     parser.add_argument(

@@ -1,6 +1,7 @@
 """What a record says about its data: the part of a prepared folder's manifest that decides a result."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,20 @@ def identify(folder: Path) -> dict[str, Any]:
         known = GLUE if "tokenizer_fingerprint" in manifest and "task" in manifest else TEXT
         return {key: manifest.get(key) for key in known}
     except FileNotFoundError:
-        return {"files": {one.name: sha256_of(one) for one in sorted(folder.glob("*.idx"))}}
+        return {"files": {one.name: _sha256_of(one) for one in sorted(folder.glob("*.idx"))}}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is damaged; prepare it again with a script of data-prep/") from None
+
+
+def _sha256_of(path: Path) -> str:
+    state = path.stat()
+    return _sha256_at(path, state.st_mtime_ns, state.st_size)
+
+
+@cache
+def _sha256_at(path: Path, changed: int, size: int) -> str:
+    """As long as the file has this time and size, it is read once."""
+    return sha256_of(path)
 
 
 def has_valid(identity: dict[str, Any]) -> bool:

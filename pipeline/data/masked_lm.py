@@ -45,7 +45,6 @@ too. After an interruption, run the same command again; it continues.
 
 
 def main() -> None:
-    """The command line."""
     arguments = parse_arguments()
     dest = Path(os.path.abspath(arguments.dest))
 

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conventions import OUT_OF_SPACE
 from pipeline import child_process
 from pipeline.data.indexed_rows import read_row_lengths
 from pipeline.data.tokenization import SPECIAL_SYMBOLS, Tokenizer
 from pipeline.errors import UserError
-from pipeline.files import PREPARED, RUN_MARK, begin, made_folder
+from pipeline.files import PREPARED, RUN_MARK, begin, made_folder, write_json
 from pipeline.outputs import check_output_folder
 
 SPLITS = ("train", "valid", "test")
@@ -31,7 +32,6 @@ MANIFEST = PREPARED
 COMMANDS = "data-prep"
 # What is counted of a split, as far as it is.
 COUNTS = ("words", "tokens", "documents", "examples", "longest", "broken_rows", "empty_sentences")
-OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OUT_OF_SPACE_TEXT = re.compile("|".join(os.strerror(code) for code in OUT_OF_SPACE))
 BYTES_PER_WORKER = 4_000_000
 MOST_WORKERS = 16
@@ -229,9 +229,7 @@ def write_manifest(folder: Path, manifest: dict) -> dict:
     """Write preparation.json, the sizes of all files of `folder` added; returns it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RUN_MARK)
     manifest["files"] = {str(path.relative_to(folder)): path.stat().st_size for path in files}
-    partial = folder / f"{MANIFEST}.part"
-    partial.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, folder / MANIFEST)
+    write_json(folder / MANIFEST, manifest)
     return manifest
 
 

@@ -37,7 +37,6 @@ def encode_line(
 
 
 def main() -> None:
-    """Entry point."""
     Dictionary.encode_line = encode_line
     cli_main()
 

@@ -63,7 +63,6 @@ class Text:
 
 
 def main() -> None:
-    """The command line."""
     arguments = parse_arguments()
     dest = Path(os.path.abspath(arguments.dest))
 

@@ -1,7 +1,6 @@
 """eval_ppl.sh --carry-state: a split read from end to end, its results as table, JSON and plot."""
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from pipeline.evaluation.carried_state import evaluate_streams, remark
 from pipeline.evaluation.eval_ppl import COMMAND
 from pipeline.evaluation.scoring import figures
 from pipeline.evaluation.streams import Streams, document_streams, parallel_streams, read_rows
-from pipeline.files import shown_path, write_atomically
+from pipeline.files import shown_path, write_atomically, write_json
 from pipeline.provenance import environment
 from pipeline.reports.carried_state import markdown, plot
 from pipeline.training.checkpoint import CheckpointInfo
@@ -100,7 +99,7 @@ def write_carried(result: dict[str, Any], out: Path) -> None:
     """Write JSON, table and plot, and print the table."""
     table_path, plot_path = (out.with_suffix(ending) for ending in BESIDE)
     text = markdown(result)
-    write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
+    write_json(out, result)
     write_atomically(table_path, text.encode())
     plot(result, plot_path)
     per_word = result["perplexity_per_word"]

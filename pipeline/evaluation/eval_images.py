@@ -19,7 +19,6 @@ RESULT = json_with("checkpoint", "architecture", "corpus", "original_files", "sp
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("scripts/eval_images.sh", __doc__)
     parser.add_argument(
         "checkpoint",

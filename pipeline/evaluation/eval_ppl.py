@@ -10,7 +10,6 @@ then come as a table, in the JSON and as a plot beside it.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 from pipeline.console import Parser, add_splits, count, number_of, parse_before_flags
 from pipeline.evaluation.result_files import result_files
-from pipeline.files import write_atomically
+from pipeline.files import write_json
 from pipeline.outputs import json_with
 
 STREAMS, SEGMENT = 1, 512
@@ -119,11 +118,11 @@ def main() -> None:
     from pipeline.training.checkpoint import read_checkpoint
 
     path = options.checkpoint.absolute()
-    checkpoint = read_checkpoint(path)
     if options.carry_state:
         files = result_files(options, path, CARRIED_RESULT, ".carried.json", BESIDE)
     else:
         files = result_files(options, path, RESULT)
+    checkpoint = read_checkpoint(path)
     data = open_prepared(options.data.absolute(), tuple(options.splits))
     overrides = read_extra(extra) if options.carry_state else {}
     for split, out in files.items():
@@ -131,5 +130,5 @@ def main() -> None:
             write_carried(evaluate_carried(checkpoint, data, split, options, overrides), out)
             continue
         result = evaluate(checkpoint, data, split, options.context_window, extra, options.compile)
-        write_atomically(out, (json.dumps(result, indent=2) + "\n").encode())
+        write_json(out, result)
         print(f"{describe(result)}\n  written to  {out}", flush=True)

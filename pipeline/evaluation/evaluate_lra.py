@@ -18,7 +18,6 @@ RESULT = json_with("checkpoint", "task", "preset", "attention", "split", "accura
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("scripts/evaluate_lra.sh", __doc__)
     parser.add_argument(
         "checkpoint",

@@ -25,7 +25,6 @@ HEADER = "index\tprediction\n"  # of GLUE's server
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("scripts/predict_glue.sh", __doc__)
     parser.add_argument(
         "checkpoint",

@@ -28,7 +28,6 @@ SAMPLES = begins(f"Software\0{SOFTWARE}", within=200)
 
 
 def parse(words: Sequence[str]) -> Namespace:
-    """The command line."""
     parser = Parser(SOFTWARE, __doc__)
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of scripts/train_images.sh")
     parser.add_argument(

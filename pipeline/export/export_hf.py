@@ -37,7 +37,6 @@ PREFIXES = {
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("scripts/export_hf.sh", __doc__)
     parser.add_argument(
         "checkpoint",

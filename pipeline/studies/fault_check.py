@@ -28,7 +28,6 @@ TESTS = ROOT / "tests" / "faults"
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("scripts/fault_check.sh", __doc__)
     parser.add_argument(
         "--rounds",

@@ -33,7 +33,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline import signals
+from conventions import STOPPED
 from pipeline.console import Parser, add_out_dir, out_dir
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, write_atomically, write_json
@@ -56,7 +56,6 @@ WIKITEXT103_TOKENS = 100_000 * 128 * 512
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("scripts/gpu_check.sh", __doc__)
     parser.add_argument("stage", choices=tuple(PARTS), metavar="STAGE", help=f"one of {', '.join(PARTS)}")
     add_out_dir(parser)
@@ -188,14 +187,14 @@ def run(chosen: list[Part], out: Path, here: dict[str, Any], seconds: float = SE
         left = deadline - time.monotonic()
         if left < LEAST_SECONDS:
             print("ten minutes are over; the same command runs what is left", flush=True)
-            return signals.STOPPED
+            return STOPPED
         result = run_part(part, out, left)
         results[part.name] = result
         write_json(out / RECORD, {"machine": here, "parts": list(results.values())})
         pack(out)
         show(result)
         if result["outcome"].startswith("stopped") and left < part.seconds:
-            return signals.STOPPED
+            return STOPPED
     return 0 if all(results[part.name]["outcome"] == PASSED for part in chosen) else 1
 
 
@@ -210,7 +209,6 @@ def show(result: dict[str, Any], when: str = "") -> None:
 
 
 def main() -> None:
-    """Entry point."""
     options = parse(sys.argv[1:])
     if not options.dry_run and not has_gpu():
         print("error: no GPU that torch can use was found; run this on a machine with one", file=sys.stderr)

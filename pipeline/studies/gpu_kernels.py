@@ -40,7 +40,6 @@ def build_environment(capability: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Entry point."""
     parser = Parser("studies.gpu_kernels", __doc__)
     parser.add_argument("--device", choices=tuple(NAMES), default="cuda", help=argparse.SUPPRESS)
     device = parser.parse_args(sys.argv[1:]).device

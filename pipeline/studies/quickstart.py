@@ -55,7 +55,6 @@ GENERATION += ["--max-len-a", "1", "--max-len-b", "40", "--seed", "1"]
 
 
 def parse(words: Sequence[str]) -> Namespace:
-    """The command line."""
     parser = Parser("scripts/quickstart.sh", __doc__)
     parser.add_argument(
         "--updates",

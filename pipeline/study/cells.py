@@ -11,12 +11,19 @@ from typing import Any
 from pipeline.data.identity import has_valid, identify, same_data
 from pipeline.errors import UserError
 from pipeline.files import FINGERPRINT, ROOT, fingerprint, read_json, shown_path
-from pipeline.study.declaration import Choice, Study
+from pipeline.study.declaration import YAML, Choice, Study
 from pipeline.study.hooks import hooks_of
 from pipeline.study.keys import nearest
 from pipeline.study.start import start_flags, start_mark
 from pipeline.training.process.launch import Machines
-from pipeline.training.recipe import Experiment, as_flag, compose_experiment, fairseq_arguments, option
+from pipeline.training.recipe import (
+    NAME_FLAGS,
+    Experiment,
+    as_flag,
+    compose_experiment,
+    fairseq_arguments,
+    option,
+)
 
 DECODERS = ("language_modeling", "carried_language_modeling", "copy", "pixels")
 """Tasks whose models have a `--decoder-attention`; the others have a `--encoder-attention`."""
@@ -99,14 +106,21 @@ class Cell:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The settings of the YAML, not compared with fairseq's."""
-        return _composed(self.config, self.config.stat().st_mtime_ns)
+        """The settings of the YAML and those of the choices, not compared with fairseq's."""
+        experiment = _composed(self.config, self.config.stat().st_mtime_ns)
+        for choice in self.choices:
+            for key, value in self.settings_of(choice):
+                if key == YAML:
+                    experiment = experiment.changed(value)
+        return experiment
 
     def own_flags(self) -> list[str]:
         """What is added to the YAML, the user's flags included."""
         words = [word for key, value in self.study.settings.items() for word in as_flag(key, value)]
         for choice in self.choices:
             for key, value in self.settings_of(choice):
+                if key == YAML:
+                    continue
                 words += as_flag(self.plan_setting() if key == "plan" else key, value)
         words += self.plan.flags
         if (value := self.tuning if self.tuning is not None else self.chosen) is not None:
@@ -295,9 +309,19 @@ def setting_names(choice: Choice, study: Study) -> Iterator[str]:
     """The settings that a choice may change."""
     for key, value in choice.settings.items():
         if key in study.axes and isinstance(value, dict):
-            yield from (name for settings in value.values() for name in settings or ())
+            yield from (name for settings in value.values() for name in flag_names(settings or {}))
         else:
+            yield from flag_names({key: value})
+
+
+def flag_names(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Settings by the names of their flags, those of the key `yaml` included."""
+    for key, value in settings.items():
+        if key != YAML:
             yield key
+            continue
+        for group, values in value.items():
+            yield from (NAME_FLAGS[group].removeprefix("--") if name == "_name" else name for name in values)
 
 
 def as_option(key: str) -> str:

@@ -33,6 +33,8 @@ GIVEN = "given"
 """Of the key `start`: the command names the checkpoint."""
 TUNED_BY = {"valid_loss": min, "valid_accuracy": max}
 RESERVED = ("label", "config", "seeds", "on_request")
+YAML = "yaml"
+"""The key of a choice that changes settings of the training YAML, by group."""
 NAME = re.compile(r"[\w.+-]+")
 HOOKS = ("carried", "glue", "images", "language_models", "roberta", "vit")
 
@@ -230,11 +232,26 @@ def read_choice(path: Path, axis: str, name: str, given: Any) -> Choice:
     if not isinstance(given, Mapping):
         raise UserError(f"{path}: {axis}.{name} needs settings such as {{plan: elu}}, found {given!r}")
     settings = {str(key): value for key, value in given.items() if key not in RESERVED}
+    check_groups(settings, f"{path}: {axis}.{name}")
     label, config = str(given.get("label") or label_of(name)), str(given.get("config", name))
     seeds = given.get("seeds")
     if seeds is not None:
         positive_number(seeds, f"{path}: {axis}.{name}.seeds")
     return Choice(name, settings, label, config, seeds, bool(given.get("on_request", False)))
+
+
+def check_groups(settings: Mapping[str, Any], where: str) -> None:
+    """UserError unless the key `yaml`, also below choices of another axis, has groups of settings."""
+    for key, value in settings.items():
+        if key != YAML and isinstance(value, Mapping):
+            check_groups(value, where)
+        elif key == YAML and not (
+            isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values())
+        ):
+            raise UserError(
+                f"{where}.{YAML} needs groups of settings such as {{model: {{encoder_layers: 2}}}}, "
+                f"found {value!r}"
+            )
 
 
 def check_placeholders(path: Path, key: str, text: Any, axes: Mapping[str, Axis]) -> None:

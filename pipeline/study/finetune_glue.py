@@ -28,7 +28,6 @@ STUDY = "glue"
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("scripts/finetune_glue.sh", __doc__)
     parser.add_argument(
         "checkpoint",

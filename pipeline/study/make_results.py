@@ -16,7 +16,6 @@ from pipeline.files import ROOT, shown_path
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("scripts/make_results.sh", __doc__)
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail if something is out of date"

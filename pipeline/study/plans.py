@@ -14,6 +14,7 @@ from pipeline.study.keys import nearest
 from pipeline.training.recipe import option
 
 REGISTERED = re.compile(r'^@register_attention\("([\w+-]+)"', re.MULTILINE)
+WORD = re.compile(r'^    "([\w-]+)": PlanWord\(', re.MULTILINE)
 ITEM = re.compile(r"\s*([\w-]+(?:\s*\+\s*[\w-]+)*)\s*(?:\*\s*([1-9]\d*))?\s*")
 
 
@@ -22,6 +23,13 @@ def attention_names() -> frozenset[str]:
     """Every name that a layer plan may use."""
     files = (ROOT / "user_dir" / "attention").glob("*.py")
     return frozenset(name for path in files for name in REGISTERED.findall(path.read_text(encoding="utf-8")))
+
+
+@cache
+def plan_words() -> frozenset[str]:
+    """The words that are a whole plan."""
+    text = (ROOT / "user_dir" / "models" / "plan_words.py").read_text(encoding="utf-8")
+    return frozenset(WORD.findall(text))
 
 
 def check_layer_plans(cells: Iterable[Cell]) -> None:
@@ -38,14 +46,19 @@ def check_layer_plans(cells: Iterable[Cell]) -> None:
 
 def check_plan(plan: str, layers: int | None, where: str) -> None:
     """UserError for a plan that cannot be that of a model with so many layers."""
+    if plan.strip() in plan_words():
+        return
     count = 0
     for item in plan.split(","):
         match = ITEM.fullmatch(item)
         if not match:
             raise UserError(f"{where} {plan!r} has the part {item!r}; write one such as 'diag*3,norm*3'")
         for name in re.split(r"\s*\+\s*", match[1]):
+            if name in plan_words():
+                raise UserError(f"{where} {plan!r} names {name!r}, a plan for all layers; write it alone")
             if name not in attention_names():
-                raise UserError(f"{where} {plan!r} names {name!r}{nearest(name, sorted(attention_names()))}")
+                known = sorted(attention_names() | plan_words())
+                raise UserError(f"{where} {plan!r} names {name!r}{nearest(name, known)}")
         count += int(match[2] or (layers or 1 if item == plan else 1))
     if layers is not None and count != layers:
         raise UserError(f"{where} {plan!r} describes {count} layers, but the model has {layers}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from conventions import STOPPED
 from pipeline import signals
 from pipeline.child_process import started_by_us
 from pipeline.errors import UserError
@@ -164,7 +165,7 @@ def settle(ended: Running, describe: Callable[[Cell], str]) -> str | None:
     code, last = ended.process.returncode, ended.outcome()
     if signals.was_stopped(code):
         print("stopped as asked; the same command resumes", flush=True)
-        sys.exit(signals.STOPPED)
+        sys.exit(STOPPED)
     if code == 130:
         raise KeyboardInterrupt
     if code == 0:

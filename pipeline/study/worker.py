@@ -237,14 +237,12 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        from user_dir.errors import UserError as PluginError  # takes seconds to import
-
         sentence = explain(error)
         if sentence is None:
             with (cell.folder / LOG).open("a") if cell.folder.is_dir() else sys.stderr as out:
                 traceback.print_exc(file=out)
             sentence = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"
-        wrong = isinstance(error, UserError | PluginError) and not cell.folder.is_dir()
+        wrong = isinstance(error, UserError) and not cell.folder.is_dir()
         print(f"error: {sentence}", flush=True)
         sys.exit(SETTINGS_ARE_WRONG if wrong else 1)
     print(f"done in {time.monotonic() - started:.0f} s", flush=True)

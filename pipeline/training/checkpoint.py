@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from user_dir.checks.checkpoints import UNREADABLE, read_safely
-from user_dir.errors import UserError as PluginError
 
 EMBEDDING = "decoder.embed_tokens."
 # By the task: what models that read no text are of.
@@ -100,10 +100,7 @@ def load_safely(path: Path) -> tuple[Mapping[str, Any], Any]:
 
     Only tensors and plain values are read; a pickle that would run code raises UserError.
     """
-    try:
-        state = read_safely(path)
-    except PluginError as error:
-        raise UserError(str(error)) from None
+    state = read_safely(path)
     return state, state.get("cfg") or state.get("args")
 
 
@@ -117,6 +114,15 @@ def sections(configuration: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if isinstance(model, Namespace):
         model = vars(model)
     return {key: value for key, value in model.items() if not is_reference(value)}, task
+
+
+def default_settings(architecture: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What an architecture of the plugin has where nothing is given but the layer plan of `settings`."""
+    config = MODEL_DATACLASS_REGISTRY[architecture]()
+    for plan in {"decoder_attention", "encoder_attention"} & set(settings):
+        setattr(config, plan, settings[plan])
+    MODEL_REGISTRY[architecture].fill_in_options(config)
+    return vars(config)
 
 
 def is_reference(value: Any) -> bool:

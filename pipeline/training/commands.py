@@ -73,9 +73,11 @@ COMMANDS = {
         TRAIN_LRA, "configs/lra_skyformer/listops.yaml", "data-prep/lra.sh", "runs/<preset>/<task>/<plan>"
     ),
     "scripts/train_images.sh": Command(
-        TRAIN_IMAGES, "configs/images/digits_linear.yaml", "data-prep/images.sh"
+        TRAIN_IMAGES, "configs/images/digits.yaml", "data-prep/images.sh", "runs/images/<preset>/<plan>"
     ),
-    "scripts/train_vit.sh": Command(TRAIN_VIT, "configs/vit/digits_lln_diag.yaml", "data-prep/images.sh"),
+    "scripts/train_vit.sh": Command(
+        TRAIN_VIT, "configs/vit/digits.yaml", "data-prep/images.sh", "runs/vit/<preset>/<plan>"
+    ),
 }
 
 

@@ -13,7 +13,7 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
 from pipeline.errors import UserError
 from pipeline.files import sha256_of
-from pipeline.training.checkpoint import load_safely, sections, updates
+from pipeline.training.checkpoint import default_settings, load_safely, sections, updates
 from pipeline.training.recipe import as_flag, suggestion
 from user_dir.models import LinearAttentionRoberta
 
@@ -38,11 +38,11 @@ class EncoderCheckpoint:
 
     def flags(self) -> list[str]:
         """`--arch` and the settings that differ from its defaults, as flags of `fairseq-train`."""
-        fields = MODEL_DATACLASS_REGISTRY[self.architecture].__dataclass_fields__
+        defaults = default_settings(self.architecture, self.settings)
         words = ["--arch", self.architecture]
         for key, value in self.settings.items():
-            if value != fields[key].default:
-                words += as_flag(key, value, fields[key].default)
+            if value != defaults[key] or key == "encoder_attention":
+                words += as_flag(key, value, defaults[key])
         return words
 
     @cached_property

@@ -36,8 +36,9 @@ class Kind:
     run_name: Callable[[str, Sequence[str]], str] = lambda name, flags: name
 
 
-def _lra_run_name(name: str, flags: Sequence[str]) -> str:
-    return f"{name}/{option(flags, '--encoder-attention') or 'default'}"
+def _name_with_plan(name: str, flags: Sequence[str]) -> str:
+    plan = option(flags, "--encoder-attention") or option(flags, "--decoder-attention")
+    return f"{name}/{plan or 'default'}"
 
 
 # By the task of the YAML.
@@ -62,15 +63,20 @@ KINDS = {
         lra_run.check_data,
         lra_run.check_start,
         record=lra_run.record,
-        run_name=_lra_run_name,
+        run_name=_name_with_plan,
     ),
     image_run.PIXELS: Kind(
-        "train_images.sh", "eval_images.sh", image_run.open_data, check_start=image_run.check_start
+        "train_images.sh",
+        "eval_images.sh",
+        image_run.open_data,
+        check_start=image_run.check_start,
+        run_name=_name_with_plan,
     ),
     image_run.CLASSIFICATION: Kind(
         "train_vit.sh",
         "eval_images.sh",
         image_run.open_labelled,
         check_start=image_run.check_classifier_start,
+        run_name=_name_with_plan,
     ),
 }

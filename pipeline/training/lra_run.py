@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+from fairseq.models import MODEL_REGISTRY
 from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
-from pipeline.training.checkpoint import load_safely, sections, updates
+from pipeline.training.checkpoint import default_settings, load_safely, sections, updates
 from pipeline.training.recipe import option
 from user_dir.models import LRAModel
 from user_dir.tasks.lra import PIPELINES, LRATask, LRATaskConfig
@@ -120,7 +120,7 @@ def read_lra_checkpoint(path: Path) -> LRACheckpoint:
     if not issubclass(kind, LRAModel):
         raise UserError(f"{path} holds a {preset}, which is no model of Long Range Arena")
     whole = OmegaConf.create(configuration, flags={"allow_objects": True})
-    fields = MODEL_DATACLASS_REGISTRY[preset].__dataclass_fields__
+    defaults = default_settings(preset, model)
     return LRACheckpoint(
         path=path,
         task=task["lra_task"],
@@ -128,8 +128,8 @@ def read_lra_checkpoint(path: Path) -> LRACheckpoint:
         attention=model.get("encoder_attention") or kind.default_plan(model["encoder_layers"]),
         options={
             key: model[key]
-            for key, field in fields.items()
-            if key in model and key not in NOT_OPTIONS and model[key] != field.default
+            for key, default in defaults.items()
+            if key in model and key not in NOT_OPTIONS and model[key] != default
         },
         updates=updates(state),
         steps=whole.optimization.max_update,

@@ -12,7 +12,7 @@ Reading a YAML needs neither torch nor fairseq; checking its settings against fa
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,11 @@ class Experiment:
         """The prepared corpus the YAML names; a relative path counts from the project's root."""
         data = self.get("task", "data")
         return ROOT / data if data else None
+
+    def changed(self, settings: Settings) -> "Experiment":
+        """With other `settings` in place of its own, or besides."""
+        groups = {group: {**self.settings.get(group, {}), **values} for group, values in settings.items()}
+        return replace(self, settings={**self.settings, **groups})
 
     def flags(self, without: Collection[str] = ()) -> list[str]:
         """The settings as flags of `fairseq-train`, less what depends on the machines and those `without`."""

@@ -8,7 +8,6 @@ import torch
 from user_dir.analysis.gradients import (
     linear_score_gradients,
     norm_bound,
-    paper_norm_bound,
     paper_softmax_bound,
     rms_norm_beside,
     rms_norm_inside,
@@ -17,6 +16,11 @@ from user_dir.analysis.gradients import (
 )
 
 ROWS, KEYS, WIDTH = 200, 6, 8
+
+
+def paper_norm_bound(c1: float, c2: float, width: int, eps: float) -> float:
+    """`3 c1 c2 d / (2 sqrt(eps))` (eq. 15 and 61), epsilon inside the root of RMSNorm."""
+    return 1.5 * c1 * c2 * width / math.sqrt(eps)
 
 
 def draws(*shape):

@@ -6,9 +6,9 @@ import torch
 from pipeline.files import ROOT
 from pipeline.training.recipe import read_experiment
 from tests.helpers.lra import build_lra, lra_task
-from user_dir.models.architectures import T1, T2, TRANSNORMER_ROBERTA
+from user_dir.models.architectures import TRANSNORMER_ROBERTA
 
-TRANSNORMER = {"encoder_attention": "diag,norm", **TRANSNORMER_ROBERTA}
+T1, T2 = ({"encoder_attention": f"transnormer_{name}"} for name in ("t1", "t2"))
 # Softmax attention, then TransNormer T1 and T2 in the same frame.
 SKYFORMER = {
     "listops": (209_802, 209_150),
@@ -39,7 +39,7 @@ def test_skyformer(task):
     softmax, transnormer = SKYFORMER[task]
     assert trainable("skyformer", task, "skyformer") == softmax
     for variant in (T1, T2):
-        assert trainable("skyformer", task, "skyformer", **TRANSNORMER, **variant) == transnormer
+        assert trainable("skyformer", task, "skyformer", **TRANSNORMER_ROBERTA, **variant) == transnormer
 
 
 @pytest.mark.parametrize(("preset", "features"), [("skyformer", 128), ("state_space", 32)])

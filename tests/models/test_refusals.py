@@ -131,9 +131,9 @@ def test_gradients_that_differ_between_processes_are_not_called_infinite():
 
 def test_the_sentence_of_another_process():
     text = "-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  File\n"
-    assert _message(Exception(f"{text}user_dir.errors.UserError: the sentence\n")) == "the sentence"
+    assert _message(Exception(f"{text}conventions.UserError: the sentence\n")) == "the sentence"
     caught = "Caught UserError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
-    assert _message(UserError(f"{caught}user_dir.errors.UserError: the sentence\n")) == "the sentence"
+    assert _message(UserError(f"{caught}conventions.UserError: the sentence\n")) == "the sentence"
     assert _message(Exception(f"{text}ValueError: another\n")) is None
 
 

@@ -1,10 +1,16 @@
 """Vision Transformers: sizes, patches, pooling, every mechanism, and what is refused."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import MODEL_REGISTRY
 
-from pipeline.files import ROOT
-from pipeline.training.recipe import read_experiment
+from pipeline.study.cells import Plan, cells_of
+from pipeline.study.declaration import find_study, read_study
+from pipeline.training.train import parsed
 from tests.helpers.images import build_vit
 from tests.helpers.lra import SHORT
 from user_dir.attention import attention_names
@@ -45,12 +51,14 @@ def test_sizes_are_those_of_the_public_code(arch, classes, options, parameters):
 
 
 @pytest.mark.parametrize("name", ["softmax", "lln_diag", "linformer", "t1", "t2"])
-def test_every_yaml_builds_its_model(name):
-    found = {}
+def test_every_cell_of_the_study_builds_its_model(name):
+    plan, found = Plan(read_study(find_study("vit")), Path("out"), None, ()), {}
     for preset, shape, classes in (("digits", DIGITS, 10), ("cifar10", CIFAR, 10), ("dogs_vs_cats", PETS, 2)):
-        settings = dict(read_experiment(ROOT / f"configs/vit/{preset}_{name}.yaml").settings["model"])
+        [cell] = cells_of(plan, {"preset": [preset], "method": [name]}, seeds=1)
+        words = [*cell.experiment.flags(), *cell.own_flags(), "--save-dir", "runs"]
+        cfg = convert_namespace_to_omegaconf(parsed(["data", *words])).model
         with torch.device("meta"):
-            model = build_vit(shape, classes, settings.pop("_name"), **settings)
+            model = MODEL_REGISTRY[cfg._name].build_model(cfg, SimpleNamespace(shape=shape, classes=classes))
         found[preset] = sum(p.numel() for p in model.parameters())
         assert len(model.layers) == (12 if preset == "dogs_vs_cats" else 4)
     papers = {"softmax": 2_525_992, "lln_diag": 2_525_992, "linformer": 4_100_392}

@@ -79,7 +79,7 @@ CASES = [
     (f"{EVAL} fake.pt data", "its configuration cannot be read"),
     (f"{EVAL} list.pt data", "its configuration cannot be read"),
     (f"{EVAL} words.pt data", "its configuration cannot be read"),
-    ("evaluation.eval_mlm lm/checkpoint_last.pt mlm", "holds no RoBERTa encoder"),
+    ("evaluation.eval_mlm lm/checkpoint_last.pt mlm --out new", "holds no RoBERTa encoder"),
     ("evaluation.eval_mlm text.pt mlm", "is damaged or no checkpoint"),
     ("evaluation.predict_glue text.pt --task RTE --input config.yaml", "."),
     # evaluations that would lie

@@ -60,11 +60,6 @@ def paper_softmax_bound(c1: float, c2: float, keys: int) -> float:
     return math.sqrt(keys) * c1 * c2 / 4
 
 
-def paper_norm_bound(c1: float, c2: float, width: int, eps: float) -> float:
-    """`3 c1 c2 d / (2 sqrt(eps))` (eq. 15 and 61), epsilon inside the root of RMSNorm."""
-    return 1.5 * c1 * c2 * width / math.sqrt(eps)
-
-
 def norm_bound(c1: float, c2: float, eps: float, inside: bool) -> float:
     """The tight form: `c1 c2 / sqrt(eps)`, or `c1 c2 / eps` with the epsilon beside the root."""
     return c1 * c2 / (math.sqrt(eps) if inside else eps)

@@ -29,7 +29,7 @@ class DiagOptions:
 
     activation: str = field(
         default="relu",
-        metadata={"help": "weights: relu followed by RMSNorm (T1), or softmax (T2)"},
+        metadata={"help": "weights: relu followed by RMSNorm (T1, the default), or softmax (T2)"},
     )
     block_size: int = field(default=64, metadata={"help": "positions in a block"})
     positions: str = field(

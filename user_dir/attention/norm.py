@@ -22,7 +22,7 @@ class NormOptions:
     """Options of "norm"."""
 
     feature_map: str = field(
-        default="elu", metadata={"help": "feature map of q and k: elu (T1) or 1+elu (T2)"}
+        default="elu", metadata={"help": "feature map of q and k: elu (T1, the default) or 1+elu (T2)"}
     )
     positions: str = field(
         default="lrpe", metadata={"help": "positions inside attention: lrpe (rotary) or none"}

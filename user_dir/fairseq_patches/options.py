@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from fairseq import options
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 
+from ..checks.options import fill_in_options
 from ..checks.settings import check_settings
 from ..checks.training import check_task_of_model
 from ..errors import UserError
@@ -33,6 +34,7 @@ def apply() -> None:
             parsed = parse(parser, words, *args, modify_parser=modify_parser, **kwargs)
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
         keep_cuda_with_bf16(namespace, given)
+        fill_in_options(namespace, getattr(namespace, "arch", None))
         check_settings(namespace)
         check_task_of_model(namespace)
         return parsed

@@ -18,9 +18,8 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing import ProcessExitedException
 
-STOPPED = 75
-"""Exit code of training that was asked to stop and can be resumed (EX_TEMPFAIL of <sysexits.h>)."""
-REQUESTS = (signal.SIGTERM, signal.SIGUSR1)
+from conventions import REQUESTS, STOPPED
+
 INTERRUPTED = 128 + signal.SIGINT
 """Exit code after Ctrl-C."""
 

@@ -11,6 +11,7 @@ from fairseq.trainer import Trainer
 
 from ..checks.checkpoints import configuration, difference, read_safely
 from ..checks.dictionaries import check_dictionary, note_dictionary
+from ..checks.options import fill_in_options
 from ..checks.same_settings import check_same_settings
 from ..checks.schedules import check_schedule
 from ..checks.settings import check_settings
@@ -32,6 +33,7 @@ def apply() -> None:
         check_schedule(cfg)
         check_training(cfg)
         note_long_warmup(cfg)
+        fill_in_options(cfg.model, getattr(cfg.model, "_name", None))
         note_dictionary(cfg, task)
         note_shape(cfg, task)
         init(self, cfg, task, *args, **kwargs)

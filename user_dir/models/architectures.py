@@ -4,39 +4,24 @@ Each one is a fairseq model of its own with its own defaults in its configuratio
 `fairseq-train --arch NAME` and a YAML with `model: {_name: NAME}` build the same network.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from fairseq.models import register_model
 
 from .config import LanguageModelConfig, RobertaConfig
 from .language_model import LinearAttentionLM
-from .options import with_attention_options
+from .options import mechanism_fields, with_attention_options
+from .plan_words import OPEN_OPTIONS, PLAN_WORDS, PlanWord, everywhere, fill_in_options
 from .roberta import LinearAttentionRoberta
-
-
-def early_and_late(early: str, late: str) -> Callable[[int], str]:
-    """The plan with `early` in the first half of the layers (rounded down) and `late` in the rest."""
-
-    def plan(layers: int) -> str:
-        half = layers // 2
-        parts = [f"{name}*{count}" for name, count in ((early, half), (late, layers - half)) if count]
-        return ",".join(parts)
-
-    return plan
-
-
-def everywhere(name: str) -> Callable[[int], str]:
-    """The plan with `name` in every layer."""
-    return lambda layers: f"{name}*{layers}"
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A row: fairseq's name, the plan for a number of layers, and other defaults of configuration fields."""
+    """A row: fairseq's name, the plan with its options, and other defaults of configuration fields."""
 
     name: str
-    plan: Callable[[int], str]
+    plan: PlanWord
     defaults: dict[str, object] = field(default_factory=dict)
 
     def register(self, model: type, config: type, causal: bool = False) -> None:
@@ -45,17 +30,17 @@ class Architecture:
         fairseq keeps one class and one dataclass for each name.
         """
         own = with_attention_options(f"{self.name}_config", config, causal, **self.defaults)
+        defaults = {name: mechanism_fields()[name].default for name in OPEN_OPTIONS} | self.plan.options
 
         class Named(model):
-            default_plan = staticmethod(self.plan)
+            default_plan = staticmethod(self.plan.plan)
+            fill_in_options = staticmethod(partial(fill_in_options, defaults=defaults))
 
         Named.__name__ = Named.__qualname__ = self.name
         register_model(self.name, dataclass=own)(Named)
 
 
-TRANSNORMER = early_and_late("diag", "norm")
-T1 = {"diag_activation": "relu", "norm_feature_map": "elu"}
-T2 = {"diag_activation": "softmax", "norm_feature_map": "1+elu"}
+T1, T2 = PLAN_WORDS["transnormer_t1"], PLAN_WORDS["transnormer_t2"]
 TRANSNORMER_LM = {"decoder_ffn": "glu", "decoder_norm": "rmsnorm"}
 TRANSNORMER_ROBERTA = {"encoder_ffn": "glu", "encoder_norm": "rmsnorm"}
 SEVEN_LAYERS = {"decoder_layers": 7, "decoder_attention_heads": 1}
@@ -89,8 +74,8 @@ TRANSFORMER_LS_LM = {
 # Of the base size of `transformer_lm` but for what a row says.
 LANGUAGE_MODELS = (
     # Qin et al. 2022, "The Devil in Linear Transformer", Table 13.
-    Architecture("transnormer_t1", TRANSNORMER, {**T1, **TRANSNORMER_LM}),
-    Architecture("transnormer_t2", TRANSNORMER, {**T2, **TRANSNORMER_LM}),
+    Architecture("transnormer_t1", T1, TRANSNORMER_LM),
+    Architecture("transnormer_t2", T2, TRANSNORMER_LM),
     Architecture("linear_transformer_lm", everywhere("elu")),
     Architecture("lln_lm", everywhere("lln")),
     Architecture("lln_diag_lm", everywhere("lln_diag")),
@@ -109,8 +94,8 @@ LANGUAGE_MODELS = (
 # Of the size of `roberta_base` but for what a row says.
 ENCODERS = (
     Architecture("roberta_softmax", everywhere("softmax")),
-    Architecture("roberta_transnormer_t1", TRANSNORMER, {**T1, **TRANSNORMER_ROBERTA}),
-    Architecture("roberta_transnormer_t2", TRANSNORMER, {**T2, **TRANSNORMER_ROBERTA}),
+    Architecture("roberta_transnormer_t1", T1, TRANSNORMER_ROBERTA),
+    Architecture("roberta_transnormer_t2", T2, TRANSNORMER_ROBERTA),
     Architecture("roberta_linear", everywhere("elu")),
     Architecture("roberta_lln", everywhere("lln")),
     Architecture("roberta_lln_diag", everywhere("lln_diag")),

@@ -14,7 +14,11 @@ def _option(default, help_text):
 
 NORM_HELP = "norm of the layers: layernorm, rmsnorm (without parameters) or scalenorm (with one)"
 
-
+PLAN_HELP = (
+    "layer plan: which attention each layer has, such as 'diag*3,norm*3', 'diag+norm*6' for both in "
+    "parallel, 'lln' for it everywhere, or transnormer_t1 or transnormer_t2 for diag in the first half of "
+    "the layers and norm in the rest, with their activation and feature map; default: the architecture's own"
+)
 DICTIONARY_HELP = (
     "fingerprint of the dictionary the model is trained with; training fills it in, and a checkpoint is "
     "refused with another dictionary"
@@ -74,11 +78,7 @@ class LanguageModelConfig(ModelConfig):
     """A decoder-only language model."""
 
     dictionary_sha256: Optional[str] = _option(None, DICTIONARY_HELP)
-    decoder_attention: Optional[str] = _option(
-        None,
-        "layer plan: which attention each layer has, such as 'diag*3,norm*3', 'diag+norm*6' for both in "
-        "parallel, or 'lln' for it everywhere; default: the architecture's own for the number of layers",
-    )
+    decoder_attention: Optional[str] = _option(None, PLAN_HELP)
     decoder_layers: int = _option(6, "number of layers")
     decoder_embed_dim: int = _option(512, "width D of embeddings and layers")
     decoder_attention_heads: int = _option(8, "attention heads; a divisor of the width")
@@ -133,11 +133,7 @@ class LanguageModelConfig(ModelConfig):
 class EncoderConfig(ModelConfig):
     """What all encoders share."""
 
-    encoder_attention: Optional[str] = _option(
-        None,
-        "layer plan: which attention each layer has, such as 'diag*6,norm*6', 'diag+norm*12' for both in "
-        "parallel, or 'lln' for it everywhere; default: the architecture's own for the number of layers",
-    )
+    encoder_attention: Optional[str] = _option(None, PLAN_HELP)
     encoder_layers: int = _option(12, "number of layers")
     encoder_embed_dim: int = _option(768, "width D of embeddings and layers")
     encoder_attention_heads: int = _option(12, "attention heads; a divisor of the width")

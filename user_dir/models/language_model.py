@@ -21,6 +21,7 @@ class LinearAttentionLM(FairseqLanguageModel):
     """A language model whose layers are described by a plan; architectures are subclasses with defaults."""
 
     default_plan: Callable[[int], str]
+    fill_in_options: Callable[[Any], None]
     decoder_class = LinearAttentionDecoder
 
     @classmethod
@@ -28,6 +29,7 @@ class LinearAttentionLM(FairseqLanguageModel):
         """The model `args` (a `LanguageModelConfig`) describes; raises UserError for one that cannot be."""
         check_numbers(args)
         _resolve(args)
+        cls.fill_in_options(args)
         check_dictionary(args, task.source_dictionary)
         layers = planned_layers(args, "decoder", cls.default_plan(args.decoder_layers))
         embed_tokens = _build_embedding(args, task.source_dictionary)

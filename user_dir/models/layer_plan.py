@@ -4,15 +4,18 @@ plan  = item {"," item}            diag*3,norm*3      three layers of diag, then
 item  = layer ["*" count]
 layer = name {"+" name}            diag+norm*6        both side by side in each of six layers
 
-A layer alone, without a count, is that of the whole model: `lln` is lln in every layer.
+A layer alone, without a count, is that of the whole model: `lln` is lln in every layer. A word of
+`PLAN_WORDS`, such as `transnormer_t1`, is a whole plan with options of its mechanisms.
 """
 
 import re
+from difflib import get_close_matches
 
 from torch import nn
 
 from ..attention import ParallelAttention, attention_class, attention_names, build_attention
 from ..errors import UserError
+from .plan_words import PLAN_WORDS
 
 Layer = tuple[str, ...]
 
@@ -29,6 +32,8 @@ def parse_layer_plan(plan: str, num_layers: int, option: str, causal: bool) -> l
     Raises:
         UserError: showing the plan, the position of the fault and the allowed names.
     """
+    if word := PLAN_WORDS.get(plan.strip()):
+        plan = word.plan(num_layers)
     layers: list[Layer] = []
     start = 0
     for item in plan.split(","):
@@ -51,8 +56,10 @@ def parse_layer_plan(plan: str, num_layers: int, option: str, causal: bool) -> l
 
 def _check_names(names: Layer, causal: bool, at: str) -> None:
     for name in names:
+        if name in PLAN_WORDS:
+            raise UserError(f"{name!r} is a plan for all layers {at}; write it alone")
         if name not in attention_names():
-            raise UserError(f"{name!r} is not an attention {at}; {_grammar(causal)}")
+            raise UserError(f"{name!r} is not an attention {at}{_nearest(name, causal)}; {_grammar(causal)}")
         if name not in attention_names(causal):
             form = "causal" if causal else "bidirectional"
             raise UserError(f"{name!r} has no {form} form {at}; {_grammar(causal)}")
@@ -63,10 +70,16 @@ def _check_names(names: Layer, causal: bool, at: str) -> None:
             )
 
 
+def _nearest(name: str, causal: bool) -> str:
+    near = get_close_matches(name, [*attention_names(causal), *PLAN_WORDS], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def _grammar(causal: bool) -> str:
     return (
         f"names are {', '.join(attention_names(causal))}, "
-        "written like 'diag*3,norm*3' or, in parallel, 'diag+norm*6'"
+        "written like 'diag*3,norm*3' or, in parallel, 'diag+norm*6'; "
+        f"{' and '.join(PLAN_WORDS)} are whole plans"
     )
 
 

@@ -6,34 +6,42 @@ Every field of a mechanism's `Options` becomes one of the model, with the mechan
 
 import math
 from dataclasses import Field, field, fields, make_dataclass
-from typing import Any
+from typing import Any, Optional
 
 from omegaconf import DictConfig
 
 from ..attention import attention_class, attention_names
 from ..errors import UserError
+from .plan_words import OPEN_OPTIONS
 
 
 def with_attention_options(name: str, base: type, causal: bool, **defaults: object) -> type:
     """A dataclass `name` on top of `base` with the options of all mechanisms, and other `defaults`.
 
-    With `causal`, of those that have a causal form. Raises ValueError for a default of no field.
+    With `causal`, of those that have a causal form. Options whose default depends on the plan are None by
+    default. Raises ValueError for a default of no field.
     """
-    own = {f.name: (f.type, f) for f in fields(base)}
-    own.update(
-        (f"{mechanism}_{f.name}", (f.type, f))
-        for mechanism in attention_names(causal)
-        for f in fields(attention_class(mechanism).Options)
-    )
+    own = {f.name: (f.type, f, f.default) for f in fields(base)}
+    for key, f in mechanism_fields(causal).items():
+        own[key] = (Optional[f.type], f, None) if key in OPEN_OPTIONS else (f.type, f, f.default)
     unknown = sorted(set(defaults) - set(own))
     if unknown:
         raise ValueError(f"{name} has no field {unknown[0]!r}")
     changed = [
-        (key, kind, _copy(f, defaults.get(key, f.default)))
-        for key, (kind, f) in own.items()
+        (key, kind, _copy(f, defaults.get(key, default)))
+        for key, (kind, f, default) in own.items()
         if key in defaults or key not in base.__dataclass_fields__
     ]
     return make_dataclass(name, changed, bases=(base,))
+
+
+def mechanism_fields(causal: bool | None = None) -> dict[str, Field]:
+    """The options of all mechanisms, or of those with that form, by the name of the model's field."""
+    return {
+        f"{mechanism}_{f.name}": f
+        for mechanism in attention_names(causal)
+        for f in fields(attention_class(mechanism).Options)
+    }
 
 
 def _copy(source: Field, default: object) -> Any:
@@ -65,10 +73,10 @@ def check_numbers(cfg: Any) -> None:
 
 
 def attention_options(cfg: Any) -> dict[str, dict[str, object]]:
-    """Each mechanism's options from a model's configuration; those without a field keep their defaults."""
+    """Each mechanism's options from a model's configuration; what is not given there has its default."""
     return {
         mechanism: {
-            f.name: getattr(cfg, f"{mechanism}_{f.name}", f.default)
+            f.name: f.default if (given := getattr(cfg, f"{mechanism}_{f.name}", None)) is None else given
             for f in fields(attention_class(mechanism).Options)
         }
         for mechanism in attention_names()

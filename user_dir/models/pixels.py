@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from ..attention.parts.limits import check_count
 from ..errors import UserError
 from ..modules.logistics import logistic_mixture_log_prob, logistic_mixture_sample, pick
-from .architectures import Architecture, everywhere
+from .architectures import Architecture
 from .config import LanguageModelConfig, _option
 from .decoder import LinearAttentionDecoder
 from .language_model import LinearAttentionLM
+from .plan_words import everywhere
 
 HEADS = ("logistic", "categorical")
 

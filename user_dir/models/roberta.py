@@ -84,6 +84,7 @@ class LinearAttentionRoberta(RobertaModel):
     """
 
     default_plan: Callable[[int], str]
+    fill_in_options: Callable[[Any], None]
 
     @classmethod
     def hub_models(cls) -> dict[str, str]:
@@ -144,6 +145,7 @@ class LinearAttentionRoberta(RobertaModel):
         check_dictionary(args, task.source_dictionary)
         if args.max_positions is None:
             args.max_positions = task.max_positions()
+        cls.fill_in_options(args)
         layers = planned_layers(args, "encoder", cls.default_plan(args.encoder_layers))
         model = cls(args, RobertaEncoder(args, task.source_dictionary, layers))
         layers = model.encoder.sentence_encoder.layers

@@ -14,10 +14,11 @@ from ..attention.base import SelfAttention
 from ..attention.parts.limits import check_count
 from ..errors import UserError
 from ..modules import LearnedPositions, build_norm, tell_padding
-from .architectures import Architecture, everywhere
+from .architectures import Architecture
 from .attention_statistics import log_attention_statistics
 from .config import EncoderConfig, _option
 from .options import check_numbers
+from .plan_words import everywhere
 from .stack import build_layers, planned_layers, positions_kind
 
 POOLINGS = ("cls", "mean")
@@ -82,6 +83,7 @@ class ViT(BaseFairseqModel):
     """
 
     default_plan: Callable[[int], str]
+    fill_in_options: Callable[[Any], None]
 
     def __init__(self, cfg: Any, shape: Any, classes: int) -> None:
         super().__init__()
@@ -116,6 +118,7 @@ class ViT(BaseFairseqModel):
             )
         cfg = copy.copy(cfg)
         cfg.max_positions = (shape.height // side) * (shape.width // side) + (cfg.pooling == "cls")
+        cls.fill_in_options(cfg)
         model = cls(cfg, shape, task.classes)
         log_attention_statistics(model, model.layers, cfg.log_attention_statistics)
         return model

@@ -20,7 +20,6 @@ SETS = ("digits", "mnist", "cifar10", "dogs-vs-cats")
 
 
 def main() -> None:
-    """The command line."""
     options = parse_arguments()
     from pipeline.data.images.writing import prepare_images
 
@@ -35,7 +34,6 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The options."""
     parser = Parser("data-prep/images.sh", __doc__)
     parser.add_argument("set", choices=SETS, metavar="SET", help=", ".join(SETS))
     parser.add_argument("--from", dest="source", type=Path, metavar="PATH", help="folder or archive")

@@ -29,7 +29,6 @@ command resumes: generated data block by block, other data task by task.
 
 
 def main() -> None:
-    """The command line."""
     arguments = parse_arguments()
     tasks = chosen_tasks(arguments)
     from pipeline.data.lra.building import Choices, prepare_task
@@ -65,7 +64,6 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The options."""
     parser = Parser("data-prep/lra.sh", __doc__, epilog=EPILOG)
     parser.add_argument(
         "task", metavar="TASK", help="listops, text, retrieval, image, pathfinder, path-x, all"

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
     parser = Parser("scripts/report.sh", __doc__)
     parser.add_argument(
         "runs",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from conventions import STOPPED
 from pipeline import signals
 from pipeline.child_process import started_by_us
 from pipeline.errors import PEER_ENDED, UserError
@@ -122,10 +123,10 @@ def check_end(command: str, codes: Sequence[int], cause: str | None, log: Path) 
     """UserError, SystemExit or KeyboardInterrupt if processes that ended with `codes` have not succeeded."""
     failed = [code for code in codes if code and not signals.was_stopped(code)]
     if not failed and any(codes):
-        saved = signals.STOPPED in codes
+        saved = STOPPED in codes
         what = "the same command resumes" if saved else "nothing new was saved; run the same command again"
         print(f"stopped as asked; {what}", flush=True)
-        sys.exit(signals.STOPPED)
+        sys.exit(STOPPED)
     if 130 in failed:
         raise KeyboardInterrupt
     if errno.ENOSPC in failed:  # not even the reason could be written

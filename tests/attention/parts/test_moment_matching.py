@@ -6,14 +6,19 @@ import statistics
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from user_dir.attention import fit_moment_matching
 from user_dir.attention.parts.moment_matching import (
     AUTHORS_CONSTANTS,
     constants,
     lln_log_variance,
-    softmax_log_variance,
 )
+
+
+def softmax_log_variance(q: Tensor, k: Tensor) -> float:
+    """The variance of `log softmax(q k^T / sqrt(d))` over all entries, for `q, k: (N, d)`."""
+    return (q @ k.T * q.shape[-1] ** -0.5).log_softmax(-1).var().item()
 
 
 def log_variance(weights):

@@ -139,12 +139,14 @@ def test_flags_that_differ_from_cell_to_cell_are_refused(study_file, flag, inste
         cells(read_study(study_file), flags=[flag, "1"])
 
 
-@pytest.mark.parametrize("plan", ["elv", "elu*3", "elu*", "elu,,elu", "elu+nrom*2"])
+@pytest.mark.parametrize(
+    "plan", ["elv", "elu*3", "elu*", "elu,,elu", "elu+nrom*2", "transnormer_t1*2", "transnormer"]
+)
 def test_bad_layer_plans(plan):
     with pytest.raises(UserError, match="layer plan"):
         check_plan(plan, 2, "the layer plan")
 
 
-@pytest.mark.parametrize("plan", ["elu", "elu*2", "elu,softmax", "diag+norm*2"])
+@pytest.mark.parametrize("plan", ["elu", "elu*2", "elu,softmax", "diag+norm*2", "transnormer_t1"])
 def test_good_layer_plans(plan):
     check_plan(plan, 2, "the layer plan")

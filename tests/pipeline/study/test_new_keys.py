@@ -95,3 +95,22 @@ def test_a_start_without_the_axes_of_its_study(tmp_path):
     (cell, *_) = cells(tmp_path, "start: roberta_glue")
     with pytest.raises(UserError, match="add it to the axes"):
         cell.fingerprint()
+
+
+def test_settings_below_yaml_are_those_of_the_training_yaml(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text(STUDY.format(further="").replace("{plan: lln,", "{yaml: {model: {decoder_layers: 1}},"))
+    plan = Plan(read_study(path), tmp_path, None, ())
+    one, two = (cells_of(plan, {"method": [name]}, 1)[0] for name in ("slow", "softmax"))
+    assert one.experiment.get("model", "decoder_layers") == 1 != two.experiment.get("model", "decoder_layers")
+    assert one.experiment.get("model", "_name") == two.experiment.get("model", "_name")
+    assert "--decoder-layers" not in one.own_flags() and one.fingerprint() != two.fingerprint()
+    with pytest.raises(UserError, match="--decoder-layers differs from cell to cell; use --method"):
+        cells_of(Plan(plan.study, tmp_path, None, ("--decoder-layers", "3")), {"method": ["slow"]}, 1)
+
+
+@pytest.mark.parametrize("given", ["3", "{model: 3}", "[model]"])
+def test_what_is_below_yaml_are_groups(tmp_path, given):
+    (tmp_path / "own.yaml").write_text(STUDY.format(further="").replace("{plan: lln,", f"{{yaml: {given},"))
+    with pytest.raises(UserError, match="method.slow.yaml needs groups"):
+        read_study(tmp_path / "own.yaml")

@@ -18,11 +18,6 @@ AUTHORS_HEAD_DIM = 64
 AUTHORS_CONSTANTS = (0.14855178144710912, -0.35487039130661086)
 
 
-def softmax_log_variance(q: Tensor, k: Tensor) -> float:
-    """The variance of `log softmax(q k^T / sqrt(d))` over all entries, for `q, k: (N, d)`."""
-    return (q @ k.T * q.shape[-1] ** -0.5).log_softmax(-1).var().item()
-
-
 def lln_log_variance(a: Tensor, b: Tensor) -> float:
     """The variance of `log P` over all entries, P being `exp(a) exp(b)^T` with each row divided by its sum.
 

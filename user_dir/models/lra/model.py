@@ -37,6 +37,7 @@ class LRAModel(BaseFairseqModel):
     """
 
     default_plan: Callable[[int], str]
+    fill_in_options: Callable[[Any], None]
 
     def __init__(self, cfg: Any, dictionary: Any | None, classes: int, inputs: int) -> None:
         super().__init__()
@@ -70,6 +71,7 @@ class LRAModel(BaseFairseqModel):
             cfg.glu_dim = int(4 / 3 * cfg.encoder_embed_dim)
         if cfg.classifier_dim is None:
             cfg.classifier_dim = cfg.encoder_embed_dim if len(task.data.inputs) == 2 else 0
+        cls.fill_in_options(cfg)
         model = cls(cfg, task.source_dictionary, len(task.data.classes), len(task.data.inputs))
         log_attention_statistics(model, model.layers, cfg.log_attention_statistics)
         return model

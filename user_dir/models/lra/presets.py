@@ -1,6 +1,7 @@
 """The two Long Range Arena presets, each an architecture; their tasks' settings live in configs/."""
 
-from ..architectures import T1, TRANSNORMER, Architecture, everywhere
+from ..architectures import T1, Architecture
+from ..plan_words import everywhere
 from .config import LRAConfig
 from .model import LRAModel
 
@@ -23,7 +24,6 @@ SKYFORMER = {
 # Qin et al. 2022, "The Devil in Linear Transformer", the authors' code for the benchmark of June 2022.
 STATE_SPACE = {
     **SIZE,
-    **T1,
     "encoder_ffn": "glu",
     "encoder_norm": "batchnorm",
     "absolute_positions": "sinusoidal",
@@ -36,7 +36,7 @@ STATE_SPACE = {
 }
 PRESETS = (
     Architecture("lra_skyformer", everywhere("softmax"), SKYFORMER),
-    Architecture("lra_state_space", TRANSNORMER, STATE_SPACE),
+    Architecture("lra_state_space", T1, STATE_SPACE),
 )
 
 for row in PRESETS:

@@ -1,0 +1,15 @@
+"""What the plugin and the commands that start it agree on; imports neither torch nor fairseq."""
+
+import errno
+import signal
+
+
+class UserError(ValueError):
+    """A user's mistake; the one-line message says what is wrong and what to do."""
+
+
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+STOPPED = 75
+"""Exit code of what was asked to stop: the same command resumes (EX_TEMPFAIL of <sysexits.h>)."""
+REQUESTS = (signal.SIGTERM, signal.SIGUSR1)
+"""Schedulers send them some time before they kill a job."""
