@@ -36,9 +36,10 @@ PACKAGE = "causal_linear_attention"
 SOURCES = Path(__file__).parent / PACKAGE / "csrc"
 TORCH_TARGET = "-DTORCH_TARGET_VERSION=0x{:02x}{:02x}000000000000".format(*machine.OLDEST_TORCH)
 CXX_FLAGS = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", TORCH_TARGET]
+PER_SET = "instruction_set_"  # begins the names of the files that are compiled for one
 ISA_FLAGS = {
-    "isa_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
-    "isa_avx512.cpp": [
+    f"{PER_SET}avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
+    f"{PER_SET}avx512.cpp": [
         *("-mavx2", "-mfma", "-mf16c"),
         *("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq"),
     ],
@@ -132,7 +133,7 @@ class BuildKernels(build_ext):
         self.facts.update(
             cpu_compiler=machine.first_line([compiler, "--version"]), torch=machine.torch_version()
         )
-        sets = [Path(x).stem.removeprefix("isa_") for x in sources if "isa_" in x]
+        sets = [Path(x).stem.removeprefix(PER_SET) for x in sources if PER_SET in x]
         return f"C++ kernels ({', '.join(sorted(sets, reverse=True))})"
 
     def _build_cuda(self, ext: Extension, target: Path) -> str:

@@ -27,7 +27,7 @@ RESULT = json_with("environment", "nvcc", "kernels")
 SOURCES = ROOT / "causal_linear_attention" / "csrc" / "cuda"
 DTYPES = {"f": "float32", "Bf16": "bfloat16", "Half": "float16"}
 REGISTERS, WARP = 65_536, 32  # of a multiprocessor; a thread's are given out by eight
-_KERNEL = re.compile(r"\d+((?:forward|backward|sweep|step)_kernel)I(\S+)EEvNS")
+_KERNEL = re.compile(r"\d+((?:forward|backward|step)_kernel)I(\S+)EEvNS")
 _ARGUMENT = re.compile(r"NS\d*_\d+(Bf16|Half)E|L(?:[ib]|NS\d*_\d+[A-Za-z]+E)(\d+)E|(f)")
 _REPORT = re.compile(
     r"Compiling entry function '(\S+)' for '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers",
@@ -36,23 +36,16 @@ _REPORT = re.compile(
 
 
 def parse_name(mangled: str) -> dict[str, Any] | None:
-    """What a kernel's mangled name says of its instance; None for other functions.
-
-    Two generations of kernels are known: `forward_kernel` and `backward_kernel` of the present sources, and
-    `sweep_kernel` of the first ones, which did every job.
-    """
+    """What a kernel's mangled name says of its instance; None for other functions."""
     found = _KERNEL.search(mangled)
     if found is None:
         return None
     kind, *_ = found.groups()
     dtype, *rest = [a or b or c for a, b, c in _ARGUMENT.findall(found[2])]
     record: dict[str, Any] = {"kernel": kind, "dtype": DTYPES[dtype]}
-    numbers = [int(x) for x in rest]
     if kind in ("forward_kernel", "backward_kernel"):
-        normalize, columns, aligned = numbers
+        normalize, columns, aligned = map(int, rest)
         record |= {"normalize": bool(normalize), "columns": 16 * columns, "aligned": bool(aligned)}
-    elif kind == "sweep_kernel":
-        record |= {"columns": 16 * numbers[0], "rows": 16 * numbers[1]}
     return record
 
 
@@ -166,15 +159,10 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def _row(record: dict[str, Any]) -> list[str]:
-    name = f"D {record['columns']:>3}"
-    blocks = ""
-    if record["kernel"] != "sweep_kernel":
-        job = record["kernel"].removesuffix("_kernel")
-        name += f", {'aligned' if record['aligned'] else 'any'}, {job}"
-        name += ", normaliser" if record["normalize"] else ""
-        blocks = str(blocks_by_registers(record))
-    else:
-        name += f", every job, {record['rows']} rows"
+    job = record["kernel"].removesuffix("_kernel")
+    name = f"D {record['columns']:>3}, {'aligned' if record['aligned'] else 'any'}, {job}"
+    name += ", normaliser" if record["normalize"] else ""
+    blocks = str(blocks_by_registers(record))
     counts = [" + ".join(map(str, record.get(key, []))) for key in ("instructions", "matrix_products")]
     return [name, record["dtype"], str(record["registers"]), str(record["spilled"]), blocks, *counts]
 

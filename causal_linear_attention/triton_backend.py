@@ -165,7 +165,7 @@ class _Launches:
         length = max(1, _parts(rows, number * chunk)) * chunk
         return max(1, _parts(rows, length)), length
 
-    def sweep(
+    def chunk_scan(
         self,
         kind: str,
         a: Tensor,
@@ -183,7 +183,7 @@ class _Launches:
         tensors = (a, b, c, out, out if outputs is None else outputs)
         rows = [y for x in tensors for y in (x, x.stride()[:3])]
         self._launch(
-            kernels.sweep,
+            kernels.chunk_scan,
             (self.heads * self.segments[0], _parts(out.shape[-1], block)),
             *(*rows, entering, leaving, inverse, slope),
             *(self.cu_seqlens, self.q.shape[1], self.q.shape[2], *self.segments, self.eps),
@@ -203,7 +203,7 @@ class _Launches:
         inverse: Tensor | None = None,
         slope: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """What enters each segment, and where the sweep shall leave its last state, unless `final` has it.
+        """What enters each segment, and where the scan shall leave its last state, unless `final` has it.
 
         `final` may be empty: then the last states are not wanted.
         """
@@ -256,7 +256,7 @@ def forward(
     final = new_state(q, v, normalize, cu_seqlens, return_state)
     launches = _Launches(q, v, normalize, eps, cu_seqlens)
     entering, leaving = launches.states(k, v, _contiguous(state), final)
-    launches.sweep("out", q, k, v, out, entering, leaving, inverse)
+    launches.chunk_scan("out", q, k, v, out, entering, leaving, inverse)
     return out, final, inverse
 
 
@@ -283,12 +283,12 @@ def backward(
     slope = torch.empty_like(inverse) if normalize else None
     scale = inverse if normalize else None
     entering, _ = launches.states(k, v, _contiguous(state), grad_initial.new_empty(0))
-    launches.sweep("q", grad_out, v, k, grads[0], entering, None, scale, slope, out)
+    launches.chunk_scan("q", grad_out, v, k, grads[0], entering, None, scale, slope, out)
     entering, leaving = launches.states(
         q, grad_out, _contiguous(grad_state), grad_initial, reverse=True, inverse=scale, slope=slope
     )
-    launches.sweep("k", v, grad_out, q, grads[1], entering, leaving, scale, slope)
-    launches.sweep("v", k, q, grad_out, grads[2], entering, None, scale)
+    launches.chunk_scan("k", v, grad_out, q, grads[1], entering, leaving, scale, slope)
+    launches.chunk_scan("v", k, q, grad_out, grads[2], entering, None, scale)
     return *grads, grad_initial
 
 

@@ -1,4 +1,4 @@
-"""The Triton kernels: causal linear attention and each of its gradients as one sweep over the rows of a head.
+"""The Triton kernels: causal linear attention and each of its gradients as one scan over the rows of a head.
 
     out[i] = sum over j <= i of (a[i] . b[j]) c[j]  +  a[i] @ S,      S: (depth, width)
 
@@ -8,10 +8,10 @@
     "k"    v         grad_out  q         backwards
     "v"    k         q         grad_out  backwards
 
-A program sweeps one segment of one head in chunks, for a block of c's columns, with S in registers. With a
+A program scans one segment of one head in chunks, for a block of c's columns, with S in registers. With a
 normaliser grad_out is multiplied by `inverse`, 1 / (q . z + eps), and `slope` is the gradient of q . z.
 States are stored as the operator returns them, (D, M) or (D, M + 1) with z as the last column, so "q" and "k"
-read them transposed. Segments are counted in the direction of the sweep. With `cu_seqlens` the one row of the
+read them transposed. Segments are counted in the direction of the scan. With `cu_seqlens` the one row of the
 batch holds several sequences. Programs are counted as states are: by batch row or sequence, head, segment.
 
 CAST is the type of the products' operands, ACC that of their sums, PRECISION the products' (tl.dot's). The
@@ -198,7 +198,7 @@ def walk(
 
 
 @triton.jit(do_not_specialize=OF_A_BATCH)
-def sweep(
+def chunk_scan(
     a,
     a_strides,  # of batch, head and row; columns are dense
     b,

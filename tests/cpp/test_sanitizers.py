@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from build_kernels import ISA_FLAGS, TORCH_TARGET
+from build_kernels import ISA_FLAGS, PER_SET, TORCH_TARGET
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 OLDEST = shutil.which("g++-11")
@@ -34,7 +34,7 @@ def test_kernels_under_sanitizers(root, tmp_path):
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no g++")
-@pytest.mark.parametrize("name", ["isa_baseline.cpp", *ISA_FLAGS])
+@pytest.mark.parametrize("name", [f"{PER_SET}baseline.cpp", *ISA_FLAGS])
 def test_instruction_sets_share_no_function(root, tmp_path, name):
     source = root / "causal_linear_attention" / "csrc" / "cpu" / name
     flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", *ISA_FLAGS.get(name, [])]
@@ -50,6 +50,6 @@ def test_the_oldest_compiler_takes_the_other_sources(root):
     torch_headers = Path(torch.__file__).parent / "include"
     others = ("-isystem", str(torch_headers), "-isystem", str(torch_headers / "torch/csrc/api/include"))
     flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", TORCH_TARGET, *others]
-    sources = [x for x in (root / "causal_linear_attention/csrc/cpu").glob("*.cpp") if "isa_" not in x.name]
+    sources = [x for x in (root / "causal_linear_attention/csrc/cpu").glob("*.cpp") if PER_SET not in x.name]
     assert len(sources) >= 6
     subprocess.run([OLDEST, *flags, *map(str, sources)], check=True)

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "tasks.h"
+#include "threads.h"
 
 namespace cla {
 namespace {

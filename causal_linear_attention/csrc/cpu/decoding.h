@@ -2,7 +2,7 @@
 // thirty operators, each of which costs more than its arithmetic.
 #pragma once
 
-#include "driver.h"
+#include "forward_backward.h"
 
 namespace cla {
 

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "driver.h"
+#include "forward_backward.h"
 
 namespace cla {
 

@@ -1,11 +1,11 @@
 // What a CPU kernel computes, free of torch and of instruction sets.
 //
-// Every kernel of causal linear attention, forward and backward, is one "sweep" over the rows of a head:
+// Every kernel of causal linear attention, forward and backward, is one "scan" over the rows of a head:
 //
 //     out[i] = sum over j <= i of (a[i] . b[j]) c[j]  +  a[i] @ S,      S: (depth, width)
 //
 // The forward pass has (a, b, c) = (q, k, v). The gradient of q has (grad_out, v, k) and the transposed
-// state. Those of k and v are a pair: one sweep from the last row to the first (negative strides) with
+// state. Those of k and v are a pair: one scan from the last row to the first (negative strides) with
 // (v, grad_out, q), whose state, transposed, also serves (k, q, grad_out):
 //
 //     pair_out[i] = sum over j <= i of (pair[i] . c[j]) b[j]  +  pair[i] @ S^T

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../bindings.h"
-#include "driver.h"
+#include "forward_backward.h"
 
 namespace cla {
 

@@ -1,9 +1,9 @@
-// Sweeps (see kernels.h) over the heads of all sequences: what driver.cpp asks for and walk.cpp cuts up.
+// Scans (see kernels.h) over the heads of all sequences, which schedule.cpp spreads over threads.
 #pragma once
 
 #include <span>
 
-#include "driver.h"
+#include "forward_backward.h"
 
 namespace cla {
 
@@ -23,7 +23,7 @@ struct StateView {
   int64_t z_row = 0;
 };
 
-struct Sweep {
+struct Scan {
   int64_t batch = 0, heads = 0, rows = 0, depth = 0, width = 0;
   int64_t sequences = 0;  // as many as batch rows, unless these are packed
   const int32_t* offsets = nullptr;  // see Problem
@@ -39,9 +39,9 @@ struct Sweep {
   int64_t pair_width = 0;  // 0: there is none
 };
 
-// Sweeps over the same heads and rows, of which a later one may read what an earlier one wrote for its head.
+// Scans over the same heads and rows, of which a later one may read what an earlier one wrote for its head.
 // T is the accumulation type, float or double.
 template <class T>
-void run_sweeps(std::span<const Sweep> sweeps, Threads threads);
+void run_scans(std::span<const Scan> scans, Threads threads);
 
 }  // namespace cla

@@ -7,7 +7,7 @@
 #include <memory>
 #include <new>
 
-#include "driver.h"
+#include "forward_backward.h"
 
 namespace cla {
 

@@ -2,14 +2,14 @@
 // one thread busy while others wait: all of them where there are fewer than threads. Up to as many threads as
 // the tensors have heads the results have the same bits whatever the number of threads; beyond that the sums of
 // a stretch are made apart, so the last bits depend on the stretches.
-#include "walk.h"
+#include "schedule.h"
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "cache.h"
-#include "tasks.h"
+#include "threads.h"
 
 namespace cla {
 namespace {
@@ -35,7 +35,7 @@ struct Place {
   int64_t batch, head, first, rows;
 };
 
-Place place_of(const Sweep& s, int64_t head) {
+Place place_of(const Scan& s, int64_t head) {
   const int64_t sequence = head / s.heads;
   if (s.offsets == nullptr) return {sequence, head % s.heads, 0, s.rows};
   const int64_t first = s.offsets[sequence];
@@ -43,12 +43,12 @@ Place place_of(const Sweep& s, int64_t head) {
 }
 
 // Of a number for each row, (batch, heads, rows): that of a sequence's first row.
-int64_t number_of(const Sweep& s, const Place& place) {
+int64_t number_of(const Scan& s, const Place& place) {
   return (place.batch * s.heads + place.head) * s.rows + place.first;
 }
 
 template <class T>
-Rows rows_of(const Sweep& s, const Operand& x, const Place& place) {
+Rows rows_of(const Scan& s, const Operand& x, const Place& place) {
   Rows rows;
   const int64_t skipped = s.reverse && place.rows > 0 ? place.rows - 1 : 0, direction = s.reverse ? -1 : 1;
   const int64_t at = number_of(s, place) + skipped;
@@ -65,7 +65,7 @@ Rows rows_of(const Sweep& s, const Operand& x, const Place& place) {
 // Stores that pass the caches by pay where an output, with the three inputs of its size, exceeds them: whoever
 // reads it next would find its beginning evicted.
 template <class T>
-bool worth_streaming(const Sweep& s, const Rows& out, int64_t width) {
+bool worth_streaming(const Scan& s, const Rows& out, int64_t width) {
   const int64_t element = static_cast<int64_t>(sizeof(T));
   const int64_t bytes = s.batch * s.heads * s.rows * width * element;
   return 4 * bytes >= last_level_cache() && bytes_of(out.dtype) == element &&
@@ -73,7 +73,7 @@ bool worth_streaming(const Sweep& s, const Rows& out, int64_t width) {
 }
 
 template <class T>
-Segment segment_of(const Sweep& s, int64_t head) {
+Segment segment_of(const Scan& s, int64_t head) {
   const Place place = place_of(s, head);
   Segment segment;
   segment.a = rows_of<T>(s, s.a, place);
@@ -107,7 +107,7 @@ Segment segment_of(const Sweep& s, int64_t head) {
 }
 
 template <class T>
-void read_state(const Sweep& s, int64_t head, T* to) {
+void read_state(const Scan& s, int64_t head, T* to) {
   std::memset(to, 0, static_cast<size_t>(state_size(s.depth, s.width)) * sizeof(T));
   if (s.initial.data == nullptr) return;
   const T* const from = static_cast<const T*>(s.initial.data) + head * s.initial.head;
@@ -122,7 +122,7 @@ void read_state(const Sweep& s, int64_t head, T* to) {
 }
 
 template <class T>
-void write_state(const Sweep& s, int64_t head, const T* from) {
+void write_state(const Scan& s, int64_t head, const T* from) {
   if (s.final.data == nullptr) return;
   T* const to = static_cast<T*>(s.final.data) + head * s.final.head;
   for (int64_t e = 0; e < s.depth; ++e) {
@@ -142,7 +142,7 @@ template <class T>
 struct Scratch {
   int64_t size;
   T* memory;
-  explicit Scratch(const Sweep& s) : size(state_size(s.depth, s.width)) {
+  explicit Scratch(const Scan& s) : size(state_size(s.depth, s.width)) {
     static thread_local Buffer<T> kept;
     static thread_local int64_t length = 0;
     const int64_t wanted = size + workspace_size(s.depth, s.width);
@@ -158,22 +158,22 @@ struct Scratch {
 };
 
 template <class T>
-void walk_head(const Sweep& s, int64_t head, const Scratch<T>& scratch) {
+void scan_head(const Scan& s, int64_t head, const Scratch<T>& scratch) {
   const Segment segment = segment_of<T>(s, head);
   read_state(s, head, scratch.state());
   run_segment<T>(segment, scratch.state(), scratch.workspace());
   write_state(s, head, scratch.state());
 }
 
-// A thread does all sweeps of a head in turn: what they have in common is in its caches then. `skipped` is in
+// A thread does all scans of a head in turn: what they have in common is in its caches then. `skipped` is in
 // ascending order.
 template <class T>
-void sweep_by_heads(std::span<const Sweep> sweeps, const std::vector<int64_t>& skipped,
-                    const Threads& threads) {
-  for_tasks(sweeps[0].sequences * sweeps[0].heads, threads, [&](auto next) {
+void scan_by_heads(std::span<const Scan> scans, const std::vector<int64_t>& skipped,
+                   const Threads& threads) {
+  for_tasks(scans[0].sequences * scans[0].heads, threads, [&](auto next) {
     for (int64_t head = next(); head >= 0; head = next()) {
       if (std::binary_search(skipped.begin(), skipped.end(), head)) continue;
-      for (const Sweep& s : sweeps) walk_head(s, head, Scratch<T>(s));
+      for (const Scan& s : scans) scan_head(s, head, Scratch<T>(s));
     }
   });
 }
@@ -182,8 +182,8 @@ void sweep_by_heads(std::span<const Sweep> sweeps, const std::vector<int64_t>& s
 // but the last only the sum. Second pass: all the others.
 // A sum costs about 0.4 of a full computation, of a pair 0.25, so the first stretch is that much shorter.
 template <class T>
-void sweep_by_stretches(const Sweep& s, const std::vector<int64_t>& cut, int64_t parts,
-                        const Threads& threads) {
+void scan_by_stretches(const Scan& s, const std::vector<int64_t>& cut, int64_t parts,
+                       const Threads& threads) {
   const int64_t heads = static_cast<int64_t>(cut.size()), size = state_size(s.depth, s.width);
   const double share = s.pair_width > 0 ? 0.25 : 0.4;
   auto boundary = [&](int64_t stretch, int64_t rows) -> int64_t {  // its first row
@@ -237,14 +237,14 @@ void sweep_by_stretches(const Sweep& s, const std::vector<int64_t>& cut, int64_t
   });
 }
 
-int64_t operations(const Sweep& s) {
+int64_t operations(const Scan& s) {
   return (s.pair_width > 0 ? 6 : 4) * s.batch * s.heads * s.rows * s.depth * s.width;
 }
 
 // The heads to cut into stretches, in ascending order: all where there are fewer than threads. Of packed
 // sequences those with one and a half times a thread's share of the rows: below, cutting costs more than the
 // other threads' wait.
-std::vector<int64_t> heads_to_cut(const Sweep& s, int threads) {
+std::vector<int64_t> heads_to_cut(const Scan& s, int threads) {
   std::vector<int64_t> cut;
   if (s.batch * s.heads >= threads) return cut;
   const int64_t all_rows = s.batch * s.heads * s.rows;
@@ -257,7 +257,7 @@ std::vector<int64_t> heads_to_cut(const Sweep& s, int threads) {
 }
 
 // How many threads share one of the heads to cut.
-int64_t parts_of(const Sweep& s, const std::vector<int64_t>& cut, int threads) {
+int64_t parts_of(const Scan& s, const std::vector<int64_t>& cut, int threads) {
   const int64_t heads = static_cast<int64_t>(cut.size());
   int64_t parts = (threads + heads - 1) / heads;
   for (const int64_t head : cut) parts = std::min(parts, place_of(s, head).rows / kMinStretch);
@@ -267,21 +267,21 @@ int64_t parts_of(const Sweep& s, const std::vector<int64_t>& cut, int threads) {
 }  // namespace
 
 template <class T>
-void run_sweeps(std::span<const Sweep> sweeps, Threads threads) {
-  const int64_t heads = sweeps[0].sequences * sweeps[0].heads;
+void run_scans(std::span<const Scan> scans, Threads threads) {
+  const int64_t heads = scans[0].sequences * scans[0].heads;
   if (heads == 0) return;
   int64_t work = 0;
-  for (const Sweep& s : sweeps) work += operations(s);
+  for (const Scan& s : scans) work += operations(s);
   threads.count = useful_threads(threads, work);
-  const std::vector<int64_t> cut = heads_to_cut(sweeps[0], threads.count);
+  const std::vector<int64_t> cut = heads_to_cut(scans[0], threads.count);
   if (!cut.empty()) {
-    const int64_t parts = parts_of(sweeps[0], cut, threads.count);
-    for (const Sweep& s : sweeps) sweep_by_stretches<T>(s, cut, parts, threads);
+    const int64_t parts = parts_of(scans[0], cut, threads.count);
+    for (const Scan& s : scans) scan_by_stretches<T>(s, cut, parts, threads);
   }
-  if (static_cast<int64_t>(cut.size()) < heads) sweep_by_heads<T>(sweeps, cut, threads);
+  if (static_cast<int64_t>(cut.size()) < heads) scan_by_heads<T>(scans, cut, threads);
 }
 
-template void run_sweeps<float>(std::span<const Sweep>, Threads);
-template void run_sweeps<double>(std::span<const Sweep>, Threads);
+template void run_scans<float>(std::span<const Scan>, Threads);
+template void run_scans<double>(std::span<const Scan>, Threads);
 
 }  // namespace cla

@@ -1,4 +1,4 @@
-// One segment of a sweep (see kernels.h), chunk by chunk:
+// One segment of a scan (see kernels.h), chunk by chunk:
 //
 //     P = A B^T (lower triangle),  out = P C + A S,  S += B^T C
 //

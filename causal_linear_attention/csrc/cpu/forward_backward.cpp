@@ -1,15 +1,15 @@
-// Forward and backward as sweeps (see kernels.h), and the decoding step.
-#include "driver.h"
+// Forward and backward as scans (see kernels.h), and the decoding step.
+#include "forward_backward.h"
 
-#include "tasks.h"
-#include "walk.h"
+#include "threads.h"
+#include "schedule.h"
 
 namespace cla {
 namespace {
 
-Sweep sweep_of(const Problem& p, Operand a, Operand b, Operand c, Operand out, int64_t depth,
-               int64_t width) {
-  Sweep s;
+Scan scan_of(const Problem& p, Operand a, Operand b, Operand c, Operand out, int64_t depth,
+             int64_t width) {
+  Scan s;
   s.batch = p.batch;
   s.heads = p.heads;
   s.rows = p.rows;
@@ -31,7 +31,7 @@ Operand plain(const Array& rows, Dtype dtype) {
   return x;
 }
 
-// The state (depth, width + normalize) as the sweep of q and v sees it, or transposed.
+// The state (depth, width + normalize) as the scan of q and v sees it, or transposed.
 StateView state_view(const Problem& p, const void* data, bool transposed) {
   const int64_t columns = p.width + p.normalize;
   StateView view;
@@ -46,14 +46,14 @@ StateView state_view(const Problem& p, const void* data, bool transposed) {
 
 template <class T>
 void forward_as(const Problem& p, const Outputs& o, const Threads& threads) {
-  Sweep s = sweep_of(p, plain(p.q, p.dtype), plain(p.k, p.dtype), plain(p.v, p.dtype),
-                     plain(o.out, p.dtype), p.depth, p.width);
+  Scan s = scan_of(p, plain(p.q, p.dtype), plain(p.k, p.dtype), plain(p.v, p.dtype),
+                   plain(o.out, p.dtype), p.depth, p.width);
   s.initial = state_view(p, p.state, false);
   s.final = state_view(p, o.state, false);
   s.normalize = p.normalize;
   s.eps = p.eps;
   s.inverse = o.inverse;
-  run_sweeps<T>({&s, 1}, threads);
+  run_scans<T>({&s, 1}, threads);
 }
 
 template <class T>
@@ -73,7 +73,7 @@ void backward_as(const Problem& p, const Gradients& g, const Threads& threads) {
   Operand wide_grads = grads;
   wide_grads.extra = p.normalize ? &zero : nullptr;
   wide_grads.constant = true;
-  Sweep for_q = sweep_of(p, wide_grads, values, k, plain(g.q, p.dtype), inner, p.depth);
+  Scan for_q = scan_of(p, wide_grads, values, k, plain(g.q, p.dtype), inner, p.depth);
   for_q.initial = state_view(p, p.state, true);
   for_q.queries = q;
   for_q.inverse = const_cast<void*>(g.inverse);
@@ -81,15 +81,15 @@ void backward_as(const Problem& p, const Gradients& g, const Threads& threads) {
 
   wide_grads.extra = slope.get();
   wide_grads.constant = false;
-  Sweep for_kv = sweep_of(p, values, wide_grads, q, plain(g.k, p.dtype), inner, p.depth);
+  Scan for_kv = scan_of(p, values, wide_grads, q, plain(g.k, p.dtype), inner, p.depth);
   for_kv.reverse = true;
   for_kv.initial = state_view(p, g.grad_state, true);
   for_kv.final = state_view(p, g.state, true);
   for_kv.pair = k;
   for_kv.pair_out = plain(g.v, p.dtype);
   for_kv.pair_width = p.width;
-  const Sweep both[] = {for_q, for_kv};
-  run_sweeps<T>(both, threads);
+  const Scan both[] = {for_q, for_kv};
+  run_scans<T>(both, threads);
 }
 
 }  // namespace

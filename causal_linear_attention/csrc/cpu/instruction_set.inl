@@ -1,4 +1,4 @@
-// Body of the files isa_*.cpp: one copy of the kernels in a namespace of its own.
+// Body of the files instruction_set_*.cpp: one copy of the kernels in a namespace of its own.
 #include "kernels.h"
 
 #if defined(__x86_64__)
@@ -10,7 +10,7 @@ namespace CLA_ISA {
 namespace {
 #include "vector.inl"
 #include "tiles.inl"
-#include "sweep.inl"
+#include "chunk_scan.inl"
 #include "step.inl"
 
 #define CLA_TEXT(x) #x
