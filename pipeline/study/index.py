@@ -6,10 +6,10 @@ from collections import Counter
 from pipeline.files import ROOT
 from pipeline.papers import PAPER
 from pipeline.reports.tables import markdown_table
-from pipeline.study.claims import NOT_RUN
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.page import groups_of, verdicts
 from pipeline.study.records import read_records
+from pipeline.verdicts import NOT_RUN
 
 CONTENTS = PAPER / "contents.csv"
 RESULTS = ROOT / "results"

@@ -15,7 +15,7 @@ from pipeline.methods import NAMED, performer_note
 from pipeline.reports.tables import markdown_table
 from pipeline.study.across import AcrossTable
 from pipeline.study.best import best_note, best_records
-from pipeline.study.claims import NOT_RUN, Claim, Verdict, decide
+from pipeline.study.claims import Claim, decide
 from pipeline.study.declaration import PLOTTED_BY, Study
 from pipeline.study.expressions import numbers
 from pipeline.study.hooks import hooks_of
@@ -39,6 +39,7 @@ from pipeline.study.table import (
     whole,
     write_table,
 )
+from pipeline.verdicts import NOT_RUN, Verdict
 
 COLORS = (
     "#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7",

@@ -8,10 +8,10 @@ from typing import Any
 from pipeline.errors import UserError
 from pipeline.papers import read_table
 from pipeline.reports.tables import markdown_table, spread
-from pipeline.study.claims import rank_correlation
 from pipeline.study.expressions import COUNT, Expression, check_format, follow, numbers, parse_expression
 from pipeline.study.keys import check_keys, nearest
 from pipeline.study.records import Record, grouped
+from pipeline.verdicts import rank_correlation
 
 NONE = "–"
 

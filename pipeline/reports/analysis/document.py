@@ -45,11 +45,9 @@ def section(name: str, row: dict[str, str], record: dict[str, Any]) -> str:
     if "training" in record:
         lines += [trained(record["training"]), ""]
     if record.get("checks"):
-        rows = [
-            (one["statement"], one["expected"], one["measured"], "yes" if one["holds"] else "**no**")
-            for one in record["checks"]
-        ]
-        lines += [_escaped(markdown_table(("statement", "expected", "found", "holds"), rows)), ""]
+        columns = ("statement", "expected", "measured", "verdict")
+        rows = [tuple(one[key] for key in columns) for one in record["checks"]]
+        lines += [_escaped(markdown_table(("statement", "expected", "found", "verdict"), rows)), ""]
     command = record["command"].replace("studies.analyse", "scripts/analyse.sh", 1)
     made = f"`{command}`, commit {record['commit']}, {record['date']}, {where(record)}"
     return "\n".join([*lines, f"<sub>{made}; [JSON]({name}.json)</sub>", ""])

@@ -20,7 +20,8 @@ from pipeline.studies.analysis.models import (
     run_name,
     sequences,
 )
-from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
+from pipeline.studies.analysis.record import Record, claim, curve, lines, publish, redraw
+from pipeline.verdicts import judge_bound
 from user_dir.analysis import AttentionInput, attention_matrix
 from user_dir.analysis.capture import attentions
 from user_dir.analysis.gradients import (
@@ -128,11 +129,11 @@ def _figure(trained: Trained, tokens: Tensor) -> Record:
         "mean over tokens. Bounds: c1 c2/2 for softmax, c1 c2/1e-8 for NormAttention with c1 behind "
         "RMSNorm; linear attention divided by its sum has none.",
         "checks": [
-            check(
+            claim(
                 f"{name}: |∂L/∂s| ≤ bound",
                 f"at most {one['bound']:.3g}",
+                judge_bound(one["largest"], one["bound"]),
                 f"{one['largest']:.3g}",
-                one["largest"] <= one["bound"],
             )
             for name, one in bounded.items()
         ],

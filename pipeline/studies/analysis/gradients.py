@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
-from itertools import cycle
+from itertools import cycle, pairwise
 
 from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
@@ -12,7 +12,8 @@ from pipeline.papers import read_table
 from pipeline.studies.analysis.gradient_noise import SPLIT, at_checkpoints
 from pipeline.studies.analysis.logs import LoggedRun, check_every_update, read_run
 from pipeline.studies.analysis.models import mark_of, run_name
-from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
+from pipeline.studies.analysis.record import Record, claim, curve, lines, publish, redraw
+from pipeline.verdicts import Bound, judge_pair
 
 HALF_FIXED = ("2", "4")
 """The exponents of the group `half` of configs/studies/analysis_runs.yaml that are fixed."""
@@ -93,11 +94,6 @@ def relative_deviations(runs: Sequence[LoggedRun]) -> Record:
             {"label": "paper", "values": [paper.get(key) for key in found], "hollow": True},
         ],
     }
-    means = {key: sum(values) / len(values) for key, values in own.items()}
-    both = [key for key in means if key in paper]
-    orders = [
-        " < ".join(ANALYSED[key].label for key in sorted(both, key=figures.get)) for figures in (paper, means)
-    ]
     seeds = max(len(group) for group in found.values())
     return {
         "title": "Relative deviation of gradients",
@@ -108,8 +104,21 @@ def relative_deviations(runs: Sequence[LoggedRun]) -> Record:
         f"updates, {seeds} seed{'s' if seeds > 1 else ''}; bars: mean over seeds, lines their range. The "
         "first updates decide much of it; figures without warm-up and for the second half are in the JSON "
         "file.",
-        "checks": [check("order of relative deviations", orders[0], orders[1], orders[0] == orders[1])],
+        "checks": _orders(own, paper),
     }
+
+
+def _orders(own: dict[str, list[float]], paper: dict[str, float]) -> list[Record]:
+    """Whether neighbours in the paper's order of relative deviations have the same order here."""
+    both = sorted((key for key in own if key in paper), key=paper.__getitem__)
+    return [
+        claim(
+            f"{ANALYSED[less].label} varies less than {ANALYSED[more].label}",
+            f"{paper[less]:g} and {paper[more]:g}, a ratio of at most 1",
+            judge_pair(own[less], own[more], Bound(1, at_most=True), ratio=True),
+        )
+        for less, more in pairwise(both)
+    ]
 
 
 def _losses(runs: Sequence[LoggedRun]) -> Record:
@@ -157,20 +166,18 @@ def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
     if {"LLN", flat, steep} <= largest.keys():
         others = max(largest["LLN"], largest[flat])
         checks.append(
-            check(
+            claim(
                 f"α = β = {HALF_FIXED[1]} has a much larger inverse scale than {HALF_FIXED[0]} and matching",
-                f"at least 4 times {others:.2g}",
-                f"{largest[steep]:.2g}",
-                largest[steep] >= 4 * others,
+                "at least 4 times",
+                judge_pair([largest[steep]], [others], Bound(4, at_most=False), ratio=True),
             )
         )
     if {"LLN", "softmax"} <= largest.keys():
         checks.append(
-            check(
+            claim(
                 "LLN's largest inverse loss scale does not exceed softmax's",
-                f"at most {largest['softmax']:.2g}",
-                f"{largest['LLN']:.2g}",
-                largest["LLN"] <= largest["softmax"],
+                "a ratio of at most 1",
+                judge_pair([largest["LLN"]], [largest["softmax"]], Bound(1, at_most=True), ratio=True),
             )
         )
     return {

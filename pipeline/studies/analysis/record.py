@@ -12,6 +12,7 @@ from pipeline.files import FINGERPRINT, fingerprint, once, shown_path
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
 from pipeline.reports.analysis.figures import write_figure
+from pipeline.verdicts import CONFIRMED, Verdict, judge_fact
 
 DIGITS = 6  # significant ones in the JSON files
 LAYOUT = 1  # of the JSON files; a higher number has all figures made again
@@ -41,8 +42,8 @@ def publish(options: Namespace, name: str, settings: Record, make: Callable[[], 
         write_figure(path)
     print(f"{options.what}, {name}: {shown_path(path.with_suffix('.png'))}", flush=True)
     for found in record.get("checks", []):
-        if not found["holds"]:
-            print(f"  does not hold: {found['statement']}: {found['measured']}", flush=True)
+        if found["verdict"] != CONFIRMED:
+            print(f"  {found['verdict']}: {found['statement']}: {found['measured']}", flush=True)
 
 
 def redraw(options: Namespace) -> None:
@@ -72,8 +73,14 @@ def rounded(value: Any) -> Any:
 
 
 def check(statement: str, expected: str, measured: str, holds: bool) -> Record:
-    """A statement that was tested: what it says, what was found, and whether it holds."""
-    return {"statement": statement, "expected": expected, "measured": measured, "holds": bool(holds)}
+    """A statement that a computation decides: what it says, what was found, and the verdict."""
+    return claim(statement, expected, judge_fact(holds), measured)
+
+
+def claim(statement: str, expected: str, verdict: Verdict, measured: str = "") -> Record:
+    """A statement with its verdict, which says what was found unless `measured` does."""
+    found = f"{measured}; {verdict.effect}" if measured and verdict.effect else measured or verdict.effect
+    return {"statement": statement, "expected": expected, "measured": found, "verdict": verdict.outcome}
 
 
 def curve(

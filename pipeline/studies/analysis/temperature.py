@@ -7,7 +7,8 @@ from pipeline.files import sha256_of, shown_path
 from pipeline.papers import statement
 from pipeline.studies.analysis.logs import LoggedRun, read_run
 from pipeline.studies.analysis.models import run_name
-from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
+from pipeline.studies.analysis.record import Record, claim, curve, lines, publish, redraw
+from pipeline.verdicts import Bound, judge_pair
 
 TOO_CLOSE = 0.01  # bits per masked token
 
@@ -53,18 +54,16 @@ def _figure(runs: list[LoggedRun]) -> Record:
             )
         )
     edge = float(statement("temperature/fixed-exponents")["low"])
-    below = [_mean(losses[value]) for value in x if value < edge]
-    above = [_mean(losses[value]) for value in x if value >= edge]
+    below = min((losses[value] for value in x if value < edge), key=_mean, default=[])
+    above = max((losses[value] for value in x if value >= edge), key=_mean, default=[])
     seeds = max(len(found) for found in losses.values())
     checks = []
     if below and above:
         checks.append(
-            check(
+            claim(
                 f"loss is higher for α = β below {edge:g} than from there on",
                 "accuracy drops there (paper, ViT)",
-                f"{min(below):.3f} to {max(below):.3f} below, {min(above):.3f} to {max(above):.3f} from "
-                "there on",
-                min(below) > max(above),
+                judge_pair(below, above, Bound(0, at_most=False), ratio=False),
             )
         )
     close = max(y) - min(y) < TOO_CLOSE

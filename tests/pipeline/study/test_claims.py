@@ -3,15 +3,15 @@
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.study.claims import (
+from pipeline.study.claims import decide, read_claim
+from pipeline.verdicts import (
     CONFIRMED,
     CONTRADICTED,
     NOT_COMPARABLE,
     NOT_RUN,
     UNDECIDED,
-    decide,
+    judge_bound,
     rank_correlation,
-    read_claim,
 )
 
 
@@ -103,3 +103,16 @@ def test_rank_correlation_shares_the_places_of_ties():
 def test_bad_claims(test, named):
     with pytest.raises(UserError, match=named.replace("(", r"\(").replace(")", r"\)")):
         verdict(test, {})
+
+
+@pytest.mark.parametrize(
+    ("largest", "bound", "outcome", "words"),
+    [
+        (1.0, 2.0, CONFIRMED, ""),
+        (3.0, 2.0, CONTRADICTED, ""),
+        (1e-6, 1e6, CONFIRMED, "the bound is loose by a factor of 1e+12"),
+    ],
+)
+def test_a_bound_of_a_theorem(largest, bound, outcome, words):
+    found = judge_bound(largest, bound)
+    assert (found.outcome, found.effect) == (outcome, words)

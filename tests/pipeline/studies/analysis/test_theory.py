@@ -27,7 +27,7 @@ def out(tmp_path_factory):
 
 def checks(out, name):
     record = json.loads((out / "theory" / f"{name}.json").read_text())
-    return {one["statement"]: one["holds"] for one in record["checks"]}
+    return {one["statement"]: one["verdict"] == "confirmed" for one in record["checks"]}
 
 
 def test_every_figure_has_json_and_png(out):

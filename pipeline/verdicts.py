@@ -1,0 +1,128 @@
+"""Verdicts of studies and analyses: whether figures bear a statement out, by their ranges over seeds."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+CONFIRMED, CONTRADICTED = "confirmed", "contradicted"
+UNDECIDED, NOT_COMPARABLE, NOT_RUN = "undecided", "not comparable", "not run"
+SEEDS = 3
+"""Fewer decide nothing."""
+SLACK = 1e3
+"""A bound that holds by this factor says nothing of what it bounds."""
+
+Values = Mapping[str, Sequence[float]]
+"""Of a figure: by the name of a row, over its seeds."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a claim, and the effect in words."""
+
+    outcome: str
+    effect: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {self.effect}" if self.effect else self.outcome
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What an effect is claimed to be `at_most`, or at least."""
+
+    number: float
+    at_most: bool
+
+
+def judge_fact(holds: bool) -> Verdict:
+    """The verdict on a statement that a computation decides, without chance."""
+    return Verdict(CONFIRMED if holds else CONTRADICTED)
+
+
+def judge_bound(largest: float, bound: float) -> Verdict:
+    """The verdict on an upper bound of a theorem, and by how much it is loose."""
+    verdict = judge_fact(largest <= bound)
+    if largest > 0 and bound / largest > SLACK:
+        return Verdict(verdict.outcome, _loose(bound / largest))
+    return verdict
+
+
+def judge_pair(first: Sequence[float], second: Sequence[float], bound: Bound, ratio: bool) -> Verdict:
+    """The verdict on the ratio or the difference of two rows: whether the ranges over seeds agree on it."""
+    if ratio and min(map(abs, second)) == 0:
+        return Verdict(UNDECIDED, "the ratio to zero is not defined")
+    middle_1, middle_2 = statistics.median(first), statistics.median(second)
+    low, high = min(first), max(first)
+    below, above = min(second), max(second)
+    if ratio:
+        effect, least, most = middle_1 / middle_2, low / above, high / below
+    else:
+        effect, least, most = middle_1 - middle_2, low - above, high - below
+    values = {*first, *second}
+    if len(values) == 1:
+        return Verdict(UNDECIDED, f"a tie: every run has {next(iter(values)):g}")
+    return judge_range(effect, least, most, bound, min(len(first), len(second)))
+
+
+def judge_range(effect: float, least: float, most: float, bound: Bound, seeds: int) -> Verdict:
+    """The verdict on an effect between `least` and `most` over the seeds."""
+    number, sign = bound.number, "at most" if bound.at_most else "at least"
+    words = f"{effect:.3g} ({least:.3g} to {most:.3g}, {sign} {number:g} claimed, {count_of(seeds)})"
+    holds = (most <= number, least > number) if bound.at_most else (least >= number, most < number)
+    if seeds < SEEDS or not any(holds):
+        return Verdict(UNDECIDED, words)
+    if holds[0] and bound.at_most and most > 0 and number / most > SLACK:
+        return Verdict(CONFIRMED, f"{words}; {_loose(number / most)}")
+    return Verdict(CONFIRMED if holds[0] else CONTRADICTED, words)
+
+
+def judge_extreme(rows: Sequence[str], values: Values, lowest: bool) -> Verdict:
+    """Whether the first of `rows` has the least or the most of all, by its range over the seeds."""
+    sign = 1 if lowest else -1
+    own = [sign * value for value in values[rows[0]]]
+    others = {row: [sign * value for value in values[row]] for row in rows[1:]}
+    best = min(others, key=lambda row: statistics.median(others[row]))
+    seeds = min(len(values[row]) for row in (rows[0], best))
+    median = statistics.median(values[rows[0]])
+    words = f"{median:.4g} beside {statistics.median(values[best]):.4g} of {best} ({count_of(seeds)})"
+    if seeds >= SEEDS and max(own) < min(map(min, others.values())):
+        return Verdict(CONFIRMED, words)
+    if seeds >= SEEDS and min(own) > max(others[best]):
+        return Verdict(CONTRADICTED, words)
+    return Verdict(UNDECIDED, words)
+
+
+def judge_order(values: Values, paper: Mapping[str, float], least: float) -> Verdict:
+    """Whether the rows have the paper's order: Spearman's correlation of the medians is `least` or more."""
+    common = [row for row in paper if values.get(row)]
+    ours = [statistics.median(values[row]) for row in common]
+    found = rank_correlation(ours, [paper[row] for row in common])
+    if found is None:
+        return Verdict(NOT_RUN, f"{len(common)} rows are in both, of 5 that an order needs")
+    seeds = min(len(values[row]) for row in common)
+    words = f"rank correlation {found:.2f} over {len(common)} rows ({count_of(seeds)})"
+    if seeds < SEEDS:
+        return Verdict(UNDECIDED, words)
+    return Verdict(CONFIRMED if found >= least else CONTRADICTED, words)
+
+
+def rank_correlation(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """Spearman's correlation, None for fewer than five pairs or a column without an order."""
+    if len(ours) < 5 or len(set(ours)) == 1 or len(set(theirs)) == 1:
+        return None
+    return statistics.correlation(ranks(ours), ranks(theirs))
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """The place of each value in ascending order; equal ones share the mean of theirs."""
+    ordered = sorted(values)
+    return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
+
+
+def count_of(seeds: int) -> str:
+    """How many seeds, in words."""
+    return "1 seed" if seeds == 1 else f"{seeds} seeds"
+
+
+def _loose(factor: float) -> str:
+    return f"the bound is loose by a factor of {factor:.0e}"
