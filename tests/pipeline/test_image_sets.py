@@ -143,7 +143,7 @@ def test_the_documented_sample_of_cifar10(call, tmp_path):
     call(prepare, "cifar10", *words, "--partial")
     data = open_image_data(tmp_path / "out")
     assert [len(data.images(split)) for split in ("train", "valid", "test")] == [900, 100, 200]
-    preset = read_experiment(ROOT / "configs" / "vit" / "cifar10_softmax.yaml")
+    preset = read_experiment(ROOT / "configs" / "vit" / "cifar10.yaml")
     batch = preset.get("dataset", "batch_size")
     assert 720 * batch == 40 * 900 and "--max-update 720" in text
     assert preset.get("optimization", "max_update") * batch == 40 * 45_000

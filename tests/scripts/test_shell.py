@@ -165,6 +165,7 @@ def test_package_index_out_of_reach(fresh):
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
         "PIP_FIND_LINKS": "",
+        "WHEELHOUSE": "",
         "PIP_RETRIES": "1",
     }
     for _ in range(2):

@@ -22,8 +22,9 @@ CHECKPOINT = "checkpoint_last.pt"
 
 @pytest.fixture
 def run(trained, tmp_path) -> Path:
-    """A copy of the run, which the tests may change."""
-    return shutil.copytree(trained, tmp_path / "run")
+    """A copy of the run, which the tests may change, without what other tests have evaluated."""
+    evaluated = shutil.ignore_patterns("checkpoint_*.json")
+    return shutil.copytree(trained, tmp_path / "run", ignore=evaluated)
 
 
 def exported(call, run: Path, out: Path) -> tuple[dict, str]:

@@ -20,7 +20,7 @@ def test_choices_without_a_yaml_are_left_out_unless_they_were_asked_for(plan):
         "mnist, lsh-1, seed 1",
         "mnist, lsh-4, seed 1",
     ]
-    with pytest.raises(UserError, match="--method lsh-1: .* has no such YAML"):
+    with pytest.raises(UserError, match="--method lsh-1: images has no settings for it"):
         cells_of(plan, {"preset": ["digits"], "method": ["lsh-1", "softmax"]}, 1)
     with pytest.raises(UserError, match="--preset digit: .*; did you mean digits?"):
         cells_of(plan, {"preset": ["digit"]}, 1)
