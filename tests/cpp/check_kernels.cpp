@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "decoding.h"
-#include "driver.h"
+#include "forward_backward.h"
 
 namespace {
 
