@@ -27,6 +27,7 @@ from pipeline.training.process.run_lock import NAME as LOCK
 from pipeline.training.process.run_lock import SECONDS_TO_WRITE, run_lock
 
 RESULTS = ROOT / "results"
+SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then
 
 
 def describe(cell: Cell) -> str:
@@ -151,7 +152,7 @@ def locked(cells: Sequence[Cell]) -> Iterator[list[int]]:
         held = []
         for folder in sorted(folders):
             stack.enter_context(made_folder(folder))
-            held.append(stack.enter_context(run_lock(folder, option="--out")))
+            held.append(stack.enter_context(run_lock(folder, SECONDS_TO_END, "--out")))
             stack.callback(remove_lone_lock, folder)
         yield held
 

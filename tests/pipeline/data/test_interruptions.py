@@ -160,7 +160,7 @@ def test_folder_without_permission(run, refused, tmp_path):
         sentence = refused(run("bundled_corpus", "--dest", tmp_path / "data"))
     finally:
         tmp_path.chmod(0o700)
-    assert "Permission denied" in sentence
+    assert "--dest" in sentence and str(tmp_path / "data") in sentence
 
 
 @pytest.mark.parametrize("script", ["wikitext.sh", "bundled_corpus.sh", "roberta.sh", "glue.sh"])

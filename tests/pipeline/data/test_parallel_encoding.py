@@ -106,6 +106,7 @@ def test_published_files_pass(shared_dir, tmp_path):
 def test_other_files_are_refused(run, refused, shared_dir, tiny_pretraining, tmp_path):
     files = tmp_path / "files"
     shutil.copytree(shared_dir / "data" / "gpt2_bpe", files)
+    files.chmod(0o700)
     (files / "vocab.bpe").chmod(0o600)
     with (files / "vocab.bpe").open("ab") as output:
         output.write(b"a b\n")

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.study import finetune_glue
+from pipeline.study import finetune_glue, run
 from pipeline.study.cells import Plan, cells_of
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.hooks import glue as glue_hooks
@@ -93,9 +93,10 @@ def test_what_is_finished_is_not_run_again(call, no_training, finetuned, words, 
 
 
 def test_two_commands_share_a_folder_but_not_a_task(
-    call, refused, no_training, finetuned, words, tmp_path, capsys
+    call, refused, no_training, finetuned, words, tmp_path, capsys, monkeypatch
 ):
     """As the jobs of an array do; the second of two equal ones is refused."""
+    monkeypatch.setattr(run, "SECONDS_TO_END", 0)
     out = tmp_path / "out"
     shutil.copytree(finetuned, out)
     with run_lock(out / "RTE"):

@@ -2,9 +2,14 @@
 
 import pytest
 
-from pipeline.study import finetune_glue, study
+from pipeline.study import finetune_glue, run, study
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.training.process.run_lock import NAME, run_lock
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(run, "SECONDS_TO_END", 0)
 
 
 def check(sentence, out, folder):
