@@ -9,6 +9,7 @@ from pathlib import Path
 from fairseq import options as fairseq_options
 from fairseq import utils as fairseq_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import MODEL_DATACLASS_REGISTRY
 
 from pipeline.console import number_of
 from pipeline.data.prepared import open_prepared
@@ -228,11 +229,12 @@ def how_to_resume(save_dir: Path) -> str:
 def check_plan(read: Namespace) -> None:
     """UserError for a layer plan that cannot be, before anything is written.
 
-    Where a preset decides the number of layers, the model finds out; fairseq's convolutional model has
-    options of these names that mean something else.
+    fairseq's convolutional model has options of these names that mean something else.
     """
+    preset = MODEL_DATACLASS_REGISTRY.get(read.arch, Namespace)()
     for side in ("decoder", "encoder"):
-        plan, layers = (getattr(read, f"{side}_{name}", None) for name in ("attention", "layers"))
+        names = (f"{side}_attention", f"{side}_layers")
+        plan, layers = (getattr(read, name, getattr(preset, name, None)) for name in names)
         if plan and isinstance(layers, int):
             parse_layer_plan(plan, layers, f"--{side}-attention", causal=side == "decoder")
 

@@ -241,3 +241,11 @@ def test_impossible_settings(flags, message, refused, configs, data, tmp_path):
                        tmp_path / "run", *flags.split())  # fmt: skip
     assert message in sentence
     assert not list((tmp_path / "run").glob("*.pt"))
+
+
+@pytest.mark.parametrize("plan", ["ell", "elu*3"])
+def test_a_plan_that_the_preset_has_no_layers_for(refused, tmp_path, plan):
+    """Found out in a dry run, which looks at no data."""
+    config = ROOT / "configs" / "lra_skyformer" / "text.yaml"
+    words = (config, tmp_path, "--gpus", 0, "--dry-run", "--encoder-attention", plan)
+    assert "--encoder-attention" in refused(TRAIN_LRA, *words)
