@@ -41,8 +41,8 @@ def restore_numpy_names() -> None:
 def fork_data_loaders() -> None:
     """Python 3.14 no longer forks on Linux: each worker of a data loader would import fairseq again."""
     if sys.version_info >= (3, 14) and sys.platform == "linux":
-        if multiprocessing.get_start_method(allow_none=True) is None:
-            multiprocessing.set_start_method("fork")
+        if multiprocessing.get_start_method() == "forkserver":  # the default, which a library may have fixed
+            multiprocessing.set_start_method("fork", force=True)
 
 
 def end_gloo_at_exit() -> None:
