@@ -12,8 +12,8 @@ HEAD = """# What attention does
 
 Figures of TransNormer (Qin et al. 2022) and of Linear Log-Normal attention (Nahshan et al. 2024), made by
 `scripts/analyse.sh`. `scripts/analyse.sh report` writes this file from the JSON file of each figure, which
-holds settings, seeds, series and tests; a CSV file lies beside it. [docs/analysis.md](../../docs/analysis.md)
-says how each figure is defined, and where the papers leave a choice.
+holds settings, seeds, series and tests. [docs/analysis.md](../../docs/analysis.md) says how each figure is
+defined, and where the papers leave a choice.
 """
 
 

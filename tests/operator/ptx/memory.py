@@ -15,32 +15,11 @@ class Fault(Exception):
     """What the kernel must not do: an access out of bounds or misaligned, a deadlock."""
 
 
-def _views(data: NDArray[np.uint8]) -> dict[int, NDArray]:
-    """The same memory as numbers of 1 to 8 bytes."""
-    return {size: data.view(kind) for size, kind in UNSIGNED.items()}
+class _Memory:
+    """Bytes that are read and written as numbers of 1 to 8 bytes."""
 
-
-class GlobalMemory:
-    """Memory of this process in which only some ranges may be touched."""
-
-    def __init__(self, ranges: Sequence[tuple[int, int]]):
-        """`ranges` are addresses and sizes."""
-        ranges = sorted(x for x in ranges if x[1] > 0)
-        self.starts = np.array([x for x, _ in ranges], np.int64)
-        self.ends = np.array([x + size for x, size in ranges], np.int64)
-        self.first = int(self.starts[0]) // 16 * 16
-        size = -(-(int(self.ends[-1]) - self.first) // 16) * 16
-        memory = (ctypes.c_uint8 * size).from_address(self.first)
-        self.views = _views(np.frombuffer(memory, np.uint8))
-
-    def places(self, addresses: NDArray[np.int64], size: int, text: str) -> NDArray[np.int64]:
-        """Offsets from the first byte, of accesses of so many bytes each."""
-        number = np.searchsorted(self.starts, addresses, "right") - 1
-        if (number < 0).any() or (addresses + size > self.ends[number]).any():
-            raise Fault(f"out of bounds: {text}")
-        if (addresses % size).any():
-            raise Fault(f"misaligned: {text}")
-        return addresses - self.first
+    def __init__(self, data: NDArray[np.uint8]):
+        self.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
 
     def load(self, places: NDArray[np.int64], size: int) -> NDArray:
         return self.views[size][places // size]
@@ -53,12 +32,35 @@ class GlobalMemory:
         return self.views[1][places[:, None] + np.arange(size)]
 
 
-class SharedMemory:
+class GlobalMemory(_Memory):
+    """Memory of this process in which only some ranges may be touched."""
+
+    def __init__(self, ranges: Sequence[tuple[int, int]]):
+        """`ranges` are addresses and sizes."""
+        ranges = sorted(x for x in ranges if x[1] > 0)
+        self.starts = np.array([x for x, _ in ranges], np.int64)
+        self.ends = np.array([x + size for x, size in ranges], np.int64)
+        self.first = int(self.starts[0]) // 16 * 16
+        size = -(-(int(self.ends[-1]) - self.first) // 16) * 16
+        memory = (ctypes.c_uint8 * size).from_address(self.first)
+        super().__init__(np.frombuffer(memory, np.uint8))
+
+    def places(self, addresses: NDArray[np.int64], size: int, text: str) -> NDArray[np.int64]:
+        """Offsets from the first byte, of accesses of so many bytes each."""
+        number = np.searchsorted(self.starts, addresses, "right") - 1
+        if (number < 0).any() or (addresses + size > self.ends[number]).any():
+            raise Fault(f"out of bounds: {text}")
+        if (addresses % size).any():
+            raise Fault(f"misaligned: {text}")
+        return addresses - self.first
+
+
+class SharedMemory(_Memory):
     """That of all blocks, which starts as NaN; accesses are told to the race detector."""
 
     def __init__(self, blocks: int, size: int, races: Races):
         self.size, self.pitch, self.races = size, -(-size // 128) * 128, races
-        self.views = _views(np.full(blocks * self.pitch, 0xFF, np.uint8))
+        super().__init__(np.full(blocks * self.pitch, 0xFF, np.uint8))
 
     def places(self, addresses: NDArray, block: NDArray, size: int, text: str) -> NDArray[np.int64]:
         if (addresses < 0).any() or (addresses + size > self.size).any():
@@ -66,15 +68,6 @@ class SharedMemory:
         if (addresses % size).any():
             raise Fault(f"misaligned: {text}")
         return block * self.pitch + addresses
-
-    def load(self, places: NDArray[np.int64], size: int) -> NDArray:
-        return self.views[size][places // size]
-
-    def store(self, places: NDArray[np.int64], size: int, values: NDArray) -> None:
-        self.views[size][places // size] = values
-
-    def rows(self, places: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-        return self.views[1][places[:, None] + np.arange(size)]
 
     def set_rows(self, places: NDArray[np.int64], rows: NDArray[np.uint8] | int, size: int) -> None:
         self.views[1][places[:, None] + np.arange(size)] = rows

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from pipeline.data.published import CORPORA
@@ -16,6 +15,7 @@ from pipeline.export.model_card import limits, metadata, model_card
 from pipeline.export.run_record import Evaluation, RunRecord, read_run
 from pipeline.files import read_json, write_json
 from pipeline.provenance import commit
+from pipeline.training.checkpoint import load_safely
 
 CHECKPOINT = "checkpoint_last.pt"
 
@@ -46,7 +46,7 @@ def figures(header: dict) -> dict[tuple[str, str], float]:
 
 def test_validation_of_the_training(call, run, tmp_path):
     header, text = exported(call, run, tmp_path / "out")
-    bits = torch.load(run / CHECKPOINT, weights_only=False)["extra_state"]["val_loss"]
+    bits = load_safely(run / CHECKPOINT)[0]["extra_state"]["val_loss"]
     assert figures(header) == {("valid", "perplexity per token"): pytest.approx(2**bits, abs=1e-4)}
     assert header["pipeline_tag"] == "text-generation" and "transnormer_t1" in header["tags"]
     assert "tiny, tokenizer: words." in text and "4 updates" in text
