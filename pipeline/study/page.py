@@ -234,12 +234,14 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
     title = ", ".join([study.name, *next(iter(groups_of(study, records)))])
     for by in study.plot.get("by", PLOTTED_BY[:1]):
         curves = []
-        for number, (key, [record, *_]) in enumerate(rows_of(spec, study.axes, shown).items()):
+        rows = rows_of(spec, study.axes, shown)
+        looks = looks_of(list(rows))
+        for key, [record, *_] in rows.items():
             if points := record["training"]["curves"].get(study.plot["curves"], []):
                 x, y = zip(*points, strict=True)
                 x = [value * seconds_per_update(record) for value in x] if by == "seconds" else x
                 y = [study.plot["factor"] * value for value in y]
-                color, style = look_of(key[0], number)
+                color, style = looks[key]
                 curves.append(Curve(row_label(key, spec, study.axes), color, x, y, style))
         panels.append((title, "training, s" if by == "seconds" else by, study.plot["y"], curves))
     note = f"Seed {seed_of(shown[0])}. {measured_on(records)}"
@@ -251,8 +253,12 @@ def seconds_per_update(record: Record) -> float:
     return (record["training"]["seconds"] or 0.0) / max(1, record["training"]["updates"])
 
 
-def look_of(name: str, number: int) -> tuple[str, str]:
-    """Colour and line style of a row: those of the method, or the next ones of the list."""
-    if name in NAMED:
-        return NAMED[name].color, "-"
-    return COLORS[number % len(COLORS)], STYLES[number // len(COLORS) % len(STYLES)]
+def looks_of(rows: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
+    """Colour and line style of each row: those of the method, or the next ones that no method here has."""
+    named = {row: NAMED[row[0]].color for row in rows if row[0] in NAMED}
+    free = [color for color in COLORS if color not in named.values()]
+    others = [row for row in rows if row not in named]
+    looks = {row: (color, "-") for row, color in named.items()}
+    for number, row in enumerate(others):
+        looks[row] = free[number % len(free)], STYLES[number // len(free) % len(STYLES)]
+    return looks

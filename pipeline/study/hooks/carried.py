@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from pipeline.methods import LANGUAGE_MODELS
+from pipeline.methods import LANGUAGE_MODELS, NAMED
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table
 from pipeline.study.declaration import Study
-from pipeline.study.page import look_of
 from pipeline.study.records import Record, grouped, measured_on, seed_of
 
 READINGS = {"read apart": "apart", "read with state": "carried"}
@@ -71,7 +70,7 @@ def _curve(record: Record) -> Curve:
     label = LANGUAGE_MODELS[model].label if model in LANGUAGE_MODELS else model
     x, y = ([bucket[key] for bucket in buckets] for key in ("end", "perplexity_per_token"))
     way = _way(record)
-    return Curve(label if way == "carried" else "", look_of(model, 0)[0], x, y, STYLES[way])
+    return Curve(label if way == "carried" else "", NAMED[model].color, x, y, STYLES[way])
 
 
 def _place(record: Record) -> tuple[str, str]:
