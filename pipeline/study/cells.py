@@ -116,12 +116,11 @@ class Cell:
 
     def own_flags(self) -> list[str]:
         """What is added to the YAML, the user's flags included."""
-        words = [word for key, value in self.study.settings.items() for word in as_flag(key, value)]
-        for choice in self.choices:
-            for key, value in self.settings_of(choice):
-                if key == YAML:
-                    continue
-                words += as_flag(self.plan_setting() if key == "plan" else key, value)
+        settings = list(self.study.settings.items())
+        settings += [pair for choice in self.choices for pair in self.settings_of(choice) if pair[0] != YAML]
+        words = []
+        for key, value in settings:
+            words += as_flag(self.plan_setting() if key == "plan" else key, value)
         words += self.plan.flags
         if (value := self.tuning if self.tuning is not None else self.chosen) is not None:
             words += as_flag(self.tuned_axis, value)

@@ -57,8 +57,8 @@ def trained(training: dict[str, Any]) -> str:
     """How the models of a figure were trained: what differs from the papers' setting."""
     return (
         f"Trained here: {training['layers']} layers of width {training['width']} on {training['corpus']}, "
-        f"{training['updates']:,} updates of about {training['tokens_per_update']:,.0f} tokens, far from "
-        "the papers' sizes and budgets."
+        f"{training['updates']:,} updates of about {training['tokens_per_update']:,.0f} tokens "
+        "([losses](../analysis_runs/README.md)), far from the papers' sizes and budgets."
     )
 
 
