@@ -137,7 +137,7 @@ def measure_sampling(case: dict[str, Any]) -> dict[str, Any]:
 
     "spent_s" is how long the measuring took.
     """
-    from pipeline.evaluation.image_samples import draw, uniforms
+    from pipeline.evaluation.pixels import draw, uniforms
 
     device, batch = case["device"], case["batch"]
     size = Size(**case["sizes"][case["images"]])

@@ -308,9 +308,9 @@ def settings_for(arguments: argparse.Namespace, device: str) -> dict[str, Any]:
     described = None
     if arguments.data:
         # Here, since fairseq logs when it is imported.
-        from pipeline.training.lra_run import describe_data, open_data
+        from pipeline.training.kinds import KINDS, describe_data
 
-        data = open_data(arguments.data.absolute(), ("train",))
+        data = KINDS["lra"].open_data(arguments.data.absolute(), ("train",))
         if data.task != "text":
             raise UserError(f"{arguments.data} holds {data.task}; the benchmark reads text")
         described = describe_data(data)

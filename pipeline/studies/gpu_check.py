@@ -124,7 +124,7 @@ def outcome_of_tests(log: str) -> str:
 
 def speed_of_training(log: Path) -> dict[str, float]:
     """Tokens per second of the second half of a training, and hours for the recipe on WikiText-103."""
-    from pipeline.training.figures import peak_memory, read_log
+    from pipeline.training.log import peak_memory, read_log
 
     records = read_log(log)
     speeds = [x["wps"] for x in records["train_inner"] if x["wps"]]

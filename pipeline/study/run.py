@@ -23,8 +23,8 @@ from pipeline.study.start import check_starts
 from pipeline.study.table import figure_of
 from pipeline.study.tuning import tuning_cells, with_chosen
 from pipeline.study.worker import prune
-from pipeline.training.process.run_lock import NAME as LOCK
-from pipeline.training.process.run_lock import SECONDS_TO_WRITE, run_lock
+from pipeline.training.run_lock import NAME as LOCK
+from pipeline.training.run_lock import SECONDS_TO_WRITE, run_lock
 
 RESULTS = ROOT / "results"
 SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then

@@ -26,7 +26,7 @@ from yaml import YAMLError
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.training.process.launch import Machines
+from pipeline.training.launch import Machines
 
 Settings = dict[str, dict[str, Any]]
 

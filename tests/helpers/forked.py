@@ -1,7 +1,7 @@
 """Commands as forks of a process that has imported fairseq and the plugin, which takes seconds each time.
 
 `run` and `start` take command lines of `[sys.executable, "-m", MODULE, ...]`. What such a command starts in
-its turn (fairseq-preprocess, `pipeline.training.process.child`, a benchmark's worker) is a fork, too; for
+its turn (fairseq-preprocess, `pipeline.training.child`, a benchmark's worker) is a fork, too; for
 commands that a test calls in its own process, `patches` says how. Tests of signals, limits and imports use
 `subprocess`.
 """
@@ -27,11 +27,11 @@ from pipeline.data import preparation
 from pipeline.data.preparation import Workplace
 from pipeline.signals import REQUESTS
 from pipeline.study import schedule
-from pipeline.training.process import logged_run
+from pipeline.training import logged_run
 from tests.helpers import registry
 
 CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ["pipeline.training.process.child", "fairseq_cli.train", "hydra", "sentencepiece", "user_dir"]
+PRELOADED = ["pipeline.training.child", "fairseq_cli.train", "hydra", "sentencepiece", "user_dir"]
 PRELOADED += ["torch._dynamo"]  # the first optimizer of a process imports it, in 1.7 s
 PRELOADED += ["tests.helpers.warmed"]
 CONTEXT.set_forkserver_preload(PRELOADED)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.errors import UserError as CommandError
-from pipeline.evaluation.image_samples import draw, uniforms
+from pipeline.evaluation.pixels import draw, uniforms
 from tests.helpers.images import build_pixel_model, pixel_task, write_images
 from user_dir.criterions import PixelLikelihoodCriterion
 from user_dir.errors import UserError

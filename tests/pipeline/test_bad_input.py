@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from pipeline.files import ROOT
-from tests.pipeline.training.test_train import Evil
+from tests.helpers.evil import Evil
 from user_dir.checks.training import check_processes
 from user_dir.errors import UserError
 
@@ -79,8 +79,8 @@ CASES = [
     (f"{EVAL} fake.pt data", "its configuration cannot be read"),
     (f"{EVAL} list.pt data", "its configuration cannot be read"),
     (f"{EVAL} words.pt data", "its configuration cannot be read"),
-    ("evaluation.eval_mlm lm/checkpoint_last.pt mlm --out new", "holds no RoBERTa encoder"),
-    ("evaluation.eval_mlm text.pt mlm", "is damaged or no checkpoint"),
+    ("scripts/eval_mlm.sh lm/checkpoint_last.pt mlm --out new", "holds no RoBERTa encoder"),
+    ("scripts/eval_mlm.sh text.pt mlm", "is damaged or no checkpoint"),
     ("evaluation.predict_glue text.pt --task RTE --input config.yaml", "."),
     # evaluations that would lie
     (f"{EVAL} lm/checkpoint_last.pt data --tokens-per-sample 4096", "was trained for 32 positions"),
@@ -93,8 +93,8 @@ CASES = [
     (f"{EVAL} lm/checkpoint_last.pt data --out empty", "which is a folder"),
     (f"{EVAL} lm/checkpoint_last.pt data --split none", "has no split none; it has train, valid, test$"),
     (f"{EVAL} lm/checkpoint_last.pt data --split valid,", "--split: 'valid,' is not one name"),
-    ("evaluation.eval_mlm encoder/checkpoint_last.pt mlm --split dev", "has no split dev; it has train, "),
-    ("evaluation.eval_mlm encoder/checkpoint_last.pt mlm --split ,", "--split: ',' is not one name"),
+    ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --split dev", "has no split dev; it has train, "),
+    ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --split ,", "--split: ',' is not one name"),
     # images and Long Range Arena
     ("evaluation.sample_images none/checkpoint_best.pt", "no checkpoint .*none/checkpoint_best.pt; name one"),
     ("export.export_hf lra.pt new", "a model of Long Range Arena; only language models and RoBERTa encoders"),
@@ -127,7 +127,7 @@ CASES = [
     (f"{TRAIN_LM} number.yaml data --gpus 0", "number.yaml: 1 is no group of settings"),
     (f"{TRAIN_LM} empty data --gpus 0", "CONFIG is the folder empty; name one of its YAML files: none"),
     (f"{TRAIN} --arch lra_skyformer", "--arch lra_skyformer does not go with .*yaml, which sets decoder"),
-    ("evaluation.eval_mlm encoder/checkpoint_last.pt mlm --out=", "--out: it is empty; name a file"),
+    ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --out=", "--out: it is empty; name a file"),
     (f"{TRAIN_LM} config.yaml data --gpus 0 --save-dir data/run", "prepared data; choose another --save-"),
     ("studies.report.report text.pt", "RUNS: .*text.pt is a file"),
     (f"{TRAIN_LM} text.pt data --gpus 0", "text.pt is no configuration: its name does not end in .yaml"),

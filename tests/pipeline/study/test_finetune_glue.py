@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from pipeline.console import number_of
-from pipeline.evaluation.classification import decide, predict, read_rows, read_targets, score
+from pipeline.evaluation.glue import decide, predict, read_rows, read_targets, score
 from pipeline.files import RUN_MARK
 from pipeline.glue_tasks import TASKS
 from pipeline.papers import read_table
 from pipeline.reports import glue as glue_table
 from pipeline.study import finetune_glue
 from pipeline.study.best import best_records, keep_best_weights, read_best
-from pipeline.training.encoder_checkpoint import load_encoder, read_dictionary, read_encoder
-from pipeline.training.process.progress import read_records
+from pipeline.training.encoder import load_encoder, read_dictionary, read_encoder
+from pipeline.training.log import read_records
 from tests.helpers import encoders
 from tests.helpers.encoders import ROWS
-from tests.pipeline.training.test_train import Evil
+from tests.helpers.evil import Evil
 
 RUN = "0.01/seed1"
 

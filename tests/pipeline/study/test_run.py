@@ -15,7 +15,7 @@ from pipeline.study import schedule, study
 from pipeline.study.cells import Plan, cells_of
 from pipeline.study.declaration import read_study
 from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
-from pipeline.training.process.run_lock import run_lock
+from pipeline.training.run_lock import run_lock
 from tests.helpers import forked
 from tests.helpers.logs import wait_for
 from tests.pipeline.study.conftest import SHORT

@@ -58,7 +58,7 @@ def run_fairseq(
         stack.callback(group.end)
         for rank in ranks:
             process = subprocess.Popen(
-                [sys.executable, "-m", "pipeline.training.process.child", command, *arguments, *rank],
+                [sys.executable, "-m", "pipeline.training.child", command, *arguments, *rank],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -1,6 +1,6 @@
 """Run a fairseq command; a failure prints one line `error: ...` instead of a traceback.
 
-    python -m pipeline.training.process.child {train,interactive} ARGUMENTS...
+    python -m pipeline.training.child {train,interactive} ARGUMENTS...
 
 The arguments are those of `fairseq-train` and the like. All output goes to stdout, for a log: `logged_run.py`
 starts this and shows the user only what matters.

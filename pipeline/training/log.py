@@ -1,15 +1,24 @@
-"""fairseq's training log (`--log-format json`), and a readable view of it during training."""
+"""fairseq's training log (`--log-format json`): its figures, and a readable view of it during training."""
 
 import json
 import re
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, TextIO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
 
 from tqdm import tqdm
 
+from pipeline.errors import UserError
+
+Record = dict[str, float]
 RECORD = re.compile(r"\| INFO \| (train_inner|train|valid|usage) \| (\{.*\})$")
+# Where a record has the update, the loss, the tokens per second and the tokens per update.
+INTERVAL = ("num_updates", "loss", "wps", "wpb")
+EPOCH = tuple(f"train_{key}" for key in INTERVAL)
 SECONDS_BETWEEN_LINES = 15
 SECONDS_OF_SILENCE = 20
 # By what fairseq logs: what it does from then on.
@@ -18,7 +27,7 @@ BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}, {remaining} left{postfix}"
 BAR_WITHOUT_END = "{n_fmt} updates, {elapsed}{postfix}"
 
 
-def read_records(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]:
+def read_records(lines: Iterable[str]) -> Iterator[tuple[str, Record]]:
     """The figures in a log, each with its kind: `train_inner`, `train`, `valid` or `usage`."""
     for line in lines:
         if match := RECORD.search(line.rstrip()):
@@ -28,6 +37,77 @@ def read_records(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]
                 # GLUE's records also hold lists of predictions.
                 {key: float(value) for key, value in record.items() if isinstance(value, str | int | float)},
             )
+
+
+def read_log(log: Path) -> dict[str, list[Record]]:
+    """The figures in a log by kind: `train_inner` (an interval), `train` (an epoch), `valid`, `usage`."""
+    records: dict[str, list[Record]] = {kind: [] for kind in ("train_inner", "train", "valid", "usage")}
+    with log.open(encoding="utf-8") as lines:
+        for kind, record in read_records(lines):
+            records[kind].append(record)
+    return records
+
+
+def training_figures(log: Path) -> dict[str, Any]:
+    """Curves (update, bits per token), speed, batch, seconds and memory from the log of a run.
+
+    As `run_figures`, but for a run that must have a curve of training and of validation. Raises UserError if
+    there is no loss.
+    """
+    figures = run_figures(log)
+    curves = figures["curves"]
+    if not {"train", "valid"} <= curves.keys():
+        raise UserError("the training log holds no losses; was log_format in the YAML changed?")
+    kept = ("tokens_per_second", "tokens_per_update", "peak_memory_bytes")
+    return {
+        **{key: figures[key] for key in kept},
+        "train_seconds": figures["seconds"],
+        "curves": {split: curves[split] for split in ("train", "valid")},
+    }
+
+
+def run_figures(log: Path) -> dict[str, Any]:
+    """What the log of a run says, as far as it goes: updates, speed, seconds, memory and curves.
+
+    Losses are in bits. A resumed run repeats the updates after its last checkpoint: the later record counts,
+    the time of both does. A run of fewer updates than an interval has only its epochs' records. What has not
+    been logged is None, or has no curve.
+    """
+    records = read_log(log)
+    inner, keys = (records["train_inner"], INTERVAL) if records["train_inner"] else (records["train"], EPOCH)
+    updates, losses, speeds, batches = ([record[key] for record in inner] for key in keys)
+    updates = [int(update) for update in updates]
+    curves = {"train": sorted(dict(zip(updates, losses, strict=True)).items())}
+    for name in ("loss", "accuracy"):
+        curve = {
+            int(r["valid_num_updates"]): r[f"valid_{name}"] for r in records["valid"] if f"valid_{name}" in r
+        }
+        curves["valid" if name == "loss" else "valid_accuracy"] = sorted(curve.items())
+    ends = [record["train_num_updates"] for record in records["train"]]
+    return {
+        "updates": int(max([*updates, *ends], default=0)),
+        "seconds": seconds_at_speed(updates, batches, speeds) if inner else None,
+        "tokens_per_second": statistics.median(speeds) if inner else None,
+        "tokens_per_update": statistics.median(batches) if inner else None,
+        "peak_memory_bytes": peak_memory(records),
+        "curves": {name: curve for name, curve in curves.items() if curve},
+    }
+
+
+def peak_memory(records: dict[str, list[Record]]) -> int | None:
+    """The most bytes that a process of the run held; None if none has ended yet. `records`: of `read_log`."""
+    return max((int(record["peak_memory"]) for record in records["usage"]), default=None)
+
+
+def seconds_at_speed(updates: Sequence[float], batches: Sequence[float], speeds: Sequence[float]) -> float:
+    """The time of a training from its log: of all tokens at the speed of their record.
+
+    fairseq's own clock ("wall") does not advance in a resumed process.
+    """
+    interval = min((b - a for a, b in pairwise(updates) if b > a), default=updates[0])
+    usual = statistics.median(speeds)
+    pairs = zip(batches, speeds, strict=True)
+    return sum(interval * batch / (speed or usual) for batch, speed in pairs if speed or usual)
 
 
 class Place(NamedTuple):
@@ -100,7 +180,7 @@ class Progress:
         form = BAR if total else BAR_WITHOUT_END
         return tqdm(total=total, initial=before + update, file=self.out, bar_format=form, dynamic_ncols=True)
 
-    def show(self, record: dict[str, float]) -> None:
+    def show(self, record: Record) -> None:
         """Show how far training is; a line only if none was printed a moment ago."""
         update, now = record["num_updates"], self.clock()
         started, self.first = self.first is None, self.first or (update, now)
@@ -122,7 +202,7 @@ class Progress:
         line = f"  update {update:,.0f}{total}, {self.figures(record)}{self.time_left(update, now)}"
         print(line, file=self.out, flush=True)
 
-    def figures(self, record: dict[str, float], short: bool = False) -> str:
+    def figures(self, record: Record, short: bool = False) -> str:
         """Loss, the last validation's figures and speed; `short`: for a bar of 80 columns."""
         loss, speed = f"loss {record['loss']:.2f}", f"{record['wps']:,.0f}"
         right = None if self.valid_accuracy is None else f"{self.valid_accuracy:.1f} %"
