@@ -97,7 +97,7 @@ def read_run(checkpoint: Checkpoint) -> RunRecord:
     return RunRecord(
         architecture=checkpoint.architecture,
         updates=made,
-        data=_data(path.parent) or study.get("data") or {},
+        data=_trained_on(path.parent) or study.get("data") or {},
         evaluations=_evaluated(path, made) or _of_study(study) or _of_training(checkpoint),
         commit=study.get("environment", {}).get("commit"),
     )
@@ -109,7 +109,7 @@ def _read(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _data(folder: Path) -> dict[str, Any]:
+def _trained_on(folder: Path) -> dict[str, Any]:
     """The manifest of the prepared folder that `folder` was trained on, while that exists."""
     named = _read(folder / DATA).get("data")
     manifest = _read(Path(named) / PREPARED) if named else {}

@@ -167,7 +167,7 @@ def _local_scores(models: list[Layers], options: Namespace) -> Record:
 
 def _budgets(models: list[Checkpoint]) -> str:
     """After how many updates the models are compared."""
-    return "Updates: " + ", ".join(f"{one.label} {one.updates:,}" for one in models) + "."
+    return "Updates: " + ", ".join(f"{label_of(one)} {one.updates:,}" for one in models) + "."
 
 
 def _signed(models: list[Layers]) -> str:
