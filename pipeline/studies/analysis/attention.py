@@ -19,7 +19,7 @@ from pipeline.studies.analysis.models import (
     open_split,
     sequences,
 )
-from pipeline.studies.analysis.record import Record, curve, lines, publish, redraw
+from pipeline.studies.analysis.record import Record, chosen, curve, lines, publish
 from user_dir.analysis import (
     appendix_f_curve,
     attention_matrix,
@@ -47,9 +47,6 @@ class Layers:
 
 def run_attention(options: Namespace) -> None:
     """Four figures of all checkpoints given."""
-    if options.redraw:
-        redraw(options)
-        return
     data = open_split(options, options.checkpoints)
     models = [load(path.absolute(), data) for path in options.checkpoints]
     methods = [trained.method for trained in models]
@@ -65,8 +62,7 @@ def run_attention(options: Namespace) -> None:
     def layers() -> list[Layers]:
         return [_layers(trained, data, options) for trained in models]
 
-    names = ("split", "sequences", "length", "layers", "rows", "score", "masked")
-    settings = {name: getattr(options, name) for name in names}
+    settings = chosen(options, "split", "sequences", "length", "layers", "rows", "score", "masked")
     settings |= {"corpus": mark_of(data), "checkpoints": [trained.about() for trained in models]}
     publish(options, "local-score", settings, lambda: _local_scores(layers(), options))
     publish(options, "maps", settings, lambda: _maps(models, data, options))

@@ -18,7 +18,7 @@ from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.files import fingerprint, sha256_of
 from pipeline.methods import ANALYSED, ATTENTIONS, VANILLA
-from pipeline.studies.analysis.names import LONGEST
+from pipeline.studies.analysis.analyse import LONGEST
 from pipeline.training.checkpoint import check_reads_text, load_safely, readable, sections, updates
 from pipeline.training.recipe import suggestion
 from user_dir.analysis import AttentionInput, record_inputs
@@ -57,21 +57,26 @@ class Trained:
 
     def training(self) -> dict[str, Any]:
         """What a record says about its size and budget."""
-        side = "encoder" if self.is_masked_lm else "decoder"
         dataset = self.config.dataset
-        per_update = (dataset.batch_size or 0) * self.length
-        return {
-            "layers": self.settings[f"{side}_layers"],
-            "width": self.settings[f"{side}_embed_dim"],
-            "corpus": Path(self.config.task.data).name,
-            "updates": self.updates,
-            "tokens_per_update": per_update or dataset.max_tokens,
-        }
+        tokens = (dataset.batch_size or 0) * self.length or dataset.max_tokens
+        return size_and_budget(self.settings, self.config.task.data, self.updates, tokens)
 
     def about(self) -> dict[str, Any]:
         """What a record says about it."""
         name = f"{run_name(self.path.parent)}/{self.path.name}"
         return {"checkpoint": name, "sha256": sha256_of(self.path)[:12], "architecture": self.architecture}
+
+
+def size_and_budget(settings: dict[str, Any], data: str, updates: int, tokens: float) -> dict[str, Any]:
+    """What a record says about a model of these settings, trained on `data` with `tokens` an update."""
+    side = "encoder" if "encoder_layers" in settings else "decoder"
+    return {
+        "layers": settings[f"{side}_layers"],
+        "width": settings[f"{side}_embed_dim"],
+        "corpus": Path(data).name,
+        "updates": updates,
+        "tokens_per_update": tokens,
+    }
 
 
 def run_name(folder: Path) -> str:
