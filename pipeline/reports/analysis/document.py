@@ -4,7 +4,9 @@ import fnmatch
 from pathlib import Path
 from typing import Any
 
-from pipeline.files import read_json
+from pipeline.errors import UserError
+from pipeline.files import read_json, shown_path, write_atomically
+from pipeline.outputs import begins, check_output
 from pipeline.papers import statements
 from pipeline.reports.tables import markdown_table, where
 
@@ -15,6 +17,18 @@ Figures of TransNormer (Qin et al. 2022) and of Linear Log-Normal attention (Nah
 holds settings, seeds, series and tests. [docs/analysis.md](../../docs/analysis.md) says how each figure is
 defined, and where the papers leave a choice.
 """
+
+
+def write_report(folder: Path) -> None:
+    """Write README.md of all figures in `folder`, from their JSON files."""
+    check_output(folder / "README.md", begins(HEAD.splitlines()[0]), makes_folder=True)
+    text = document(folder)
+    if not text:
+        raise UserError(
+            f"{shown_path(folder)} holds no figure; scripts/analyse.sh theory makes the first ones"
+        )
+    write_atomically(folder / "README.md", text.encode())
+    print(f"written: {shown_path(folder / 'README.md')}")
 
 
 def document(folder: Path) -> str:

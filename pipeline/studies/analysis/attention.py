@@ -23,7 +23,7 @@ from pipeline.studies.analysis.models import (
     sequences,
     training_of,
 )
-from pipeline.studies.analysis.record import Record, curve, lines, publish, redraw
+from pipeline.studies.analysis.record import Record, chosen, curve, lines, publish
 from pipeline.training.checkpoint import Checkpoint
 from user_dir.analysis import (
     appendix_f_curve,
@@ -62,9 +62,6 @@ class Layers:
 
 def run_attention(options: Namespace) -> None:
     """Four figures of all checkpoints given."""
-    if options.redraw:
-        redraw(options)
-        return
     data = open_split(options, options.checkpoints)
     models = [load(path.absolute(), data) for path in options.checkpoints]
     methods = [method_of(trained) for trained in models]
@@ -80,8 +77,7 @@ def run_attention(options: Namespace) -> None:
     def layers() -> list[Layers]:
         return [_layers(trained, data, options) for trained in models]
 
-    names = ("split", "sequences", "length", "layers", "rows", "score", "masked")
-    settings = {name: getattr(options, name) for name in names}
+    settings = chosen(options, "split", "sequences", "length", "layers", "rows", "score", "masked")
     settings |= {"corpus": mark_of(data), "checkpoints": [about(trained) for trained in models]}
     publish(options, "local-score", settings, lambda: _local_scores(layers(), options))
     publish(options, "maps", settings, lambda: _maps(models, data, options))

@@ -24,7 +24,7 @@ from pipeline.studies.analysis.models import (
     sequences,
     training_of,
 )
-from pipeline.studies.analysis.record import Record, claim, curve, lines, publish, redraw
+from pipeline.studies.analysis.record import Record, chosen, claim, curve, lines, publish
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.verdicts import judge_bound
 from user_dir.analysis import AttentionInput, attention_matrix
@@ -53,13 +53,9 @@ class Recorded:
 
 def run_bounds(options: Namespace) -> None:
     """One figure of the checkpoint."""
-    if options.redraw:
-        redraw(options)
-        return
     data = open_split(options, [options.checkpoint])
     trained = load(options.checkpoint.absolute(), data)
-    names = ("split", "sequences", "length")
-    settings = {name: getattr(options, name) for name in names}
+    settings = chosen(options, "split", "sequences", "length")
     settings |= {"corpus": mark_of(data), "checkpoint": about(trained)}
     tokens = sequences(trained, data, options)
     publish(

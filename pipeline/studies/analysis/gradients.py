@@ -4,6 +4,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from itertools import cycle, pairwise
 
+from pipeline.console import number_of
 from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
 from pipeline.files import sha256_of
@@ -12,7 +13,7 @@ from pipeline.papers import read_table
 from pipeline.studies.analysis.gradient_noise import SPLIT, at_checkpoints
 from pipeline.studies.analysis.logs import LoggedRun, check_every_update, read_run
 from pipeline.studies.analysis.models import mark_of, run_name
-from pipeline.studies.analysis.record import Record, claim, curve, lines, publish, redraw
+from pipeline.studies.analysis.record import Record, claim, curve, lines, publish
 from pipeline.verdicts import Bound, judge_pair
 
 HALF_FIXED = ("2", "4")
@@ -22,9 +23,6 @@ PARTS = ("all", "after warm-up", "second half")
 
 def run_gradients(options: Namespace) -> None:
     """The figures of all runs given."""
-    if options.redraw:
-        redraw(options)
-        return
     if options.at_checkpoints and options.data is None:
         raise UserError("--at-checkpoints computes gradients; name the prepared corpus with --data")
     data = open_prepared(options.data.absolute(), (SPLIT,)) if options.at_checkpoints else None
@@ -101,7 +99,7 @@ def relative_deviations(runs: Sequence[LoggedRun]) -> Record:
         "deviations": deviations,
         "training": runs[0].training(),
         "note": f"Norm of the gradient before clipping in every update, {len(norms['curves'][0]['x']):,} "
-        f"updates, {seeds} seed{'s' if seeds > 1 else ''}; bars: mean over seeds, lines their range. The "
+        f"updates, {number_of(seeds, 'seeds')}; bars: mean over seeds, lines their range. The "
         "first updates decide much of it; figures without warm-up and for the second half are in the JSON "
         "file.",
         "checks": _orders(own, paper),

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.files import shown_path
-from pipeline.studies.analysis.models import method_of
+from pipeline.studies.analysis.models import method_of, size_and_budget
 from pipeline.training.checkpoint import read_checkpoint, readable
 from pipeline.training.log import read_log
 from user_dir.analysis import relative_deviation
@@ -26,19 +26,12 @@ class LoggedRun:
     records: dict[int, dict[str, float]]
     valid: dict[int, float]
     settings: dict
-    corpus: str
+    data: str
 
     def training(self) -> dict[str, Any]:
         """What a record says about the model's size and budget."""
         sizes = [record["wpb"] for record in self.records.values() if "wpb" in record]
-        side = "encoder" if "encoder_layers" in self.settings else "decoder"
-        return {
-            "layers": self.settings[f"{side}_layers"],
-            "width": self.settings[f"{side}_embed_dim"],
-            "corpus": self.corpus,
-            "updates": max(self.records),
-            "tokens_per_update": statistics.median(sizes),
-        }
+        return size_and_budget(self.settings, self.data, max(self.records), statistics.median(sizes))
 
     def series(self, key: str) -> tuple[list[int], list[float]]:
         """Updates and values of a figure, where it was logged."""
@@ -83,7 +76,7 @@ def read_run(folder: Path) -> LoggedRun:
             records=records,
             valid=valid,
             settings=checkpoint.settings,
-            corpus=Path(checkpoint.task_settings["data"]).name,
+            data=checkpoint.task_settings["data"],
         )
 
 

@@ -15,7 +15,7 @@ from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.files import fingerprint, sha256_of
 from pipeline.methods import ANALYSED, ATTENTIONS, VANILLA
-from pipeline.studies.analysis.names import LONGEST
+from pipeline.studies.analysis.analyse import LONGEST
 from pipeline.training.checkpoint import Checkpoint, check_reads_text, read_checkpoint
 from pipeline.training.recipe import suggestion
 from user_dir.analysis import AttentionInput, record_inputs
@@ -36,16 +36,9 @@ def is_masked_lm(checkpoint: Checkpoint) -> bool:
 
 def training_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """What a record says about a model's size and budget."""
-    side = "encoder" if is_masked_lm(checkpoint) else "decoder"
     dataset = checkpoint.config.dataset
-    per_update = (dataset.batch_size or 0) * checkpoint.tokens_per_sample
-    return {
-        "layers": checkpoint.settings[f"{side}_layers"],
-        "width": checkpoint.settings[f"{side}_embed_dim"],
-        "corpus": Path(checkpoint.config.task.data).name,
-        "updates": checkpoint.updates,
-        "tokens_per_update": per_update or dataset.max_tokens,
-    }
+    tokens = (dataset.batch_size or 0) * checkpoint.tokens_per_sample or dataset.max_tokens
+    return size_and_budget(checkpoint.settings, checkpoint.config.task.data, checkpoint.updates, tokens)
 
 
 def about(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -53,6 +46,18 @@ def about(checkpoint: Checkpoint) -> dict[str, Any]:
     path = checkpoint.path
     name = f"{run_name(path.parent)}/{path.name}"
     return {"checkpoint": name, "sha256": sha256_of(path)[:12], "architecture": checkpoint.architecture}
+
+
+def size_and_budget(settings: dict[str, Any], data: str, updates: int, tokens: float) -> dict[str, Any]:
+    """What a record says about a model of these settings, trained on `data` with `tokens` an update."""
+    side = "encoder" if "encoder_layers" in settings else "decoder"
+    return {
+        "layers": settings[f"{side}_layers"],
+        "width": settings[f"{side}_embed_dim"],
+        "corpus": Path(data).name,
+        "updates": updates,
+        "tokens_per_update": tokens,
+    }
 
 
 def run_name(folder: Path) -> str:

@@ -25,7 +25,7 @@ from pipeline.studies.analysis.models import (
     sequences,
     training_of,
 )
-from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
+from pipeline.studies.analysis.record import Record, check, chosen, curve, lines, publish
 from pipeline.training.checkpoint import Checkpoint, read_checkpoint
 from user_dir.analysis.capture import attentions
 from user_dir.attention.diag import DiagAttention
@@ -55,9 +55,6 @@ class Point:
 
 def run_training(options: Namespace) -> None:
     """A figure for each run and, where it is LLN's, one of its exponents."""
-    if options.redraw:
-        redraw(options)
-        return
     runs = {folder: checkpoints_of(folder) for folder in options.runs}
     data = open_split(options, [kept[-1][1] for kept in runs.values()])
     for folder, kept in runs.items():
@@ -65,8 +62,8 @@ def run_training(options: Namespace) -> None:
 
 
 def _publish(folder: Path, paths: list[tuple[int, Path]], data: PreparedData, options: Namespace) -> None:
-    name, keys = run_name(folder.absolute()), ("split", "sequences", "length", "masked")
-    settings = {key: getattr(options, key) for key in keys}
+    name = run_name(folder.absolute())
+    settings = chosen(options, "split", "sequences", "length", "masked")
     kept = {path.name: sha256_of(path)[:12] for _, path in paths}
     settings |= {"corpus": mark_of(data), "run": name, "checkpoints": kept}
     last = load(paths[-1][1], data)

@@ -1,28 +1,49 @@
-"""Pathfinder and Path-X as published: imgs/B/sample_I.png, and their labels in metadata/B.npy.
+"""Image (CIFAR-10), Pathfinder and Path-X from their files.
 
-Those are text files in spite of their name: folder, file, number, label (the fourth field) and the
-parameters of the generator. The benchmark is the hard set, curv_contour_length_14.
+Pathfinder is published as imgs/B/sample_I.png, with labels in metadata/B.npy, text files in spite of their
+name: folder, file, number, label (the fourth field) and the parameters of the generator. The benchmark is
+the hard set, curv_contour_length_14.
 """
 
 import io
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from pipeline.data.cifar10 import TEST_FILE, TRAIN_FILES, grey, read_records
 from pipeline.data.lra.sources import Source
 from pipeline.data.lra.writing import SplitRecord, write_pixels
-from pipeline.data.preparation import Workplace
 from pipeline.errors import UserError
+
+VALID_SHARE = 10
+"""One in so many training images of CIFAR-10 is held out, as published."""
 
 HARD_SET = "curv_contour_length_14"
 LABEL_FIELD = 3
 UNSORTED = "unsorted.pixels"
 
 
+def write_image(source: Source, folder: Path, seed: int) -> dict[str, SplitRecord]:
+    """Write the splits in grey; valid is the last tenth of a permutation of train by `seed`.
+
+    UserError for the pickled version, a missing or cut file, and a label out of range.
+    """
+    files = read_records(source)
+    train = np.concatenate([files[name] for name in TRAIN_FILES])
+    train = train[np.random.default_rng(seed).permutation(len(train))]
+    valid = len(train) // VALID_SHARE
+    splits = {"train": train[:-valid], "valid": train[-valid:], "test": files[TEST_FILE]}
+    written = {}
+    for split, records in splits.items():
+        images = zip(records[:, 0], grey(records[:, 1:]), strict=True)
+        written[split] = write_pixels(folder, split, len(records), images, source.task.length)
+    return written
+
+
 def write_pathfinder(
-    source: Source, place: Workplace, seed: int, skip_empty: bool
+    source: Source, folder: Path, seed: int, skip_empty: bool
 ) -> tuple[dict[str, SplitRecord], int]:
     """Write the splits, 80, 10 and 10 % of a permutation by `seed` of the images sorted by (B, line).
 
@@ -30,7 +51,7 @@ def write_pathfinder(
     no text, a label out of range, and an image that is missing, empty (unless `skip_empty`) or damaged.
     """
     reader = _Reader(source)
-    with (place.folder / UNSORTED).open("wb") as output:
+    with (folder / UNSORTED).open("wb") as output:
         for image in reader.images():
             output.write(image.tobytes())
     found, empty = reader.sorted_images()
@@ -41,7 +62,7 @@ def write_pathfinder(
         )
     for name in empty:
         print(f"Skipped {name}: it is empty (zero bytes).", flush=True)
-    pixels = np.memmap(place.folder / UNSORTED, np.uint8, "r", shape=(len(reader.rows), source.task.length))
+    pixels = np.memmap(folder / UNSORTED, np.uint8, "r", shape=(len(reader.rows), source.task.length))
     order = np.random.default_rng(seed).permutation(len(found))
     records = {}
     start = 0
@@ -49,9 +70,9 @@ def write_pathfinder(
         chosen = (found[number] for number in order[start : start + size])
         start += size
         images = ((label, pixels[row]) for row, label in chosen)
-        records[split] = write_pixels(place.folder, split, size, images, source.task.length)
+        records[split] = write_pixels(folder, split, size, images, source.task.length)
     del pixels
-    (place.folder / UNSORTED).unlink()
+    (folder / UNSORTED).unlink()
     return records, len(empty)
 
 

@@ -1,25 +1,37 @@
-"""IMDb reviews (Maas et al. 2011), the task Text: aclImdb/{train,test}/{neg,pos}/NUMBER_RATING.txt."""
+"""Text (IMDb reviews, Maas et al. 2011) and Retrieval (pairs of papers, ACL Anthology), from their files.
+
+Reviews are aclImdb/{train,test}/{neg,pos}/NUMBER_RATING.txt. Pairs are new_aan_pairs.{train,eval,test}.tsv,
+five columns without header or quoting: label as a float, two ids, two texts. A reader that knows quotes would
+merge rows.
+"""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 import numpy as np
 
 from pipeline.data.lra.sources import Source
 from pipeline.data.lra.symbols import Symbols
-from pipeline.data.lra.writing import SplitRecord, TokenSplit
-from pipeline.data.preparation import Workplace
+from pipeline.data.lra.writing import SplitRecord, write_examples, write_files
 from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
 
 Reviews = list[tuple[int, str, bytes]]
 """Label, file name and text."""
 PUBLISHED_REVIEWS = CORPORA["imdb"].entry["reviews_sha256"]
+PAIR_FILES = {
+    "new_aan_pairs.train.tsv": "train",
+    "new_aan_pairs.eval.tsv": "valid",
+    "new_aan_pairs.test.tsv": "test",
+}
+COLUMNS = 5
+PAIR_LABELS = {b"0.0": 0, b"1.0": 1, b"0": 0, b"1": 1}
 
 
 def write_text(
-    source: Source, place: Workplace, symbols: Symbols, valid_fraction: float, seed: int
+    source: Source, folder: Path, symbols: Symbols, valid_fraction: float, seed: int
 ) -> dict[str, SplitRecord]:
     """Write the splits; `valid_fraction` of each class of train, drawn by `seed`, becomes valid.
 
@@ -40,7 +52,9 @@ def write_text(
         "test": reviews["test"],
     }
     return {
-        name: _write_split(place, name, chosen, source, symbols) for name, chosen in splits.items() if chosen
+        split: write_examples(folder, split, source.task.inputs, _encoded(chosen, source, symbols), "reviews")
+        for split, chosen in splits.items()
+        if chosen
     }
 
 
@@ -89,17 +103,46 @@ def draw_held_out(reviews: Reviews, fraction: float, seed: int) -> np.ndarray:
     return held_out
 
 
-def _write_split(
-    place: Workplace, split: str, reviews: Sequence[tuple[int, str, bytes]], source: Source, symbols: Symbols
-) -> SplitRecord:
-    with TokenSplit(place.folder, split, source.task.inputs) as writer:
-        for label, name, text in reviews:
-            if not text:
-                raise UserError(f"{source.path}: the review {name} is empty; get the files again")
+def _encoded(reviews: Reviews, source: Source, symbols: Symbols) -> Iterator[tuple[int, np.ndarray]]:
+    for label, name, text in reviews:
+        if not text:
+            raise UserError(f"{source.path}: the review {name} is empty; get the files again")
+        try:
+            row = symbols.encode(text)
+        except UnicodeDecodeError:
+            raise UserError(
+                f"{source.path}: the review {name} is not UTF-8 text; get the files again"
+            ) from None
+        yield label, row
+
+
+def write_retrieval(source: Source, folder: Path, symbols: Symbols) -> dict[str, SplitRecord]:
+    """Write the splits; UserError for a missing file, and with file and line for a bad row."""
+
+    def read(name: str, content: BinaryIO) -> Iterator[tuple[int, *tuple[np.ndarray, ...]]]:
+        return ((label, *map(symbols.encode, texts)) for label, *texts in read_pairs(name, content))
+
+    return write_files(source, folder, PAIR_FILES, read, "pairs")
+
+
+def read_pairs(name: str, content: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:
+    """Label and texts of each row of a file; UserError names the file and the line of a bad one."""
+    for number, line in enumerate(content, 1):
+        cells = line.rstrip(b"\r\n").split(b"\t")
+        if len(cells) != COLUMNS:
+            raise UserError(
+                f"{name}, line {number}, has {len(cells)} columns instead of {COLUMNS} (label, id, id, text, "
+                "text); get the file again"
+            )
+        label, _, _, *texts = cells
+        if label not in PAIR_LABELS:
+            shown = label[:20].decode(errors="replace")
+            raise UserError(f"{name}, line {number}, has the label {shown!r} instead of 0.0 or 1.0")
+        for text in texts:
+            if not text.strip():
+                raise UserError(f"{name}, line {number}, has an empty text; get the file again")
             try:
-                writer.add(label, symbols.encode(text))
+                text.decode()
             except UnicodeDecodeError:
-                raise UserError(
-                    f"{source.path}: the review {name} is not UTF-8 text; get the files again"
-                ) from None
-    return writer.record
+                raise UserError(f"{name}, line {number}, is not UTF-8 text; get the file again") from None
+        yield PAIR_LABELS[label], *texts

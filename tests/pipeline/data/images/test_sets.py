@@ -10,8 +10,9 @@ import subprocess
 import numpy as np
 import pytest
 
+from pipeline.data.cifar10 import interleaved
 from pipeline.data.images import prepare
-from pipeline.data.images.sets import hold_out, interleaved
+from pipeline.data.images.sets import hold_out
 from pipeline.files import ROOT
 from pipeline.training.recipe import read_experiment
 from user_dir.tasks.image_data import ImageShape, open_image_data
@@ -54,9 +55,6 @@ def test_digits_are_those_of_scikit_learn_split_for_good(call, tmp_path, capsys)
     assert np.array_equal(np.concatenate(parts)[..., 0], load_digits().images[order])
     labels = np.concatenate([np.load(tmp_path / f"digits/{s}.label.npy") for s in ("test", "valid", "train")])
     assert np.array_equal(labels, load_digits().target[order])
-    before = (tmp_path / "digits" / "preparation.json").read_bytes()
-    call(prepare, "digits", "--dest", tmp_path / "digits")
-    assert (tmp_path / "digits" / "preparation.json").read_bytes() == before
 
 
 def test_mnists_files_packed_and_not(call, refused, tmp_path, capsys):
@@ -73,7 +71,7 @@ def test_mnists_files_packed_and_not(call, refused, tmp_path, capsys):
     assert np.array_equal(np.load(tmp_path / "mnist/test.label.npy"), arrays[NAMES[3]])
     assert data.manifest["verified"] is False and len(data.manifest["sources"]) == 4
     sentence = refused(prepare, "digits", "--dest", tmp_path / "mnist")
-    assert "holds mnist, not digits; name another --dest" in sentence
+    assert "was prepared with corpus mnist, not digits; name another --dest" in sentence
 
 
 def test_mnist_packed_again_is_the_original(call, shared_dir, tmp_path):
@@ -168,20 +166,6 @@ def test_pickles_are_never_opened(refused, tmp_path):
     (tmp_path / "data_batch_1").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
     sentence = refused(prepare, "cifar10", "--from", tmp_path, "--dest", tmp_path / "out", "--partial")
     assert "holds the pickled version of CIFAR-10, which is never opened" in sentence
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["digits", "--from", "/"], "digits come with scikit-learn; leave --from out"),
-        (["mnist"], "name the folder with MNIST's four files with --from"),
-        (["cifar10"], "name the archive or its folder with --from"),
-        (["mnist", "--from", "nowhere"], "--from: there is no nowhere"),
-        (["svhn"], "invalid choice: 'svhn'"),
-    ],
-)
-def test_bad_input(refused, tmp_path, words, sentence):
-    assert sentence in refused(prepare, *words, "--dest", tmp_path / "out")
 
 
 def test_the_manifest_says_what_was_read(call, tmp_path):

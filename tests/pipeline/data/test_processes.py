@@ -1,21 +1,20 @@
 """GPT-2's files, found or fetched, and encoding in several processes."""
 
-import functools
 import hashlib
-import http.server
 import os
 import random
 import shutil
 import subprocess
 import sys
-import threading
 
 import pytest
 
-from pipeline.data import gpt2_bpe, parallel_encoding
+from pipeline.data import processes
 from pipeline.data.published import read_corpus
 from pipeline.data.text_encoding import GPT2Encoder, TextEncoder
+from pipeline.data.tokenization import GPT2_BPE, find_gpt2_files
 from pipeline.errors import UserError
+from tests.helpers.serving import Server
 
 CONTENT = {"encoder.json": b"{}", "vocab.bpe": b"#version: 0.2\n", "dict.txt": b"13 5\n"}
 
@@ -36,23 +35,23 @@ class Dies:
 
 @pytest.mark.parametrize("count", [0, 1, 99, 1234])
 def test_processes_keep_the_order(monkeypatch, count):
-    monkeypatch.setattr(parallel_encoding, "TEXTS_AT_ONCE", 7)
+    monkeypatch.setattr(processes, "TEXTS_AT_ONCE", 7)
     texts = [f"text {number}" for number in range(count)]
-    alone = list(parallel_encoding.encode_all(Upper(), iter(texts), 1))
+    alone = list(processes.encode_all(Upper(), iter(texts), 1))
     assert alone == [f"{text.upper()} {len(text)}" for text in texts]
-    assert list(parallel_encoding.encode_all(Upper(), iter(texts), 3)) == alone
+    assert list(processes.encode_all(Upper(), iter(texts), 3)) == alone
 
 
 def test_killed_process_ends_in_one_sentence():
     with pytest.raises(UserError, match="was killed"):
-        list(parallel_encoding.encode_all(Dies(), ["a", "b"], 2))
+        list(processes.encode_all(Dies(), ["a", "b"], 2))
 
 
 def test_processes_end_with_their_killed_parent():
     """They hold the pipe of the output open as long as they live."""
     program = """
 import os, signal
-from pipeline.data.parallel_encoding import encode_all
+from pipeline.data.processes import encode_all
 class Encoder:
     def encode(self, text):
         return text
@@ -66,11 +65,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_gpt2_in_processes(monkeypatch, shared_dir, small_texts):
-    monkeypatch.setattr(parallel_encoding, "TEXTS_AT_ONCE", 50)
+    monkeypatch.setattr(processes, "TEXTS_AT_ONCE", 50)
     encoder = GPT2Encoder(shared_dir / "data" / "gpt2_bpe")
     lines = small_texts["valid"] + ["naïve  Ünïcode 你好 \u2028 ?", ""]
-    alone = list(parallel_encoding.encode_all(encoder, lines, 1))
-    assert list(parallel_encoding.encode_all(encoder, lines, 2)) == alone
+    alone = list(processes.encode_all(encoder, lines, 1))
+    assert list(processes.encode_all(encoder, lines, 2)) == alone
     assert [encoder.decode(tokens) for tokens in alone] == [line.strip() for line in lines]
 
 
@@ -100,10 +99,10 @@ def test_gpt2_files_of_two_vocabularies_are_refused(shared_dir, tmp_path):
 
 def test_published_files_pass(shared_dir, tmp_path):
     folder = shared_dir / "data" / "gpt2_bpe"
-    assert gpt2_bpe.find_files(folder, tmp_path) == folder
+    assert find_gpt2_files(folder, tmp_path) == folder
 
 
-def test_other_files_are_refused(run, refused, shared_dir, tiny_pretraining, tmp_path):
+def test_other_files_are_refused(refused, shared_dir, tiny_pretraining, tmp_path):
     files = tmp_path / "files"
     shutil.copytree(shared_dir / "data" / "gpt2_bpe", files)
     files.chmod(0o700)
@@ -111,33 +110,19 @@ def test_other_files_are_refused(run, refused, shared_dir, tiny_pretraining, tmp
     with (files / "vocab.bpe").open("ab") as output:
         output.write(b"a b\n")
     arguments = ["text", "--from", tiny_pretraining.parent, "--dest", tmp_path / "out" / "data"]
-    sentence = refused(run("masked_lm", *arguments, "--gpt2-bpe", files))
+    sentence = refused("data-prep/roberta.sh", *arguments, "--gpt2-bpe", files)
     assert f"{files / 'vocab.bpe'} has the sha256" in sentence
-    assert gpt2_bpe.CORPUS.files["vocab.bpe"].sha256 in sentence
+    assert GPT2_BPE.files["vocab.bpe"].sha256 in sentence
     (files / "vocab.bpe").unlink()
-    sentence = refused(run("masked_lm", *arguments, "--gpt2-bpe", files))
+    sentence = refused("data-prep/roberta.sh", *arguments, "--gpt2-bpe", files)
     assert "holds no vocab.bpe" in sentence
     assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture
-def server(tmp_path):
-    """The address of a server of `CONTENT`, and the folder it serves."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-    for name, content in CONTENT.items():
-        (folder / name).write_bytes(content)
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=folder)
-    ) as serving:
-        threading.Thread(target=serving.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"http://127.0.0.1:{serving.server_port}", folder
-        serving.shutdown()
+def server():
+    with Server(CONTENT) as serving:
+        yield serving
 
 
 def served(url):
@@ -146,26 +131,23 @@ def served(url):
         name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         for name, content in CONTENT.items()
     }
-    return read_corpus("gpt2-bpe", {**gpt2_bpe.CORPUS.entry, "address": url, "files": files})
+    return read_corpus("gpt2-bpe", {**GPT2_BPE.entry, "address": url, "files": files})
 
 
 def test_download_is_checked_and_kept(server, tmp_path):
-    url, folder = server
-    corpus = served(url)
-    found = gpt2_bpe.find_files(None, tmp_path, corpus)
+    corpus = served(server.url)
+    found = find_gpt2_files(None, tmp_path, corpus)
     assert found == tmp_path / "gpt2_bpe"
     assert {path.name: path.read_bytes() for path in found.iterdir()} == CONTENT
-    for path in folder.iterdir():
-        path.unlink()
-    assert gpt2_bpe.find_files(None, tmp_path, corpus) == found
+    server.files.clear()
+    assert find_gpt2_files(None, tmp_path, corpus) == found
     (found / "dict.txt").unlink()
     with pytest.raises(UserError, match=r"answered 404.*--gpt2-bpe.*--tokenizer sentencepiece$"):
-        gpt2_bpe.find_files(None, tmp_path, corpus)
+        find_gpt2_files(None, tmp_path, corpus)
 
 
 def test_download_of_something_else_is_refused(server, tmp_path):
-    url, folder = server
-    (folder / "encoder.json").write_bytes(b"{sign in}")
+    server.files["encoder.json"] = b"{sign in}"
     with pytest.raises(UserError, match=r"encoder.json \(now removed\) has the sha256"):
-        gpt2_bpe.find_files(None, tmp_path, served(url))
+        find_gpt2_files(None, tmp_path, served(server.url))
     assert list((tmp_path / "gpt2_bpe").iterdir()) == []

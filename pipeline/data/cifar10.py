@@ -1,12 +1,10 @@
-"""CIFAR-10 (Krizhevsky 2009), the task Image: the binary version, 1 byte label and 3,072 pixels a record."""
+"""CIFAR-10 (Krizhevsky 2009), the binary version: 1 byte label and 3,072 pixels a record."""
 
 from pathlib import PurePosixPath
 
 import numpy as np
 
 from pipeline.data.lra.sources import Source
-from pipeline.data.lra.writing import SplitRecord, write_pixels
-from pipeline.data.preparation import Workplace
 from pipeline.errors import UserError
 
 TRAIN_FILES = [f"data_batch_{number}.bin" for number in range(1, 6)]
@@ -14,25 +12,6 @@ TEST_FILE = "test_batch.bin"
 PICKLES = {name.removesuffix(".bin") for name in [*TRAIN_FILES, TEST_FILE]}
 SIDE = 32
 RECORD = 1 + 3 * SIDE * SIDE
-VALID_SHARE = 10
-"""One in so many training images is held out, as published."""
-
-
-def write_image(source: Source, place: Workplace, seed: int) -> dict[str, SplitRecord]:
-    """Write the splits in grey; valid is the last tenth of a permutation of train by `seed`.
-
-    UserError for the pickled version, a missing or cut file, and a label out of range.
-    """
-    files = read_records(source)
-    train = np.concatenate([files[name] for name in TRAIN_FILES])
-    train = train[np.random.default_rng(seed).permutation(len(train))]
-    valid = len(train) // VALID_SHARE
-    splits = {"train": train[:-valid], "valid": train[-valid:], "test": files[TEST_FILE]}
-    written = {}
-    for split, records in splits.items():
-        images = zip(records[:, 0], grey(records[:, 1:]), strict=True)
-        written[split] = write_pixels(place.folder, split, len(records), images, source.task.length)
-    return written
 
 
 def read_records(source: Source) -> dict[str, np.ndarray]:
@@ -81,3 +60,8 @@ def grey(colours: np.ndarray) -> np.ndarray:
     """
     red, green, blue = colours.reshape(len(colours), 3, -1).astype(np.uint32).transpose(1, 0, 2)
     return ((19595 * red + 38470 * green + 7471 * blue + 32768) >> 16).astype(np.uint8)
+
+
+def interleaved(planes: np.ndarray) -> np.ndarray:
+    """CIFAR-10's bytes `(images, 3,072)`, all red, all green, all blue, to `(images, 32, 32, 3)`."""
+    return planes.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
