@@ -33,7 +33,8 @@ BATCH_STATISTICS = ("lln", "lln_diag")
 # Those whose decoding state grows with the text; that of transformer_ls by a vector a chunk.
 GROWING = ("softmax", "transformer_ls", "flash_quad", "tnn")
 models = pytest.mark.parametrize("key", MODELS)
-lengths = pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 150], ids="N{}".format)
+# Those of the attentions themselves have tests of their own (tests/attention/every).
+lengths = pytest.mark.parametrize("length", [1, 65, 150], ids="N{}".format)
 
 
 def build(key, dtype=torch.float64, **options):
@@ -163,24 +164,6 @@ def test_a_saved_model_gives_the_same(key):
     assert torch.equal(other(x)[0], out)
 
 
-@pytest.mark.parametrize(
-    ("arch", "total", "trained"),
-    [
-        ("transnormer_t1", 155_988_540, 155_988_156),
-        ("transnormer_t2", 155_988_540, 155_988_156),
-        ("linear_transformer_lm", 156_000_256, 156_000_256),
-        ("transformer_lm", 156_000_256, 156_000_256),
-    ],
-)
-def test_parameter_counts_of_the_paper(arch, total, trained):
-    base = {"decoder_embed_dim": 512, "decoder_layers": 6, "decoder_attention_heads": 8}
-    with torch.device("meta"):
-        model = build_lm(arch, words=267_744, **base)
-    parameters = list(model.parameters())
-    assert sum(p.numel() for p in parameters) == total
-    assert sum(p.numel() for p in parameters if p.requires_grad) == trained
-
-
 @pytest.mark.parametrize("run", ["L150", "L128"])
 @pytest.mark.parametrize("kind", ["silu", "head"])
 def test_authors_checkpoint_gives_their_logits_and_gradients(golden_dir, run, kind):
@@ -214,16 +197,6 @@ def test_softmax_plan_is_fairseqs_transformer():
     ours.load_state_dict(vanilla.state_dict(), strict=True)
     x = tokens(2, 50)
     close(ours(x)[0], vanilla(x)[0], 1e-5)
-
-
-@pytest.mark.parametrize("arch", ["transnormer_t1", "transnormer_t2", "linear_transformer_lm"])
-def test_every_option_has_help(arch):
-    from fairseq.models import MODEL_DATACLASS_REGISTRY
-
-    config = MODEL_DATACLASS_REGISTRY[arch]
-    for name, field in config.__dataclass_fields__.items():
-        interpolated = str(field.default).startswith("${")
-        assert name == "_name" or interpolated or field.metadata.get("help"), name
 
 
 def test_adaptive_embeddings_and_softmax():
@@ -310,6 +283,14 @@ def test_half_precision_trains_finitely(key, dtype):
         ({"tie_adaptive_weights": True}, "--tie-adaptive-weights needs --adaptive-input"),
         ({"decoder_layers_to_keep": "0,7"}, "names layer 7, but the last of 2 layers is 1"),
         ({"attention_backend": "magic"}, "backend is 'magic'; expected one of auto"),
+        ({"decoder_final_norm": "batch"}, "unknown norm 'batch'; choose one of .*scalenorm"),
+        ({"decoder_norm_position": "middle"}, "--decoder-norm-position is 'middle'; choose one of pre, post"),
+        ({"decoder_output_bias": "yes"}, "--decoder-output-bias is 'yes'; choose one of none, learned"),
+        ({"decoder_init_std": -1.0}, "--decoder-init-std is -1.0"),
+        ({"decoder_attention": "performer*2", "performer_features": 0}, "--performer-features is 0"),
+        ({"decoder_attention": "cosformer*2", "cosformer_length": 0}, "--cosformer-length is 0"),
+        ({"decoder_attention": "transformer_ls*2", "transformer_ls_window": 63}, "-ls-window is 63"),
+        ({"decoder_attention": "transformer_ls*2", "transformer_ls_chunk": 0}, "-ls-chunk is 0"),
     ],
 )
 def test_user_errors(options, message):
@@ -317,9 +298,17 @@ def test_user_errors(options, message):
         build_lm("transnormer_t1", **options)
 
 
-def test_sequence_longer_than_learned_positions():
-    model = build_lm("transnormer_t1", decoder_learned_pos=True)
-    with pytest.raises(UserError, match="257 tokens is longer than the 256 learned positions"):
+@pytest.mark.parametrize(
+    ("arch", "options", "limit"),
+    [
+        ("transnormer_t1", {"decoder_learned_pos": True}, "256 learned positions"),
+        ("cosformer_lm", {}, "256 of cosformer attention"),
+    ],
+)
+def test_sequence_longer_than_the_model(arch, options, limit):
+    model = build_lm(arch, **options)
+    model(tokens(1, 256))
+    with pytest.raises(UserError, match=f"257 tokens is longer than the {limit}"):
         model(tokens(1, 257))
 
 
@@ -348,13 +337,3 @@ def test_padding_needs_no_learned_positions():
         state: dict = {}
         out = [model(x[:, : i + 1], incremental_state=state)[0] for i in range(10)]
         close(torch.cat(out, 1)[:, here], expected)
-
-
-def test_model_compiles_layer_by_layer_without_graph_breaks():
-    model = build_lm("transnormer_t1", decoder_attention="diag,norm").train()
-    x = torch.randn(70, 2, 24)
-    for layer in model.decoder.layers:
-        torch._dynamo.reset()
-        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-        close(compiled(x), layer(x), 1e-4)
-        compiled(x).sum().backward()
