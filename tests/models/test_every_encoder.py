@@ -166,22 +166,3 @@ def test_a_sentence_longer_than_the_model_is_refused(name):
     assert model(sentences([20], 40))[0].shape == (1, 40, 40)
     with pytest.raises(UserError, match=f"21 tokens is longer than the 20 positions of '{name}' attention"):
         model(sentences([21]))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"encoder_attention": "diag*3"}, r"\(--encoder-attention\) describes 3 layers .* has 2"),
-        ({"encoder_attention": "dig*2"}, "'dig' is not an attention at character 1"),
-        ({"encoder_attention_heads": 5}, "5 attention heads do not divide the width 24"),
-        ({"encoder_layers": 0}, "--encoder-layers is 0"),
-        ({"encoder_norm": "batch"}, "unknown norm 'batch'"),
-        ({"encoder_attention": "linformer*2", "linformer_rank": 257}, "--linformer-rank is 257; .* to 256"),
-        ({"encoder_attention": "skyformer*2", "skyformer_landmarks": 3}, "--skyformer-landmarks is 3"),
-        ({"nystromformer_landmarks": 0}, "--nystromformer-landmarks is 0"),
-        ({"nystromformer_conv_width": 2}, "--nystromformer-conv-width is 2"),
-    ],
-)
-def test_user_errors(options, message):
-    with pytest.raises(UserError, match=message):
-        build_roberta("roberta_nystromformer", **options)

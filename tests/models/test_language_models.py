@@ -262,43 +262,6 @@ def test_half_precision_trains_finitely(key, dtype):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"decoder_attention": "diag*1"}, r"plan 'diag\*1' \(--decoder-attention\) describes 1 layers up to"),
-        ({"decoder_attention": "diag,nrom"}, r"'nrom' is not an attention at character 6 of the layer"),
-        ({"decoder_attention": "diag*x,norm"}, r"'x' is not a number of layers at character 1"),
-        ({"decoder_attention": "diag*0,norm*2"}, r"'0' is not a number of layers at character 1"),
-        ({"decoder_attention": "diag+,norm"}, r"'' is not an attention at character 1"),
-        ({"decoder_attention": "norm*3"}, r"describes 3 layers .* but the model has 2; names are .*diag"),
-        ({"decoder_attention_heads": 5}, "5 attention heads do not divide the width 24"),
-        ({"diag_block_size": 0}, "block size of diag attention is 0"),
-        ({"diag_activation": "swish"}, "no activation 'swish'; choose one of relu, softmax"),
-        ({"norm_feature_map": "x"}, "no feature map 'x'"),
-        ({"glu_activation": "swoosh"}, "unknown activation 'swoosh'; choose one of identity, silu"),
-        ({"decoder_ffn": "moe"}, "unknown feed-forward network 'moe'; choose one of glu, ffn"),
-        ({"decoder_norm": "batch"}, "unknown norm 'batch'"),
-        ({"decoder_layers": 0}, "--decoder-layers is 0"),
-        ({"tokens_per_sample": 512}, "--tokens-per-sample is 512, more than the 256 positions"),
-        ({"adaptive_input": True}, "--adaptive-input needs --adaptive-input-cutoff"),
-        ({"tie_adaptive_weights": True}, "--tie-adaptive-weights needs --adaptive-input"),
-        ({"decoder_layers_to_keep": "0,7"}, "names layer 7, but the last of 2 layers is 1"),
-        ({"attention_backend": "magic"}, "backend is 'magic'; expected one of auto"),
-        ({"decoder_final_norm": "batch"}, "unknown norm 'batch'; choose one of .*scalenorm"),
-        ({"decoder_norm_position": "middle"}, "--decoder-norm-position is 'middle'; choose one of pre, post"),
-        ({"decoder_output_bias": "yes"}, "--decoder-output-bias is 'yes'; choose one of none, learned"),
-        ({"decoder_init_std": -1.0}, "--decoder-init-std is -1.0"),
-        ({"decoder_attention": "performer*2", "performer_features": 0}, "--performer-features is 0"),
-        ({"decoder_attention": "cosformer*2", "cosformer_length": 0}, "--cosformer-length is 0"),
-        ({"decoder_attention": "transformer_ls*2", "transformer_ls_window": 63}, "-ls-window is 63"),
-        ({"decoder_attention": "transformer_ls*2", "transformer_ls_chunk": 0}, "-ls-chunk is 0"),
-    ],
-)
-def test_user_errors(options, message):
-    with pytest.raises(UserError, match=message):
-        build_lm("transnormer_t1", **options)
-
-
-@pytest.mark.parametrize(
     ("arch", "options", "limit"),
     [
         ("transnormer_t1", {"decoder_learned_pos": True}, "256 learned positions"),
