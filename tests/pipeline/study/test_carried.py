@@ -13,20 +13,17 @@ from pipeline.training.launch import Machines
 from pipeline.training.recipe import read_experiment
 from pipeline.training.save_dir import LAST
 from pipeline.training.train import train
-
-MACHINE = {"commit": "abc", "date": "2000-01-02", "threads": 2, "hardware": {"cpu": "a CPU"}}
+from tests.pipeline.study.conftest import record_of
 
 
 def record(way, apart, with_state, model="transnormer_t1", seed=1):
     buckets = [{"end": 512, "perplexity_per_token": with_state}, {"end": 1024, "perplexity_per_token": 9.0}]
-    return {
-        "cell": {"updates": "150", "model": model, "segment": "64", "way": way, "seed": seed},
-        "found": {
-            "apart": {"perplexity_per_token": apart},
-            "carried": {"perplexity_per_token": with_state, "buckets": buckets},
-        },
-        "environment": MACHINE,
+    found = {
+        "apart": {"perplexity_per_token": apart},
+        "carried": {"perplexity_per_token": with_state, "buckets": buckets},
     }
+    cell = {"updates": "150", "model": model, "segment": "64", "way": way, "seed": seed}
+    return record_of(cell, found)
 
 
 def test_a_ratio_is_of_the_medians_of_both_ways_of_training():
