@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.console import Parser, count, parse_before_flags
+from pipeline.training.light_start import light_start
 from pipeline.training.process.launch import LAUNCHERS
 
 TRAIN_LM = """\
@@ -175,6 +176,12 @@ def main() -> None:
     """Train, and say how to evaluate the result."""
     script = sys.argv[0]
     options, extra = parse(script, sys.argv[1:])
+    with light_start() if options.dry_run else contextlib.nullcontext():
+        start(script, options, extra)
+
+
+def start(script: str, options: Namespace, extra: Sequence[str]) -> None:
+    """Do what the command line says."""
     from pipeline.training.process.launch import machines_of
     from pipeline.training.recipe import option, read_experiment
     from pipeline.training.train import check_task, ending, train
