@@ -53,6 +53,7 @@ FILES = [
     ("benchmarks.packed_cost data --device cpu --out figures", "figures/packed_cost_cpu.json", "--out"),
     ("benchmarks.cuda_resources --out figures", "figures/cuda_resources.json", "--out"),
     ("benchmarks.model_parts_cost --out figures", "figures/model_parts_cost.json", "--out"),
+    ("benchmarks.operator_cost --device cpu --out figures", "figures/operator_cost.md", "--out"),
     # folders
     ("pipeline.export.export_hf in.pt figures", "figures/README.md", "DIR"),
     ("pipeline.export.export_hf in.pt notes.md", "notes.md", "DIR"),
@@ -88,7 +89,8 @@ NAMES = (
     "in.pt", "in.tsv", "in.valid.json", "notes.json", "notes.md", "notes.png", "new/notes.md",
     "new/notes.npy", "new/curves.png", "figures/README.md", "figures/quickstart.json",
     "figures/loss_cost_cpu.json", "figures/model_parts_cost.json", "figures/packed_cost_cpu.json",
-    "figures/cuda_resources.json", "figures/tradeoff/paper.json", "data/preparation.json",
+    "figures/cuda_resources.json", "figures/operator_cost.md", "figures/tradeoff/paper.json",
+    "data/preparation.json",
 )  # fmt: skip
 
 
