@@ -37,6 +37,7 @@ from conventions import STOPPED
 from pipeline.console import Parser, add_out_dir, out_dir
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, write_atomically, write_json
+from pipeline.outputs import check_output_folder
 from pipeline.studies.gpu_parts import PARTS, Part, parts
 
 NO_GPU = 2
@@ -214,6 +215,7 @@ def main() -> None:
         print("error: no GPU that torch can use was found; run this on a machine with one", file=sys.stderr)
         sys.exit(NO_GPU)
     out = options.out.resolve()
+    check_output_folder(out, "--out")
     out.mkdir(parents=True, exist_ok=True)
     here = machine(options.dry_run)
     print(json.dumps(here), flush=True)

@@ -140,6 +140,7 @@ def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
     if cell.tuning is None:
         checkpoint = whole_checkpoint(measured_checkpoint(cell))
         run = TrainedRun(cell.folder, checkpoint, cell.experiment, tuple(arguments), data, device)
+        print(f"evaluating {checkpoint.name}", flush=True)
         found = evaluator(cell.study.evaluate)(run)
     folder = cell.data_folder()
     return {

@@ -41,7 +41,7 @@ def moments(record: str) -> dict[str, dict[str, str]]:
     return {
         "training": at_update(4),
         "a checkpoint": at("rename", path="checkpoint_last.pt"),
-        "evaluation": at("write", text='"peak_memory"', path="train.log"),
+        "evaluation": at("write", text="evaluating checkpoint", path="train.log"),
         "the record": at("rename", path=record),
         "the page": at("rename", path="README.md"),
     }

@@ -5,10 +5,12 @@ import resource
 import shlex
 import shutil
 import socket
+import subprocess
 import sys
 
 import pytest
 
+from pipeline.files import ROOT
 from pipeline.training import train as train_lm
 from pipeline.training.log import read_log
 from tests.helpers import forked
@@ -34,6 +36,19 @@ def test_dry_run_prints_the_command_and_writes_nothing(call, config, tmp_path, c
     assert last_value(line, "--save-dir") == str(save_dir)
     assert "--cpu" in shlex.split(line)
     assert not save_dir.exists()
+
+
+def test_dry_run_loads_no_library_that_it_does_not_use(config, tmp_path):
+    code = (
+        "import gc, sys; from pipeline.training.commands import main; main(); "
+        "assert gc.isenabled() and not {'torch._dynamo', 'sklearn', 'scipy.stats'} & set(sys.modules)"
+    )
+    program = f"import sys; sys.argv = sys.argv[1:]; {code}"
+    words = [TRAIN_LM, config, tmp_path, "--gpus", "0", "--dry-run"]
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "fairseq-train" in done.stdout
 
 
 def test_dry_run_needs_no_gpu(call, refused, config, tmp_path, monkeypatch, capsys):
