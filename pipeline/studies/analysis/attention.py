@@ -23,8 +23,9 @@ from pipeline.studies.analysis.models import (
     sequences,
     training_of,
 )
-from pipeline.studies.analysis.record import Record, chosen, curve, lines, publish
+from pipeline.studies.analysis.record import Record, chosen, claim, curve, lines, publish
 from pipeline.training.checkpoint import Checkpoint
+from pipeline.verdicts import Bound, judge_pair
 from user_dir.analysis import (
     appendix_f_curve,
     attention_matrix,
@@ -64,9 +65,10 @@ def run_attention(options: Namespace) -> None:
     """Four figures of all checkpoints given."""
     data = open_split(options, options.checkpoints)
     models = [load(path.absolute(), data) for path in options.checkpoints]
-    methods = [method_of(trained) for trained in models]
-    if len(set(methods)) < len(methods):
-        raise UserError("two of the checkpoints have the same attention; a figure shows one of each")
+    runs = [(method_of(trained), trained.seed) for trained in models]
+    if len(set(runs)) < len(runs):
+        raise UserError("two of the checkpoints have the same attention and seed; a figure shows one of each")
+    shown = [number for number, (method, _) in enumerate(runs) if method not in dict(runs[:number])]
     sizes = {(is_masked_lm(trained), options.length or trained.tokens_per_sample) for trained in models}
     if len(sizes) > 1:
         raise UserError(
@@ -79,10 +81,14 @@ def run_attention(options: Namespace) -> None:
 
     settings = chosen(options, "split", "sequences", "length", "layers", "rows", "score", "masked")
     settings |= {"corpus": mark_of(data), "checkpoints": [about(trained) for trained in models]}
-    publish(options, "local-score", settings, lambda: _local_scores(layers(), options))
-    publish(options, "maps", settings, lambda: _maps(models, data, options))
-    publish(options, "concentration", settings, lambda: _concentration(layers()))
-    publish(options, "log-normality", settings, lambda: _log_normality(layers()))
+
+    def first() -> list[Layers]:  # of each method
+        return [layers()[number] for number in shown]
+
+    publish(options, "local-score", settings, lambda: _local_scores(first(), layers(), options))
+    publish(options, "maps", settings, lambda: _maps([models[number] for number in shown], data, options))
+    publish(options, "concentration", settings, lambda: _concentration(first()))
+    publish(options, "log-normality", settings, lambda: _log_normality(first()))
 
 
 def _layers(trained: Checkpoint, data: PreparedData, options: Namespace) -> Layers:
@@ -120,7 +126,29 @@ def _saved_blocks(found: Measured, matrix: Tensor) -> Tensor:
     return matrix.gather(1, column.clamp(max=length - 1)).masked_fill(column >= length, 0.0)
 
 
-def _local_scores(models: list[Layers], options: Namespace) -> Record:
+def _dilution(runs: list[Layers]) -> list[Record]:
+    """Whether the early layers attend more locally than those of linear attention, over the seeds of each."""
+    areas: dict[str, list[float]] = {}
+    for one in runs:
+        early = one.curves[: max(1, len(one.curves) // 2)]
+        areas.setdefault(one.method, []).append(early.mean().item())
+    statements = {
+        "softmax": "vanilla attention is more local than 1+elu in early layers",
+        "transnormer_t2": "TransNormer is more local than 1+elu in early layers",
+    }
+    return [
+        claim(
+            statement,
+            "a difference of at least 0",
+            judge_pair(areas[method], areas["elu"], Bound(0, at_most=False), ratio=False),
+        )
+        for method, statement in statements.items()
+        if method in areas and "elu" in areas
+    ]
+
+
+def _local_scores(models: list[Layers], runs: list[Layers], options: Namespace) -> Record:
+    """Curves of `models`, the first run of each method; the checks are over all `runs`."""
     half = max(1, len(models[0].curves) // 2)
     parts = {
         "Early half of the layers": slice(None, half),
@@ -153,6 +181,7 @@ def _local_scores(models: list[Layers], options: Namespace) -> Record:
         "columns": 2,
         "panels": panels,
         "area_by_layer": areas,
+        "checks": _dilution(runs),
         "excluded": {one.label: [shares(found) for found in one.measured] for one in models},
         "note": f"{count} sequences of {length} tokens, mean over heads; "
         + ("the last share of the visible tokens" if causal else "a window around each token")

@@ -18,6 +18,8 @@ from pipeline.verdicts import Bound, judge_pair
 
 HALF_FIXED = ("2", "4")
 """The exponents of the group `half` of configs/studies/analysis_runs.yaml that are fixed."""
+FOLLOWS = 1.02
+"""The ratio of losses up to which one follows the other."""
 PARTS = ("all", "after warm-up", "second half")
 
 
@@ -136,8 +138,19 @@ def _losses(runs: Sequence[LoggedRun]) -> Record:
             lines("Training loss", "updates", unit, training),
             lines("Validation loss", "updates", unit, validation),
         ],
-        "note": "One run a method; training loss as means of 20 parts of the run.",
+        "note": "One run per method; training loss as means of 20 parts of the run; the verdict is over all "
+        "seeds.",
+        "checks": _follows(found),
     }
+
+
+def _follows(found: dict[str, list[LoggedRun]]) -> list[Record]:
+    """Whether LLN ends where softmax attention does, by the validation loss after the last update."""
+    last = {key: [run.valid[max(run.valid)] for run in group if run.valid] for key, group in found.items()}
+    if not (last.get("lln") and last.get("softmax")):
+        return []
+    verdict = judge_pair(last["lln"], last["softmax"], Bound(FOLLOWS, at_most=True), ratio=True)
+    return [claim("LLN's loss follows that of softmax", f"a ratio of at most {FOLLOWS}", verdict)]
 
 
 def _smoothed(x: list[int], y: list[float], parts: int = 20) -> tuple[list[int], list[float]]:

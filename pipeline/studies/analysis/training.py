@@ -156,8 +156,40 @@ def _concentration(points: list[Point], last: Checkpoint, length: int) -> Record
         "panels": panels,
         "note": f"{label_of(last)}, N = {length}; mean and quartiles over sequences and heads. "
         "Update 0 is the model rebuilt from its configuration and seed.",
-        "checks": _starts([quartiles[entropy][1] for quartiles in points[0].quartiles], last, length),
+        "checks": [
+            *_starts([quartiles[entropy][1] for quartiles in points[0].quartiles], last, length),
+            *_moves(points, entropy, is_masked_lm(last)),
+        ],
     }
+
+
+def _moves(points: list[Point], entropy: str, bidirectional: bool) -> list[Record]:
+    """In how many layers temperature and entropy fall and the spectral gap rises, as LLN's Figure 1 has it.
+
+    The gap of a causal matrix is that of its diagonal, so it says nothing there.
+    """
+    first, last = points[0].quartiles, points[-1].quartiles
+    expected = {
+        "temperature": ("falls", -1),
+        entropy: ("falls", -1),
+        **({"gap": ("rises", 1)} if bidirectional else {}),
+    }
+    checks = []
+    for key, (word, sign) in expected.items():
+        pairs = [(one[key][1], other[key][1]) for one, other in zip(first, last, strict=True)
+                 if one.get(key) and other.get(key)]  # fmt: skip
+        moved = sum(sign * (after - before) > 0 for before, after in pairs)
+        if pairs:
+            title = MEASURES[key][0].lower()
+            checks.append(
+                check(
+                    f"{title} {word} in training",
+                    "in most layers",
+                    f"in {moved} of {len(pairs)}",
+                    2 * moved > len(pairs),
+                )
+            )
+    return checks
 
 
 def _starts(entropies: list[float], last: Checkpoint, length: int) -> list[Record]:
