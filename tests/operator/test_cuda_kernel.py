@@ -19,6 +19,7 @@ SHAPES = [(1, 2, 130, 64, 64), (1, 1, 70, 16, 24), (2, 3, 33, 5, 7), (1, 1, 40, 
 SHAPES += [(1, 1, 1, 1, 1), (1, 2, 0, 3, 4), (0, 2, 9, 3, 4), (1, 1, 65, 100, 33), (1, 1, 64, 32, 128)]
 SHAPES += [(1, 1, 9, 0, 4), (1, 1, 9, 4, 0)]
 WIDE = [(1, 1, 70, 256, 256), (1, 2, 33, 129, 5), (1, 1, 40, 20, 200), (2, 1, 1, 256, 1), (1, 1, 0, 130, 130)]
+THREE_SEGMENTS = (1, 2, 1300, 7, 20)  # of each head: six blocks
 needs_compiler = pytest.mark.skipif(emulation.COMPILER is None, reason="no g++")
 
 
@@ -162,21 +163,21 @@ def test_a_packed_sequence_has_the_bits_of_one_alone(library, normalize):
 @pytest.mark.parametrize("device", [H200, BUSY], ids=["segments", "whole"])
 def test_the_same_bits_in_any_order(library, device, normalize):
     """Of threads and blocks: one at a time from either end, a few at once, all at once in the wrong order."""
-    given = draw((1, 2, 2500, 7, 20), torch.bfloat16, normalize)
+    given = draw(THREE_SEGMENTS, torch.bfloat16, normalize)
     first, *others = (
         emulation.emulate(library(device), *given, normalize, device, order=order)
-        for order in (0, 1, 3, 9, -10)
+        for order in (0, 1, 3, 5, -6)
     )
     for other in others:
         assert all(torch.equal(x, y) for x, y in zip(first, other, strict=True))
 
 
 @needs_compiler
-@pytest.mark.parametrize("order", [-1, -2, -8])
+@pytest.mark.parametrize("order", [-1, -2, -4])
 def test_blocks_that_wait_for_later_ones_are_found(library, order):
     """Tickets dealt from the last to the first, to fewer blocks at once than there are segments: the
     emulation says so, as it would if the kernels relied on an order that a GPU does not promise."""
-    given = draw((1, 2, 2500, 7, 16), torch.bfloat16, False)
+    given = draw(THREE_SEGMENTS, torch.bfloat16, False)
     with pytest.raises(RuntimeError, match="the blocks wait for each other"):
         emulation.emulate(library(H200), *given, False, H200, order=order)
 
@@ -207,41 +208,41 @@ def test_strides(library, strides, dtype):
 @needs_compiler
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("which", [0, 1, 2, 4], ids=["q", "k", "v", "grad"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_nan_and_inf_stay_where_they_belong(library, value, which, normalize, dtype):
-    """Against the definition, which masks: what is finite there must be, and the other head is untouched.
+def test_nan_and_inf_stay_where_they_belong(library, normalize, dtype):
+    """Against the definition, which masks: what is finite there must be, and the first head is untouched.
     Nor do they get lost on the way to rows further on."""
-    check_not_finite(library, value, which, normalize, dtype, 20)
+    check_not_finite(library, normalize, dtype, 20)
 
 
 @needs_compiler
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("which", [0, 1, 2, 4], ids=["q", "k", "v", "grad"])
-def test_nan_stays_where_it_belongs_in_wide_heads(library, which, normalize):
-    check_not_finite(library, float("nan"), which, normalize, torch.bfloat16, 132)
+def test_nan_and_inf_in_wide_heads(library, normalize):
+    check_not_finite(library, normalize, torch.bfloat16, 132)
 
 
-def check_not_finite(library, value, which, normalize, dtype, columns):
-    at, given = 70, list(draw((1, 2, 100, columns, columns), dtype, normalize))
+def check_not_finite(library, normalize, dtype, columns):
+    at, given = 70, list(draw((1, 3, 100, columns, columns), dtype, normalize))
     clean = emulation.emulate(library(H200), *given, normalize, H200)
-    given[which] = given[which].clone()
-    given[which][0, 1, at, 3] = value
-    found = emulation.emulate(library(H200), *given, normalize, H200, order=2 + which)
-    for before, after in zip(clean, found, strict=True):
-        assert torch.equal(before[0, 0], after[0, 0]), "another head changed"
-    out, _, grad_q, grad_k, grad_v, _ = (x[0, 1] for x in found)
-    before = [x[0, 1] for x in clean]
-    if which != 4:
-        assert torch.equal(out[:at], before[0][:at]) and not out[at:].isfinite().all()
-    if which in (1, 2):
-        assert torch.equal(grad_q[:at], before[2][:at]), "the gradient of an earlier query"
-    if which in (0, 4):
-        later = slice(at + 1, None)
-        assert torch.equal(grad_k[later], before[3][later]), "the gradient of a later key"
-        assert torch.equal(grad_v[later], before[4][later]), "the gradient of a later value"
-    reached = {0: grad_v[: at + 1], 1: out[at:], 2: grad_q[at:], 4: grad_k[: at + 1]}[which]
-    assert not reached.isfinite().any()
+    for which in (0, 1, 2, 4):  # q, k, v, gradient of the output
+        spoilt = [x.clone() for x in given]
+        spoilt[which][0, 1, at, 3], spoilt[which][0, 2, at, 3] = torch.nan, torch.inf
+        found = emulation.emulate(library(H200), *spoilt, normalize, H200, order=2 + which)
+        for before, after in zip(clean, found, strict=True):
+            assert torch.equal(before[0, 0], after[0, 0]), "another head changed"
+        out, _, grad_q, grad_k, grad_v, _ = (x[0, 1:] for x in found)
+        before = [x[0, 1:] for x in clean]
+        if which != 4:
+            assert torch.equal(out[:, :at], before[0][:, :at])
+            assert not out[:, at:].isfinite().all((1, 2)).any()
+        if which in (1, 2):
+            assert torch.equal(grad_q[:, :at], before[2][:, :at]), "the gradient of an earlier query"
+        if which in (0, 4):
+            later = slice(at + 1, None)
+            assert torch.equal(grad_k[:, later], before[3][:, later]), "the gradient of a later key"
+            assert torch.equal(grad_v[:, later], before[4][:, later]), "the gradient of a later value"
+        until, since = slice(at + 1), slice(at, None)
+        reached = {0: grad_v[:, until], 1: out[:, since], 2: grad_q[:, since], 4: grad_k[:, until]}[which]
+        assert not reached.isfinite().any()
 
 
 @needs_compiler
