@@ -188,9 +188,10 @@ def start(script: str, options: Namespace, extra: Sequence[str]) -> None:
     """Do what the command line says."""
     from pipeline.training.launch import machines_of
     from pipeline.training.recipe import option, read_experiment
+
+    experiment = read_experiment(options.config)  # a wrong YAML is found before fairseq is imported
     from pipeline.training.train import check_task, ending, train
 
-    experiment = read_experiment(options.config)
     check_task(Path(script).name, options.config, experiment, option(extra, "--task"))
     machines, plan = machines_of(options), getattr(options, "plan", False)  # of train_lm.sh alone
     with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:
