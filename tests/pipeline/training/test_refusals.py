@@ -111,9 +111,9 @@ CASES = [
     (f"{CARRIED} --segment 0", "--segment"),
     # other evaluations
     ("scripts/eval_mlm.sh encoder/checkpoint_last.pt tokeniser", "another tokeniser"),
-    (f"scripts/evaluate_lra.sh {LM} listops", "no model of Long Range Arena"),
+    (f"scripts/evaluate_lra.sh {LM} listops --out new.json", "no model of Long Range Arena"),
     ("scripts/evaluate_lra.sh begun.pt listops", "incomplete"),
-    (f"scripts/eval_images.sh {LM}", "not of pixels or image_classification"),
+    (f"scripts/eval_images.sh {LM} --out new.json", "not of pixels or image_classification"),
     ("scripts/eval_images.sh pixels/checkpoint_last.pt --split dev", "no split dev"),
     ("scripts/eval_images.sh pixels/checkpoint_last.pt levels", "4 x 3 x 1 of 6 levels, but"),
     (f"scripts/sample_images.sh {LM}", "not of pixels"),
