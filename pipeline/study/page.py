@@ -63,14 +63,16 @@ def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdi
     for claim in study.claims:
         if not (kept := kept_by(claim.only, records)):
             continue
-        verdict = Verdict(NOT_RUN, "")
+        tables = []
         for spec in study.tables:
             rows = rows_of(spec, study.axes, kept)
             values = {row_name(key): list(numbers(claim.figure, group)) for key, group in rows.items()}
-            if claim.rows and claim.rows[0] not in values:
-                continue
+            tables.append((sum(row in values for row in claim.rows), spec, rows, values))
+        there, spec, rows, values = max(tables, key=lambda one: one[0])  # the first with most of its rows
+        if there or not claim.rows:
             verdict = decide(claim, values, at_baseline(rows, study.baselines), paper_values(spec, rows))
-            break
+        else:
+            verdict = Verdict(NOT_RUN, "")
         found.append((claim, verdict))
     return found
 
