@@ -16,6 +16,9 @@ Figures of TransNormer (Qin et al. 2022) and of Linear Log-Normal attention (Nah
 `scripts/analyse.sh`. `scripts/analyse.sh report` writes this file from the JSON file of each figure, which
 holds settings, seeds, series and tests. [docs/analysis.md](../../docs/analysis.md) says how each figure is
 defined, and where the papers leave a choice.
+
+The study [analysis_runs](../analysis_runs/README.md) trained the language models behind most figures, far below the
+bits of token frequencies. Figures of 300 updates are of encoders that had learned token frequencies only.
 """
 
 
@@ -71,8 +74,8 @@ def trained(training: dict[str, Any]) -> str:
     """How the models of a figure were trained: what differs from the papers' setting."""
     return (
         f"Trained here: {training['layers']} layers of width {training['width']} on {training['corpus']}, "
-        f"{training['updates']:,} updates of about {training['tokens_per_update']:,.0f} tokens "
-        "([losses](../analysis_runs/README.md)), far from the papers' sizes and budgets."
+        f"{training['updates']:,} updates of about {training['tokens_per_update']:,.0f} tokens, far from "
+        "the papers' sizes and budgets."
     )
 
 
