@@ -85,10 +85,11 @@ def test_a_folder_and_nothing_else(name, words, message, fresh):
 
 @pytest.mark.parametrize("name", ["wheelhouse.sh", "build_wheel.sh"])
 def test_a_folder_of_others_is_refused(name, fresh, tmp_path):
-    (tmp_path / "notes.md").write_text("mine")
-    done = run(fresh / "scripts" / name, tmp_path)
+    (folder := tmp_path / "others").mkdir()
+    (folder / "notes.md").write_text("mine")
+    done = run(fresh / "scripts" / name, folder)
     assert done.returncode == 1 and "holds other files" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.md"] and not (fresh / ".venv").exists()
+    assert [path.name for path in folder.iterdir()] == ["notes.md"] and not (fresh / ".venv").exists()
 
 
 @pytest.mark.parametrize(("given", "found"), [("wheels", "{}/wheels"), ("/wheels", "/wheels"), ("", "")])
