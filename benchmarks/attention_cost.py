@@ -8,8 +8,6 @@ memory or time becomes a row. Results are saved after every case: run the same c
 two cores it takes about half an hour; the machine should do nothing else.
 """
 
-import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +18,7 @@ from torch import Tensor
 
 from benchmarks.by_length import Results, curves, length_table, measured
 from benchmarks.models import Size
-from benchmarks.run import CostBenchmark, choose_device, training_cases
+from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
 from pipeline.console import run_command
 from pipeline.reports.cost_records import Cell, measured_on
@@ -103,11 +101,6 @@ class AttentionOperator:
 MEASURES = {"training": partial(measure_steps, build=AttentionOperator)}
 
 
-def label(name: str) -> str:
-    """What to call an attention."""
-    return OPERATORS[name].label
-
-
 def samples(results: Results, length: int) -> int:
     """Sequences in a batch."""
     tokens = results["settings"]["tokens"]
@@ -129,7 +122,8 @@ def growth(results: Results) -> list[str]:
     lines = []
     for name, (least, most) in GROWTH.items():
         ratios = memory_ratios(results, name)
-        promise = f"{label(name)}, peak memory at twice the length, from {FROM:,}: {least} to {most} times"
+        what = f"{OPERATORS[name].label}, peak memory at twice the length, from {FROM:,}"
+        promise = f"{what}: {least} to {most} times"
         if not ratios:
             lines.append(f"not measured: {promise}")
             continue
@@ -163,8 +157,8 @@ def markdown(results: Results) -> str:
     memory_title = "Peak memory per sequence above the inputs, MiB, by length:"
     parts = [
         caption(results),
-        length_table(results, time_title, label, lambda c: f"{seconds(results, c):.3g}"),
-        length_table(results, memory_title, label, lambda c: f"{memory(results, c):,.0f}"),
+        length_table(results, time_title, OPERATORS, lambda c: f"{seconds(results, c):.3g}"),
+        length_table(results, memory_title, OPERATORS, lambda c: f"{memory(results, c):,.0f}"),
         "\n".join(f"- {line}" for line in growth(results)),
         PAPER,
     ]
@@ -182,35 +176,25 @@ def plot(results: Results, path: Path) -> None:
     plot_curves(path, panels, note=caption(results), source="benchmarks/attention_cost.py")
 
 
-KNOWN = list(OPERATORS)
-BENCHMARK = CostBenchmark("attention_cost", __file__, label, KNOWN, KNOWN, 150, markdown, plot)
-
-
-def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    return BENCHMARK.parse(BENCHMARK.command_line(__doc__), argv)
-
-
 def settings_for(device: str, quick: bool, architectures: list[str]) -> dict[str, Any]:
-    """What is measured; runs with equal settings may be joined. No `tokens`: one sequence per batch."""
+    """What is measured. No `tokens`: one sequence per batch."""
     size = TINY_HEADS if quick else HEADS_OF_64
     plan = {**(QUICK if quick else FULL), "tokens": TOKENS if device == "cuda" else None}
     return {"device": device, "size": size.as_dict(), **plan, "architectures": architectures}
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure what is missing, write results, table and plot, and return the exit status."""
-    names = arguments.architectures.split(",")
-    settings = settings_for(choose_device(arguments.device), arguments.quick, names)
-
-    def question(case: dict[str, Any]) -> dict[str, Any]:
-        return {"tokens": settings["tokens"] or case["length"]}
-
-    return BENCHMARK.run(arguments, settings, training_cases(settings), question)
-
-
-def main() -> None:
-    sys.exit(run(parse_arguments()))
-
+BENCHMARK = CostBenchmark(
+    __file__,
+    __doc__,
+    OPERATORS,
+    list(OPERATORS),
+    150,
+    settings_for,
+    markdown,
+    plot,
+    question=lambda arguments, settings, case: {"tokens": settings["tokens"] or case["length"]},
+)
+main = BENCHMARK.main
 
 if __name__ == "__main__":
     run_command(main)

@@ -28,19 +28,23 @@ def shown(found: Cell | None, show: Callable[[Cell], str], words: Mapping[str, s
 def length_table(
     results: Results,
     title: str,
-    label: Callable[[str], str],
+    looks: Looks,
     show: Callable[[Cell], str],
     *,
     kind: str = "training",
     places: Sequence[int] = (),
     corner: str = "",
+    suffix: str = "",
     words: Mapping[str, str] | None = None,
     more: Sequence[Sequence[str]] = (),
 ) -> str:
-    """A title and a table: a row for each architecture, then `more`; a column for each length or place."""
+    """A title and a table: a row for each architecture, then `more`; a column for each length or place.
+
+    `suffix` follows the names of the rows.
+    """
     places = places or results["settings"]["lengths"]
     rows = [
-        [label(name), *(shown(cell(results, kind, name, at), show, words) for at in places)]
+        [looks[name].label + suffix, *(shown(cell(results, kind, name, at), show, words) for at in places)]
         for name in results["settings"]["architectures"]
     ]
     return f"{title}\n\n" + markdown_table([corner, *(f"{at:,}" for at in places)], [*rows, *more])

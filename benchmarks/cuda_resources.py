@@ -27,6 +27,7 @@ RESULT = json_with("environment", "nvcc", "kernels")
 SOURCES = ROOT / "causal_linear_attention" / "csrc" / "cuda"
 DTYPES = {"f": "float32", "Bf16": "bfloat16", "Half": "float16"}
 REGISTERS, WARP = 65_536, 32  # of a multiprocessor; a thread's are given out by eight
+MOST_WARPS = 8  # of a block, as in copy.cuh
 _KERNEL = re.compile(r"\d+((?:forward|backward|step)_kernel)I(\S+)EEvNS")
 _ARGUMENT = re.compile(r"NS\d*_\d+(Bf16|Half)E|L(?:[ib]|NS\d*_\d+[A-Za-z]+E)(\d+)E|(f)")
 _REPORT = re.compile(
@@ -62,9 +63,9 @@ def count_instructions(machine_code: str) -> dict[str, dict[str, list[int]]]:
     """Instructions and matrix products of each kernel's loops over chunks, from cuobjdump -sass.
 
     Those are the loops that hold most of their products themselves, not in loops inside, and of these the one
-    with the most products, in the backward pass the two (for dq, then for dk and dv). Code that hardly ever
-    runs, for rows that are not finite, does not count; what only PMTRIG (`mark_rare`) leads to is such code.
-    Loops in them count once.
+    with the most products, in the backward pass the two (for dq, then for dk and dv) or three. Code that
+    hardly ever runs, for rows that are not finite, does not count; what only PMTRIG (`mark_rare`) leads to is
+    such code. Loops in them count once.
     """
     found = {}
     for body in machine_code.split("Function : ")[1:]:
@@ -79,10 +80,18 @@ def count_instructions(machine_code: str) -> dict[str, dict[str, list[int]]]:
             if 2 * len(products & inner) < len(products & loop):
                 counts.append((len(products & loop), len(loop)))
         if counts:
-            walks = sorted(counts)[-2 if "backward_kernel" in body.split()[0] else -1 :]
+            walks = sorted(counts)[-_loops_over_chunks(body.split()[0]) :]
             of_products, of_code = (list(x) for x in zip(*walks, strict=True))
             found[body.split()[0]] = {"instructions": of_code, "matrix_products": of_products}
     return found
+
+
+def _loops_over_chunks(mangled: str) -> int:
+    """How many loops the kernel has: backward one for dq, one for dk and dv, of wide heads one for each."""
+    if "backward_kernel" not in mangled:
+        return 1
+    record = parse_name(mangled)
+    return 3 if record is not None and record["columns"] > 16 * MOST_WARPS else 2
 
 
 def _successors(code: list[tuple[int, str]]) -> list[list[int]]:
@@ -133,9 +142,9 @@ def _loops(after: list[list[int]]) -> list[set[int]]:
 
 
 def blocks_by_registers(record: dict[str, Any]) -> int:
-    """Blocks that fit a multiprocessor's registers: a warp for 16 columns."""
+    """Blocks that fit a multiprocessor's registers: a warp for 16 columns, but at most eight."""
     of_warp = -(-record["registers"] // 8) * 8 * WARP
-    return REGISTERS // of_warp // (record["columns"] // 16)
+    return REGISTERS // of_warp // min(record["columns"] // 16, MOST_WARPS)
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -148,8 +157,8 @@ def markdown(result: dict[str, Any]) -> str:
         "instructions of a warp for a chunk of rows (matrix products among them), loops inside counted once, "
         "without the code for rows that are not finite, which hardly ever runs. A chunk has 64 rows in the "
         "forward pass of heads of up to 64 columns in 16 bits, else 32. Kernels for any rows copy them in "
-        "one of two ways, and both count. Backward has two loops over chunks, for dq and for dk and dv. "
-        "Nothing here is a time."
+        "one of two ways, and both count. Backward has two loops over chunks, for dq and for dk and dv; of "
+        "256 columns three, and a block has 128 columns of one output. Nothing here is a time."
     ]
     for arch in sorted({x["arch"] for x in kernels}):
         rows = [_row(x) for x in kernels if x["arch"] == arch]

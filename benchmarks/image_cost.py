@@ -10,10 +10,9 @@ should do nothing else.
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ from torch import nn
 
 from benchmarks.memory import PeakMemory
 from benchmarks.models import Size
-from benchmarks.run import CostBenchmark, choose_device
+from benchmarks.run import CostBenchmark
 from benchmarks.worker import timed
-from pipeline.console import run_command
+from pipeline.console import Parser, names, run_command
 from pipeline.methods import ATTENTIONS
 from pipeline.papers import read_table
 from pipeline.reports.cost_records import measured_on
@@ -137,7 +136,7 @@ def measure_sampling(case: dict[str, Any]) -> dict[str, Any]:
 
     "spent_s" is how long the measuring took.
     """
-    from pipeline.evaluation.image_samples import draw, uniforms
+    from pipeline.evaluation.pixels import draw, uniforms
 
     device, batch = case["device"], case["batch"]
     size = Size(**case["sizes"][case["images"]])
@@ -316,33 +315,29 @@ def plot(results: Results, path: Path) -> None:
     plot_curves(path, panels, note=caption(results), source="benchmarks/image_cost.py")
 
 
-KNOWN = list(WAYS)
-BENCHMARK = CostBenchmark(
-    "image_cost", __file__, lambda name: WAYS[name].label, KNOWN, KNOWN, 600, markdown, plot
-)
-
-
-def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = BENCHMARK.command_line(__doc__)
+def add_options(parser: Parser) -> None:
+    """What is drawn."""
     parser.add_argument(
         "--images",
-        default=",".join(SIZES),
+        type=names,
+        default=list(SIZES),
         help="comma-separated, of mnist and cifar10; one alone has a file of its own (default: both)",
     )
-    arguments = BENCHMARK.parse(parser, argv)
-    if unknown := [name for name in arguments.images.split(",") if name not in SIZES]:
-        parser.error(f"--images names {unknown[0]!r}; choose from {', '.join(SIZES)}")
-    return arguments
 
 
-def benchmark_for(arguments: argparse.Namespace) -> CostBenchmark:
-    """The benchmark under the name of its files: one kind of images is kept apart from both."""
-    images = set(arguments.images.split(","))
-    return BENCHMARK if images == set(SIZES) else replace(BENCHMARK, name=f"image_cost_{images.pop()}")
+def complaint(arguments: argparse.Namespace) -> str:
+    """Of images that there are not."""
+    unknown = [name for name in arguments.images if name not in SIZES]
+    return f"--images names {unknown[0]!r}; choose from {', '.join(SIZES)}" if unknown else ""
+
+
+def variant(arguments: argparse.Namespace) -> str:
+    """One kind of images is kept apart from both."""
+    return "" if set(arguments.images) == set(SIZES) else f"_{arguments.images[0]}"
 
 
 def settings_for(device: str, quick: bool, architectures: list[str], images: list[str]) -> dict[str, Any]:
-    """What is measured; runs with equal settings may be joined."""
+    """What is measured."""
     sizes = TINY if quick else {name: SIZES[name] for name in images}
     plan = QUICK if quick else FULL
     written = {name: size.as_dict() for name, size in sizes.items()}
@@ -369,21 +364,23 @@ def is_hopeless(results: dict[str, Any], case: dict[str, Any], time_limit: float
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure what is missing, write results, table and plot, and return the exit status."""
-    device = choose_device(arguments.device)
-    names, images = arguments.architectures.split(","), arguments.images.split(",")
-    settings = settings_for(device, arguments.quick, names, images)
-
-    def hopeless(results: dict[str, Any], case: dict[str, Any]) -> bool:
-        return is_hopeless(results, case, arguments.time_limit)
-
-    return benchmark_for(arguments).run(arguments, settings, cases_of(settings), hopeless=hopeless)
-
-
-def main() -> None:
-    sys.exit(run(parse_arguments()))
-
+BENCHMARK = CostBenchmark(
+    __file__,
+    __doc__,
+    WAYS,
+    list(WAYS),
+    600,
+    settings_for,
+    markdown,
+    plot,
+    add_options=add_options,
+    complaint=complaint,
+    chooses=("images",),
+    cases=cases_of,
+    hopeless=is_hopeless,
+    variant=variant,
+)
+main = BENCHMARK.main
 
 if __name__ == "__main__":
     run_command(main)

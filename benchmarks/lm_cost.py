@@ -10,7 +10,6 @@ should do nothing else.
 
 import argparse
 import statistics
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -20,9 +19,9 @@ import torch
 
 from benchmarks.by_length import Results, Verdict, curves, length_table, ratio
 from benchmarks.models import SMALL, TINY, LanguageModel, Size, copy_state, fill_state
-from benchmarks.run import CostBenchmark, choose_device, training_cases
+from benchmarks.run import CostBenchmark, training_cases
 from benchmarks.worker import measure_steps, timed
-from pipeline.console import run_command
+from pipeline.console import Parser, count, run_command
 from pipeline.methods import (
     LANGUAGE_MODEL_PANELS,
     LANGUAGE_MODELS,
@@ -107,7 +106,7 @@ def training_tables(results: Results) -> str:
         "Tokens per second in training, by length:": lambda c: f"{tokens / c.median:,.0f}",
         memory: lambda c: f"{1024 * c.peak / tokens:.1f}",
     }
-    return "\n\n".join(length_table(results, title, label_of, show) for title, show in tables.items())
+    return "\n\n".join(length_table(results, title, LANGUAGE_MODELS, show) for title, show in tables.items())
 
 
 def decoding_table(results: Results) -> str:
@@ -123,7 +122,9 @@ def decoding_table(results: Results) -> str:
         low, middle, high = statistics.quantiles([1000 * s for s in c.seconds], n=4)
         return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
-    return length_table(results, title, label_of, quartiles, kind="decoding", places=settings["positions"])
+    return length_table(
+        results, title, LANGUAGE_MODELS, quartiles, kind="decoding", places=settings["positions"]
+    )
 
 
 def caption(results: Results) -> str:
@@ -178,30 +179,33 @@ def plot(results: Results, path: Path) -> None:
     plot_curves(path, panels, columns=3, note=caption(results))
 
 
-BENCHMARK = CostBenchmark(
-    "lm_cost", __file__, label_of, list(LANGUAGE_MODELS), MAIN_LANGUAGE_MODELS, 150, markdown, plot
-)
+def lengths(text: str) -> list[int]:
+    """--lengths."""
+    return [count(length) for length in text.split(",")]
 
 
-def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = BENCHMARK.command_line(__doc__)
+def add_options(parser: Parser) -> None:
+    """What and how often is measured."""
     parser.add_argument(
-        "--lengths", help="comma-separated lengths that divide the number of tokens per batch; default: all"
+        "--lengths",
+        type=lengths,
+        help="comma-separated lengths that divide the number of tokens per batch; default: all",
     )
-    parser.add_argument("--rounds", type=int, help="number of times training is measured at each length")
+    parser.add_argument("--rounds", type=count, help="number of times training is measured at each length")
     parser.add_argument("--bf16", action="store_true", help="train as fairseq-train --bf16 does")
-    arguments = BENCHMARK.parse(parser, argv)
-    lengths = arguments.lengths.split(",") if arguments.lengths else []
+
+
+def complaint(arguments: argparse.Namespace) -> str:
+    """Of lengths that do not fill a batch."""
     tokens = (QUICK if arguments.quick else FULL)["tokens"]
-    if not all(x.isdecimal() and int(x) and tokens % int(x) == 0 for x in lengths):
-        parser.error(f"--lengths is {arguments.lengths}; expected divisors of {tokens}, comma-separated")
-    if arguments.rounds is not None and arguments.rounds < 1:
-        parser.error(f"--rounds is {arguments.rounds}; expected 1 or more")
-    return arguments
+    if all(tokens % length == 0 for length in arguments.lengths or ()):
+        return ""
+    asked = ",".join(map(str, arguments.lengths))
+    return f"--lengths is {asked}; expected divisors of {tokens}, comma-separated"
 
 
 def settings_for(device: str, quick: bool, architectures: list[str], **chosen: Any) -> dict[str, Any]:
-    """What is measured, with `chosen` instead of the plan's; runs with equal settings may be joined."""
+    """What is measured, with `chosen` instead of the plan's."""
     size = TINY if quick else BASE if device == "cuda" else SMALL
     plan = {**(QUICK if quick else FULL), **chosen}
     return {"device": device, "size": size.as_dict(), **plan, "architectures": architectures}
@@ -213,19 +217,21 @@ def cases_of(settings: dict[str, Any]) -> list[dict[str, Any]]:
     return decoding + training_cases(settings)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure what is missing, write results, table and plot, and return the exit status."""
-    chosen: dict[str, Any] = {key: value for key in ("rounds", "bf16") if (value := getattr(arguments, key))}
-    if arguments.lengths:
-        chosen["lengths"] = [int(x) for x in arguments.lengths.split(",")]
-    device, names = choose_device(arguments.device), arguments.architectures.split(",")
-    settings = settings_for(device, arguments.quick, names, **chosen)
-    return BENCHMARK.run(arguments, settings, cases_of(settings))
-
-
-def main() -> None:
-    sys.exit(run(parse_arguments()))
-
+BENCHMARK = CostBenchmark(
+    __file__,
+    __doc__,
+    LANGUAGE_MODELS,
+    MAIN_LANGUAGE_MODELS,
+    150,
+    settings_for,
+    markdown,
+    plot,
+    add_options=add_options,
+    complaint=complaint,
+    chooses=("lengths", "rounds", "bf16"),
+    cases=cases_of,
+)
+main = BENCHMARK.main
 
 if __name__ == "__main__":
     run_command(main)

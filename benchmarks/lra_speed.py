@@ -25,10 +25,10 @@ from benchmarks.lra_accuracy import TITLES, plot_accuracy, read_sweep
 from benchmarks.models import TINY, LanguageModel, Size
 from benchmarks.run import CostBenchmark, choose_device, training_cases
 from benchmarks.worker import measure_steps
-from pipeline.console import count, run_command
+from pipeline.console import Parser, count, run_command
 from pipeline.errors import UserError
 from pipeline.files import read_json, shown_path
-from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, groups, label_of, performer_note
+from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, groups, performer_note
 from pipeline.papers import read_table
 from pipeline.reports.cost_records import Cell, measured_on
 from pipeline.reports.plots import plot_curves
@@ -180,11 +180,12 @@ def table(results: Results, title: str, kind: str, value: Value, form: str, pape
     return length_table(
         results,
         title,
-        lambda name: f"{label_of(name)}, here",
+        ATTENTIONS,
         lambda c: form.format(value(c)),
         kind=kind,
         words=words,
         more=more,
+        suffix=", here",
     )
 
 
@@ -273,12 +274,8 @@ def plot(results: Results, path: Path) -> None:
     plot_curves(path, panels, columns=3, note=caption(results))
 
 
-KNOWN = list(ATTENTIONS)
-BENCHMARK = CostBenchmark("lra_speed", __file__, label_of, KNOWN, KNOWN, 60, markdown, plot)
-
-
-def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = BENCHMARK.command_line(__doc__)
+def add_options(parser: Parser) -> None:
+    """What rows are, and what is drawn besides."""
     parser.add_argument(
         "--lengths", choices=("exact", "review"), default="exact", help="see above (default: %(default)s)"
     )
@@ -296,64 +293,87 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         help="records of scripts/study.sh lra of one preset and setting, such as "
         "results/lra/lra_skyformer/short: their accuracies go into NAME_accuracy.png beside --out",
     )
-    arguments = BENCHMARK.parse(parser, argv)
-    if (arguments.lengths == "review") != (arguments.data is not None):
-        parser.error("--lengths review needs --data, and only it does")
-    return arguments
 
 
-def settings_for(arguments: argparse.Namespace, device: str) -> dict[str, Any]:
-    """What is measured; two runs with equal settings may be joined. UserError for unusable data."""
-    size, plan = (TINY, QUICK) if arguments.quick else (BASE, FULL[device])
+def complaint(arguments: argparse.Namespace) -> str:
+    """Of reviews without data, or the other way round."""
+    fits = (arguments.lengths == "review") == (arguments.data is not None)
+    return "" if fits else "--lengths review needs --data, and only it does"
+
+
+def settings_for(
+    device: str,
+    quick: bool,
+    architectures: list[str],
+    time_limit: float,
+    lengths: str = "exact",
+    data: Path | None = None,
+    steps: int | None = None,
+) -> dict[str, Any]:
+    """What is measured. UserError for unusable data."""
+    size, plan = (TINY, QUICK) if quick else (BASE, FULL[device])
     described = None
-    if arguments.data:
+    if data:
         # Here, since fairseq logs when it is imported.
-        from pipeline.training.lra_run import describe_data, open_data
+        from pipeline.training.kinds import KINDS, describe_data
 
-        data = open_data(arguments.data.absolute(), ("train",))
-        if data.task != "text":
-            raise UserError(f"{arguments.data} holds {data.task}; the benchmark reads text")
-        described = describe_data(data)
-        size = replace(size, vocabulary=data.manifest["vocabulary"])
+        reviews = KINDS["lra"].open_data(data.absolute(), ("train",))
+        if reviews.task != "text":
+            raise UserError(f"{data} holds {reviews.task}; the benchmark reads text")
+        described = describe_data(reviews)
+        size = replace(size, vocabulary=reviews.manifest["vocabulary"])
     return {
         "device": device,
         "size": size.as_dict(),
-        "mode": arguments.lengths,
+        "mode": lengths,
         "data": described,
-        "lengths": QUICK_LENGTHS if arguments.quick else LENGTHS,
+        "lengths": QUICK_LENGTHS if quick else LENGTHS,
         "rounds": 1,
         **plan,
-        **({"steps": arguments.steps} if arguments.steps else {}),
-        "threads": 1 if arguments.quick else None,
+        **({"steps": steps} if steps else {}),
+        "threads": 1 if quick else None,
         "keep_frees": True,
-        "time_limit": arguments.time_limit,
-        "architectures": arguments.architectures.split(","),
+        "time_limit": time_limit,
+        "architectures": architectures,
     }
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure what is missing, write results, table and plots, and return the exit status."""
-    settings = settings_for(arguments, choose_device(arguments.device))
+def question(arguments: argparse.Namespace, settings: dict[str, Any], case: dict[str, Any]) -> dict[str, Any]:
+    """The tokens of a batch, and where its reviews lie, if it has some."""
     reviews = arguments.data and str(arguments.data.absolute())
-    benchmark = replace(BENCHMARK, name="lra_speed_review") if reviews else BENCHMARK
+    return {"tokens": case["length"] * settings["batch"], "reviews": reviews}
+
+
+BENCHMARK = CostBenchmark(
+    __file__,
+    __doc__,
+    ATTENTIONS,
+    list(ATTENTIONS),
+    60,
+    settings_for,
+    markdown,
+    plot,
+    add_options=add_options,
+    complaint=complaint,
+    chooses=("time_limit", "lengths", "data", "steps"),
+    cases=lambda settings: [case for kind in KINDS for case in training_cases(settings, kind)],
+    question=question,
+    variant=lambda arguments: "_review" if arguments.data else "",
+)
+
+
+def main() -> None:
+    """Measure, then draw the accuracies of --sweep, which are read first."""
+    arguments = BENCHMARK.parse()
     cells = read_sweep(arguments.sweep) if arguments.sweep else []
-
-    def question(case: dict[str, Any]) -> dict[str, Any]:
-        return {"tokens": case["length"] * settings["batch"], "reviews": reviews}
-
-    cases = [case for kind in KINDS for case in training_cases(settings, kind)]
-    status = benchmark.run(arguments, settings, cases, question)
+    status = BENCHMARK.run(arguments)
     if cells:
-        path = benchmark.results_path(arguments, settings["device"])
+        path = BENCHMARK.results_path(arguments, choose_device(arguments.device))
         picture = path.with_name(f"{path.stem}_accuracy.png")
         results = read_json(path)
         plot_accuracy(results, cells, caption(results), picture)
         print(f"written: {shown_path(picture)}")
-    return status
-
-
-def main() -> None:
-    sys.exit(run(parse_arguments()))
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.models import SMALL, LanguageModel, Size, copy_state
 from benchmarks.processes import run_case
 from benchmarks.run import write_tables
+from benchmarks.timing import forward_and_backward
 from benchmarks.worker import measure_steps
 from causal_linear_attention import causal_linear_attention
 from pipeline.console import Parser, add_out_dir, count, out_dir, run_command
@@ -145,13 +146,8 @@ def backend(case: dict[str, Any]) -> dict[str, Any]:
     """Seconds of the PyTorch backend and of `plain`, forward and forward + backward; 8 heads of 64."""
     q, k, v, grad = torch.randn(4, 1, 8, case["length"], 64).unbind(0)
     functions = {"plain": plain, "torch": lambda *x: causal_linear_attention(*x, backend="torch")}
-
-    def both(function: Callable) -> None:
-        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-        torch.autograd.grad(function(*leaves), leaves, grad)
-
     runs = {name: lambda f=f: f(q, k, v) for name, f in functions.items()}
-    runs |= {f"{name}, backward too": lambda f=f: both(f) for name, f in functions.items()}
+    runs |= {f"{name}, backward too": forward_and_backward(f, q, k, v, grad) for name, f in functions.items()}
     return {"seconds": in_turns(runs, case["rounds"])}
 
 

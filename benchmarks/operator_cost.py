@@ -273,7 +273,7 @@ def main() -> None:
     options.device = choose_device(options.device)
     options.out = out_dir(options) or BENCHMARKS / f"operator_{options.device}"
     path = options.out / ("anchor.json" if options.shapes else "operator_cost.json")
-    check_output(path, RESULT, makes_folder=True)
+    check_output(path, RESULT, beside=(".md", ".png"), makes_folder=True)
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)

@@ -221,7 +221,7 @@ def main() -> None:
     for mode in MODES:
         lengths = lengths_of(data, mode)
         record = {"mode": mode, **padding_of(lengths), "operator": {}}
-        for backend in dict.fromkeys((select_backend("auto", device, packed=True), "torch")):
+        for backend in dict.fromkeys((select_backend("auto", device), "torch")):
             print(f"{mode}: operator, backend {backend}", flush=True)
             times = operator_times(first_tokens(lengths), device, backend, arguments.rounds)
             record["operator"][backend] = times

@@ -8,8 +8,6 @@ On a GPU the encoders have RoBERTa's base size, on a CPU a smaller one; there th
 minutes on two cores, and the machine should do nothing else.
 """
 
-import argparse
-import sys
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +17,9 @@ import torch
 
 from benchmarks.by_length import Results, Value, Verdict, curves, length_table, measured
 from benchmarks.models import TINY, LanguageModel, Size
-from benchmarks.run import CostBenchmark, choose_device, training_cases
+from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
-from pipeline.console import count, run_command
+from pipeline.console import Parser, count, run_command
 from pipeline.methods import ENCODER_PANELS, ENCODERS, MAIN_ENCODERS, SOFTMAX, groups, performer_note
 from pipeline.papers import read_table
 from pipeline.reports.cost_records import Cell, measured_on
@@ -30,7 +28,6 @@ from pipeline.reports.tables import markdown_table, spread
 
 METHODS = {encoder.encoder_architecture: encoder for encoder in ENCODERS.values()}
 """By fairseq's name."""
-KNOWN = list(METHODS)
 DEFAULT = [ENCODERS[name].encoder_architecture for name in MAIN_ENCODERS]
 BASE = Size(layers=12, width=768, heads=12, vocabulary=50_265)
 SMALLER = Size(layers=2, width=256, heads=4, vocabulary=1000)
@@ -101,11 +98,6 @@ class MaskedLanguageModel(LanguageModel):
 MEASURES = {"training": partial(measure_steps, build=MaskedLanguageModel)}
 
 
-def label(architecture: str) -> str:
-    """What to call an encoder."""
-    return METHODS[architecture].label
-
-
 def paper_table(metric: str) -> str:
     """The paper's rows of `metric`, "sec_per_it" or "memory_gb"."""
     lines = [line for line in read_table("lln_02_roberta_cost") if line["metric"] == metric]
@@ -148,7 +140,7 @@ def tables(results: Results) -> str:
         (time, "sec_per_it", lambda c: spread(c.seconds, "{:.3g}")),
         (memory, "memory_gb", lambda c: f"{c.peak:,.0f}"),
     ):
-        parts.append(length_table(results, title, label, show, corner="measured here", words=words))
+        parts.append(length_table(results, title, METHODS, show, corner="measured here", words=words))
         parts.append(paper_table(metric))
     return "\n\n".join(parts)
 
@@ -170,7 +162,7 @@ def verdict_table(results: Results) -> str:
     """What is promised of each encoder but the quadratic ones, and what was measured, in Markdown."""
     found = verdicts(results)
     promises = [f"{v.promise}: at most {v.most:g}" for v in next(iter(found.values()), [])]
-    rows = [[label(name), *(v.short() for v in row)] for name, row in found.items()]
+    rows = [[METHODS[name].label, *(v.short() for v in row)] for name, row in found.items()]
     return markdown_table(["", *promises], rows)
 
 
@@ -209,38 +201,36 @@ def plot(results: Results, path: Path) -> None:
     plot_curves(path, panels, columns=2, note=caption(results))
 
 
-BENCHMARK = CostBenchmark("roberta_cost", __file__, label, KNOWN, DEFAULT, 60, markdown, plot)
-
-
-def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = BENCHMARK.command_line(__doc__)
+def add_options(parser: Parser) -> None:
+    """What and how often is measured."""
     parser.add_argument("--lengths", nargs="+", type=count, metavar="N", help="default: all")
     parser.add_argument("--rounds", type=count, metavar="N", help="times each length is measured")
     parser.add_argument("--bf16", action="store_true", help="train as fairseq-train --bf16 does")
-    return BENCHMARK.parse(parser, argv)
 
 
 def settings_for(
     device: str, quick: bool, architectures: list[str], time_limit: float, **chosen: Any
 ) -> dict[str, Any]:
-    """What is measured, with `chosen` instead of the plan's; runs with equal settings may be joined."""
+    """What is measured, with `chosen` instead of the plan's."""
     size = TINY if quick else BASE if device == "cuda" else SMALLER
     plan = {**(QUICK if quick else FULL), **chosen, "time_limit": time_limit}
     return {"device": device, "size": size.as_dict(), **plan, "architectures": architectures}
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure what is missing, write results, table and plot, and return the exit status."""
-    device, names = choose_device(arguments.device), arguments.architectures.split(",")
-    chosen = {key: value for key in ("lengths", "rounds", "bf16") if (value := getattr(arguments, key))}
-    settings = settings_for(device, arguments.quick, names, arguments.time_limit, **chosen)
-    cases = training_cases(settings)
-    return BENCHMARK.run(arguments, settings, cases, lambda case: {"tokens": case["length"]})
-
-
-def main() -> None:
-    sys.exit(run(parse_arguments()))
-
+BENCHMARK = CostBenchmark(
+    __file__,
+    __doc__,
+    METHODS,
+    DEFAULT,
+    60,
+    settings_for,
+    markdown,
+    plot,
+    add_options=add_options,
+    chooses=("lengths", "rounds", "bf16", "time_limit"),
+    question=lambda arguments, settings, case: {"tokens": case["length"]},
+)
+main = BENCHMARK.main
 
 if __name__ == "__main__":
     run_command(main)

@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from pipeline.outputs import check_output, json_with
 from pipeline.provenance import check_same_machine, environment, memory_available
 
 Case = dict[str, Any]
+Settings = dict[str, Any]
 Results = dict[str, Any]
 LEAST_MEMORY_GIB = 1
 """With less, PyTorch and fairseq do not start in a process of their own."""
@@ -27,23 +28,52 @@ LEAST_MEMORY_GIB = 1
 class CostBenchmark:
     """A benchmark that measures each case in its own process.
 
-    `name` names its results and `file` is the script, whose `MEASURES` the worker reads; `label` names an
-    architecture, `known` lists all and `default` those that run; `time_limit` is the default in seconds;
-    `markdown` and `plot` make the report.
+    Args:
+        file: the script, whose `MEASURES` the worker reads.
+        text: what --help says.
+        looks: what can be measured, by name: each has a `label`.
+        default: names of those that run.
+        time_limit: the default, in seconds.
+        settings_for: called with device, --quick, the names and what was chosen; what it returns decides the
+            results, and runs with equal settings may be joined.
+        markdown, plot: make the report.
+        add_options: adds the benchmark's own.
+        complaint: what is wrong with the options together, or nothing.
+        chooses: options whose values, where given, go to `settings_for`.
+        cases: all that are measured, by the settings.
+        question: what the process of a case is told besides case and settings.
+        hopeless: tells cases that are left out by the results so far and the time limit.
+        variant: ends the name of the results of some options, which cannot join the others.
     """
 
-    name: str
     file: str
-    label: Callable[[str], str]
-    known: Sequence[str]
+    text: str
+    looks: Mapping[str, Any]
     default: Sequence[str]
     time_limit: float
+    settings_for: Callable[..., Settings]
     markdown: Callable[[Results], str]
     plot: Callable[[Results, Path], None]
+    add_options: Callable[[Parser], None] = lambda parser: None
+    complaint: Callable[[argparse.Namespace], str] = lambda arguments: ""
+    chooses: Sequence[str] = ()
+    cases: Callable[[Settings], list[Case]] = lambda settings: training_cases(settings)
+    question: Callable[[argparse.Namespace, Settings, Case], Case] = lambda arguments, settings, case: {}
+    hopeless: Callable[[Results, Case, float], bool] = lambda results, case, time_limit: False
+    variant: Callable[[argparse.Namespace], str] = lambda arguments: ""
 
-    def command_line(self, text: str) -> Parser:
-        """The shared options; `text` is the help text."""
-        parser = Parser(f"benchmarks/{self.name}.py", text)
+    @property
+    def name(self) -> str:
+        """That of the script and of its results."""
+        return Path(self.file).stem
+
+    def main(self) -> None:
+        sys.exit(self.run(self.parse()))
+
+    def parse(self, argv: list[str] | None = None) -> argparse.Namespace:
+        """The command line; an unknown architecture is an error."""
+        known = list(self.looks)
+        parser = Parser(f"benchmarks/{self.name}.py", self.text)
         add_device(parser)
         parser.add_argument(
             "--quick", action="store_true", help="tiny models and lengths, to check that everything works"
@@ -51,7 +81,7 @@ class CostBenchmark:
         parser.add_argument(
             "--architectures",
             default=",".join(self.default),
-            help=f"comma-separated, of {', '.join(self.known)}, or all; results of others in --out are kept; "
+            help=f"comma-separated, of {', '.join(known)}, or all; results of others in --out are kept; "
             "default %(default)s",
         )
         parser.add_argument(
@@ -77,21 +107,26 @@ class CostBenchmark:
             metavar="GIB",
             help="memory a process may take; default on a CPU: 80%% of what is free, on a GPU: all",
         )
-        return parser
-
-    def parse(self, parser: Parser, argv: list[str] | None) -> argparse.Namespace:
-        """The parsed arguments; an unknown architecture is an error."""
+        self.add_options(parser)
         arguments = parser.parse_args(argv)
-        if arguments.architectures == "all":
-            arguments.architectures = ",".join(self.known)
-        unknown = [name for name in arguments.architectures.split(",") if name not in self.known]
+        chosen = arguments.architectures
+        arguments.architectures = known if chosen == "all" else chosen.split(",")
+        unknown = [name for name in arguments.architectures if name not in known]
         if unknown:
-            parser.error(f"unknown architecture {', '.join(unknown)}; choose from {', '.join(self.known)}")
+            parser.error(f"unknown architecture {', '.join(unknown)}; choose from {', '.join(known)}")
         limit = arguments.memory_limit_gib
         if limit is not None and limit < LEAST_MEMORY_GIB:
             least = f"PyTorch and fairseq need to start; give {LEAST_MEMORY_GIB} or more"
             parser.error(f"--memory-limit-gib {limit:g} is less than {least}")
+        if complaint := self.complaint(arguments):
+            parser.error(complaint)
         return arguments
+
+    def settings(self, arguments: argparse.Namespace) -> Settings:
+        """What is measured by the command line."""
+        chosen = {key: value for key in self.chooses if (value := getattr(arguments, key))}
+        device = choose_device(arguments.device)
+        return self.settings_for(device, arguments.quick, arguments.architectures, **chosen)
 
     def measure(self, case: Case, question: Case, arguments: argparse.Namespace, device: str) -> Case:
         """Run one case in its own process, which also gets `question`."""
@@ -110,27 +145,18 @@ class CostBenchmark:
 
     def results_path(self, arguments: argparse.Namespace, device: str) -> Path:
         """The results file of the command line."""
-        name = f"{self.name}_{'quick' if arguments.quick else device}.json"
+        name = f"{self.name}{self.variant(arguments)}_{'quick' if arguments.quick else device}.json"
         return (arguments.out or BENCHMARKS / name).resolve()
 
-    def run(
-        self,
-        arguments: argparse.Namespace,
-        settings: dict[str, Any],
-        cases: Sequence[Case],
-        question: Callable[[Case], Case] = lambda case: {},
-        hopeless: Callable[[Results, Case], bool] = lambda results, case: False,
-    ) -> int:
-        """Measure what is missing, write results, table and plot, and return the exit status.
-
-        The process of a case gets the settings and what `question` adds. `hopeless` tells cases that are
-        left out by the results so far.
-        """
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Measure what is missing, write results, table and plot, and return the exit status."""
+        settings = self.settings(arguments)
+        cases, name = self.cases(settings), f"{self.name}{self.variant(arguments)}"
         device = settings["device"]
         path = self.results_path(arguments, device)
-        ours = json_with("records", benchmark=self.name)
+        ours = json_with("records", benchmark=name)
         check_output(path, ours, beside=(".md", ".png"), makes_folder=True)
-        results = start_or_resume(self.name, path, settings, arguments.restart)
+        results = start_or_resume(name, path, settings, arguments.restart)
         todo = [case for case in cases if not is_done(results, case)]
         done = len(cases) - len(todo)
         print(f"{len(cases)} cases on {device}, {done} done before; results: {shown_path(path)}")
@@ -138,14 +164,15 @@ class CostBenchmark:
             results["sessions"].append(environment(device))
         start = time.monotonic()
         for number, case in enumerate(todo, 1):
-            if is_done(results, case) or hopeless(results, case):
+            if is_done(results, case) or self.hopeless(results, case, arguments.time_limit):
                 continue
-            record = self.measure(case, {**settings, **question(case)}, arguments, device)
+            question = {**settings, **self.question(arguments, settings, case)}
+            record = self.measure(case, question, arguments, device)
             record["session"] = len(results["sessions"]) - 1
             results["records"] = [r for r in results["records"] if not same_case(r, case)] + [record]
             write_json(path, results)
             progress = f"[{number}/{len(todo)}, {time.monotonic() - start:.0f} s]"
-            label = self.label(case["architecture"])
+            label = self.looks[case["architecture"]].label
             print(f"{progress} {label}, {place(case)}: {describe(record)}", flush=True)
         return self.finish(results, path)
 

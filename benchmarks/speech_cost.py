@@ -8,8 +8,6 @@ Results are saved after every case: run the same command again to resume. On two
 minutes; the machine should do nothing else.
 """
 
-import argparse
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from torch import Tensor, nn
 
 from benchmarks.by_length import Results, ratio, shown
 from benchmarks.models import Size
-from benchmarks.run import CostBenchmark, choose_device, training_cases
+from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
 from pipeline.console import run_command
 from pipeline.papers import read_table
@@ -133,11 +131,6 @@ class SpeechModel:
 MEASURES = {"training": partial(measure_steps, build=SpeechModel)}
 
 
-def label(name: str) -> str:
-    """What to call an attention."""
-    return SEQUENCE_METHODS[name].label
-
-
 def found(results: Results, name: str) -> Cell | None:
     """What was measured of an attention."""
     [longest] = results["settings"]["lengths"]
@@ -153,7 +146,15 @@ def markdown(results: Results) -> str:
         memory = f"{known.peak:,.0f}" if known and known.seconds else "–"
         relative = or_dash(ratio(known, found(results, "softmax"), lambda c: c.median), ".2f")
         published = f"{paper[COMPARED[name]] / paper['softmax']:.2f}"
-        rows.append([label(name), shown(known, lambda c: spread(c.seconds)), memory, relative, published])
+        rows.append(
+            [
+                SEQUENCE_METHODS[name].label,
+                shown(known, lambda c: spread(c.seconds)),
+                memory,
+                relative,
+                published,
+            ]
+        )
     header = ["", "seconds per step, median (range)", "peak memory, MiB", "time over softmax's", "paper"]
     return f"{caption(results)}\n\n{markdown_table(header, rows)}\n"
 
@@ -178,7 +179,8 @@ def plot(results: Results, path: Path) -> None:
     for name in results["settings"]["architectures"]:
         known = found(results, name)
         if known is not None and known.status == "ok":
-            bubbles.append(Bubble(label(name), SEQUENCE_METHODS[name].color, known.peak, known.median, 0.0))
+            method = SEQUENCE_METHODS[name]
+            bubbles.append(Bubble(method.label, method.color, known.peak, known.median, 0.0))
     title, x_label, y_label = "Training step of a speech encoder", "peak memory, MiB", "seconds"
     if bubbles:
         plot_bubbles(path, bubbles, title=title, x_label=x_label, y_label=y_label, note=caption(results))
@@ -186,35 +188,25 @@ def plot(results: Results, path: Path) -> None:
         plot_curves(path, [(title, x_label, y_label, [])], note=caption(results))
 
 
-KNOWN = list(COMPARED)
-BENCHMARK = CostBenchmark("speech_cost", __file__, label, KNOWN, KNOWN, 300, markdown, plot)
-
-
-def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    return BENCHMARK.parse(BENCHMARK.command_line(__doc__), argv)
-
-
 def settings_for(device: str, quick: bool, architectures: list[str]) -> dict[str, Any]:
-    """What is measured; runs with equal settings may be joined."""
+    """What is measured."""
     size = TINY if quick else PAPER
     plan = QUICK if quick else {**FULL, "utterances": UTTERANCES[device]}
     return {"device": device, "size": size.as_dict(), **plan, "architectures": architectures}
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure what is missing, write results, table and plot, and return the exit status."""
-    names = arguments.architectures.split(",")
-    settings = settings_for(choose_device(arguments.device), arguments.quick, names)
-
-    def question(case: dict[str, Any]) -> dict[str, Any]:
-        return {"tokens": settings["utterances"] * case["length"]}
-
-    return BENCHMARK.run(arguments, settings, training_cases(settings), question)
-
-
-def main() -> None:
-    sys.exit(run(parse_arguments()))
-
+BENCHMARK = CostBenchmark(
+    __file__,
+    __doc__,
+    {name: SEQUENCE_METHODS[name] for name in COMPARED},
+    list(COMPARED),
+    300,
+    settings_for,
+    markdown,
+    plot,
+    question=lambda arguments, settings, case: {"tokens": settings["utterances"] * case["length"]},
+)
+main = BENCHMARK.main
 
 if __name__ == "__main__":
     run_command(main)

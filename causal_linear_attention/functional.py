@@ -54,8 +54,7 @@ def causal_linear_attention(
             numbers are checked, which waits for a GPU.
         backend: "cpp" or "cuda" (the compiled kernels), "triton" (GPUs, without nvcc), "torch" (linear time
             on any device), "reference" (quadratic, for tests) or "auto": the first of these that supports
-            the inputs and can run, "triton" before "cuda". Heads with D or M of 0 run on "torch". "cuda"
-            takes no cu_seqlens.
+            the inputs and can run, "triton" before "cuda". Heads with D or M of 0 run on "torch".
 
     Returns:
         `out: (B, H, N, M)` in v's dtype, or `(out, state)`.
@@ -72,7 +71,7 @@ def causal_linear_attention(
         count = None if cu_seqlens is None else len(cu_seqlens) - 1
         check_state(initial_state, q, v.shape[-1] + normalize, count)
     dim, width = q.shape[-1], v.shape[-1]
-    name = select_backend(backend, q.device, q.dtype, max(dim, width), cu_seqlens is not None)
+    name = select_backend(backend, q.device, q.dtype, max(dim, width))
     cu_seqlens = _of_several(cu_seqlens)
     if backend == "auto" and not torch.compiler.is_compiling():
         announce(name, q.device)

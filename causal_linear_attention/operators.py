@@ -2,18 +2,16 @@
 
     causal_linear_attention::forward   (q, k, v, state, normalize, eps, keep) -> (out, state, inverse, kept)
     causal_linear_attention::backward  -> (grad_q, grad_k, grad_v, grad_state)
-    causal_linear_attention::packed_forward    takes `cu_seqlens` and whether the final states are wanted
-    causal_linear_attention::packed_backward   takes `cu_seqlens`; no gradient of a state that is None
-    causal_linear_attention::triton_forward    both on Triton, see `triton_backend.py`
-    causal_linear_attention::triton_backward   takes `out` as well, which it needs with a normaliser
+    causal_linear_attention::triton_forward, triton_backward      both on Triton, see `triton_backend.py`
     causal_linear_attention::step      one position, no derivative
     causal_linear_attention::norm_step, block_step, rms_norm      see `decoding.py`
 
-States are `(B, H, D, M)`, with `cu_seqlens` `(S, H, D, M)`; where they are not wanted they have no rows.
-`inverse` is 1 / (q[i] @ z[i] + eps), (B, H, N), saved for the backward pass; it is empty without a
-normaliser. `kept` are states (B, H, K, D, M) for the CUDA kernels' backward pass, those before every
-`kept_rows`-th position but the first; elsewhere, or without `keep`, K is 0. `attend` is `forward` with its
-derivative. The kernels live in the shared objects that `extension.py` loads.
+States are `(B, H, D, M)`, with `cu_seqlens` `(S, H, D, M)`; they then have no rows unless `return_state`, and
+neither has the gradient of a state that is None. `inverse` is 1 / (q[i] @ z[i] + eps), (B, H, N), saved for
+the backward pass; it is empty without a normaliser. `kept` are states (B, H, K, D, M) for the CUDA kernels'
+backward pass, those before every `kept_rows`-th position but the first of a sequence; elsewhere, or without
+`keep`, K is 0. With a normaliser, `backward` needs `out` where `needs_out` says so, `triton_backward` always.
+`attend` is `forward` with its derivative. The kernels live in the shared objects that `extension.py` loads.
 """
 
 from functools import partial
@@ -26,22 +24,22 @@ from . import extension, packed
 from .chunked import accumulation_dtype, chunked, normalized
 
 NAMESPACE = "causal_linear_attention"
+_NARROW = 128  # columns of the heads of which a block of the CUDA kernels holds the whole state
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? state"
 _LIBRARY = Library(NAMESPACE, "DEF")
 _TOKEN = "Tensor q, Tensor k, Tensor v, Tensor direction, Tensor theta"
 _OPTIONS = "bool normalize, float eps"
 _FORWARD = f"{_INPUTS}, {_OPTIONS}"
+_PACKED = "Tensor? cu_seqlens=None, bool return_state=True"
 _RESULTS = "-> (Tensor out, Tensor state, Tensor inverse"
 _GIVEN = f"Tensor grad_out, Tensor? grad_state, {_INPUTS}, Tensor inverse"
-_BACKWARD = f"{_GIVEN}, {_OPTIONS}"
+_REST = "Tensor? out=None, Tensor? cu_seqlens=None"
 _GRADIENTS = "-> (Tensor, Tensor, Tensor, Tensor)"
 _SCHEMAS = (
-    f"forward({_FORWARD}, bool keep) {_RESULTS}, Tensor kept)",
-    f"backward({_GIVEN}, Tensor kept, {_OPTIONS}) {_GRADIENTS}",
-    f"packed_forward({_FORWARD}, Tensor cu_seqlens, bool return_state) {_RESULTS})",
-    f"packed_backward({_BACKWARD}, Tensor cu_seqlens) {_GRADIENTS}",
-    f"triton_forward({_FORWARD}, Tensor? cu_seqlens=None, bool return_state=True) {_RESULTS})",
-    f"triton_backward({_BACKWARD}, Tensor? out, Tensor? cu_seqlens=None) {_GRADIENTS}",
+    f"forward({_FORWARD}, bool keep, {_PACKED}) {_RESULTS}, Tensor kept)",
+    f"backward({_GIVEN}, Tensor kept, {_OPTIONS}, {_REST}) {_GRADIENTS}",
+    f"triton_forward({_FORWARD}, {_PACKED}) {_RESULTS})",
+    f"triton_backward({_GIVEN}, {_OPTIONS}, {_REST}) {_GRADIENTS}",
     "step(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, float eps) "
     "-> (Tensor out, Tensor state)",
     f"norm_step({_TOKEN}, Tensor positions, Tensor state, bool one_plus) -> (Tensor out, Tensor state)",
@@ -56,8 +54,6 @@ for _name in extension.FILES:
 
 forward = torch.ops.causal_linear_attention.forward.default
 backward = torch.ops.causal_linear_attention.backward.default
-packed_forward = torch.ops.causal_linear_attention.packed_forward.default
-packed_backward = torch.ops.causal_linear_attention.packed_backward.default
 triton_forward = torch.ops.causal_linear_attention.triton_forward.default
 triton_backward = torch.ops.causal_linear_attention.triton_backward.default
 step = torch.ops.causal_linear_attention.step.default
@@ -81,9 +77,9 @@ def new_state(
 ) -> Tensor:
     """An uninitialised state `(B, H, D, M)`, `(B, H, D, M + 1)` if `normalize`.
 
-    Packed, B is the number of sequences; it is 0 unless the state is `wanted`.
+    Packed, B is the number of sequences, or 0 unless the state is `wanted`.
     """
-    count = 0 if not wanted else len(q) if cu_seqlens is None else len(cu_seqlens) - 1
+    count = len(q) if cu_seqlens is None else len(cu_seqlens) - 1 if wanted else 0
     shape = (count, q.shape[1], q.shape[-1], v.shape[-1] + int(normalize))
     return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))
 
@@ -94,6 +90,11 @@ def new_inverse(q: Tensor, normalize: bool) -> Tensor:
     return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))
 
 
+def needs_out(q: Tensor, v: Tensor) -> bool:
+    """Whether `backward` needs the output with a normaliser: on a GPU, for heads of more than 128 columns."""
+    return q.device.type == "cuda" and max(q.shape[-1], v.shape[-1]) > _NARROW
+
+
 def kept_rows(q: Tensor, v: Tensor) -> int:
     """Positions from one kept state to the next, as in csrc/cuda/attention.h."""
     return 1024 if q.element_size() == 2 and max(q.shape[-1], v.shape[-1]) > 64 else 512
@@ -102,40 +103,39 @@ def kept_rows(q: Tensor, v: Tensor) -> int:
 def new_kept(q: Tensor, v: Tensor, normalize: bool, keep: bool) -> Tensor:
     """The uninitialised states that the CUDA kernels keep for the backward pass, `(B, H, count, D, M)`.
 
-    `(B, H, count, D, M + 1)` if `normalize`; `count` is 0 unless `keep`, and on other devices.
+    `(B, H, count, D, M + 1)` if `normalize`; `count` is 0 unless `keep`, on other devices, and for heads of
+    more than 128 columns, whose backward pass needs none.
     """
-    count = max(q.shape[2] - 1, 0) // kept_rows(q, v) if keep and q.device.type == "cuda" else 0
+    wanted = keep and q.device.type == "cuda" and max(q.shape[-1], v.shape[-1]) <= _NARROW
+    count = max(q.shape[2] - 1, 0) // kept_rows(q, v) if wanted else 0
     shape = (*q.shape[:2], count, q.shape[-1], v.shape[-1] + int(normalize))
     return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))
 
 
 @register_fake(f"{NAMESPACE}::forward")
-def _(q, k, v, state, normalize, eps, keep):
-    kept = new_kept(q, v, normalize, keep)
-    return new_like(v), new_state(q, v, normalize), new_inverse(q, normalize), kept
+def _(q, k, v, state, normalize, eps, keep, cu_seqlens=None, return_state=True):
+    state = new_state(q, v, normalize, cu_seqlens, return_state)
+    return new_like(v), state, new_inverse(q, normalize), new_kept(q, v, normalize, keep)
 
 
 @register_fake(f"{NAMESPACE}::triton_forward")
-@register_fake(f"{NAMESPACE}::packed_forward")
 def _(q, k, v, state, normalize, eps, cu_seqlens=None, return_state=True):
     return new_like(v), new_state(q, v, normalize, cu_seqlens, return_state), new_inverse(q, normalize)
 
 
-@register_fake(f"{NAMESPACE}::backward")
-def _(grad_out, grad_state, q, k, v, state, inverse, kept, normalize, eps):
-    return new_like(q), new_like(k), new_like(v), new_state(q, v, normalize)
-
-
-@register_fake(f"{NAMESPACE}::packed_backward")
-def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, cu_seqlens):
+def _new_gradients(q, k, v, state, normalize, cu_seqlens):
     grad_initial = new_state(q, v, normalize, cu_seqlens, state is not None)
     return new_like(q), new_like(k), new_like(v), grad_initial
 
 
+@register_fake(f"{NAMESPACE}::backward")
+def _(grad_out, grad_state, q, k, v, state, inverse, kept, normalize, eps, out=None, cu_seqlens=None):
+    return _new_gradients(q, k, v, state, normalize, cu_seqlens)
+
+
 @register_fake(f"{NAMESPACE}::triton_backward")
-def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, out, cu_seqlens=None):
-    grad_initial = new_state(q, v, normalize, cu_seqlens, state is not None or cu_seqlens is None)
-    return new_like(q), new_like(k), new_like(v), grad_initial
+def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, out=None, cu_seqlens=None):
+    return _new_gradients(q, k, v, state, normalize, cu_seqlens)
 
 
 @register_fake(f"{NAMESPACE}::step")
@@ -170,15 +170,16 @@ class _Forward(torch.autograd.Function):
         out, final, inverse, *kept = _forward(
             *(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state), keep=True
         )
-        extra = out if triton and normalize else kept[0] if kept else None
-        ctx.save_for_backward(q, k, v, state, cu_seqlens, inverse, extra)
+        kept = kept[0] if kept else None
+        seen = out if normalize and (triton or needs_out(q, v)) else None
+        ctx.save_for_backward(q, k, v, state, cu_seqlens, inverse, kept, seen)
         ctx.normalize, ctx.eps, ctx.triton, ctx.return_state = normalize, eps, triton, return_state
         ctx.set_materialize_grads(False)
         return out, final
 
     @staticmethod
     def backward(ctx, grad_out, grad_state):
-        q, k, v, state, cu_seqlens, inverse, extra = ctx.saved_tensors
+        q, k, v, state, cu_seqlens, inverse, kept, out = ctx.saved_tensors
         if not ctx.return_state:
             grad_state = None  # a compiled graph comes with zeros like the state, which may have no rows
         if torch.is_grad_enabled():
@@ -188,20 +189,16 @@ class _Forward(torch.autograd.Function):
             grad_out = torch.zeros_like(v)
         arguments, options = (grad_out, grad_state, q, k, v, state, inverse), (ctx.normalize, ctx.eps)
         if ctx.triton:
-            grads = triton_backward(*arguments, *options, extra, cu_seqlens)
-        elif cu_seqlens is None:
-            grads = backward(*arguments, extra, *options)
+            grads = triton_backward(*arguments, *options, out, cu_seqlens)
         else:
-            grads = packed_backward(*arguments, *options, cu_seqlens)
+            grads = backward(*arguments, kept, *options, out, cu_seqlens)
         return *grads[:3], None if state is None else grads[3], None, None, None, None, None
 
 
 def _forward(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state, keep):
     if triton:
         return triton_forward(q, k, v, state, normalize, eps, cu_seqlens, return_state)
-    if cu_seqlens is None:
-        return forward(q, k, v, state, normalize, eps, keep)
-    return packed_forward(q, k, v, state, normalize, eps, cu_seqlens, return_state)
+    return forward(q, k, v, state, normalize, eps, keep, cu_seqlens, return_state)
 
 
 def _differentiable(ctx, inputs, cu_seqlens, grad_out, grad_state) -> list[Tensor | None]:
@@ -229,7 +226,7 @@ def attend(
     return_state: bool = True,
     triton: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Output and state of `forward`, `packed_forward` or `triton_forward`, with the derivative they lack."""
+    """Output and state of `forward` or `triton_forward`, with the derivative they lack."""
     wanted = q.requires_grad or k.requires_grad or v.requires_grad
     if torch.is_grad_enabled() and (wanted or (state is not None and state.requires_grad)):
         if torch.compiler.is_compiling():

@@ -27,7 +27,7 @@ class Kernels:
         attend: `(q, k, v, state, normalize, eps, cu_seqlens, return_state) -> (out, state)`, differentiable.
         reason: why they cannot run on a device, in one clause without a full stop; "" if they can.
         max_dim: the largest D and M, if there is one.
-        packed: whether they take cu_seqlens.
+        max_dim_of_halves: the same for bfloat16 and float16, if it differs.
     """
 
     home: str
@@ -35,7 +35,11 @@ class Kernels:
     attend: Callable[..., tuple[Tensor, Tensor]]
     reason: Callable[[torch.device], str]
     max_dim: int | None = None
-    packed: bool = True
+    max_dim_of_halves: int | None = None
+
+    def largest_dim(self, dtype: torch.dtype) -> int | None:
+        """The largest D and M of inputs of `dtype`, if there is one."""
+        return self.max_dim_of_halves or self.max_dim if dtype.itemsize == 2 else self.max_dim
 
 
 def _attend_on_triton(*arguments) -> tuple[Tensor, Tensor]:
@@ -55,7 +59,7 @@ KERNELS = {
         attend=operators.attend,
         reason=extension.reason_on_gpu,
         max_dim=128,  # the state stays in registers
-        packed=False,
+        max_dim_of_halves=256,
     ),
     "triton": Kernels(
         home="cuda",
@@ -87,7 +91,6 @@ def select_backend(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     dim: int = 1,
-    packed: bool = False,
 ) -> str:
     """The name of the backend that runs for `backend` on `device` with inputs of `dtype`.
 
@@ -97,7 +100,6 @@ def select_backend(
         backend: "auto" or one of `BACKENDS`.
         device, dtype: of q, k and v.
         dim: the larger of D and M.
-        packed: whether there are cu_seqlens.
 
     Raises:
         ValueError: for an unknown name, or kernels that are missing or do not support the inputs.
@@ -105,7 +107,7 @@ def select_backend(
     device = torch.device(device)
     if backend == "auto":
         for name in _AUTO.get(device.type, ()):
-            if not _unsupported(KERNELS[name], dtype, dim, packed) and not KERNELS[name].reason(device):
+            if not _unsupported(KERNELS[name], dtype, dim) and not KERNELS[name].reason(device):
                 return name
         return "torch"
     if backend not in BACKENDS:
@@ -116,21 +118,19 @@ def select_backend(
             raise ValueError(f"backend is {backend!r}; expected inputs on {kernels.home}, not {device.type}")
         if why := kernels.reason(device):
             raise ValueError(f"backend is {backend!r}, but {why}")
-        if what := _unsupported(kernels, dtype, dim, packed):
+        if what := _unsupported(kernels, dtype, dim):
             raise ValueError(f"backend is {backend!r}; expected {what}")
     return backend
 
 
-def _unsupported(kernels: Kernels, dtype: torch.dtype, dim: int, packed: bool) -> str:
+def _unsupported(kernels: Kernels, dtype: torch.dtype, dim: int) -> str:
     """What the kernels expect of the inputs and what it is instead; "" if they support them."""
     if dtype not in kernels.dtypes:
         names = ", ".join(str(x).removeprefix("torch.") for x in kernels.dtypes)
         return f"inputs of {names}, not {dtype}"
-    if kernels.max_dim and dim > kernels.max_dim:
-        return f"D and M of at most {kernels.max_dim}, not {dim}"
-    if packed and not kernels.packed:
-        names = ", ".join(x for x in BACKENDS if x not in KERNELS or KERNELS[x].packed)
-        return f"no cu_seqlens, which only {names} take"
+    largest = kernels.largest_dim(dtype)
+    if largest and dim > largest:
+        return f"D and M of at most {largest}, not {dim}"
     return ""
 
 

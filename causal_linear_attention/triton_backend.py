@@ -270,7 +270,7 @@ def backward(
     inverse: Tensor,
     normalize: bool,
     eps: float,
-    out: Tensor | None,
+    out: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The operator `triton_backward` of `operators.py`."""

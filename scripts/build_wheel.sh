@@ -17,6 +17,9 @@ if wants_help "$@"; then
     exit 0
 fi
 only_a_folder "$@"
+if [[ -e $1 && ! -f $1/build_wheel.log && -n $(ls -A -- "$1") ]]; then
+    die "$1 holds other files; name a new or empty folder"
+fi
 mkdir -p -- "$1"
 dir=$(cd -- "$1" && pwd -P)
 ensure_environment

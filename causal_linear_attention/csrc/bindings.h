@@ -51,10 +51,6 @@ inline Tensor new_states(int64_t count, const Tensor& q, const Tensor& v, bool n
   return torch::stable::new_empty(q, {size, 4}, accumulation_type(q));
 }
 
-inline Tensor new_state(const Tensor& q, const Tensor& v, bool normalize) {
-  return new_states(q.size(0), q, v, normalize);
-}
-
 inline Tensor new_inverse(const Tensor& q, bool normalize) {
   const int64_t size[] = {q.size(0), q.size(1), normalize ? q.size(2) : 0};
   return torch::stable::new_empty(q, {size, 3}, accumulation_type(q));
@@ -98,9 +94,32 @@ inline Array array_of(const Tensor& x) {
   return {const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2)};
 }
 
+// Where the sequences of a packed row begin and end (see Problem), and whether the states are wanted that a pass ends
+// with: for short sequences they are larger than the outputs. Without cu_seqlens they always are.
+struct Packing {
+  std::optional<Tensor> kept;  // whose numbers the offsets are
+  const int32_t* offsets = nullptr;
+  int64_t sequences;
+  bool states = true;
+
+  Packing(const Tensor& q, const std::optional<Tensor>& cu_seqlens, bool wanted) : sequences(q.size(0)) {
+    if (!cu_seqlens.has_value()) return;
+    require(q.size(0) == 1, "packed sequences need a batch of 1");
+    require(on_one_device(q, *cu_seqlens) && cu_seqlens->scalar_type() == ScalarType::Int &&
+                cu_seqlens->dim() == 1 && cu_seqlens->size(0) > 1,
+            "cu_seqlens must be an int32 tensor (S + 1) on the device of q");
+    kept = as_contiguous(*cu_seqlens);
+    offsets = static_cast<const int32_t*>(kept->const_data_ptr());
+    sequences = cu_seqlens->size(0) - 1;
+    states = wanted;
+  }
+};
+
 inline Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const void* state, bool normalize,
-                          double eps) {
+                          double eps, const Packing& packing) {
   Problem p;
+  p.offsets = packing.offsets;
+  p.sequences = packing.sequences;
   p.batch = q.size(0);
   p.heads = q.size(1);
   p.rows = q.size(2);
@@ -137,12 +156,6 @@ inline void check_rows(const Tensor& q, const Tensor& k, const Tensor& v) {
     require(q.size(i) == k.size(i), "q and k must have equal shapes");
     require(i == 3 || v.size(i) == k.size(i), "k and v must have equal shapes but for the last size");
   }
-}
-
-inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v,
-                         const std::optional<Tensor>& state, bool normalize) {
-  check_rows(q, k, v);
-  check_states(state, q.size(0), q, v, normalize);
 }
 
 inline void check_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state, bool normalize) {

@@ -47,6 +47,7 @@ struct Gradients {
   Array q, k, v;
   void* state = nullptr;
   const void* kept = nullptr;  // what forward wrote
+  Array out;                   // the same, if the CUDA kernels' backward pass needs it (see operators.py)
 };
 
 }  // namespace cla

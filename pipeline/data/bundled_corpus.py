@@ -6,17 +6,17 @@ Its prose is cut into one document a section, each passage kept once, and split 
 
 import hashlib
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pipeline.console import Parser, count
 from pipeline.data.preparation import (
     SPLITS,
     Split,
     Workplace,
+    add_dest,
+    check_settings,
     describe,
     finish,
     prepare_once,
@@ -67,7 +67,7 @@ class Document:
 
 def main() -> None:
     parser = Parser("data-prep/bundled_corpus.sh", __doc__)
-    parser.add_argument("--dest", type=Path, required=True, metavar="FOLDER", help="where the result goes")
+    add_dest(parser)
     parser.add_argument(
         "--vocab-size",
         type=count,
@@ -76,14 +76,9 @@ def main() -> None:
         help="size of fairseq's dictionary of sentencepiece pieces (default %(default)s)",
     )
     arguments = parser.parse_args()
-    dest = Path(os.path.abspath(arguments.dest))
-    size = arguments.vocab_size
+    dest, size = arguments.dest, arguments.vocab_size
     manifest = prepare_once(dest, lambda place: prepare(load_topics(), size, place))
-    if (manifest["corpus"], manifest["vocabulary"]) != (CORPUS, size):
-        raise UserError(
-            f"{dest} holds {manifest['corpus']} with a dictionary of {manifest['vocabulary']}; "
-            "name another --dest or move it away"
-        )
+    check_settings(dest, manifest, {"corpus": CORPUS, "vocabulary": size})
     print(f"{dest} is ready: {describe(manifest)}")
 
 

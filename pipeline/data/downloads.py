@@ -1,6 +1,7 @@
 """Download one file over HTTP, resuming an earlier attempt."""
 
 import fcntl
+import hashlib
 import http.client
 import os
 import urllib.error
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.errors import UserError
-from pipeline.files import made_folder
+from pipeline.files import made_folder, shown_path
 
 CHUNK = 1 << 20
 SILENCE = 60
@@ -20,6 +21,19 @@ USER_AGENT = "transnormer-data-prep/1.0"
 
 
 OTHER_SOURCES = "give another address with --url or a folder with --from"
+
+
+def fetch(url: str, path: Path, other_sources: str) -> None:
+    """The file at `url` in `path`: the one there, downloaded earlier, or a new `download`."""
+    if path.is_file():
+        print(f"Using {shown_path(path)}, downloaded earlier.", flush=True)
+    else:
+        download(url, path, other_sources)
+
+
+def address_mark(url: str) -> str:
+    """Eight digits for the name of what lies at `url`, so that two sources are never mixed in one file."""
+    return hashlib.sha256(url.encode()).hexdigest()[:8]
 
 
 def download(url: str, path: Path, other_sources: str = OTHER_SOURCES) -> None:

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 from pipeline.console import Parser
 from pipeline.data.glue_files import Examples, Source, file_sha256, find_sources, read_examples
-from pipeline.data.indexed_rows import RowWriter
-from pipeline.data.parallel_encoding import encode_all
+from pipeline.data.indexed_rows import numbered, write_rows
 from pipeline.data.preparation import (
     Workplace,
-    dictionary_size,
+    add_dest,
+    check_accepted,
     prepare_once,
     read_manifest,
-    worker_count,
     write_manifest,
 )
+from pipeline.data.processes import encode_all, worker_count
 from pipeline.data.text_encoding import DICTIONARY, TextEncoder, tokenizer_fingerprint
 from pipeline.errors import UserError
 from pipeline.glue_tasks import TASKS, GlueTask, glue_task
@@ -56,7 +56,7 @@ def main() -> None:
     tokenizer_from = Path(os.path.abspath(arguments.tokenizer_from))
     encoder = open_encoder(tokenizer_from)
     for task in tasks:
-        dest = Path(os.path.abspath(arguments.dest)) / task.name
+        dest = arguments.dest / task.name
         manifest = prepare_once(
             dest,
             lambda place, task=task: prepare(
@@ -78,7 +78,7 @@ def parse_arguments() -> argparse.Namespace:
         metavar="PREPARED",
         help="the folder made by roberta.sh that the model was pre-trained on",
     )
-    parser.add_argument("--dest", type=Path, required=True, metavar="FOLDER", help="where the results go")
+    add_dest(parser)
     parser.add_argument(
         "--task",
         action="append",
@@ -128,11 +128,7 @@ def check_same(manifest: dict, tokenizer_from: Path, dest: Path, partial: bool) 
             f"{dest} was prepared with another tokeniser than that of {tokenizer_from}; name another "
             "--dest or move it away"
         )
-    if manifest["partial"] and not partial:
-        raise UserError(
-            f"{dest} was prepared from parts of the published files; name another --dest, or accept it with "
-            "--partial"
-        )
+    check_accepted(dest, "parts of the published files", partial or not manifest["partial"], "--partial")
 
 
 def check_sources(manifest: dict, sources: dict[str, Source], dest: Path) -> None:
@@ -184,7 +180,7 @@ def prepare(
         "task": task.name,
         "tokenizer": encoder.name,
         "tokenizer_fingerprint": tokenizer_fingerprint(place.folder),
-        "vocabulary": dictionary_size(place.folder / DICTIONARY),
+        "vocabulary": len(dictionary),
         "labels": list(task.labels),
         "metrics": list(task.metrics),
         "partial": is_partial(task, splits),
@@ -234,43 +230,21 @@ def write_inputs(
     """Write input0 and input1; returns the tokens of the longest `<s> a </s> </s> b </s>`."""
     lengths = [0] * len(examples.sentences)
     for number, sentences in enumerate(zip(*examples.sentences, strict=True)):
-        workers = worker_count(sum(map(len, sentences)))
-        rows = encoded_rows(encoder, sentences, dictionary, workers)
-        here = write_rows(folder / f"input{number}", split, rows, dictionary)
+        place = folder / f"input{number}"
+        place.mkdir(exist_ok=True)
+        texts = encode_all(encoder, sentences, worker_count(sum(map(len, sentences))))
+        here = write_rows(place / split, known(numbered(texts, dictionary), dictionary), len(dictionary))
         lengths = [before + 1 + length for before, length in zip(lengths, here, strict=True)]
-        shutil.copyfile(folder / DICTIONARY, folder / f"input{number}" / DICTIONARY)
+        shutil.copyfile(folder / DICTIONARY, place / DICTIONARY)
     return max(lengths)
 
 
-def encoded_rows(
-    encoder: TextEncoder, sentences: Iterable[str], dictionary: "Dictionary", workers: int
-) -> Iterator["torch.Tensor"]:
-    """The sentences as numbers of the dictionary, `</s>` at the end.
-
-    What `dictionary.encode_line` gives, which fills a tensor number by number.
-    """
-    import torch
-
-    indices, unknown, end = dictionary.indices, dictionary.unk(), dictionary.eos()
-    for number, tokens in enumerate(encode_all(encoder, sentences, workers), 1):
-        found = [indices.get(token, unknown) for token in tokens.split()]
-        if unknown in found:
+def known(rows: "Iterable[torch.Tensor]", dictionary: "Dictionary") -> "Iterator[torch.Tensor]":
+    """The rows; UserError for one with the number of an unknown token."""
+    for row in rows:
+        if (row == dictionary.unk()).any():
             raise UserError("the tokeniser has a token that its dictionary lacks; prepare both again")
-        row = torch.tensor([*found, end], dtype=torch.int32)
-        if number % 50_000 == 0:
-            print(f"  {number:,} sentences", flush=True)
         yield row
-
-
-def write_rows(
-    folder: Path, split: str, rows: Iterable["torch.Tensor"], dictionary: "Dictionary"
-) -> list[int]:
-    """Write rows as fairseq-preprocess does; returns their lengths."""
-    folder.mkdir(exist_ok=True)
-    with RowWriter(folder / split, len(dictionary)) as writer:
-        for row in rows:
-            writer.add(row)
-    return writer.lengths
 
 
 def write_labels(folder: Path, task: GlueTask, splits: dict[str, Examples]) -> None:
@@ -290,4 +264,4 @@ def write_labels(folder: Path, task: GlueTask, splits: dict[str, Examples]) -> N
     (place / DICTIONARY).write_text("".join(lines))
     dictionary = Dictionary.load(str(place / DICTIONARY))
     for split, labels in labelled.items():
-        write_rows(place, split, (dictionary.encode_line(label) for label in labels), dictionary)
+        write_rows(place / split, numbered(labels, dictionary), len(dictionary))

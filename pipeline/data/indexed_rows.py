@@ -2,6 +2,7 @@
 
 import struct
 from array import array
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -11,9 +12,11 @@ from pipeline.errors import UserError
 
 if TYPE_CHECKING:
     import torch
+    from fairseq.data import Dictionary
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQ")  # magic, version, code of the numbers' type, number of rows
+ROWS_BETWEEN_REPORTS = 200_000
 
 
 def read_row_lengths(index: Path) -> tuple[array, int]:
@@ -60,3 +63,26 @@ class RowWriter:
         else:
             with suppress(OSError):  # Python 3.13 reports data that a forgotten file could not write
                 self._builder._data_file.close()
+
+
+def write_rows(stem: Path, rows: "Iterable[torch.Tensor]", entries: int) -> list[int]:
+    """Write all rows with a `RowWriter`; returns their lengths."""
+    with RowWriter(stem, entries) as writer:
+        for number, row in enumerate(rows, 1):
+            writer.add(row)
+            if number % ROWS_BETWEEN_REPORTS == 0:
+                print(f"  {stem.name}: {number:,} rows", flush=True)
+    return writer.lengths
+
+
+def numbered(lines: Iterable[str], dictionary: "Dictionary") -> "Iterator[torch.Tensor]":
+    """The words of each line as numbers of the dictionary, `</s>` at the end: int32 of shape (length,).
+
+    What `dictionary.encode_line` gives, which fills a tensor number by number.
+    """
+    import torch
+
+    indices, unknown, end = dictionary.indices, dictionary.unk(), dictionary.eos()
+    for line in lines:
+        numbers = [indices.get(word, unknown) for word in line.split()]
+        yield torch.tensor([*numbers, end], dtype=torch.int32)

@@ -5,36 +5,32 @@ complete, so that the final name never holds half a corpus. `preparation.json` s
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
-import re
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conventions import OUT_OF_SPACE
-from pipeline import child_process
-from pipeline.data.indexed_rows import read_row_lengths
-from pipeline.data.tokenization import SPECIAL_SYMBOLS, Tokenizer
+from pipeline.console import Parser, path
+from pipeline.data.indexed_rows import numbered, write_rows
+from pipeline.data.text_encoding import DICTIONARY
+from pipeline.data.tokenization import Tokenizer
 from pipeline.errors import UserError
 from pipeline.files import PREPARED, RUN_MARK, begin, made_folder, write_json
 from pipeline.outputs import check_output_folder
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 SPLITS = ("train", "valid", "test")
 MANIFEST = PREPARED
 COMMANDS = "data-prep"
 # What is counted of a split, as far as it is.
 COUNTS = ("words", "tokens", "documents", "examples", "longest", "broken_rows", "empty_sentences")
-OUT_OF_SPACE_TEXT = re.compile("|".join(os.strerror(code) for code in OUT_OF_SPACE))
-BYTES_PER_WORKER = 4_000_000
-MOST_WORKERS = 16
 
 
 @dataclass(frozen=True)
@@ -71,10 +67,10 @@ def read_manifest(folder: Path) -> dict | None:
     if not manifest or not is_manifest(manifest) or "files" not in manifest:
         raise UserError(f"{folder} exists but holds no prepared corpus; move it away, or name another --dest")
     for name, size in manifest["files"].items():
-        path = folder / name
-        if not path.is_file() or path.stat().st_size != size:
+        file = folder / name
+        if not file.is_file() or file.stat().st_size != size:
             raise UserError(
-                f"{path} is missing or not {size:,} bytes long; name another --dest, or move {folder} away "
+                f"{file} is missing or not {size:,} bytes long; name another --dest, or move {folder} away "
                 "and prepare again"
             )
     return manifest
@@ -153,6 +149,25 @@ def check_settings(dest: Path, manifest: dict, wanted: dict[str, Any]) -> None:
             )
 
 
+def check_accepted(dest: Path, made_from: str, accepted: bool, option: str) -> None:
+    """UserError unless a folder that is not `made_from` the whole published files is `accepted`."""
+    if not accepted:
+        raise UserError(
+            f"{dest} was prepared from {made_from}; name another --dest, or accept it with {option}"
+        )
+
+
+def add_dest(parser: Parser) -> None:
+    """--dest, the same for every command."""
+    parser.add_argument(
+        "--dest", type=_absolute, required=True, metavar="FOLDER", help="where the result goes"
+    )
+
+
+def _absolute(text: str) -> Path:
+    return Path(os.path.abspath(path(text)))
+
+
 def _lock(folder: Path) -> int:
     """Create and lock `folder`; the lock dies with this process and those it has started.
 
@@ -200,17 +215,15 @@ def finish(
     `verified` is None for a text of which no checksum was ever published, `source` the folder or archive
     that the text came from, if any.
     """
-    expected = tokenizer.apply({split: place.text(split) for split in splits})
-    _preprocess(place, list(splits), tokenizer.dictionary)
-    for split in splits:
-        place.text(split).unlink()
-    tokens = {split: sum(read_row_lengths(place.folder / f"{split}.idx")[0]) for split in splits}
-    if tokens != expected:
-        raise UserError(f"fairseq-preprocess wrote {tokens} tokens instead of {expected}")
+    from fairseq.data import Dictionary
+
+    tokenizer.apply({split: place.text(split) for split in splits})
+    dictionary = Dictionary.load(str(place.folder / DICTIONARY))
+    tokens = {split: _binarise(place, split, dictionary) for split in splits}
     manifest = {
         "corpus": corpus,
         "tokenizer": tokenizer.name,
-        "vocabulary": dictionary_size(place.folder / "dict.txt"),
+        "vocabulary": len(dictionary),
         "splits": {name: _split_entry(split, tokens[name]) for name, split in splits.items()},
         "verified": verified,
     }
@@ -220,6 +233,15 @@ def finish(
     return write_manifest(place.folder, manifest)
 
 
+def _binarise(place: Workplace, split: str, dictionary: "Dictionary") -> int:
+    """Replace a split's text by its rows, as fairseq-preprocess writes them; returns their tokens."""
+    print(f"Binarising {split} ...", flush=True)
+    with place.text(split).open(encoding="utf-8", newline="\n") as lines:
+        lengths = write_rows(place.folder / split, numbered(lines, dictionary), len(dictionary))
+    place.text(split).unlink()
+    return sum(lengths)
+
+
 def _split_entry(split: Split, tokens: int) -> dict:
     entry = {"words": split.words, "tokens": tokens, "sha256": split.sha256}
     return entry if split.documents is None else {**entry, "documents": split.documents}
@@ -227,72 +249,7 @@ def _split_entry(split: Split, tokens: int) -> dict:
 
 def write_manifest(folder: Path, manifest: dict) -> dict:
     """Write preparation.json, the sizes of all files of `folder` added; returns it."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RUN_MARK)
-    manifest["files"] = {str(path.relative_to(folder)): path.stat().st_size for path in files}
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != RUN_MARK)
+    manifest["files"] = {str(file.relative_to(folder)): file.stat().st_size for file in files}
     write_json(folder / MANIFEST, manifest)
     return manifest
-
-
-def _preprocess(place: Workplace, splits: list[str], dictionary: Path | None) -> None:
-    """Run fairseq-preprocess inside the folder: with bare names no path can be misread.
-
-    (fairseq splits its --validpref at commas.)
-    """
-    workers = worker_count(max(place.text(split).stat().st_size for split in splits))
-    command = [sys.executable, "-P", child_process.__file__, "pipeline.data.preprocess"]
-    command += ["--only-source", "--destdir", ".", "--workers", str(workers)]
-    for split in splits:
-        command += [f"--{split}pref", place.text(split).name]
-    if dictionary:
-        command += ["--srcdict", os.path.abspath(dictionary)]
-    print(f"fairseq-preprocess, {workers} process(es) ...", flush=True)
-    code, output = _run(command, place)
-    if code:
-        if OUT_OF_SPACE_TEXT.search(output):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        last = (output.strip() or f"exit status {code}").splitlines()[-1].strip()
-        raise UserError(f"fairseq-preprocess failed: {last}")
-    (place.folder / "preprocess.log").unlink(missing_ok=True)
-
-
-def worker_count(size: int) -> int:
-    """Processes worth starting for a text of `size` bytes."""
-    return max(1, min(os.cpu_count() or 1, size // BYTES_PER_WORKER, MOST_WORKERS))
-
-
-def _run(command: list[str], place: Workplace) -> tuple[int, str]:
-    """Run in a process group of its own, which never outlives this process, also if it is killed.
-
-    The output comes through a pipe: on a full disk the reason could not be written to a file.
-    """
-    process = subprocess.Popen(
-        command,
-        cwd=place.folder,
-        env={**os.environ, **child_process.started_by_us()},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        pass_fds=[place.lock],
-    )
-    try:
-        while True:
-            try:
-                output, _ = process.communicate(timeout=15)
-                return process.returncode, output
-            except subprocess.TimeoutExpired:
-                done = sum(path.stat().st_size for path in place.folder.glob("*.bin*"))
-                print(f"  {done / 1e6:,.1f} MB written", flush=True)
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
-
-
-def dictionary_size(path: Path) -> int:
-    """Entries of fairseq's dictionary, its special symbols (which the file leaves out) included."""
-    with path.open("rb") as lines:
-        return sum(1 for _ in lines) + len(SPECIAL_SYMBOLS)

@@ -1,4 +1,4 @@
-"""eval_ppl.sh --carry-state: a split read from end to end, its results as table, JSON and plot."""
+"""Perplexity of a split read from end to end with carried state: as table, JSON and plot, and for a study."""
 
 import argparse
 import math
@@ -7,24 +7,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
 from pipeline.console import Parser
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
-from pipeline.evaluation.carried_state import evaluate_streams, remark
+from pipeline.evaluation.carried_state import (
+    Streams,
+    document_streams,
+    evaluate_streams,
+    parallel_streams,
+    read_rows,
+    remark,
+)
 from pipeline.evaluation.eval_ppl import COMMAND
-from pipeline.evaluation.scoring import figures
-from pipeline.evaluation.streams import Streams, document_streams, parallel_streams, read_rows
+from pipeline.evaluation.evaluators import TrainedRun
+from pipeline.evaluation.perplexity import evaluate, figures, unigram_bits
 from pipeline.files import shown_path, write_atomically, write_json
 from pipeline.provenance import environment
 from pipeline.reports.carried_state import markdown, plot
-from pipeline.training.checkpoint import CheckpointInfo
+from pipeline.training.checkpoint import Checkpoint, read_language_model, usual_device
 from user_dir.checks.settings import read_overrides
 
 BESIDE = (".md", ".png")  # the table and the plot, beside the JSON
+STREAMS, READ_AT_ONCE = 8, 256  # of a study
+FIGURES = ("loss_nats_per_token", "perplexity_per_token", "perplexity_per_word", "tokens")
 
 
 def read_extra(extra: Sequence[str]) -> dict[str, Any]:
@@ -53,7 +60,7 @@ def make_streams(
 
 
 def evaluate_carried(
-    checkpoint: CheckpointInfo,
+    checkpoint: Checkpoint,
     data: PreparedData,
     split: str,
     options: argparse.Namespace,
@@ -63,11 +70,8 @@ def evaluate_carried(
     dictionary = Dictionary.load(str(data.dictionary))
     checkpoint.check_dictionary(data, len(dictionary))
     batches = make_streams(data, split, dictionary, options)
-    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
-        [str(checkpoint.path)], arg_overrides={**overrides, "data": str(data.folder)}
-    )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model.to(device).eval()
+    device = usual_device()
+    model = checkpoint.on(data.folder, **overrides).model.to(device)
     start = time.monotonic()
     buckets = evaluate_streams(model, batches, dictionary.pad(), options.segment)
     tokens = sum(bucket["tokens"] for bucket in buckets)
@@ -91,7 +95,7 @@ def evaluate_carried(
         "buckets": buckets,
         "remark": remark(model, checkpoint.tokens_per_sample, longest),
         "seconds": round(time.monotonic() - start, 2),
-        "environment": environment(device),
+        "environment": environment(device.type),
     }
 
 
@@ -109,3 +113,20 @@ def write_carried(result: dict[str, Any], out: Path) -> None:
         + f"\n  written to  {out}, {table_path.name}, {plot_path.name}",
         flush=True,
     )
+
+
+def measure_run(run: TrainedRun) -> dict[str, Any]:
+    """What training with carried state gains or costs: test read in samples apart, and with state.
+
+    `unigram_perplexity` is that of token frequencies alone.
+    """
+    checkpoint = read_language_model(run.checkpoint)
+    reading = argparse.Namespace(streams=STREAMS, segment=READ_AT_ONCE, reset_at_documents=False)
+    apart = evaluate(checkpoint, run.data, "test")
+    carried = evaluate_carried(checkpoint, run.data, "test", reading, {})
+    return {
+        "parameters": apart["parameters"],
+        "apart": {key: apart[key] for key in FIGURES},
+        "carried": {key: carried[key] for key in (*FIGURES, "streams", "longest", "buckets", "remark")},
+        "unigram_perplexity": 2 ** unigram_bits(run.data, "test"),
+    }

@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq import checkpoint_utils
 from fairseq.models import FairseqLanguageModel
 from fairseq.tasks import FairseqTask
 from fairseq.utils import move_to_cuda
 from torch import Tensor
 
 from pipeline.evaluation.evaluators import TrainedRun
-from pipeline.training.figures import run_figures
+from pipeline.training.checkpoint import read_checkpoint
+from pipeline.training.log import run_figures
 from user_dir.tasks.copy_data import prompts
 
 CONVERGED_LOSS, CONVERGED_ACCURACY = 0.01, 0.999
@@ -81,9 +81,9 @@ def _shares(rows: list[Tensor]) -> dict[str, Any]:
 
 def evaluate(checkpoint: Path, device: torch.device) -> dict[str, Any]:
     """The figures of a checkpoint of the task `copy` on its split test, and its number of parameters."""
-    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
-    figures = copying(models[0], task, "test", cfg.dataset.batch_size, device)
-    return {"parameters": sum(p.numel() for p in models[0].parameters() if p.requires_grad), **figures}
+    trained = read_checkpoint(checkpoint)
+    figures = copying(trained.model, trained.task, "test", trained.batch_size, device)
+    return {"parameters": trained.parameters, **figures}
 
 
 def measure_run(run: TrainedRun) -> dict[str, Any]:

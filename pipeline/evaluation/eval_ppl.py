@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.console import Parser, add_splits, count, number_of, parse_before_flags
-from pipeline.evaluation.result_files import result_files
-from pipeline.files import write_json
+from pipeline.evaluation.evaluate import publish, result_files
 from pipeline.outputs import json_with
 
 STREAMS, SEGMENT = 1, 512
@@ -115,14 +114,14 @@ def main() -> None:
     from pipeline.data.prepared import open_prepared
     from pipeline.evaluation.carried_perplexity import BESIDE, evaluate_carried, read_extra, write_carried
     from pipeline.evaluation.perplexity import evaluate
-    from pipeline.training.checkpoint import read_checkpoint
+    from pipeline.training.checkpoint import read_language_model
 
     path = options.checkpoint.absolute()
     if options.carry_state:
         files = result_files(options, path, CARRIED_RESULT, ".carried.json", BESIDE)
     else:
         files = result_files(options, path, RESULT)
-    checkpoint = read_checkpoint(path)
+    checkpoint = read_language_model(path)
     data = open_prepared(options.data.absolute(), tuple(options.splits))
     overrides = read_extra(extra) if options.carry_state else {}
     for split, out in files.items():
@@ -130,5 +129,4 @@ def main() -> None:
             write_carried(evaluate_carried(checkpoint, data, split, options, overrides), out)
             continue
         result = evaluate(checkpoint, data, split, options.context_window, extra, options.compile)
-        write_json(out, result)
-        print(f"{describe(result)}\n  written to  {out}", flush=True)
+        publish(result, out, describe(result))

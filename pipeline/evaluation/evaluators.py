@@ -17,19 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """The `module` whose function `measure_run` measures a run, and the `splits` that its data must have."""
+    """The `function` of a `module` that measures a run, and the `splits` that its data must have."""
 
     module: str
     splits: tuple[str, ...]
+    function: str = "measure_run"
 
 
 EVALUATORS = {
-    "carried": Evaluator("carried_training", ("train", "valid", "test")),
+    "carried": Evaluator("carried_perplexity", ("train", "valid", "test")),
     "copy": Evaluator("copying", ()),
     "glue": Evaluator("glue", ("train", "valid")),
-    "image_classification": Evaluator("image_classification", ("train", "valid")),
+    "image_classification": Evaluator("classifiers", ("train", "valid"), "measure_images"),
     "language_model": Evaluator("perplexity", ("train", "valid", "test")),
-    "lra": Evaluator("lra", ("train", "valid", "test")),
+    "lra": Evaluator("classifiers", ("train", "valid", "test"), "measure_lra"),
     "masked_lm": Evaluator("masked_lm", ("train", "valid", "test")),
     "pixels": Evaluator("pixels", ("train", "valid", "test")),
 }
@@ -50,4 +51,5 @@ class TrainedRun:
 
 def evaluator(name: str) -> Callable[[TrainedRun], dict[str, Any]]:
     """The function that measures a run: what it returns is the `found` of the record."""
-    return importlib.import_module(f"pipeline.evaluation.{EVALUATORS[name].module}").measure_run
+    chosen = EVALUATORS[name]
+    return getattr(importlib.import_module(f"pipeline.evaluation.{chosen.module}"), chosen.function)

@@ -1,23 +1,122 @@
-"""What a study records of an encoder fine-tuned on a GLUE task: its dev metrics, and those of guessing."""
+"""Predictions of an encoder fine-tuned on a GLUE task, their metrics, and those of guessing."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from fairseq.data import Dictionary, data_utils
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import f1_score, matthews_corrcoef
+from torch import Tensor
 
-from pipeline.evaluation.classification import decide, predict, read_rows, read_targets, score
+from pipeline.errors import UserError
 from pipeline.evaluation.evaluators import TrainedRun
-from pipeline.training.encoder_checkpoint import (
-    EncoderCheckpoint,
+from pipeline.glue_tasks import GlueTask
+from pipeline.training.checkpoint import Checkpoint, usual_device
+from pipeline.training.encoder import (
+    architecture_of,
     count_parameters,
     load_encoder,
     read_dictionary,
     read_encoder,
 )
-from pipeline.training.glue_run import TaskData, cut_sentences
-from pipeline.training.process.resume import BEST, LAST
+from pipeline.training.kinds import GlueData, cut_sentences
 from pipeline.training.recipe import option
+from pipeline.training.save_dir import BEST, LAST
+from user_dir.models import LinearAttentionRoberta
+
+HEAD = "sentence_classification_head"
+TOKENS_PER_BATCH = 4096
+
+
+@torch.inference_mode()
+def predict(model: LinearAttentionRoberta, rows: Sequence[Tensor], pad: int, head: str = HEAD) -> np.ndarray:
+    """The head's outputs `(rows, classes)` for rows of tokens, each cut to the model's positions.
+
+    Rows of like length share a batch; on a GPU if there is one.
+    """
+    if head not in model.classification_heads:
+        raise UserError(
+            f"the checkpoint has no classification head {head}; fine-tune it with scripts/finetune_glue.sh"
+        )
+    device = usual_device()
+    model = model.to(device).eval()
+    longest = model.max_positions()
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    outputs: dict[int, np.ndarray] = {}
+    batch: list[int] = []
+    for place, i in enumerate(order):
+        batch.append(i)
+        following = min(len(rows[order[min(place + 1, len(order) - 1)]]), longest)
+        if place + 1 == len(order) or following * (len(batch) + 1) > TOKENS_PER_BATCH:
+            tokens = data_utils.collate_tokens([rows[j][:longest] for j in batch], pad_idx=pad).to(device)
+            logits, _ = model(tokens, features_only=True, classification_head_name=head)
+            outputs.update(zip(batch, logits.float().cpu().numpy(), strict=True))
+            batch = []
+    return np.stack([outputs[i] for i in range(len(rows))]) if rows else np.zeros((0, 0))
+
+
+def decide(task: GlueTask, outputs: np.ndarray) -> np.ndarray:
+    """Class indices, or scores on the task's own scale."""
+    return outputs[:, 0] * task.highest_score if task.is_regression else outputs.argmax(axis=1)
+
+
+def score(task: GlueTask, predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """Each of the task's metrics, in percent.
+
+    F1 is that of class 1. A correlation that is not defined (of constant predictions, of one example) counts
+    as 0.
+    """
+    return {metric: round(100 * _METRICS[metric](predictions, targets), 4) for metric in task.metrics}
+
+
+def _correlation(function):
+    def value(predictions: np.ndarray, targets: np.ndarray) -> float:
+        found = function(predictions, targets)[0] if len(targets) > 1 else np.nan
+        return 0.0 if np.isnan(found) else float(found)
+
+    return value
+
+
+_METRICS = {
+    "accuracy": lambda predictions, targets: float((predictions == targets).mean()),
+    "f1": lambda predictions, targets: float(f1_score(targets, predictions, zero_division=0)),
+    "matthews": lambda predictions, targets: float(matthews_corrcoef(targets, predictions)),
+    "pearson": _correlation(pearsonr),
+    "spearman": _correlation(spearmanr),
+}
+
+
+def read_rows(folder: Path, split: str, dictionary: Dictionary) -> list[Tensor]:
+    """A split of a prepared task as rows of tokens: `<s> a </s>` or `<s> a </s> </s> b </s>`."""
+    first = _dataset(folder / "input0" / split, dictionary)
+    second = _dataset(folder / "input1" / split, dictionary) if (folder / "input1").is_dir() else None
+    bos, eos = torch.tensor([dictionary.bos()]), torch.tensor([dictionary.eos()])
+    rows = []
+    for i in range(len(first)):
+        parts = [bos, first[i]] if second is None else [bos, first[i], eos, second[i]]
+        rows.append(torch.cat(parts).long())
+    return rows
+
+
+def read_targets(folder: Path, split: str, task: GlueTask) -> np.ndarray:
+    """A split's class indices, or its scores on the task's own scale."""
+    if task.is_regression:
+        lines = (folder / "label" / f"{split}.label").read_text().split()
+        return np.array([float(line) * task.highest_score for line in lines])
+    labels = Dictionary.load(str(folder / "label" / "dict.txt"))
+    dataset = _dataset(folder / "label" / split, labels)
+    return np.array([int(dataset[i][0]) - labels.nspecial for i in range(len(dataset))])
+
+
+def _dataset(path: Path, dictionary: Dictionary):
+    dataset = data_utils.load_indexed_dataset(str(path), dictionary)
+    if dataset is None:
+        raise UserError(f"{path}.idx is missing; prepare the task again with data-prep/glue.sh")
+    return dataset
 
 
 def measure_run(run: TrainedRun) -> dict[str, Any]:
@@ -37,7 +136,7 @@ def measure_run(run: TrainedRun) -> dict[str, Any]:
         "partial": data.manifest["partial"],
         "examples": {split: entry["examples"] for split, entry in data.manifest["splits"].items()},
         "cut": cut_sentences(data, encoder.max_positions),
-        "architecture": encoder.architecture,
+        "architecture": architecture_of(encoder),
         "parameters": count_parameters(start, data.folder),
         "pretraining_updates": start.updates,
         "learning_rate": float(option(run.arguments, "--lr")),
@@ -58,7 +157,7 @@ def best_weights(path: Path) -> Path:
     return path.with_name(BEST)
 
 
-def evaluate(encoder: EncoderCheckpoint, data: TaskData) -> dict[str, dict[str, float]]:
+def evaluate(encoder: Checkpoint, data: GlueData) -> dict[str, dict[str, float]]:
     """The task's metrics on each dev split, in percent."""
     dictionary = read_dictionary(data.folder)
     model = load_encoder(encoder, dictionary)
@@ -70,7 +169,7 @@ def evaluate(encoder: EncoderCheckpoint, data: TaskData) -> dict[str, dict[str, 
     return metrics
 
 
-def majority_class(data: TaskData) -> dict[str, float] | None:
+def majority_class(data: GlueData) -> dict[str, float] | None:
     """The dev metrics of always answering the train split's most frequent class."""
     if data.task.is_regression:
         return None

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,14 +11,10 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.evaluation.evaluators import TrainedRun
-from pipeline.evaluation.unigram import unigram_bits
+from pipeline.evaluation.perplexity import unigram_bits
 from pipeline.files import shown_path
-from pipeline.training.encoder_checkpoint import (
-    EncoderCheckpoint,
-    load_encoder,
-    read_dictionary,
-    read_encoder,
-)
+from pipeline.training.checkpoint import Checkpoint, usual_device
+from pipeline.training.encoder import architecture_of, load_encoder, read_dictionary, read_encoder
 from user_dir.models import LinearAttentionRoberta
 from user_dir.models.output_matrix import masked_lm_features
 from user_dir.modules.linear_cross_entropy import token_losses
@@ -34,7 +30,7 @@ def masked_lm_loss(model: LinearAttentionRoberta, task: MaskedLMTask, split: str
 
     The masks are those of fairseq's task with its seed: the same for every encoder of one length.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = usual_device()
     model = model.to(device).eval()
     task.load_dataset(split)
     size = max(TOKENS_PER_BATCH, model.max_positions())
@@ -53,52 +49,45 @@ def masked_lm_loss(model: LinearAttentionRoberta, task: MaskedLMTask, split: str
     return total / count, count
 
 
-def evaluate(
-    encoder: EncoderCheckpoint, data: PreparedData, splits: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """The result for each split, as it is written to JSON."""
+def evaluate(encoder: Checkpoint, data: PreparedData, splits: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The result of each split, as it is written to JSON."""
     model = load_encoder(encoder, read_dictionary(data.folder))
     config = MaskedLMConfig(
         data=str(data.folder), tokens_per_sample=encoder.max_positions, sample_break_mode="none", seed=SEED
     )
     task = MaskedLMTask.setup_task(config)
-    about = {
-        "checkpoint": shown_path(encoder.path),
-        "architecture": encoder.architecture,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "updates": encoder.updates,
-        "corpus": data.manifest.get("corpus"),
-        "tokens_per_sample": encoder.max_positions,
-    }
-    results = {}
     for split in splits:
         loss, count = masked_lm_loss(model, task, split)
-        results[split] = {
-            **about,
+        yield {
+            "checkpoint": shown_path(encoder.path),
+            "architecture": architecture_of(encoder),
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "updates": encoder.updates,
+            "corpus": data.manifest.get("corpus"),
+            "tokens_per_sample": encoder.max_positions,
             "split": split,
             "masked_tokens": count,
             "loss_nats_per_token": loss,
             "perplexity_per_token": math.exp(loss) if loss < LARGEST_EXPONENT else math.inf,
         }
-    return results
 
 
 def measure_run(run: TrainedRun) -> dict[str, Any]:
     """What a study records of a pre-trained encoder; `unigram_bits` is what token frequencies alone score."""
     encoder = read_encoder(run.checkpoint)
-    splits = evaluate(encoder, run.data, ("valid", "test"))
+    results = list(evaluate(encoder, run.data, ("valid", "test")))
     found = {
-        split: {
+        one["split"]: {
             "masked_tokens": one["masked_tokens"],
             "bits": one["loss_nats_per_token"] / math.log(2),
             "perplexity": one["perplexity_per_token"],
-            "unigram_bits": unigram_bits(run.data, split),
+            "unigram_bits": unigram_bits(run.data, one["split"]),
         }
-        for split, one in splits.items()
+        for one in results
     }
     return {
         **found,
-        "architecture": encoder.architecture,
-        "parameters": splits["test"]["parameters"],
+        "architecture": results[-1]["architecture"],
+        "parameters": results[-1]["parameters"],
         "best_update": encoder.updates,
     }

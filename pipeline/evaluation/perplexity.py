@@ -1,19 +1,21 @@
-"""Perplexity of a checkpoint, with the counts that make it trustworthy."""
+"""Perplexity of a language model, as `fairseq-eval-lm` computes it, and that of token frequencies alone."""
 
 import argparse
 import ast
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq import options as fairseq_options
 from fairseq.data import Dictionary
+from fairseq.data.data_utils import load_indexed_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.sequence_scorer import SequenceScorer
 from fairseq_cli import eval_lm
 from torch import nn
 
@@ -22,16 +24,17 @@ from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.evaluation.eval_ppl import COMMAND
 from pipeline.evaluation.evaluators import TrainedRun
-from pipeline.evaluation.scoring import ChunkedScorer, figures
-from pipeline.evaluation.unigram import unigram_bits
 from pipeline.files import ROOT, shown_path
-from pipeline.training.checkpoint import CheckpointInfo, read_checkpoint
+from pipeline.training.checkpoint import Checkpoint, read_language_model
+from user_dir.models.compiled import compile_features
+from user_dir.models.output_matrix import has_output_matrix, output_matrix
+from user_dir.modules.linear_cross_entropy import ROWS, token_losses
 
 TOKENS_PER_BATCH = 16_384
 
 
 def evaluate(
-    checkpoint: CheckpointInfo,
+    checkpoint: Checkpoint,
     data: PreparedData,
     split: str,
     context_window: int = 0,
@@ -53,10 +56,13 @@ def evaluate(
     parser.error = Parser(COMMAND).error  # argparse would print fairseq's four screens of usage
     args = fairseq_options.parse_args_and_arch(parser, [*words, *extra])
     check_lengths(checkpoint, args)
+    cfg = convert_namespace_to_omegaconf(args)
     start = time.monotonic()
-    with counted(compiled) as counter:
-        bits = float(eval_lm.main(convert_namespace_to_omegaconf(args))["loss"])
-    if counter.tokens == 0:
+    with scored_in_pieces(compiled) as scores:
+        bits = float(eval_lm.main(cfg)["loss"])
+    if scores.finite and not (cfg.common_eval.post_process or getattr(cfg.task, "add_bos_token", False)):
+        bits = scores.nats / scores.finite / math.log(2)
+    if scores.tokens == 0:
         raise UserError(
             f"not one token of {split} was evaluated; is --tokens-per-sample "
             f"({args.tokens_per_sample}) longer than the model or the batch allows?"
@@ -64,7 +70,7 @@ def evaluate(
     return {
         "checkpoint": shown_path(checkpoint.path),
         "architecture": checkpoint.architecture,
-        "parameters": counter.parameters,
+        "parameters": scores.parameters,
         "updates": checkpoint.updates,
         "data": shown_path(data.folder),
         "corpus": data.manifest.get("corpus"),
@@ -72,12 +78,12 @@ def evaluate(
         "tokens_per_sample": args.tokens_per_sample,
         "context_window": context_window,
         "model_overrides": ast.literal_eval(args.model_overrides),
-        **figures(bits, counter.tokens, data, split),
+        **figures(bits, scores.tokens, data, split),
         "seconds": round(time.monotonic() - start, 2),
     }
 
 
-def check_lengths(checkpoint: CheckpointInfo, args: argparse.Namespace) -> None:
+def check_lengths(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
     """UserError where fairseq would silently drop samples, or fail."""
     if args.tokens_per_sample > checkpoint.max_positions:
         raise UserError(
@@ -91,70 +97,119 @@ def check_lengths(checkpoint: CheckpointInfo, args: argparse.Namespace) -> None:
         )
 
 
-@dataclass
-class Counter:
-    """Counts what `fairseq-eval-lm` evaluates, which it does not report itself, and adds up its loss."""
+class Scores:
+    """What a scorer has added up: its tokens, those of finite loss, and their loss in double precision.
 
-    tokens: int = 0
-    parameters: int = 0
-    scored: int = 0
-    nats: float = 0.0
-
-    def count(self, batches: Iterable[dict[str, Any]], pad: int) -> Iterator[dict[str, Any]]:
-        """The batches, their scored targets added up on the way."""
-        for batch in batches:
-            targets = batch.get("target", [])
-            starts = batch.get("start_indices", [0] * len(targets))
-            for target, start in zip(targets, starts, strict=True):
-                self.tokens += int(target[start:].ne(pad).sum())
-            yield batch
-
-
-class SummingScorer(ChunkedScorer):
-    """Adds the losses up in `counter`, in double precision.
-
-    fairseq's sum is in single precision, which over a test split costs the sixth digit.
+    fairseq's own sum is in single precision, which over a test split costs the sixth digit.
     """
 
-    def __init__(self, counter: Counter, compiled: bool, *arguments: Any) -> None:
-        super().__init__(*arguments, compiled=compiled)
-        self.counter = counter
+    def __init__(self) -> None:
+        self.tokens = self.finite = self.parameters = 0
+        self.nats = 0.0
 
-    def generate(self, models: list[nn.Module], sample: dict[str, Any], **unused: object) -> list:
-        """As the scorer above; infinite losses are left out, as fairseq leaves them."""
-        rows = super().generate(models, sample)
+    def add(self, model: nn.Module, rows: list) -> None:
+        """The `rows` that `generate` returns; infinite losses are left out of the sum, as by fairseq."""
+        self.parameters = self.parameters or sum(p.numel() for p in model.parameters())
         for row in rows:
             scores = row[0]["positional_scores"].double()
             finite = scores[scores.isfinite()]
-            self.counter.scored += finite.numel()
-            self.counter.nats -= float(finite.sum())
+            self.tokens += scores.numel()
+            self.finite += finite.numel()
+            self.nats -= float(finite.sum())
+
+
+class ChunkedScorer(SequenceScorer):
+    """The scorer of `fairseq-eval-lm`, with the logits of `ROWS` tokens at a time; adds up what it finds.
+
+    The log-probabilities are the same to rounding. An adaptive softmax is left to fairseq, also in pieces.
+    `compiled` has torch.compile compute the features on a GPU.
+    """
+
+    def __init__(
+        self,
+        dictionary: Dictionary,
+        softmax_batch: int = 0,
+        compiled: bool = False,
+        sums: Scores | None = None,
+    ) -> None:
+        super().__init__(dictionary, softmax_batch or ROWS)
+        self.to_compile = compiled
+        self.sums = sums or Scores()
+
+    @torch.no_grad()
+    def generate(self, models: list[nn.Module], sample: dict[str, Any], **unused: object) -> list:
+        """A list for each row, whose first entry holds the row's "tokens" and their "positional_scores"."""
+        (model,) = models
+        rows = self.in_pieces(model, sample) if has_output_matrix(model) else super().generate(models, sample)
+        self.sums.add(model, rows)
         return rows
+
+    def in_pieces(self, model: nn.Module, sample: dict[str, Any]) -> list:
+        """As `generate`, for a model with one output matrix."""
+        model.eval()
+        if self.to_compile and sample["target"].device.type != "cpu":
+            self.to_compile = False
+            compile_features(model)
+        features, _ = model(**sample["net_input"], features_only=True)
+        target = sample["target"]
+        weight, bias = output_matrix(model)
+        losses = token_losses(features.flatten(0, 1), weight, target.flatten(), bias, rows=self.softmax_batch)
+        scores, kept = -losses.view(target.shape), target.ne(self.pad)
+        for row, start in enumerate(sample.get("start_indices", [])):
+            kept[row, :start] = False
+        return [
+            [{"tokens": tokens[real], "positional_scores": found[real]}]
+            for tokens, found, real in zip(target, scores, kept, strict=True)
+        ]
 
 
 @contextlib.contextmanager
-def counted(compiled: bool = False) -> Iterator[Counter]:
-    """While inside, `fairseq_cli.eval_lm` counts what it evaluates, and never holds a batch's logits."""
-    counter = Counter()
-    function, scorer = eval_lm.eval_lm, eval_lm.SequenceScorer
-
-    def counting(models: Any, batch_iterator: Any, target_dictionary: Any, **rest: Any) -> Any:
-        counter.parameters = sum(p.numel() for p in models[0].parameters())
-        batches = counter.count(batch_iterator, target_dictionary.pad())
-        results = function(models, batch_iterator=batches, target_dictionary=target_dictionary, **rest)
-        if counter.scored and not (rest.get("remove_bos_token") or rest.get("post_process")):
-            results["loss"] = counter.nats / counter.scored / math.log(2)
-        return results
-
-    eval_lm.eval_lm, eval_lm.SequenceScorer = counting, partial(SummingScorer, counter, compiled)
+def scored_in_pieces(compiled: bool = False) -> Iterator[Scores]:
+    """Within it, `fairseq_cli.eval_lm` scores with `ChunkedScorer`; gives what that adds up."""
+    scores, usual = Scores(), eval_lm.SequenceScorer
+    eval_lm.SequenceScorer = partial(ChunkedScorer, compiled=compiled, sums=scores)
     try:
-        yield counter
+        yield scores
     finally:
-        eval_lm.eval_lm, eval_lm.SequenceScorer = function, scorer
+        eval_lm.SequenceScorer = usual
+
+
+def figures(bits: float, tokens: int, data: PreparedData, split: str) -> dict[str, Any]:
+    """Loss and perplexities from bits per token; per word if the whole split was evaluated."""
+    words = data.words(split)
+    if tokens != data.tokens(split):
+        words = None
+    nats = bits * math.log(2)
+    return {
+        "tokens": tokens,
+        "words": words,
+        "loss_bits_per_token": bits,
+        "loss_nats_per_token": nats,
+        "perplexity_per_token": math.exp(nats),
+        "perplexity_per_word": math.exp(nats * tokens / words) if words else None,
+    }
+
+
+def unigram_bits(data: PreparedData, split: str) -> float:
+    """Bits per token of `split` under the frequencies of the train split, one added to each count."""
+    dictionary = Dictionary.load(str(data.dictionary))
+    train, other = (_counts(data, name, dictionary) for name in ("train", split))
+    bits = -np.log2((train + 1) / (train + 1).sum())
+    return float((other * bits).sum() / other.sum()) if other.sum() else math.nan
+
+
+def _counts(data: PreparedData, split: str, dictionary: Dictionary) -> np.ndarray:
+    """How often each token occurs, the end of a line included."""
+    rows = load_indexed_dataset(str(data.folder / split), dictionary)
+    counts = np.zeros(len(dictionary), dtype=np.int64)
+    for i in range(len(rows)):
+        counts += np.bincount(rows[i].numpy(), minlength=len(dictionary))
+    return counts
 
 
 def measure_run(run: TrainedRun) -> dict[str, Any]:
     """What a study records of a language model; `unigram_bits` is what token frequencies alone score."""
-    checkpoint = read_checkpoint(run.checkpoint)
+    checkpoint = read_language_model(run.checkpoint)
     splits = {split: evaluate(checkpoint, run.data, split) for split in ("valid", "test")}
     found = {
         split: {

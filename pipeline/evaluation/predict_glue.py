@@ -19,7 +19,7 @@ from pipeline.outputs import begins, check_output
 if TYPE_CHECKING:
     import numpy as np
 
-    from pipeline.training.encoder_checkpoint import EncoderCheckpoint
+    from pipeline.training.checkpoint import Checkpoint
 
 HEADER = "index\tprediction\n"  # of GLUE's server
 
@@ -60,17 +60,17 @@ def read_input(path: Path, task: GlueTask) -> Examples:
     return read_examples(Source(path), task, "valid" if labelled else "test")
 
 
-def check_task(encoder: "EncoderCheckpoint", task: GlueTask) -> None:
+def check_task(encoder: "Checkpoint", task: GlueTask) -> None:
     """UserError for an encoder that cannot have been fine-tuned for the task."""
-    from pipeline.evaluation.classification import HEAD
-    from pipeline.training.encoder_checkpoint import TASK_FILE
+    from pipeline.evaluation.glue import HEAD
+    from pipeline.training.kinds import GLUE_TASK
 
     classes = encoder.heads.get(HEAD)
     if classes is None:
         raise UserError(
             f"{encoder.path} has no classification head; fine-tune it first with scripts/finetune_glue.sh"
         )
-    beside = encoder.path.with_name(TASK_FILE)
+    beside = encoder.path.with_name(GLUE_TASK)
     trained_for = read_json(beside)["task"] if beside.is_file() else task.name
     if trained_for != task.name:
         raise UserError(f"{encoder.path} is fine-tuned for {trained_for}, not for {task.name}")
@@ -84,8 +84,8 @@ def check_task(encoder: "EncoderCheckpoint", task: GlueTask) -> None:
 def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> "np.ndarray":
     """Class indices or scores, one an example."""
     from pipeline.data.text_encoding import TextEncoder, encode_sentences
-    from pipeline.evaluation.classification import decide, predict
-    from pipeline.training.encoder_checkpoint import load_encoder, read_dictionary, read_encoder
+    from pipeline.evaluation.glue import decide, predict
+    from pipeline.training.encoder import load_encoder, read_dictionary, read_encoder
     from pipeline.training.save_dir import whole_checkpoint
 
     encoder = read_encoder(whole_checkpoint(checkpoint))
@@ -132,7 +132,7 @@ def main() -> None:
     predicted = predictions(options.checkpoint.absolute(), task, examples)
     write_atomically(out, as_text(task, predicted).encode())
     if examples.labels is not None:
-        from pipeline.evaluation.classification import score
+        from pipeline.evaluation.glue import score
 
         figures = score(task, predicted, targets_of(task, examples))
         print(", ".join(f"{name} {value:.2f}" for name, value in figures.items()))

@@ -95,17 +95,18 @@ def sample(options: Namespace) -> Path:
     import torch
     from tqdm import tqdm
 
-    from pipeline.evaluation.image_samples import batches, draw, grid, uniforms
-    from pipeline.training.image_run import read_image_checkpoint
+    from pipeline.evaluation.pixels import batches, draw, grid, uniforms
+    from pipeline.training.checkpoint import usual_device
+    from pipeline.training.kinds import Pixels, load_image_model
     from pipeline.training.save_dir import whole_checkpoint
 
     path = whole_checkpoint(options.checkpoint.absolute())
     ending = ".samples.png" if options.complete is None else ".completed.png"
     out = options.out or path.with_suffix(ending)
     check_output(out, SAMPLES, [path], (".npy",))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    checkpoint = read_image_checkpoint(path, options.data, device)
-    shape, model = checkpoint.task.shape, checkpoint.model
+    device = usual_device()
+    checkpoint = load_image_model(path, options.data, Pixels.task)
+    shape, model = checkpoint.task.shape, checkpoint.model.to(device)
     given = np.zeros((options.count, 0), np.int64)
     if options.complete is not None:
         rows = given_rows(options.complete, shape)

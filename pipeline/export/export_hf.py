@@ -76,7 +76,7 @@ def model_files(source: "Source", head: str | None = None) -> dict[str, bytes]:
     """Configuration, weights and modelling file; UserError for a model that cannot be exported."""
     from safetensors.torch import save
 
-    from pipeline.export.settings import classifier_settings, configuration
+    from pipeline.export.source import classifier_settings, configuration
 
     settings = configuration(source)
     if head is not None:
@@ -102,11 +102,10 @@ def export(checkpoint: Path, out: Path, head: str | None) -> str:
 
     Heads that are left out are named on stdout.
     """
-    from pipeline.export.model_card import model_card
-    from pipeline.export.run_record import read_run
+    from pipeline.export.model_card import model_card, read_run
     from pipeline.export.source import load_source
     from pipeline.export.tokenizer import tokenizer_files
-    from pipeline.training.checkpoint import check_reads_text
+    from pipeline.training.checkpoint import check_reads_text, read_checkpoint
     from pipeline.training.save_dir import whole_checkpoint
 
     check_output_folder(out, "DIR")
@@ -119,7 +118,8 @@ def export(checkpoint: Path, out: Path, head: str | None) -> str:
     files = model_files(source, head)
     files |= tokenizer_files(checkpoint.parent, source.dictionary, source.kind != "CausalLM")
     kind = source.kind if head is None else "SequenceClassification"
-    files["README.md"] = model_card(out.name, kind, json.loads(files["config.json"]), read_run(checkpoint))
+    run = read_run(read_checkpoint(checkpoint))
+    files["README.md"] = model_card(out.name, kind, json.loads(files["config.json"]), run)
     begin(out, COMMAND, mark, content, "DIR")
     for name, written in files.items():
         write_atomically(out / name, written)

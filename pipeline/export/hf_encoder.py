@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,23 +11,17 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import MODEL_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 from torch import nn
 
-from pipeline.data.text_encoding import VOCABULARY_FILES
 from pipeline.errors import UserError
 from pipeline.export import hf_roberta
 from pipeline.export.hf_roberta import EMBEDDING, OF_VOCABULARY, POSITIONS, Weights
 from pipeline.files import ROOT, begin, check_begin, fingerprint, partial_of, sha256_of, shown_path
 from pipeline.outputs import check_output_folder
-from pipeline.training.encoder_checkpoint import (
-    EncoderCheckpoint,
-    build_encoder,
-    encoders,
-    read_dictionary,
-)
+from pipeline.training.encoder import build_encoder, encoders, read_dictionary
 from pipeline.training.recipe import suggestion
+from pipeline.training.save_dir import keep_vocabulary
 from pipeline.training.train import parsed
 from user_dir.checks import dictionaries
 
@@ -55,24 +48,6 @@ def configuration(options: Namespace, size: Sequence[str], flags: Sequence[str])
     return OmegaConf.to_container(
         convert_namespace_to_omegaconf(parsed(words)), resolve=True, enum_to_str=True
     )
-
-
-def new_encoder(options: Namespace, model: dict[str, Any], dictionary: Dictionary) -> nn.Module:
-    """The encoder that `model` describes, its weights drawn with the given seed."""
-    fields = MODEL_DATACLASS_REGISTRY[options.arch].__dataclass_fields__
-    checkpoint = EncoderCheckpoint(
-        path=options.source,
-        architecture=options.arch,
-        settings={
-            key: model[key] for key in fields if key in model and key not in ("_name", "max_positions")
-        },
-        vocabulary=len(dictionary),
-        max_positions=model["max_positions"],
-        updates=0,
-        heads={},
-    )
-    torch.manual_seed(options.seed)
-    return build_encoder(checkpoint, dictionary)
 
 
 def in_dictionary_order(weights: Weights, options: Namespace, dictionary: Dictionary) -> tuple[Weights, int]:
@@ -132,10 +107,7 @@ def summary(names: Iterable[str]) -> str:
 
 def write(out: Path, state: dict[str, Any], prepared: Path) -> None:
     """The checkpoint and, beside it, dictionary and tokeniser; each file is whole or not there."""
-    for name in VOCABULARY_FILES:
-        if (prepared / name).is_file():
-            shutil.copyfile(prepared / name, partial_of(out / name))
-            os.replace(partial_of(out / name), out / name)
+    keep_vocabulary(prepared, out, failed_start=True)
     partial = partial_of(out / RESULT)
     with partial.open("wb") as file:
         torch.save(state, file)
@@ -160,7 +132,8 @@ def import_hf(options: Namespace, flags: Sequence[str]) -> Path:
     weights, others = hf_roberta.renamed(hf_roberta.read_weights(options.source))
     weights, missing = in_dictionary_order(weights, options, dictionary)
     cfg = configuration(options, hf_roberta.as_settings(config), flags)
-    encoder = new_encoder(options, cfg["model"], dictionary)
+    torch.manual_seed(options.seed)
+    encoder = build_encoder(options.arch, cfg["model"], cfg["model"]["max_positions"], dictionary)
     taken, random = take(encoder, weights, (EMBEDDING, POSITIONS) if options.embeddings_only else None)
     if EMBEDDING not in taken:
         raise UserError("the encoder's width differs from the weights'; leave --encoder-embed-dim out")

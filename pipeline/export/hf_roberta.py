@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from pipeline.errors import UserError
 from pipeline.files import read_json
-from pipeline.training.encoder_checkpoint import ENCODER, POSITIONS_BEFORE_THE_FIRST
+from pipeline.training.checkpoint import ENCODER, POSITIONS_BEFORE_THE_FIRST
 
 WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"
 NORM_EPSILON = 1e-5  # of fairseq's layer norms

@@ -37,6 +37,7 @@ from conventions import STOPPED
 from pipeline.console import Parser, add_out_dir, out_dir
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, write_atomically, write_json
+from pipeline.outputs import check_output_folder
 from pipeline.studies.gpu_parts import PARTS, Part, parts
 
 NO_GPU = 2
@@ -124,7 +125,7 @@ def outcome_of_tests(log: str) -> str:
 
 def speed_of_training(log: Path) -> dict[str, float]:
     """Tokens per second of the second half of a training, and hours for the recipe on WikiText-103."""
-    from pipeline.training.figures import peak_memory, read_log
+    from pipeline.training.log import peak_memory, read_log
 
     records = read_log(log)
     speeds = [x["wps"] for x in records["train_inner"] if x["wps"]]
@@ -214,6 +215,7 @@ def main() -> None:
         print("error: no GPU that torch can use was found; run this on a machine with one", file=sys.stderr)
         sys.exit(NO_GPU)
     out = options.out.resolve()
+    check_output_folder(out, "--out")
     out.mkdir(parents=True, exist_ok=True)
     here = machine(options.dry_run)
     print(json.dumps(here), flush=True)

@@ -34,13 +34,13 @@ from pipeline.files import (
 )
 from pipeline.outputs import check_output, check_output_folder, json_with
 from pipeline.provenance import environment
-from pipeline.training.process.launch import Machines
-from pipeline.training.process.logged_run import run_fairseq
-from pipeline.training.process.run_lock import run_lock
+from pipeline.training.launch import Machines
+from pipeline.training.logged_run import run_fairseq
+from pipeline.training.run_lock import run_lock
 
 if TYPE_CHECKING:
     from pipeline.data.prepared import PreparedData
-    from pipeline.training.process.progress import Place
+    from pipeline.training.log import Place
     from pipeline.training.recipe import Experiment
 
 CONFIGS = ROOT / "configs" / "quickstart"
@@ -103,7 +103,7 @@ class Quickstart:
 
     def place(self, architecture: str, experiment: "Experiment") -> "Place":
         """Of one model among all, which make the same number of updates."""
-        from pipeline.training.process.progress import Place
+        from pipeline.training.log import Place
 
         updates = self.updates or experiment.get("optimization", "max_update")
         before = ARCHITECTURES.index(architecture)
@@ -112,8 +112,8 @@ class Quickstart:
     def result(self, architecture: str) -> dict[str, Any]:
         """The measured figures of one model: those on file, or after training and evaluating it."""
         from pipeline.evaluation.perplexity import evaluate
-        from pipeline.training.checkpoint import read_checkpoint
-        from pipeline.training.figures import training_figures
+        from pipeline.training.checkpoint import read_language_model
+        from pipeline.training.log import training_figures
         from pipeline.training.recipe import read_experiment
         from pipeline.training.train import train
 
@@ -128,7 +128,7 @@ class Quickstart:
             place = self.place(architecture, experiment)
             train(experiment, self.data.folder, self.machines, folder, extra, place=place)
             print("  evaluating", flush=True)
-            checkpoint = read_checkpoint(folder / "checkpoint_last.pt")
+            checkpoint = read_language_model(folder / "checkpoint_last.pt")
             result = {split: evaluate(checkpoint, self.data, split) for split in SPLITS}
             figures = training_figures(folder / "train.log")
             return {**result, "training": {key: figures[key] for key in TRAINING_FIGURES}}
@@ -161,7 +161,7 @@ class Quickstart:
 
 def start_over(runs: Path) -> None:
     """Move the runs of this command among the folders of `runs`, and their figures, aside; others stay."""
-    from pipeline.training.process.resume import move_aside
+    from pipeline.training.save_dir import move_aside
 
     folders = [mark.parent for mark in sorted(runs.glob(f"*/{RUN_MARK}")) if is_run(mark.parent, COMMAND)]
     with ExitStack() as locks:

@@ -15,7 +15,7 @@ from pipeline.study.declaration import YAML, Choice, Study
 from pipeline.study.hooks import hooks_of
 from pipeline.study.keys import nearest
 from pipeline.study.start import start_flags, start_mark
-from pipeline.training.process.launch import Machines
+from pipeline.training.launch import Machines
 from pipeline.training.recipe import (
     NAME_FLAGS,
     Experiment,

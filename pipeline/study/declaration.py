@@ -241,8 +241,10 @@ def read_choice(path: Path, axis: str, name: str, given: Any) -> Choice:
 
 
 def check_groups(settings: Mapping[str, Any], where: str) -> None:
-    """UserError unless the key `yaml`, also below choices of another axis, has groups of settings."""
+    """UserError for a key without a value, and for `yaml`, also below another axis, without groups."""
     for key, value in settings.items():
+        if value is None:
+            raise UserError(f"{where}: {key!r} has no value; quote a text that has a comma or a colon")
         if key != YAML and isinstance(value, Mapping):
             check_groups(value, where)
         elif key == YAML and not (

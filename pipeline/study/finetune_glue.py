@@ -130,15 +130,15 @@ def cells_asked(study: "Study", options: argparse.Namespace) -> "list[Cell]":
 
 def check_tasks(cells: "Sequence[Cell]") -> None:
     """UserError for a task that is not prepared or does not fit the encoder; says how much will be cut."""
-    from pipeline.training import glue_run
-    from pipeline.training.encoder_checkpoint import read_encoder
+    from pipeline.training.encoder import read_encoder
+    from pipeline.training.kinds import KINDS, cut_sentences
 
-    start = cells[0].plan.start
+    start, kind = cells[0].plan.start, KINDS["sentence_prediction"]
     longest = read_encoder(start).max_positions
     for folder in dict.fromkeys(cell.data_folder() for cell in cells):
-        data = glue_run.open_data(folder, ("train", "valid"))
-        glue_run.check_start(start, data)
-        if cut := glue_run.cut_sentences(data, longest):
+        data = kind.open_data(folder, ("train", "valid"))
+        kind.check_start(start, data)
+        if cut := cut_sentences(data, longest):
             print(
                 f"{data.task.name}: {number_of(cut, 'examples')} with more tokens than the {longest} "
                 "positions of the encoder will be cut"

@@ -41,6 +41,7 @@ from pipeline.study.table import (
 )
 from pipeline.verdicts import NOT_RUN, Verdict
 
+PAGE = "README.md"
 COLORS = (
     "#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7",
     "#E69F00", "#882255", "#332288", "#999933", "#56B4E9",
@@ -62,14 +63,16 @@ def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdi
     for claim in study.claims:
         if not (kept := kept_by(claim.only, records)):
             continue
-        verdict = Verdict(NOT_RUN, "")
+        tables = []
         for spec in study.tables:
             rows = rows_of(spec, study.axes, kept)
             values = {row_name(key): list(numbers(claim.figure, group)) for key, group in rows.items()}
-            if claim.rows and claim.rows[0] not in values:
-                continue
+            tables.append((sum(row in values for row in claim.rows), spec, rows, values))
+        there, spec, rows, values = max(tables, key=lambda one: one[0])  # the first with most of its rows
+        if there or not claim.rows:
             verdict = decide(claim, values, at_baseline(rows, study.baselines), paper_values(spec, rows))
-            break
+        else:
+            verdict = Verdict(NOT_RUN, "")
         found.append((claim, verdict))
     return found
 
@@ -196,7 +199,7 @@ def publish(study: Study, out: Path) -> list[Path]:
     for picture in pictures:
         if not picture.is_current():
             picture.draw(picture.path)
-    page = out / "README.md"
+    page = out / PAGE
     if not page.is_file() or page.read_text(encoding="utf-8") != text:
         write_atomically(page, text.encode())
     return [page, *(picture.path for picture in pictures)]
@@ -205,7 +208,7 @@ def publish(study: Study, out: Path) -> list[Path]:
 def stale_files(study: Study, out: Path) -> list[Path]:
     """The page and the pictures of `out` that its records have left behind."""
     text, pictures = page_of(study, out)
-    page = out / "README.md"
+    page = out / PAGE
     current = not text or (page.is_file() and page.read_text(encoding="utf-8") == text)
     return [*([] if current else [page]), *(one.path for one in pictures if not one.is_current())]
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from pipeline.console import number_of, runs_failed
 from pipeline.errors import UserError
 from pipeline.files import ROOT, made_folder, shown_path
+from pipeline.outputs import begins, check_output, check_output_folder
 from pipeline.study.best import keep_best_weights
 from pipeline.study.cells import Cell, Plan, cells_of
 from pipeline.study.declaration import RUNS, Study, find_study, read_study, study_names
 from pipeline.study.estimate import Pace, in_words
 from pipeline.study.expressions import COUNT
-from pipeline.study.page import check_one_setting, publish
+from pipeline.study.page import PAGE, check_one_setting, publish
 from pipeline.study.plans import check_layer_plans
 from pipeline.study.preparation import prepare_data
 from pipeline.study.records import read_records
@@ -23,8 +24,8 @@ from pipeline.study.start import check_starts
 from pipeline.study.table import figure_of
 from pipeline.study.tuning import tuning_cells, with_chosen
 from pipeline.study.worker import prune
-from pipeline.training.process.run_lock import NAME as LOCK
-from pipeline.training.process.run_lock import SECONDS_TO_WRITE, run_lock
+from pipeline.training.run_lock import NAME as LOCK
+from pipeline.training.run_lock import SECONDS_TO_WRITE, run_lock
 
 RESULTS = ROOT / "results"
 SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then
@@ -120,6 +121,7 @@ def show_commands(cells: Sequence[Cell]) -> None:
 def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Path | None) -> None:
     """Run what is missing, tuning first, and write the page; raw data are prepared from `source`."""
     places, out = parallel_jobs(jobs), cells[0].plan.out
+    check_out(study, out)
     with locked(cells) as held:
         prepare_data(study, cells, source)
         check_starts(cell for cell in cells if not is_done(cell))
@@ -139,6 +141,14 @@ def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Pat
             print(f"written: {', '.join(map(shown_path, written))}")
         if failures:
             raise runs_failed(failures)
+
+
+def check_out(study: Study, out: Path) -> None:
+    """UserError unless results can go into `out`, where a page or pictures must be those of the study."""
+    check_output_folder(out, "--out")
+    if not read_records(out, study.name):
+        for path in (out / PAGE, *out.glob("*.png")):
+            check_output(path, begins(f"# {study.about}\n"), makes_folder=True)
 
 
 @contextmanager

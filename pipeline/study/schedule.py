@@ -20,7 +20,7 @@ from pipeline.files import ROOT, shown_path
 from pipeline.provenance import usable_cores
 from pipeline.study.cells import Cell
 from pipeline.study.worker import LOG, SETTINGS_ARE_WRONG, request_of
-from pipeline.training.process.progress import Progress
+from pipeline.training.log import Progress
 
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_TO_SAVE = 60  # after an interruption

@@ -26,8 +26,8 @@ from pipeline.files import FINGERPRINT, RUN_MARK, begin, is_run, shown_path, wri
 from pipeline.study.cells import Cell, Plan
 from pipeline.study.declaration import STUDIES, read_study
 from pipeline.study.start import start_of
-from pipeline.training.process.run_lock import NAME as LOCK
-from pipeline.training.process.run_lock import run_lock
+from pipeline.training.run_lock import NAME as LOCK
+from pipeline.training.run_lock import run_lock
 
 SETTINGS_ARE_WRONG = 2
 """Exit code for a mistake in the settings, which the other cells share."""
@@ -100,10 +100,9 @@ def check_settings(cell: Cell, arguments: list[str]) -> Any:
 
 def train(cell: Cell, arguments: list[str], data: Any) -> None:
     """Train until the last update, from the newest whole checkpoint; not at all if that has made it."""
+    from pipeline.training.child import run_here
     from pipeline.training.kinds import KINDS
-    from pipeline.training.process.child import run_here
-    from pipeline.training.process.resume import LAST, complete_save, newest_whole
-    from pipeline.training.save_dir import keep_vocabulary
+    from pipeline.training.save_dir import LAST, complete_save, keep_vocabulary, newest_whole
 
     start = newest_whole(cell.folder)
     if start and cell.updates() and start.updates >= cell.updates():
@@ -132,7 +131,7 @@ def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
     from pipeline.data.identity import identify
     from pipeline.evaluation.evaluators import TrainedRun, evaluator
     from pipeline.provenance import environment
-    from pipeline.training.figures import run_figures
+    from pipeline.training.log import run_figures
     from pipeline.training.save_dir import whole_checkpoint
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -141,6 +140,7 @@ def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
     if cell.tuning is None:
         checkpoint = whole_checkpoint(measured_checkpoint(cell))
         run = TrainedRun(cell.folder, checkpoint, cell.experiment, tuple(arguments), data, device)
+        print(f"evaluating {checkpoint.name}", flush=True)
         found = evaluator(cell.study.evaluate)(run)
     folder = cell.data_folder()
     return {

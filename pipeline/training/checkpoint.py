@@ -1,36 +1,209 @@
-"""What a fairseq checkpoint says about its model, read with torch's safe loader only."""
+"""A checkpoint of fairseq's or this project's: what it says about its training, and the model in it.
 
+Files are read with torch's safe loader only: a pickle that would run code raises UserError.
+"""
+
+import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq import checkpoint_utils
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from torch import Tensor, nn
 
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from user_dir.checks.checkpoints import UNREADABLE, read_safely
 
-EMBEDDING = "decoder.embed_tokens."
+ENCODER = "encoder.sentence_encoder."
+HEADS = "classification_heads."
+POSITIONS_BEFORE_THE_FIRST = 2  # fairseq counts positions from the padding index plus one
 # By the task: what models that read no text are of.
 NOT_TEXT = {"lra": "Long Range Arena", "pixels": "images", "image_classification": "images"}
 
+Groups = Mapping[str, dict[str, Any]]
 
-@dataclass(frozen=True)
-class CheckpointInfo:
-    """What an evaluation must know about a language model."""
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Within it, UserError where a configuration is not laid out as fairseq does it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OmegaConfBaseException):
+        raise UserError(f"{path} {UNREADABLE}") from None
+
+
+def configured(read: Callable[["Checkpoint"], Any]) -> cached_property:
+    """A property that is read from the configuration, see `readable`."""
+
+    @wraps(read)
+    def checked(checkpoint: "Checkpoint") -> Any:
+        with readable(checkpoint.path):
+            return read(checkpoint)
+
+    return cached_property(checked)
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A checkpoint of any task; what only some tasks have is read when it is asked for.
+
+    `state` is what the file holds, its tensors mapped from it. `overrides` replace settings of model and task
+    when the model is loaded. Properties raise UserError where the configuration cannot be read.
+    """
 
     path: Path
-    architecture: str
-    tokens_per_sample: int
-    max_positions: int
-    vocabulary: int | None
-    updates: int
+    state: Mapping[str, Any] = field(repr=False)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def updates(self) -> int:
+        """The number of updates behind the weights."""
+        return (self.state.get("optimizer_history") or [{}])[-1].get("num_updates", 0)
+
+    @property
+    def score(self) -> float | None:
+        """What the last validation before the save found, by the metric that chooses the best checkpoint."""
+        return (self.state.get("extra_state") or {}).get("val_loss")
+
+    @property
+    def is_best(self) -> bool:
+        """Whether it was the best of its run when it was saved."""
+        return self.score is not None and self.score == self.state["extra_state"].get("best")
+
+    @configured
+    def groups(self) -> Groups:
+        """The settings by fairseq's groups."""
+        return groups_of(self.state.get("cfg") or self.state.get("args"))
+
+    @configured
+    def settings(self) -> dict[str, Any]:
+        """Those of the model."""
+        return model_settings(self.groups)
+
+    @configured
+    def task_settings(self) -> dict[str, Any]:
+        """Those of the task."""
+        return self.groups.get("task") or {}
+
+    @property
+    def task_name(self) -> str | None:
+        """The name of fairseq's task."""
+        return self.task_settings.get("_name")
+
+    @configured
+    def architecture(self) -> str:
+        """The name of the model."""
+        return str(self.settings.get("_name") or self.settings.get("arch"))
+
+    @configured
+    def attention(self) -> str:
+        """The layer plan: the given one, or the architecture's own."""
+        side = "encoder" if "encoder_layers" in self.settings else "decoder"
+        given = self.settings.get(f"{side}_attention")
+        return given or MODEL_REGISTRY[self.architecture].default_plan(self.settings[f"{side}_layers"])
+
+    @configured
+    def seed(self) -> int:
+        """The seed of the training."""
+        return self.groups["common"]["seed"]
+
+    @configured
+    def batch_size(self) -> int:
+        """Samples of a batch in one process, 1 where tokens were counted instead."""
+        return self.groups["dataset"]["batch_size"] or 1
+
+    @configured
+    def tokens_per_sample(self) -> int:
+        """Tokens of a sample in training."""
+        return int(self.task_settings.get("tokens_per_sample") or self.settings["tokens_per_sample"])
+
+    @configured
+    def max_positions(self) -> int:
+        """Tokens of the longest sequence that a model of text takes."""
+        learned = self.weights.get(f"{ENCODER}embed_positions.weight")
+        if learned is not None:
+            return learned.shape[0] - POSITIONS_BEFORE_THE_FIRST
+        names = ("max_target_positions", "max_positions")
+        given = next((self.settings[name] for name in names if self.settings.get(name)), None)
+        return int(given or self.tokens_per_sample)
+
+    @cached_property
+    def weights(self) -> dict[str, Tensor]:
+        """The weights, an encoder's under its names of today.
+
+        Older RoBERTa checkpoints, the published ones among them, say decoder.
+        """
+        weights = self.state["model"]
+        old = any(key.startswith("decoder.sentence_encoder.") for key in weights)
+        if not old:
+            return dict(weights)
+        return {re.sub(r"^decoder\.", "encoder.", key): tensor for key, tensor in weights.items()}
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Entries of the dictionary of a model of text; None if it has other embeddings than fairseq's."""
+        for embedding in ("decoder.embed_tokens.", f"{ENCODER}embed_tokens."):
+            if f"{embedding}weight" in self.weights:
+                return self.weights[f"{embedding}weight"].shape[0]
+        clusters = [
+            tensor.shape[0]
+            for name, tensor in self.weights.items()
+            if name.startswith("decoder.embed_tokens.embeddings.") and name.endswith(".0.weight")
+        ]
+        return sum(clusters) or None
+
+    @property
+    def heads(self) -> dict[str, int]:
+        """The classes of each classification head."""
+        end = ".out_proj.weight"
+        return {
+            key.removeprefix(HEADS).removesuffix(end): tensor.shape[0]
+            for key, tensor in self.weights.items()
+            if key.startswith(HEADS) and key.endswith(end)
+        }
+
+    def on(self, data: Path, **overrides: Any) -> "Checkpoint":
+        """The same with the prepared folder `data` in place of the training's, and these settings."""
+        return replace(self, overrides={**overrides, "data": str(data.absolute())})
+
+    @cached_property
+    def _loaded(self) -> tuple[nn.Module, Any, Any]:
+        models, config, task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(self.path)], arg_overrides=dict(self.overrides)
+        )
+        return models[0].eval(), config, task
+
+    @property
+    def model(self) -> nn.Module:
+        """The model in evaluation mode, built when it is first asked for."""
+        return self._loaded[0]
+
+    @property
+    def config(self) -> Any:
+        """fairseq's whole configuration, as the model was loaded with it."""
+        return self._loaded[1]
+
+    @property
+    def task(self) -> Any:
+        """The model's task."""
+        return self._loaded[2]
+
+    @property
+    def parameters(self) -> int:
+        """The number of trained parameters."""
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     def check_dictionary(self, data: PreparedData, size: int) -> None:
         """UserError if the `size` entries of a corpus' dictionary are not those of the training."""
@@ -47,73 +220,47 @@ class CheckpointInfo:
             )
 
 
-def read_checkpoint(path: Path) -> CheckpointInfo:
-    """Look into a checkpoint of a language model; UserError if it is none, or damaged."""
-    state, configuration = load_safely(path)
-    if any(key.startswith("encoder.") for key in state["model"]):
+def read_checkpoint(path: Path) -> Checkpoint:
+    """A checkpoint of any task; UserError if it is none, damaged, or holds code."""
+    return Checkpoint(path, read_safely(path))
+
+
+def read_language_model(path: Path) -> Checkpoint:
+    """A checkpoint of a language model; UserError if it is none, or damaged."""
+    checkpoint = read_checkpoint(path)
+    if any(key.startswith("encoder.") for key in checkpoint.weights):
         raise UserError(f"{path} holds an encoder, no language model; evaluate it with scripts/eval_mlm.sh")
-    if not any(key.startswith("decoder.") for key in state["model"]):
+    if not any(key.startswith("decoder.") for key in checkpoint.weights):
         raise UserError(f"{path} holds no language model")
-    with readable(path):
-        model, task = sections(configuration)
-        tokens_per_sample = int(task.get("tokens_per_sample") or model["tokens_per_sample"])
-        return CheckpointInfo(
-            path=path,
-            architecture=str(model.get("_name") or model.get("arch")),
-            tokens_per_sample=tokens_per_sample,
-            max_positions=int(model.get("max_target_positions") or tokens_per_sample),
-            vocabulary=embedding_rows(state["model"]),
-            updates=updates(state),
-        )
+    return checkpoint
 
 
 def check_reads_text(path: Path, done: str) -> None:
     """UserError for a model of Long Range Arena or of images, which cannot be `done`, such as "exported"."""
-    configuration = load_safely(path)[1]
-    with readable(path):
-        subject = NOT_TEXT.get(sections(configuration)[1].get("_name"))
-    if subject:
+    if subject := NOT_TEXT.get(read_checkpoint(path).task_name or ""):
         raise UserError(
             f"{path} holds a model of {subject}; only language models and RoBERTa encoders can be {done}"
         )
 
 
-@contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Raises UserError where what a checkpoint holds is not laid out as fairseq does it."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OmegaConfBaseException):
-        raise UserError(f"{path} {UNREADABLE}") from None
+def usual_device() -> torch.device:
+    """Where to compute: on a GPU if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def updates(state: Mapping[str, Any]) -> int:
-    """The number of updates behind the weights."""
-    history = state.get("optimizer_history") or [{}]
-    return history[-1].get("num_updates", 0)
-
-
-def load_safely(path: Path) -> tuple[Mapping[str, Any], Any]:
-    """A checkpoint and the configuration in it; UserError if it is none, damaged, or holds code.
-
-    Only tensors and plain values are read; a pickle that would run code raises UserError.
-    """
-    state = read_safely(path)
-    return state, state.get("cfg") or state.get("args")
-
-
-def sections(configuration: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The model's and the task's settings of a configuration, new style or old."""
+def groups_of(configuration: Any) -> Groups:
+    """The settings of a configuration by fairseq's groups; an old one has no groups, each has all of it."""
     if isinstance(configuration, Namespace):
-        return vars(configuration), vars(configuration)
+        return defaultdict(dict, dict.fromkeys(("model", "task", "common", "dataset"), vars(configuration)))
     settings = OmegaConf.create(configuration, flags={"allow_objects": True})
-    parts = OmegaConf.to_container(settings, resolve=False)
-    model, task = (parts.get(key) or {} for key in ("model", "task"))
-    if isinstance(model, Namespace):
-        model = vars(model)
-    return {key: value for key, value in model.items() if not is_reference(value)}, task
+    groups = OmegaConf.to_container(settings, resolve=False)
+    return {name: vars(found) if isinstance(found, Namespace) else found for name, found in groups.items()}
+
+
+def model_settings(groups: Groups) -> dict[str, Any]:
+    """A model's settings, less those that only point at another one, such as `${task.tokens_per_sample}`."""
+    settings = groups.get("model") or {}
+    return {key: value for key, value in settings.items() if not str(value).startswith("${")}
 
 
 def default_settings(architecture: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,20 +270,3 @@ def default_settings(architecture: str, settings: Mapping[str, Any]) -> dict[str
         setattr(config, plan, settings[plan])
     MODEL_REGISTRY[architecture].fill_in_options(config)
     return vars(config)
-
-
-def is_reference(value: Any) -> bool:
-    """Whether a setting only points at another one, such as `${task.tokens_per_sample}`."""
-    return isinstance(value, str) and value.startswith("${")
-
-
-def embedding_rows(weights: Mapping[str, torch.Tensor]) -> int | None:
-    """The size of the input vocabulary, None if the model has other embeddings than fairseq's."""
-    if f"{EMBEDDING}weight" in weights:
-        return weights[f"{EMBEDDING}weight"].shape[0]
-    clusters = [
-        tensor.shape[0]
-        for name, tensor in weights.items()
-        if name.startswith(f"{EMBEDDING}embeddings.") and name.endswith(".0.weight")
-    ]
-    return sum(clusters) or None

@@ -9,74 +9,78 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.console import Parser, count, parse_before_flags
-from pipeline.training.process.launch import LAUNCHERS
+from pipeline.training.launch import LAUNCHERS
+from pipeline.training.light_start import light_start
 
-TRAIN_LM = """\
-Train a language model as a YAML of configs/ describes it.
-
+HOW = """\
 The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
 it. Whatever the number of GPUs, --update-freq keeps the effective batch that of the YAML. Running the same
 command again resumes from the newest whole checkpoint; a finished run is left as it is.
 """
-PRETRAIN_ROBERTA = """\
-Pre-train a RoBERTa encoder as a YAML of configs/ describes it.
-
-The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
-it. Whatever the number of GPUs, --update-freq keeps the effective batch that of the YAML. Running the same
-command again resumes from the newest whole checkpoint; a finished run is left as it is. The tokeniser is
-copied next to the checkpoints, for scripts/finetune_glue.sh.
-"""
-TRAIN_LRA = """\
-Train on a task of Long Range Arena as a YAML of configs/lra_skyformer or lra_state_space describes.
-
+ROBERTA = "The tokeniser is copied next to the checkpoints, for scripts/finetune_glue.sh.\n"
+LRA = """
 With --encoder-attention PLAN among the fairseq-train flags, PLAN is a mechanism for every layer, such as
 lln_diag, or a layer plan, such as diag,norm (default: softmax in lra_skyformer, diag,norm in
-lra_state_space). The YAML is turned into a plain fairseq-train command, which is printed; flags of
-fairseq-train at the end override it. Whatever the number of GPUs, --update-freq is chosen such that the
-effective batch stays that of the YAML. Running the same command again resumes. checkpoint_best.pt is the
-best on valid; run.json records preset, attention, updates, seed and where the data come from.
+lra_state_space). checkpoint_best.pt is the best on valid; run.json records preset, attention, updates, seed
+and where the data come from.
 """
-TRAIN_IMAGES = """\
-Train a model of images byte by byte as a YAML of configs/images describes it.
-
+IMAGES = """
 With --decoder-attention PLAN among the fairseq-train flags another attention takes the place of the YAML's.
-The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
-it. Running the same command again resumes. Losses in the log are bits per dimension; checkpoint_best.pt is
-the best on valid.
+Losses in the log are bits per dimension; checkpoint_best.pt is the best on valid.
 """
-TRAIN_VIT = """\
-Train a Vision Transformer as a YAML of configs/vit describes it.
-
+VIT = """
 With --encoder-attention PLAN among the fairseq-train flags another attention takes the place of the YAML's.
-The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
-it. Running the same command again resumes. The log has loss in bits and accuracy in percent;
-checkpoint_best.pt has the best accuracy on valid.
+The log has loss in bits and accuracy in percent; checkpoint_best.pt has the best accuracy on valid.
 """
 
 
 @dataclass(frozen=True)
 class Command:
-    """What the help of a script says: its text, a YAML, what prepares its data, and where its runs go."""
+    """What the help of a script says.
 
-    text: str
+    `about` is its first line, `example` a YAML, `data` what prepares its data, `runs` where its runs go, and
+    `more` what others have not.
+    """
+
+    about: str
     example: str
     data: str
     runs: str = "runs/<experiment>/<configuration>"
+    more: str = ""
 
 
 COMMANDS = {
-    "scripts/train_lm.sh": Command(TRAIN_LM, "configs/wikitext103/transnormer_t1.yaml", "data-prep/"),
+    "scripts/train_lm.sh": Command(
+        "Train a language model as a YAML of configs/ describes it.",
+        "configs/wikitext103/transnormer_t1.yaml",
+        "data-prep/",
+    ),
     "scripts/pretrain_roberta.sh": Command(
-        PRETRAIN_ROBERTA, "configs/roberta/wikitext103_lln_diag.yaml", "data-prep/roberta.sh"
+        "Pre-train a RoBERTa encoder as a YAML of configs/ describes it.",
+        "configs/roberta/wikitext103_lln_diag.yaml",
+        "data-prep/roberta.sh",
+        more=ROBERTA,
     ),
     "scripts/train_lra.sh": Command(
-        TRAIN_LRA, "configs/lra_skyformer/listops.yaml", "data-prep/lra.sh", "runs/<preset>/<task>/<plan>"
+        "Train on a task of Long Range Arena as a YAML of configs/lra_skyformer or lra_state_space says.",
+        "configs/lra_skyformer/listops.yaml",
+        "data-prep/lra.sh",
+        "runs/<preset>/<task>/<plan>",
+        LRA,
     ),
     "scripts/train_images.sh": Command(
-        TRAIN_IMAGES, "configs/images/digits.yaml", "data-prep/images.sh", "runs/images/<preset>/<plan>"
+        "Train a model of images byte by byte as a YAML of configs/images describes it.",
+        "configs/images/digits.yaml",
+        "data-prep/images.sh",
+        "runs/images/<preset>/<plan>",
+        IMAGES,
     ),
     "scripts/train_vit.sh": Command(
-        TRAIN_VIT, "configs/vit/digits.yaml", "data-prep/images.sh", "runs/vit/<preset>/<plan>"
+        "Train a Vision Transformer as a YAML of configs/vit describes it.",
+        "configs/vit/digits.yaml",
+        "data-prep/images.sh",
+        "runs/vit/<preset>/<plan>",
+        VIT,
     ),
 }
 
@@ -142,7 +146,8 @@ def training_parser(script: str) -> tuple[Parser, Parser]:
         "--dry-run", action="store_true", help="print the fairseq-train command and stop; needs no GPU"
     )
     usage = f"{script} CONFIG [DATA] [options] [fairseq-train flags ...]"
-    parser = Parser(script, command.text, parents=[options], usage=usage)
+    text = f"{command.about}\n\n{HOW}{command.more}"
+    parser = Parser(script, text, parents=[options], usage=usage)
     parser.add_argument("config", type=Path, metavar="CONFIG", help=f"such as {command.example}")
     parser.add_argument(
         "data",
@@ -175,11 +180,18 @@ def main() -> None:
     """Train, and say how to evaluate the result."""
     script = sys.argv[0]
     options, extra = parse(script, sys.argv[1:])
-    from pipeline.training.process.launch import machines_of
+    with light_start() if options.dry_run else contextlib.nullcontext():
+        start(script, options, extra)
+
+
+def start(script: str, options: Namespace, extra: Sequence[str]) -> None:
+    """Do what the command line says."""
+    from pipeline.training.launch import machines_of
     from pipeline.training.recipe import option, read_experiment
+
+    experiment = read_experiment(options.config)  # a wrong YAML is found before fairseq is imported
     from pipeline.training.train import check_task, ending, train
 
-    experiment = read_experiment(options.config)
     check_task(Path(script).name, options.config, experiment, option(extra, "--task"))
     machines, plan = machines_of(options), getattr(options, "plan", False)  # of train_lm.sh alone
     with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline.methods import METHODS
 from pipeline.papers import read_table
-from pipeline.training.figures import peak_memory, read_log
+from pipeline.training.log import peak_memory, read_log
 
 UPDATES = 20
 PAPER = "wikitext103"

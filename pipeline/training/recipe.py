@@ -26,7 +26,7 @@ from yaml import YAMLError
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.training.process.launch import Machines
+from pipeline.training.launch import Machines
 
 Settings = dict[str, dict[str, Any]]
 
@@ -40,6 +40,7 @@ NAME_FLAGS = {
 }
 
 # Switches of the group `common`, of which a training has one at most.
+COMPILING = ("chunked_cross_entropy", "chunked_masked_lm")  # criteria with --compile
 PRECISIONS = ("fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp")
 
 
@@ -287,7 +288,7 @@ def fast_flags(experiment: Experiment, gpus: int, extra: Sequence[str]) -> list[
     if not any(f"--{name.replace('_', '-')}" in extra for name in PRECISIONS):
         flags.append("--bf16")
     criterion = option(extra, "--criterion") or experiment.get("criterion", "_name")
-    return [*flags, "--compile"] if criterion == "chunked_cross_entropy" else flags
+    return [*flags, "--compile"] if criterion in COMPILING else flags
 
 
 def shared_batch(

@@ -1,14 +1,33 @@
-"""The folder of a training run: the files next to the checkpoints, and the remains of an interrupted save."""
+"""The folder of a run: the checkpoint it resumes from, and the data and settings that must be the same.
+
+A run resumes from the newest whole checkpoint by update number. Dictionary, tokeniser and a note of the data
+lie beside the checkpoints.
+"""
 
 import filecmp
+import os
+import shutil
 import zipfile
+from argparse import Namespace
+from collections.abc import Collection, Sequence
 from pathlib import Path
+
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
 
 from pipeline.data.text_encoding import DICTIONARY, VOCABULARY_FILES
 from pipeline.errors import UserError
-from pipeline.files import write_atomically
-from pipeline.outputs import check_output_folder
-from pipeline.training.process.resume import newest_whole
+from pipeline.files import FINGERPRINT, fingerprint, read_json, sha256_of, write_atomically, write_json
+from pipeline.outputs import check_output, check_output_folder, json_with
+from pipeline.training.checkpoint import Checkpoint, groups_of, model_settings, read_checkpoint
+from user_dir.checks.same_settings import differences
+
+LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
+DATA = "data.json"
+DATA_RECORD = json_with("data", FINGERPRINT)
+# Files that identify the training data: the length of every row, the labels.
+IDENTIFYING = ("train.idx", "train.*.idx", "train.label.npy")
+LEFT_BY_A_RUN = ("checkpoint*.pt*", "checkpoint*.json", "train*.log", "tensorboard", DATA)
 
 
 def make_save_dir(path: Path) -> None:
@@ -41,6 +60,137 @@ def keep_vocabulary(source: Path, save_dir: Path, failed_start: bool = False) ->
             write_atomically(kept, given.read_bytes())
         elif failed_start and not given.is_file():
             kept.unlink(missing_ok=True)
+
+
+def check_same_settings(start: Checkpoint, read: Namespace, save_dir: Path, allowed: Collection[str]) -> None:
+    """UserError for the first setting in which the checkpoint of a run differs from this command.
+
+    `read` are the arguments as fairseq-train reads them; settings named in `allowed` may differ.
+    """
+    composed = convert_namespace_to_omegaconf(read)
+    groups = groups_of(OmegaConf.to_container(composed, resolve=True, enum_to_str=True))
+    pairs = {
+        "arch": (start.settings, model_settings(groups)),
+        "task": (start.task_settings, groups.get("task") or {}),
+    }
+    for kind, (saved, given) in pairs.items():
+        for name, old, new in differences(kind, saved, given):
+            if name not in allowed:
+                raise UserError(
+                    f"{save_dir} holds a run whose {name} is {old!r}, not {new!r}; set it as it was, choose "
+                    f"another --save-dir, or add --allow-changed {name}"
+                )
+
+
+def is_failed_start(save_dir: Path) -> bool:
+    """Whether all that `save_dir` holds of a run was written before its first checkpoint."""
+    path = save_dir / DATA
+    return path.is_file() and DATA_RECORD(path) and not any(save_dir.glob("checkpoint*.pt"))
+
+
+def keep_data_record(data: Path, save_dir: Path, resumes: bool, allowed: Collection[str]) -> None:
+    """Note in `save_dir` what it is trained on; UserError if it `resumes` with other training data.
+
+    The data are those of before if the lengths of their rows, and their labels if they have any, are.
+    """
+    files = {path for pattern in IDENTIFYING for path in data.rglob(pattern)}
+    rows = [sha256_of(path) for path in sorted(files)]
+    record = {"data": str(data), FINGERPRINT: fingerprint(rows)}
+    path = save_dir / DATA
+    check_output(path, DATA_RECORD, option="--save-dir")
+    if resumes and path.is_file() and "data" not in allowed:
+        old = read_json(path)
+        if old[FINGERPRINT] != record[FINGERPRINT]:
+            raise UserError(
+                f"{save_dir} holds a run on other training data ({old['data']}) than {data}; give those, "
+                "choose another --save-dir, or add --allow-changed data"
+            )
+    write_json(path, record)
+
+
+def newest_whole(folder: Path) -> Checkpoint | None:
+    """The whole checkpoint of `folder` with the most updates, None if there is none."""
+    return _survey(folder)[0]
+
+
+def _survey(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint, and the names of the damaged ones."""
+    found = {path: read_whole(path) for path in sorted(folder.glob("checkpoint*.pt"))}
+    whole = (one for one in found.values() if one)
+    newest = max(whole, key=lambda one: (one.updates, one.path.name == LAST), default=None)
+    return newest, [path.name for path, one in found.items() if one is None]
+
+
+def read_whole(path: Path) -> Checkpoint | None:
+    """A checkpoint; None if it is damaged or none, whatever the reason."""
+    try:
+        checkpoint = read_checkpoint(path)
+        with zipfile.ZipFile(path) as archive:
+            return None if archive.testzip() else checkpoint
+    except (UserError, zipfile.BadZipFile, OSError):
+        return None
+
+
+def find_resume_point(folder: Path) -> Checkpoint | None:
+    """Where the run in `folder` resumes; None if the folder holds no checkpoint.
+
+    UserError if all are damaged: a run starts at update 1 in their place only if asked to.
+    """
+    if (folder / LAST).is_dir():
+        raise UserError(f"{folder / LAST} is a folder where a checkpoint belongs; move it away")
+    newest, damaged = _survey(folder)
+    if newest and damaged:
+        print(f"passing over {', '.join(damaged)}, which cannot be read", flush=True)
+    if newest is None and damaged:
+        raise UserError(
+            f"no checkpoint in {folder} is whole ({', '.join(damaged)}); copy them again, or add --fresh "
+            "to move them aside and start at update 1"
+        )
+    return newest
+
+
+def complete_save(saved: Checkpoint) -> None:
+    """Make `saved` the folder's checkpoint_last.pt, and its best one if it was, as its save would have."""
+    folder = saved.path.parent
+    for half in folder.glob("checkpoint*.pt.tmp"):
+        half.unlink()
+    print(f"resuming from {saved.path.name} (update {saved.updates:,})", flush=True)
+    if saved.path.name != LAST:
+        copy_durably(saved.path, folder / LAST)
+        best = read_whole(folder / BEST) if saved.is_best else None
+        if saved.is_best and (best is None or best.updates < saved.updates):
+            copy_durably(saved.path, folder / BEST)
+
+
+def copy_durably(source: Path, target: Path) -> None:
+    """Copy a file whole or not at all; it is on the disk when this returns."""
+    partial = target.with_name(f"{target.name}.tmp")
+    try:
+        shutil.copyfile(source, partial)
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def move_aside(folder: Path, left: Sequence[Path] | None = None) -> None:
+    """Move what `left` names, by default what a run has left in `folder`, to a new folder in it, and say so.
+
+    Nothing is removed.
+    """
+    if left is None:
+        left = [path for pattern in LEFT_BY_A_RUN for path in sorted(folder.glob(pattern))]
+    if not left:
+        return
+    number = 1
+    while (aside := folder / f"earlier-{number}").exists():
+        number += 1
+    aside.mkdir()
+    for path in left:
+        path.rename(aside / path.name)
+    print(f"moved to {aside}: {', '.join(path.name for path in left)}", flush=True)
 
 
 def is_half_written(path: Path) -> bool:

@@ -15,22 +15,12 @@ from pipeline.console import number_of
 from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
 from pipeline.files import PREPARED, ROOT, read_json, shown_path
-from pipeline.training.checkpoint import load_safely, updates
+from pipeline.training.checkpoint import Checkpoint, read_checkpoint
 from pipeline.training.kinds import KINDS
+from pipeline.training.launch import Machines
+from pipeline.training.log import ALONE, Place, Progress
+from pipeline.training.logged_run import run_fairseq
 from pipeline.training.plan import described, measured, pace_of
-from pipeline.training.process.launch import Machines
-from pipeline.training.process.logged_run import run_fairseq
-from pipeline.training.process.progress import ALONE, Place, Progress
-from pipeline.training.process.resume import (
-    BEST,
-    LAST,
-    SavedState,
-    complete_save,
-    find_resume_point,
-    move_aside,
-    newest_whole,
-)
-from pipeline.training.process.run_lock import run_lock
 from pipeline.training.recipe import (
     Experiment,
     check_arch,
@@ -40,8 +30,22 @@ from pipeline.training.recipe import (
     read_experiment,
     shorter_warmup,
 )
-from pipeline.training.same_settings import DATA, check_same_settings, is_failed_start, keep_data_record
-from pipeline.training.save_dir import check_vocabulary, keep_vocabulary, make_save_dir
+from pipeline.training.run_lock import run_lock
+from pipeline.training.save_dir import (
+    BEST,
+    DATA,
+    LAST,
+    check_same_settings,
+    check_vocabulary,
+    complete_save,
+    find_resume_point,
+    is_failed_start,
+    keep_data_record,
+    keep_vocabulary,
+    make_save_dir,
+    move_aside,
+    newest_whole,
+)
 from user_dir.checks.schedules import check_schedule
 from user_dir.checks.training import check_training
 from user_dir.models.layer_plan import parse_layer_plan
@@ -144,7 +148,7 @@ def train(
             move_aside(save_dir)
         start = find_resume_point(save_dir)
         if start:
-            check_same_settings(start.configuration, read, save_dir, allow_changed)
+            check_same_settings(start, read, save_dir, allow_changed)
         keep_data_record(prepared.folder, save_dir, start is not None, allow_changed)
         keep_vocabulary(prepared.folder, save_dir, failed_start)
         if is_finished(start, last_update):
@@ -180,7 +184,7 @@ def show_plan(
     print("\n".join(described(name, read, machines.processes, pace, corpus)))
 
 
-def is_finished(start: SavedState | None, last_update: int | None) -> bool:
+def is_finished(start: Checkpoint | None, last_update: int | None) -> bool:
     """Whether the run has made its last update; says so."""
     finished = start is not None and last_update is not None and start.updates >= last_update
     if finished:
@@ -257,11 +261,10 @@ def ending(save_dir: Path, experiment: Experiment, metric: str | None) -> str:
     name = next((name for name in (BEST, LAST) if (save_dir / name).is_file()), None)
     if name is None:
         return f"done: {shown_path(save_dir)}, which holds no checkpoint"
-    state = load_safely(save_dir / name)[0]
-    score = (state.get("extra_state") or {}).get("val_loss")
-    text = f"done: {shown_path(save_dir / name)} of update {updates(state):,}"
-    if name == BEST and score is not None:
-        text += f", the best on valid ({metric} {score:.4g}{' bits' if metric == 'loss' else ''})"
+    checkpoint = read_checkpoint(save_dir / name)
+    text = f"done: {shown_path(checkpoint.path)} of update {checkpoint.updates:,}"
+    if name == BEST and checkpoint.score is not None:
+        text += f", the best on valid ({metric} {checkpoint.score:.4g}{' bits' if metric == 'loss' else ''})"
     data = Path(read_json(save_dir / DATA)["data"])
     words = [f"scripts/{kind.evaluation}", shown_path(save_dir / name), shown_path(data)]
     splits = read_json(data / PREPARED).get("splits", {}) if (data / PREPARED).is_file() else {}

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 
 from tests.helpers.golden import load, relative, state
 from user_dir.attention import attention_class, build_attention
-from user_dir.errors import UserError
 from user_dir.models.layer import GatedLayer
 from user_dir.modules import ScaleNorm, build_norm, rotate_halves
 
@@ -145,18 +144,3 @@ def test_scalenorm():
     torch.testing.assert_close(norm(x), 3 * x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt())
     half = norm(torch.full((1, 8), 1e4, dtype=torch.float16))
     assert half.dtype == torch.float16 and torch.allclose(half, torch.tensor(3.0).half())
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("flash", {"chunk_size": 0}, "--flash-chunk-size is 0; it must be a number from 1 up"),
-        ("flash", {"key_dim": 7}, "--flash-key-dim is 7; it must be an even number from 2 up"),
-        ("flash_quad", {"key_dim": 0}, "--flash-quad-key-dim is 0"),
-        ("flash_quad", {"positions": 0}, "--flash-quad-positions is 0; it must be a number from 1 up"),
-        ("flash_quad", {"expansion": 0}, "--flash-quad-expansion is 0; it must be a number from 1 up"),
-    ],
-)
-def test_user_errors(name, options, message):
-    with pytest.raises(UserError, match=message):
-        build_attention(name, 12, 1, causal=True, **options)

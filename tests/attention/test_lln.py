@@ -349,23 +349,3 @@ def test_lln_diag_equals_its_formula(combination, size, causal):
     lln = plain(q, k, v, alpha=alpha, beta=beta, causal=causal)
     diag = blocks_plain(q, k, v, size or 6, causal)
     torch.testing.assert_close(module(x)[0], through(module, r * lln + p * diag))
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("lln", {"statistics": "global"}, "no statistics 'global'; choose one of running, batch"),
-        ("lln", {"a": -1.0}, "a = -1.0, b = 0.0; give a positive a with b, or neither"),
-        ("lln", {"b": -0.3}, "a = 0.0, b = -0.3; give a positive a"),
-        ("lln_diag", {"combination": "sum"}, "no combination 'sum'; choose one of average, learnable_scale"),
-        (
-            "lln_diag",
-            {"block_size": -1},
-            "block size of LLN\\+Diag attention is -1; it must be 1 or more, or 0",
-        ),
-        ("lln_diag", {"statistics": "global"}, "no statistics 'global'"),
-    ],
-)
-def test_user_errors(name, options, message):
-    with pytest.raises(UserError, match=message):
-        build_attention(name, 12, 2, causal=True, **options)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from user_dir.attention import build_attention
-from user_dir.errors import UserError
 
 
 def build(**options):
@@ -63,10 +62,3 @@ def test_a_window_over_the_whole_sequence_is_full_attention_but_for_the_first_to
     x = torch.randn(40, 2, 12, dtype=torch.float64)
     torch.testing.assert_close(module(x)[0][1:], softmax(x)[0][1:])
     assert not torch.allclose(module(x)[0][0], softmax(x)[0][0])
-
-
-@pytest.mark.parametrize("window", [0, 7, -2])
-def test_odd_windows_are_refused(window):
-    message = f"--longformer-window is {window}; it must be an even number from 2 up"
-    with pytest.raises(UserError, match=message):
-        build(window=window)

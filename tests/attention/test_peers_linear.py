@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.helpers.golden import check, load, relative, state
+from tests.helpers.golden import check, check_attend, load, relative, state
 from user_dir.attention import build_attention
 from user_dir.attention import performer as performer_module
 from user_dir.attention.parts.new_tokens import NewTokens
@@ -42,12 +42,7 @@ def test_performer_equals_performer_pytorch(golden_dir, run, file, kind):
     arrays = load(golden_dir, "peers_performer.npz")
     module = performer(kind == "causal", torch.float32)
     module.eval_proj.copy_(torch.tensor(arrays["fast/projection_matrix"]).expand(4, -1, -1))
-    q, k, v = (torch.tensor(arrays[f"{file}/{run}/{name}"], requires_grad=True) for name in "qkv")
-    out = module.attend(q, k, v, None)
-    assert relative(out, arrays[f"{file}/{run}/{kind}/output"]) < 1e-5
-    out.backward(torch.tensor(arrays[f"{file}/{run}/cotangent"]))
-    for name, x in zip("qkv", (q, k, v), strict=True):
-        assert relative(x.grad, arrays[f"{file}/{run}/{kind}/grad_{name}"]) < 5e-5
+    check_attend(module, arrays, f"{file}/{run}", f"{file}/{run}/{kind}")
 
 
 @runs
@@ -275,16 +270,3 @@ def test_cosformer_without_output_map():
     without.load_state_dict(state)
     x = torch.randn(9, 2, 12)
     torch.testing.assert_close(with_map.out_proj(without(x)[0]), with_map(x)[0])
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("performer", {"features": 0}, "--performer-features is 0; it must be a number from 1 up"),
-        ("performer", {"redraw": -1}, "--performer-redraw is -1; .* 0 for never"),
-        ("cosformer", {"length": 0}, "--cosformer-length is 0; it must be a number from 1 up"),
-    ],
-)
-def test_user_errors(name, options, message):
-    with pytest.raises(UserError, match=message):
-        build_attention(name, 12, 2, causal=True, max_positions=16, **options)

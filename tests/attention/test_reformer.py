@@ -7,7 +7,6 @@ from tests.helpers.golden import load, relative, state
 from user_dir.attention import build_attention
 from user_dir.attention.parts import hashing
 from user_dir.attention.parts.hashing import bucket_count
-from user_dir.errors import UserError
 
 
 def build(longest, dim=32, heads=4, **options):
@@ -147,20 +146,6 @@ def test_half_precision_is_near_where_the_order_is_the_same(dtype, monkeypatch):
 def test_buckets_follow_the_longest_sequence():
     assert [bucket_count(n, 64) for n in (16, 64, 127, 128, 192, 512, 4096)] == [2, 2, 2, 4, 4, 16, 128]
     assert build(512).rotations.shape == (4, 8, 2, 32)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"chunk_size": 0}, "--reformer-chunk-size is 0; it must be a number from 1 up"),
-        ({"rounds": 0}, "--reformer-rounds is 0; it must be a number from 1 up"),
-        ({"buckets": 7}, "--reformer-buckets is 7; it must be an even number from 2 up"),
-        ({"longest": None}, "'reformer' attention depends on the longest sequence"),
-    ],
-)
-def test_user_errors(options, message):
-    with pytest.raises(UserError, match=message):
-        build(**{"longest": 64, **options})
 
 
 @pytest.mark.parametrize("length", [0, 1, 70])

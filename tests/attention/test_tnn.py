@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 
 from user_dir.attention import build_attention
-from user_dir.errors import UserError
 
 
 def build(causal, dim=6, **options):
@@ -71,18 +70,3 @@ def test_decoding_grows_its_cache_geometrically():
         module(torch.randn(1, 2, 6, dtype=torch.float64), incremental_state=state)
         sizes.add(next(iter(state.values()))["v"].shape[1])
     assert sizes == {1, 2, 4, 8, 16, 32, 64, 128}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"expansion": 0}, "--tnn-expansion is 0; it must be a number from 1 up"),
-        ({"network_dim": 0}, "--tnn-network-dim is 0; it must be a number from 1 up"),
-        ({"network_layers": 0}, "--tnn-network-layers is 0; it must be a number from 1 up"),
-        ({"decay": 1.5}, "--tnn-decay is 1.5; it must be a number above 0, at most 1"),
-        ({"decay": 0.0}, "--tnn-decay is 0.0"),
-    ],
-)
-def test_user_errors(options, message):
-    with pytest.raises(UserError, match=message):
-        build(True, **options)

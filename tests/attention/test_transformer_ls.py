@@ -6,7 +6,6 @@ from torch.nn.functional import layer_norm
 
 from tests.helpers.golden import check_run, load, state
 from user_dir.attention import build_attention
-from user_dir.errors import UserError
 
 
 @pytest.mark.parametrize("length", [150, 128])
@@ -154,37 +153,3 @@ def test_state_of_a_long_prompt_goes_on_after_reordering():
     module.reorder_incremental_state(state, order)
     rest = torch.cat([module(x[i : i + 1, order], incremental_state=state)[0] for i in (29, 30)])
     torch.testing.assert_close(rest, module(x[:, order])[0][29:])
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_dropout_acts_on_the_weights_in_training(causal):
-    module = build(causal, dropout=0.5)
-    x = torch.randn(20, 2, 12, dtype=torch.float64)
-    assert torch.equal(module(x)[0], module(x)[0])
-    module.train()
-    assert not torch.allclose(module(x)[0], module(x)[0])
-
-
-@pytest.mark.parametrize(
-    ("causal", "options", "message"),
-    [
-        (True, {"window": 7}, "--transformer-ls-window is 7; it must be an even number from 2 up"),
-        (False, {"window": 0}, "--transformer-ls-window is 0; it must be an even number from 2 up"),
-        (True, {"chunk": 0}, "--transformer-ls-chunk is 0; it must be a number from 1 up"),
-        (False, {"rank": 0}, "--transformer-ls-rank is 0; it must be a number from 1 up"),
-        (
-            False,
-            {"rank": 9, "max_positions": 8},
-            "rank is 9; it must be a number from 1 to 8",
-        ),
-        (
-            True,
-            {"rank": 9, "max_positions": 8},
-            "--transformer-ls-rank is 9; it must be a number from 1 to 8, the longest",
-        ),
-        (True, {"dim": 13}, "2 attention heads do not divide the width 13"),
-    ],
-)
-def test_user_errors(causal, options, message):
-    with pytest.raises(UserError, match=message):
-        build(causal, **options)

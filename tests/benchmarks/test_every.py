@@ -60,7 +60,7 @@ def test_plots_and_tables_do_without_what_was_not_measured(name, tmp_path):
 )
 def test_a_wrong_command_line_is_refused_in_a_sentence(name, words):
     with pytest.raises(UserError, match=r"nonsense.*see .* --help"):
-        module_of(name).parse_arguments(words)
+        module_of(name).BENCHMARK.parse(words)
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDS if name != "packed_cost"])
@@ -88,7 +88,7 @@ def test_quick_run_resumes(name, architecture, cases, tmp_path, measured_here, c
     module, out = module_of(name), tmp_path / "a b" / "cost.json"
     words = ["--quick", "--device", "cpu", "--architectures", architecture, "--out", str(out)]
     for done in (0, cases):
-        assert module.run(module.parse_arguments(words)) == 0
+        assert module.BENCHMARK.run(module.BENCHMARK.parse(words)) == 0
         assert f"{cases} cases on cpu, {done} done before" in capsys.readouterr().out
     assert [record["status"] for record in json.loads(out.read_text())["records"]] == ["ok"] * cases
     assert {path.name for path in out.parent.iterdir()} == {"cost.json", "cost.md", "cost.png"}

@@ -109,12 +109,12 @@ def test_one_kind_of_images_has_files_of_its_own():
     """It cannot join the results of both, whose settings are others."""
     names = []
     for words in ([], ["--images", "cifar10,mnist"], ["--images", "mnist"], ["--images", "mnist", "--quick"]):
-        arguments = image_cost.parse_arguments(words)
-        names.append(image_cost.benchmark_for(arguments).results_path(arguments, "cpu").name)
+        arguments = image_cost.BENCHMARK.parse(words)
+        names.append(image_cost.BENCHMARK.results_path(arguments, "cpu").name)
     both, mnist = "image_cost_cpu.json", "image_cost_mnist_cpu.json"
     assert names == [both, both, mnist, "image_cost_mnist_quick.json"]
 
 
 def test_unknown_images_are_refused():
     with pytest.raises(UserError, match="--images names 'svhn'"):
-        image_cost.parse_arguments(["--images", "svhn"])
+        image_cost.BENCHMARK.parse(["--images", "svhn"])

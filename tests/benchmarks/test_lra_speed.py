@@ -29,8 +29,7 @@ def cell(task: str, method: str, seed: int, accuracy: float, setting: str = "sho
 
 def sample() -> dict:
     """Softmax takes N² and has no memory at 5,000; the others take N, and elu too long at 5,000."""
-    arguments = lra_speed.parse_arguments(["--architectures", ",".join(NAMES)])
-    settings = lra_speed.settings_for(arguments, "cpu")
+    settings = lra_speed.settings_for("cpu", False, NAMES, 60)
 
     def answer(case):
         n, softmax = case["length"], case["architecture"] == "softmax"
@@ -103,14 +102,13 @@ def test_accuracy_is_drawn_where_speed_is_known(tmp_path):
 )
 def test_a_wrong_command_line(words, sentence):
     with pytest.raises(UserError, match=sentence):
-        lra_speed.parse_arguments(words)
+        lra_speed.BENCHMARK.parse(words)
 
 
 def test_wrong_folders(tmp_path):
     image = write_lra(tmp_path / "image", "image")
-    arguments = lra_speed.parse_arguments(["--lengths", "review", "--data", str(image)])
     with pytest.raises(UserError, match="holds image; the benchmark reads text"):
-        lra_speed.settings_for(arguments, "cpu")
+        lra_speed.settings_for("cpu", False, NAMES, 60, "review", image)
     with pytest.raises(UserError, match=r"holds no record of scripts/study\.sh lra"):
         read_sweep(tmp_path)
     for setting in ("short", "learned"):

@@ -9,13 +9,13 @@ from benchmarks import roberta_cost
 from benchmarks.models import TINY
 from benchmarks.roberta_cost import (
     BASE,
+    BENCHMARK,
     DEFAULT,
-    KNOWN,
     MEASURES,
+    METHODS,
     SMALLER,
     MaskedLanguageModel,
     encoder_flags,
-    label,
     verdict_table,
     verdicts,
 )
@@ -24,6 +24,7 @@ from pipeline.errors import UserError
 from tests.benchmarks.records import results
 from tests.helpers import forked
 
+KNOWN = list(METHODS)
 NAMES = ["roberta_softmax", "roberta_linear", "roberta_bigbird"]
 
 
@@ -42,8 +43,8 @@ def sample(linear_seconds=1e-3, growth=1.0) -> dict:
 
 
 def test_defaults_are_the_rows_asked_for():
-    assert roberta_cost.parse_arguments([]).architectures.split(",") == DEFAULT
-    assert roberta_cost.parse_arguments(["--architectures", "all"]).architectures.split(",") == KNOWN
+    assert BENCHMARK.parse([]).architectures == DEFAULT
+    assert BENCHMARK.parse(["--architectures", "all"]).architectures == KNOWN
     assert set(DEFAULT) <= set(KNOWN)
 
 
@@ -109,17 +110,17 @@ def test_quadratic_peers_are_not_promised_to_be_linear():
     results = sample()
     results["settings"]["architectures"] = ["roberta_softmax", "roberta_kernelized", "roberta_flash_quad"]
     assert verdicts(results) == {}
-    assert label("roberta_kernelized") == "Kernelized"
+    assert METHODS["roberta_kernelized"].label == "Kernelized"
 
 
 def test_results_of_another_time_limit_are_not_mixed(tmp_path):
     words = ["--quick", "--device", "cpu", "--out", str(tmp_path / "cost.json")]
-    arguments = roberta_cost.parse_arguments(words)
-    settings = roberta_cost.settings_for("cpu", True, arguments.architectures.split(","), 7.0)
+    arguments = BENCHMARK.parse(words)
+    settings = roberta_cost.settings_for("cpu", True, arguments.architectures, 7.0)
     record = {"benchmark": "roberta_cost", "settings": settings, "sessions": [], "records": []}
     (tmp_path / "cost.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match="other settings"):
-        roberta_cost.run(arguments)
+        BENCHMARK.run(arguments)
 
 
 @pytest.mark.slow
@@ -127,8 +128,8 @@ def test_memory_that_runs_out_is_a_row(monkeypatch):
     for patch in forked.patches():
         monkeypatch.setattr(*patch)
     words = ["--architectures", "roberta_softmax", "--time-limit", "120", "--memory-limit-gib", "1.5"]
-    arguments = roberta_cost.parse_arguments(words)
+    arguments = BENCHMARK.parse(words)
     case = {"kind": "training", "architecture": "roberta_softmax", "length": 8192, "round": 0}
     question = {"size": SMALLER.as_dict(), "threads": 1, "steps": 1, "tokens": 8192}
-    record = roberta_cost.BENCHMARK.measure(case, question, arguments, "cpu")
+    record = BENCHMARK.measure(case, question, arguments, "cpu")
     assert record["status"] == "out of memory"

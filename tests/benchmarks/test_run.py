@@ -85,7 +85,7 @@ def test_other_commands_write_to_runs_as_well():
 def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys):
     out = tmp_path / "cost.json"
     words = ["--quick", "--device", "cpu", "--architectures", "transnormer_t1", "--out", str(out)]
-    arguments, measured = lm_cost.parse_arguments(words), []
+    arguments, measured = lm_cost.BENCHMARK.parse(words), []
 
     def measure(worker, question, time_limit):
         assert (worker, time_limit) == ("benchmarks.worker", 150)
@@ -100,11 +100,11 @@ def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys
 
     monkeypatch.setattr(run, "run_case", measure)
     with pytest.raises(KeyboardInterrupt):
-        lm_cost.run(arguments)
+        lm_cost.BENCHMARK.run(arguments)
     assert len(json.loads(out.read_text())["records"]) == 2
     failure = {"status": "failed", "message": "ValueError: broken"}
     monkeypatch.setattr(run, "run_case", lambda *_: failure)
-    assert lm_cost.run(arguments) == 1
+    assert lm_cost.BENCHMARK.run(arguments) == 1
     text = capsys.readouterr()
     assert "3 cases on cpu, 2 done before" in text.out and "broken" in text.err
     results = json.loads(out.read_text())

@@ -76,20 +76,22 @@ cla::Problem problem_of(const int64_t* shape, int dtype, int normalize) {
 
 }  // namespace
 
-// Forward and backward. The arrays: q, k, v, state, out, final state, inverse, grad_out, grad_state and the
-// gradients of q, k, v and the state. Returns null or an error.
+// Forward and backward. The arrays: q, k, v, state, out, final state, inverse, grad_out, grad_state, the gradients of
+// q, k, v and the state, and the bounds of packed sequences. Returns null or an error.
 extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, HostArray* arrays,
                                const int* device, int order, int at_end) {
   using namespace cla;
   using namespace cla::cuda;
   emulation::set_order(order);
-  emulation::Arrays moved(arrays, 13, at_end != 0);
+  emulation::Arrays moved(arrays, 14, at_end != 0);
   const Device gpu{0, device[0], device[1], device[2]};
   Problem p = problem_of(shape, dtype, normalize);
   p.q = moved.array(0);
   p.k = moved.array(1);
   p.v = moved.array(2);
   p.state = moved[3];
+  p.offsets = static_cast<const int32_t*>(moved[13]);
+  p.sequences = arrays[13].bytes / 4 - 1;
   const emulation::Guarded kept(4 * p.batch * p.heads * kept_states(p) * p.depth * (p.width + p.normalize), true);
   const Outputs outputs{moved.array(4), moved[5], moved[6], kept.data};
   std::optional<emulation::Guarded> scratch;
@@ -99,7 +101,8 @@ extern "C" const char* emulate(const int64_t* shape, int dtype, int normalize, H
   const char* error = forward(p, outputs, gpu, allocate, nullptr);
   if (error == nullptr) {
     const Gradients g{moved.array(7),  moved[8],        moved[6], moved.array(9),
-                      moved.array(10), moved.array(11), moved[12], kept.data};
+                      moved.array(10), moved.array(11), moved[12], kept.data,
+                      moved.array(4)};
     error = backward(p, g, gpu, allocate, nullptr);
   }
   moved.back();

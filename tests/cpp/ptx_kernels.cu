@@ -1,5 +1,5 @@
 // One instance of the CUDA kernels, which tests/operator/ptx runs.
-#include "backward.cuh"
+#include "backward_wide.cuh"
 #include "forward.cuh"
 
 namespace cla::cuda {

@@ -1,5 +1,5 @@
 // The instances of the CUDA kernels that tests/operator/test_cuda_resources.py looks at.
-#include "backward.cuh"
+#include "backward_wide.cuh"
 #include "forward.cuh"
 
 namespace cla::cuda {

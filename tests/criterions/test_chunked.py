@@ -87,7 +87,8 @@ def test_masked_lm(untied, masks):
         "ntokens": 51,
         "nsentences": 3,
     }
-    options = SimpleNamespace(tpu=False, chunk_rows=4, label_smoothing=0.0, ddp_backend="pytorch_ddp")
+    options = {"chunk_rows": 4, "label_smoothing": 0.0, "ddp_backend": "pytorch_ddp", "compile": False}
+    options = SimpleNamespace(tpu=False, **options)
     first, second = (
         gradients(kind(options, TASK), model, sample) for kind in (MaskedLmLoss, ChunkedMaskedLm)
     )
@@ -156,3 +157,5 @@ def test_compile_is_left_out_on_a_cpu(monkeypatch):
         for _ in range(2):
             criterion(model, {**sample, "target": sample["target"].to(device)})
         assert compiled == calls
+    options = chunked.ChunkedMaskedLmConfig(tpu=False, ddp_backend="c10d", compile=True)
+    assert ChunkedMaskedLm(options, TASK).to_compile

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.training.process.progress import read_records
+from pipeline.training.log import read_records
 from tests.faults.warm import Started, Warm
 from tests.pipeline.conftest import MODEL
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.signals import STOPPED
 from pipeline.training.checkpoint import read_checkpoint
-from pipeline.training.process.run_lock import NAME
+from pipeline.training.run_lock import NAME
 from tests.faults.runs import ROUNDING, ROUNDS, at, at_update, longer, losses, same_losses
 
 pytestmark = pytest.mark.slow

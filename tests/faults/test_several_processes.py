@@ -4,7 +4,7 @@ import fcntl
 
 import pytest
 
-from pipeline.training.process.run_lock import NAME
+from pipeline.training.run_lock import NAME
 from tests.faults.runs import ROUNDING, at_update, longer, losses, same_losses
 
 # How many processes are killed after which update; the last one resumes and ends the run.

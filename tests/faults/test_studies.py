@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.runs import at, at_update
+from tests.faults.runs import ROUNDS, at, at_update
 from tests.helpers.images import write_images
 from tests.helpers.lra import write_lra
 
@@ -41,7 +41,7 @@ def moments(record: str) -> dict[str, dict[str, str]]:
     return {
         "training": at_update(4),
         "a checkpoint": at("rename", path="checkpoint_last.pt"),
-        "evaluation": at("write", text='"peak_memory"', path="train.log"),
+        "evaluation": at("write", text="evaluating checkpoint", path="train.log"),
         "the record": at("rename", path=record),
         "the page": at("rename", path="README.md"),
     }
@@ -74,12 +74,14 @@ def files(out: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_killed(training, tmp_path, words, record_property):
+def test_killed(training, tmp_path, study, words, record_property):
     """One kill after another in one folder, then left alone."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert run(training, words, whole) == 0
     [record] = whole.rglob("seed*.json")
     kills = moments(record.name)
+    if ROUNDS == 1 and study != "copy":  # the rest is the runner's, and the same for all studies
+        kills = {"evaluation": kills["evaluation"]}
     record_property("times", len(kills))
     for moment, fault in kills.items():
         assert run(training, words, cut, fault) == -signal.SIGKILL, moment

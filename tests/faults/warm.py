@@ -1,7 +1,7 @@
 """Commands as forks of a process that has imported them: each costs a second instead of ten.
 
 Started with fault.c preloaded and a socket to the tests as its standard input. What a command starts as
-`pipeline.training.process.child` or `pipeline.study.worker` is forked as well; everything else is as
+`pipeline.training.child` or `pipeline.study.worker` is forked as well; everything else is as
 `python -m pipeline` does it.
 """
 
@@ -75,7 +75,7 @@ def begin(words: list[str], files: list[int], fault: dict[str, str]) -> None:
         os.close(file)
     os.environ.update(fault)
     from pipeline.study import schedule
-    from pipeline.training.process import logged_run
+    from pipeline.training import logged_run
 
     for module in (logged_run, schedule):
         module.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Forked})

@@ -58,24 +58,27 @@ def _array(x: torch.Tensor | None) -> HostArray:
     return HostArray(x.data_ptr(), numbers * x.element_size(), *strides)
 
 
-def emulate(library, q, k, v, state, grad_out, grad_state, normalize, device, order=0, at_end=True):
+def emulate(
+    library, q, k, v, state, grad_out, grad_state, normalize, device, order=0, at_end=True, bounds=None
+):
     """Output, final state and the four gradients; what the kernels do not write stays NaN.
 
-    `device` is (compute capability, multiprocessors, bytes of shared memory).
+    `device` is (compute capability, multiprocessors, bytes of shared memory), `bounds` the cu_seqlens.
     """
     columns = v.shape[-1] + normalize
+    states = q.shape[0] if bounds is None else len(bounds) - 1
 
     def new(x, **kind):
         return torch.full_like(x, torch.nan, **kind)
 
     def new_state():
-        return torch.full((*q.shape[:2], q.shape[-1], columns), torch.nan)
+        return torch.full((states, q.shape[1], q.shape[-1], columns), torch.nan)
 
     inverse = torch.full(q.shape[:3], torch.nan) if normalize else None
     out, final, grad_initial = new(v), new_state(), new_state()
     grads = [new(x) for x in (q, k, v)]
-    tensors = [q, k, v, state, out, final, inverse, grad_out, grad_state, *grads, grad_initial]
-    arrays = (HostArray * 13)(*[_array(x) for x in tensors])
+    tensors = [q, k, v, state, out, final, inverse, grad_out, grad_state, *grads, grad_initial, bounds]
+    arrays = (HostArray * 14)(*[_array(x) for x in tensors])
     shape = (ctypes.c_int64 * 5)(*q.shape, v.shape[-1])
     error = library.emulate(
         *(shape, DTYPES[q.dtype], int(normalize), arrays, (ctypes.c_int * 3)(*device), order, int(at_end))

@@ -1,9 +1,8 @@
 """Commands as forks of a process that has imported fairseq and the plugin, which takes seconds each time.
 
 `run` and `start` take command lines of `[sys.executable, "-m", MODULE, ...]`. What such a command starts in
-its turn (fairseq-preprocess, `pipeline.training.process.child`, a benchmark's worker) is a fork, too; for
-commands that a test calls in its own process, `patches` says how. Tests of signals, limits and imports use
-`subprocess`.
+its turn (`pipeline.training.child`, a benchmark's worker) is a fork, too; for commands that a test
+calls in its own process, `patches` says how. Tests of signals, limits and imports use `subprocess`.
 """
 
 import multiprocessing
@@ -23,15 +22,13 @@ from typing import IO, Any
 
 from benchmarks import processes
 from pipeline.child_process import PARENT
-from pipeline.data import preparation
-from pipeline.data.preparation import Workplace
 from pipeline.signals import REQUESTS
 from pipeline.study import schedule
-from pipeline.training.process import logged_run
+from pipeline.training import logged_run
 from tests.helpers import registry
 
 CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ["pipeline.training.process.child", "fairseq_cli.train", "hydra", "sentencepiece", "user_dir"]
+PRELOADED = ["pipeline.training.child", "fairseq_cli.train", "hydra", "sentencepiece", "user_dir"]
 PRELOADED += ["torch._dynamo"]  # the first optimizer of a process imports it, in 1.7 s
 PRELOADED += ["tests.helpers.warmed"]
 CONTEXT.set_forkserver_preload(PRELOADED)
@@ -125,12 +122,6 @@ class Popen(Child):
         super().__init__(process)
 
 
-def preprocess(command: Sequence[str], place: Workplace, **options: Any) -> tuple[int, str]:
-    """For `preparation._run`."""
-    done = run([sys.executable, "-m", *command[3:]], cwd=place.folder, **options)
-    return done.returncode, done.stdout + done.stderr
-
-
 def measure(command: Sequence[str], env: Mapping[str, str], context: BaseContext, **unused: Any) -> object:
     """For `subprocess.run` in `benchmarks.processes`."""
     return run(command, env=env, context=context)
@@ -142,7 +133,6 @@ def patches(context: BaseContext = CONTEXT) -> list[tuple[object, str, object]]:
         (logged_run, "subprocess", _subprocess(Popen=partial(Popen, context=context))),
         (schedule, "subprocess", _subprocess(Popen=partial(Popen, context=context))),
         (processes, "subprocess", _subprocess(run=partial(measure, context=context))),
-        (preparation, "_run", partial(preprocess, context=context)),
     ]
 
 

@@ -46,6 +46,18 @@ def check(module: nn.Module, arrays: dict[str, np.ndarray], prefix: str = "") ->
         assert (parameters[name].grad - want).abs().max() / scale < 5e-5, name
 
 
+def check_attend(
+    module: nn.Module, arrays: dict[str, np.ndarray], place: str, run: str, padding: Tensor | None = None
+) -> None:
+    """Output and gradients of `module.attend` for the heads' q, k and v at `place`."""
+    q, k, v = (torch.tensor(arrays[f"{place}/{name}"], requires_grad=True) for name in "qkv")
+    out = module.attend(q, k, v, padding)
+    assert relative(out, arrays[f"{run}/output"]) < 1e-5
+    out.backward(torch.tensor(arrays[f"{place}/cotangent"]))
+    for name, x in zip("qkv", (q, k, v), strict=True):
+        assert relative(x.grad, arrays[f"{run}/grad_{name}"]) < 5e-5
+
+
 def check_run(module: nn.Module, golden_dir: Path, file: str, run: str) -> None:
     """As `check`, of a run of a file that names the parameters whose gradient is zero by analysis."""
     meta = json.loads(str(np.load(golden_dir / file)["meta"]))

@@ -82,23 +82,37 @@ all_mechanisms = pytest.mark.parametrize("key", MECHANISMS)
 causal_mechanisms = pytest.mark.parametrize(
     "key", [key for key, mechanism in MECHANISMS.items() if mechanism.has_causal_form]
 )
-# Each mechanism in each form that it has.
-all_forms = pytest.mark.parametrize(
-    ("key", "causal"),
-    [
+
+
+def forms_of(*names: str, without: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """`key` and `causal`: the mechanisms of these names, or all of them, in each form that they have.
+
+    `without` are the keys of some that are left out.
+    """
+    forms = [
         pytest.param(key, causal, id=f"{key}-{'causal' if causal else 'full'}")
         for key, mechanism in MECHANISMS.items()
         for causal in (True, False)
+        if (not names or mechanism.name in names) and key not in without
         if mechanism.has_causal_form or not causal
-    ],
-)
+    ]
+    return pytest.mark.parametrize(("key", "causal"), forms)
 
 
-def build(key, causal, dtype=torch.float32, dim=12, heads=2):
+all_forms = forms_of()
+
+
+def build(key, causal, dtype=torch.float32, dim=12, heads=2, longest=MAX_POSITIONS, dropout=0.0):
     """The attention in evaluation mode."""
     mechanism = MECHANISMS[key]
     module = build_attention(
-        mechanism.name, dim, heads, causal=causal, max_positions=MAX_POSITIONS, **mechanism.options
+        mechanism.name,
+        dim,
+        heads,
+        causal=causal,
+        dropout=dropout,
+        max_positions=longest,
+        **mechanism.options,
     )
     return module.to(dtype).eval()
 

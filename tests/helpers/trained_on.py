@@ -1,7 +1,7 @@
-"""Trains an exported language model with `transformers.Trainer`, without fairseq and this project.
+"""Trains exported models with `transformers.Trainer`, without fairseq and this project.
 
-Argument: a folder with `batches.pt`, a list of batches of rows, their `settings.json`, and the model in
-`model`; the loss of each update goes to `losses.json`.
+Argument: a folder with one for each model: `batches.pt`, a list of batches with `input_ids` and `labels`,
+their `settings.json`, and the model in `model`; the loss of each update goes to `losses.json`.
 """
 
 import json
@@ -11,8 +11,6 @@ from types import ModuleType
 
 import torch
 from torch.utils.data import Sampler, SequentialSampler
-
-PAD = 1
 
 
 def without_torchaudio() -> ModuleType:
@@ -40,7 +38,7 @@ def losses(folder: Path) -> list[float]:
 
     arguments = transformers.TrainingArguments(
         output_dir=str(folder / "out"),
-        per_device_train_batch_size=len(batches[0]),
+        per_device_train_batch_size=len(batches[0]["labels"]),
         max_steps=len(batches) // count,
         lr_scheduler_type="constant",
         use_cpu=True,
@@ -49,14 +47,17 @@ def losses(folder: Path) -> list[float]:
         disable_tqdm=True,
         **settings,
     )
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", trust_remote_code=True)
+    config = json.loads((folder / "model" / "config.json").read_text())
+    kind = config["architectures"][0].removeprefix("LinearAttentionFor")
+    load = getattr(transformers, f"AutoModelFor{kind}").from_pretrained
+    model = load(folder / "model", trust_remote_code=True)
     rows = [
-        {"input_ids": row, "labels": row.masked_fill(row == PAD, -100)} for batch in batches for row in batch
+        {name: batch[name][row] for name in batch} for batch in batches for row in range(len(batch["labels"]))
     ]
     InOrder(model=model, args=arguments, train_dataset=rows).train()
     return [float(sum(found[i : i + count])) for i in range(0, len(found), count)]
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    (place / "losses.json").write_text(json.dumps(losses(place)))
+    for place in (settings.parent for settings in Path(sys.argv[1]).glob("*/settings.json")):
+        (place / "losses.json").write_text(json.dumps(losses(place)))

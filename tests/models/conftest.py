@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.helpers import forked
+from tests.helpers.once import filled_once
 
 
 def write_corpus(folder: Path, words: int = 60, seed: int = 0) -> None:
@@ -31,17 +33,15 @@ def write_corpus(folder: Path, words: int = 60, seed: int = 0) -> None:
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Path:
     """A folder as `fairseq-preprocess --only-source` leaves it."""
-    raw = tmp_path_factory.mktemp("raw")
-    write_corpus(raw)
-    out = tmp_path_factory.mktemp("corpus with space")
-    splits = [
-        (f"--{key}pref", str(raw / f"{split}.txt"))
-        for key, split in (("train", "train"), ("valid", "valid"), ("test", "test"))
-    ]
-    arguments = [part for pair in splits for part in pair]
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source", *arguments]
-    forked.run([*command, "--destdir", str(out)], check=True)
-    return out
+
+    def fill(folder: Path) -> None:
+        write_corpus(folder)
+        command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source"]
+        for split in ("train", "valid", "test"):
+            command += [f"--{split}pref", str(folder / f"{split}.txt")]
+        forked.run([*command, "--destdir", str(folder / "a corpus")], check=True)
+
+    return filled_once(tmp_path_factory, "corpus of models", fill) / "a corpus"
 
 
 class Commands:
@@ -85,6 +85,13 @@ def train_in_two_processes(command: list[str]) -> None:
     assert [one.returncode for one in done] == [0, 0], (done[0].stdout + done[0].stderr)[-3000:]
 
 
+def assert_same_weights(folder: Path, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+    """Of the last checkpoints of the runs `one` and `two` in `folder`."""
+    one, two = (torch.load(folder / name / "checkpoint_last.pt")["model"] for name in ("one", "two"))
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=rtol, atol=atol, msg=name)
+
+
 def run_in_two_processes(
     command: list[str], adapt: Callable[[list[str], int], list[str]] = lambda command, rank: command
 ) -> list[subprocess.CompletedProcess[str]]:
@@ -110,6 +117,10 @@ def commands(root, corpus) -> Commands:
 @pytest.fixture(scope="session")
 def trained(commands, tmp_path_factory) -> tuple[Path, str]:
     """A run of 12 updates that saved after every fourth: its folder and its log."""
-    folder = tmp_path_factory.mktemp("trained")
-    options = ("--max-update", "12", "--save-interval-updates", "4", "--dropout", "0.1")
-    return folder, commands.run(*commands.train(folder, *options))
+
+    def fill(folder: Path) -> None:
+        options = ("--max-update", "12", "--save-interval-updates", "4", "--dropout", "0.1")
+        (folder / "log").write_text(commands.run(*commands.train(folder / "run", *options)))
+
+    folder = filled_once(tmp_path_factory, "trained model", fill)
+    return folder / "run", (folder / "log").read_text()

@@ -1,13 +1,19 @@
-"""Language models in one compiled graph: the same features and gradients, and padding runs as before."""
+"""Models in one compiled graph: the same features and gradients, and padding runs as before."""
 
 import pytest
 import torch
 
 from tests.helpers.lm import PAD, build_lm, tokens
+from tests.helpers.roberta import build_roberta
 from user_dir.errors import UserError
 from user_dir.models.compiled import compile_features
 
 MODELS = ["transnormer_t1", "transnormer_t2", "lln_diag_lm", "transformer_lm"]
+MODELS += ["roberta_transnormer_t1", "roberta_transnormer_t2", "roberta_lln_diag", "roberta_softmax"]
+
+
+def build(name, **options):
+    return (build_roberta if name.startswith("roberta") else build_lm)(name, **options).train()
 
 
 def features(model, given):
@@ -28,7 +34,7 @@ def compiled():
 @pytest.mark.parametrize("name", MODELS)
 def test_the_whole_model_compiles_without_graph_breaks(name, compiled):
     """fullgraph is an error at a break. Then a batch with padding, which the graph is not asked for."""
-    model = build_lm(name).train()
+    model = build(name)
     whole, padded = tokens(2, 70), tokens(2, 70)
     padded[1, 60:] = PAD
     expected = [features(model, given) for given in (whole, padded)]
@@ -40,7 +46,8 @@ def test_the_whole_model_compiles_without_graph_breaks(name, compiled):
             torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
 
 
-def test_only_features_without_padding_are_asked_of_the_graph(monkeypatch):
+@pytest.mark.parametrize("name", ["transnormer_t1", "roberta_transnormer_t1"])
+def test_only_features_without_padding_are_asked_of_the_graph(name, monkeypatch):
     asked = []
 
     def compile_(function, fullgraph, backend):
@@ -48,7 +55,7 @@ def test_only_features_without_padding_are_asked_of_the_graph(monkeypatch):
         return lambda given, **others: asked.append(given.shape) or function(given, **others)
 
     monkeypatch.setattr(torch, "compile", compile_)
-    model = build_lm("transnormer_t1")
+    model = build(name).eval()
     wrapped = torch.nn.Module()
     wrapped.module = model  # as DDP holds it
     compile_features(wrapped)
@@ -57,7 +64,8 @@ def test_only_features_without_padding_are_asked_of_the_graph(monkeypatch):
     model(tokens(2, 9), src_lengths=None, features_only=True)
     model(tokens(2, 9))
     model(padded, features_only=True)
-    model(tokens(2, 9), features_only=True, incremental_state={})
+    others = {"return_all_hiddens": True} if name.startswith("roberta") else {"incremental_state": {}}
+    model(tokens(2, 9), features_only=True, **others)
     assert asked == [(2, 9)]
 
 

@@ -4,12 +4,12 @@ import math
 import sys
 
 import pytest
-import torch
 from fairseq.models import MODEL_REGISTRY
 
 from pipeline.files import ROOT
 from tests.helpers import forked
-from tests.models.conftest import losses, train_in_two_processes
+from tests.helpers.once import filled_once
+from tests.models.conftest import assert_same_weights, losses, train_in_two_processes
 
 ARCHITECTURES = sorted(
     name
@@ -45,10 +45,11 @@ def flags(name: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bundled") / "data"
-    command = [sys.executable, "-m", "pipeline", "data.bundled_corpus", "--dest", str(folder)]
-    forked.run([*command, "--vocab-size", "500"], check=True)
-    return folder
+    def fill(folder):
+        command = [sys.executable, "-m", "pipeline", "data.bundled_corpus", "--dest", str(folder / "data")]
+        forked.run([*command, "--vocab-size", "500"], check=True)
+
+    return filled_once(tmp_path_factory, "bundled corpus", fill) / "data"
 
 
 def test_all_methods_are_there():
@@ -80,6 +81,4 @@ def test_two_processes_equal_one_with_twice_the_accumulation(bundled, tmp_path, 
     one, two = ([*command, "--save-dir", str(tmp_path / folder)] for folder in ("one", "two"))
     forked.run([*one, "--update-freq", "2"], check=True)
     train_in_two_processes(two)
-    one, two = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("one", "two"))
-    for key, value in one.items():
-        torch.testing.assert_close(two[key], value, rtol=1e-3, atol=1e-4, msg=key)
+    assert_same_weights(tmp_path, rtol=1e-3, atol=1e-4)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from tests.helpers.lm import PAD, build_lm, tokens
-from user_dir.errors import UserError
 from user_dir.modules import InterleavedPositions
 
 FRAME = {
@@ -72,17 +71,3 @@ def test_size_of_the_papers_copy_model():
         decoder_ffn_embed_dim=1024,
     )  # fmt: skip
     assert sum(p.numel() for p in model.parameters()) == 3_163_787 + 4 * (128 + 257)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"no_share_decoder_input_output_embed": False}, "cannot be tied or adaptive"),
-        ({"adaptive_input": True, "adaptive_input_cutoff": "20"}, "cannot be tied or adaptive"),
-        ({"decoder_embed_dim": 18}, "a multiple of 4, not 18"),
-        ({"absolute_positions": "split"}, "choose one of sinusoidal, learned, none, joined"),
-    ],
-)
-def test_what_is_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        build(**options)

@@ -33,7 +33,8 @@ BATCH_STATISTICS = ("lln", "lln_diag")
 # Those whose decoding state grows with the text; that of transformer_ls by a vector a chunk.
 GROWING = ("softmax", "transformer_ls", "flash_quad", "tnn")
 models = pytest.mark.parametrize("key", MODELS)
-lengths = pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 150], ids="N{}".format)
+# Those of the attentions themselves have tests of their own (tests/attention/every).
+lengths = pytest.mark.parametrize("length", [1, 65, 150], ids="N{}".format)
 
 
 def build(key, dtype=torch.float64, **options):
@@ -163,24 +164,6 @@ def test_a_saved_model_gives_the_same(key):
     assert torch.equal(other(x)[0], out)
 
 
-@pytest.mark.parametrize(
-    ("arch", "total", "trained"),
-    [
-        ("transnormer_t1", 155_988_540, 155_988_156),
-        ("transnormer_t2", 155_988_540, 155_988_156),
-        ("linear_transformer_lm", 156_000_256, 156_000_256),
-        ("transformer_lm", 156_000_256, 156_000_256),
-    ],
-)
-def test_parameter_counts_of_the_paper(arch, total, trained):
-    base = {"decoder_embed_dim": 512, "decoder_layers": 6, "decoder_attention_heads": 8}
-    with torch.device("meta"):
-        model = build_lm(arch, words=267_744, **base)
-    parameters = list(model.parameters())
-    assert sum(p.numel() for p in parameters) == total
-    assert sum(p.numel() for p in parameters if p.requires_grad) == trained
-
-
 @pytest.mark.parametrize("run", ["L150", "L128"])
 @pytest.mark.parametrize("kind", ["silu", "head"])
 def test_authors_checkpoint_gives_their_logits_and_gradients(golden_dir, run, kind):
@@ -214,16 +197,6 @@ def test_softmax_plan_is_fairseqs_transformer():
     ours.load_state_dict(vanilla.state_dict(), strict=True)
     x = tokens(2, 50)
     close(ours(x)[0], vanilla(x)[0], 1e-5)
-
-
-@pytest.mark.parametrize("arch", ["transnormer_t1", "transnormer_t2", "linear_transformer_lm"])
-def test_every_option_has_help(arch):
-    from fairseq.models import MODEL_DATACLASS_REGISTRY
-
-    config = MODEL_DATACLASS_REGISTRY[arch]
-    for name, field in config.__dataclass_fields__.items():
-        interpolated = str(field.default).startswith("${")
-        assert name == "_name" or interpolated or field.metadata.get("help"), name
 
 
 def test_adaptive_embeddings_and_softmax():
@@ -289,37 +262,16 @@ def test_half_precision_trains_finitely(key, dtype):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("arch", "options", "limit"),
     [
-        ({"decoder_attention": "diag*1"}, r"plan 'diag\*1' \(--decoder-attention\) describes 1 layers up to"),
-        ({"decoder_attention": "diag,nrom"}, r"'nrom' is not an attention at character 6 of the layer"),
-        ({"decoder_attention": "diag*x,norm"}, r"'x' is not a number of layers at character 1"),
-        ({"decoder_attention": "diag*0,norm*2"}, r"'0' is not a number of layers at character 1"),
-        ({"decoder_attention": "diag+,norm"}, r"'' is not an attention at character 1"),
-        ({"decoder_attention": "norm*3"}, r"describes 3 layers .* but the model has 2; names are .*diag"),
-        ({"decoder_attention_heads": 5}, "5 attention heads do not divide the width 24"),
-        ({"diag_block_size": 0}, "block size of diag attention is 0"),
-        ({"diag_activation": "swish"}, "no activation 'swish'; choose one of relu, softmax"),
-        ({"norm_feature_map": "x"}, "no feature map 'x'"),
-        ({"glu_activation": "swoosh"}, "unknown activation 'swoosh'; choose one of identity, silu"),
-        ({"decoder_ffn": "moe"}, "unknown feed-forward network 'moe'; choose one of glu, ffn"),
-        ({"decoder_norm": "batch"}, "unknown norm 'batch'"),
-        ({"decoder_layers": 0}, "--decoder-layers is 0"),
-        ({"tokens_per_sample": 512}, "--tokens-per-sample is 512, more than the 256 positions"),
-        ({"adaptive_input": True}, "--adaptive-input needs --adaptive-input-cutoff"),
-        ({"tie_adaptive_weights": True}, "--tie-adaptive-weights needs --adaptive-input"),
-        ({"decoder_layers_to_keep": "0,7"}, "names layer 7, but the last of 2 layers is 1"),
-        ({"attention_backend": "magic"}, "backend is 'magic'; expected one of auto"),
+        ("transnormer_t1", {"decoder_learned_pos": True}, "256 learned positions"),
+        ("cosformer_lm", {}, "256 of cosformer attention"),
     ],
 )
-def test_user_errors(options, message):
-    with pytest.raises(UserError, match=message):
-        build_lm("transnormer_t1", **options)
-
-
-def test_sequence_longer_than_learned_positions():
-    model = build_lm("transnormer_t1", decoder_learned_pos=True)
-    with pytest.raises(UserError, match="257 tokens is longer than the 256 learned positions"):
+def test_sequence_longer_than_the_model(arch, options, limit):
+    model = build_lm(arch, **options)
+    model(tokens(1, 256))
+    with pytest.raises(UserError, match=f"257 tokens is longer than the {limit}"):
         model(tokens(1, 257))
 
 
@@ -348,13 +300,3 @@ def test_padding_needs_no_learned_positions():
         state: dict = {}
         out = [model(x[:, : i + 1], incremental_state=state)[0] for i in range(10)]
         close(torch.cat(out, 1)[:, here], expected)
-
-
-def test_model_compiles_layer_by_layer_without_graph_breaks():
-    model = build_lm("transnormer_t1", decoder_attention="diag,norm").train()
-    x = torch.randn(70, 2, 24)
-    for layer in model.decoder.layers:
-        torch._dynamo.reset()
-        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-        close(compiled(x), layer(x), 1e-4)
-        compiled(x).sum().backward()

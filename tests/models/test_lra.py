@@ -167,23 +167,6 @@ def test_a_copy_of_a_checkpointed_model_trains_alone():
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"pooling": "max"}, "--pooling is 'max'; choose one of mean, padded-mean, cls, last"),
-        ({"pixel_input": "text"}, "--pixel-input is 'text'; choose one of embedding, linear"),
-        ({"vocabulary_size": 10}, "--vocabulary-size is 10, but the data have 18 symbols"),
-        ({"transnormer_parts": "mine"}, "--transnormer-parts is 'mine'; choose one of paper, state-space"),
-        ({"encoder_attention": "softmax*2,elu"}, "describes 3 layers"),
-        ({"encoder_attention": "sofmax*2"}, "'sofmax' is not an attention"),
-        ({"encoder_layers": 0}, "--encoder-layers is 0"),
-    ],
-)
-def test_models_that_cannot_be(options, sentence):
-    with pytest.raises(UserError, match=sentence):
-        build(**options)
-
-
 def test_a_sequence_longer_than_the_positions():
     with pytest.raises(UserError, match="a sequence of 129 positions is longer than the 128 of the model"):
         build()(*tokens([129]))

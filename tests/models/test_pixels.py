@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from pipeline.errors import UserError as CommandError
-from pipeline.evaluation.image_samples import draw, uniforms
+from pipeline.evaluation.pixels import draw, uniforms
 from tests.helpers.images import build_pixel_model, pixel_task, write_images
 from user_dir.criterions import PixelLikelihoodCriterion
-from user_dir.errors import UserError
 
 DIMS = 12
 PLANS = {"linear": "elu", "softmax": "softmax", "lsh": "reformer", "t2": "diag,norm", "lln_diag": "lln_diag"}
@@ -117,17 +116,3 @@ def test_outputs_that_are_not_finite_end_the_drawing(task):
     model.decoder.output_projection.bias.data[0] = float("nan")
     with pytest.raises(CommandError, match="outputs at byte 0 are not finite"):
         draw(model, 2, DIMS, torch.zeros(1, 0, dtype=torch.long), uniforms(1, range(1), DIMS))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"pixel_head": "gaussian"}, "--pixel-head is 'gaussian'; choose one of logistic, categorical"),
-        ({"mixtures": 0}, "--mixtures is 0"),
-        ({"decoder_attention": "bigbird"}, "'bigbird' has no causal form"),
-        ({"max_target_positions": 5}, "--tokens-per-sample is 12, more than the 5 positions"),
-    ],
-)
-def test_what_is_refused(task, options, message):
-    with pytest.raises(UserError, match=message):
-        build_pixel_model(task, **options)

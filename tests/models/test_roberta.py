@@ -1,4 +1,4 @@
-"""The RoBERTa encoders: size, fairseq's own as reference, pruning, and what cannot be built."""
+"""The RoBERTa encoders: fairseq's own as reference, the fork's checkpoints, pruning, positions."""
 
 import pytest
 import torch
@@ -6,24 +6,6 @@ from fairseq.models.roberta import RobertaModel
 
 from tests.helpers.roberta import PAD, build_roberta, sentences, task
 from user_dir.errors import UserError
-
-ARCHITECTURES = ["roberta_softmax", "roberta_linear", "roberta_transnormer_t1", "roberta_transnormer_t2"]
-architectures = pytest.mark.parametrize("arch", ARCHITECTURES)
-
-
-@pytest.mark.parametrize(
-    ("arch", "parameters", "trainable"),
-    [
-        ("roberta_softmax", 124_696_665, 124_696_665),
-        ("roberta_linear", 124_696_665, 124_696_665),
-        ("roberta_transnormer_t1", 124_673_241, 124_672_473),
-        ("roberta_transnormer_t2", 124_673_241, 124_672_473),
-    ],
-)
-def test_parameter_counts(arch, parameters, trainable):
-    model = build_roberta(arch, words=50_265, base_size=True)
-    assert sum(p.numel() for p in model.parameters()) == parameters
-    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == trainable
 
 
 def test_softmax_equals_the_roberta_of_fairseq():
@@ -51,18 +33,6 @@ def test_softmax_equals_the_roberta_of_fairseq():
     gradients = dict(theirs.named_parameters())
     for name, parameter in ours.named_parameters():
         torch.testing.assert_close(parameter.grad, gradients[name].grad, rtol=1e-4, atol=1e-4)
-
-
-@architectures
-def test_initialisation_is_that_of_bert(arch):
-    model = build_roberta(arch, encoder_embed_dim=64)
-    for layer in model.encoder.sentence_encoder.layers:
-        weight = layer.self_attn.q_proj.weight
-        assert 0.018 < weight.std() < 0.022 and (layer.self_attn.q_proj.bias == 0).all()
-        if getattr(layer.self_attn, "urpe", None) is not None:
-            torch.testing.assert_close(layer.self_attn.urpe.v.norm(), torch.tensor(1.0))
-            assert layer.self_attn.urpe.theta.flatten()[0] == 1.0
-    assert (model.encoder.sentence_encoder.embed_tokens.weight[PAD] == 0).all()
 
 
 def test_masked_tokens_are_all_that_is_projected():
@@ -96,21 +66,6 @@ def test_options_reach_the_layers():
     assert diag.options.block_size == 16 and diag.options.activation == "softmax" and not diag.causal
     assert encoder.layers[0].pre_norm and hasattr(encoder.layers[0], "fc1")
     assert model.encoder.lm_head.weight is not encoder.embed_tokens.weight
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"encoder_attention": "diag*3"}, r"\(--encoder-attention\) describes 3 layers .* has 2"),
-        ({"encoder_attention": "dig*2"}, "'dig' is not an attention at character 1"),
-        ({"encoder_attention_heads": 5}, "5 attention heads do not divide the width 24"),
-        ({"encoder_layers": 0}, "--encoder-layers is 0"),
-        ({"encoder_norm": "batch"}, "unknown norm 'batch'"),
-    ],
-)
-def test_user_errors(options, message):
-    with pytest.raises(UserError, match=message):
-        build_roberta("roberta_transnormer_t1", **options)
 
 
 def test_a_sentence_longer_than_the_positions_is_refused():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.models.conftest import losses, train_in_two_processes
+from tests.models.conftest import assert_same_weights, losses, train_in_two_processes
 
 OPTIONS = ("--task", "carried_language_modeling", "--criterion", "chunked_cross_entropy", "--batch-size", "4")
 
@@ -26,6 +26,4 @@ def test_two_processes_equal_one_with_all_streams(commands, tmp_path):
     options = (*OPTIONS, "--max-update", "4", "--dropout", "0", "--disable-validation")
     commands.run(*commands.train(tmp_path / "one", *options, "--batch-size", "8"))
     train_in_two_processes(commands.train(tmp_path / "two", *options))
-    one, two = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("one", "two"))
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5, msg=name)
+    assert_same_weights(tmp_path)

@@ -131,19 +131,3 @@ def test_alpha_alone_fixes_beta_too():
         assert model.layers[0].self_attn.scale.fixed == (3.0, 3.0)
     with pytest.raises(UserError, match=r"alpha = 0.0, beta = 2.0; give a positive alpha"):
         build_vit(SHAPE, encoder_attention="lln_diag", lln_diag_beta=2.0, **SMALL)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"patch_size": 3}, "--patch-size is 3, which does not divide the images' 8 x 6 pixels"),
-        ({"patch_size": 0}, "--patch-size is 0; it must be a number from 1 up"),
-        ({"pooling": "max"}, "--pooling is 'max'; choose one of cls, mean"),
-        ({"absolute_positions": "joined"}, "--absolute-positions is 'joined'; choose one of learned, none"),
-        ({"encoder_attention": "flash", "no_encoder_qkv_bias": True}, "--no-encoder-qkv-bias needs"),
-        ({"encoder_embed_dim": float("nan")}, "--encoder-embed-dim is nan"),
-    ],
-)
-def test_what_is_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        build_vit(SHAPE, **{**SMALL, **options})

@@ -45,8 +45,10 @@ def test_auto_is_the_kernels():
 
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(2, 3, 300, 64, 64), (1, 1, 5000, 32, 48)])
+@pytest.mark.parametrize("shape", [(2, 3, 300, 64, 64), (1, 1, 5000, 32, 48), (1, 2, 1500, 256, 256)])
 def test_the_same_inputs_give_the_same_bits(shape, dtype, normalize):
+    if max(shape) == 256 and dtype == torch.float32:
+        pytest.skip("float32 has no such kernels")
     given = draw(shape, dtype, normalize)
     for x, y in zip(everything(*given, normalize), everything(*given, normalize), strict=True):
         assert torch.equal(x, y)
@@ -99,6 +101,23 @@ def test_opcheck(dtype, normalize):
     out, final, inverse, kept = operators.forward(*arguments)
     arguments = (out, final, q, k, v, state, inverse, kept, normalize, 1e-6)
     assert set(torch.library.opcheck(operators.backward, arguments).values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("dim", [48, 200])
+def test_packed_sequences_equal_the_loop(dim, normalize):
+    cu_seqlens = torch.tensor([0, 3, 3, 1200, 1201], dtype=torch.int32, device="cuda")
+    q, k, v, _ = draw((1, 2, 1201, dim, dim), torch.bfloat16, normalize)
+    state = torch.rand(4, 2, dim, dim + normalize, device="cuda", requires_grad=True)
+
+    def run(backend):
+        options = {"cu_seqlens": cu_seqlens, "normalize": normalize, "backend": backend}
+        out, final = causal_linear_attention(q, k, v, initial_state=state, return_state=True, **options)
+        loss = out.float().square().sum() + final.sum()
+        return [out.detach(), final.detach(), *torch.autograd.grad(loss, (q, k, v, state))]
+
+    for x, y in zip(run("cuda"), run("torch"), strict=True):
+        assert (x.double() - y.double()).norm() <= 2e-2 * y.double().norm()
 
 
 def test_prompt_then_steps():

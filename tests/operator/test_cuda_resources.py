@@ -29,6 +29,7 @@ def nvcc():
 NVCC = nvcc()
 # At most, in a loop and in both of the backward pass, without and with its normaliser; float16 scales states.
 INSTRUCTIONS = {"bfloat16": [(900, 1050), (900, 1650)], "float16": [(950, 1300), (1120, 1950)]}
+BLOCKS = {128: 2, 256: 1}  # of a multiprocessor, by columns; three of narrower heads
 NAME = "_ZN3cla4cuda15backward_kernelINS0_4HalfELb1ELi4ELb1EEEvNS0_14BackwardLaunchE"
 REPORT = f"""
 ptxas info    : Compiling entry function '{NAME}' for 'sm_80'
@@ -115,8 +116,8 @@ def test_the_committed_table_holds_what_the_documents_say(root):
     assert {x["arch"] for x in short} == {"sm_80", "sm_90a"}
     most = 0
     for kernel in short:
-        wide = kernel["columns"] == 128
-        assert blocks_by_registers(kernel) >= (2 if wide else 3), kernel
+        wide = kernel["columns"] >= 128
+        assert blocks_by_registers(kernel) >= BLOCKS.get(kernel["columns"], 3), kernel
         assert wide or kernel["spilled"] == 0, kernel
         if kernel["columns"] == 64 and kernel["aligned"] and kernel["dtype"] == "bfloat16":
             most = max(most, *kernel["instructions"])
@@ -133,7 +134,7 @@ def test_what_is_missing_is_one_sentence(tmp_path):
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arch", "dtype", "spilled"), [("75", "Half", 160), ("80", "Half", 220), ("90a", "Bf16", 220)]
+    ("arch", "dtype", "spilled"), [("75", "Half", 168), ("80", "Half", 256), ("90a", "Bf16", 220)]
 )
 def test_blocks_share_a_multiprocessor(root, arch, dtype, spilled):
     """Three blocks of heads with 64 columns; two of those with 128, which may spill so many bytes."""
@@ -143,8 +144,8 @@ def test_blocks_share_a_multiprocessor(root, arch, dtype, spilled):
     )
     assert len(kernels) == 5
     for kernel in kernels:
-        wide = kernel["columns"] == 128
-        assert blocks_by_registers(kernel) >= (2 if wide else 3), kernel
+        wide = kernel["columns"] >= 128
+        assert blocks_by_registers(kernel) >= BLOCKS.get(kernel["columns"], 3), kernel
         # On 7.5, whose matrix instructions are narrower, a handful of bytes go through the first-level cache.
         assert kernel["spilled"] <= (spilled if wide else 64 if arch == "75" else 0), kernel
         if arch != "75" and not wide:  # counted where cuobjdump is found

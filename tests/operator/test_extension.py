@@ -153,13 +153,23 @@ def build(root, tmp_path, **environment):
     return done, list((tmp_path / "out").rglob("*.so"))
 
 
-def test_installs_without_a_compiler(root, tmp_path):
-    done, libraries = build(root, tmp_path, CXX="no-such-compiler", CAUSAL_LINEAR_ATTENTION_CUDA="skip")
+NO_COMPILER = {"CXX": "no-such-compiler", "CAUSAL_LINEAR_ATTENTION_CUDA": "skip"}
+
+
+@pytest.fixture(scope="module")
+def without_a_compiler(root, tmp_path_factory):
+    """The folder, the end and the libraries of a build on a machine that has no compiler."""
+    folder = tmp_path_factory.mktemp("no compiler")
+    return folder, *build(root, folder, **NO_COMPILER)
+
+
+def test_installs_without_a_compiler(without_a_compiler):
+    folder, done, libraries = without_a_compiler
     assert done.returncode == 0 and not libraries
     assert "built no kernels (PyTorch runs instead)" in done.stdout
     assert "C++: no C++ compiler (no-such-compiler)" in done.stdout
-    assert list((tmp_path / "out").rglob("functional.py"))
-    (record,) = (tmp_path / "out").rglob("_build.json")
+    assert list((folder / "out").rglob("functional.py"))
+    (record,) = (folder / "out").rglob("_build.json")
     assert json.loads(record.read_text())["skipped"] == {
         "cpp": "no C++ compiler (no-such-compiler)",
         "cuda": "CAUSAL_LINEAR_ATTENTION_CUDA=skip",
@@ -182,14 +192,14 @@ def test_why_the_build_skipped_kernels_is_shown(monkeypatch, tmp_path, caplog):
     assert "the CUDA kernels were not built (no nvcc)" in record.getMessage()
 
 
-def test_wheel_and_sdist_contain_the_sources(root, tmp_path):
-    shutil.copy(root / "MANIFEST.in", tmp_path)
-    shutil.copy(root / "requirements.txt", tmp_path)
-    build(root, tmp_path, CXX="no-such-compiler", CAUSAL_LINEAR_ATTENTION_CUDA="skip")
+def test_wheel_and_sdist_contain_the_sources(root, without_a_compiler):
+    folder = without_a_compiler[0]
+    shutil.copy(root / "MANIFEST.in", folder)
+    shutil.copy(root / "requirements.txt", folder)
     subprocess.run(
         [sys.executable, "setup.py", "-q", "sdist", "bdist_wheel"],
-        cwd=tmp_path,
-        env={**os.environ, "CXX": "no-such-compiler", "CAUSAL_LINEAR_ATTENTION_CUDA": "skip"},
+        cwd=folder,
+        env={**os.environ, **NO_COMPILER},
         capture_output=True,
         check=True,
     )
@@ -199,7 +209,7 @@ def test_wheel_and_sdist_contain_the_sources(root, tmp_path):
         for path in sources.rglob("*")
         if path.suffix in (".py", ".h", ".cpp", ".cu", ".cuh", ".inl")
     }
-    (wheel,), (sdist,) = (tmp_path / "dist").glob("*.whl"), (tmp_path / "dist").glob("*.tar.gz")
+    (wheel,), (sdist,) = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")
     assert "-py3-none-" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         assert wanted <= set(archive.namelist())

@@ -212,9 +212,9 @@ def test_cost_in_pytorch_does_not_grow_with_the_number_of_sequences(one_by_one, 
 @cpp
 def test_states_that_are_not_wanted_are_not_made():
     q, k, v, _, cu_seqlens = draw([5, 6])
-    _, final, inverse = operators.packed_forward(q, k, v, None, False, 0.0, cu_seqlens, False)
+    _, final, inverse, kept = operators.forward(q, k, v, None, False, 0.0, True, cu_seqlens, False)
     assert len(final) == 0
-    *_, grad_state = operators.packed_backward(v, None, q, k, v, None, inverse, False, 0.0, cu_seqlens)
+    *_, grad_state = operators.backward(v, None, q, k, v, None, inverse, kept, False, 0.0, None, cu_seqlens)
     assert len(grad_state) == 0
 
 
@@ -223,11 +223,11 @@ def test_states_that_are_not_wanted_are_not_made():
 def test_opcheck(wanted):
     q, k, v, state, cu_seqlens = draw([5, 0, 9], normalize=True)
     state = state if wanted else None
-    arguments = (q, k, v, state, True, 1e-6, cu_seqlens, wanted)
-    assert set(torch.library.opcheck(operators.packed_forward, arguments).values()) == {"SUCCESS"}
-    _, final, inverse = operators.packed_forward(*arguments)
-    arguments = (v, final if wanted else None, q, k, v, state, inverse, True, 1e-6, cu_seqlens)
-    assert set(torch.library.opcheck(operators.packed_backward, arguments).values()) == {"SUCCESS"}
+    arguments = (q, k, v, state, True, 1e-6, True, cu_seqlens, wanted)
+    assert set(torch.library.opcheck(operators.forward, arguments).values()) == {"SUCCESS"}
+    _, final, inverse, kept = operators.forward(*arguments)
+    arguments = (v, final if wanted else None, q, k, v, state, inverse, kept, True, 1e-6, None, cu_seqlens)
+    assert set(torch.library.opcheck(operators.backward, arguments).values()) == {"SUCCESS"}
 
 
 @cpp
@@ -237,7 +237,7 @@ def test_opcheck(wanted):
 def test_the_operator_itself_refuses_what_would_read_beyond_a_tensor(cu_seqlens):
     q, k, v, *_ = draw([9])
     with pytest.raises(RuntimeError, match="cu_seqlens must start at 0, never decrease and end at N"):
-        operators.packed_forward(q, k, v, None, False, 0.0, torch.tensor(cu_seqlens).int(), False)
+        operators.forward(q, k, v, None, False, 0.0, False, torch.tensor(cu_seqlens).int(), False)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -156,25 +156,14 @@ def test_the_question_does_not_break_a_compiled_graph(gpu, runtime, monkeypatch)
 def test_float64_and_wide_heads_run_on_pytorch_without_a_warning(gpu, caplog):
     gpu(0)
     assert select_backend("auto", GPU, torch.float64) == "torch"
-    assert select_backend("auto", GPU, torch.bfloat16, 129) == "torch"
-    with pytest.raises(ValueError, match="expected D and M of at most 128, not 129"):
-        select_backend("cuda", GPU, torch.bfloat16, 129)
+    for dtype, most in ((torch.float32, 128), (torch.bfloat16, 256), (torch.float16, 256)):
+        assert select_backend("auto", GPU, dtype, most) == "cuda"
+        assert select_backend("auto", GPU, dtype, most + 1) == "torch"
+        with pytest.raises(ValueError, match=f"expected D and M of at most {most}, not {most + 1}"):
+            select_backend("cuda", GPU, dtype, most + 1)
     with caplog.at_level(logging.INFO, "causal_linear_attention"):
         selection.announce("torch", GPU)
     assert caplog.records[0].levelno == logging.INFO
-
-
-def test_packed_sequences_on_a_gpu_run_on_other_kernels(gpu, monkeypatch):
-    gpu(0)
-    assert select_backend("auto", GPU, packed=True) == "torch"
-    other = dataclasses.replace(selection.KERNELS["triton"], reason=lambda device: "")
-    monkeypatch.setitem(selection.KERNELS, "triton", other)
-    monkeypatch.setitem(selection._AUTO, "cuda", ("cuda", "triton"))
-    assert select_backend("auto", GPU, packed=True) == "triton"
-    with pytest.raises(
-        ValueError, match="backend is 'cuda'; expected no cu_seqlens, which only cpp, triton, torch,"
-    ):
-        select_backend("cuda", GPU, packed=True)
 
 
 def test_no_gpu_is_a_reason(gpu, monkeypatch):

@@ -25,11 +25,11 @@ FILES = [
     ("pipeline.evaluation.eval_ppl in.pt data --carry-state --out in.pt", "in.pt", "--out"),
     ("pipeline.evaluation.eval_ppl in.pt data --carry-state --out new/notes.json", "new/notes.md", "--out"),
     ("pipeline.evaluation.eval_ppl in.pt data --carry-state --out new.md", "", "--out"),
-    ("pipeline.evaluation.eval_mlm in.pt data --out in.pt", "in.pt", "--out"),
-    ("pipeline.evaluation.evaluate_lra in.pt data --out in.pt", "in.pt", "--out"),
-    ("pipeline.evaluation.evaluate_lra in.pt data --out notes.json", "notes.json", "--out"),
-    ("pipeline.evaluation.eval_images in.pt --out in.pt", "in.pt", "--out"),
-    ("pipeline.evaluation.eval_images in.pt --out notes.json", "notes.json", "--out"),
+    ("scripts/eval_mlm.sh in.pt data --out in.pt", "in.pt", "--out"),
+    ("scripts/evaluate_lra.sh in.pt data --out in.pt", "in.pt", "--out"),
+    ("scripts/evaluate_lra.sh in.pt data --out notes.json", "notes.json", "--out"),
+    ("scripts/eval_images.sh in.pt --out in.pt", "in.pt", "--out"),
+    ("scripts/eval_images.sh in.pt --out notes.json", "notes.json", "--out"),
     ("pipeline.evaluation.sample_images in.pt --out in.pt", "in.pt", "--out"),
     ("pipeline.evaluation.sample_images in.pt --out new/notes.png", "new/notes.npy", "--out"),
     ("pipeline.evaluation.sample_images in.pt --out notes.png", "notes.png", "--out"),
@@ -53,6 +53,7 @@ FILES = [
     ("benchmarks.packed_cost data --device cpu --out figures", "figures/packed_cost_cpu.json", "--out"),
     ("benchmarks.cuda_resources --out figures", "figures/cuda_resources.json", "--out"),
     ("benchmarks.model_parts_cost --out figures", "figures/model_parts_cost.json", "--out"),
+    ("benchmarks.operator_cost --device cpu --out figures", "figures/operator_cost.md", "--out"),
     # folders
     ("pipeline.export.export_hf in.pt figures", "figures/README.md", "DIR"),
     ("pipeline.export.export_hf in.pt notes.md", "notes.md", "DIR"),
@@ -67,6 +68,10 @@ FILES = [
     ("pipeline.data.lra.prepare listops --generate --dest data", "data/preparation.json", "--dest"),
     ("pipeline.data.glue figures --tokenizer-from data --dest data", "data/preparation.json", "--dest"),
     ("pipeline.studies.quickstart --out data/new", "data/preparation.json", "--out"),
+    ("pipeline.study.study copy --method elu --out figures", "figures/README.md", "--out"),
+    ("pipeline.study.study copy --method elu --out new", "new/curves.png", "--out"),
+    ("pipeline.study.study copy --method elu --out data/new", "data/preparation.json", "--out"),
+    ("pipeline.studies.gpu_check speed --dry-run --out data/new", "data/preparation.json", "--out"),
 ]
 # Places in which nothing may be written, whoever asks.
 PLACES = [
@@ -77,12 +82,15 @@ PLACES = [
     ("pipeline.data.images.prepare digits --dest {}", "--dest"),
     ("pipeline.data.lra.prepare listops --generate --dest {}", "--dest"),
     ("pipeline.studies.report.report data --out {}/report.html", "--out"),
+    ("pipeline.study.study copy --method elu --out {}", "--out"),
+    ("pipeline.studies.gpu_check speed --dry-run --out {}", "--out"),
 ]
 NAMES = (
     "in.pt", "in.tsv", "in.valid.json", "notes.json", "notes.md", "notes.png", "new/notes.md",
-    "new/notes.npy", "figures/README.md", "figures/quickstart.json", "figures/loss_cost_cpu.json",
-    "figures/model_parts_cost.json", "figures/packed_cost_cpu.json", "figures/cuda_resources.json",
-    "figures/tradeoff/paper.json", "data/preparation.json",
+    "new/notes.npy", "new/curves.png", "figures/README.md", "figures/quickstart.json",
+    "figures/loss_cost_cpu.json", "figures/model_parts_cost.json", "figures/packed_cost_cpu.json",
+    "figures/cuda_resources.json", "figures/operator_cost.md", "figures/tradeoff/paper.json",
+    "data/preparation.json",
 )  # fmt: skip
 
 

@@ -83,6 +83,15 @@ def test_a_folder_and_nothing_else(name, words, message, fresh):
     assert not [*fresh.rglob("--foo")] and not (fresh / ".venv").exists()
 
 
+@pytest.mark.parametrize("name", ["wheelhouse.sh", "build_wheel.sh"])
+def test_a_folder_of_others_is_refused(name, fresh, tmp_path):
+    (folder := tmp_path / "others").mkdir()
+    (folder / "notes.md").write_text("mine")
+    done = run(fresh / "scripts" / name, folder)
+    assert done.returncode == 1 and "holds other files" in done.stderr
+    assert [path.name for path in folder.iterdir()] == ["notes.md"] and not (fresh / ".venv").exists()
+
+
 @pytest.mark.parametrize(("given", "found"), [("wheels", "{}/wheels"), ("/wheels", "/wheels"), ("", "")])
 def test_the_wheelhouse_is_that_of_the_callers_folder(given, found, tmp_path):
     """test_triton.sh installs from it after it has gone to the project's folder."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 
@@ -30,6 +29,8 @@ def log_normality(log_weights: Tensor) -> LogNormality:
 
     O(n log n). Raises ValueError for fewer than two different values.
     """
+    from scipy import special
+
     values = log_weights.detach().double().flatten()
     values = np.sort(values[torch.isfinite(values)].numpy(force=True))
     if len(values) < 2 or values[0] == values[-1]:
@@ -37,9 +38,9 @@ def log_normality(log_weights: Tensor) -> LogNormality:
     mean, deviation = values.mean(), values.std()
     standard = (values - mean) / deviation
     steps = np.arange(len(values) + 1) / len(values)
-    expected = ndtr(standard)
+    expected = special.ndtr(standard)
     distance = max(np.abs(expected - steps[1:]).max(), np.abs(expected - steps[:-1]).max())
-    quantiles = ndtri((np.arange(len(values)) + 0.5) / len(values))
+    quantiles = special.ndtri((np.arange(len(values)) + 0.5) / len(values))
     return LogNormality(
         mean=float(mean),
         variance=float(deviation**2),

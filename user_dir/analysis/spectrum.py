@@ -9,7 +9,6 @@ import math
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
 from torch import Tensor
 
 from .entropy import normalized_rows, zero_rows
@@ -49,14 +48,16 @@ def second_eigenvalue(matrix: Tensor) -> Tensor:
 
 def _by_arpack(matrix: np.ndarray) -> float:
     """The largest absolute eigenvalue of `x -> P x - 1 (mu . x)`, mu the mean row: 0, lambda_2, ..."""
+    from scipy.sparse import linalg
+
     mean = matrix.mean(0)
     if np.abs(matrix - mean).max() < NOTHING:
         return 0.0
-    centred = LinearOperator(matrix.shape, lambda x: matrix @ x - mean @ x, dtype=np.float64)
+    centred = linalg.LinearOperator(matrix.shape, lambda x: matrix @ x - mean @ x, dtype=np.float64)
     try:
         start = np.random.default_rng(0).standard_normal(len(matrix))
-        found = eigs(centred, k=2, which="LM", v0=start, return_eigenvectors=False)
-    except ArpackNoConvergence:
+        found = linalg.eigs(centred, k=2, which="LM", v0=start, return_eigenvectors=False)
+    except linalg.ArpackNoConvergence:
         found = np.linalg.eigvals(matrix - mean)
     return float(np.abs(found).max())
 

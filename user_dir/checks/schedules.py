@@ -1,6 +1,5 @@
 """Schedules of the learning rate that would break after hours of work are found out at the start."""
 
-from argparse import Namespace
 from typing import Any
 
 import torch
@@ -8,6 +7,17 @@ import torch
 from ..errors import UserError
 
 FROM_THE_OPTIMIZER = "pass_through"  # a schedule that the optimiser brings along
+
+
+class OnlyARate(torch.optim.Optimizer):
+    """Holds a learning rate for a schedule to change."""
+
+    def __init__(self) -> None:
+        super().__init__([torch.zeros(1)], {"lr": 1.0, "betas": (0.9, 0.999), "weight_decay": 0.0})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's, which loads `torch._dynamo` (a second) to be called."""
+        self.param_groups.append({**self.defaults, **param_group})
 
 
 def check_schedule(cfg: Any) -> None:
@@ -19,18 +29,17 @@ def check_schedule(cfg: Any) -> None:
     Raises:
         UserError: for one that divides by zero at its warm-up's end, or cannot be built.
     """
-    from fairseq.optim.adam import FairseqAdam
+    from fairseq.optim import FairseqOptimizer
     from fairseq.optim.lr_scheduler import build_lr_scheduler
 
     name = getattr(cfg.lr_scheduler, "_name", None)
     if name in (None, FROM_THE_OPTIMIZER):
         return
-    settings = Namespace(lr=[1.0], adam_betas="(0.9, 0.999)", adam_eps=1e-8, weight_decay=0.0, tpu=False)
-    settings.use_old_adam, settings.fp16_adam_stats = True, False
-    adam = FairseqAdam(settings, [torch.nn.Parameter(torch.zeros(1))])
+    optimizer = FairseqOptimizer(None)
+    optimizer._optimizer = OnlyARate()
     warmup, max_update = getattr(cfg.lr_scheduler, "warmup_updates", 0), cfg.optimization.max_update
     try:
-        schedule = build_lr_scheduler(cfg.lr_scheduler, adam)
+        schedule = build_lr_scheduler(cfg.lr_scheduler, optimizer)
         for update in sorted({0, warmup, warmup + 1, max_update}):
             schedule.step_update(update)
     except UserError:

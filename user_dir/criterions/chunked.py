@@ -2,7 +2,7 @@
 
 `chunked_cross_entropy` and `chunked_masked_lm` give the same loss, gradients and log. The model stops at its
 features; the output matrix, tied or not, with or without bias, is applied to `--chunk-rows` tokens at a time.
-With `--compile` torch.compile makes one graph of a language model's features.
+With `--compile` torch.compile makes one graph of the model's features.
 """
 
 from dataclasses import dataclass, field
@@ -31,16 +31,20 @@ def _no_smoothing() -> Any:
     return field(default=0.0, metadata={"help": "must be 0; label_smoothed_cross_entropy has it"})
 
 
+def _compile() -> Any:
+    return field(
+        default=False,
+        metadata={"help": "compile the model with torch.compile; on a CPU it gains nothing and is left out"},
+    )
+
+
 @dataclass
 class ChunkedCrossEntropyConfig(CrossEntropyCriterionConfig):
     """Options of `chunked_cross_entropy`."""
 
     chunk_rows: int = _rows()
     label_smoothing: float = _no_smoothing()
-    compile: bool = field(
-        default=False,
-        metadata={"help": "compile the model with torch.compile; on a CPU it gains nothing and is left out"},
-    )
+    compile: bool = _compile()
     ddp_backend: str = II("distributed_training.ddp_backend")
 
 
@@ -50,6 +54,7 @@ class ChunkedMaskedLmConfig(MaskedLmConfig):
 
     chunk_rows: int = _rows()
     label_smoothing: float = _no_smoothing()
+    compile: bool = _compile()
     ddp_backend: str = II("distributed_training.ddp_backend")
 
 
@@ -70,8 +75,20 @@ def check(name: str, chunk_rows: int, label_smoothing: float, ddp_backend: str) 
         )
 
 
+class _Compiling:
+    """A criterion that has the first model it is given compiled if `to_compile`, but not on a CPU."""
+
+    to_compile = False
+
+    def compile_once(self, model: nn.Module, target: Tensor) -> None:
+        if self.to_compile:
+            self.to_compile = False
+            if target.device.type != "cpu":
+                compile_features(model)
+
+
 @register_criterion("chunked_cross_entropy", dataclass=ChunkedCrossEntropyConfig)
-class ChunkedCrossEntropy(CrossEntropyCriterion):
+class ChunkedCrossEntropy(_Compiling, CrossEntropyCriterion):
     """Cross-entropy of a language model in nats, summed over tokens; O(rows V) memory for logits."""
 
     def __init__(
@@ -93,10 +110,7 @@ class ChunkedCrossEntropy(CrossEntropyCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """As `cross_entropy`: the loss, the sample size and what is logged."""
         net_input = {**sample["net_input"], "features_only": True}
-        if self.to_compile:
-            self.to_compile = False
-            if sample["target"].device.type != "cpu":
-                compile_features(model)
+        self.compile_once(model, sample["target"])
         return super().forward(model, {**sample, "net_input": net_input}, reduce)
 
     def compute_loss(
@@ -112,18 +126,20 @@ class ChunkedCrossEntropy(CrossEntropyCriterion):
 
 
 @register_criterion("chunked_masked_lm", dataclass=ChunkedMaskedLmConfig)
-class ChunkedMaskedLm(MaskedLmLoss):
+class ChunkedMaskedLm(_Compiling, MaskedLmLoss):
     """Cross-entropy of the masked tokens in nats, summed; O(rows V) memory for logits."""
 
     def __init__(self, cfg: ChunkedMaskedLmConfig, task: Any) -> None:
         super().__init__(cfg, task)
         check("chunked_masked_lm", cfg.chunk_rows, cfg.label_smoothing, cfg.ddp_backend)
         self.rows = cfg.chunk_rows
+        self.to_compile = cfg.compile
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """As `masked_lm`: the loss, the number of masked tokens and what is logged."""
+        self.compile_once(model, sample["target"])
         masked = sample["target"].ne(self.padding_idx)
         x, (weight, bias) = masked_lm_features(model, sample["net_input"], masked)
         target = model.get_targets(sample, [x])[masked]

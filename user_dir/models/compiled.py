@@ -1,7 +1,7 @@
-"""A language model whose features torch.compile computes, the whole model in one graph.
+"""A language model or encoder whose features torch.compile computes, the whole model in one graph.
 
 Whether a batch has padding decides what a model computes, so it is asked before: a batch without runs
-compiled, as nearly all of a language model's do, the others run as before.
+compiled, as nearly all of language models do, masked ones included; the others run as before.
 """
 
 from functools import partial
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..modules.padding import rows_without_padding
+from .encoder import LinearAttentionEncoder
 
 KNOWN = {"features_only", "src_lengths"}
 """Arguments besides the tokens; a call with others runs as before."""
@@ -22,25 +23,34 @@ def compile_features(model: nn.Module, backend: str = "inductor") -> None:
     """Has `model(tokens, features_only=True)` run compiled from now on, also inside wrappers like DDP's.
 
     Raises:
-        UserError: for a model without a decoder of its own.
+        UserError: for a model that is neither a decoder nor an encoder of this plugin.
     """
     while isinstance(inner := getattr(model, "module", None), nn.Module):
         model = inner
-    decoder = getattr(model, "decoder", None)
-    if decoder is None or getattr(model, "encoder", None) is not None:
-        raise UserError(f"--compile is for language models, not for {type(model).__name__}; leave it out")
+    body = _body(model)
     plain = model.forward
-    features = partial(_vanilla, decoder) if isinstance(decoder, TransformerDecoderBase) else plain
+    features = partial(_vanilla, body) if isinstance(body, TransformerDecoderBase) else plain
     whole = torch.compile(features, fullgraph=True, backend=backend)
 
     def forward(src_tokens: Tensor, **others: Any) -> tuple[Tensor, dict]:
         known = others.get("features_only") and others.keys() <= KNOWN
-        if not known or bool(src_tokens.eq(decoder.padding_idx).any()):
+        if not known or bool(src_tokens.eq(body.padding_idx).any()):
             return plain(src_tokens, **others)
         with rows_without_padding():
             return whole(src_tokens, features_only=True)
 
     model.forward = forward
+
+
+def _body(model: nn.Module) -> nn.Module:
+    """The decoder of a language model, or the plugin's encoder; both know what padding is."""
+    encoder, decoder = (getattr(model, name, None) for name in ("encoder", "decoder"))
+    if encoder is None and decoder is not None:
+        return decoder
+    encoder = getattr(encoder, "sentence_encoder", None)
+    if decoder is None and isinstance(encoder, LinearAttentionEncoder):
+        return encoder
+    raise UserError(f"--compile is for language models, not for {type(model).__name__}; leave it out")
 
 
 def _vanilla(

@@ -9,9 +9,12 @@
 namespace cla::cuda {
 
 // Of q, k and v, but for a step. A thread keeps half as many numbers of the state in registers: 64 of its 128 with 128
-// columns, all of them with 256. Two blocks with half of the columns each would need what the other has: its half of R
-// for dv, of q . dq for the normaliser's slopes.
-constexpr int64_t kMaxColumns = 128;
+// columns. Wide heads have more: a block has 128 columns of an output and, for those, up to 128 numbers of the state in
+// each thread. float32, whose products need more registers, has no wide heads.
+constexpr int64_t kColumnsOfBlock = 128;
+inline bool is_wide(const Problem& p) { return p.depth > kColumnsOfBlock || p.width > kColumnsOfBlock; }
+constexpr int parts_of(int64_t columns) { return static_cast<int>((columns + kColumnsOfBlock - 1) / kColumnsOfBlock); }
+constexpr int64_t max_columns(Dtype dtype) { return bytes_of(dtype) == 2 ? 2 * kColumnsOfBlock : kColumnsOfBlock; }
 constexpr int kMaxStages = 4;         // of a block's shared memory, each with a chunk of every array
 
 // What the current device offers.
@@ -23,12 +26,15 @@ struct Device {
 };
 
 // Forward keeps states for backward, if Outputs asks for them: of each head those before rows kept_rows,
-// 2 kept_rows and so on, float32 and laid out like Problem's. With heads of 64 or 128 columns they take a quarter of
-// a tensor's memory, half as much in float32 and 64. operators.py follows the same rule.
+// 2 kept_rows and so on of each sequence, float32 and laid out like Problem's. With heads of 64 or 128 columns they take
+// a quarter of a tensor's memory, half as much in float32 and 64. operators.py follows the same rule. Packed, what lies
+// before row i of the batch row has number i / kept_rows - 1, which no other sequence's has. Wide heads keep none.
 inline int64_t kept_rows(const Problem& p) {
   return bytes_of(p.dtype) == 2 && (p.depth > 64 || p.width > 64) ? 1024 : 512;
 }
-inline int64_t kept_states(const Problem& p) { return p.rows > 0 ? (p.rows - 1) / kept_rows(p) : 0; }
+inline int64_t kept_states(const Problem& p) {
+  return p.rows > 0 && !is_wide(p) ? (p.rows - 1) / kept_rows(p) : 0;
+}
 
 // Gives scratch memory for so many float32 numbers, which the launched kernels use.
 using Allocate = std::function<float*(int64_t numbers)>;

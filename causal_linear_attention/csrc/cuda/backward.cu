@@ -1,5 +1,5 @@
 // The backward pass.
-#include "backward.cuh"
+#include "backward_wide.cuh"
 
 #include "launch.cuh"
 
@@ -20,6 +20,10 @@ BackwardLaunch launch_of(const Problem& p, const Gradients& g) {
   s.grad_v = rows_of(p, g.v, p.width);
   s.grad_final = state_of(p, g.grad_state, true);
   s.grad_initial = state_of(p, g.state, true);
+  if (is_wide(p)) {
+    s.depth_parts = parts_of(p.depth);
+    share_out(s, 2 * s.depth_parts + parts_of(p.width));
+  }
   return s;
 }
 
@@ -36,6 +40,9 @@ const char* backward(const Problem& p, const Gradients& g, const Device& device,
   const Kernel<BackwardLaunch> kernel = kernel_of(s, p, device);
   const Plan found = plan(s, kernel.needs, device);
   s.slopes = allocate(slopes_size(p) + found.tickets + found.sums);
+  if (is_wide(p) && p.normalize && found.fits) {
+    if (const char* const error = write_slopes(p, g, s.slopes, device, stream)) return error;
+  }
   return launch(s, found, kernel, device, s.slopes + slopes_size(p), stream);
 }
 

@@ -24,14 +24,11 @@ namespace cla::cuda {
 
 // --- the gradient of q ---------------------------------------------------------------------------------------
 
-// dq *= weights, then += slope[i] z[i], slope[i] = -(q[i] . dq[i]) weights[i]. c holds the keys.
+// Each warp's part of q[i] . dq[i] into shared memory, (rows, warps).
 template <class S>
-CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, float* slopes, int count,
-                        const typename Warp<S>::Input (&c)[S::kRowBlocks], typename Warp<S>::Output& out) {
+CLA_DEVICE void publish_projections(const Warp<S>& w, const unsigned char* stage, const typename Warp<S>::Output& out) {
   using Part = typename S::Part;
-  constexpr int kWarps = S::kColumnBlocks;
-  float* const partial = w.floats(S::kWork);  // (rows, warps)
-  multiply_rows<S>(w.weights(stage), out);
+  float* const partial = w.floats(S::kWork);
 #pragma unroll
   for (int i = 0; i < S::kRowBlocks; ++i) {
     typename Warp<S>::Input queries;
@@ -46,11 +43,32 @@ CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, float* slopes, i
       }
       total += shuffle_xor(total, 1);
       total += shuffle_xor(total, 2);
-      if (lane_index() % 4 == 0) partial[(i * 16 + h * 8 + lane_row()) * kWarps + w.index] = total;
+      if (lane_index() % 4 == 0) partial[(i * 16 + h * 8 + lane_row()) * S::kWarps + w.index] = total;
     }
     sync_warp();
   }
-  sync_threads();
+}
+
+// slope[i] = -(q[i] . dq[i]) weights[i] of a row, dq multiplied by its weights. Wide heads have it before they begin.
+template <class S>
+CLA_DEVICE float slope_of(const Warp<S>& w, const unsigned char* stage, int row) {
+  if constexpr (S::kWide) return w.slopes(stage)[row];
+  float total = 0.0f;
+#pragma unroll
+  for (int b = 0; b < S::kWarps; ++b) total += w.floats(S::kWork)[row * S::kWarps + b];
+  return -total * w.weights(stage)[row];
+}
+
+// dq *= weights, then += slope[i] z[i]. c holds the keys.
+template <class S>
+CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, float* slopes, int count,
+                        const typename Warp<S>::Input (&c)[S::kRowBlocks], typename Warp<S>::Output& out) {
+  using Part = typename S::Part;
+  multiply_rows<S>(w.weights(stage), out);
+  if constexpr (!S::kWide) {
+    publish_projections(w, stage, out);
+    sync_threads();
+  }
   Fragment<1> triangle, all_rows;
   ones<Part>(true, triangle);
   ones<Part>(false, all_rows);
@@ -64,13 +82,10 @@ CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, float* slopes, i
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = i * 16 + h * 8 + lane_row();
-      float total = 0.0f;
-#pragma unroll
-      for (int b = 0; b < kWarps; ++b) total += partial[row * kWarps + b];
-      const float slope = -total * w.weights(stage)[row];
+      const float slope = slope_of(w, stage, row);
 #pragma unroll
       for (int x = 0; x < 4; ++x) out[i][x / 2][x % 2 + 2 * h] += slope * (z[x / 2][x % 2 + 2 * h] + w.vector[x]);
-      if (w.index == 0 && lane_index() % 4 == 0 && row < count) slopes[row] = slope;
+      if (!S::kWide && w.index == 0 && lane_index() % 4 == 0 && row < count) slopes[row] = slope;
     }
     sync_warp();
   }
@@ -100,10 +115,10 @@ template <class S>
 CLA_DEVICE void walk_dq(const BackwardLaunch& s, const Place& place) {
   Ring<S, S::kNormalize ? kAll : kAll & ~(1 << kQ)> ring(s, s.slopes, place);
   Warp<S> w;
-  if (place.begin > 0) {
+  if (place.segment > 0) {
     read_state(w, s.kept, kept_state(s, place.head, place.begin));
   } else {
-    read_initial(w, s.initial, place.head);
+    read_initial(w, s.initial, place.sequence);
   }
   Target<S> target(s, s.grad_q, place);
   float* slopes = s.slopes + static_cast<int64_t>(place.head) * s.length + place.begin;
@@ -207,8 +222,8 @@ CLA_DEVICE void walk_dkdv(const BackwardLaunch& s, const Place& place, const Ent
   w.publish_largest();
   Target<S> dk(s, s.grad_k, place), dv(s, s.grad_v, place);
   ring.walk(place.rows, [&](unsigned char* stage, int count) { dkdv_chunk(w, stage, count, dk, dv); });
-  if (s.segments == 1 || place.begin == 0) {
-    write_state(w, s.grad_initial, s.grad_initial.data + place.head * s.grad_initial.head);
+  if (s.segments == 1 || place.segment == 0) {
+    write_state(w, s.grad_initial, s.grad_initial.data + place.sequence * s.grad_initial.head);
   }
 }
 
@@ -226,17 +241,18 @@ CLA_DEVICE void backward_sums(const BackwardLaunch& s, const Turn& turn, const P
 
 // --- both ----------------------------------------------------------------------------------------------------
 
-// A block takes all of a head, segment by segment, or, where heads are few, one segment. Between two walks a barrier,
-// for shared memory and for the slopes.
+// A block takes all of a head's sequence, segment by segment, or, where heads are few, one segment. Between two walks a
+// barrier, for shared memory and for the slopes.
 template <class Dq, class Dkdv>
 CLA_DEVICE void backward_block(const BackwardLaunch& s) {
   const bool whole = s.segments == 1;
   const Turn turn = whole ? Turn{block_index(), 0} : take_turn(s);
-  const int rows = whole ? s.kept_rows : s.segment_rows, last = s.length > 0 ? (s.length - 1) / rows : 0;
+  const int rows = whole ? s.kept_rows : s.segment_rows, all = sequence_of<false>(s, turn.head).rows;
+  const int last = all > 0 ? (all - 1) / rows : 0;
   int segment = last - turn.number;
 #pragma unroll 1
   do {
-    const Place place = place_of(s, turn.head, segment, rows);
+    const Place place = segment_of(sequence_of<false>(s, turn.head), segment, rows);
     walk_dq<Dq>(s, place);
     sync_threads();
     if (turn.number < s.segments - 1) {
@@ -245,7 +261,7 @@ CLA_DEVICE void backward_block(const BackwardLaunch& s) {
     }
     walk_dkdv<Dkdv>(s, place, [&](Warp<Dkdv>& w) {
       if (!whole) {
-        look_back(w, s, turn, s.grad_final);
+        look_back(w, s, turn, s.grad_final, place.sequence);
       } else {
         // Where the caller left it, or the walk over the segment behind.
         read_initial(w, segment == last ? s.grad_final : s.grad_initial, turn.head);
@@ -254,20 +270,5 @@ CLA_DEVICE void backward_block(const BackwardLaunch& s) {
     sync_threads();
   } while (whole && --segment >= 0);
 }
-
-template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
-CLA_KERNEL(32 * kColumnBlocks, least_blocks(Job::dq, sizeof(In), kColumnBlocks))
-backward_kernel(CLA_PARAMETER BackwardLaunch s) {
-  backward_block<Shape<In, Job::dq, kNormalize, kColumnBlocks, kAligned>,
-                 Shape<In, Job::dkdv, kNormalize, kColumnBlocks, kAligned>>(s);
-}
-
-// What launch.cuh launches.
-struct Backward {
-  using L = BackwardLaunch;
-  static constexpr Job kJob = Job::dkdv;  // dq's shared memory is laid out alike
-  template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
-  static constexpr auto kKernel = backward_kernel<In, kNormalize, kColumnBlocks, kAligned>;
-};
 
 }  // namespace cla::cuda

@@ -1,5 +1,5 @@
 // The backward pass of float16.
-#include "backward.cuh"
+#include "backward_wide.cuh"
 #include "instances.cuh"
 
 namespace cla::cuda {

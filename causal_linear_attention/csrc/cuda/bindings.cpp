@@ -12,7 +12,7 @@ namespace {
 using cuda::Device;
 
 constexpr const char* kDtypes = "expected float32, bfloat16 or float16 on CUDA";
-constexpr int64_t kMost = int64_t{1} << 30;
+constexpr int64_t kMost = int64_t{1} << 28;
 
 int attribute(cudaDeviceAttr name, int device) {
   int value = 0;
@@ -52,28 +52,34 @@ void check_launch(const char* error) {
 }
 
 Problem checked_problem(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& state,
-                        bool normalize, double eps) {
+                        bool normalize, double eps, const Packing& packing) {
   require(q.size(3) >= 1 && v.size(3) >= 1, "the CUDA kernels take heads of at least one column");
-  require(q.size(3) <= cuda::kMaxColumns && v.size(3) <= cuda::kMaxColumns,
-          "the CUDA kernels take heads of at most 128 columns");
   require(q.scalar_type() != ScalarType::Double, kDtypes);
-  require(q.size(0) * q.size(1) < kMost && q.size(2) < kMost, "the CUDA kernels take at most 2^30 heads and rows");
-  return problem_of(q, k, v, data_of(state), normalize, eps);
+  const int64_t most = cuda::max_columns(dtype_of(q));
+  require(q.size(3) <= most && v.size(3) <= most,
+          "the CUDA kernels take heads of at most 128 columns, in 16 bits 256");
+  require(packing.sequences * q.size(1) < kMost && q.size(2) < kMost,
+          "the CUDA kernels take at most 2^28 heads and rows");
+  return problem_of(q, k, v, data_of(state), normalize, eps, packing);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
-                                                      bool normalize, double eps, bool keep) {
-  check_inputs(q, k, v, state, normalize);
+                                                      bool normalize, double eps, bool keep,
+                                                      std::optional<Tensor> cu_seqlens, bool return_state) {
+  check_rows(q, k, v);
+  const Packing packing(q, cu_seqlens, return_state);
+  check_states(state, packing.sequences, q, v, normalize);
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   q = with_dense_rows(q);
   k = with_dense_rows(k);
   v = with_dense_rows(v);
   state = contiguous_state(state);
-  Tensor out = new_like(v), final_state = new_state(q, v, normalize), inverse = new_inverse(q, normalize);
-  const Problem p = checked_problem(q, k, v, state, normalize, eps);
+  Tensor out = new_like(v), inverse = new_inverse(q, normalize);
+  Tensor final_state = new_states(packing.states ? packing.sequences : 0, q, v, normalize);
+  const Problem p = checked_problem(q, k, v, state, normalize, eps, packing);
   Tensor kept = new_kept(q, v, normalize, keep ? cuda::kept_states(p) : 0);
-  const Outputs outputs{array_of(out), final_state.mutable_data_ptr(), inverse.mutable_data_ptr(),
-                        kept.numel() > 0 ? kept.mutable_data_ptr() : nullptr};
+  const Outputs outputs{array_of(out), packing.states ? final_state.mutable_data_ptr() : nullptr,
+                        inverse.mutable_data_ptr(), kept.numel() > 0 ? kept.mutable_data_ptr() : nullptr};
   std::optional<Tensor> scratch;
   check_launch(cuda::forward(p, outputs, device_of(q), allocator(q, scratch), stream_of(q)));
   return {out, final_state, inverse, kept};
@@ -82,9 +88,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::optional<Tensor> grad_state,
                                                        Tensor q, Tensor k, Tensor v,
                                                        std::optional<Tensor> state, Tensor inverse,
-                                                       Tensor kept, bool normalize, double eps) {
-  check_inputs(q, k, v, state, normalize);
-  check_inputs(q, k, grad_out, grad_state, normalize);
+                                                       Tensor kept, bool normalize, double eps,
+                                                       std::optional<Tensor> out,
+                                                       std::optional<Tensor> cu_seqlens) {
+  check_rows(q, k, v);
+  const Packing packing(q, cu_seqlens, state.has_value());
+  check_states(state, packing.sequences, q, v, normalize);
+  check_rows(q, k, grad_out);
+  check_states(grad_state, packing.sequences, q, v, normalize);
   require(v.size(3) == grad_out.size(3), "grad_out must be shaped like v");
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   q = with_dense_rows(q);
@@ -96,18 +107,25 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   state = contiguous_state(state);
   grad_state = contiguous_state(grad_state);
   Tensor grad_q = new_like(q), grad_k = new_like(k), grad_v = new_like(v);
-  Tensor grad_initial = new_state(q, v, normalize);
-  const Problem p = checked_problem(q, k, v, state, normalize, eps);
+  Tensor grad_initial = new_states(packing.sequences, q, v, normalize);  // the kernels work in it even if not wanted
+  const Problem p = checked_problem(q, k, v, state, normalize, eps, packing);
   const int64_t kept_size = cuda::kept_states(p) * q.size(0) * q.size(1) * q.size(3) * (v.size(3) + normalize);
   require(kept.numel() == kept_size && kept.scalar_type() == ScalarType::Float && on_one_device(q, kept),
           "kept must be what forward returned with keep");
   kept = as_contiguous(kept);
+  if (cuda::is_wide(p) && normalize) {
+    require(out.has_value(), "wide heads with a normaliser need out");
+    check_rows(q, k, *out);
+    require(out->size(3) == v.size(3), "out must be shaped like v");
+    out = with_dense_rows(*out);
+  }
   const Gradients gradients{array_of(grad_out), data_of(grad_state), inverse.const_data_ptr(),
                             array_of(grad_q),   array_of(grad_k),    array_of(grad_v),
-                            grad_initial.mutable_data_ptr(), kept.const_data_ptr()};
+                            grad_initial.mutable_data_ptr(), kept.const_data_ptr(),
+                            out.has_value() ? array_of(*out) : Array{}};
   std::optional<Tensor> scratch;
   check_launch(cuda::backward(p, gradients, device_of(q), allocator(q, scratch), stream_of(q)));
-  return {grad_q, grad_k, grad_v, grad_initial};
+  return {grad_q, grad_k, grad_v, packing.states ? grad_initial : new_states(0, q, v, normalize)};
 }
 
 std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps) {

@@ -22,25 +22,32 @@ CLA_DEVICE void store_pair(float x, float y, In* to) {
 
 // Chunks of 64 rows, fewer where shared memory or registers are short.
 constexpr int row_blocks(Job job, int capability, int bytes, int column_blocks) {
-  if (column_blocks == 8) return capability < 80 && bytes == 4 ? 1 : 2;
+  if (column_blocks >= 8) return capability < 80 && bytes == 4 ? 1 : 2;
   return job != Job::forward || capability < 80 || bytes == 4 ? 2 : 4;
 }
 
 // How many warps put their part of R into shared memory at once, all of them if there is room.
 constexpr int strips_at_once(int capability, int bytes, int column_blocks) {
-  if (column_blocks < 8) return column_blocks;
+  if (column_blocks != 8) return column_blocks < 8 ? column_blocks : 0;
   return bytes == 4 ? 2 : capability < 80 ? 4 : 8;
 }
 
+// Heads of more columns are wide: a block has only so many warps, and as many times 16 columns of the outputs.
+constexpr int kMostWarps = 8;
+constexpr int warps(int column_blocks) { return column_blocks < kMostWarps ? column_blocks : kMostWarps; }
+
 // Blocks that must fit a multiprocessor by their registers: 168 a thread, 128 for heads of more than 64 columns in 16
-// bits. float32 may have 255 where shared memory has no room for more blocks.
+// bits. float32 and wide heads may have 255: shared memory has no room for more blocks of float32, and half of them
+// hold a wide head's part of the state.
 constexpr int least_blocks(Job job, int bytes, int column_blocks) {
+  if (column_blocks > kMostWarps) return 1;
   if (bytes == 2) return column_blocks < 8 ? 12 / column_blocks : 2;
   return column_blocks == 8 ? 1 : (job == Job::forward ? 12 : 8) / column_blocks;
 }
 
 // All that is known when a kernel is compiled, and where everything lies in its shared memory, in bytes.
-// Arrays have at most 16 * kColumnBlocks columns, and exactly so many in aligned rows if kAligned.
+// Arrays have at most 16 * kColumnBlocks columns, and exactly so many in aligned rows if kAligned. The outputs of wide
+// heads are shared out among blocks: of C a block has only the columns of its own output.
 template <class In_, Job kJob_, bool kNormalize_, int kColumnBlocks_, bool kAligned_,
           int kCapability = CLA_CAPABILITY>
 struct Shape {
@@ -48,14 +55,25 @@ struct Shape {
   using Part = typename Kind<In>::Part;
   static constexpr Job kJob = kJob_;
   static constexpr bool kNormalize = kNormalize_, kAligned = kAligned_, kBackward = kJob != Job::forward;
-  static constexpr bool kReverse = kJob == Job::dkdv;  // chunks from the last to the first, P with j >= i
-  static constexpr Tile kA = kJob == Job::forward ? kQ : kJob == Job::dq ? kGrad : kV;
-  static constexpr Tile kB = kJob == Job::forward ? kK : kJob == Job::dq ? kV : kGrad;
-  static constexpr Tile kC = kJob == Job::forward ? kV : kJob == Job::dq ? kK : kQ;
+  static constexpr bool kReverse = kJob >= Job::dkdv;  // chunks from the last to the first, P with j >= i
+  static constexpr bool kFromDepth = kBackward && kJob != Job::dv;  // whether the warps share out q's and k's columns
+  static constexpr Tile kA =
+      kJob == Job::forward ? kQ : kJob == Job::dq ? kGrad : kJob == Job::dv ? kK : kV;
+  static constexpr Tile kB =
+      kJob == Job::forward ? kK : kJob == Job::dq ? kV : kJob == Job::dv ? kQ : kGrad;
+  static constexpr Tile kC =
+      kJob == Job::forward ? kV : kJob == Job::dq ? kK : kJob == Job::dv ? kGrad : kQ;
+  static constexpr int kSummed = 1 << kB | 1 << kC, kRead = kSummed | 1 << kA;  // bits of what one output takes
   static constexpr int kBytes = sizeof(In), kColumnBlocks = kColumnBlocks_, kColumns = 16 * kColumnBlocks;
   static constexpr int kRowBlocks = row_blocks(kJob, kCapability, kBytes, kColumnBlocks), kChunk = 16 * kRowBlocks;
-  static constexpr int kThreads = 32 * kColumnBlocks;  // a warp for 16 columns of c
-  static constexpr int kTiles = kBackward ? 4 : 3;
+  static constexpr bool kWide = kColumnBlocks > kMostWarps;
+  static constexpr int kWarps = warps(kColumnBlocks), kOwnColumns = 16 * kWarps;
+  static constexpr int kThreads = 32 * kWarps;  // a warp for 16 columns of c
+  // Of the state and, in fours, of the vector beside it a thread's numbers: forward has all of z, whoever's columns.
+  static constexpr int kVectors = kJob == Job::forward ? kColumnBlocks / kWarps : 1;
+  static constexpr int kSums = 8 * kColumnBlocks + 4 * kVectors;
+  static constexpr int kTiles = kBackward && !kWide ? 4 : 3;
+  CLA_DEVICE static constexpr int in_stage(int tile) { return !kWide ? tile : tile == kA ? 0 : tile == kB ? 1 : 2; }
   static constexpr int kScoreTiles = kRowBlocks * (kRowBlocks + 1) / 2, kScoreSets = kJob == Job::dkdv ? 2 : 1;
   static constexpr int kStripsAtOnce = strips_at_once(kCapability, kBytes, kColumnBlocks);
   // Whether every warp's part of R lies in shared memory as a factor, for dk as well as for dv.
@@ -74,7 +92,7 @@ struct Shape {
   static constexpr int kScoreParts = kBackward ? (kBytes == 4 ? 6 : 2) : kSumParts;  // enough for both jobs
   static constexpr int kOut = kScores + kScoreParts * kScoreTiles * kScoreTile;
   static constexpr int kOutOfWarp = kBytes == 2 ? 16 * kOutPitch * 2 : 0;
-  static constexpr int kWork = kOut + kColumnBlocks * kOutOfWarp;
+  static constexpr int kWork = kOut + kWarps * kOutOfWarp;
   // forward: for every row the sums of its scores by tile and q . z, then the inverse, then z itself.
   static constexpr int kInverse = kWork + (kRowBlocks + 1) * kNumbers;
   static constexpr int kZ = kInverse + kNumbers;
@@ -87,17 +105,31 @@ struct Shape {
   static constexpr int kStage = kBackward && kNormalize ? kSlopes + kNumbers : kWeights;
 };
 
-// The rows that a block is at work on.
+// The rows that a block is at work on: all of a sequence's, whose rows end at `end`, or a segment of them.
 struct Place {
-  int head = 0, begin = 0, rows = 0;
+  int head = 0;      // whose rows
+  int sequence = 0;  // whose states
+  int begin = 0, rows = 0, end = 0;
+  int segment = 0;
+  int column = 0;  // the first of the block's own columns
 };
 
 CLA_DEVICE int64_t offset_of(const Launch& s, const Rows& rows, int head) {
   return head / s.heads_of_a_batch * rows.batch + head % s.heads_of_a_batch * rows.head;
 }
-CLA_DEVICE Place place_of(const Launch& s, int head, int segment, int rows_of_segment) {
-  const int begin = segment * rows_of_segment, left = s.length - begin;
-  return {head, begin, left < rows_of_segment ? left : rows_of_segment};
+// A whole sequence of one head.
+template <bool kWide>
+CLA_DEVICE Place sequence_of(const Launch& s, int number) {
+  if constexpr (kWide) number /= s.parts;
+  if (s.bounds == nullptr) return {number, number, 0, s.length, s.length};
+  const int* const bounds = s.bounds + number / s.heads_of_a_batch;
+  return {number % s.heads_of_a_batch, number, bounds[0], bounds[1] - bounds[0], bounds[1]};
+}
+CLA_DEVICE Place segment_of(Place place, int segment, int rows_of_segment) {
+  place.segment = segment;
+  place.begin += segment * rows_of_segment;
+  place.rows = place.end - place.begin < rows_of_segment ? place.end - place.begin : rows_of_segment;
+  return place;
 }
 
 // Where the walk over a segment begins: its first chunk, or its last one.
@@ -114,6 +146,7 @@ struct Source {
   static constexpr int kPieces = S::kColumns / kAtOnce;
 
   const Rows& rows;
+  const int columns;  // of which there are no more
   const char* from;
 
   CLA_DEVICE bool in_pieces() const { return S::kAligned || rows.aligned; }
@@ -125,10 +158,19 @@ struct Source {
     return in_pieces() ? thread() % kPieces * kAtOnce : thread() % S::kColumns;
   }
 
-  CLA_DEVICE Source(const Launch& s, const Rows& of, const Place& place) : rows(of) {
+  // All columns, or the block's own ones.
+  CLA_DEVICE Source(const Launch& s, Tile tile, const Place& place)
+      : rows(s.inputs[tile]), columns(columns_of(rows, tile, place)) {
+    const int first = S::kWide && tile == S::kC ? place.column : 0;
     from = rows.data + offset_of(s, rows, place.head) + (first_row<S>(place) + row()) * rows.row +
-           column() * S::kBytes;
+           (first + column()) * S::kBytes;
   }
+  CLA_DEVICE static int columns_of(const Rows& rows, Tile tile, const Place& place) {
+    if (!S::kWide || tile != S::kC) return rows.columns;
+    const int left = rows.columns - place.column;
+    return left < S::kOwnColumns ? left : S::kOwnColumns;
+  }
+  CLA_DEVICE bool has(int column) const { return (S::kAligned && !S::kWide) || column < columns; }
 
   // Starts the copies of the next chunk, which has `count` rows; what lies beyond becomes zero.
   CLA_DEVICE void copy_chunk(int count, unsigned char* tile) {
@@ -138,13 +180,13 @@ struct Source {
       constexpr int kStep = S::kThreads / kPieces;
 #pragma unroll
       for (int i = 0; i < S::kChunk; i += kStep, from += kStep * rows.row) {
-        cp_async<16>(to + i * S::kPitch, from, row + i < count && (S::kAligned || column < rows.columns));
+        cp_async<16>(to + i * S::kPitch, from, row + i < count && has(column));
       }
     } else {
       constexpr int kStep = S::kThreads / S::kColumns;
 #pragma unroll 4
       for (int i = 0; i < S::kChunk; i += kStep, from += kStep * rows.row) {
-        const bool wanted = row + i < count && column < rows.columns;
+        const bool wanted = row + i < count && has(column);
         to[i * S::kPitch] = wanted ? *reinterpret_cast<const In*>(from) : In{};
       }
     }
@@ -157,15 +199,12 @@ constexpr int kAll = 1 << kK | 1 << kV | 1 << kQ | 1 << kGrad;
 // A block's inputs: those of kWanted's bits.
 template <class S, int kWanted>
 struct Sources {
-  static constexpr bool kWeighted = S::kStage > S::kWeights, kSloped = kWeighted && S::kJob == Job::dkdv;
+  static constexpr bool kWeighted = S::kStage > S::kWeights, kSloped = kWeighted && (S::kWide || S::kJob == Job::dkdv);
   Source<S> k, v, q, grad;
   const float *weights = nullptr, *slopes = nullptr;  // of this thread's row
 
   CLA_DEVICE Sources(const Launch& s, const float* slopes_of_all, const Place& place)
-      : k(s, s.inputs[kK], place),
-        v(s, s.inputs[kV], place),
-        q(s, s.inputs[kQ], place),
-        grad(s, s.inputs[kGrad], place) {
+      : k(s, kK, place), v(s, kV, place), q(s, kQ, place), grad(s, kGrad, place) {
     const int64_t number = static_cast<int64_t>(place.head) * s.length + first_row<S>(place) + thread_index();
     if constexpr (kWeighted) weights = s.inverse + number;
     if constexpr (kSloped) slopes = slopes_of_all + number;
@@ -183,10 +222,10 @@ struct Sources {
 
   CLA_DEVICE void copy_chunk(int count, unsigned char* stage) {
     if (count > 0) {
-      if constexpr (kWanted >> kK & 1) k.copy_chunk(count, stage + kK * S::kTile);
-      if constexpr (kWanted >> kV & 1) v.copy_chunk(count, stage + kV * S::kTile);
-      if constexpr (kWanted >> kQ & 1) q.copy_chunk(count, stage + kQ * S::kTile);
-      if constexpr (kWanted >> kGrad & 1) grad.copy_chunk(count, stage + kGrad * S::kTile);
+      if constexpr (kWanted >> kK & 1) k.copy_chunk(count, stage + S::in_stage(kK) * S::kTile);
+      if constexpr (kWanted >> kV & 1) v.copy_chunk(count, stage + S::in_stage(kV) * S::kTile);
+      if constexpr (kWanted >> kQ & 1) q.copy_chunk(count, stage + S::in_stage(kQ) * S::kTile);
+      if constexpr (kWanted >> kGrad & 1) grad.copy_chunk(count, stage + S::in_stage(kGrad) * S::kTile);
       if constexpr (kWeighted) copy_numbers(weights, count, stage + S::kWeights);
       if constexpr (kSloped) copy_numbers(slopes, count, stage + S::kSlopes);
     }

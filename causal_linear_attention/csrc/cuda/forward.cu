@@ -16,6 +16,7 @@ ForwardLaunch launch_of(const Problem& p, const Outputs& o) {
   s.out = rows_of(p, o.out, p.width);
   s.final = state_of(p, o.state, false);
   s.eps = static_cast<float>(p.eps);
+  if (is_wide(p)) share_out(s, parts_of(p.width));
   return s;
 }
 

@@ -41,8 +41,9 @@ CLA_DEVICE void sum_queries(const Warp<S>& w, const unsigned char* stage) {
 template <class S>
 CLA_DEVICE void publish_z(const Warp<S>& w) {
 #pragma unroll
-  for (int x = 0; x < 4; ++x) {
-    if (lane_row() == 0) w.floats(S::kZ)[w.index * 16 + x / 2 * 8 + lane_column() + x % 2] = w.vector[x];
+  for (int x = 0; x < 4 * S::kVectors; ++x) {
+    const int column = w.index * 16 + x / 4 * S::kOwnColumns + x % 4 / 2 * 8 + lane_column() + x % 2;
+    if (lane_row() == 0) w.floats(S::kZ)[column] = w.vector[x];
   }
 }
 
@@ -96,7 +97,7 @@ CLA_DEVICE void forward_chunk(Warp<S>& w, const ForwardLaunch& s, unsigned char*
 // What the segment adds to the state.
 template <class S>
 CLA_DEVICE void forward_sums(Warp<S>& w, const ForwardLaunch& s, const Turn& turn, const Place& place) {
-  Ring<S, 1 << kK | 1 << kV> ring(s, nullptr, place);
+  Ring<S, S::kSummed> ring(s, nullptr, place);
   ring.walk(place.rows, [&](unsigned char* stage, int) { add_chunk(w, stage); });
   write_sums(w, s, turn);
   sync_threads();
@@ -105,7 +106,7 @@ CLA_DEVICE void forward_sums(Warp<S>& w, const ForwardLaunch& s, const Turn& tur
 // From the state before the segment, which `enter` finds.
 template <class S, class Enter>
 CLA_DEVICE void forward_outputs(Warp<S>& w, const ForwardLaunch& s, const Place& place, const Enter& enter) {
-  Ring<S, 1 << kK | 1 << kV | 1 << kQ> ring(s, nullptr, place);
+  Ring<S, S::kRead> ring(s, nullptr, place);
   enter();
   if constexpr (S::kNormalize) publish_z(w);
   Target<S> target(s, s.out, place);
@@ -113,7 +114,7 @@ CLA_DEVICE void forward_outputs(Warp<S>& w, const ForwardLaunch& s, const Place&
   const int step = s.kept.data != nullptr ? s.kept_rows : place.rows;
 #pragma unroll 1
   for (int done = 0; done < place.rows; done += step) {
-    if (s.kept.data != nullptr && place.begin + done > 0) {
+    if (s.kept.data != nullptr && place.segment + done > 0) {
       write_state(w, s.kept, kept_state(s, place.head, place.begin + done));
     }
     ring.walk(place.rows - done < step ? place.rows - done : step, [&](unsigned char* stage, int count) {
@@ -123,30 +124,33 @@ CLA_DEVICE void forward_outputs(Warp<S>& w, const ForwardLaunch& s, const Place&
       if constexpr (S::kNormalize) publish_z(w);
     });
   }
-  if (s.final.data != nullptr && place.begin + place.rows == s.length) {
-    write_state(w, s.final, s.final.data + place.head * s.final.head);
+  if (s.final.data != nullptr && place.begin + place.rows == place.end) {
+    write_state(w, s.final, s.final.data + place.sequence * s.final.head);
   }
 }
 
-// A block takes all of a head or, where heads are few, one segment.
+// A block takes all of a head's sequence or, where heads are few, one segment. Blocks that share out the columns of a
+// wide head all find its z and write the same inverses.
 template <class S>
 CLA_DEVICE void forward_block(const ForwardLaunch& s) {
   const bool whole = s.segments == 1;
   const Turn turn = whole ? Turn{block_index(), 0} : take_turn(s);
-  const Place place = place_of(s, turn.head, turn.number, s.segment_rows);
-  Warp<S> w;
+  Place place = sequence_of<S::kWide>(s, turn.head);
+  if (S::kWide) place.column = turn.head % s.parts * S::kOwnColumns;
+  if (!whole) place = segment_of(place, turn.number, s.segment_rows);
+  Warp<S> w(place.column);
   if (turn.number < s.segments - 1) forward_sums(w, s, turn, place);
   forward_outputs(w, s, place, [&] {
     if (whole) {
-      read_initial(w, s.initial, turn.head);
+      read_initial(w, s.initial, place.sequence);
     } else {
-      look_back(w, s, turn, s.initial);
+      look_back(w, s, turn, s.initial, place.sequence);
     }
   });
 }
 
 template <class In, bool kNormalize, int kColumnBlocks, bool kAligned>
-CLA_KERNEL(32 * kColumnBlocks, least_blocks(Job::forward, sizeof(In), kColumnBlocks))
+CLA_KERNEL(32 * warps(kColumnBlocks), least_blocks(Job::forward, sizeof(In), kColumnBlocks))
 forward_kernel(CLA_PARAMETER ForwardLaunch s) {
   forward_block<Shape<In, Job::forward, kNormalize, kColumnBlocks, kAligned>>(s);
 }

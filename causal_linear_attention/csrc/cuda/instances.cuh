@@ -22,29 +22,34 @@ struct Instance {
     return launch_kernel<kKernel>(s, device, int64_t{s.heads} * s.segments, 1, kThreads, shared_bytes, stream);
   }
   static Kernel<L> kernel(const Device& device) {
-    constexpr int64_t kSums = kSumsOfThread<kColumnBlocks> * kThreads;
+    constexpr int64_t kSums = S<80>::kSums * kThreads;
     return device.capability < 80 ? Kernel<L>{{S<75>::kRing, S<75>::kStage, kSums, blocks}, launch}
                                   : Kernel<L>{{S<80>::kRing, S<80>::kStage, kSums, blocks}, launch};
   }
 };
 
-// Calls visit.template operator()<column blocks, aligned>() for the narrowest instance that holds these rows.
-template <class Visit>
+// Calls visit.template operator()<column blocks, aligned>() for the type's narrowest instance that holds these rows.
+template <class In, class Visit>
 auto with_columns(std::initializer_list<const Rows*> arrays, const Visit& visit) {
   int columns = 1;
   for (const Rows* rows : arrays) columns = rows->columns > columns ? rows->columns : columns;
-  bool exact = columns == 64 || columns == 128;
+  bool exact = columns == 64 || columns == 128 || columns == 256;
   for (const Rows* rows : arrays) exact = exact && rows->aligned && rows->columns == columns;
   if (columns <= 16) return visit.template operator()<1, false>();
   if (columns <= 32) return visit.template operator()<2, false>();
   if (columns <= 64) return exact ? visit.template operator()<4, true>() : visit.template operator()<4, false>();
+  if constexpr (sizeof(In) == 2) {
+    if (columns > kColumnsOfBlock) {
+      return exact ? visit.template operator()<16, true>() : visit.template operator()<16, false>();
+    }
+  }
   return exact ? visit.template operator()<8, true>() : visit.template operator()<8, false>();
 }
 
 template <class Family, class In>
 Kernel<typename Family::L> kernel_of_type(const Problem& p, std::initializer_list<const Rows*> arrays,
                                           const Device& device) {
-  return with_columns(arrays, [&]<int kColumnBlocks, bool kAligned>() {
+  return with_columns<In>(arrays, [&]<int kColumnBlocks, bool kAligned>() {
     return p.normalize ? Instance<Family, In, true, kColumnBlocks, kAligned>::kernel(device)
                        : Instance<Family, In, false, kColumnBlocks, kAligned>::kernel(device);
   });

@@ -34,17 +34,14 @@ CLA_DEVICE Turn take_turn(const Launch& s) {
 }
 
 // visit(number, the same in memory) for a turn's sum or total.
-template <int kColumnBlocks>
-inline constexpr int kSumsOfThread = 8 * kColumnBlocks + 4;
 template <class S, class Visit>
 CLA_DEVICE void for_sums(Warp<S>& w, const Launch& s, int head, int number, Announced what, const Visit& visit) {
-  constexpr int kNumbers = kSumsOfThread<S::kColumnBlocks>;
   const int64_t which = 2 * (static_cast<int64_t>(head) * s.segments + number) + (what == kTotal);
-  float* const at = s.sums + which * (kNumbers * S::kThreads) + thread_index();
+  float* const at = s.sums + which * (S::kSums * S::kThreads) + thread_index();
 #pragma unroll
   for (int x = 0; x < 8 * S::kColumnBlocks; ++x) visit(w.state[x / 8][x / 4 % 2][x % 4], at[x * S::kThreads]);
 #pragma unroll
-  for (int x = 0; x < 4; ++x) visit(w.vector[x], at[(8 * S::kColumnBlocks + x) * S::kThreads]);
+  for (int x = 0; x < 4 * S::kVectors; ++x) visit(w.vector[x], at[(8 * S::kColumnBlocks + x) * S::kThreads]);
 }
 template <class S>
 CLA_DEVICE void write_sums(Warp<S>& w, const Launch& s, const Turn& turn) {
@@ -74,12 +71,12 @@ CLA_DEVICE int last_total(const int* flags, int number) {
 
 // Replaces the sum of this turn's segment, written by `write_sums`, by the state that the segment starts from.
 template <class S>
-CLA_DEVICE void look_back(Warp<S>& w, const Launch& s, const Turn& turn, const State& initial) {
+CLA_DEVICE void look_back(Warp<S>& w, const Launch& s, const Turn& turn, const State& initial, int sequence) {
   int* const flags = s.tickets + 1 + turn.head * s.segments;
   const bool followed = turn.number < s.segments - 1;
   w.clear();
   if (turn.number == 0) {
-    read_initial(w, initial, turn.head);
+    read_initial(w, initial, sequence);
   } else {
     if (followed) announce(flags + turn.number, kSum);
     const int from = last_total(flags, turn.number);
@@ -90,7 +87,7 @@ CLA_DEVICE void look_back(Warp<S>& w, const Launch& s, const Turn& turn, const S
     }
   }
   if (!followed) return;
-  const int64_t to_total = int64_t{kSumsOfThread<S::kColumnBlocks>} * S::kThreads;
+  const int64_t to_total = int64_t{S::kSums} * S::kThreads;
   for_sums(w, s, turn.head, turn.number, kSum, [&](float x, float& sum) { (&sum)[to_total] = x + sum; });
   announce(flags + turn.number, kTotal);
 }

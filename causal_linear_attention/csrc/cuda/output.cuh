@@ -9,7 +9,7 @@ namespace cla::cuda {
 template <class S>
 struct Target {
   const Rows& rows;
-  const int index;  // of the warp
+  const int column;  // the warp's first
   char* to;
 
   CLA_DEVICE bool in_pieces() const { return S::kAligned || rows.aligned; }
@@ -21,11 +21,12 @@ struct Target {
     const int lane = here(lane_index());
     return S::kBytes == 4 ? lane % 4 * 2 : in_pieces() ? lane % 2 * 8 : lane % 16;
   }
-  CLA_DEVICE int columns_left() const { return rows.columns - index * 16 - own_column(); }
+  CLA_DEVICE int columns_left() const { return rows.columns - column - own_column(); }
 
-  CLA_DEVICE Target(const Launch& s, const Rows& of, const Place& place) : rows(of), index(warp_index()) {
+  CLA_DEVICE Target(const Launch& s, const Rows& of, const Place& place)
+      : rows(of), column(place.column + warp_index() * 16) {
     to = rows.data + offset_of(s, rows, place.head) + (first_row<S>(place) + row()) * rows.row +
-         (index * 16 + own_column()) * S::kBytes;
+         (column + own_column()) * S::kBytes;
   }
 };
 
@@ -103,7 +104,7 @@ template <class S>
 CLA_DEVICE void poison(const Warp<S>& w, const Target<S>& target, int dirty, int count) {
   mark_rare();
   using In = typename S::In;
-  const int lane = here(lane_index()), column = w.index * 16 + lane % 16;
+  const int lane = here(lane_index()), column = w.column() + lane % 16;
   char* const written = target.to - ((S::kReverse ? -S::kChunk : S::kChunk) + target.row()) * target.rows.row;
   In* const to = reinterpret_cast<In*>(written) - target.own_column() + lane % 16;
 #pragma unroll 1

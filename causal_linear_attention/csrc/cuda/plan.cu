@@ -30,10 +30,11 @@ int choose_stages(Launch& s, Plan& p, const Needs& needs, const Device& device) 
 // Cuts the heads into segments where that takes less time, counted in rows: whole heads run in waves of `places`
 // blocks, of which the last may hardly fill the GPU; segments fill it evenly, but a block reads some arrays twice,
 // half as much again, and waits for the state of those before, the later of the first wave for the sums of many.
-// They begin where a state is kept; there are at most kWaves waves of them, which bounds scratch memory.
+// They begin where a state is kept; there are at most kWaves waves of them, which bounds scratch memory. Packed
+// sequences are not cut: their lengths are on the GPU.
 void choose_segments(Launch& s, int64_t places) {
   s.segment_rows = s.length;
-  if (s.heads == 0 || s.length == 0 || places == 0) return;
+  if (s.heads == 0 || s.length == 0 || places == 0 || s.bounds != nullptr) return;
   const int64_t units = int64_t{s.heads} * ceil_div(s.length, s.kept_rows);
   const int64_t rows = s.kept_rows * ceil_div(units, kWaves * places), segments = ceil_div(s.length, rows);
   const double whole = static_cast<double>(ceil_div(s.heads, places)) * s.length;
@@ -97,15 +98,21 @@ void fill(Launch& s, const Problem& p, const void* inverse, void* kept, bool bac
   s.inputs[kK] = rows_of(p, p.k, p.depth);
   s.inputs[kV] = rows_of(p, p.v, p.width);
   s.inputs[kQ] = rows_of(p, p.q, p.depth);
-  s.heads = static_cast<int>(p.batch * p.heads);
+  s.heads = static_cast<int>((p.offsets != nullptr ? p.sequences : p.batch) * p.heads);
+  s.bounds = p.offsets;
   s.heads_of_a_batch = p.heads > 0 ? static_cast<int>(p.heads) : 1;
   s.length = static_cast<int>(p.rows);
   s.initial = state_of(p, p.state, backward);
-  s.kept = state_of(p, kept, backward);
+  s.kept = state_of(p, kept_states(p) > 0 ? kept : nullptr, backward);
   s.kept_rows = static_cast<int>(kept_rows(p));
   s.kept_size = static_cast<int>(s.kept.head);
   s.kept.head *= kept_states(p);
   s.inverse = static_cast<float*>(const_cast<void*>(inverse));
+}
+
+void share_out(Launch& s, int parts) {
+  s.parts = parts;
+  s.heads *= parts;
 }
 
 }  // namespace cla::cuda

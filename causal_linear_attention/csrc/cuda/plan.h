@@ -35,5 +35,10 @@ constexpr const char* kTooLarge = "the heads do not fit this GPU's shared memory
 Rows rows_of(const Problem&, const Array&, int64_t columns);
 State state_of(const Problem&, const void* data, bool backward);
 void fill(Launch&, const Problem&, const void* inverse, void* kept, bool backward);
+// Gives every head so many blocks.
+void share_out(Launch&, int parts);
+
+// Writes the slopes (batch, heads, rows) of wide heads with a normaliser; null or why the launch failed.
+const char* write_slopes(const Problem&, const Gradients&, float* slopes, const Device&, void* stream);
 
 }  // namespace cla::cuda

@@ -8,6 +8,8 @@
 //     dkdv     dk = P C + A R^T   P = A B^T, j >= i   (A, B, C) = (v, grad_out, q)
 //              dv = P C + A R     P = A B^T, j >= i   (A, B, C) = (k, q, grad_out)
 //
+// Heads of more than 128 columns have jobs dk and dv in place of dkdv (see backward_wide.cuh).
+//
 // With a normaliser, forward divides out[i] by q[i] . z[i] + eps, z summing k, and writes the inverse. dq
 // multiplies its rows by these inverses, then adds slope[i] z[i], where slope[i] = -(q[i] . dq[i]) inverse[i].
 // dkdv multiplies every product with row j of grad_out by inverse[j]; dk also adds slope[j] q[j].
@@ -19,7 +21,7 @@
 
 namespace cla::cuda {
 
-enum class Job : int { forward, dq, dkdv };
+enum class Job : int { forward, dq, dkdv, dk, dv };
 
 enum Tile : int { kK, kV, kQ, kGrad, kInputs };  // the inputs, in the order of a stage
 
@@ -43,10 +45,12 @@ struct State {
 
 struct Launch {
   Rows inputs[kInputs];
-  int heads = 0, heads_of_a_batch = 1, length = 0;
+  int heads = 0, heads_of_a_batch = 1, length = 0;  // heads of all batch rows or sequences
+  const int* bounds = nullptr;  // packed: sequence x has the rows from bounds[x] up to bounds[x + 1] of the one batch row
   State initial;             // of forward
-  State kept;                // see kept_rows in attention.h; one head's lie one after the other
+  State kept;                // see kept_states in attention.h; one head's lie one after the other
   int kept_rows = 0, kept_size = 0;
+  int parts = 1;  // blocks among which a head's outputs are shared out; `heads` counts each
   float* inverse = nullptr;  // (heads, length)
   // Filled in by `plan` and `launch`.
   int segments = 1, segment_rows = 0, stages = 1;
@@ -66,6 +70,7 @@ struct BackwardLaunch : Launch {
   Rows grad_q, grad_k, grad_v;
   State grad_final, grad_initial;
   float* slopes = nullptr;  // (heads, length)
+  int depth_parts = 1;      // of a wide head, those that the columns of dq take, and of dk
 };
 
 }  // namespace cla::cuda

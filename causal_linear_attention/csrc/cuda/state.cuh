@@ -10,9 +10,9 @@ namespace cla::cuda {
 template <class S, class Visit>
 CLA_DEVICE void for_state(Warp<S>& w, const State& at, const Visit& visit) {
   constexpr int kRow = S::kColumns + S::kNormalize;
-  const int own_step = !S::kAligned ? at.own_step : S::kBackward ? kRow : 1;
-  const int other_step = !S::kAligned ? at.other_step : S::kBackward ? 1 : kRow;
-  const int lane = here(lane_index()), column = lane % 4 * 2, first = w.index * 16 + lane / 4;
+  const int own_step = !S::kAligned ? at.own_step : S::kFromDepth ? kRow : 1;
+  const int other_step = !S::kAligned ? at.other_step : S::kFromDepth ? 1 : kRow;
+  const int lane = here(lane_index()), column = lane % 4 * 2, first = w.column() + lane / 4;
   const int offset = first * own_step + column * other_step;
 #pragma unroll
   for (int d = 0; d < S::kColumnBlocks; ++d) {
@@ -24,10 +24,11 @@ CLA_DEVICE void for_state(Warp<S>& w, const State& at, const Visit& visit) {
       }
     }
   }
-  if constexpr (!S::kNormalize) return;
+  if constexpr (!S::kNormalize || S::kJob == Job::dv) return;
 #pragma unroll
-  for (int x = 0; x < 4; ++x) {
-    const int d = w.index * 16 + x / 2 * 8 + column + x % 2;
+  for (int x = 0; x < 4 * S::kVectors; ++x) {
+    const int of_warp = S::kFromDepth ? w.column() : w.index * 16;
+    const int d = of_warp + x / 4 * S::kOwnColumns + x % 4 / 2 * 8 + column + x % 2;
     if (S::kAligned || d < at.vector_size) visit(w.vector[x], at.vector + d * at.vector_step);
   }
 }
@@ -38,15 +39,15 @@ CLA_DEVICE void read_state(Warp<S>& w, const State& at, const float* from) {
 }
 // Leaves w as it is, zero, if there is no state.
 template <class S>
-CLA_DEVICE void read_initial(Warp<S>& w, const State& at, int head) {
-  if (at.data != nullptr) read_state(w, at, at.data + head * at.head);
+CLA_DEVICE void read_initial(Warp<S>& w, const State& at, int sequence) {
+  if (at.data != nullptr) read_state(w, at, at.data + sequence * at.head);
 }
 template <class S>
 CLA_DEVICE void write_state(Warp<S>& w, const State& at, float* to) {
   for_state(w, at, [&](float x, int offset) { to[offset] = x; });
 }
 
-// The state that was kept before row `row` > 0 of a head, a multiple of kept_rows.
+// The state that was kept before row `row` of a head, which is a multiple of kept_rows behind its sequence's first one.
 CLA_DEVICE float* kept_state(const Launch& s, int head, int row) {
   return s.kept.data + head * s.kept.head + static_cast<int64_t>(row / s.kept_rows - 1) * s.kept_size;
 }

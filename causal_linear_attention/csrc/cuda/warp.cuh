@@ -23,28 +23,33 @@ struct Warp {
   using Weighted = Fragment<S::kWeightedParts>;
   using Output = Sums[S::kRowBlocks];
   static constexpr int kPitch = S::kPitch;
-  static constexpr bool kFewRegisters = S::kColumnBlocks == 8 || S::kBytes == 4 || S::kBackward || !S::kAligned;
-  static constexpr bool kWeighted = S::kJob == Job::dkdv && S::kNormalize, kBoosted = kNarrow<In> && kWeighted;
+  static constexpr bool kFewRegisters = S::kColumnBlocks >= 8 || S::kBytes == 4 || S::kBackward || !S::kAligned;
+  static constexpr bool kWeighted = S::kReverse && S::kNormalize, kBoosted = kNarrow<In> && kWeighted;
 
   unsigned char* const memory;
   const int index;  // of the warp, of its 16 columns
+  const int first_column;  // of the block
   Sums state[S::kColumnBlocks];
   // Beside the state: this warp's columns 2 t, 2 t + 1 and 8 further on of z (forward, dq), or of the sum of
-  // slopes[j] q[j] (dkdv).
-  float vector[4];
+  // slopes[j] q[j] (dkdv, dk). Forward on wide heads has those of z 128 columns further on, too.
+  float vector[4 * S::kVectors];
   float boost = 1.0f;  // what weights and slopes are multiplied by, for float16
 
-  CLA_DEVICE Warp() : memory(shared_memory()), index(S::kBackward ? here(warp_index()) : warp_index()) { clear(); }
+  CLA_DEVICE explicit Warp(int first = 0)
+      : memory(shared_memory()), index(S::kBackward ? here(warp_index()) : warp_index()), first_column(first) {
+    clear();
+  }
+  CLA_DEVICE int column() const { return first_column + index * 16; }  // the first of the warp
 
   CLA_DEVICE void clear() {
 #pragma unroll
     for (int d = 0; d < S::kColumnBlocks; ++d) zero(state[d]);
 #pragma unroll
-    for (int x = 0; x < 4; ++x) vector[x] = 0.0f;
+    for (int x = 0; x < 4 * S::kVectors; ++x) vector[x] = 0.0f;
   }
 
   CLA_DEVICE static const In* tile(const unsigned char* stage, int x, int row, int column) {
-    return reinterpret_cast<const In*>(stage + x * S::kTile) + row * 16 * kPitch + column * 16;
+    return reinterpret_cast<const In*>(stage + S::in_stage(x) * S::kTile) + row * 16 * kPitch + column * 16;
   }
   CLA_DEVICE static const float* weights(const unsigned char* stage) {
     return reinterpret_cast<const float*>(stage + S::kWeights);
@@ -80,7 +85,7 @@ struct Warp {
   CLA_DEVICE void score(const unsigned char* stage) const {
     constexpr int kAllTiles = S::kScoreSets * S::kScoreTiles;
 #pragma unroll
-    for (int at = 0; at < kAllTiles; at += S::kColumnBlocks) {
+    for (int at = 0; at < kAllTiles; at += S::kWarps) {
       const int which = at + (kFewRegisters ? here(index) : index);
       if (which >= kAllTiles) break;
       const bool second = S::kScoreSets > 1 && which >= S::kScoreTiles;  // dv's
@@ -98,7 +103,7 @@ struct Warp {
         load<false, Factor::right, kPitch>(b + d * 16, right);
         multiply<Part>(sums, left, right);
       }
-      finish_scores(stage, which, row, column, !second, sums);
+      finish_scores(stage, which, row, column, !second && S::kJob != Job::dv, sums);
     }
   }
 
@@ -156,7 +161,7 @@ struct Warp {
     float most = 0.0f;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (S::kReverse || is_finite(of_column[h])) most = larger(most, of_column[h]);
+      if (S::kJob == Job::dkdv || is_finite(of_column[h])) most = larger(most, of_column[h]);
     }
 #pragma unroll
     for (int mask = 1; mask < 32; mask *= 2) most = larger(most, shuffle_xor(most, mask));
@@ -176,7 +181,7 @@ struct Warp {
   CLA_DEVICE float state_scale() const {
     if constexpr (!kNarrow<In>) return 1.0f;
     float most = 0.0f;
-    if constexpr (S::kReverse) {
+    if constexpr (S::kJob == Job::dkdv) {
 #pragma unroll
       for (int b = 0; b < S::kColumnBlocks; ++b) most = larger(most, floats(S::kLargest)[b]);
     } else {
@@ -259,7 +264,7 @@ struct Warp {
   }
 
   CLA_DEVICE In* dirty_column(unsigned char* stage, Tile which, int lane) const {
-    return reinterpret_cast<In*>(stage + which * S::kTile) + index * 16 + lane % 16;
+    return reinterpret_cast<In*>(stage + S::in_stage(which) * S::kTile) + index * 16 + lane % 16;
   }
 
   // c has a NaN again, and so will the state.
@@ -376,23 +381,26 @@ struct Warp {
     for (int x = 0; x < 4; ++x) vector[x] += columns[x];
   }
 
-  // vector += the sums over the rows of 16 columns of a tile.
+  // vector += the sums over the rows of its columns of a tile.
   CLA_DEVICE void add_rows(const unsigned char* stage, Tile which) {
     Fragment<1> all_rows;
     ones<Part>(false, all_rows);
-    Sums sums;
-    zero(sums);
 #pragma unroll
-    for (int j = 0; j < S::kRowBlocks; ++j) {
-      Input right;
-      load<true, Factor::right, kPitch>(tile(stage, which, j, index), right);
-      multiply<Part>(sums, all_rows, right);
+    for (int b = 0; b < S::kVectors; ++b) {
+      Sums sums;
+      zero(sums);
+#pragma unroll
+      for (int j = 0; j < S::kRowBlocks; ++j) {
+        Input right;
+        load<true, Factor::right, kPitch>(tile(stage, which, j, index + b * S::kWarps), right);
+        multiply<Part>(sums, all_rows, right);
+      }
+      add_to_vector(sums, b);
     }
-    add_to_vector(sums);
   }
-  CLA_DEVICE void add_to_vector(const Sums& sums) {  // whose rows are all alike
+  CLA_DEVICE void add_to_vector(const Sums& sums, int which = 0) {  // whose rows are all alike
 #pragma unroll
-    for (int x = 0; x < 4; ++x) vector[x] += sums[x / 2][x % 2];
+    for (int x = 0; x < 4; ++x) vector[4 * which + x] += sums[x / 2][x % 2];
   }
 };
 

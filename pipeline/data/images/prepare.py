@@ -10,10 +10,11 @@ train.zip, or the folder of one of them; images that cannot be read are left out
 """
 
 import argparse
-import os
+import tempfile
 from pathlib import Path
 
 from pipeline.console import Parser, count
+from pipeline.data.preparation import Workplace, add_dest, check_settings, prepare_once, write_manifest
 from pipeline.errors import UserError
 
 SETS = ("digits", "mnist", "cifar10", "dogs-vs-cats")
@@ -21,23 +22,66 @@ SETS = ("digits", "mnist", "cifar10", "dogs-vs-cats")
 
 def main() -> None:
     options = parse_arguments()
-    from pipeline.data.images.writing import prepare_images
-
-    dest = Path(os.path.abspath(options.dest))
-    manifest = prepare_images(options.set, options.source, options.partial, dest, options.grey, options.size)
+    manifest = prepare_images(options)
     sizes = ", ".join(f"{split['images']:,} {name}" for name, split in manifest["splits"].items())
     size = f"{manifest['height']} x {manifest['width']} x {manifest['channels']}"
     unverified = "" if manifest["verified"] is not False else " (NOT the original files)"
     print(
-        f"{dest} is ready: {manifest['corpus']}{unverified}, {size} of {manifest['levels']} levels; {sizes}"
+        f"{options.dest} is ready: {manifest['corpus']}{unverified}, {size} of "
+        f"{manifest['levels']} levels; {sizes}"
     )
+
+
+def prepare_images(options: argparse.Namespace) -> dict:
+    """The manifest of --dest, which is made unless it is there.
+
+    Raises UserError if the set cannot be read, or --dest holds another, or the set in another size.
+    """
+    shape = {"grey": options.grey, "size": options.size}
+
+    def build(place: Workplace) -> dict:
+        import numpy as np
+
+        from pipeline.data.images.request import Request
+        from pipeline.data.images.sets import read_set
+
+        with tempfile.TemporaryDirectory(dir=place.folder) as scratch:
+            request = Request(options.source, options.partial, **shape, scratch=Path(scratch))
+            read = read_set(options.set, request)
+            for split, (images, labels) in read.splits.items():
+                if not len(images):
+                    raise UserError(
+                        f"{options.set} has no image in {split}; is it a sample that is too small?"
+                    )
+                np.save(place.folder / f"{split}.images.npy", np.ascontiguousarray(images))
+                np.save(place.folder / f"{split}.label.npy", labels.astype(np.int64))
+        height, width, channels = read.splits["train"][0].shape[1:]
+        manifest = {
+            "corpus": options.set,
+            "levels": read.levels,
+            "height": height,
+            "width": width,
+            "channels": channels,
+            **shape,
+            "classes": list(read.classes),
+            "splits": {split: {"images": len(images)} for split, (images, _) in read.splits.items()},
+            "sources": read.sources,
+            "verified": read.verified,
+            "unreadable": list(read.unreadable),
+        }
+        return write_manifest(place.folder, manifest)
+
+    manifest = prepare_once(options.dest, build)
+    there = {"grey": False, "size": None, **manifest}
+    check_settings(options.dest, there, {"corpus": options.set, **shape})
+    return manifest
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = Parser("data-prep/images.sh", __doc__)
     parser.add_argument("set", choices=SETS, metavar="SET", help=", ".join(SETS))
     parser.add_argument("--from", dest="source", type=Path, metavar="PATH", help="folder or archive")
-    parser.add_argument("--dest", type=Path, required=True, metavar="FOLDER", help="where the result goes")
+    add_dest(parser)
     parser.add_argument(
         "--partial",
         action="store_true",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.data.lra.image_files import grey
+from pipeline.data.cifar10 import grey
 from pipeline.errors import UserError
 
 Part = tuple[np.ndarray, np.ndarray]

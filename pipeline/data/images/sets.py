@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.data.cifar10 import TEST_FILE, TRAIN_FILES, interleaved, read_records
 from pipeline.data.images.dogs_vs_cats import read_dogs_vs_cats
 from pipeline.data.images.request import ImageSet, Part, Request, as_asked
-from pipeline.data.lra.image_files import SIDE, TEST_FILE, TRAIN_FILES, read_records
 from pipeline.data.lra.sources import find_source
 from pipeline.data.lra.tasks import lra_tasks
 from pipeline.data.published import CORPORA
@@ -25,9 +25,9 @@ MNIST = CORPORA["mnist"].entry
 MNIST_ORIGIN = f"MNIST comes from {MNIST['address']}/"
 
 
-def read_digits(source: Path | None, partial: bool) -> ImageSet:
+def read_digits(request: Request) -> ImageSet:
     """scikit-learn's 1,797 digits of 8 x 8 in 17 levels, shuffled with a fixed seed; nothing is read."""
-    if source is not None:
+    if request.source is not None:
         raise UserError("digits come with scikit-learn; leave --from out")
     from sklearn.datasets import load_digits
 
@@ -40,8 +40,9 @@ def read_digits(source: Path | None, partial: bool) -> ImageSet:
     return ImageSet(splits, 17, tuple(map(str, range(10))), {}, None)
 
 
-def read_mnist(source: Path | None, partial: bool) -> ImageSet:
+def read_mnist(request: Request) -> ImageSet:
     """MNIST from a folder with its four idx files, packed or not; the last of train are valid."""
+    source, partial = request.source, request.partial
     if source is None:
         raise UserError(f"name the folder with MNIST's four files with --from; {MNIST_ORIGIN}")
     sources: dict[str, str] = {}
@@ -119,15 +120,15 @@ def read_idx(path: Path, content: bytes, shape: tuple[int, ...]) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=size).reshape(items, *shape)
 
 
-def read_cifar10(source: Path | None, partial: bool) -> ImageSet:
+def read_cifar10(request: Request) -> ImageSet:
     """CIFAR-10's binary version, the archive or its folder; the last of train are valid."""
     [task] = lra_tasks("image")
-    if source is None:
+    if request.source is None:
         raise UserError(f"name the archive or its folder with --from; CIFAR-10 comes from {task.origin}")
-    found = find_source(task, source)
+    found = find_source(task, request.source)
     with found.reading():
         files = read_records(found)
-    if not found.verified and not partial:
+    if not found.verified and not request.partial:
         raise UserError(
             f"{found.path} is not the original archive cifar-10-binary.tar.gz (sha256 differs or it is "
             f"unpacked); get it from {task.origin}, or take it as it is with --partial"
@@ -137,14 +138,8 @@ def read_cifar10(source: Path | None, partial: bool) -> ImageSet:
         records = np.concatenate([files[name] for name in names])
         return interleaved(records[:, 1:]), records[:, 0]
 
-    classes = tuple(task.classes)
     splits = hold_out(part(TRAIN_FILES), part([TEST_FILE]))
-    return ImageSet(splits, 256, classes, found.fingerprints(), found.verified is True)
-
-
-def interleaved(planes: np.ndarray) -> np.ndarray:
-    """CIFAR-10's bytes `(images, 3,072)`, all red, all green, all blue, to `(images, 32, 32, 3)`."""
-    return planes.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+    return ImageSet(splits, 256, task.classes, found.fingerprints(), found.verified is True)
 
 
 def hold_out(train: Part, test: Part) -> dict[str, Part]:
@@ -158,7 +153,7 @@ def hold_out(train: Part, test: Part) -> dict[str, Part]:
     }
 
 
-SETS: dict[str, Callable[[Path | None, bool], ImageSet]] = {
+SETS: dict[str, Callable[[Request], ImageSet]] = {
     "digits": read_digits,
     "mnist": read_mnist,
     "cifar10": read_cifar10,
@@ -167,6 +162,6 @@ SETS: dict[str, Callable[[Path | None, bool], ImageSet]] = {
 
 def read_set(name: str, request: Request) -> ImageSet:
     """The set `name` as the request asks for it; UserError if it cannot be read."""
-    if name == "dogs-vs-cats":
+    if name == "dogs-vs-cats":  # decoded to the size asked for
         return read_dogs_vs_cats(request)
-    return as_asked(SETS[name](request.source, request.partial), request)
+    return as_asked(SETS[name](request), request)

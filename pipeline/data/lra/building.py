@@ -9,17 +9,15 @@ from typing import Any
 
 from pipeline.data.lra import listops
 from pipeline.data.lra.generation import BlockStore
-from pipeline.data.lra.image_files import write_image
-from pipeline.data.lra.listops_files import ListOpsRows, write_generated, write_listops
+from pipeline.data.lra.images import write_image, write_pathfinder
+from pipeline.data.lra.listops import ListOpsRows, write_generated, write_listops
 from pipeline.data.lra.pathfinder import drawing
-from pipeline.data.lra.pathfinder.files import write_pathfinder
-from pipeline.data.lra.retrieval_files import write_retrieval
 from pipeline.data.lra.sources import Source, find_source
 from pipeline.data.lra.symbols import ByteSymbols, CharacterSymbols, Symbols
 from pipeline.data.lra.tasks import BOTH, STATE_SPACE, LraTask
-from pipeline.data.lra.text_files import write_text
+from pipeline.data.lra.texts import write_retrieval, write_text
 from pipeline.data.lra.writing import SplitRecord, write_description, write_pixels
-from pipeline.data.preparation import SPLITS, Workplace, check_settings, prepare_once
+from pipeline.data.preparation import SPLITS, Workplace, check_accepted, check_settings, prepare_once
 from pipeline.errors import UserError
 
 SAMPLE = "sample"
@@ -80,10 +78,7 @@ def prepare_task(task: LraTask, choices: Choices, dest: Path) -> dict:
     for leftover in folder.parent.glob(f"{folder.name}.blocks-seed*"):
         shutil.rmtree(leftover)
     _check_same(manifest, task, choices, folder)
-    if manifest.get("origin") == SAMPLE and not choices.partial:
-        raise UserError(
-            f"{folder} was prepared from a sample; name another --dest, or accept it with --partial"
-        )
+    check_accepted(folder, "a sample", choices.partial or manifest.get("origin") != SAMPLE, "--partial")
     return manifest
 
 
@@ -121,7 +116,7 @@ class _Builder:
         if source:
             print(f"Reading {source.path} ...", flush=True)
         with source.reading() if source else nullcontext():
-            records, details = write(source, place)
+            records, details = write(source, place.folder)
         origin = self._origin(records)
         if origin == SAMPLE and not self.choices.partial:
             counts = ", ".join(f"{len(record.labels):,} {split}" for split, record in records.items())
@@ -147,51 +142,47 @@ class _Builder:
             sizes = {"train": sizes["train"] + sizes["valid"], "valid": 0, "test": sizes["test"]}
         return "published" if sizes == self.task.sizes else SAMPLE
 
-    def _texts(self, source: Source, place: Workplace) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
+    def _texts(self, source: Source, folder: Path) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
         symbols: Symbols = ByteSymbols(self.length)
         if self.choices.pipeline == STATE_SPACE:
             symbols = CharacterSymbols(self.length, LEAST_OCCURRENCES[self.task.name])
         if self.task.name == "text":
-            records = write_text(source, place, symbols, self.choices.valid_fraction, self.choices.seed)
+            records = write_text(source, folder, symbols, self.choices.valid_fraction, self.choices.seed)
             counted = ["train", "valid"]  # both are the published train
         else:
-            records = write_retrieval(source, place, symbols)
+            records = write_retrieval(source, folder, symbols)
             counted = ["train"]
         stems = {split: [f"{split}.{name}" for name in self.task.inputs] for split in records}
         every = [stem for names in stems.values() for stem in names]
         seen = [stem for split in counted for stem in stems.get(split, [])]
-        return records, {"vocabulary": symbols.finish(place.folder, every, seen)}
+        return records, {"vocabulary": symbols.finish(folder, every, seen)}
 
-    def _listops(
-        self, source: Source | None, place: Workplace
-    ) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
+    def _listops(self, source: Source | None, folder: Path) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
         rows = ListOpsRows(self.length, self.choices.close_brackets, self.choices.pipeline == STATE_SPACE)
         if source:
-            records = write_listops(source, place, rows)
+            records = write_listops(source, folder, rows)
         else:
             make = partial(listops.draw_block, self.choices.seed)
             sizes = self._generated_sizes()
             blocks = self._store(make, listops.BLOCK, "expressions", sum(sizes.values()))
-            records = write_generated(place, sizes, blocks, rows)
-        return records, {"vocabulary": rows.finish(place.folder)}
+            records = write_generated(folder, sizes, blocks, rows)
+        return records, {"vocabulary": rows.finish(folder)}
 
-    def _images(
-        self, source: Source | None, place: Workplace
-    ) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
+    def _images(self, source: Source | None, folder: Path) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
         if source is None:
-            return self._draw_images(place), {}
+            return self._draw_images(folder), {}
         if self.task.name == "image":
-            return write_image(source, place, self.choices.seed), {}
-        records, skipped = write_pathfinder(source, place, self.choices.seed, self.choices.skip_empty)
+            return write_image(source, folder, self.choices.seed), {}
+        records, skipped = write_pathfinder(source, folder, self.choices.seed, self.choices.skip_empty)
         return records, {"skipped_empty_images": skipped}
 
-    def _draw_images(self, place: Workplace) -> dict[str, SplitRecord]:
+    def _draw_images(self, folder: Path) -> dict[str, SplitRecord]:
         sizes = self._generated_sizes()
         make = partial(drawing.draw_block, self.task.side, self.choices.seed)
         blocks = self._store(make, drawing.BLOCK, "images", sum(sizes.values()))
         images = ((label, image) for block in blocks for label, image in zip(*block.values(), strict=True))
         return {
-            split: write_pixels(place.folder, split, size, images, self.task.length)
+            split: write_pixels(folder, split, size, images, self.task.length)
             for split, size in sizes.items()
         }
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from pipeline.data.workers import worker_pool
+from pipeline.data.processes import worker_pool
 from pipeline.errors import UserError
 from pipeline.files import write_atomically
 

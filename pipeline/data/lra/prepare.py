@@ -13,13 +13,19 @@ image, pathfinder, path-x (pixels, for both pipelines).
 
 import argparse
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
 
 from pipeline.console import Parser, count
+from pipeline.data.downloads import address_mark, fetch
 from pipeline.data.lra.tasks import PIPELINES, SKYFORMER, STATE_SPACE, LraTask, MissingFiles, lra_tasks
+from pipeline.data.preparation import add_dest
+from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
+from pipeline.files import sha256_of
 from pipeline.outputs import check_output_folder
 
+ELSE = "get it another way and name it with --from"
 EPILOG = """
 --from takes the original archive (lra_release.gz for listops, retrieval, pathfinder, path-x;
 aclImdb_v1.tar.gz for text; cifar-10-binary.tar.gz for image), a folder with the unpacked files, or a
@@ -32,12 +38,11 @@ def main() -> None:
     arguments = parse_arguments()
     tasks = chosen_tasks(arguments)
     from pipeline.data.lra.building import Choices, prepare_task
-    from pipeline.data.lra.fetching import fetch
 
-    dest = Path(os.path.abspath(arguments.dest))
+    dest = arguments.dest
     check_output_folder(dest, "--dest")
     choices = Choices(
-        source=fetch(arguments.url, dest) if arguments.url else arguments.source,
+        source=fetched(arguments.url, dest) if arguments.url else arguments.source,
         pipeline=arguments.pipeline,
         close_brackets=not arguments.listops_drop_close_brackets,
         valid_fraction=arguments.valid_fraction,
@@ -63,6 +68,30 @@ def main() -> None:
         raise UserError(f"{', '.join(missing)} not prepared, for want of files; see above")
 
 
+def fetched(url: str, dest: Path) -> Path:
+    """The archive at `url`, in DEST/downloads, where the next preparation finds it.
+
+    Resumes what a killed run has begun. An archive whose name is that of an original with a known sha256
+    must have it; of others nobody has published one.
+
+    Raises:
+        UserError: the address names no file, gives none, or gives another file than the original.
+    """
+    name = PurePosixPath(urlsplit(url).path).name
+    if not name:
+        raise UserError(f"--url {url} names no file")
+    path = dest / "downloads" / address_mark(url) / name
+    fetch(url, path, ELSE)
+    known = {file: facts.sha256 for corpus in CORPORA.values() for file, facts in corpus.files.items()}
+    if (expected := known.get(name)) and (found := sha256_of(path)) != expected:
+        path.unlink()
+        raise UserError(
+            f"{url} sent another {name} than the published one (sha256 {found[:12]}, not "
+            f"{expected[:12]}), now removed; {ELSE}"
+        )
+    return path
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = Parser("data-prep/lra.sh", __doc__, epilog=EPILOG)
     parser.add_argument(
@@ -74,7 +103,7 @@ def parse_arguments() -> argparse.Namespace:
     origin.add_argument(
         "--generate", action="store_true", help="listops, pathfinder and path-x need no files"
     )
-    parser.add_argument("--dest", type=Path, required=True, metavar="FOLDER", help="where the results go")
+    add_dest(parser)
     parser.add_argument(
         "--partial",
         action="store_true",

@@ -1,25 +1,27 @@
 """A prepared folder's files: rows of tokens, pixels, labels, dictionary and manifest."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
 from pipeline.data.indexed_rows import RowWriter
+from pipeline.data.lra.sources import Source
 from pipeline.data.lra.tasks import LraTask
-from pipeline.data.preparation import write_manifest
+from pipeline.data.preparation import SPLITS, write_manifest
 from pipeline.data.tokenization import SPECIAL_SYMBOLS
+from pipeline.errors import UserError
 
 TOKEN_TYPE = np.uint16
 """What fairseq stores the numbers of a dictionary of less than 65,500 entries as."""
 
 MOST_ENTRIES = 65_000
+EXAMPLES_BETWEEN_REPORTS = 20_000
 
 
 @dataclass
@@ -30,34 +32,54 @@ class SplitRecord:
     lengths: list[int] = field(default_factory=list)
 
 
-class TokenSplit:
-    """Writes the inputs and labels of one split; `with TokenSplit(...) as split: split.add(...)`."""
+Example = tuple[int, *tuple[np.ndarray, ...]]
+"""A label, and a row of dictionary indices, integers of shape (length,), for each input."""
 
-    def __init__(self, folder: Path, split: str, inputs: Sequence[str]) -> None:
-        self.folder = folder
-        self.split = split
-        self.writers = [RowWriter(folder / f"{split}.{name}", MOST_ENTRIES) for name in inputs]
-        self.record = SplitRecord()
-        self._stack = ExitStack()
 
-    def add(self, label: int, *rows: np.ndarray) -> None:
-        """Append an example: a row of dictionary indices, integers of shape (length,), for each input."""
-        for writer, row in zip(self.writers, rows, strict=True):
-            writer.add(torch.from_numpy(row))
-            self.record.lengths.append(len(row))
-        self.record.labels.append(label)
+def write_examples(
+    folder: Path, split: str, inputs: Sequence[str], examples: Iterable[Example], unit: str
+) -> SplitRecord:
+    """Write the inputs and labels of one split; `unit` is what an example is, in the plural."""
+    record = SplitRecord()
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(RowWriter(folder / f"{split}.{name}", MOST_ENTRIES)) for name in inputs
+        ]
+        for number, (label, *rows) in enumerate(examples, 1):
+            for writer, row in zip(writers, rows, strict=True):
+                writer.add(torch.from_numpy(row))
+                record.lengths.append(len(row))
+            record.labels.append(label)
+            if number % EXAMPLES_BETWEEN_REPORTS == 0:
+                print(f"  {split}: {number:,} {unit}", flush=True)
+    write_labels(folder, split, record.labels)
+    return record
 
-    def __enter__(self) -> "TokenSplit":
-        for writer in self.writers:
-            self._stack.enter_context(writer)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-        if kind is None:
-            write_labels(self.folder, self.split, self.record.labels)
+def write_files(
+    source: Source,
+    folder: Path,
+    files: Mapping[str, str],
+    read: Callable[[str, BinaryIO], Iterable[Example]],
+    unit: str,
+) -> dict[str, SplitRecord]:
+    """Write the splits of a task that has one file for each: `files` maps their names to the splits.
+
+    `read` is given name and content. UserError for a file that is missing, there twice, or empty.
+    """
+    records = {}
+    for path, content in source.files(lambda path: path.name in files):
+        split = files[path.name]
+        if split in records:
+            raise UserError(f"{source.path} holds two files {path.name}; name the folder of one with --from")
+        examples = read(path.name, content)
+        records[split] = write_examples(folder, split, source.task.inputs, examples, unit)
+    for name, split in files.items():
+        if split not in records:
+            raise source.missing(name)
+        if not records[split].labels:
+            raise UserError(f"{source.path}: {name} holds no {unit}; get it again")
+    return {split: records[split] for split in SPLITS}
 
 
 def write_labels(folder: Path, split: str, labels: Sequence[int]) -> None:

@@ -4,7 +4,9 @@ import fnmatch
 from pathlib import Path
 from typing import Any
 
-from pipeline.files import read_json
+from pipeline.errors import UserError
+from pipeline.files import read_json, shown_path, write_atomically
+from pipeline.outputs import begins, check_output
 from pipeline.papers import statements
 from pipeline.reports.tables import markdown_table, where
 
@@ -14,7 +16,22 @@ Figures of TransNormer (Qin et al. 2022) and of Linear Log-Normal attention (Nah
 `scripts/analyse.sh`. `scripts/analyse.sh report` writes this file from the JSON file of each figure, which
 holds settings, seeds, series and tests. [docs/analysis.md](../../docs/analysis.md) says how each figure is
 defined, and where the papers leave a choice.
+
+The study [analysis_runs](../analysis_runs/README.md) trained the language models behind most figures, far below the
+bits of token frequencies. Figures of 300 updates are of encoders that had learned token frequencies only.
 """
+
+
+def write_report(folder: Path) -> None:
+    """Write README.md of all figures in `folder`, from their JSON files."""
+    check_output(folder / "README.md", begins(HEAD.splitlines()[0]), makes_folder=True)
+    text = document(folder)
+    if not text:
+        raise UserError(
+            f"{shown_path(folder)} holds no figure; scripts/analyse.sh theory makes the first ones"
+        )
+    write_atomically(folder / "README.md", text.encode())
+    print(f"written: {shown_path(folder / 'README.md')}")
 
 
 def document(folder: Path) -> str:
@@ -57,8 +74,8 @@ def trained(training: dict[str, Any]) -> str:
     """How the models of a figure were trained: what differs from the papers' setting."""
     return (
         f"Trained here: {training['layers']} layers of width {training['width']} on {training['corpus']}, "
-        f"{training['updates']:,} updates of about {training['tokens_per_update']:,.0f} tokens "
-        "([losses](../analysis_runs/README.md)), far from the papers' sizes and budgets."
+        f"{training['updates']:,} updates of about {training['tokens_per_update']:,.0f} tokens, far from "
+        "the papers' sizes and budgets."
     )
 
 

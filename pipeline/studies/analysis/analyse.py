@@ -24,10 +24,22 @@ from pathlib import Path
 from pipeline.console import Parser, count
 from pipeline.files import ROOT
 from pipeline.outputs import check_output_folder
-from pipeline.studies.analysis.names import LONGEST, THEORY
 
 COMMAND = "scripts/analyse.sh"
 FIGURES = ROOT / "runs" / "figures"
+LONGEST = 2048
+"""Tokens of a sequence, unless --force is given."""
+THEORY = (
+    "score-gradients",
+    "bounds",
+    "temperature",
+    "kernels",
+    "softmax-lognormal",
+    "sums-of-lognormals",
+    "densities",
+    "moment-matching",
+)
+"""Figures that need no model."""
 
 
 def _some(redraw: bool) -> str:
@@ -224,8 +236,17 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the subcommand, `run_NAME` of the module of its name."""
+    """Run the subcommand, `run_NAME` of the module of its name, unless its JSON files are drawn again."""
     options = parse(sys.argv[1:])
     check_output_folder(options.out, "--out")
-    module = import_module(f"pipeline.studies.analysis.{options.what}")
-    getattr(module, f"run_{options.what}")(options)
+    if options.what == "report":
+        from pipeline.reports.analysis.document import write_report
+
+        write_report(options.out.absolute())
+    elif options.redraw:
+        from pipeline.studies.analysis.record import redraw
+
+        redraw(options)
+    else:
+        module = import_module(f"pipeline.studies.analysis.{options.what}")
+        getattr(module, f"run_{options.what}")(options)

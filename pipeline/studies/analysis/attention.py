@@ -11,15 +11,21 @@ from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.studies.analysis.measures import Measured, log_normality_by_head, measure, shares
 from pipeline.studies.analysis.models import (
-    Trained,
+    about,
     chosen_layers,
     inputs,
+    is_masked_lm,
+    label_of,
     load,
     mark_of,
+    method_of,
     open_split,
     sequences,
+    training_of,
 )
-from pipeline.studies.analysis.record import Record, curve, lines, publish, redraw
+from pipeline.studies.analysis.record import Record, chosen, claim, curve, lines, publish
+from pipeline.training.checkpoint import Checkpoint
+from pipeline.verdicts import Bound, judge_pair
 from user_dir.analysis import (
     appendix_f_curve,
     attention_matrix,
@@ -38,24 +44,32 @@ MAP_LENGTH, MAP_LAYERS = 64, 2
 class Layers:
     """A model and what was measured in the layers chosen; `curves: (layers, points)` of the local score."""
 
-    trained: Trained
+    trained: Checkpoint
     tokens: Tensor
     measured: list[Measured]
     curves: Tensor
     x: list[float]
 
+    @property
+    def method(self) -> str:
+        """The key of its method."""
+        return method_of(self.trained)
+
+    @property
+    def label(self) -> str:
+        """What a figure calls it."""
+        return label_of(self.trained)
+
 
 def run_attention(options: Namespace) -> None:
     """Four figures of all checkpoints given."""
-    if options.redraw:
-        redraw(options)
-        return
     data = open_split(options, options.checkpoints)
     models = [load(path.absolute(), data) for path in options.checkpoints]
-    methods = [trained.method for trained in models]
-    if len(set(methods)) < len(methods):
-        raise UserError("two of the checkpoints have the same attention; a figure shows one of each")
-    sizes = {(trained.is_masked_lm, options.length or trained.length) for trained in models}
+    runs = [(method_of(trained), trained.seed) for trained in models]
+    if len(set(runs)) < len(runs):
+        raise UserError("two of the checkpoints have the same attention and seed; a figure shows one of each")
+    shown = [number for number, (method, _) in enumerate(runs) if method not in dict(runs[:number])]
+    sizes = {(is_masked_lm(trained), options.length or trained.tokens_per_sample) for trained in models}
     if len(sizes) > 1:
         raise UserError(
             "a figure compares encoders or language models, at one length; choose it with --length"
@@ -65,19 +79,22 @@ def run_attention(options: Namespace) -> None:
     def layers() -> list[Layers]:
         return [_layers(trained, data, options) for trained in models]
 
-    names = ("split", "sequences", "length", "layers", "rows", "score", "masked")
-    settings = {name: getattr(options, name) for name in names}
-    settings |= {"corpus": mark_of(data), "checkpoints": [trained.about() for trained in models]}
-    publish(options, "local-score", settings, lambda: _local_scores(layers(), options))
-    publish(options, "maps", settings, lambda: _maps(models, data, options))
-    publish(options, "concentration", settings, lambda: _concentration(layers()))
-    publish(options, "log-normality", settings, lambda: _log_normality(layers()))
+    settings = chosen(options, "split", "sequences", "length", "layers", "rows", "score", "masked")
+    settings |= {"corpus": mark_of(data), "checkpoints": [about(trained) for trained in models]}
+
+    def first() -> list[Layers]:  # of each method
+        return [layers()[number] for number in shown]
+
+    publish(options, "local-score", settings, lambda: _local_scores(first(), layers(), options))
+    publish(options, "maps", settings, lambda: _maps([models[number] for number in shown], data, options))
+    publish(options, "concentration", settings, lambda: _concentration(first()))
+    publish(options, "log-normality", settings, lambda: _log_normality(first()))
 
 
-def _layers(trained: Trained, data: PreparedData, options: Namespace) -> Layers:
+def _layers(trained: Checkpoint, data: PreparedData, options: Namespace) -> Layers:
     tokens = sequences(trained, data, options)
-    print(f"  {trained.label}: {tokens.shape[0]} sequences of {tokens.shape[1]}", flush=True)
-    found = [measure(given) for given in chosen_layers(inputs(trained, tokens), options.layers)]
+    print(f"  {label_of(trained)}: {tokens.shape[0]} sequences of {tokens.shape[1]}", flush=True)
+    found = [measure(given) for given in chosen_layers(inputs(trained.model, tokens), options.layers)]
     pairs = [_score(one, options) for one in found]
     return Layers(trained, tokens, found, torch.stack([y for _, y in pairs]), pairs[0][0])
 
@@ -109,7 +126,29 @@ def _saved_blocks(found: Measured, matrix: Tensor) -> Tensor:
     return matrix.gather(1, column.clamp(max=length - 1)).masked_fill(column >= length, 0.0)
 
 
-def _local_scores(models: list[Layers], options: Namespace) -> Record:
+def _dilution(runs: list[Layers]) -> list[Record]:
+    """Whether the early layers attend more locally than those of linear attention, over the seeds of each."""
+    areas: dict[str, list[float]] = {}
+    for one in runs:
+        early = one.curves[: max(1, len(one.curves) // 2)]
+        areas.setdefault(one.method, []).append(early.mean().item())
+    statements = {
+        "softmax": "vanilla attention is more local than 1+elu in early layers",
+        "transnormer_t2": "TransNormer is more local than 1+elu in early layers",
+    }
+    return [
+        claim(
+            statement,
+            "a difference of at least 0",
+            judge_pair(areas[method], areas["elu"], Bound(0, at_most=False), ratio=False),
+        )
+        for method, statement in statements.items()
+        if method in areas and "elu" in areas
+    ]
+
+
+def _local_scores(models: list[Layers], runs: list[Layers], options: Namespace) -> Record:
+    """Curves of `models`, the first run of each method; the checks are over all `runs`."""
     half = max(1, len(models[0].curves) // 2)
     parts = {
         "Early half of the layers": slice(None, half),
@@ -119,15 +158,15 @@ def _local_scores(models: list[Layers], options: Namespace) -> Record:
     panels = []
     for title, part in parts.items():
         curves = [
-            curve(one.trained.label, one.x, one.curves[part].mean(0).tolist(), one.trained.method)
+            curve(one.label, one.x, one.curves[part].mean(0).tolist(), one.method)
             for one in models
             if len(one.curves[part])
         ]
         uniform = curve("uniform", RATIOS, RATIOS, style=":")
         panels.append(lines(title, "neighbourhood, share of N", "share of attention", [*curves, uniform]))
-    areas = {one.trained.label: one.curves.mean(-1).tolist() for one in models}
+    areas = {one.label: one.curves.mean(-1).tolist() for one in models}
     by_layer = [
-        curve(label, range(1, len(y) + 1), y, one.trained.method, style="o-")
+        curve(label, range(1, len(y) + 1), y, one.method, style="o-")
         for one, (label, y) in zip(models, areas.items(), strict=True)
     ]
     longest = max(map(len, areas.values()))
@@ -138,11 +177,12 @@ def _local_scores(models: list[Layers], options: Namespace) -> Record:
     count, length = models[0].tokens.shape
     return {
         "title": "Locally accumulated attention",
-        "training": models[0].trained.training(),
+        "training": training_of(models[0].trained),
         "columns": 2,
         "panels": panels,
         "area_by_layer": areas,
-        "excluded": {one.trained.label: [shares(found) for found in one.measured] for one in models},
+        "checks": _dilution(runs),
+        "excluded": {one.label: [shares(found) for found in one.measured] for one in models},
         "note": f"{count} sequences of {length} tokens, mean over heads; "
         + ("the last share of the visible tokens" if causal else "a window around each token")
         + f"; rows: {options.rows}, score: {options.score}. "
@@ -150,9 +190,9 @@ def _local_scores(models: list[Layers], options: Namespace) -> Record:
     }
 
 
-def _budgets(models: list[Trained]) -> str:
+def _budgets(models: list[Checkpoint]) -> str:
     """After how many updates the models are compared."""
-    return "Updates: " + ", ".join(f"{one.label} {one.updates:,}" for one in models) + "."
+    return "Updates: " + ", ".join(f"{label_of(one)} {one.updates:,}" for one in models) + "."
 
 
 def _signed(models: list[Layers]) -> str:
@@ -163,26 +203,25 @@ def _signed(models: list[Layers]) -> str:
         negative, zero = (max(share[key] for share in found) for key in ("negative_share", "zero_rows"))
         if negative or zero:
             words.append(
-                f"{one.trained.label}: up to {negative:.0%} negative mass, {zero:.0%} rows of zeros in a "
-                "layer"
+                f"{one.label}: up to {negative:.0%} negative mass, {zero:.0%} rows of zeros in a layer"
             )
     return "; ".join(words)
 
 
-def _maps(models: list[Trained], data: PreparedData, options: Namespace) -> Record:
+def _maps(models: list[Checkpoint], data: PreparedData, options: Namespace) -> Record:
     panels = []
     for number, trained in enumerate(models):
-        length = min(MAP_LENGTH, options.length or trained.length)
+        length = min(MAP_LENGTH, options.length or trained.tokens_per_sample)
         tokens = sequences(trained, data, Namespace(**{**vars(options), "sequences": 1, "length": length}))
         words = [
             trained.task.source_dictionary[token].replace("▁", "") or "_" for token in tokens[0].tolist()
         ]
-        for given in inputs(trained, tokens)[:MAP_LAYERS]:
+        for given in inputs(trained.model, tokens)[:MAP_LAYERS]:
             matrix = attention_matrix(given.module, given.x, causal=given.causal)
             panels.append(
                 {
                     "kind": "map",
-                    "title": f"{trained.label}, {given.name}",
+                    "title": f"{label_of(trained)}, {given.name}",
                     "tokens": words,
                     "values": normalized_rows(matrix)[0].mean(0),
                     "color_bar": len(panels) % MAP_LAYERS == 1,
@@ -191,7 +230,7 @@ def _maps(models: list[Trained], data: PreparedData, options: Namespace) -> Reco
             )
     return {
         "title": "Attention maps of the first layers",
-        "training": models[0].training(),
+        "training": training_of(models[0]),
         "panels": panels,
         "columns": MAP_LAYERS,
         "note": f"One sequence of the {options.split} split, mean of the absolute weights over heads, rows "
@@ -214,13 +253,11 @@ def _concentration(models: list[Layers]) -> Record:
             if all(found):
                 low, mean, high = zip(*found, strict=True)
                 layers = list(range(1, len(mean) + 1))
-                curves.append(
-                    curve(one.trained.label, layers, mean, one.trained.method, style="o-", low=low, high=high)
-                )
+                curves.append(curve(one.label, layers, mean, one.method, style="o-", low=low, high=high))
         label = "H over log2 of what is visible" if key == "relative_entropy" else unit
         panels.append(lines(title, "layer", label, curves, y="log" if key == "temperature" else "linear"))
     heads = {
-        one.trained.label: {
+        one.label: {
             measured.given.name: {name: measured.mean_by_head(name) for name in measured.numbers}
             for measured in one.measured
         }
@@ -228,7 +265,7 @@ def _concentration(models: list[Layers]) -> Record:
     }
     return {
         "title": "Concentration of attention",
-        "training": models[0].trained.training(),
+        "training": training_of(models[0].trained),
         "columns": 2,
         "panels": panels,
         "by_head": heads,
@@ -238,9 +275,7 @@ def _concentration(models: list[Layers]) -> Record:
 
 
 def _log_normality(models: list[Layers]) -> Record:
-    found = {
-        one.trained.label: {m.given.name: log_normality_by_head(m) for m in one.measured} for one in models
-    }
+    found = {one.label: {m.given.name: log_normality_by_head(m) for m in one.measured} for one in models}
     panels = []
     for title, key, unit in (
         ("Variance of ln P", "variance", "variance"),
@@ -249,17 +284,15 @@ def _log_normality(models: list[Layers]) -> Record:
     ):
         curves = []
         for one in models:
-            by_layer = [
-                [head[key] for head in heads if key in head] for heads in found[one.trained.label].values()
-            ]
+            by_layer = [[head[key] for head in heads if key in head] for heads in found[one.label].values()]
             pairs = [(i, sum(values) / len(values)) for i, values in enumerate(by_layer, 1) if values]
             if pairs:
                 x, y = zip(*pairs, strict=True)
-                curves.append(curve(one.trained.label, x, y, one.trained.method, style="o-"))
+                curves.append(curve(one.label, x, y, one.method, style="o-"))
         panels.append(lines(title, "layer", unit, curves))
     return {
         "title": "Log-normality of trained attention",
-        "training": models[0].trained.training(),
+        "training": training_of(models[0].trained),
         "panels": panels,
         "by_head": found,
         "note": "Mean over heads. Weights of zero are left out; their share is in the JSON file. A normal "

@@ -12,15 +12,20 @@ from torch import Tensor
 from pipeline.errors import UserError
 from pipeline.studies.analysis.measures import queries_and_keys
 from pipeline.studies.analysis.models import (
-    Trained,
+    about,
     inputs,
+    is_masked_lm,
+    label_of,
     load,
     mark_of,
+    method_of,
     open_split,
     run_name,
     sequences,
+    training_of,
 )
-from pipeline.studies.analysis.record import Record, claim, curve, lines, publish, redraw
+from pipeline.studies.analysis.record import Record, chosen, claim, curve, lines, publish
+from pipeline.training.checkpoint import Checkpoint
 from pipeline.verdicts import judge_bound
 from user_dir.analysis import AttentionInput, attention_matrix
 from user_dir.analysis.capture import attentions
@@ -48,14 +53,10 @@ class Recorded:
 
 def run_bounds(options: Namespace) -> None:
     """One figure of the checkpoint."""
-    if options.redraw:
-        redraw(options)
-        return
     data = open_split(options, [options.checkpoint])
     trained = load(options.checkpoint.absolute(), data)
-    names = ("split", "sequences", "length")
-    settings = {name: getattr(options, name) for name in names}
-    settings |= {"corpus": mark_of(data), "checkpoint": trained.about()}
+    settings = chosen(options, "split", "sequences", "length")
+    settings |= {"corpus": mark_of(data), "checkpoint": about(trained)}
     tokens = sequences(trained, data, options)
     publish(
         options, run_name(options.checkpoint.absolute().parent), settings, lambda: _figure(trained, tokens)
@@ -84,9 +85,9 @@ def recording(attention: SelfAttention) -> Iterator[Recorded]:
         del attention.attend, attention.finish
 
 
-def _figure(trained: Trained, tokens: Tensor) -> Record:
+def _figure(trained: Checkpoint, tokens: Tensor) -> Record:
     found = {}
-    for given in inputs(trained, tokens):
+    for given in inputs(trained.model, tokens):
         part = attentions(trained.model)[given.name]
         if not isinstance(part, SoftmaxAttention | NormAttention | EluAttention | LLNAttention) or isinstance(
             part, LLNDiagAttention
@@ -103,7 +104,7 @@ def _figure(trained: Trained, tokens: Tensor) -> Record:
         )
     layers = [int(name.removeprefix("layer").partition(".")[0]) + 1 for name in found]
     curves = [
-        curve("|∂L/∂s|", layers, [one["largest"] for one in found.values()], trained.method, style="o-")
+        curve("|∂L/∂s|", layers, [one["largest"] for one in found.values()], method_of(trained), style="o-")
     ]
     bounded = {name: one for name, one in found.items() if one["bound"] is not None}
     if bounded:
@@ -113,19 +114,19 @@ def _figure(trained: Trained, tokens: Tensor) -> Record:
             "smallest |s|",
             layers,
             [one["smallest_score"] for one in found.values()],
-            trained.method,
+            method_of(trained),
             style="o-",
         )
     ]
     return {
-        "title": f"Gradients by the scores, {trained.label}",
-        "training": trained.training(),
+        "title": f"Gradients by the scores, {label_of(trained)}",
+        "training": training_of(trained),
         "panels": [
             lines("Largest gradient by a score", "layer", "|∂L/∂s|", curves, "linear", "log"),
             lines("Smallest score", "layer", "|s|", smallest, "linear", "log"),
         ],
         "layers": found,
-        "note": f"{trained.label}, {len(tokens)} sequences of {tokens.shape[1]} tokens; the loss is the "
+        "note": f"{label_of(trained)}, {len(tokens)} sequences of {tokens.shape[1]} tokens; the loss is the "
         "mean over tokens. Bounds: c1 c2/2 for softmax, c1 c2/1e-8 for NormAttention with c1 behind "
         "RMSNorm; linear attention divided by its sum has none.",
         "checks": [
@@ -140,10 +141,10 @@ def _figure(trained: Trained, tokens: Tensor) -> Record:
     }
 
 
-def _loss(trained: Trained, tokens: Tensor) -> Tensor:
+def _loss(trained: Checkpoint, tokens: Tensor) -> Tensor:
     """The mean cross-entropy: of all tokens of an encoder, of the next ones of a language model."""
     logits = trained.model(tokens)[0].float()
-    if trained.is_masked_lm:
+    if is_masked_lm(trained):
         return F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 

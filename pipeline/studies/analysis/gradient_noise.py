@@ -9,10 +9,10 @@ from torch import nn
 from pipeline.data.prepared import PreparedData
 from pipeline.methods import ANALYSED
 from pipeline.studies.analysis.logs import LoggedRun
-from pipeline.studies.analysis.models import ANALYSED_HERE, Trained, load
+from pipeline.studies.analysis.models import ANALYSED_HERE, load
 from pipeline.studies.analysis.record import Record, curve, lines
 from pipeline.studies.analysis.training import checkpoints_of
-from pipeline.training.checkpoint import check_reads_text
+from pipeline.training.checkpoint import Checkpoint, check_reads_text
 from user_dir.analysis import relative_deviation
 from user_dir.analysis.capture import attentions
 
@@ -49,7 +49,7 @@ def at_checkpoints(runs: Sequence[LoggedRun], data: PreparedData, minibatches: i
     }
 
 
-def _deviations(trained: Trained, data: PreparedData, count: int) -> dict[str, float]:
+def _deviations(trained: Checkpoint, data: PreparedData, count: int) -> dict[str, float]:
     parts: dict[str, nn.Module] = {ALL: trained.model, **attentions(trained.model)}
     norms: dict[str, list[float]] = {name: [] for name in parts}
     for loss in _losses(trained, count):
@@ -61,7 +61,7 @@ def _deviations(trained: Trained, data: PreparedData, count: int) -> dict[str, f
     return {name: relative_deviation(values) for name, values in norms.items()}
 
 
-def _losses(trained: Trained, count: int) -> Iterator[torch.Tensor]:
+def _losses(trained: Checkpoint, count: int) -> Iterator[torch.Tensor]:
     """The mean loss of each of `count` minibatches, the same for every checkpoint of a corpus."""
     task, config = trained.task, trained.config
     task.load_dataset(SPLIT)

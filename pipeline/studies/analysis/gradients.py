@@ -4,6 +4,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from itertools import cycle, pairwise
 
+from pipeline.console import number_of
 from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
 from pipeline.files import sha256_of
@@ -12,19 +13,18 @@ from pipeline.papers import read_table
 from pipeline.studies.analysis.gradient_noise import SPLIT, at_checkpoints
 from pipeline.studies.analysis.logs import LoggedRun, check_every_update, read_run
 from pipeline.studies.analysis.models import mark_of, run_name
-from pipeline.studies.analysis.record import Record, claim, curve, lines, publish, redraw
+from pipeline.studies.analysis.record import Record, claim, curve, lines, publish
 from pipeline.verdicts import Bound, judge_pair
 
 HALF_FIXED = ("2", "4")
 """The exponents of the group `half` of configs/studies/analysis_runs.yaml that are fixed."""
+FOLLOWS = 1.02
+"""The ratio of losses up to which one follows the other."""
 PARTS = ("all", "after warm-up", "second half")
 
 
 def run_gradients(options: Namespace) -> None:
     """The figures of all runs given."""
-    if options.redraw:
-        redraw(options)
-        return
     if options.at_checkpoints and options.data is None:
         raise UserError("--at-checkpoints computes gradients; name the prepared corpus with --data")
     data = open_prepared(options.data.absolute(), (SPLIT,)) if options.at_checkpoints else None
@@ -101,7 +101,7 @@ def relative_deviations(runs: Sequence[LoggedRun]) -> Record:
         "deviations": deviations,
         "training": runs[0].training(),
         "note": f"Norm of the gradient before clipping in every update, {len(norms['curves'][0]['x']):,} "
-        f"updates, {seeds} seed{'s' if seeds > 1 else ''}; bars: mean over seeds, lines their range. The "
+        f"updates, {number_of(seeds, 'seeds')}; bars: mean over seeds, lines their range. The "
         "first updates decide much of it; figures without warm-up and for the second half are in the JSON "
         "file.",
         "checks": _orders(own, paper),
@@ -138,8 +138,19 @@ def _losses(runs: Sequence[LoggedRun]) -> Record:
             lines("Training loss", "updates", unit, training),
             lines("Validation loss", "updates", unit, validation),
         ],
-        "note": "One run a method; training loss as means of 20 parts of the run.",
+        "note": "One run per method; training loss as means of 20 parts of the run; the verdict is over all "
+        "seeds.",
+        "checks": _follows(found),
     }
+
+
+def _follows(found: dict[str, list[LoggedRun]]) -> list[Record]:
+    """Whether LLN ends where softmax attention does, by the validation loss after the last update."""
+    last = {key: [run.valid[max(run.valid)] for run in group if run.valid] for key, group in found.items()}
+    if not (last.get("lln") and last.get("softmax")):
+        return []
+    verdict = judge_pair(last["lln"], last["softmax"], Bound(FOLLOWS, at_most=True), ratio=True)
+    return [claim("LLN's loss follows that of softmax", f"a ratio of at most {FOLLOWS}", verdict)]
 
 
 def _smoothed(x: list[int], y: list[float], parts: int = 20) -> tuple[list[int], list[float]]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.files import shown_path
-from pipeline.studies.analysis.models import method_of
-from pipeline.training.checkpoint import load_safely, readable, sections
-from pipeline.training.figures import read_log
+from pipeline.studies.analysis.models import method_of, size_and_budget
+from pipeline.training.checkpoint import read_checkpoint, readable
+from pipeline.training.log import read_log
 from user_dir.analysis import relative_deviation
 
 
@@ -26,19 +26,12 @@ class LoggedRun:
     records: dict[int, dict[str, float]]
     valid: dict[int, float]
     settings: dict
-    corpus: str
+    data: str
 
     def training(self) -> dict[str, Any]:
         """What a record says about the model's size and budget."""
         sizes = [record["wpb"] for record in self.records.values() if "wpb" in record]
-        side = "encoder" if "encoder_layers" in self.settings else "decoder"
-        return {
-            "layers": self.settings[f"{side}_layers"],
-            "width": self.settings[f"{side}_embed_dim"],
-            "corpus": self.corpus,
-            "updates": max(self.records),
-            "tokens_per_update": statistics.median(sizes),
-        }
+        return size_and_budget(self.settings, self.data, max(self.records), statistics.median(sizes))
 
     def series(self, key: str) -> tuple[list[int], list[float]]:
         """Updates and values of a figure, where it was logged."""
@@ -71,20 +64,19 @@ def read_run(folder: Path) -> LoggedRun:
             "scripts/study.sh analysis_runs does"
         )
     valid = {int(record["valid_num_updates"]): record["valid_loss"] for record in found["valid"]}
-    path = newest_checkpoint(folder)
-    state, configuration = load_safely(path)
-    with readable(path):
-        model, task = sections(configuration)
+    checkpoint = read_checkpoint(newest_checkpoint(folder))
+    groups = checkpoint.groups
+    with readable(checkpoint.path):
         return LoggedRun(
             folder=folder,
-            method=method_of(str(model.get("_name") or model.get("arch")), model),
-            seed=state["cfg"]["common"]["seed"],
-            warm_up=_setting(state["cfg"]["lr_scheduler"], "warmup_updates"),
-            scale_window=state["cfg"]["common"]["fp16_scale_window"],
+            method=method_of(checkpoint),
+            seed=checkpoint.seed,
+            warm_up=int(groups["lr_scheduler"].get("warmup_updates") or 0),
+            scale_window=groups["common"]["fp16_scale_window"],
             records=records,
             valid=valid,
-            settings=model,
-            corpus=Path(task["data"]).name,
+            settings=checkpoint.settings,
+            data=checkpoint.task_settings["data"],
         )
 
 
@@ -94,11 +86,6 @@ def newest_checkpoint(folder: Path) -> Path:
     if not path.is_file():
         raise UserError(f"{shown_path(folder)} holds no checkpoint_last.pt, which says what was trained")
     return path.absolute()
-
-
-def _setting(group: Any, name: str) -> int:
-    """A setting of a group that fairseq saves as a dictionary or, of older models, a namespace."""
-    return int((group if isinstance(group, dict) else vars(group)).get(name) or 0)
 
 
 def check_every_update(run: LoggedRun) -> None:

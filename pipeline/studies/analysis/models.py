@@ -3,13 +3,10 @@
 import re
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.data import data_utils
 from torch import Tensor, nn
 
@@ -18,8 +15,8 @@ from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
 from pipeline.files import fingerprint, sha256_of
 from pipeline.methods import ANALYSED, ATTENTIONS, VANILLA
-from pipeline.studies.analysis.names import LONGEST
-from pipeline.training.checkpoint import check_reads_text, load_safely, readable, sections, updates
+from pipeline.studies.analysis.analyse import LONGEST
+from pipeline.training.checkpoint import Checkpoint, check_reads_text, read_checkpoint
 from pipeline.training.recipe import suggestion
 from user_dir.analysis import AttentionInput, record_inputs
 from user_dir.analysis.capture import attentions
@@ -27,51 +24,40 @@ from user_dir.analysis.capture import attentions
 ANALYSED_HERE = "analysed"
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A model in evaluation mode and what its checkpoint says about it."""
+def label_of(checkpoint: Checkpoint) -> str:
+    """What a figure calls a model."""
+    return ANALYSED[method_of(checkpoint)].label
 
-    path: Path
-    model: nn.Module
-    task: Any
-    config: Any
-    architecture: str
-    settings: dict[str, Any]
-    length: int
-    updates: int
 
-    @cached_property
-    def method(self) -> str:
-        """The key of `methods.ANALYSED`: the mechanism of all layers, or TransNormer's name."""
-        return method_of(self.architecture, self.settings)
+def is_masked_lm(checkpoint: Checkpoint) -> bool:
+    """Whether it is an encoder."""
+    return hasattr(checkpoint.model, "encoder")
 
-    @property
-    def label(self) -> str:
-        """What a figure calls it."""
-        return ANALYSED[self.method].label
 
-    @property
-    def is_masked_lm(self) -> bool:
-        """Whether it is an encoder."""
-        return hasattr(self.model, "encoder")
+def training_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a record says about a model's size and budget."""
+    dataset = checkpoint.config.dataset
+    tokens = (dataset.batch_size or 0) * checkpoint.tokens_per_sample or dataset.max_tokens
+    return size_and_budget(checkpoint.settings, checkpoint.config.task.data, checkpoint.updates, tokens)
 
-    def training(self) -> dict[str, Any]:
-        """What a record says about its size and budget."""
-        side = "encoder" if self.is_masked_lm else "decoder"
-        dataset = self.config.dataset
-        per_update = (dataset.batch_size or 0) * self.length
-        return {
-            "layers": self.settings[f"{side}_layers"],
-            "width": self.settings[f"{side}_embed_dim"],
-            "corpus": Path(self.config.task.data).name,
-            "updates": self.updates,
-            "tokens_per_update": per_update or dataset.max_tokens,
-        }
 
-    def about(self) -> dict[str, Any]:
-        """What a record says about it."""
-        name = f"{run_name(self.path.parent)}/{self.path.name}"
-        return {"checkpoint": name, "sha256": sha256_of(self.path)[:12], "architecture": self.architecture}
+def about(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a record says about a checkpoint."""
+    path = checkpoint.path
+    name = f"{run_name(path.parent)}/{path.name}"
+    return {"checkpoint": name, "sha256": sha256_of(path)[:12], "architecture": checkpoint.architecture}
+
+
+def size_and_budget(settings: dict[str, Any], data: str, updates: int, tokens: float) -> dict[str, Any]:
+    """What a record says about a model of these settings, trained on `data` with `tokens` an update."""
+    side = "encoder" if "encoder_layers" in settings else "decoder"
+    return {
+        "layers": settings[f"{side}_layers"],
+        "width": settings[f"{side}_embed_dim"],
+        "corpus": Path(data).name,
+        "updates": updates,
+        "tokens_per_update": tokens,
+    }
 
 
 def run_name(folder: Path) -> str:
@@ -80,8 +66,12 @@ def run_name(folder: Path) -> str:
     return f"{folder.parent.name}-{folder.name}" if inside else folder.name
 
 
-def method_of(architecture: str, settings: dict[str, Any]) -> str:
-    """The key of `methods.ANALYSED` for a model; UserError for a mixture of attentions that has no colour."""
+def method_of(checkpoint: Checkpoint) -> str:
+    """The key of `methods.ANALYSED`: the mechanism of all layers, or TransNormer's name.
+
+    UserError for a mixture of attentions that has no colour.
+    """
+    architecture, settings = checkpoint.architecture, checkpoint.settings
     plan = settings.get("encoder_attention") or settings.get("decoder_attention")
     if plan:
         names = {part.partition("*")[0].strip() for part in plan.split(",")}
@@ -101,26 +91,20 @@ def method_of(architecture: str, settings: dict[str, Any]) -> str:
     )
 
 
-def load(path: Path, data: PreparedData) -> Trained:
-    """The model of a checkpoint of fairseq's or this project's.
+def load(path: Path, data: PreparedData) -> Checkpoint:
+    """A checkpoint of fairseq's or this project's, its model loaded.
 
     Raises UserError if it is none, was trained with another dictionary, or has no attention.
     """
-    state, configuration = load_safely(path)
-    with readable(path):
-        model, task = sections(configuration)
-        architecture = str(model.get("_name") or model.get("arch"))
-        length = int(task.get("tokens_per_sample") or model["tokens_per_sample"])
+    checkpoint = read_checkpoint(path).on(data.folder)
     kept = path.parent / "dict.txt"
     if kept.is_file() and kept.read_bytes() != data.dictionary.read_bytes():
         raise UserError(
             f"{data.dictionary} differs from {kept}, with which {path.name} was trained; give --data with "
             "that dictionary"
         )
-    changes = {"data": str(data.folder)}
-    models, config, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], arg_overrides=changes)
-    attentions(models[0])
-    return Trained(path, models[0].eval(), task, config, architecture, model, length, updates(state))
+    attentions(checkpoint.model)
+    return checkpoint
 
 
 def check_length(length: int, force: bool) -> None:
@@ -132,20 +116,21 @@ def check_length(length: int, force: bool) -> None:
         )
 
 
-def sequences(trained: Trained, data: PreparedData, options: Namespace) -> Tensor:
+def sequences(trained: Checkpoint, data: PreparedData, options: Namespace) -> Tensor:
     """Whole sequences of the split as the model reads them, `(B, N)`; no padding.
 
     Encoders' begin with fairseq's first token, as in pre-training. UserError if the split is too short.
     """
-    length = options.length or trained.length
+    length = options.length or trained.tokens_per_sample
     check_length(length, options.force)
-    if length > trained.length:
+    if length > trained.tokens_per_sample:
         raise UserError(
-            f"--length is {length}, but {trained.path} was trained with sequences of {trained.length}"
+            f"--length is {length}, but {trained.path} was trained with sequences of "
+            f"{trained.tokens_per_sample}"
         )
     if options.masked:
         return _masked(trained, options, length)
-    first = trained.is_masked_lm
+    first = is_masked_lm(trained)
     body = length - first
     tokens = _tokens(data, trained.task.source_dictionary, options.split, body * options.sequences)
     count = min(len(tokens) // max(body, 1), options.sequences)
@@ -172,9 +157,9 @@ def _tokens(data: PreparedData, dictionary: Any, split: str, count: int) -> Tens
     return torch.cat(found)[:count]
 
 
-def _masked(trained: Trained, options: Namespace, length: int) -> Tensor:
+def _masked(trained: Checkpoint, options: Namespace, length: int) -> Tensor:
     """The same with tokens masked as in pre-training, with the task's seed."""
-    if not trained.is_masked_lm:
+    if not is_masked_lm(trained):
         raise UserError(f"--masked is for encoders, but {trained.path} holds a language model")
     trained.task.load_dataset(options.split)
     dataset = trained.task.dataset(options.split)
@@ -187,10 +172,10 @@ def _masked(trained: Trained, options: Namespace, length: int) -> Tensor:
     return torch.stack(whole)
 
 
-def inputs(trained: Trained, tokens: Tensor) -> list[AttentionInput]:
-    """What the attentions of the model are given for `tokens: (B, N)`."""
+def inputs(model: nn.Module, tokens: Tensor) -> list[AttentionInput]:
+    """What the attentions of a model are given for `tokens: (B, N)`."""
     with torch.no_grad():
-        return record_inputs(trained.model, lambda: trained.model(tokens))
+        return record_inputs(model, lambda: model(tokens))
 
 
 def open_split(options: Namespace, checkpoints: Iterable[Path]) -> PreparedData:

@@ -83,6 +83,23 @@ def claim(statement: str, expected: str, verdict: Verdict, measured: str = "") -
     return {"statement": statement, "expected": expected, "measured": found, "verdict": verdict.outcome}
 
 
+Part = tuple[Record, list[Record]]
+"""A panel and what is checked about it."""
+
+
+def of_parts(parts: Sequence[Part]) -> Record:
+    """The panels and checks of a figure that is made of parts."""
+    return {
+        "panels": [panel for panel, _ in parts],
+        "checks": [one for _, checks in parts for one in checks],
+    }
+
+
+def chosen(options: Namespace, *names: str) -> Record:
+    """The options of these names, for the settings of a figure."""
+    return {name: getattr(options, name) for name in names}
+
+
 def curve(
     label: str, x: Sequence[float], y: Sequence[float], method: str | None = None, **look: Any
 ) -> Record:

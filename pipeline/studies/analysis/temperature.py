@@ -2,12 +2,13 @@
 
 from argparse import Namespace
 
+from pipeline.console import number_of
 from pipeline.errors import UserError
 from pipeline.files import sha256_of, shown_path
 from pipeline.papers import statement
 from pipeline.studies.analysis.logs import LoggedRun, read_run
 from pipeline.studies.analysis.models import run_name
-from pipeline.studies.analysis.record import Record, claim, curve, lines, publish, redraw
+from pipeline.studies.analysis.record import Record, claim, curve, lines, publish
 from pipeline.verdicts import Bound, judge_pair
 
 TOO_CLOSE = 0.01  # bits per masked token
@@ -15,9 +16,6 @@ TOO_CLOSE = 0.01  # bits per masked token
 
 def run_temperature(options: Namespace) -> None:
     """One figure of all runs given."""
-    if options.redraw:
-        redraw(options)
-        return
     runs = [read_run(folder) for folder in options.runs]
     for run in runs:
         if run.method != "lln" or not run.valid:
@@ -72,7 +70,7 @@ def _figure(runs: list[LoggedRun]) -> Record:
         "title": "LLN with fixed exponents",
         "training": runs[0].training(),
         "panels": [lines("Validation loss", "α = β", "bits per masked token", curves)],
-        "note": f"After {max(runs[0].records):,} updates, {seeds} seed{'s' if seeds > 1 else ''}; range "
+        "note": f"After {max(runs[0].records):,} updates, {number_of(seeds, 'seeds')}; range "
         f"over seeds. The paper shows accuracies of a ViT.{few}",
         "checks": checks,
     }

@@ -4,8 +4,8 @@ from argparse import Namespace
 
 from pipeline.errors import UserError
 from pipeline.studies.analysis import theory_concentration, theory_gradients, theory_lognormal
-from pipeline.studies.analysis.names import THEORY
-from pipeline.studies.analysis.record import publish, redraw
+from pipeline.studies.analysis.analyse import THEORY
+from pipeline.studies.analysis.record import publish
 
 FIGURES = {
     "score-gradients": theory_gradients.score_gradients,
@@ -30,9 +30,6 @@ def run_theory(options: Namespace) -> None:
             f"--head-dim must be {SMALLEST_HEAD} or more and --length {SMALLEST_LENGTH} or more; they are "
             f"{options.head_dim} and {options.length}"
         )
-    if options.redraw:
-        redraw(options)
-        return
     for name in names:
         settings = {"length": options.length, "head_dim": options.head_dim, "seed": 0}
         make = FIGURES[name]

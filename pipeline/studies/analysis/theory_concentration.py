@@ -18,7 +18,7 @@ from pipeline.studies.analysis.draws import (
     queries_and_keys,
     softmax_log_weights,
 )
-from pipeline.studies.analysis.record import Record, banded, check, curve, lines
+from pipeline.studies.analysis.record import Part, Record, banded, check, curve, lines, of_parts
 from user_dir.analysis import (
     entropy,
     linear_spectral_gap,
@@ -42,21 +42,20 @@ def theorems(length: int, head_dim: int) -> Record:
     """Theorems 3.2 and 3.4 on a row of scores, 3.3 on matrices, and biased concentration."""
     scores = 2 * torch.randn(64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     taus = torch.logspace(-1, 1.5, 30, dtype=torch.float64).tolist()
-    panels = [*_slopes(scores, taus), *_eigenvalues(min(length, SHORT), head_dim)]
+    parts = [*_slopes(scores, taus), *_eigenvalues(min(length, SHORT), head_dim)]
     return {
         "title": "Temperature",
         "columns": 2,
-        "panels": [panel for panel, _ in panels],
+        **of_parts(parts),
         "note": "Above: one row of 64 Gaussian scores of standard deviation 2; crosses are finite "
         "differences. The derivative printed in the paper lacks 1/ln 2. Below, left: the second eigenvalue "
         "is not the largest variance, which is the squared top singular value of the centred matrix. "
         "Below, right: with a share 1 - e of all attention on one token the second eigenvalue is e times "
         "that before, at the same temperature.",
-        "checks": [one for _, checks in panels for one in checks],
     }
 
 
-def _slopes(scores: Tensor, taus: list[float]) -> list[tuple[Record, list[Record]]]:
+def _slopes(scores: Tensor, taus: list[float]) -> list[Part]:
     def differences(function) -> list[float]:
         return [
             ((function(scores, tau * (1 + 1e-5)) - function(scores, tau * (1 - 1e-5))) / (2e-5 * tau)).item()
@@ -129,7 +128,7 @@ def _slopes(scores: Tensor, taus: list[float]) -> list[tuple[Record, list[Record
     ]
 
 
-def _eigenvalues(length: int, head_dim: int) -> list[tuple[Record, list[Record]]]:
+def _eigenvalues(length: int, head_dim: int) -> list[Part]:
     q, k = queries_and_keys(length, head_dim, 0)
     ratios: dict[str, list[float]] = {"softmax": [], "LLN, matched": []}
     for sigma in SIGMAS:

@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from pipeline.studies.analysis.record import Record, check, curve, lines
+from pipeline.studies.analysis.record import Part, Record, check, curve, lines, of_parts
 from user_dir.analysis.gradients import (
     linear_score_gradients,
     norm_bound,
@@ -94,21 +95,19 @@ def score_gradients(length: int, head_dim: int) -> Record:
 
 def bounds(length: int, head_dim: int) -> Record:
     """Equations 8 to 11, Proposition 3.1 and equation 59, each against what it bounds."""
-    panels_and_checks = (_weights(), _proposition_3_1(head_dim), _softmax_bounds())
     return {
         "title": "Bounds of gradients",
         "columns": 2,
-        "panels": [panel for panel, _ in panels_and_checks],
         "note": "Above left: largest derivative of a weight by a score over 200 random rows of 16 scores; "
         "the bounds 1/4 (softmax) and 1/(4 s) (linear) are reached by two equal scores. Above right: 1+elu "
         "with q = k = -t; the divergence is in s, and the chain rule through q takes it back. Below: the "
         "largest gradient by a score for n keys and c1 = c2 = 1; the paper's √n/4 (equation 59) is too "
         "small for 2 and 3 keys.",
-        "checks": [one for _, checks in panels_and_checks for one in checks],
+        **of_parts([_weights(), _proposition_3_1(head_dim), _softmax_bounds()]),
     }
 
 
-def _weights() -> tuple[Record, list[Record]]:
+def _weights() -> Part:
     generator = torch.Generator().manual_seed(0)
     scales = torch.logspace(-1, math.log10(30), 15).tolist()
     softmax, linear = [], []
@@ -139,21 +138,14 @@ def _weights() -> tuple[Record, list[Record]]:
     ]
 
 
-def _proposition_3_1(head_dim: int) -> tuple[Record, list[Record]]:
+def _proposition_3_1(head_dim: int) -> Part:
     times, n = torch.linspace(0, 10, 21, dtype=torch.float64).tolist(), KEYS
     by_score, by_query, expected = [], [], []
     for t in times:
         q = torch.full((head_dim,), -t, dtype=torch.float64, requires_grad=True)
-        keys = torch.full((n, head_dim), -t, dtype=torch.float64)
-        keys = (
-            torch.nn.functional.elu(
-                keys
-                + 0.1
-                * torch.randn(n, head_dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-            )
-            + 1
-        )
-        s = (torch.nn.functional.elu(q) + 1) @ keys.T
+        generator = torch.Generator().manual_seed(0)
+        keys = 0.1 * torch.randn(n, head_dim, generator=generator, dtype=torch.float64) - t
+        s = (F.elu(q) + 1) @ (F.elu(keys) + 1).T
         by_query.append(torch.autograd.grad((s / s.sum())[0], q)[0].abs().max().item())
         value = head_dim * math.exp(-2 * t)
         s = torch.full((n,), value, dtype=torch.float64)
@@ -186,7 +178,7 @@ def _proposition_3_1(head_dim: int) -> tuple[Record, list[Record]]:
     ]
 
 
-def _softmax_bounds() -> tuple[Record, list[Record]]:
+def _softmax_bounds() -> Part:
     counts, largest = list(range(2, 17)), []
     towards = torch.eye(1, WIDTH, dtype=torch.float64)
     for n in counts:

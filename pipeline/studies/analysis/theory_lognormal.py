@@ -42,29 +42,24 @@ def softmax(length: int, head_dim: int) -> Record:
     used = [i for i, v in enumerate(variances) if v <= 3]
     worst = max(abs(found[:, i].mean().item() / variances[i] - 1) for i in used)
     shift = max(abs(means[:, i].mean().item() - predicted[i]) for i in used)
-    label = "σ² of the scores, σ_q² σ_k²"
+    panels = [
+        lines(
+            f"{what.capitalize()} of ln P",
+            "σ² of the scores, σ_q² σ_k²",
+            what,
+            [
+                banded("measured", variances, measured, "softmax", style="o-"),
+                curve(formula, variances, by_formula, style="--"),
+            ],
+        )
+        for what, measured, formula, by_formula in (
+            ("variance", found, "σ²", variances),
+            ("mean", means, "-ln N - σ²/2", predicted),
+        )
+    ]
     return {
         "title": "Softmax attention is log-normal",
-        "panels": [
-            lines(
-                "Variance of ln P",
-                label,
-                "variance",
-                [
-                    banded("measured", variances, found, "softmax", style="o-"),
-                    curve("σ²", variances, variances, style="--"),
-                ],
-            ),
-            lines(
-                "Mean of ln P",
-                label,
-                "mean",
-                [
-                    banded("measured", variances, means, "softmax", style="o-"),
-                    curve("-ln N - σ²/2", variances, predicted, style="--"),
-                ],
-            ),
-        ],
+        "panels": panels,
         "note": f"Gaussian q and k, N = {length}, d = {head_dim}; mean and range of {len(SEEDS)} draws; "
         "dashed: Proposition 3.1.",
         "checks": [
@@ -254,35 +249,29 @@ def _ratios(variance: dict[str, Tensor], name: str) -> list[float]:
 
 def _matching_panels(sigmas, variance, bits, matched) -> list[Record]:
     x, label = [sigma**4 for sigma in sigmas], "σ² of the scores, σ_q² σ_k²"
-    ratios = {
-        "authors' line": _ratios(variance, "authors' line"),
-        "within rows": _ratios(variance, "rows"),
-        "line to σ̃² = 12": _ratios(variance, "line to σ̃² = 12"),
-        "line to σ̃² = 24": _ratios(variance, "line to σ̃² = 24"),
-        "inverted curve": _ratios(variance, "inverted curve"),
-    }
-    styles = dict(zip(ratios, ("-", "-", "--", "--", ":"), strict=True))
-    shades = dict(zip(ratios, (None, 0.1, 0.45, 0.75, 0.95), strict=True))
-    band = lines(
-        "Ratio to softmax's variance",
-        "standard deviation σ",
-        "ratio",
-        [
-            *(
-                curve(
-                    name,
-                    sigmas,
-                    y,
-                    "lln" if shades[name] is None else None,
-                    style=styles[name],
-                    shade=shades[name],
-                )
-                for name, y in ratios.items()
-            ),
-            curve("±20 %", sigmas, [1 + BAND] * len(sigmas), style=":"),
-            curve("", sigmas, [1 - BAND] * len(sigmas), style=":"),
-        ],
+    ways = (  # label, key of `variance`, style of the line, place on the scale of colours
+        ("authors' line", "authors' line", "-", None),
+        ("within rows", "rows", "-", 0.1),
+        ("line to σ̃² = 12", "line to σ̃² = 12", "--", 0.45),
+        ("line to σ̃² = 24", "line to σ̃² = 24", "--", 0.75),
+        ("inverted curve", "inverted curve", ":", 0.95),
     )
+    ratios = [
+        curve(
+            name,
+            sigmas,
+            _ratios(variance, key),
+            "lln" if shade is None else None,
+            style=style,
+            shade=shade,
+        )
+        for name, key, style, shade in ways
+    ]
+    limits = [
+        curve(name, sigmas, [ratio] * len(sigmas), style=":")
+        for name, ratio in (("±20 %", 1 + BAND), ("", 1 - BAND))
+    ]
+    band = lines("Ratio to softmax's variance", "standard deviation σ", "ratio", [*ratios, *limits])
     band["y_range"] = [0.5, 2.0]
     low, high = (float(statement("training/run-exponents")[key]) for key in ("low", "high"))
     products = torch.linspace(0.2, 1.6, 29, dtype=torch.float64).tolist()

@@ -6,7 +6,7 @@ from pipeline.files import MEASURED, ROOT, read_json
 from pipeline.methods import ANALYSED, ENCODERS, LINEAR
 from pipeline.papers import read_table
 from pipeline.reports.cost_records import cell, measured_on
-from pipeline.studies.analysis.record import Record, check, publish, redraw
+from pipeline.studies.analysis.record import Record, check, chosen, publish
 
 COST = MEASURED / "roberta_cost_cpu.json"
 LOSSES = ROOT / "results" / "roberta"
@@ -15,10 +15,7 @@ THEIR_NAMES = {"Transformer": "softmax"}  # of methods that no other table calls
 
 def run_tradeoff(options: Namespace) -> None:
     """Two figures, never mixed: the paper's and ours."""
-    if options.redraw:
-        redraw(options)
-        return
-    settings = {"speed": options.speed, "length": options.length}
+    settings = chosen(options, "speed", "length")
     publish(options, "paper", settings, lambda: _paper(options))
     tokens = 1024 * int(options.length.removesuffix("K"))
     if options.speed != "train" or not COST.is_file():
@@ -28,12 +25,8 @@ def run_tradeoff(options: Namespace) -> None:
     if tokens not in results["settings"]["lengths"]:
         print(f"tradeoff: our speed was not measured at {tokens:,} tokens; choose --length 1K, 2K or 4K")
         return
-    publish(
-        options,
-        "measured",
-        {**settings, "measured": measured_on(results)},
-        lambda: _measured(results, tokens),
-    )
+    settings["measured"] = measured_on(results)
+    publish(options, "measured", settings, lambda: _measured(results, tokens))
 
 
 def key_of(name: str) -> str:
@@ -50,15 +43,7 @@ def _paper(options: Namespace) -> Record:
     for row in read_table("transnormer_07_lra_speed"):
         if row["model"] in accuracy and row[column] != "-":
             key = key_of(row["model"])
-            bubbles.append(
-                {
-                    "label": ANALYSED[key].label,
-                    "method": key,
-                    "x": float(row[column]),
-                    "y": accuracy[row["model"]],
-                    "area": 0.0,
-                }
-            )
+            bubbles.append(_bubble(key, float(row[column]), accuracy[row["model"]], 0.0))
     ours = [b for b in bubbles if b["method"].startswith("transnormer")]
     rest = [b for b in bubbles if not b["method"].startswith("transnormer")]
     faster = max(b["x"] for b in rest) < min(b["x"] for b in ours)
@@ -90,15 +75,8 @@ def _measured(results: Record, tokens: int) -> Record:
         cost = cell(results, "training", f"roberta_{name}", tokens)
         if record.is_file() and cost is not None and cost.status == "ok":
             key = "elu" if name == LINEAR else name
-            bubbles.append(
-                {
-                    "label": ANALYSED[key].label,
-                    "method": key,
-                    "x": tokens / cost.median,
-                    "y": read_json(record)["found"]["valid"]["bits"],
-                    "area": cost.peak,
-                }
-            )
+            loss = read_json(record)["found"]["valid"]["bits"]
+            bubbles.append(_bubble(key, tokens / cost.median, loss, cost.peak))
     areas = [bubble["area"] for bubble in bubbles]
     return {
         "title": "Loss, speed and memory, measured here",
@@ -109,3 +87,7 @@ def _measured(results: Record, tokens: int) -> Record:
         "note": f"Areas: peak memory of a training step, {min(areas):,.0f} to {max(areas):,.0f} MiB. Loss: "
         f"the small encoders of results/roberta/README.md, at 128 tokens. Speed: {measured_on(results)}",
     }
+
+
+def _bubble(key: str, x: float, y: float, area: float) -> Record:
+    return {"label": ANALYSED[key].label, "method": key, "x": x, "y": y, "area": area}

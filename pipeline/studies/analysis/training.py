@@ -2,29 +2,31 @@
 
 import math
 from argparse import Namespace
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.files import sha256_of, shown_path
-from pipeline.methods import ANALYSED
 from pipeline.papers import statement
 from pipeline.studies.analysis.measures import Measured, measure
 from pipeline.studies.analysis.models import (
-    Trained,
     inputs,
+    is_masked_lm,
+    label_of,
     load,
     mark_of,
     open_split,
     run_name,
     sequences,
+    training_of,
 )
-from pipeline.studies.analysis.record import Record, check, curve, lines, publish, redraw
-from pipeline.training.checkpoint import load_safely, updates
+from pipeline.studies.analysis.record import Record, check, chosen, curve, lines, publish
+from pipeline.training.checkpoint import Checkpoint, read_checkpoint
 from user_dir.analysis.capture import attentions
 from user_dir.attention.diag import DiagAttention
 from user_dir.attention.lln import LLNAttention
@@ -53,9 +55,6 @@ class Point:
 
 def run_training(options: Namespace) -> None:
     """A figure for each run and, where it is LLN's, one of its exponents."""
-    if options.redraw:
-        redraw(options)
-        return
     runs = {folder: checkpoints_of(folder) for folder in options.runs}
     data = open_split(options, [kept[-1][1] for kept in runs.values()])
     for folder, kept in runs.items():
@@ -63,12 +62,12 @@ def run_training(options: Namespace) -> None:
 
 
 def _publish(folder: Path, paths: list[tuple[int, Path]], data: PreparedData, options: Namespace) -> None:
-    name, keys = run_name(folder.absolute()), ("split", "sequences", "length", "masked")
-    settings = {key: getattr(options, key) for key in keys}
+    name = run_name(folder.absolute())
+    settings = chosen(options, "split", "sequences", "length", "masked")
     kept = {path.name: sha256_of(path)[:12] for _, path in paths}
     settings |= {"corpus": mark_of(data), "run": name, "checkpoints": kept}
     last = load(paths[-1][1], data)
-    length = options.length or last.length
+    length = options.length or last.tokens_per_sample
 
     @cache
     def points() -> list[Point]:
@@ -87,7 +86,7 @@ def checkpoints_of(folder: Path) -> list[tuple[int, Path]]:
         )
     found = {}
     for path in sorted(folder.glob("checkpoint_*_*.pt")):
-        found[updates(load_safely(path)[0])] = path.absolute()
+        found[read_checkpoint(path).updates] = path.absolute()
     if len(found) < 2:
         raise UserError(
             f"{shown_path(folder)} keeps {len(found)} checkpoints of its training; train with "
@@ -103,25 +102,24 @@ def evenly_spaced(paths: list[tuple[int, Path]], most: int) -> list[tuple[int, P
 
 
 def _points(
-    paths: list[tuple[int, Path]], last: Trained, data: PreparedData, options: Namespace
+    paths: list[tuple[int, Path]], last: Checkpoint, data: PreparedData, options: Namespace
 ) -> list[Point]:
     tokens = sequences(last, data, options)
     found = [_point(0, _untrained(last), tokens)]
     for update, path in paths:
         print(f"  update {update:,}", flush=True)
-        found.append(_point(update, load(path, data), tokens))
+        found.append(_point(update, load(path, data).model, tokens))
     return found
 
 
-def _untrained(last: Trained) -> Trained:
+def _untrained(last: Checkpoint) -> nn.Module:
     """The model before its first update: built again from its configuration and seed."""
     torch.manual_seed(last.config.common.seed)
-    model = last.task.build_model(last.config.model)
-    return replace(last, model=model.eval(), updates=0)
+    return last.task.build_model(last.config.model).eval()
 
 
-def _point(update: int, trained: Trained, tokens: torch.Tensor) -> Point:
-    found = [measure(given, singular_values=False) for given in inputs(trained, tokens)]
+def _point(update: int, model: nn.Module, tokens: torch.Tensor) -> Point:
+    found = [measure(given, singular_values=False) for given in inputs(model, tokens)]
     quartiles = [{key: one.quartiles(key) for key in MEASURES if key in one.numbers} for one in found]
     return Point(update, quartiles, [_lln(one) for one in found])
 
@@ -137,9 +135,9 @@ def _lln(found: Measured) -> dict[str, float]:
     return {"alpha": alpha, "beta": beta, **sigmas, "least": least}
 
 
-def _concentration(points: list[Point], last: Trained, length: int) -> Record:
+def _concentration(points: list[Point], last: Checkpoint, length: int) -> Record:
     x, layers = [point.update for point in points], range(len(points[0].quartiles))
-    entropy = "entropy" if last.is_masked_lm else "relative_entropy"
+    entropy = "entropy" if is_masked_lm(last) else "relative_entropy"
     panels = []
     for key, (title, unit) in MEASURES.items():
         if key.endswith("entropy") and key != entropy:
@@ -153,16 +151,48 @@ def _concentration(points: list[Point], last: Trained, length: int) -> Record:
                 curves.append(curve(f"layer {layer + 1}", x, mean, shade=shade, low=low, high=high))
         panels.append(lines(title, "updates", unit, curves))
     return {
-        "title": f"{ANALYSED[last.method].label} in training",
-        "training": last.training(),
+        "title": f"{label_of(last)} in training",
+        "training": training_of(last),
         "panels": panels,
-        "note": f"{ANALYSED[last.method].label}, N = {length}; mean and quartiles over sequences and heads. "
+        "note": f"{label_of(last)}, N = {length}; mean and quartiles over sequences and heads. "
         "Update 0 is the model rebuilt from its configuration and seed.",
-        "checks": _starts([quartiles[entropy][1] for quartiles in points[0].quartiles], last, length),
+        "checks": [
+            *_starts([quartiles[entropy][1] for quartiles in points[0].quartiles], last, length),
+            *_moves(points, entropy, is_masked_lm(last)),
+        ],
     }
 
 
-def _starts(entropies: list[float], last: Trained, length: int) -> list[Record]:
+def _moves(points: list[Point], entropy: str, bidirectional: bool) -> list[Record]:
+    """In how many layers temperature and entropy fall and the spectral gap rises, as LLN's Figure 1 has it.
+
+    The gap of a causal matrix is that of its diagonal, so it says nothing there.
+    """
+    first, last = points[0].quartiles, points[-1].quartiles
+    expected = {
+        "temperature": ("falls", -1),
+        entropy: ("falls", -1),
+        **({"gap": ("rises", 1)} if bidirectional else {}),
+    }
+    checks = []
+    for key, (word, sign) in expected.items():
+        pairs = [(one[key][1], other[key][1]) for one, other in zip(first, last, strict=True)
+                 if one.get(key) and other.get(key)]  # fmt: skip
+        moved = sum(sign * (after - before) > 0 for before, after in pairs)
+        if pairs:
+            title = MEASURES[key][0].lower()
+            checks.append(
+                check(
+                    f"{title} {word} in training",
+                    "in most layers",
+                    f"in {moved} of {len(pairs)}",
+                    2 * moved > len(pairs),
+                )
+            )
+    return checks
+
+
+def _starts(entropies: list[float], last: Checkpoint, length: int) -> list[Record]:
     """Whether attention begins near uniform, in the layers that attend to more than blocks."""
     parts = attentions(last.model).values()
     whole = [
@@ -172,13 +202,13 @@ def _starts(entropies: list[float], last: Trained, length: int) -> list[Record]:
     ]
     if not whole:
         return []
-    most = math.log2(length) if last.is_masked_lm else 1.0
-    near = f"log2 N = {most:.2f}" if last.is_masked_lm else "log2 of what is visible"
+    most = math.log2(length) if is_masked_lm(last) else 1.0
+    near = f"log2 N = {most:.2f}" if is_masked_lm(last) else "log2 of what is visible"
     low = min(whole) / most
     return [check("H before training", f"within 2 % of {near}", f"from {low:.1%} of it", low > 0.98)]
 
 
-def _exponents(points: list[Point], last: Trained) -> Record:
+def _exponents(points: list[Point], last: Checkpoint) -> Record:
     trained = points[1:]  # before training the buffers hold no average
     x, layers = [point.update for point in trained], range(len(points[0].exponents))
     least = points[0].exponents[0]["least"]
@@ -203,7 +233,7 @@ def _exponents(points: list[Point], last: Trained) -> Record:
     within = sum(low < value < high for value in both)
     return {
         "title": "Exponents of LLN in training",
-        "training": last.training(),
+        "training": training_of(last),
         "panels": panels,
         "note": "From the running averages in the checkpoints; those of all layers together: √(αβ) from "
         f"{min(means):.3f} to {max(means):.3f}, σ_q σ_k from {min(products):.3f} to {max(products):.3f}."

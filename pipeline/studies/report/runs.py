@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.methods import ATTENTIONS, ENCODERS, LANGUAGE_MODELS, Method
-from pipeline.training.figures import EPOCH, INTERVAL, read_log, training_figures
+from pipeline.training.log import EPOCH, INTERVAL, read_log, training_figures
 
 LOG = "train.log"
 CONFIGURATION = re.compile(r"\| INFO \| fairseq_cli\.train \| (\{.*\})$")

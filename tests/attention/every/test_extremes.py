@@ -1,28 +1,42 @@
-"""Inputs at the edge: equal tokens, one real token among padding, large values."""
+"""Inputs at the edge: equal tokens, one real token among padding or none, large values."""
 
 import pytest
 import torch
 
-from tests.helpers.mechanisms import all_forms, build
+from tests.helpers.mechanisms import MECHANISMS, all_forms, build
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+# Those of encoders that know no positions: nothing tells equal tokens apart.
+WITHOUT_POSITIONS = ("bigbird", "informer", "kernelized", "linformer", "longformer", "reformer", "skyformer")
+# The map of a first token's value, which is all that the token sees where it is alone.
+VALUES = {"reformer": "value", "bigbird": "v_proj", "longformer": "v_proj_global", "informer": "v_proj"}
 
 
 def finite(module, x, padding=None):
-    """The output, after asserting that it and the gradients are finite."""
+    """The output, after asserting that it and the gradients are finite, and zero at padding."""
     x = x.requires_grad_()
     out, _ = module(x, key_padding_mask=padding)
-    out.float().sum().backward()
+    real = out if padding is None else out.masked_fill(padding.t().unsqueeze(-1), 0)
+    real.float().square().sum().backward()
     assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
     assert all(torch.isfinite(p.grad).all() for p in module.parameters() if p.grad is not None)
+    assert padding is None or (x.grad[padding.t()] == 0).all()
     return out
 
 
 @all_forms
 @dtypes
 def test_equal_tokens(key, causal, dtype):
-    finite(build(key, causal, dtype), torch.randn(1, 2, 12, dtype=dtype).repeat(70, 1, 1))
     finite(build(key, causal, dtype), torch.zeros(70, 2, 12, dtype=dtype))
+    module, name = build(key, causal, dtype), MECHANISMS[key].name
+    x = torch.randn(1, 2, 12, dtype=dtype).repeat(100, 1, 1)
+    out = finite(module, x)
+    tolerance = 1e-5 if dtype == torch.float32 else 0.02
+    if name in WITHOUT_POSITIONS and not causal:
+        same = out[name == "longformer" :]  # its first token has maps of its own
+        torch.testing.assert_close(same, same[:1].expand_as(same), rtol=tolerance, atol=tolerance)
+    if name == "informer":
+        torch.testing.assert_close(out, module.out_proj(module.v_proj(x)), rtol=tolerance, atol=tolerance)
 
 
 @all_forms
@@ -31,17 +45,22 @@ def test_equal_tokens(key, causal, dtype):
     [(torch.float64, 1e-9), (torch.float32, 2e-4), (torch.bfloat16, 0.05)],
     ids=["f64", "f32", "bf16"],
 )
-def test_one_real_token_among_padding(key, causal, dtype, tolerance):
-    module = build(key, causal, dtype)
-    x = torch.randn(70, 2, 12, dtype=dtype)
-    padding = torch.arange(70).expand(2, -1) >= 1
+def test_one_real_token_among_padding_and_none_at_all(key, causal, dtype, tolerance):
+    module, name = build(key, causal, dtype), MECHANISMS[key].name
+    x = torch.randn(70, 3, 12, dtype=dtype)
+    padding = torch.arange(70) >= torch.tensor([[1], [30], [0]])
     out = finite(module, x, padding)
-    torch.testing.assert_close(out[:1], module(x[:1])[0], rtol=tolerance, atol=tolerance)
+    alone = x[:1, :1]
+    expected = (
+        module.out_proj(module.get_submodule(VALUES[name])(alone)) if name in VALUES else module(alone)[0]
+    )
+    torch.testing.assert_close(out[:1, :1], expected, rtol=tolerance, atol=tolerance)
 
 
 @all_forms
 @dtypes
-def test_large_values(key, causal, dtype):
+@pytest.mark.parametrize("kind", ["signs", "normal"])
+def test_large_values(key, causal, dtype, kind):
     generator = torch.Generator().manual_seed(5)
-    signs = torch.randint(0, 2, (150, 2, 12), generator=generator) * 2.0 - 1
-    finite(build(key, causal, dtype), (signs * 30).to(dtype))
+    x = torch.randn(150, 2, 12, generator=generator)
+    finite(build(key, causal, dtype), ((x.sign() if kind == "signs" else x) * 30).to(dtype))

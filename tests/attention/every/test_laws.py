@@ -3,11 +3,14 @@
 import pytest
 import torch
 
-from tests.helpers.mechanisms import MECHANISMS, all_forms, build, causal_mechanisms, ragged
+from tests.helpers.mechanisms import MECHANISMS, all_forms, build, causal_mechanisms, forms_of, ragged
 
-LENGTHS = [1, 17, 63, 64, 65, 150]
-lengths = pytest.mark.parametrize("length", LENGTHS, ids="N{}".format)
-dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+# Around the ends of chunks in float64; float32, which changes rounding alone, for the longest.
+sizes = pytest.mark.parametrize(
+    ("length", "dtype"),
+    [*((length, torch.float64) for length in (1, 17, 63, 64, 65, 150)), (150, torch.float32)],
+    ids=lambda x: f"N{x}" if isinstance(x, int) else str(x).removeprefix("torch."),
+)
 
 
 def close(a, b, dtype):
@@ -17,8 +20,7 @@ def close(a, b, dtype):
 
 
 @causal_mechanisms
-@lengths
-@dtypes
+@sizes
 @torch.no_grad()
 def test_causal(key, length, dtype):
     module = build(key, True, dtype)
@@ -31,8 +33,7 @@ def test_causal(key, length, dtype):
 
 
 @all_forms
-@lengths
-@dtypes
+@sizes
 @torch.no_grad()
 def test_padding_changes_nothing(key, length, dtype, causal):
     module = build(key, causal, dtype)
@@ -65,8 +66,7 @@ def test_padding_contributes_no_gradient(key, causal):
 
 
 @causal_mechanisms
-@lengths
-@dtypes
+@sizes
 @torch.no_grad()
 def test_incremental_equals_full(key, length, dtype):
     module = build(key, True, dtype)
@@ -187,6 +187,50 @@ def test_decoding_state_is_constant(key):
 
 
 @all_forms
+@torch.no_grad()
+def test_autocast_changes_little(key, causal):
+    module, x = build(key, causal), torch.randn(60, 2, 12)
+    expected, _ = module(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, _ = module(x)
+    error = (out - expected).norm() / expected.norm()
+    assert out.isfinite().all() and (not MECHANISMS[key].continuous or error < 0.1)
+
+
+@all_forms
+def test_saved_and_loaded_it_gives_the_same(key, causal, tmp_path):
+    """What was drawn at random is saved with it."""
+    first, second = build(key, causal), build(key, causal)
+    x = torch.randn(700, 2, 12)  # more blocks than BigBird sees anyway
+    out, _ = first(x)
+    assert torch.equal(first(x)[0], out) and not torch.equal(second(x)[0], out)
+    torch.save(first.state_dict(), tmp_path / "weights.pt")
+    weights = torch.load(tmp_path / "weights.pt", weights_only=True)
+    second.load_state_dict({name: weights[name] for name, _ in second.named_parameters()}, strict=False)
+    drawn = [name for name, x in second.state_dict().items() if not torch.equal(x, weights[name])]
+    assert torch.equal(second(x)[0], out) == (not drawn)
+    second.load_state_dict(weights)
+    assert torch.equal(second(x)[0], out)
+
+
+@forms_of("bigbird", "linformer", "longformer", "reformer", "transformer_ls")
+@torch.no_grad()
+def test_dropout_acts_on_the_weights_in_training_only(key, causal):
+    module, dropping = build(key, causal), build(key, causal, dropout=0.5)
+    dropping.load_state_dict(module.state_dict())
+    x = torch.randn(100, 2, 12)
+    out, _ = module(x)
+    assert torch.equal(module.train()(x)[0], out) and torch.equal(dropping(x)[0], out)
+    dropping.train()
+    assert not torch.allclose(dropping(x)[0], dropping(x)[0])
+
+
+@all_forms
+def test_length_zero(key, causal):
+    assert build(key, causal)(torch.zeros(0, 2, 12))[0].shape == (0, 2, 12)
+
+
+@all_forms
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "f16"])
 def test_half_precision_stays_finite_and_near(key, causal, dtype):
     module = build(key, causal)
@@ -204,7 +248,11 @@ def test_half_precision_stays_finite_and_near(key, causal, dtype):
     assert not MECHANISMS[key].continuous or error < (0.1 if dtype == torch.bfloat16 else 0.02)
 
 
-@all_forms
+# Those that differ in sizes only from others that are compiled.
+SAME_CODE = ("flash-16", "reformer-16-3", "reformer-8-5-redraw", "longformer-32", "transformer_ls-16-2")
+
+
+@forms_of(without=SAME_CODE)
 def test_layer_compiles_without_graph_breaks(key, causal):
     torch._dynamo.reset()
     module = build(key, causal).train()

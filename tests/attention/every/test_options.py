@@ -1,40 +1,14 @@
-"""Options, defaults and the sentences for what does not exist."""
+"""Options, masks that are built in, first values and the parts that attentions share."""
 
 import math
 
 import pytest
 import torch
 
-from tests.helpers.mechanisms import MAX_POSITIONS
-from user_dir.attention import attention_names, build_attention
+from user_dir.attention import build_attention
 from user_dir.attention.parts.features import one_plus_elu
 from user_dir.errors import UserError
 from user_dir.modules import LRPE, RMSNorm, SinusoidalPositions, build_norm
-
-
-@pytest.mark.parametrize(
-    ("name", "heads", "options", "message"),
-    [
-        ("dig", 2, {}, "unknown attention 'dig'; choose one of .*diag, elu, .*, softmax"),
-        (
-            "diag",
-            5,
-            {},
-            "5 attention heads do not divide the width 12; --decoder-attention-heads or "
-            "--encoder-attention-heads must be one of 1, 2, 3, 4, 6, 12$",
-        ),
-        ("diag", 0, {}, "0 attention heads do not divide"),
-        ("diag", 2, {"block_size": 0}, "block size of diag attention is 0; it must be 1 or more"),
-        ("diag", 2, {"activation": "gelu"}, "no activation 'gelu'; choose one of relu, softmax"),
-        ("norm", 2, {"feature_map": "exp"}, "no feature map 'exp'; choose one of elu, 1\\+elu"),
-        ("norm", 2, {"positions": "rope"}, "unknown positions 'rope'; choose one of lrpe, none"),
-        ("norm", 2, {"block_size": 3}, "'norm' has no option 'block_size'; its options are"),
-        ("softmax", 2, {"block_size": 3}, "it has no options"),
-    ],
-)
-def test_user_errors(name, heads, options, message):
-    with pytest.raises(UserError, match=message):
-        build_attention(name, 12, heads, causal=True, **options)
 
 
 def test_calls_that_cannot_be_honoured():
@@ -80,30 +54,6 @@ def test_another_attn_mask_is_refused(mask):
     attention = build_attention("norm", 12, 2, causal=True)
     with pytest.raises(UserError, match="not the future mask of 5 positions, .*; NormAttention can"):
         attention(torch.randn(5, 2, 12), attn_mask=mask)
-
-
-forms = pytest.mark.parametrize(
-    ("name", "causal"),
-    [(name, causal) for causal in (True, False) for name in attention_names(causal)],
-)
-
-
-@forms
-def test_saves_and_loads(name, causal):
-    first, second = (
-        build_attention(name, 12, 2, causal=causal, max_positions=MAX_POSITIONS).eval() for _ in range(2)
-    )
-    x = torch.randn(9, 2, 12)
-    assert torch.equal(first(x)[0], first(x)[0])
-    assert not torch.equal(first(x)[0], second(x)[0])
-    second.load_state_dict(first.state_dict())
-    assert torch.equal(first(x)[0], second(x)[0])
-
-
-@forms
-def test_length_zero(name, causal):
-    module = build_attention(name, 12, 2, causal=causal, max_positions=MAX_POSITIONS)
-    assert module(torch.zeros(0, 2, 12))[0].shape == (0, 2, 12)
 
 
 def test_initialisation():

@@ -10,7 +10,6 @@ from tests.helpers.lm import build_lm, tokens
 from user_dir.attention import build_attention, lln_attention
 from user_dir.attention.parts.log_normal_scale import LogNormalScale
 from user_dir.attention.parts.moment_matching import AUTHORS_CONSTANTS
-from user_dir.errors import UserError
 
 WORKERS = 2
 
@@ -74,12 +73,6 @@ def test_fixed_exponents_take_no_statistics(name, statistics):
     state: dict = {}
     steps = [module(x[i : i + 1], incremental_state=state)[0] for i in range(9)]
     torch.testing.assert_close(torch.cat(steps), module(x)[0])
-
-
-@pytest.mark.parametrize("options", [{"beta": 2.0}, {"alpha": -1.0, "beta": 2.0}], ids=str)
-def test_exponents_that_cannot_be(options):
-    with pytest.raises(UserError, match="give a positive alpha, with a positive beta or without, or neither"):
-        build_attention("lln", 12, 2, causal=False, **options)
 
 
 @pytest.mark.parametrize("arch", ["lln_lm", "lln_diag_lm"])

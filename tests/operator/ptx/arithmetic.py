@@ -24,8 +24,13 @@ def _divide(x: NDArray, y: NDArray) -> NDArray:
     return (quotient * np.sign(x.astype(np.int64)) * np.sign(safe.astype(np.int64))).astype(x.dtype)
 
 
+def _remainder(x: NDArray, y: NDArray) -> NDArray:
+    """Of that division: it has the sign of x."""
+    return x - _divide(x, y) * y
+
+
 _BINARY = {
-    **{"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divide},
+    **{"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divide, "rem": _remainder},
     **{"min": np.fmin, "max": np.fmax},
     **{"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor},
 }

@@ -16,7 +16,7 @@ __all__ = ["read", "step"]
 
 _DECODERS = {
     **dict.fromkeys(("not", "neg", "abs", "rcp"), arithmetic.unary),
-    **dict.fromkeys(("add", "sub", "mul", "div", "min", "max", "and", "or", "xor"), arithmetic.binary),
+    **dict.fromkeys(("add", "sub", "mul", "div", "rem", "min", "max", "and", "or", "xor"), arithmetic.binary),
     **dict.fromkeys(("mad", "fma"), arithmetic.multiply_add),
     **dict.fromkeys(("mov", "cvta"), arithmetic.move),
     **dict.fromkeys(("shl", "shr"), arithmetic.shift),

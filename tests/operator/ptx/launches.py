@@ -68,6 +68,7 @@ class Interpreter:
         passes: tuple[str, ...] = ("forward", "backward"),
         edit: Edit | None = None,
         stop_at_a_race: bool = False,
+        bounds: torch.Tensor | None = None,
     ) -> tuple[list[torch.Tensor], dict[str, Machine]]:
         """Output, final state and gradients as `emulation.emulate`, and each pass's machine.
 
@@ -78,15 +79,17 @@ class Interpreter:
             passes: the emulation runs the others.
             edit: returns the module to run for a pass.
             stop_at_a_race: a machine that has found one leaves the rest undone.
+            bounds: of packed sequences.
         """
         machines: dict[str, Machine] = {}
         errors: list[Exception] = []
 
         def launch(kernel, parameter, blocks, segments, threads, shared_bytes) -> int | None:
             try:
-                name, *instance = _KERNEL.search(kernel.decode()).groups()
-                if name not in passes:
+                found = _KERNEL.search(kernel.decode())
+                if found is None or found[1] not in passes:
                     return _EMULATE
+                name, *instance = found.groups()
                 module = _parsed(self.ptx(",".join(instance), arch) / "kernels.ptx")
                 module = edit(name, module) if edit else module
                 entry = next(x for x in module.entries if f"{name}_kernel" in x)
@@ -104,7 +107,7 @@ class Interpreter:
         try:
             capability, multiprocessors, shared_bytes = DEVICES[arch]
             device = capability, 0 if busy else multiprocessors, shared_bytes
-            found = emulation.emulate(self.library, *given, normalize, device)
+            found = emulation.emulate(self.library, *given, normalize, device, bounds=bounds)
         except RuntimeError:
             if errors:
                 raise errors[0] from None

@@ -1,6 +1,7 @@
 """The interpreter itself, on small kernels written by hand: what it computes and what it finds wrong."""
 
 import ctypes
+import math
 
 import numpy as np
 import pytest
@@ -84,6 +85,17 @@ def test_functions_and_guards():
 	@!%p1 st.global.u32 [%rd3], %r5;"""
     found, _ = run(body)
     assert (found == np.where(np.arange(64) < 10, 1, 3) * np.arange(64)).all()
+
+
+def test_quotients_and_remainders_of_negative_numbers():
+    body = """
+	sub.s32 %r5, %r1, 30; mov.u32 %r6, 7;
+	div.s32 %r7, %r5, %r6; rem.s32 %r8, %r5, %r6;
+	mad.lo.s32 %r9, %r7, 1000, %r8;
+	st.global.u32 [%rd3], %r9;"""
+    found, _ = run(body)
+    expected = [math.trunc(x / 7) * 1000 + int(math.fmod(x, 7)) for x in range(-30, 34)]
+    assert found.tolist() == expected
 
 
 def test_rounding_and_order_of_halves():

@@ -19,6 +19,7 @@ CASES = [
     ("90a", F32, False, (1, 2, 33, 5, 7)),
     ("75", F16, True, (1, 2, 70, 16, 9)),
     ("75", BF16, True, (1, 1, 40, 16, 16)),  # products of bfloat16 by shuffles
+    ("90a", BF16, True, (1, 1, 40, 256, 256)),  # two blocks forward, six backward
 ]
 WIDE = (1, 1, 70, 64, 64)
 
@@ -39,8 +40,21 @@ def test_results(interpreter, arch, dtype, normalize, shape):
     given = draw(shape, dtype, normalize)
     found, machines = interpreter.run(given, normalize, arch)
     check_machines(machines)
-    assert machines["forward"].blocks == shape[0] * shape[1] * (3 if shape[2] > 1024 else 1)
+    blocks = 3 if shape[2] > 1024 else -(-shape[4] // 128)
+    assert machines["forward"].blocks == shape[0] * shape[1] * blocks
     assert_exact_enough(found, given, normalize, shape)
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+def test_packed_sequences(interpreter, normalize):
+    bounds = torch.tensor([0, 0, 1, 38, 38, 70], dtype=torch.int32)
+    q, k, v, _, grad, _ = draw((1, 2, 70, 16, 9), F16, normalize)
+    _, _, _, states, _, grad_states = draw((5, 2, 1, 16, 9), F16, normalize)
+    given = (q, k, v, states, grad, grad_states)
+    found, machines = interpreter.run(given, normalize, bounds=bounds)
+    check_machines(machines)
+    assert machines["backward"].blocks == 10
+    assert_exact_enough(found, given, normalize, (1, 2, 70, 16, 9), bounds.tolist())
 
 
 def test_the_order_of_warps_changes_no_bit(interpreter):

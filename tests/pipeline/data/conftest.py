@@ -1,10 +1,13 @@
-"""Fixtures: the scripts run as a user runs them, and a small corpus cut from WikiText-2."""
+"""Fixtures: a command started, a full disk, and a small corpus cut from WikiText-2."""
 
 import gzip
 import os
+import resource
 import subprocess
 import sys
-from collections.abc import Callable
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,16 +24,19 @@ def data_prep() -> Path:
 
 
 @pytest.fixture
-def run() -> Callable[..., subprocess.CompletedProcess]:
-    """Runs a module of pipeline.data; `preexec_fn` may set limits."""
+def full_disk() -> Callable[[int], AbstractContextManager]:
+    """While `full_disk(size)` lasts, no file grows beyond `size` bytes."""
 
-    def call(module: str, *arguments: object, **options) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "pipeline", f"data.{module}", *map(str, arguments)]
-        if not options:
-            return forked.run(command)
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+    @contextmanager
+    def limit(size: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    return call
+    return limit
 
 
 @pytest.fixture
@@ -48,21 +54,6 @@ def start() -> Callable[..., subprocess.Popen]:
         )
 
     return call
-
-
-@pytest.fixture
-def refused() -> Callable[[subprocess.CompletedProcess], str]:
-    """Checks that a script ended as a user's mistake ends; gives the sentence."""
-
-    def check(result: subprocess.CompletedProcess) -> str:
-        assert result.returncode not in (0, None), result.stdout
-        lines = result.stderr.strip().splitlines()
-        assert len(lines) == 1, result.stderr
-        assert "Traceback" not in result.stderr
-        assert not lines[0].endswith(".")
-        return lines[0]
-
-    return check
 
 
 @pytest.fixture(scope="session")
@@ -112,3 +103,16 @@ def tiny_pretraining(tmp_path_factory) -> Path:
     command = [sys.executable, "-m", "pipeline", "data.masked_lm", "text", "--from", folder, "--dest", dest]
     forked.run([*command, "--tokenizer", "sentencepiece", "--vocab-size", "340"], check=True)
     return dest
+
+
+@pytest.fixture(scope="session")
+def samples(shared_dir, tmp_path_factory) -> Path:
+    """The samples of all tasks, unpacked side by side."""
+    folder = tmp_path_factory.mktemp("samples")
+    for path in [
+        path for name in ("lra", "imdb") for path in (shared_dir / "data" / name).glob("*_sample.tar.gz")
+    ]:
+        with tarfile.open(path) as archive:
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4
+            archive.extractall(folder)
+    return folder

@@ -1,12 +1,12 @@
 """The corpus without a download."""
 
-import json
 from itertools import combinations
 
 import pytest
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 
 from pipeline.data import bundled_corpus
+from tests.helpers.prepared import manifest, rows
 
 
 @pytest.fixture(scope="module")
@@ -103,23 +103,19 @@ def test_cutting():
     assert one.words == 4 + 12 + 5
 
 
-def test_prepared(run, splits, tmp_path):
+def test_prepared(call, splits, tmp_path):
     dest = tmp_path / "some folder" / "bundled"
-    result = run("bundled_corpus", "--dest", dest)
-    assert result.returncode == 0, result.stderr
-    facts = json.loads((dest / "preparation.json").read_text())
+    call("data-prep/bundled_corpus.sh", "--dest", dest)
+    facts = manifest(dest)
     dictionary = Dictionary.load(str(dest / "dict.txt"))
     assert facts["vocabulary"] == len(dictionary) == 2000
     for name, documents in splits.items():
         assert facts["splits"][name]["words"] == sum(item.words for item in documents)
-        rows = data_utils.load_indexed_dataset(str(dest / name), dictionary, combine=False)
-        assert facts["splits"][name]["tokens"] == rows.sizes.sum()
+        dataset = rows(dest, name, dictionary)
+        assert facts["splits"][name]["tokens"] == dataset.sizes.sum()
         lines = (line for item in documents for line in item.lines)
-        for row, line in zip(rows, lines, strict=True):
+        for row, line in zip(dataset, lines, strict=True):
             # Every character of the corpus has a piece: fairseq's simple decoding is enough.
             text = "".join(dictionary[index] for index in row[:-1])
             if "<0x" not in text:
                 assert text.replace("\u2581", " ").strip() == line
-    again = run("bundled_corpus", "--dest", dest)
-    assert again.returncode == 0
-    assert "fairseq-preprocess" not in again.stdout

@@ -2,48 +2,21 @@
 
 import re
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from pipeline.data.check_sources import check, main
 from pipeline.data.published import CORPORA, read_corpus
 from pipeline.errors import UserError
+from tests.helpers.serving import Server
 
-SIZES = {"/whole": 1234, "/other": 99, "/no-head": 1234}
-
-
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-    def do_HEAD(self):
-        self.server.asked.append(("HEAD", self.path))
-        if self.path == "/no-head":
-            return self.send_error(405)
-        return self.answer()
-
-    def do_GET(self):
-        self.server.asked.append(("GET", self.path))
-        self.answer()
-
-    def answer(self):
-        if self.path not in SIZES:
-            return self.send_error(404)
-        self.send_response(200)
-        self.send_header("Content-Length", str(SIZES[self.path]))
-        self.end_headers()
-        return None
+FILES = {"whole": bytes(1234), "other": bytes(99), "no-head": bytes(1234)}
 
 
 @pytest.fixture
 def server():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
-        serving.asked = []
-        threading.Thread(target=serving.serve_forever, args=(0.05,), daemon=True).start()
+    with Server(FILES, no_head=["no-head"]) as serving:
         yield serving
-        serving.shutdown()
 
 
 def corpus_entry(address, files, size=1234):
@@ -56,7 +29,7 @@ def corpus_entry(address, files, size=1234):
 
 
 def corpus(server, *files, size=1234):
-    return read_corpus("tiny", corpus_entry(f"http://127.0.0.1:{server.server_port}", files, size))
+    return read_corpus("tiny", corpus_entry(server.url, files, size))
 
 
 def test_living_addresses(server, capsys):
@@ -64,7 +37,7 @@ def test_living_addresses(server, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines] == ["ok, 1,234 bytes"] * 2 + ["ok, 99 bytes"]
     assert "do without" not in "".join(lines)
-    assert server.asked.count(("GET", "/no-head")) == 1 and len(server.asked) == 4
+    assert server.asked.count(("GET", "no-head")) == 1 and len(server.asked) == 4
 
 
 def test_dead_and_changed_addresses(server, capsys):

@@ -1,7 +1,6 @@
 """Pre-training data for RoBERTa models: documents, tokens, and what fairseq makes of them."""
 
 import gzip
-import json
 import shutil
 import sys
 from itertools import groupby
@@ -9,7 +8,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 import sentencepiece
-from fairseq.data import Dictionary, TokenBlockDataset, data_utils
+from fairseq.data import Dictionary, TokenBlockDataset
 from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
@@ -18,16 +17,9 @@ from pipeline.data.text_encoding import TextEncoder, tokenizer_fingerprint
 from pipeline.errors import UserError
 from tests.helpers import forked
 from tests.helpers.encoders import prepare
+from tests.helpers.prepared import manifest, rows
 
 SPLITS = ("train", "valid", "test")
-
-
-def manifest(folder):
-    return json.loads((folder / "preparation.json").read_text())
-
-
-def rows(folder, split, dictionary):
-    return data_utils.load_indexed_dataset(str(folder / split), dictionary, combine=False)
 
 
 def decoded(folder, split):
@@ -154,12 +146,11 @@ def test_gpt2_rows_decode_to_the_text_and_are_fairseqs(with_gpt2, small_texts, g
         assert dataset[0].tolist() == first.tolist()
 
 
-def test_sentencepiece_on_wikitext(run, small_corpus, small_texts, small_prepared, tmp_path):
+def test_sentencepiece_on_wikitext(call, small_corpus, small_texts, small_prepared, tmp_path):
     """The pieces are those that data-prep/wikitext.sh learns: empty lines make no difference."""
     dest = tmp_path / "data"
     arguments = ["wikitext-2", "--from", small_corpus, "--dest", dest, "--allow-unverified"]
-    result = run("masked_lm", *arguments, "--tokenizer", "sentencepiece", "--vocab-size", 1000)
-    assert result.returncode == 0, result.stderr
+    call("data-prep/roberta.sh", *arguments, "--tokenizer", "sentencepiece", "--vocab-size", 1000)
     assert [line for line in decoded(dest, "test") if line] == [
         line.strip() for line in small_texts["test"] if line.strip()
     ]
@@ -194,62 +185,25 @@ def test_text_of_another_folder_is_refused(tiny_pretraining, tmp_path):
         prepare("masked_lm", "text", "--from", gone, *options)
 
 
-def test_second_run_is_ready_at_once_and_other_settings_are_refused(run, refused, tiny_pretraining):
-    before = {path.name: path.stat().st_mtime_ns for path in tiny_pretraining.iterdir()}
-    start = ["--from", tiny_pretraining.parent, "--dest", tiny_pretraining]
-    result = run("masked_lm", "text", *start, "--tokenizer", "sentencepiece", "--vocab-size", 340)
-    assert result.returncode == 0, result.stderr
-    assert "is ready: text, sentencepiece" in result.stdout
-    assert before == {path.name: path.stat().st_mtime_ns for path in tiny_pretraining.iterdir()}
-    sentence = refused(run("masked_lm", "text", *start, "--tokenizer", "sentencepiece"))
-    assert "vocabulary 340, not 4000" in sentence
-    assert "tokenizer sentencepiece, not gpt2" in refused(run("masked_lm", "text", *start))
-    sentence = refused(run("masked_lm", "wikitext-2", *start, "--tokenizer", "sentencepiece"))
-    assert "corpus text, not wikitext-2" in sentence
-
-
-def test_folder_of_a_language_model_is_refused(run, refused, small_prepared):
+def test_folder_of_a_language_model_is_refused(refused, small_prepared):
     arguments = ["wikitext-2", "--dest", small_prepared, "--tokenizer", "sentencepiece"]
     arguments += ["--vocab-size", 1000, "--allow-unverified"]
-    assert "without marking its documents" in refused(run("masked_lm", *arguments))
+    assert "without marking its documents" in refused("data-prep/roberta.sh", *arguments)
 
 
-def test_language_models_cannot_take_gpt2s_vocabulary(run, refused, small_corpus, with_gpt2, tmp_path):
+def test_language_models_cannot_take_gpt2s_vocabulary(refused, small_corpus, with_gpt2, tmp_path):
     arguments = ["wikitext-2", "--from", small_corpus, "--dest", tmp_path / "data"]
-    sentence = refused(run("wikitext", *arguments, "--vocabulary-from", with_gpt2))
+    sentence = refused("data-prep/wikitext.sh", *arguments, "--vocabulary-from", with_gpt2)
     assert "has the tokens of gpt2" in sentence
 
 
-def test_same_text_gives_same_files(run, tiny_pretraining, tmp_path):
-    arguments = ["text", "--from", tiny_pretraining.parent, "--dest", tmp_path / "data"]
-    arguments += ["--tokenizer", "sentencepiece", "--vocab-size", 340]
-    assert run("masked_lm", *arguments).returncode == 0
-    for path in tiny_pretraining.iterdir():
-        assert (tmp_path / "data" / path.name).read_bytes() == path.read_bytes(), path.name
-
-
-def test_raw_wikitext_is_checked(run, refused, tmp_path):
+def test_raw_wikitext_is_checked(refused, tmp_path):
     (tmp_path / "wiki.valid.raw").write_text(" \n = A title = \n \n Words . \n")
     arguments = ["wikitext-103-raw", "--from", tmp_path, "--dest", tmp_path / "out" / "data"]
-    sentence = refused(run("masked_lm", *arguments, "--tokenizer", "sentencepiece"))
+    sentence = refused("data-prep/roberta.sh", *arguments, "--tokenizer", "sentencepiece")
     assert "sha1" in sentence
     assert "it is not that of wikitext-103-raw" in sentence
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["text"], "needs --from"),
-        (["text", "--from", ".", "--vocab-size", 100], "goes with --tokenizer sentencepiece"),
-        (["wikitext-2", "--tokenizer", "sentencepiece", "--gpt2-bpe", "."], "goes with --tokenizer gpt2"),
-    ],
-)
-def test_contradictions(run, tmp_path, arguments, expected):
-    result = run("masked_lm", *arguments, "--dest", tmp_path / "data")
-    assert result.returncode == 1
-    assert expected in result.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_encoder_of_a_folder_without_one(tmp_path, tiny_pretraining):

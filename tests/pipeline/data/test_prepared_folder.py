@@ -1,31 +1,24 @@
 """What a prepared folder holds, read back with fairseq's own readers."""
 
-import json
+import sys
 from itertools import zip_longest
 
 import pytest
 import sentencepiece
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 
 from pipeline.files import RUN_MARK
+from tests.helpers import forked
+from tests.helpers.prepared import manifest, rows
 
 SPLITS = ("train", "valid", "test")
 
 
-def manifest(folder):
-    return json.loads((folder / "preparation.json").read_text())
-
-
-def rows(folder, split, dictionary):
-    return data_utils.load_indexed_dataset(str(folder / split), dictionary, combine=False)
-
-
 @pytest.mark.longest
 @pytest.mark.slow
-def test_wikitext2_words(run, wikitext2, tmp_path):
+def test_wikitext2_words(call, wikitext2, tmp_path):
     dest = tmp_path / "wikitext-2 words"
-    result = run("wikitext", "wikitext-2", "--from", wikitext2, "--dest", dest)
-    assert result.returncode == 0, result.stderr
+    call("data-prep/wikitext.sh", "wikitext-2", "--from", wikitext2, "--dest", dest)
     facts = manifest(dest)
     assert facts["verified"] is True
     assert facts["vocabulary"] == 33_280
@@ -44,20 +37,38 @@ def test_wikitext2_words(run, wikitext2, tmp_path):
     assert written == {RUN_MARK, "dict.txt", "preparation.json"} | rows_of_splits
 
 
+def test_files_are_those_of_fairseq_preprocess(call, small_corpus, tmp_path):
+    dest = tmp_path / "data"
+    arguments = ["wikitext-2", "--from", small_corpus, "--dest", dest, "--allow-unverified"]
+    call("data-prep/wikitext.sh", *arguments)
+    command = [
+        sys.executable,
+        "-m",
+        "fairseq_cli.preprocess",
+        "--only-source",
+        "--destdir",
+        tmp_path / "theirs",
+    ]
+    for split in SPLITS:
+        command += [f"--{split}pref", small_corpus / f"{split}.txt"]
+    forked.run(command, check=True)
+    for name in ("dict.txt", *(f"{split}.{kind}" for split in SPLITS for kind in ("bin", "idx"))):
+        assert (dest / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes(), name
+
+
 @pytest.mark.longest
 @pytest.mark.slow
-def test_wikitext2_sentencepiece(run, wikitext2, tmp_path):
+def test_wikitext2_sentencepiece(call, wikitext2, tmp_path):
     dest = tmp_path / "data"
     arguments = ["wikitext-2", "--from", wikitext2, "--dest", dest, "--tokenizer", "sentencepiece"]
-    result = run("wikitext", *arguments)
-    assert result.returncode == 0, result.stderr
+    call("data-prep/wikitext.sh", *arguments)
     facts = manifest(dest)
     assert facts["vocabulary"] == 4000
     tokens = {split: facts["splits"][split]["tokens"] for split in SPLITS}
     assert tokens == {"train": 2_980_490, "valid": 297_649, "test": 333_445}
 
 
-def test_dictionary_of_wikitext103s_size_is_the_models(run, tmp_path):
+def test_dictionary_of_wikitext103s_size_is_the_models(call, tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     # As many types as WikiText-103 has: 267,735, of which <unk> and the end of line are two.
@@ -67,8 +78,7 @@ def test_dictionary_of_wikitext103s_size_is_the_models(run, tmp_path):
     for split in ("valid", "test"):
         (source / f"{split}.txt").write_text("word1 word2\n")
     arguments = ["wikitext-103", "--from", source, "--dest", tmp_path / "data"]
-    result = run("wikitext", *arguments, "--allow-unverified")
-    assert result.returncode == 0, result.stderr
+    call("data-prep/wikitext.sh", *arguments, "--allow-unverified")
     assert manifest(tmp_path / "data")["vocabulary"] == 267_744
     dictionary = Dictionary.load(str(tmp_path / "data" / "dict.txt"))
     assert len(dictionary) == 267_744
@@ -133,32 +143,23 @@ def test_fairseqs_own_sentencepiece_reads_the_model(small_prepared):
     assert bpe.decode(encoded) == text
 
 
-def test_same_text_gives_same_files(run, small_corpus, small_prepared, tmp_path):
-    arguments = ["wikitext-2", "--from", small_corpus, "--dest", tmp_path / "data"]
-    arguments += ["--tokenizer", "sentencepiece", "--vocab-size", 1000, "--allow-unverified"]
-    assert run("wikitext", *arguments).returncode == 0
-    for path in small_prepared.iterdir():
-        assert (tmp_path / "data" / path.name).read_bytes() == path.read_bytes(), path.name
-
-
-def test_vocabulary_of_another_folder(run, refused, small_corpus, small_prepared, tmp_path):
+def test_vocabulary_of_another_folder(call, refused, small_corpus, small_prepared, tmp_path):
     source, dest = tmp_path / "source", tmp_path / "data"
     source.mkdir()
     for split in SPLITS:
         (source / f"{split}.txt").write_text("Something else entirely , 你好 .\n")
     arguments = ["wikitext-2", "--from", source, "--dest", dest, "--allow-unverified"]
-    result = run("wikitext", *arguments, "--vocabulary-from", small_prepared)
-    assert result.returncode == 0, result.stderr
+    call("data-prep/wikitext.sh", *arguments, "--vocabulary-from", small_prepared)
     for name in ("dict.txt", "sentencepiece.bpe.model"):
         assert (dest / name).read_bytes() == (small_prepared / name).read_bytes()
     arguments[4] = tmp_path / "other"
-    sentence = refused(run("wikitext", *arguments, "--vocabulary-from", source))
+    sentence = refused("data-prep/wikitext.sh", *arguments, "--vocabulary-from", source)
     assert "holds no prepared corpus" in sentence
 
 
 @pytest.mark.parametrize("size", [100, 900_000])
-def test_impossible_vocabulary(run, refused, small_corpus, tmp_path, size):
+def test_impossible_vocabulary(refused, small_corpus, tmp_path, size):
     arguments = ["wikitext-2", "--from", small_corpus, "--dest", tmp_path / "out" / "data"]
     arguments += ["--tokenizer", "sentencepiece", "--vocab-size", size, "--allow-unverified"]
-    assert f"no vocabulary of {size:,}" in refused(run("wikitext", *arguments))
+    assert f"no vocabulary of {size:,}" in refused("data-prep/wikitext.sh", *arguments)
     assert not (tmp_path / "out").exists()

@@ -10,8 +10,15 @@ import torch.nn.functional as F
 
 from pipeline.errors import UserError
 from pipeline.evaluation import carried_state, eval_ppl
-from pipeline.evaluation.carried_state import Buckets, check_growth, check_model, evaluate_streams
-from pipeline.evaluation.streams import parallel_streams, side_by_side, split_documents
+from pipeline.evaluation.carried_state import (
+    Buckets,
+    check_growth,
+    check_model,
+    evaluate_streams,
+    parallel_streams,
+    side_by_side,
+    split_documents,
+)
 from tests.helpers.lm import PAD, build_lm, dictionary, tokens
 from user_dir.attention import attention_names
 
@@ -123,25 +130,3 @@ def test_command(call, trained, corpus, tmp_path, capsys):
     assert [b["tokens"] for b in one["buckets"]] == [b["tokens"] for b in other["buckets"]]
     printed = capsys.readouterr().out
     assert "0 to 511" in printed and f"{one['perplexity_per_token']:.2f} per token" in printed
-
-
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        ("--segment 5000 --streams 3", "give fewer --streams or a shorter --segment"),
-        ("--streams 100000", "or fewer"),
-        ("--reset-at-documents", "no line is a title"),
-        ("--context-window 4", "does not go with --carry-state"),
-        ("--tokens-per-sample 16", "unrecognized arguments: --tokens-per-sample"),
-        ("--segment 0", "not a whole number of 1 or more"),
-    ],
-)
-def test_impossible(extra, message, refused, trained, corpus):
-    words = ["--carry-state", *extra.split()]
-    assert message in refused(eval_ppl, trained / "checkpoint_last.pt", corpus, *words)
-
-
-def test_options_without_carry_state(refused, trained, corpus):
-    assert "go with --carry-state" in refused(
-        eval_ppl, trained / "checkpoint_last.pt", corpus, "--streams", 2
-    )

@@ -1,4 +1,4 @@
-"""Images from YAML to bits per dimension, samples and completions; resuming, checkpoints that do not fit."""
+"""Models of images: bits per dimension, accuracy, samples and completions; what does not fit."""
 
 import json
 from base64 import b64decode
@@ -8,49 +8,40 @@ import pytest
 import torch
 from PIL import Image
 
-from pipeline.evaluation import eval_images, pixels, sample_images
+from pipeline.evaluation import classifiers, pixels, sample_images
 from pipeline.evaluation.evaluators import TrainedRun
-from pipeline.training import train as train_lm
-from tests.helpers.images import SMALL, write_images
-from tests.helpers.two_processes import assert_two_train_as_one, of_recipe
+from tests.helpers import tiny
+from tests.helpers.images import write_images
 from user_dir.tasks.image_data import open_image_data
 
-TRAIN_IMAGES = "scripts/train_images.sh"
-CONFIG = """
-common: {seed: 1, log_format: json, log_interval: 1}
-task: {_name: pixels, data: data/images/slopes}
-criterion: {_name: pixel_likelihood}
-dataset: {batch_size: 8, required_batch_size_multiple: 1, num_workers: 0}
-distributed_training: {distributed_world_size: 1}
-optimization: {max_update: 80, update_freq: [1], lr: [0.01], clip_norm: 0.0}
-optimizer: {_name: radam, radam_clip_tensor: 1.0}
-lr_scheduler: {_name: fixed}
-checkpoint: {no_epoch_checkpoints: true}
-"""
+EVAL_IMAGES = "scripts/eval_images.sh"
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory):
-    path = tmp_path_factory.mktemp("configs") / "slopes.yaml"
-    path.write_text(f"{CONFIG}model: {json.dumps({'_name': 'pixel_linear', **SMALL})}\n")
-    return path
+def made(tmp_path_factory):
+    return tiny.trained("pixels", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write_images(tmp_path_factory.mktemp("data") / "slopes")
+def run(made):
+    return made.run
 
 
 @pytest.fixture(scope="module")
-def run(recipe, data, tmp_path_factory):
-    return train_lm.train(recipe, data, train_lm.Machines(0), tmp_path_factory.mktemp("runs") / "a run")
+def data(made):
+    return made.data
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    return tiny.trained("image_classification", tmp_path_factory)
 
 
 @pytest.mark.slow
 def test_bits_per_dimension_of_every_split(call, run, capsys):
     found = {}
     for splits in ("train,valid,test", "test"):
-        call(eval_images, run / "checkpoint_last.pt", "--split", splits)
+        call(EVAL_IMAGES, run / "checkpoint_last.pt", "--split", splits)
     for split in ("train", "valid", "test"):
         found[split] = json.loads((run / f"checkpoint_last.{split}.json").read_text())
     assert [found[split]["images"] for split in found] == [40, 9, 11]
@@ -58,7 +49,7 @@ def test_bits_per_dimension_of_every_split(call, run, capsys):
     assert 0.9 < found["test"]["bits_per_dimension"] < 2.0
     assert found["test"]["counted"] == 11 * 12 and found["test"]["updates"] == 80
     assert "bits per dimension on 11 images (test)" in capsys.readouterr().out
-    call(eval_images, run / "checkpoint_last.pt", "--batch-size", 3, "--out", run / "small.json")
+    call(EVAL_IMAGES, run / "checkpoint_last.pt", "--batch-size", 3, "--out", run / "small.json")
     small = json.loads((run / "small.json").read_text())["bits_per_dimension"]
     assert small == pytest.approx(found["test"]["bits_per_dimension"], rel=1e-6)
 
@@ -118,49 +109,39 @@ def test_samples_are_the_same_in_any_batch_and_completions_keep_what_is_given(ca
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_and_ends_as_if_nothing_had_happened(
-    call, kill, recipe, data, run, tmp_path, capsys
-):
-    words = [recipe, data, "--gpus", 0, "--save-dir", tmp_path / "run"]
-    kill(TRAIN_IMAGES, words, tmp_path / "run" / "train.log", '"num_updates": "12"')
-    call(TRAIN_IMAGES, *words)
-    assert "resuming from" in capsys.readouterr().out
-    states = [
-        torch.load(folder / "checkpoint_last.pt", weights_only=True)["model"]
-        for folder in (run, tmp_path / "run")
-    ]
-    for name, value in states[0].items():
-        torch.testing.assert_close(states[1][name], value, rtol=0, atol=0, msg=name)
+def test_accuracy(call, vit, tmp_path, capsys):
+    for size in (4, 11):
+        words = ["--batch-size", size, "--out", tmp_path / f"{size}.json"]
+        call(EVAL_IMAGES, vit.run / "checkpoint_last.pt", *words)
+    first, second = (json.loads((tmp_path / f"{size}.json").read_text()) for size in (4, 11))
+    assert (first["correct"], first["examples"]) == (second["correct"], 11)
+    assert first["accuracy"] == pytest.approx(100 * first["correct"] / 11)
+    assert f"{first['accuracy']:.2f} % of 11 images right (test)" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_two_processes_train_what_one_with_twice_the_accumulation_trains(call, recipe, data, tmp_path):
-    assert_two_train_as_one(of_recipe(recipe, data), tmp_path)
+def test_what_a_study_records_of_a_classifier(vit):
+    device, path = torch.device("cpu"), vit.run / "checkpoint_last.pt"
+    found = classifiers.measure_images(TrainedRun(vit.run, path, None, (), open_image_data(vit.data), device))
+    assert (
+        found["split"] == "test"
+        and found["training_images"] == 40
+        and found["attention"] == "softmax,linformer"
+    )
+    assert found["correct"] == pytest.approx(found["accuracy"] * 11 / 100) and found["exponents"] == {}
+    assert found["gradient_norm"] > 0 and found["largest_inverse_loss_scale"] is None
+    labels = {split: np.load(vit.data / f"{split}.label.npy") for split in ("train", "test")}
+    likely = max(range(10), key=labels["train"].tolist().count)
+    assert found["most_frequent_class"] == pytest.approx(100 * labels["test"].tolist().count(likely) / 11)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--complete", "1.5"], "--complete is 1.5; it must be a share of the rows between 0 and 1"),
-        (["--complete", "0.05"], "--complete 0.05 gives 0 of 4 rows; it must give some and leave some"),
-        (["--complete", "0.5", "--count", "12"], "--count is 12, but"),
-        (["--batch-size", "0"], "'0' is not a whole number of 1 or more"),
-        (["--seed", "-1"], "--seed is -1"),
-        (["--out", "/nowhere/x.png"], "cannot write /nowhere/x.png"),
-    ],
-)
-def test_samples_that_cannot_be(refused, run, words, sentence):
-    assert sentence in refused(sample_images, run / "checkpoint_last.pt", *words)
-
-
-@pytest.mark.slow
-def test_checkpoints_that_do_not_fit(refused, run, trained, tmp_path):
-    other = write_images(tmp_path / "other", levels=6)
-    checkpoint = run / "checkpoint_last.pt"
-    assert "holds images of 4 x 3 x 1 of 6 levels, but" in refused(eval_images, checkpoint, other)
-    assert "has no split dev" in refused(eval_images, checkpoint, "--split", "dev")
-    text = trained / "checkpoint_last.pt"
-    for command, tasks in ((eval_images, "pixels or image_classification"), (sample_images, "pixels")):
-        sentence = refused(command, text)
-        assert f"holds a model of the task language_modeling, not of {tasks}" in sentence
+def test_images_of_another_shape(refused, vit, tmp_path):
+    other = write_images(tmp_path / "wide", size=(4, 6, 1))
+    words = (vit.config, other, "--gpus", 0, "--save-dir", tmp_path / "run")
+    sentence = refused(vit.script, *words, "--finetune-from-model", vit.run / "checkpoint_last.pt")
+    assert "holds images of 4 x 6 x 1 of 5 levels, but" in sentence and not (tmp_path / "run").exists()
+    sentence = refused(sample_images, vit.run / "checkpoint_last.pt")
+    assert "holds a model of the task image_classification, not of pixels" in sentence
+    words = (vit.config, vit.data, "--gpus", 0, "--save-dir", vit.run)
+    assert "holds a run whose patch_size is 2, not 1" in refused(vit.script, *words, "--patch-size", 1)

@@ -2,18 +2,19 @@
 
 import json
 import math
-import pickle
 import shutil
 
 import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.data.data_utils import load_indexed_dataset
+from fairseq.sequence_scorer import SequenceScorer
 
 from pipeline.data.prepared import open_prepared
-from pipeline.evaluation import eval_ppl
-from pipeline.evaluation.scoring import figures as perplexities
-from tests.pipeline.training.test_train import Evil
+from pipeline.evaluation import eval_ppl, perplexity
+from pipeline.evaluation.perplexity import ChunkedScorer
+from pipeline.evaluation.perplexity import figures as perplexities
+from tests.helpers.lm import PAD, build_lm, dictionary, tokens
 from user_dir.models.decoder import LinearAttentionDecoder
 
 
@@ -116,65 +117,43 @@ def test_overrides_are_said_and_kept(call, checkpoint, corpus, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
-    ("extra", "message"),
+    ("arch", "options"),
     [
-        ("--tokens-per-sample 64", "trained for 32 positions"),
-        ("--context-window 32", "must be at least 0 and less than"),
-        ("--max-tokens 4", "--max-tokens is 4, less than"),
-        ("--split none", "has no split none; it has train, valid, test"),
-        ("--num-shards 999 --shard-id 998", "not one token was evaluated"),
-        ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
-        ("--split valid,test --out x.json", "--out names one file"),
-        ("--out /proc/none/x.json", "cannot write /proc/none/x.json"),
+        ("transnormer_t1", {}),
+        ("transformer_lm", {}),
+        ("transnormer_t2", {"decoder_output_bias": "learned"}),
+        ("transnormer_t1", {"adaptive_softmax_cutoff": "10,20"}),
     ],
+    ids=["ours", "fairseq", "bias", "adaptive"],
 )
-def test_impossible_evaluations(extra, message, refused, checkpoint, corpus):
-    assert message in refused(eval_ppl, checkpoint, corpus, *extra.split())
+@pytest.mark.parametrize("starts", [None, [0, 5, 3]])
+def test_scores_are_fairseqs(arch, options, starts):
+    model, source, target = build_lm(arch, **options), tokens(3, 20), tokens(3, 20, seed=1)
+    source[1, 12:] = target[1, 12:] = PAD
+    sample = {"net_input": {"src_tokens": source, "src_lengths": None}, "target": target}
+    if starts:
+        sample["start_indices"] = starts
+    expected, found = (
+        scorer.generate([model], dict(sample))
+        for scorer in (SequenceScorer(dictionary(40)), ChunkedScorer(dictionary(40), 7))
+    )
+    assert len(found) == 3
+    for (ours, *_), (theirs, *_) in zip(found, expected, strict=True):
+        assert torch.equal(ours["tokens"], theirs["tokens"])
+        torch.testing.assert_close(ours["positional_scores"], theirs["positional_scores"])
 
 
-def test_missing_arguments(refused, checkpoint):
-    assert "the following arguments are required: DATA" in refused(eval_ppl, checkpoint)
-
-
-def test_other_dictionaries(refused, checkpoint, corpus, tmp_path):
-    data = tmp_path / "data"
-    shutil.copytree(corpus, data)
-    words = (corpus / "dict.txt").read_text().splitlines()
-    (data / "dict.txt").write_text("\n".join(words[:-1]) + "\n")
-    assert "entries, but" in refused(eval_ppl, checkpoint, data)
-    (data / "dict.txt").write_text("\n".join(words[::-1]) + "\n")
-    assert "differs from" in refused(eval_ppl, checkpoint, data)
-
-
-def test_missing_and_truncated_data(refused, checkpoint, corpus, tmp_path):
-    data = tmp_path / "data"
-    assert "no data folder" in refused(eval_ppl, checkpoint, data)
-    shutil.copytree(corpus, data)
-    content = data / "test.bin"
-    content.write_bytes(content.read_bytes()[:-1])
-    assert "test.bin holds" in refused(eval_ppl, checkpoint, data)
-    (data / "preparation.json").write_text("{")
-    assert "preparation.json is damaged" in refused(eval_ppl, checkpoint, data)
-
-
-def test_files_that_are_no_checkpoints(refused, checkpoint, corpus, tmp_path):
-    path = tmp_path / "given.pt"
-    assert "no checkpoint" in refused(eval_ppl, path, corpus)
-    path.write_bytes(b"")
-    assert "is damaged" in refused(eval_ppl, path, corpus)
-    path.write_text("text")
-    assert "is damaged" in refused(eval_ppl, path, corpus)
-    path.write_bytes(checkpoint.read_bytes()[:5000])
-    assert "is damaged" in refused(eval_ppl, path, corpus)
-    torch.save({"weights": torch.zeros(3)}, path)
-    assert "holds no model" in refused(eval_ppl, path, corpus)
-    torch.save({"model": {}, "cfg": None}, path)
-    assert "holds no configuration" in refused(eval_ppl, path, corpus)
-
-
-@pytest.mark.parametrize("write", [torch.save, lambda x, path: path.write_bytes(pickle.dumps(x))])
-def test_pickle_that_would_run_code_runs_nothing(write, refused, corpus, tmp_path):
-    path, trace = tmp_path / "evil.pt", tmp_path / "trace"
-    write({"model": Evil(trace)}, path)
-    assert "nothing in it was run" in refused(eval_ppl, path, corpus)
-    assert not trace.exists()
+def test_a_compiled_model_is_asked_for_once_and_not_on_a_cpu(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(perplexity, "compile_features", compiled.append)
+    model, source = build_lm("transnormer_t1"), tokens(2, 9)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": None}, "target": source}
+    scorer = ChunkedScorer(dictionary(40), compiled=True)
+    scorer.generate([model], dict(sample))
+    assert not compiled
+    model, meta = model.to("meta"), source.to("meta")
+    sample = {"net_input": {"src_tokens": meta, "src_lengths": None}, "target": meta}
+    for _ in range(2):
+        with pytest.raises((RuntimeError, NotImplementedError)):  # whose tensors have no numbers
+            scorer.generate([model], dict(sample))
+    assert compiled == [model]

@@ -85,47 +85,6 @@ def test_long_sentence_is_cut_and_counted(call, best, rows, tmp_path, capsys):
     assert out.read_text().splitlines() == lines[:2]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (HEADER + "0\tThe cat .\t\tentailment\n", "line 2, has an empty sentence"),
-        ("index\tsentence1\tlabel\n0\tThe cat .\tentailment\n", "has no column 'sentence2'"),
-        (HEADER + "0\tThe cat .\tThe dog .\n", "line 2, has 3 columns instead of 4"),
-        (HEADER + "0\tA\tB\tneutral\n", "has the label 'neutral'; RTE has entailment, not_entailment"),
-        (HEADER, "holds no example"),
-        ("", "line 1, has no column"),
-    ],
-    ids=["empty sentence", "header", "columns", "label", "no rows", "empty file"],
-)
-def test_wrong_input(text, message, refused, best, rows, tmp_path):
-    """Predictions that were there before stay."""
-    out = tmp_path / "out.tsv"
-    before = "index\tprediction\n0\tentailment\n"
-    out.write_text(before)
-    sentence = refused(predict_glue, best, "--task", "RTE", "--input", rows(text), "--out", out)
-    assert message in sentence
-    assert out.read_text() == before
-
-
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        ("--task RET", "there is no GLUE task RET (did you mean RTE?)"),
-        ("--task mnli", "there is no GLUE task mnli (did you mean MNLI?)"),
-        ("--task CoLA --input cola.tsv", "is fine-tuned for RTE, not for CoLA"),
-        ("--input nowhere.tsv", "no file nowhere.tsv"),
-        ("--out nowhere/out.tsv", "cannot write nowhere/out.tsv"),
-        ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
-    ],
-)
-def test_wrong_arguments(extra, message, refused, best, rows, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "cola.tsv").write_text("x\t1\t\tThe cat sat .\n")
-    words = ["--task", "RTE", "--input", rows(HEADER + "0\tA\tB\tentailment\n"), *extra.split()]
-    assert message in refused(predict_glue, best, *words)
-    assert not list(tmp_path.glob("*predictions*"))
-
-
 @pytest.fixture
 def predict(rows, tmp_path):
     """The arguments of a prediction for one row."""

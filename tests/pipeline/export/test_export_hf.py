@@ -1,7 +1,6 @@
 """export_hf.sh on checkpoints that training wrote."""
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -34,23 +33,6 @@ def test_language_model_and_encoder(call, transformers_answers, trained, pretrai
     answers = transformers_answers(tmp_path, questions)
     for name, logits in expected.items():
         torch.testing.assert_close(answers[name]["logits"], logits, rtol=0, atol=1e-5)
-
-
-def test_refusals(refused, trained, tmp_path):
-    checkpoint = trained / CHECKPOINT
-    (tmp_path / "others").mkdir()
-    (tmp_path / "others" / "thesis.txt").write_text("mine")
-    assert "holds what export_hf.sh has not written" in refused(export_hf, checkpoint, tmp_path / "others")
-    new = tmp_path / "new"
-    assert "no checkpoint" in refused(export_hf, trained / "checkpoint_none.pt", new)
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    shutil.copy(checkpoint, alone)
-    assert "dict.txt is missing" in refused(export_hf, alone / CHECKPOINT, new)
-    assert "has no classification head 'x'; those it has: none" in refused(
-        export_hf, checkpoint, new, "--head", "x"
-    )
-    assert not new.exists()
 
 
 def test_another_model_does_not_overwrite(call, refused, trained, tmp_path):

@@ -1,7 +1,6 @@
 """RoBERTa weights of transformers as checkpoints: the same logits, what others take, and bad input."""
 
 import json
-import os
 
 import pytest
 import torch
@@ -10,7 +9,9 @@ from safetensors.torch import load_file, save_file
 from pipeline.export import import_hf
 from pipeline.export.hf_roberta import EMBEDDING, POSITIONS
 from pipeline.training import train
-from pipeline.training.encoder_checkpoint import ENCODER, load_encoder, read_dictionary, read_encoder
+from pipeline.training.checkpoint import ENCODER
+from pipeline.training.encoder import load_encoder, read_dictionary, read_encoder
+from tests.helpers.evil import Evil
 
 WIDTH, POSITIONS_THERE = 16, 66
 CONFIG = {
@@ -187,11 +188,6 @@ def test_pickled_weights_are_read_by_the_safe_loader_only(call, refused, hf, enc
     torch.save(weights, hf / "pytorch_model.bin")
     ours = imported(call, hf, encoder_corpus, tmp_path / "out")
     assert torch.equal(ours[EMBEDDING], weights["roberta.embeddings.word_embeddings.weight"])
-
-    class Evil:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "trace"),)
-
-    torch.save({**weights, "x": Evil()}, hf / "pytorch_model.bin")
+    torch.save({**weights, "x": Evil(tmp_path / "trace")}, hf / "pytorch_model.bin")
     assert "nothing in it was run" in refused(import_hf, hf, encoder_corpus, tmp_path / "other")
     assert not (tmp_path / "trace").exists() and not (tmp_path / "other").exists()

@@ -11,7 +11,7 @@ from pipeline.evaluation.perplexity import evaluate
 from pipeline.export.export_hf import export
 from pipeline.export.lm_eval import text_perplexity
 from pipeline.files import ROOT
-from pipeline.training.checkpoint import read_checkpoint
+from pipeline.training.checkpoint import read_language_model
 from tests.models.conftest import write_corpus
 
 LM_EVAL = ROOT / ".venv-lm-eval" / "bin" / "lm_eval"
@@ -28,7 +28,7 @@ def test_words_are_counted_as_data_prep_counts_them():
 def test_word_perplexity(trained, corpus, tmp_path):
     data = open_prepared(corpus, ("test",))
     length = max(n for n in range(1, LONGEST + 1) if data.tokens("test") % n == 0)
-    checkpoint = read_checkpoint(trained / "checkpoint_last.pt")
+    checkpoint = read_language_model(trained / "checkpoint_last.pt")
     ours = evaluate(checkpoint, data, "test", extra=["--tokens-per-sample", str(length)])
     export(trained / "checkpoint_last.pt", tmp_path / "exported", None)
     write_corpus(tmp_path)

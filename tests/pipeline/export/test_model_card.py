@@ -11,11 +11,10 @@ import yaml
 from pipeline.data.published import CORPORA
 from pipeline.evaluation import eval_ppl
 from pipeline.export import export_hf
-from pipeline.export.model_card import limits, metadata, model_card
-from pipeline.export.run_record import Evaluation, RunRecord, read_run
+from pipeline.export.model_card import Evaluation, RunRecord, limits, metadata, model_card, read_run
 from pipeline.files import read_json, write_json
 from pipeline.provenance import commit
-from pipeline.training.checkpoint import load_safely
+from pipeline.training.checkpoint import read_checkpoint
 
 CHECKPOINT = "checkpoint_last.pt"
 
@@ -46,7 +45,7 @@ def figures(header: dict) -> dict[tuple[str, str], float]:
 
 def test_validation_of_the_training(call, run, tmp_path):
     header, text = exported(call, run, tmp_path / "out")
-    bits = load_safely(run / CHECKPOINT)[0]["extra_state"]["val_loss"]
+    bits = read_checkpoint(run / CHECKPOINT).score
     assert figures(header) == {("valid", "perplexity per token"): pytest.approx(2**bits, abs=1e-4)}
     assert header["pipeline_tag"] == "text-generation" and "transnormer_t1" in header["tags"]
     assert "tiny, tokenizer: words." in text and "4 updates" in text
@@ -68,9 +67,9 @@ def test_results_of_other_weights_are_passed_over(run):
     result = {"updates": 3, "perplexity_per_token": 7.0, "model_overrides": {}, "tokens_per_sample": 32}
     write_json(run / "checkpoint_last.test.json", result)
     write_json(run.with_name("run.json"), {"study": "lm", "found": {"best_update": 3}})
-    assert [one.split for one in read_run(run / CHECKPOINT).evaluations] == ["valid"]
+    assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == ["valid"]
     write_json(run / "checkpoint_last.test.json", {**result, "updates": 4})
-    assert read_run(run / CHECKPOINT).evaluations == [
+    assert read_run(read_checkpoint(run / CHECKPOINT)).evaluations == [
         Evaluation("test", {"perplexity per token": 7.0}, "scripts/eval_ppl.sh --tokens-per-sample 32")
     ]
 
@@ -86,7 +85,7 @@ def test_record_of_a_study(run):
         "environment": {"commit": "abc"},
     }
     write_json(run.with_name("run.json"), record)
-    read = read_run(run / CHECKPOINT)
+    read = read_run(read_checkpoint(run / CHECKPOINT))
     assert read.commit == "abc" and read.data == {"corpus": "wikitext-2"}
     assert read.evaluations == [
         Evaluation("valid", {"perplexity per token": 8.0}, "scripts/study.sh lm"),
@@ -97,7 +96,7 @@ def test_record_of_a_study(run):
 def test_quickstart(run):
     result = {"updates": 4, "perplexity_per_token": 7.0, "perplexity_per_word": 8.0, "model_overrides": {}}
     write_json(run / "result.json", {"valid": result, "test": {**result, "updates": 2}})
-    [one] = read_run(run / CHECKPOINT).evaluations
+    [one] = read_run(read_checkpoint(run / CHECKPOINT)).evaluations
     assert one.split == "valid" and one.source == "scripts/quickstart.sh" and len(one.perplexities) == 2
 
 

@@ -47,7 +47,7 @@ def test_the_modules_take_their_arguments(by_name, tmp_path):
     chosen = operator_cost.parse_arguments(module_and_arguments(by_name["anchor"])[1])
     assert chosen.device == "cuda" and chosen.shapes == "fla" and not chosen.quick
     for name, module in (("lm", lm_cost), ("roberta", roberta_cost)):
-        chosen = module.parse_arguments(module_and_arguments(by_name[name])[1])
+        chosen = module.BENCHMARK.parse(module_and_arguments(by_name[name])[1])
         assert chosen.bf16 and chosen.device == "cuda" and chosen.out.parent == tmp_path
     sanitizer = by_name["racecheck"].command
     assert sanitizer[0] == "compute-sanitizer" and sanitizer[sanitizer.index("--tool") + 1] == "racecheck"
@@ -61,9 +61,9 @@ def test_only_parts_of_the_stage():
 
 def test_the_models_lengths_are_checked():
     with pytest.raises(UserError, match="expected divisors of 16384"):
-        lm_cost.parse_arguments(["--lengths", "1000"])
-    with pytest.raises(UserError, match="--rounds is 0; expected 1 or more"):
-        lm_cost.parse_arguments(["--rounds", "0"])
+        lm_cost.BENCHMARK.parse(["--lengths", "1000"])
+    with pytest.raises(UserError, match="--rounds: '0' is not a whole number of 1 or more"):
+        lm_cost.BENCHMARK.parse(["--rounds", "0"])
 
 
 def test_a_build_is_for_this_gpu_alone():

@@ -41,17 +41,24 @@ def study_file(tmp_path) -> Path:
     return path
 
 
-def made_up(method: str, seed: int, **found: float) -> dict:
-    """A record of the tiny study."""
+def record_of(cell: dict, found: dict, **others: object) -> dict:
+    """A made-up record of a cell in which `found` was measured; `others` are further entries."""
     return {
         "study": "tiny",
-        "cell": {"preset": "tiny", "method": method, "seed": seed},
+        "cell": cell,
         "fingerprint": "0",
         "settings": {"model": {}},
         "own_flags": [],
         "flags": [],
         "data": None,
-        "training": {"updates": 4, "seconds": 2.0, "curves": {"train": [[1, 3.0], [2, 2.0]]}},
+        "training": {"updates": 4, "seconds": 2.0, "curves": {}},
         "found": found,
         "environment": {"commit": "abc", "date": "2000-01-02", "threads": 2, "hardware": {"cpu": "a CPU"}},
+        **others,
     }
+
+
+def made_up(method: str, seed: int, **found: float) -> dict:
+    """A record of the tiny study, with a curve."""
+    training = {"updates": 4, "seconds": 2.0, "curves": {"train": [[1, 3.0], [2, 2.0]]}}
+    return record_of({"preset": "tiny", "method": method, "seed": seed}, found, training=training)

@@ -4,29 +4,26 @@ import pytest
 import torch
 
 from pipeline.data.prepared import open_prepared
-from pipeline.evaluation import carried_training
+from pipeline.evaluation import carried_perplexity
 from pipeline.evaluation.evaluators import TrainedRun
 from pipeline.files import ROOT
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.hooks import carried
-from pipeline.training.process.launch import Machines
-from pipeline.training.process.resume import LAST
+from pipeline.training.launch import Machines
 from pipeline.training.recipe import read_experiment
+from pipeline.training.save_dir import LAST
 from pipeline.training.train import train
-
-MACHINE = {"commit": "abc", "date": "2000-01-02", "threads": 2, "hardware": {"cpu": "a CPU"}}
+from tests.pipeline.study.conftest import record_of
 
 
 def record(way, apart, with_state, model="transnormer_t1", seed=1):
     buckets = [{"end": 512, "perplexity_per_token": with_state}, {"end": 1024, "perplexity_per_token": 9.0}]
-    return {
-        "cell": {"updates": "150", "model": model, "segment": "64", "way": way, "seed": seed},
-        "found": {
-            "apart": {"perplexity_per_token": apart},
-            "carried": {"perplexity_per_token": with_state, "buckets": buckets},
-        },
-        "environment": MACHINE,
+    found = {
+        "apart": {"perplexity_per_token": apart},
+        "carried": {"perplexity_per_token": with_state, "buckets": buckets},
     }
+    cell = {"updates": "150", "model": model, "segment": "64", "way": way, "seed": seed}
+    return record_of(cell, found)
 
 
 def test_a_ratio_is_of_the_medians_of_both_ways_of_training():
@@ -47,14 +44,14 @@ def test_the_picture_names_its_source(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_is_read_both_ways(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(carried_training, "READ_AT_ONCE", 16)
+    monkeypatch.setattr(carried_perplexity, "READ_AT_ONCE", 16)
     flags = "--decoder-embed-dim 16 --decoder-layers 2 --decoder-attention-heads 2 --tokens-per-sample 64 "
     flags += "--batch-size 32 --max-update 2 --disable-validation --task carried_language_modeling"
     config, folder = ROOT / "configs" / "wikitext2" / "transnormer_t1.yaml", tmp_path / "run"
     train(config, corpus, Machines(0), folder, flags.split())
     data = open_prepared(corpus, ("train", "valid", "test"))
     run = TrainedRun(folder, folder / LAST, read_experiment(config), (), data, torch.device("cpu"))
-    found = carried_training.measure_run(run)
+    found = carried_perplexity.measure_run(run)
     apart, state = found["apart"], found["carried"]
     assert apart["tokens"] >= state["tokens"] == sum(bucket["tokens"] for bucket in state["buckets"]) > 0
     # Two updates over, the loss is still about that of guessing one of 60 words.

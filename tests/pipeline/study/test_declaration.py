@@ -46,6 +46,19 @@ def test_the_study_of_the_documents_is_one(tmp_path):
     check_layer_plans(cells(study))
 
 
+def test_settings_of_a_study_may_name_the_plan(study_file):
+    text = study_file.read_text().replace("seeds: 1", "seeds: 1\nsettings: {plan: lln, dropout: 0}")
+    study_file.write_text(text.replace("elu: {plan: elu}", "elu: {}"))
+    cell = cells(read_study(study_file), {"method": ["elu"]})[0]
+    assert cell.own_flags() == ["--decoder-attention", "lln", "--dropout", "0", "--seed", "1"]
+
+
+def test_a_setting_without_a_value_is_refused(study_file):
+    study_file.write_text(study_file.read_text().replace("{plan: elu}", "{plan: elu, label: one, two}"))
+    with pytest.raises(UserError, match=r"method\.elu: 'two' has no value"):
+        read_study(study_file)
+
+
 def test_a_cell_has_the_flags_of_its_choices(study_file):
     study = read_study(study_file)
     cell = cells(study, {"method": ["norm-t2"]}, flags=["--lr", "0.1"])[0]

@@ -8,6 +8,7 @@ from PIL import Image
 from pipeline.papers import read_table
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.page import pictures_of, verdicts, write_page
+from tests.pipeline.study.conftest import record_of
 
 STUDY = read_study(find_study("images"))
 
@@ -18,27 +19,19 @@ MODEL = {"decoder_layers": 2, "decoder_embed_dim": 64, "decoder_attention_heads"
 def record(method, seed=1, bits=2.0, preset="digits", curves=None, model=MODEL):
     """A made-up record of a cell."""
     rows = {name: b64encode(bytes(range(12)) * 10).decode() for name in ("test images", "drawn", "completed")}
-    return {
-        "cell": {"preset": preset, "method": method, "seed": seed},
-        "own_flags": [],
-        "flags": [],
+    found = {
+        "parameters": 1234,
+        "images": {"train": 3, "valid": 2, "test": 1},
+        "bits_per_dimension": {"train": bits - 0.1, "valid": bits, "test": bits + 0.1},
+        "without_a_model": {"uniform": 4.0, "histogram": 2.9, "histogram_by_place": 2.4},
+        "pictures": rows,
+    }
+    others = {
         "settings": {"model": model, "dataset": {"batch_size": 32}},
         "data": {"corpus": "digits", "verified": None, "levels": 17, "height": 4, "width": 3, "channels": 1},
         "training": {"updates": 40, "seconds": 20.0, "curves": curves or {}},
-        "found": {
-            "parameters": 1234,
-            "images": {"train": 3, "valid": 2, "test": 1},
-            "bits_per_dimension": {"train": bits - 0.1, "valid": bits, "test": bits + 0.1},
-            "without_a_model": {"uniform": 4.0, "histogram": 2.9, "histogram_by_place": 2.4},
-            "pictures": rows,
-        },
-        "environment": {
-            "hardware": {"cpu": "a CPU"},
-            "threads": 1,
-            "date": "2000-01-02",
-            "commit": "abc",
-        },
-    }  # fmt: skip
+    }
+    return record_of({"preset": preset, "method": method, "seed": seed}, found, **others)
 
 
 def test_every_preset_has_the_paper_s_rows_of_its_images():

@@ -13,11 +13,11 @@ from pipeline.study.cells import Plan, cells_of
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.page import write_page
 from tests.helpers.lra import write_lra
+from tests.pipeline.study.conftest import record_of
 from user_dir.models.lra.presets import SIZE
 
 TASKS = ("text", "listops", "retrieval", "pathfinder", "image")
 OWN_RUNS = {"LS", "cosFormer", "FLASH-quad", "FLASH", "TransNormer T1", "TransNormer T2"}
-MACHINE = {"commit": "abc", "date": "2000-01-02", "threads": 2, "hardware": {"cpu": "a CPU"}}
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +30,15 @@ def cells(of, asked, flags=()):
 
 
 def record(task, method, seed, accuracy, preset="lra_skyformer", setting="short", examples=9):
-    return {
-        "study": "lra",
-        "cell": {"preset": preset, "setting": setting, "task": task, "method": method, "seed": seed},
+    cell = {"preset": preset, "setting": setting, "task": task, "method": method, "seed": seed}
+    found = {"accuracy": accuracy, "parameters": 1000 + seed, "most_frequent": 50.0, "published_sizes": False}
+    others = {
         "settings": {"task": {"data": task}},
         "own_flags": ["--lr", "0.1", "--encoder-attention", method],
-        "flags": [],
         "data": {"origin": "sample", "seed": None, "examples": {"train": examples, "test": 10}},
         "training": {"updates": 1000, "seconds": 2.0, "curves": {}},
-        "found": {
-            "accuracy": accuracy,
-            "parameters": 1000 + seed,
-            "most_frequent": 50.0,
-            "published_sizes": False,
-        },
-        "environment": MACHINE,
     }
+    return record_of(cell, found, **others)
 
 
 def table(of, records, preset="lra_skyformer"):

@@ -6,7 +6,7 @@ from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.expressions import parse_expression
-from pipeline.study.page import publish, stale_files, verdicts, write_page
+from pipeline.study.page import looks_of, publish, stale_files, verdicts, write_page
 from pipeline.study.records import read_records
 from pipeline.study.table import write_table
 from tests.pipeline.study.conftest import made_up
@@ -51,6 +51,27 @@ def test_the_whole_page(study_file, tmp_path):
     assert [path.stat().st_mtime_ns for path in files] == before
     written(out, [made_up("elu", 3, loss_nats=0.4)])
     assert stale_files(study, out) == files
+
+
+def test_a_claim_is_decided_in_the_table_that_has_its_rows(study_file):
+    """The first of two tables has only one of them."""
+    text = study_file.read_text().replace("[loss_nats, elu, softmax]", "[loss_nats, elu, norm-t2]")
+    before, table = text.split("table:\n")
+    _, after = table.split("baseline:")
+    table = "  - {{rows: method, only: {{method: [elu, {}]}}, columns: [[loss, loss_nats, '.4f']]}}\n"
+    tables = "".join(map(table.format, ("norm-t1", "norm-t2")))
+    study_file.write_text(f"{before}tables:\n{tables}baseline:{after}")
+    records = [made_up("elu", seed, loss_nats=0.4) for seed in (1, 2, 3)]
+    records += [made_up(name, seed, loss_nats=0.5) for name in ("norm-t1", "norm-t2") for seed in (1, 2, 3)]
+    ((_, verdict),) = verdicts(read_study(study_file), records)
+    assert verdict.outcome == "confirmed", verdict
+
+
+def test_every_curve_has_a_colour_of_its_own():
+    rows = [("softmax",), ("elu",), ("norm-t1",), ("norm-t2",), ("reformer-1",)]
+    looks = looks_of(rows)
+    assert len({color for color, _ in looks.values()}) == len(rows)
+    assert len(set(looks_of([(str(number),) for number in range(20)]).values())) == 20
 
 
 def test_records_of_different_flags_share_no_page(study_file, tmp_path):

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from contextlib import suppress
+from textwrap import dedent
 
 import pytest
 import torch
@@ -15,21 +17,40 @@ from pipeline.study import schedule, study
 from pipeline.study.cells import Plan, cells_of
 from pipeline.study.declaration import read_study
 from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
-from pipeline.training.process.run_lock import run_lock
 from tests.helpers import forked
 from tests.helpers.logs import wait_for
-from tests.pipeline.study.conftest import SHORT
+from tests.helpers.once import filled_once
+from tests.pipeline.study.conftest import SHORT, STUDY
 
 
 def record(out, method="elu", seed=1):
     return json.loads((out / "tiny" / method / f"seed{seed}.json").read_text())
 
 
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """The folder of a study with two cells."""
+
+    def fill(folder):
+        path = folder / "tiny.yaml"
+        path.write_text(dedent(STUDY))
+        words = [path, "--method", "softmax,elu", "--jobs", 2, "--out", folder / "out", "--", *SHORT]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["study", *map(str, words)])
+            study.main()
+
+    return filled_once(tmp_path_factory, "finished study", fill) / "out"
+
+
+@pytest.fixture
+def out(finished, tmp_path):
+    """A copy of the finished study's folder."""
+    return shutil.copytree(finished, tmp_path / "out")
+
+
 @pytest.mark.slow
-def test_cells_run_once_and_the_page_comes_from_their_records(call, refused, study_file, tmp_path, capsys):
-    out = tmp_path / "out"
+def test_cells_run_once_and_the_page_comes_from_their_records(call, refused, study_file, out, capsys):
     words = [study_file, "--method", "softmax,elu", "--jobs", 2, "--out", out, "--", *SHORT]
-    call(study, *words)
     found = record(out)
     assert found["cell"] == {"preset": "tiny", "method": "elu", "seed": 1}
     assert found["training"]["updates"] == 4 and len(found["training"]["curves"]["train"]) == 4
@@ -61,24 +82,14 @@ def test_a_killed_study_resumes_and_ends_as_if_nothing_had_happened(call, study_
     flags = ["--", *SHORT, "--max-update", 12, "--save-interval-updates", 2, "--keep-interval-updates", 1]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     call(study, study_file, "--method", "elu", "--out", whole, *flags)
-    command = [
-        sys.executable,
-        "-m",
-        "pipeline",
-        "study.study",
-        study_file,
-        "--method",
-        "elu",
-        "--out",
-        cut,
-        *flags,
-    ]
+    words = [study_file, "--method", "elu", "--out", cut, *flags]
+    command = [sys.executable, "-m", "pipeline", "study.study", *words]
     killed = forked.start(command, cwd=ROOT, own_group=True)
     wait_for('"num_updates": "8"', cut / "tiny/elu/seed1/train.log", killed.process.is_alive)
     os.killpg(killed.process.pid, signal.SIGKILL)
     killed.wait()
     assert not (cut / "tiny/elu/seed1.json").exists()
-    call(study, study_file, "--method", "elu", "--out", cut, *flags)
+    call(study, *words)
     states = [
         torch.load(folder / "tiny/elu/seed1/checkpoint_last.pt", weights_only=True)["model"]
         for folder in (whole, cut)
@@ -90,36 +101,22 @@ def test_a_killed_study_resumes_and_ends_as_if_nothing_had_happened(call, study_
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_before_its_record_is_measured_and_not_trained_on(call, study_file, tmp_path):
-    out, words = tmp_path / "out", [study_file, "--method", "elu", "--out", tmp_path / "out", "--", *SHORT]
-    call(study, *words)
+def test_a_run_that_was_killed_before_its_record_is_measured_and_not_trained_on(call, study_file, out):
     before, path = record(out), out / "tiny/elu/seed1.json"
     weights = (out / "tiny/elu/seed1/checkpoint_last.pt").read_bytes()
     path.unlink()
-    call(study, *words)
+    call(study, study_file, "--method", "elu", "--out", out, "--", *SHORT)
     assert (out / "tiny/elu/seed1/checkpoint_last.pt").read_bytes() == weights
     assert record(out)["found"] == before["found"] and record(out)["training"] == before["training"]
 
 
 @pytest.mark.slow
-def test_weights_of_a_run_that_was_killed_after_its_record_go(call, study_file, tmp_path):
-    out, words = tmp_path / "out", [study_file, "--method", "elu", "--out", tmp_path / "out", "--", *SHORT]
-    call(study, *words)
+def test_weights_of_a_run_that_was_killed_after_its_record_go(call, study_file, out):
     folder = out / "tiny/elu/seed1"
     for name in ("checkpoint_best.pt", "checkpoint_1_4.pt"):
         (folder / name).write_bytes((folder / "checkpoint_last.pt").read_bytes())
-    call(study, *words)
+    call(study, study_file, "--method", "elu", "--out", out, "--", *SHORT)
     assert [path.name for path in folder.glob("checkpoint*")] == ["checkpoint_last.pt"]
-
-
-@pytest.mark.slow
-def test_a_second_study_in_the_folder_is_refused(refused, study_file, tmp_path):
-    """The choices of the first axis are what a command holds: an array's jobs share the folder above."""
-    out = tmp_path / "out"
-    (out / "tiny").mkdir(parents=True)
-    with run_lock(out / "tiny"):
-        assert "--out" in refused(study, study_file, "--method", "elu", "--out", out, "--", *SHORT)
-    assert not (out / "tiny" / "elu").exists()
 
 
 @pytest.mark.slow
@@ -164,22 +161,6 @@ def test_a_dry_run_imports_nothing_that_takes_seconds(study_file):
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("fairseq-train") == 4 and "--max-update 7" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["coppy"], "copy"),
-        (["copy", "--methd", "elu"], "--method"),
-        (["copy", "--seeds", "0"], "--seeds"),
-        (["copy", "--out", "README.md", "--method", "elu"], "--out"),
-        (["copy", "--data", "nowhere"], "--data"),
-        (["missing.yaml"], "missing.yaml"),
-        ([], "--list"),
-    ],
-)
-def test_bad_input(refused, words, named):
-    assert named in refused(study, *words)
 
 
 def test_every_study_is_listed(call, capsys):

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.study import finetune_glue, run, study
 from pipeline.study.declaration import find_study, read_study, study_names
-from pipeline.training.process.run_lock import NAME, run_lock
+from pipeline.training.run_lock import NAME, run_lock
 
 
 @pytest.fixture(autouse=True)

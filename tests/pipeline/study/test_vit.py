@@ -4,6 +4,7 @@ from pipeline.papers import read_table
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.hooks import vit
 from pipeline.study.page import pictures_of, write_page
+from tests.pipeline.study.conftest import record_of
 
 STUDY = read_study(find_study("vit"))
 
@@ -16,21 +17,12 @@ def record(method, seed=1, accuracy=90.0, preset="digits", **others):
         "accuracy": accuracy, "most_frequent_class": 10.0, "gradient_norm": 1.5,
         "largest_inverse_loss_scale": None, "exponents": exponents if "lln" in method else {}, **others,
     }  # fmt: skip
-    return {
-        "cell": {"preset": preset, "method": method, "seed": seed},
-        "own_flags": [],
-        "flags": [],
+    others = {
         "settings": {"model": {"patch_size": 1}, "dataset": {"batch_size": 64}},
         "data": {"corpus": "digits", "verified": False},
         "training": {"updates": 40, "seconds": 50.0, "curves": {"valid_accuracy": [[20, 10.0], [40, 50.0]]}},
-        "found": found,
-        "environment": {
-            "hardware": {"cpu": "a CPU"},
-            "threads": 1,
-            "date": "2000-01-02",
-            "commit": "abc",
-        },
-    }  # fmt: skip
+    }
+    return record_of({"preset": preset, "method": method, "seed": seed}, found, **others)
 
 
 RECORDS = [

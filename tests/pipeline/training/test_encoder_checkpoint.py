@@ -11,9 +11,9 @@ from fairseq.models.roberta import RobertaModel
 
 from pipeline.data.text_encoding import TextEncoder, encode_sentences
 from pipeline.errors import UserError
-from pipeline.evaluation.classification import HEAD, predict
+from pipeline.evaluation.glue import HEAD, predict
 from pipeline.study import finetune_glue
-from pipeline.training.encoder_checkpoint import load_encoder, read_dictionary, read_encoder
+from pipeline.training.encoder import architecture_of, flags, load_encoder, read_dictionary, read_encoder
 from tests.helpers.roberta import task as task_of
 from user_dir.models import LinearAttentionRoberta
 
@@ -98,7 +98,7 @@ def test_hub_predicts_with_a_head(finetuned, glue):
 def test_checkpoint_of_fairseqs_roberta(fairseqs):
     path, theirs = fairseqs
     encoder = read_encoder(path)
-    assert (encoder.architecture, encoder.max_positions, encoder.updates) == ("roberta_softmax", 32, 7)
+    assert (architecture_of(encoder), encoder.max_positions, encoder.updates) == ("roberta_softmax", 32, 7)
     tokens, dictionary = tokens_of(path.parent)
     with torch.no_grad():
         got, expected = load_encoder(encoder, dictionary)(tokens[None])[0], theirs(tokens[None])[0]
@@ -150,8 +150,8 @@ def test_checkpoint_in_the_layout_of_the_authors_fork(pretrained, encoder_corpus
 
 def test_flags_build_the_model_again(pretrained):
     """Only what differs from the architecture's defaults."""
-    flags = read_encoder(pretrained / "checkpoint_last.pt").flags()
-    pairs = dict(zip(flags[::2], flags[1::2], strict=True))
+    words = flags(read_encoder(pretrained / "checkpoint_last.pt"))
+    pairs = dict(zip(words[::2], words[1::2], strict=True))
     assert pairs["--arch"] == "roberta_transnormer_t1"
     assert (pairs["--encoder-layers"], pairs["--encoder-embed-dim"]) == ("2", "16")
     assert "--dropout" not in pairs and "--max-positions" not in pairs

@@ -9,9 +9,9 @@ import torch
 
 from pipeline.errors import UserError
 from pipeline.training.commands import parse
-from pipeline.training.process.launch import Machines, first_host, free_port, machines_of, slurm_port
-from pipeline.training.process.progress import read_records
+from pipeline.training.launch import Machines, first_host, free_port, machines_of, slurm_port
 from tests.helpers import forked
+from tests.helpers.tiny import losses
 
 TRAIN_LM = "scripts/train_lm.sh"
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "a", "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
@@ -80,6 +80,30 @@ def test_a_port_for_each_step():
 
 
 @pytest.mark.parametrize(
+    ("machines", "processes", "expected"),
+    [
+        (Machines(0), 1, "--cpu --distributed-world-size 1"),
+        (Machines(8), 8, "--distributed-world-size 8"),
+        (
+            Machines(4, 2, 1, "node0"),
+            8,
+            "--distributed-world-size 8 --distributed-init-method tcp://node0:29500 --distributed-rank 4",
+        ),
+        (
+            Machines(0, 2, 1, "node0:99"),
+            2,
+            "--cpu --distributed-world-size 2 --distributed-init-method tcp://node0:99 "
+            "--distributed-rank 1 --distributed-no-spawn --distributed-backend gloo "
+            "--ddp-backend legacy_ddp",
+        ),
+    ],
+)
+def test_flags_of_machines(machines, processes, expected):
+    assert machines.processes == processes
+    assert machines.flags() == expected.split()
+
+
+@pytest.mark.parametrize(
     ("hosts", "first"),
     [("a", "a"), ("a,b", "a"), ("n[003-007,9]", "n003"), ("n[1,3]-ib,m[2-4]", "n1-ib"), ("a,n[1-2]", "a")],
 )
@@ -107,6 +131,10 @@ def test_a_command_inside_torchrun_that_starts_its_own_processes(monkeypatch, ma
         (TORCHRUN, 4, "--master a", "--master comes from torchrun"),
         (TORCHRUN | {"LOCAL_RANK": "3"}, 2, "", "process 3 of this machine sees only 2 GPUs"),
         ({}, 4, "--cpu-processes 2", "--cpu-processes is for training on the CPU"),
+        ({}, 4, "--gpus 1000", "--gpus is 1000, but this machine has 4"),
+        ({}, 4, "--gpus -1", "--gpus is -1"),
+        ({}, 0, "--nodes 2 --node-rank 2 --master a", "must be between 0 and 1"),
+        ({}, 0, "--nodes 2", "--nodes needs --master"),
     ],
 )
 def test_launchers_that_cannot_be(environ, visible, words, message, machines):
@@ -118,11 +146,6 @@ def test_launchers_that_cannot_be(environ, visible, words, message, machines):
 
 def test_batch_script_that_starts_its_own_processes(machines):
     assert machines(BATCH_SCRIPT, 4, "--launcher", "spawn") == Machines(4)
-
-
-def losses(folder):
-    with (folder / "train.log").open() as log:
-        return [record["loss"] for kind, record in read_records(log) if kind == "train_inner"]
 
 
 def check_same_run(folder, trained):

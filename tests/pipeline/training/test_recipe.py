@@ -90,7 +90,7 @@ def test_precision_of_the_command_line(gpus, extra, dropped):
         ("wikitext103/transnormer_t1", 0, [], "--optimizer adamw_fused"),
         ("wikitext103/transnormer_t1", 1, ["--fp16", "--optimizer", "sgd"], "--compile"),
         ("wikitext103/transformer_lm", 1, ["--criterion", "cross_entropy"], "--optimizer adamw_fused --bf16"),
-        ("roberta/wikitext103_lln", 8, [], "--optimizer adamw_fused --bf16"),
+        ("roberta/wikitext103_lln", 8, [], "--optimizer adamw_fused --bf16 --compile"),
     ],
 )
 def test_flags_of_fast(name, gpus, extra, expected):

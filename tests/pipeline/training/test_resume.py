@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from pipeline.errors import UserError
-from pipeline.training.process.resume import complete_save, find_resume_point, move_aside, newest_whole
-from pipeline.training.process.run_lock import run_lock
+from pipeline.training.run_lock import run_lock
+from pipeline.training.save_dir import complete_save, find_resume_point, move_aside, newest_whole
 
 TRAIN_LM = "scripts/train_lm.sh"
 
@@ -101,31 +101,6 @@ def test_finished_run_is_left_as_it_is(call, config, corpus, trained, tmp_path, 
     call(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", folder)
     assert "finished" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in before}
-
-
-def test_cosine_that_ends_with_its_warm_up(refused, config, corpus, tmp_path):
-    flags = ("--lr-scheduler", "cosine", "--warmup-updates", 7, "--max-update", 7)
-    run = tmp_path / "run"
-    sentence = refused(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", run, *flags)
-    assert "cosine would divide by zero with --warmup-updates 7 and --max-update 7" in sentence
-    assert not run.exists()
-
-
-@pytest.mark.parametrize(
-    ("yaml", "flags", "name"),
-    [
-        ("transformer_lm", "", "arch is 'transnormer_t1', not 'transformer_lm'"),
-        ("transnormer_t1", "--decoder-attention norm*2", "decoder_attention is None, not 'norm*2'"),
-        ("transnormer_t1", "--tokens-per-sample 16", "tokens_per_sample is 32, not 16"),
-        ("transnormer_t1", "--dropout 0.5 --allow-changed attention_dropout", "dropout is 0.0, not 0.5"),
-    ],
-)
-def test_another_configuration_is_refused(refused, config, corpus, trained, tmp_path, yaml, flags, name):
-    folder = tmp_path / "run"
-    shutil.copytree(trained, folder)
-    run = (TRAIN_LM, config.with_name(f"{yaml}.yaml"), corpus, "--gpus", 0, "--save-dir", folder)
-    sentence = refused(*run, "--max-update", 9, *flags.split())
-    assert f"holds a run whose {name}; " in sentence and "--allow-changed" in sentence
 
 
 def test_what_may_change(call, config, corpus, trained, tmp_path, capsys):

@@ -1,8 +1,6 @@
 """Fixtures: the command run within the test's process, the samples unpacked, prepared folders read back."""
 
-import json
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,19 +11,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from pipeline.data.lra import prepare as command
 from pipeline.errors import UserError
-
-
-@pytest.fixture(scope="session")
-def samples(shared_dir, tmp_path_factory) -> Path:
-    """The samples of all tasks, unpacked side by side."""
-    folder = tmp_path_factory.mktemp("samples")
-    for path in [
-        path for name in ("lra", "imdb") for path in (shared_dir / "data" / name).glob("*_sample.tar.gz")
-    ]:
-        with tarfile.open(path) as archive:
-            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4
-            archive.extractall(folder)
-    return folder
+from tests.helpers.prepared import contents, manifest
 
 
 @pytest.fixture
@@ -60,7 +46,7 @@ class Prepared:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.manifest = json.loads((folder / "preparation.json").read_text())
+        self.manifest = manifest(folder)
 
     def labels(self, split: str) -> np.ndarray:
         labels = np.load(self.folder / f"{split}.label.npy")
@@ -89,11 +75,6 @@ class Prepared:
 def opened() -> type[Prepared]:
     """Opens a prepared folder."""
     return Prepared
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """All files below a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture

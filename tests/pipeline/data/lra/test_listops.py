@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.data.lra.listops import CLOSE, MIN, SYMBOLS, Generator, draw_block, evaluate
-from pipeline.data.lra.listops_files import unique_expressions
+from pipeline.data.lra.listops import (
+    CLOSE,
+    MIN,
+    NUMBERS,
+    Generator,
+    draw_block,
+    evaluate,
+    unique_expressions,
+)
 
-NUMBERS = {symbol: number for number, symbol in enumerate(SYMBOLS)}
 HEADER = "Source\tTarget\r\n"
 TARGET_SHARES = [17.04, 9.05, 7.59, 8.51, 8.99, 8.44, 7.74, 7.29, 8.63, 16.73]
 """Per cent of the targets in a full run of the original generator."""

@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from pipeline.data.lra import building, listops, listops_files
+from pipeline.data.lra import building, listops
 from pipeline.data.lra.pathfinder import drawing
 from pipeline.errors import UserError
 
@@ -60,14 +60,14 @@ def kill_in_third_block(monkeypatch):
 
 
 def kill_while_writing_rows(monkeypatch):
-    encode = listops_files.ListOpsRows.encode
+    encode = listops.ListOpsRows.encode
 
     def encode_and_die(self, expression):
         encode_and_die.rows += 1
         return die() if encode_and_die.rows == 150 else encode(self, expression)
 
     encode_and_die.rows = 0
-    monkeypatch.setattr(listops_files.ListOpsRows, "encode", encode_and_die)
+    monkeypatch.setattr(listops.ListOpsRows, "encode", encode_and_die)
 
 
 def kill_before_the_manifest(monkeypatch):
@@ -131,30 +131,6 @@ def test_speed_is_said(prepare, tmp_path, capsys):
     assert "Generated 210 expressions in " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "more, said",
-    [
-        (("--seed", 7), "seed 42, not 7"),
-        (("--examples", 100), "examples 200, not 100"),
-        (None, "generated True, not False"),
-    ],
-)
-def test_folder_prepared_otherwise_is_refused(prepare, samples, tmp_path, more, said):
-    prepare(*LISTOPS, "--dest", tmp_path)
-    arguments = ("listops", "--from", samples) if more is None else (*LISTOPS, *more)
-    with pytest.raises(UserError, match=said):
-        prepare(*arguments, "--dest", tmp_path)
-
-
-@pytest.mark.parametrize("arguments, module", [(LISTOPS, listops), (PATHFINDER, drawing)])
-def test_ready_folder_is_left_as_it_is(prepare, files, tmp_path, monkeypatch, arguments, module):
-    prepare(*arguments, "--dest", tmp_path)
-    before = files(tmp_path)
-    monkeypatch.setattr(module, "draw_block", None)
-    prepare(*arguments, "--dest", tmp_path)
-    assert files(tmp_path) == before
-
-
 def test_all_takes_what_is_there_and_says_what_is_not(prepare, shared_dir, tmp_path, capsys):
     with pytest.raises(UserError, match=r"^text not prepared"):
         prepare("all", "--from", shared_dir / "data" / "lra", "--dest", tmp_path)
@@ -165,27 +141,3 @@ def test_all_takes_what_is_there_and_says_what_is_not(prepare, shared_dir, tmp_p
     prepare("text", "--from", tmp_path / "own.tar.gz", "--dest", tmp_path)
     prepare("all", "--from", shared_dir / "data" / "lra", "--dest", tmp_path)
     assert capsys.readouterr().out.count("is ready") == 1 + 6
-
-
-@pytest.mark.parametrize(
-    "arguments, said",
-    [
-        (("text", "--generate"), "cannot be generated"),
-        (("listop", "--generate"), "no task listop"),
-        (("listops",), "--from --url --generate is required"),
-        (("listops", "--generate", "--from", "x"), "not allowed with"),
-        (("listops", "--generate", "--examples", 9), "too few"),
-        (("listops", "--generate", "--examples", -5), "too few"),
-        (("listops", "--from", "x", "--examples", 900), "--generate"),
-        (("text", "--from", "x", "--valid-fraction", 1), "--valid-fraction"),
-        (("listops", "--generate", "--processes", 0), "--processes"),
-        (
-            ("listops", "--generate", "--listops-drop-close-brackets", "--pipeline", "state-space"),
-            "keeps `]`",
-        ),
-    ],
-)
-def test_mistakes_on_the_command_line(prepare, tmp_path, arguments, said):
-    with pytest.raises(UserError) as error:
-        prepare(*arguments, "--dest", tmp_path / "out")
-    assert said in str(error.value) and not (tmp_path / "out").exists()

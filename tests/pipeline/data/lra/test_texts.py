@@ -162,7 +162,7 @@ def test_quotes_do_not_merge_rows(prepare, opened, tmp_path):
         (b"1.0\ta\tb\tone\n", "4 columns instead of 5"),
         (b"1.0\ta\tb\t\ttwo\n", "empty text"),
         (b"1.0\ta\tb\t\xff\xfe\ttwo\n", "not UTF-8"),
-        (b"", "is empty"),
+        (b"", "holds no pairs"),
     ],
 )
 def test_bad_pairs_are_refused(refusal, tmp_path, row, said):
@@ -226,10 +226,10 @@ def test_names_in_an_archive_cannot_write_anywhere(refusal, tmp_path):
 def test_reviews_are_recognised_whatever_holds_them(reviews, prepare, opened, tmp_path, monkeypatch):
     import hashlib
 
-    from pipeline.data.lra import text_files
+    from pipeline.data.lra import texts
 
     lines = sorted(f"{hashlib.sha256(text).hexdigest()}  {'/'.join(key)}\n" for key, text in reviews.items())
-    monkeypatch.setattr(text_files, "PUBLISHED_REVIEWS", hashlib.sha256("".join(lines).encode()).hexdigest())
+    monkeypatch.setattr(texts, "PUBLISHED_REVIEWS", hashlib.sha256("".join(lines).encode()).hexdigest())
     words = ["text", "--from", reviews.folder, "--valid-fraction", 0, "--length", 3, "--dest", tmp_path]
     prepare(*words)
     found = opened(tmp_path / "text-3")
@@ -238,7 +238,3 @@ def test_reviews_are_recognised_whatever_holds_them(reviews, prepare, opened, tm
     reviews["test", "pos", "0_5.txt"] = b"other"
     prepare(*words[:-1], tmp_path / "changed")
     assert opened(tmp_path / "changed" / "text-3").manifest["verified"] is None
-
-
-def test_only_reviews_are_cut(refusal):
-    assert "--length 9 is for text alone" in refusal("listops", "--generate", "--length", 9)

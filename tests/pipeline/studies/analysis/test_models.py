@@ -13,7 +13,7 @@ from pipeline.studies.analysis.analyse import SUBCOMMANDS, parse
 from pipeline.studies.analysis.models import run_name
 from pipeline.studies.analysis.training import evenly_spaced
 from pipeline.training import train as train_lm
-from pipeline.training.process.logged_run import run_fairseq
+from pipeline.training.logged_run import run_fairseq
 from tests.helpers import encoders
 
 FLAGS = (
@@ -192,7 +192,7 @@ def test_bounded_gradients_are_those_of_the_scores(runs, encoder_corpus):
     data = models.open_prepared(encoder_corpus, ("valid",))
     trained = models.load(runs / "softmax" / "checkpoint_last.pt", data)
     tokens = torch.randint(5, 40, (2, 9))
-    given = models.inputs(trained, tokens)[0]
+    given = models.inputs(trained.model, tokens)[0]
     part = models.attentions(trained.model)["layer0"]
     with bounds.recording(part) as recorded:
         bounds._loss(trained, tokens).backward()

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.reports.analysis.document import document
 from pipeline.studies.analysis import analyse
-from pipeline.studies.analysis.names import THEORY
+from pipeline.studies.analysis.analyse import THEORY
 
 SMALL = ("--length", 64, "--head-dim", 8)
 

@@ -1,0 +1,255 @@
+"""Text corpora in three splits: found or downloaded, checked, and prepared by wikitext.sh and roberta.sh."""
+
+import argparse
+import gzip
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+from pipeline.console import Parser
+from pipeline.data import published
+from pipeline.data.downloads import address_mark, fetch
+from pipeline.data.preparation import (
+    SPLITS,
+    Split,
+    Workplace,
+    add_dest,
+    check_accepted,
+    check_settings,
+    describe,
+    finish,
+    prepare_once,
+)
+from pipeline.data.tokenization import Tokenizer
+from pipeline.errors import UserError
+
+CORPORA = {name: corpus for name, corpus in published.CORPORA.items() if "splits" in corpus.entry}
+OWN_TEXT = "text"
+"""A user's own, of which nothing is published."""
+READ_FIRST = ("valid", "test", "train")  # the small ones
+NAMES = tuple(f"{stem}{end}" for stem in ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt") for end in ("", ".gz"))
+URL_VARIABLE = "WIKITEXT_URL"
+CHARACTER_COVERAGE = 0.9999
+"""Share of the characters that get a piece of their own; in WikiText-2 the commonest 129 of 281."""
+
+Write = Callable[["SplitReader", Path], int | None]
+"""Writes a split to a file; returns the number of its documents, None if they are not marked."""
+
+
+def archive_url(corpus: published.Corpus) -> str:
+    """The address of its zip."""
+    [file] = corpus.files.values()
+    return file.url
+
+
+@dataclass(frozen=True)
+class Text:
+    """What reading a split once reveals."""
+
+    words: int
+    bytes: int
+    sha256: str
+    sha1: str
+
+
+def add_places(parser: Parser, files: str) -> None:
+    """The options that say where the text comes from, in which `files`, and where the result goes."""
+    add_dest(parser)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="PATH",
+        help=f"folder with {files}, each plain or packed as .gz; or the zip as published",
+    )
+    source.add_argument("--url", help="address of the zip, to be downloaded beside --dest")
+    parser.add_argument(
+        "--allow-unverified",
+        action="store_true",
+        help="only warn where the counts or checksums of WikiText are not the published ones",
+    )
+
+
+def prepare(
+    arguments: argparse.Namespace,
+    make_tokenizer: Callable[[], Tokenizer],
+    write: Write,
+    settings: dict[str, Any],
+    check: Callable[[dict], None] = lambda manifest: None,
+) -> None:
+    """Make --dest of the corpus that the `arguments` name, unless it is there, and say what it holds.
+
+    Raises UserError if it was made with other `settings` or of another text, and what `check` raises
+    of its manifest.
+    """
+    dest = arguments.dest
+
+    def build(place: Workplace) -> dict:
+        # What was named is looked for before a vocabulary is downloaded, the corpus downloaded after it.
+        source = find_source(arguments, dest) if arguments.source else None
+        tokenizer = make_tokenizer()
+        source = source or find_source(arguments, dest)
+        splits, verified = read_splits(arguments, source, write, place)
+        manifest = finish(place, arguments.corpus, splits, tokenizer, verified, source)
+        check(manifest)
+        return manifest
+
+    manifest = prepare_once(dest, build)
+    check_settings(dest, manifest, {"corpus": arguments.corpus, **settings})
+    check(manifest)
+    accepted = arguments.allow_unverified or manifest["verified"] is not False
+    check_accepted(dest, "unverified files", accepted, "--allow-unverified")
+    check_source(manifest, arguments, dest)
+    print(f"{dest} is ready: {describe(manifest)}")
+
+
+def read_splits(
+    arguments: argparse.Namespace, source: Path, write: Write, place: Workplace
+) -> tuple[dict[str, Split], bool | None]:
+    """Read, check and `write` the splits; also whether they are the published ones, None if none are."""
+    splits, complaints, own = {}, [], arguments.corpus == OWN_TEXT
+    for name in READ_FIRST:
+        reader = SplitReader(source, arguments.corpus, name)
+        documents = write(reader, place.text(name))
+        text = reader.text()
+        complaint = "" if own else compare(arguments.corpus, name, text)
+        if complaint and not arguments.allow_unverified:
+            raise UserError(
+                f"{source}: {complaint}; get the published file, or accept it with --allow-unverified"
+            )
+        found = [] if documents is None else [f"{documents:,} documents"]
+        found += [f"{text.words:,} words", *([] if own else [complaint or "as published"])]
+        print(f"{name}: {', '.join(found)}", flush=True)
+        complaints += [complaint] if complaint else []
+        splits[name] = Split(text.words, text.sha256, text.bytes, documents)
+    return {name: splits[name] for name in SPLITS}, None if own else not complaints
+
+
+def check_source(manifest: dict, arguments: argparse.Namespace, dest: Path) -> None:
+    """Raise UserError if the folder was made from a different text than --from gives."""
+    if not arguments.source:
+        return
+    made_from = manifest.get("source", {})
+    if not arguments.source.exists() and os.path.abspath(arguments.source) == made_from.get("path"):
+        return  # removed since
+    source = find_source(arguments, dest)
+    for split in READ_FIRST:
+        with open_split(source, arguments.corpus, split) as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        made = manifest["splits"][split]["sha256"]
+        if found != made:
+            size = made_from.get("bytes", {}).get(split)
+            raise UserError(
+                f"{dest} was prepared from another {split} split than that of {source}: from "
+                f"{made_from.get('path', 'a text')} ({f'{size:,} bytes, ' if size is not None else ''}sha256 "
+                f"{made[:12]}, not {found[:12]}); name another --dest or move it away"
+            )
+
+
+def find_source(arguments: argparse.Namespace, dest: Path) -> Path:
+    """The folder or zip to read; a download lies beside `dest`, for the next preparation too."""
+    if arguments.source:
+        if not arguments.source.exists():
+            raise UserError(f"{arguments.source} (given with --from) does not exist")
+        return arguments.source
+    corpus = CORPORA[arguments.corpus]
+    url = arguments.url or os.environ.get(URL_VARIABLE) or archive_url(corpus)
+    stem = Path(urlsplit(url).path).stem or arguments.corpus
+    archive = dest.with_name(f"{stem}-{address_mark(url)}.zip")
+    fetch(url, archive, corpus.when_dead)
+    if not zipfile.is_zipfile(archive):
+        archive.unlink()
+        raise UserError(
+            f"{url} sent something that is not a zip file (now removed); give another address "
+            "with --url or a folder with --from"
+        )
+    return archive
+
+
+def compare(corpus: str, split: str, text: Text) -> str:
+    """What is wrong with a split, in words; empty if it is the published one."""
+    expected = CORPORA[corpus].entry["splits"][split]
+    if text.words != expected.get("words", text.words):
+        return (
+            f"the {split} split has {text.words:,} words instead of {expected['words']:,}, "
+            f"it is not that of {corpus}"
+        )
+    algorithm = "sha256" if "sha256" in expected else "sha1"
+    if getattr(text, algorithm) != expected[algorithm]:
+        return (
+            f"the {split} split has the {algorithm} {getattr(text, algorithm)} "
+            f"instead of {expected[algorithm]}, it is not that of {corpus}"
+        )
+    return ""
+
+
+class SplitReader:
+    """Reads a split once, counting and hashing.
+
+    Words are counted as WikiText does: the words between white space and one end per line.
+    """
+
+    def __init__(self, source: Path, corpus: str, split: str):
+        self.source, self.corpus, self.split = source, corpus, split
+        self.words = self.read = self.bytes = 0
+        self.sha256, self.sha1 = hashlib.sha256(), hashlib.sha1(usedforsecurity=False)
+
+    def lines(self) -> Iterator[str]:
+        """The lines without their ends."""
+        with open_split(self.source, self.corpus, self.split) as stream:
+            try:
+                for self.read, content in enumerate(stream, 1):
+                    self.sha256.update(content)
+                    self.sha1.update(content)
+                    self.bytes += len(content)
+                    line = content.decode("utf-8")
+                    self.words += len(line.split()) + 1
+                    yield line.rstrip("\n")
+                    if self.read % 200_000 == 0:
+                        print(f"  {self.split}: {self.words:,} words read", flush=True)
+            except UnicodeDecodeError:
+                raise UserError(
+                    f"{self.source}: line {self.read} of the {self.split} split is not UTF-8 text"
+                ) from None
+            except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+                raise UserError(
+                    f"{self.source} is damaged in its {self.split} split ({error}); get it again"
+                ) from None
+
+    def text(self) -> Text:
+        """What the split was found to be, after all its lines."""
+        if self.words == self.read:
+            raise UserError(f"{self.source}: the {self.split} split is empty")
+        return Text(self.words, self.bytes, self.sha256.hexdigest(), self.sha1.hexdigest())
+
+
+@contextmanager
+def open_split(source: Path, corpus: str, split: str) -> Iterator[BinaryIO]:
+    """The split's bytes, unpacked; `source` or its subfolder named like the corpus is searched."""
+    names = [name.format(split) for name in NAMES]
+    if source.is_dir():
+        paths = [folder / name for folder in (source, source / corpus) for name in names]
+        path = next((path for path in paths if path.is_file()), None)
+        if path is None:
+            raise UserError(f"{source} holds no {split} split of {corpus} (none of {', '.join(names)})")
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            yield stream
+        return
+    try:
+        archive = zipfile.ZipFile(source)
+    except zipfile.BadZipFile:
+        raise UserError(f"{source} is neither a folder nor a zip file") from None
+    with archive:
+        member = next((item for item in archive.namelist() if Path(item).name in names), None)
+        if member is None:
+            raise UserError(f"{source} holds no {names[0]}")
+        with archive.open(member) as stream:
+            yield stream

@@ -1,0 +1,231 @@
+"""fairseq's training log (`--log-format json`): its figures, and a readable view of it during training."""
+
+import json
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+from tqdm import tqdm
+
+from pipeline.errors import UserError
+
+Record = dict[str, float]
+RECORD = re.compile(r"\| INFO \| (train_inner|train|valid|usage) \| (\{.*\})$")
+# Where a record has the update, the loss, the tokens per second and the tokens per update.
+INTERVAL = ("num_updates", "loss", "wps", "wpb")
+EPOCH = tuple(f"train_{key}" for key in INTERVAL)
+SECONDS_BETWEEN_LINES = 15
+SECONDS_OF_SILENCE = 20
+# By what fairseq logs: what it does from then on.
+DOING = {"Start iterating over samples": "training", 'begin validation on "': "validating"}
+BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}, {remaining} left{postfix}"
+BAR_WITHOUT_END = "{n_fmt} updates, {elapsed}{postfix}"
+
+
+def read_records(lines: Iterable[str]) -> Iterator[tuple[str, Record]]:
+    """The figures in a log, each with its kind: `train_inner`, `train`, `valid` or `usage`."""
+    for line in lines:
+        if match := RECORD.search(line.rstrip()):
+            record = json.loads(match[2])
+            yield (
+                match[1],
+                # GLUE's records also hold lists of predictions.
+                {key: float(value) for key, value in record.items() if isinstance(value, str | int | float)},
+            )
+
+
+def read_log(log: Path) -> dict[str, list[Record]]:
+    """The figures in a log by kind: `train_inner` (an interval), `train` (an epoch), `valid`, `usage`."""
+    records: dict[str, list[Record]] = {kind: [] for kind in ("train_inner", "train", "valid", "usage")}
+    with log.open(encoding="utf-8") as lines:
+        for kind, record in read_records(lines):
+            records[kind].append(record)
+    return records
+
+
+def training_figures(log: Path) -> dict[str, Any]:
+    """Curves (update, bits per token), speed, batch, seconds and memory from the log of a run.
+
+    As `run_figures`, but for a run that must have a curve of training and of validation. Raises UserError if
+    there is no loss.
+    """
+    figures = run_figures(log)
+    curves = figures["curves"]
+    if not {"train", "valid"} <= curves.keys():
+        raise UserError("the training log holds no losses; was log_format in the YAML changed?")
+    kept = ("tokens_per_second", "tokens_per_update", "peak_memory_bytes")
+    return {
+        **{key: figures[key] for key in kept},
+        "train_seconds": figures["seconds"],
+        "curves": {split: curves[split] for split in ("train", "valid")},
+    }
+
+
+def run_figures(log: Path) -> dict[str, Any]:
+    """What the log of a run says, as far as it goes: updates, speed, seconds, memory and curves.
+
+    Losses are in bits. A resumed run repeats the updates after its last checkpoint: the later record counts,
+    the time of both does. A run of fewer updates than an interval has only its epochs' records. What has not
+    been logged is None, or has no curve.
+    """
+    records = read_log(log)
+    inner, keys = (records["train_inner"], INTERVAL) if records["train_inner"] else (records["train"], EPOCH)
+    updates, losses, speeds, batches = ([record[key] for record in inner] for key in keys)
+    updates = [int(update) for update in updates]
+    curves = {"train": sorted(dict(zip(updates, losses, strict=True)).items())}
+    for name in ("loss", "accuracy"):
+        curve = {
+            int(r["valid_num_updates"]): r[f"valid_{name}"] for r in records["valid"] if f"valid_{name}" in r
+        }
+        curves["valid" if name == "loss" else "valid_accuracy"] = sorted(curve.items())
+    ends = [record["train_num_updates"] for record in records["train"]]
+    return {
+        "updates": int(max([*updates, *ends], default=0)),
+        "seconds": seconds_at_speed(updates, batches, speeds) if inner else None,
+        "tokens_per_second": statistics.median(speeds) if inner else None,
+        "tokens_per_update": statistics.median(batches) if inner else None,
+        "peak_memory_bytes": peak_memory(records),
+        "curves": {name: curve for name, curve in curves.items() if curve},
+    }
+
+
+def peak_memory(records: dict[str, list[Record]]) -> int | None:
+    """The most bytes that a process of the run held; None if none has ended yet. `records`: of `read_log`."""
+    return max((int(record["peak_memory"]) for record in records["usage"]), default=None)
+
+
+def seconds_at_speed(updates: Sequence[float], batches: Sequence[float], speeds: Sequence[float]) -> float:
+    """The time of a training from its log: of all tokens at the speed of their record.
+
+    fairseq's own clock ("wall") does not advance in a resumed process.
+    """
+    interval = min((b - a for a, b in pairwise(updates) if b > a), default=updates[0])
+    usual = statistics.median(speeds)
+    pairs = zip(batches, speeds, strict=True)
+    return sum(interval * batch / (speed or usual) for batch, speed in pairs if speed or usual)
+
+
+class Place(NamedTuple):
+    """Where a run is in a row of runs: the updates of those before and after it."""
+
+    before: int = 0
+    after: int = 0
+
+
+ALONE = Place()
+
+
+class Progress:
+    """Shows a training run's log as one progress bar on a terminal, elsewhere as a line now and then.
+
+    Bar and time left are those of the whole row that has this run in its `place`.
+    """
+
+    def __init__(
+        self,
+        total_updates: int | None,
+        out: TextIO = sys.stdout,
+        clock: Callable[[], float] = time.monotonic,
+        place: Place = ALONE,
+    ) -> None:
+        self.total_updates = total_updates
+        self.place = place
+        self.out = out
+        self.clock = clock
+        self.bar: tqdm | None = None
+        self.first: tuple[float, float] | None = None  # update and time of the first record
+        self.update = 0.0  # of the last record
+        self.doing = "starting"
+        self.began = self.shown = clock()
+        self.valid_loss: float | None = None
+        self.valid_accuracy: float | None = None
+
+    def feed(self, line: str) -> None:
+        """Take note of one line of the log."""
+        self.doing = next((doing for sign, doing in DOING.items() if sign in line), self.doing)
+        for kind, record in read_records([line]):
+            if kind == "valid":
+                self.valid_loss = record["valid_loss"]
+                self.valid_accuracy = record.get("valid_accuracy")
+                self.doing = "training"
+            elif kind == "train_inner":
+                self.show(record)
+
+    def wait(self) -> None:
+        """Called often: where nothing was shown for a while, say what the run does."""
+        now = self.clock()
+        if self.out.isatty():
+            if self.bar is None:
+                self.bar = self.new_bar(0)
+                self.bar.set_postfix_str(self.doing)
+            elif now - self.shown >= 1:
+                self.shown = now
+                self.bar.refresh()
+        elif now - self.shown >= SECONDS_OF_SILENCE:
+            self.shown = now
+            since = f" since update {self.update:,.0f}" if self.update else ""
+            print(
+                f"  {self.doing}{since}, {tqdm.format_interval(now - self.began)}", file=self.out, flush=True
+            )
+
+    def new_bar(self, update: int) -> tqdm:
+        """A bar of at most 80 columns, if the terminal has no more, that begins at `update`."""
+        before, after = self.place
+        total = before + self.total_updates + after if self.total_updates else None
+        form = BAR if total else BAR_WITHOUT_END
+        return tqdm(total=total, initial=before + update, file=self.out, bar_format=form, dynamic_ncols=True)
+
+    def show(self, record: Record) -> None:
+        """Show how far training is; a line only if none was printed a moment ago."""
+        update, now = record["num_updates"], self.clock()
+        started, self.first = self.first is None, self.first or (update, now)
+        self.update = update
+        if self.out.isatty():
+            if started:  # the time until here says nothing of the speed
+                if self.bar is not None:
+                    self.bar.leave = False
+                    self.bar.close()
+                self.bar = self.new_bar(int(update))
+            self.bar.set_postfix_str(self.figures(record, short=True), refresh=False)
+            self.bar.update(self.place.before + int(update) - self.bar.n)
+            return
+        ended = self.total_updates is not None and update >= self.total_updates
+        if not (started or ended) and now - self.shown < SECONDS_BETWEEN_LINES:
+            return
+        self.shown = now
+        total = f"/{self.total_updates:,}" if self.total_updates else ""
+        line = f"  update {update:,.0f}{total}, {self.figures(record)}{self.time_left(update, now)}"
+        print(line, file=self.out, flush=True)
+
+    def figures(self, record: Record, short: bool = False) -> str:
+        """Loss, the last validation's figures and speed; `short`: for a bar of 80 columns."""
+        loss, speed = f"loss {record['loss']:.2f}", f"{record['wps']:,.0f}"
+        right = None if self.valid_accuracy is None else f"{self.valid_accuracy:.1f} %"
+        if short:
+            valid = right or (None if self.valid_loss is None else f"{self.valid_loss:.2f}")
+            return ", ".join([loss, *([f"valid {valid}"] if valid else []), f"{speed} tok/s"])
+        text = f"{loss} bits"
+        if self.valid_loss is not None:
+            text += f" (validation {self.valid_loss:.2f}{f', {right} right' if right else ''})"
+        return f"{text}, {speed} tokens/s"
+
+    def time_left(self, update: float, now: float) -> str:
+        """When training will be done at the pace so far; empty while that is unknown."""
+        start, began = self.first or (update, now)
+        if not self.total_updates or update <= start:
+            return ""
+        still = self.total_updates - update + self.place.after
+        seconds = still * (now - began) / (update - start)
+        whole = " in all" if self.place != ALONE else ""
+        return f", {tqdm.format_interval(seconds)} left{whole}" if seconds >= 1 else ""
+
+    def close(self) -> None:
+        """Draw the bar a last time and end its line."""
+        if self.bar is not None:
+            self.bar.refresh()
+            self.bar.close()

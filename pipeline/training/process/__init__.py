@@ -1,1 +1,0 @@
-"""The process that trains: how it is started, locked, watched and resumed."""

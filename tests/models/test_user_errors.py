@@ -1,0 +1,100 @@
+"""Models that cannot be: a UserError that names the option, before anything is built."""
+
+import pytest
+
+from tests.helpers.images import build_pixel_model, build_vit, pixel_task, write_images
+from tests.helpers.lm import build_lm
+from tests.helpers.lra import build_lra, lra_task
+from tests.helpers.roberta import build_roberta
+from user_dir.errors import UserError
+from user_dir.tasks.image_data import ImageShape
+
+JOINED = {"absolute_positions": "joined", "no_share_decoder_input_output_embed": True}
+VIT = {"patch_size": 2, "encoder_layers": 2, "encoder_embed_dim": 12, "encoder_attention_heads": 2}
+BUILD = {
+    "language model": lambda folder, options: build_lm("transnormer_t1", **options),
+    "joined positions": lambda folder, options: build_lm("linear_transformer_lm", **{**JOINED, **options}),
+    "encoder": lambda folder, options: build_roberta("roberta_nystromformer", **options),
+    "Long Range Arena": lambda folder, options: build_lra("lra_skyformer", lra_task("listops"), **options),
+    "pixels": lambda folder, options: build_pixel_model(pixel_task(write_images(folder / "x")), **options),
+    "ViT": lambda folder, options: build_vit(ImageShape(17, 8, 6, 3), **{**VIT, **options}),
+}
+REFUSED = {
+    "language model": [
+        ({"decoder_attention": "diag*1"}, r"plan 'diag\*1' \(--decoder-attention\) describes 1 layers up to"),
+        ({"decoder_attention": "diag,nrom"}, r"'nrom' is not an attention at character 6 of the layer"),
+        ({"decoder_attention": "diag*x,norm"}, r"'x' is not a number of layers at character 1"),
+        ({"decoder_attention": "diag*0,norm*2"}, r"'0' is not a number of layers at character 1"),
+        ({"decoder_attention": "diag+,norm"}, r"'' is not an attention at character 1"),
+        ({"decoder_attention": "norm*3"}, r"describes 3 layers .* but the model has 2; names are .*diag"),
+        ({"decoder_attention_heads": 5}, "5 attention heads do not divide the width 24"),
+        ({"diag_block_size": 0}, "block size of diag attention is 0"),
+        ({"diag_activation": "swish"}, "no activation 'swish'; choose one of relu, softmax"),
+        ({"norm_feature_map": "x"}, "no feature map 'x'"),
+        ({"glu_activation": "swoosh"}, "unknown activation 'swoosh'; choose one of identity, silu"),
+        ({"decoder_ffn": "moe"}, "unknown feed-forward network 'moe'; choose one of glu, ffn"),
+        ({"decoder_norm": "batch"}, "unknown norm 'batch'"),
+        ({"decoder_layers": 0}, "--decoder-layers is 0"),
+        ({"tokens_per_sample": 512}, "--tokens-per-sample is 512, more than the 256 positions"),
+        ({"adaptive_input": True}, "--adaptive-input needs --adaptive-input-cutoff"),
+        ({"tie_adaptive_weights": True}, "--tie-adaptive-weights needs --adaptive-input"),
+        ({"decoder_layers_to_keep": "0,7"}, "names layer 7, but the last of 2 layers is 1"),
+        ({"attention_backend": "magic"}, "backend is 'magic'; expected one of auto"),
+        ({"decoder_final_norm": "batch"}, "unknown norm 'batch'; choose one of .*scalenorm"),
+        ({"decoder_norm_position": "middle"}, "--decoder-norm-position is 'middle'; choose one of pre, post"),
+        ({"decoder_output_bias": "yes"}, "--decoder-output-bias is 'yes'; choose one of none, learned"),
+        ({"decoder_init_std": -1.0}, "--decoder-init-std is -1.0"),
+        ({"decoder_attention": "performer*2", "performer_features": 0}, "--performer-features is 0"),
+        ({"decoder_attention": "cosformer*2", "cosformer_length": 0}, "--cosformer-length is 0"),
+        ({"decoder_attention": "transformer_ls*2", "transformer_ls_window": 63}, "-ls-window is 63"),
+        ({"decoder_attention": "transformer_ls*2", "transformer_ls_chunk": 0}, "-ls-chunk is 0"),
+    ],
+    "joined positions": [
+        ({"no_share_decoder_input_output_embed": False}, "cannot be tied or adaptive"),
+        ({"adaptive_input": True, "adaptive_input_cutoff": "20"}, "cannot be tied or adaptive"),
+        ({"decoder_embed_dim": 18}, "a multiple of 4, not 18"),
+        ({"absolute_positions": "split"}, "choose one of sinusoidal, learned, none, joined"),
+    ],
+    "encoder": [
+        ({"encoder_attention": "diag*3"}, r"\(--encoder-attention\) describes 3 layers .* has 2"),
+        ({"encoder_attention": "dig*2"}, "'dig' is not an attention at character 1"),
+        ({"encoder_attention_heads": 5}, "5 attention heads do not divide the width 24"),
+        ({"encoder_layers": 0}, "--encoder-layers is 0"),
+        ({"encoder_norm": "batch"}, "unknown norm 'batch'"),
+        ({"encoder_attention": "linformer*2", "linformer_rank": 257}, "--linformer-rank is 257; .* to 256"),
+        ({"encoder_attention": "skyformer*2", "skyformer_landmarks": 3}, "--skyformer-landmarks is 3"),
+        ({"nystromformer_landmarks": 0}, "--nystromformer-landmarks is 0"),
+        ({"nystromformer_conv_width": 2}, "--nystromformer-conv-width is 2"),
+    ],
+    "Long Range Arena": [
+        ({"pooling": "max"}, "--pooling is 'max'; choose one of mean, padded-mean, cls, last"),
+        ({"pixel_input": "text"}, "--pixel-input is 'text'; choose one of embedding, linear"),
+        ({"vocabulary_size": 10}, "--vocabulary-size is 10, but the data have 18 symbols"),
+        ({"transnormer_parts": "mine"}, "--transnormer-parts is 'mine'; choose one of paper, state-space"),
+        ({"encoder_attention": "softmax*2,elu"}, "describes 3 layers"),
+        ({"encoder_attention": "sofmax*2"}, "'sofmax' is not an attention"),
+        ({"encoder_layers": 0}, "--encoder-layers is 0"),
+    ],
+    "pixels": [
+        ({"pixel_head": "gaussian"}, "--pixel-head is 'gaussian'; choose one of logistic, categorical"),
+        ({"mixtures": 0}, "--mixtures is 0"),
+        ({"decoder_attention": "bigbird"}, "'bigbird' has no causal form"),
+        ({"max_target_positions": 5}, "--tokens-per-sample is 12, more than the 5 positions"),
+    ],
+    "ViT": [
+        ({"patch_size": 3}, "--patch-size is 3, which does not divide the images' 8 x 6 pixels"),
+        ({"patch_size": 0}, "--patch-size is 0; it must be a number from 1 up"),
+        ({"pooling": "max"}, "--pooling is 'max'; choose one of cls, mean"),
+        ({"absolute_positions": "joined"}, "--absolute-positions is 'joined'; choose one of learned, none"),
+        ({"encoder_attention": "flash", "no_encoder_qkv_bias": True}, "--no-encoder-qkv-bias needs"),
+        ({"encoder_embed_dim": float("nan")}, "--encoder-embed-dim is nan"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"), [(kind, *row) for kind, rows in REFUSED.items() for row in rows]
+)
+def test_options_that_cannot_be(kind, options, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        BUILD[kind](tmp_path, options)
