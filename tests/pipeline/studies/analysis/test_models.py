@@ -150,8 +150,12 @@ def test_language_models(language_model, call, tmp_path, corpus):
     call(analyse, "training", language_model, *words)
     found = record(tmp_path, "training", "softmax")
     assert found["panels"][1]["y_label"] == "H over log2 of what is visible"
-    (start,) = found["checks"]
+    start, *moves = found["checks"]
     assert "of what is visible" in start["expected"], start
+    assert [one["statement"].split()[0] for one in moves] == [
+        "temperature",
+        "entropy",
+    ]  # a causal gap says nothing
     call(analyse, "attention", language_model / "checkpoint_last.pt", *words, "--length", 64)
     heads = record(tmp_path, "attention", "log-normality")["by_head"]["softmax"]["layer0"]
     assert heads[0]["zero_share"] == 0
