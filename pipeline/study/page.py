@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle, product
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined, TemplateError
@@ -258,10 +259,7 @@ def seconds_per_update(record: Record) -> float:
 
 def looks_of(rows: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
     """Colour and line style of each row: those of the method, or the next ones that no method here has."""
-    named = {row: NAMED[row[0]].color for row in rows if row[0] in NAMED}
-    free = [color for color in COLORS if color not in named.values()]
-    others = [row for row in rows if row not in named]
-    looks = {row: (color, "-") for row, color in named.items()}
-    for number, row in enumerate(others):
-        looks[row] = free[number % len(free)], STYLES[number // len(free) % len(STYLES)]
-    return looks
+    named = {row: (NAMED[row[0]].color, "-") for row in rows if row[0] in NAMED}
+    looks = [(color, style) for style, color in product(STYLES, COLORS)]
+    free = cycle(look for look in looks if look not in named.values())
+    return named | {row: next(free) for row in rows if row not in named}

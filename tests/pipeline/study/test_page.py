@@ -4,6 +4,7 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
+from pipeline.methods import LANGUAGE_MODELS
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.expressions import parse_expression
 from pipeline.study.page import looks_of, publish, stale_files, verdicts, write_page
@@ -72,6 +73,8 @@ def test_every_curve_has_a_colour_of_its_own():
     looks = looks_of(rows)
     assert len({color for color, _ in looks.values()}) == len(rows)
     assert len(set(looks_of([(str(number),) for number in range(20)]).values())) == 20
+    crowded = looks_of([(name,) for name in (*LANGUAGE_MODELS, "mine", "another")])
+    assert len(set(crowded.values())) == len(LANGUAGE_MODELS) + 2  # whose colours are all taken
 
 
 def test_records_of_different_flags_share_no_page(study_file, tmp_path):
