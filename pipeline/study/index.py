@@ -3,7 +3,7 @@
 import csv
 from collections import Counter
 
-from pipeline.files import ROOT
+from pipeline.files import ROOT, read_json
 from pipeline.papers import PAPER
 from pipeline.reports.tables import markdown_table
 from pipeline.study.declaration import find_study, read_study, study_names
@@ -26,9 +26,12 @@ def index_section() -> str:
 
 
 def verdict_of(item: dict[str, str]) -> str:
-    """The outcomes of the claims of a study about the item, or the note."""
+    """The outcomes of a study's claims about the item, or of a figure's statements, and the note."""
     outcomes: Counter[str] = Counter()
-    if item["study"] in study_names():
+    figure = RESULTS / f"{item['study']}.json"
+    if figure.is_file():
+        outcomes.update(one["verdict"] for one in read_json(figure)["checks"])
+    elif item["study"] in study_names():
         study = read_study(find_study(item["study"]))
         records = read_records(RESULTS / study.name, study.name)
         for group in groups_of(study, records).values():
