@@ -1,10 +1,10 @@
 """What differs by fairseq's task between the commands that train: the data, and what is kept of a run."""
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fairseq.data import data_utils
 from fairseq.models import MODEL_REGISTRY
@@ -29,6 +29,7 @@ GLUE_TASK = "glue_task.json"
 """Beside fine-tuned weights: the task they are for."""
 LRA_RUN = "run.json"
 """Beside weights of Long Range Arena: preset, attention, steps, seed, data and machine of the run."""
+Data = TypeVar("Data")
 
 
 class Kind:
@@ -143,6 +144,13 @@ def cut_sentences(data: GlueData, longest: int) -> int:
     return count
 
 
+def with_splits(data: Data, read: Callable[[Data, str], object], splits: Sequence[str]) -> Data:
+    """The data, each of the `splits` read once, which raises UserError for one that is missing or damaged."""
+    for split in splits:
+        read(data, split)
+    return data
+
+
 class WithPlan(Kind):
     """Models whose YAML is for any attention: a run is called after the layer plan of its command line."""
 
@@ -159,10 +167,7 @@ class LRA(WithPlan):
 
     def open_data(self, folder: Path, splits: Sequence[str]) -> LRAData:
         """See `Kind`."""
-        data = open_lra_data(folder)
-        for split in splits:
-            data.split(split)
-        return data
+        return with_splits(open_lra_data(folder), LRAData.split, splits)
 
     def check_data(self, read: Namespace, data: LRAData) -> None:
         """Refuse data of another task, or of the other preset's pipeline."""
@@ -240,10 +245,7 @@ class Pixels(WithPlan):
 
     def open_data(self, folder: Path, splits: Sequence[str]) -> ImageData:
         """See `Kind`."""
-        data = open_image_data(folder)
-        for split in splits:
-            data.images(split)
-        return data
+        return with_splits(open_image_data(folder), ImageData.images, splits)
 
     def check_start(self, path: Path, data: ImageData) -> None:
         """Refuse a model of another task, or of images of another shape."""
@@ -257,10 +259,7 @@ class Classification(Pixels):
 
     def open_data(self, folder: Path, splits: Sequence[str]) -> ImageData:
         """As for `Pixels`, the classes of the images checked, too."""
-        data = open_image_data(folder)
-        for split in splits:
-            data.labelled(split)
-        return data
+        return with_splits(open_image_data(folder), ImageData.labelled, splits)
 
 
 def load_image_model(path: Path, data: Path | None, *tasks: str) -> Checkpoint:

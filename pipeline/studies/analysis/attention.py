@@ -60,6 +60,11 @@ class Layers:
         """What a figure calls it."""
         return label_of(self.trained)
 
+    @property
+    def half(self) -> int:
+        """How many layers are early ones."""
+        return max(1, len(self.curves) // 2)
+
 
 def run_attention(options: Namespace) -> None:
     """Four figures of all checkpoints given."""
@@ -130,8 +135,7 @@ def _dilution(runs: list[Layers]) -> list[Record]:
     """Whether the early layers attend more locally than those of linear attention, over the seeds of each."""
     areas: dict[str, list[float]] = {}
     for one in runs:
-        early = one.curves[: max(1, len(one.curves) // 2)]
-        areas.setdefault(one.method, []).append(early.mean().item())
+        areas.setdefault(one.method, []).append(one.curves[: one.half].mean().item())
     statements = {
         "softmax": "vanilla attention is more local than 1+elu in early layers",
         "transnormer_t2": "TransNormer is more local than 1+elu in early layers",
@@ -149,7 +153,7 @@ def _dilution(runs: list[Layers]) -> list[Record]:
 
 def _local_scores(models: list[Layers], runs: list[Layers], options: Namespace) -> Record:
     """Curves of `models`, the first run of each method; the checks are over all `runs`."""
-    half = max(1, len(models[0].curves) // 2)
+    half = models[0].half
     parts = {
         "Early half of the layers": slice(None, half),
         "Late half": slice(half, None),

@@ -169,26 +169,15 @@ def _moves(points: list[Point], entropy: str, bidirectional: bool) -> list[Recor
     The gap of a causal matrix is that of its diagonal, so it says nothing there.
     """
     first, last = points[0].quartiles, points[-1].quartiles
-    expected = {
-        "temperature": ("falls", -1),
-        entropy: ("falls", -1),
-        **({"gap": ("rises", 1)} if bidirectional else {}),
-    }
+    moves = [("temperature", "falls"), (entropy, "falls"), *([("gap", "rises")] if bidirectional else [])]
     checks = []
-    for key, (word, sign) in expected.items():
-        pairs = [(one[key][1], other[key][1]) for one, other in zip(first, last, strict=True)
-                 if one.get(key) and other.get(key)]  # fmt: skip
-        moved = sum(sign * (after - before) > 0 for before, after in pairs)
-        if pairs:
-            title = MEASURES[key][0].lower()
-            checks.append(
-                check(
-                    f"{title} {word} in training",
-                    "in most layers",
-                    f"in {moved} of {len(pairs)}",
-                    2 * moved > len(pairs),
-                )
-            )
+    for key, word in moves:
+        layers = [pair for pair in zip(first, last, strict=True) if all(one.get(key) for one in pair)]
+        means = [(before[key][1], after[key][1]) for before, after in layers]
+        moved = sum(after > before if word == "rises" else after < before for before, after in means)
+        statement, found = f"{MEASURES[key][0].lower()} {word} in training", f"in {moved} of {len(means)}"
+        if means:
+            checks.append(check(statement, "in most layers", found, 2 * moved > len(means)))
     return checks
 
 
