@@ -81,11 +81,11 @@ CLA_DEVICE void project(Warp<S>& w, const unsigned char* stage, float* slopes, i
     multiply<Part>(before, all_rows, c[i]);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = i * 16 + h * 8 + lane_row();
+      const int row = here(i * 16 + h * 8 + lane_row());
       const float slope = slope_of(w, stage, row);
 #pragma unroll
       for (int x = 0; x < 4; ++x) out[i][x / 2][x % 2 + 2 * h] += slope * (z[x / 2][x % 2 + 2 * h] + w.vector[x]);
-      if (!S::kWide && w.index == 0 && lane_index() % 4 == 0 && row < count) slopes[row] = slope;
+      if (!S::kWide && w.index == 0 && here(lane_index()) % 4 == 0 && row < count) slopes[row] = slope;
     }
     sync_warp();
   }
@@ -246,28 +246,30 @@ CLA_DEVICE void backward_sums(const BackwardLaunch& s, const Turn& turn, const P
 template <class Dq, class Dkdv>
 CLA_DEVICE void backward_block(const BackwardLaunch& s) {
   const bool whole = s.segments == 1;
-  const Turn turn = whole ? Turn{block_index(), 0} : take_turn(s);
-  const int rows = whole ? s.kept_rows : s.segment_rows, all = sequence_of<false>(s, turn.head).rows;
-  const int last = all > 0 ? (all - 1) / rows : 0;
-  int segment = last - turn.number;
+  const Turn first = whole ? Turn{block_index(), 0} : take_turn(s);
+  const int head = first.head, rows = whole ? s.kept_rows : s.segment_rows, all = sequence_of<false>(s, head).rows;
+  int segment = (all > 0 ? (all - 1) / rows : 0) - first.number;
+  bool begun = false;
 #pragma unroll 1
   do {
-    const Place place = segment_of(sequence_of<false>(s, turn.head), segment, rows);
-    walk_dq<Dq>(s, place);
+    walk_dq<Dq>(s, segment_of(sequence_of<false>(s, head), segment, rows));
     sync_threads();
-    if (turn.number < s.segments - 1) {
-      backward_sums<Dkdv>(s, turn, place);
+    const Turn turn{head, s.segments - 1 - segment};  // unless whole
+    if (!whole && segment > 0) {
+      backward_sums<Dkdv>(s, turn, segment_of(sequence_of<false>(s, head), segment, rows));
       sync_threads();
     }
+    const Place place = segment_of(sequence_of<false>(s, here(head)), segment, rows);
     walk_dkdv<Dkdv>(s, place, [&](Warp<Dkdv>& w) {
       if (!whole) {
         look_back(w, s, turn, s.grad_final, place.sequence);
       } else {
         // Where the caller left it, or the walk over the segment behind.
-        read_initial(w, segment == last ? s.grad_final : s.grad_initial, turn.head);
+        read_initial(w, begun ? s.grad_initial : s.grad_final, head);
       }
     });
     sync_threads();
+    begun = true;
   } while (whole && --segment >= 0);
 }
 

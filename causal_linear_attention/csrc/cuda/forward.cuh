@@ -124,7 +124,7 @@ CLA_DEVICE void forward_outputs(Warp<S>& w, const ForwardLaunch& s, const Place&
       if constexpr (S::kNormalize) publish_z(w);
     });
   }
-  if (s.final.data != nullptr && place.begin + place.rows == place.end) {
+  if (s.final.data != nullptr && place.segment == s.segments - 1) {
     write_state(w, s.final, s.final.data + place.sequence * s.final.head);
   }
 }
