@@ -33,17 +33,20 @@ def compiled():
 @pytest.mark.longest
 @pytest.mark.parametrize("name", MODELS)
 def test_the_whole_model_compiles_without_graph_breaks(name, compiled):
-    """fullgraph is an error at a break. Then a batch with padding, which the graph is not asked for."""
-    model = build(name)
+    """fullgraph is an error at a break. Then a batch with padding, which the graph is not asked for.
+
+    In float64, for the gradients of angles cancel to a thousandth of float32's rounding.
+    """
+    model = build(name).double()
     whole, padded = tokens(2, 70), tokens(2, 70)
     padded[1, 60:] = PAD
     expected = [features(model, given) for given in (whole, padded)]
     compiled(model)
     for given, (out, grads) in zip((whole, padded), expected, strict=True):
         found, found_grads = features(model, given)
-        torch.testing.assert_close(found, out, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found, out)
         for x, y in zip(found_grads, grads, strict=True):
-            torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(x, y)
 
 
 @pytest.mark.parametrize("name", ["transnormer_t1", "roberta_transnormer_t1"])

@@ -11,6 +11,7 @@ from causal_linear_attention.checks import check_mask, check_tensors
 from causal_linear_attention.decoding import decodes
 
 from ..errors import UserError
+from ..modules.linear_maps import linear_maps
 from .parts.limits import check_count
 from .parts.new_tokens import NewTokens
 from .parts.state import DecodingState, State
@@ -244,8 +245,8 @@ class SelfAttention(Attention):
         return self._join(out, x), state
 
     def _projections(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x = x.squeeze(0)
-        return self.heads(self.q_proj(x)), self.heads(self.k_proj(x)), self.heads(self.v_proj(x))
+        q, k, v = linear_maps(x.squeeze(0), self.q_proj, self.k_proj, self.v_proj)
+        return self.heads(q), self.heads(k), self.heads(v)
 
     def _join(self, out: Tensor, like: Tensor) -> Tensor:
         joined = out.reshape(like.shape) if len(like) == 1 else out.permute(2, 0, 1, 3).flatten(2)

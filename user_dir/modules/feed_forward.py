@@ -8,6 +8,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from ..errors import UserError
+from .linear_maps import linear_maps
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
@@ -54,7 +55,7 @@ class GLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`(..., N, D)` to `(..., N, D)`."""
         rows = x.flatten(0, -2)
-        gate, value = self.l1(rows), self.l2(rows)
+        gate, value = linear_maps(rows, self.l1, self.l2)
         dropped = self.training and self.dropout.p > 0
         if self.activation is F.silu and not dropped and torch.is_grad_enabled():
             out = _SiluGatedLinear.apply(gate, value, self.l3.weight, self.l3.bias)

@@ -13,8 +13,8 @@ from causal_linear_attention.chunked import accumulation_dtype, without_autocast
 class Rotations(NamedTuple):
     """What turns vectors at some positions: computed once, for queries and keys alike.
 
-    `mirror: (d, d)` reflects and scales, `turns: (..., N, d // 2, 2)` are cosines and sines of the angles.
-    `angles: (..., N, d // 2)`, float64, lead to theta's gradient; None where there is none.
+    `mirror` reflects and scales, see `_mirror`; `turns: (..., N, d // 2, 2)` are cosines and sines of the
+    angles. `angles: (..., N, d // 2)`, float64, lead to theta's gradient; None where there is none.
     """
 
     mirror: Tensor
@@ -88,10 +88,9 @@ class LRPE(nn.Module):
         return super().train(mode)
 
     def _constants(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """The matrix of the reflection, scaled, theta and 1 in float64."""
+        """The reflection, scaled, theta and 1 in float64."""
         v = self.v.to(dtype)
-        mirror = torch.eye(len(v), dtype=dtype, device=v.device) - 2 * torch.outer(v, v)
-        return mirror * self.scale, self.theta.double().flatten(), v.new_ones((), dtype=torch.float64)
+        return _mirror(v, self.scale), self.theta.double().flatten(), v.new_ones((), dtype=torch.float64)
 
     def _kept(self, name: str, dtype: torch.dtype, make: Callable, length: int = 0) -> Any:
         """`make(dtype)`, without gradients kept in evaluation and made again when it is too short."""
@@ -139,20 +138,30 @@ class _Turn(torch.autograd.Function):
             grad_a, grad_b = _pairs(wide).unbind(-1)
             grad_angles = torch.addcmul(a * grad_b, b, grad_a, value=-1).sum_to_size(ctx.angles)
         if ctx.needs_input_grad[0]:
-            back = _rotated(wide, turns, back=True)
-            with without_autocast(grad.device):
-                grad_x = (back @ mirror).to(grad.dtype)
+            grad_x = _reflected(_rotated(wide, turns, back=True), mirror).to(grad.dtype)
         return grad_x, None, None, grad_angles
 
 
 def _turn(x: Tensor, mirror: Tensor, turns: Tensor) -> Tensor:
-    wide = x.to(mirror.dtype)
+    return _rotated(_reflected(x.to(mirror.dtype), mirror), turns).to(x.dtype)
+
+
+def _mirror(v: Tensor, scale: float) -> Tensor:
+    """`scale (I - 2 v v^T)`, `(d, d)`; while compiling the rows scale, v and 2 scale v of `_reflected`."""
+    if torch.compiler.is_compiling():
+        return torch.stack([torch.full_like(v, scale), v, 2 * scale * v])
+    return (torch.eye(len(v), dtype=v.dtype, device=v.device) - 2 * torch.outer(v, v)) * scale
+
+
+def _reflected(x: Tensor, mirror: Tensor) -> Tensor:
+    """`x mirror`, its own transpose: a product, or what a compiler fuses with what is around it."""
+    if torch.compiler.is_compiling():
+        scale, v, twice = mirror
+        return x * scale - (x * v).sum(-1, keepdim=True) * twice
     with without_autocast(x.device):
         if x.shape[-2] == 1:  # rows without distance in memory: one product
-            reflected = (wide.reshape(-1, x.shape[-1]) @ mirror).view(x.shape)
-        else:
-            reflected = wide @ mirror
-    return _rotated(reflected, turns).to(x.dtype)
+            return (x.reshape(-1, x.shape[-1]) @ mirror).view(x.shape)
+        return x @ mirror
 
 
 def _rotated(x: Tensor, turns: Tensor, back: bool = False) -> Tensor:
