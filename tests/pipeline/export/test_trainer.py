@@ -24,6 +24,8 @@ SETTINGS = {
     "gradient_accumulation_steps": BATCHES,
 }
 LM = "--task language_modeling --decoder-embed-dim 16 --decoder-layers 2 --decoder-attention-heads 2"
+ENCODER = "--task masked_lm --criterion masked_lm --encoder-embed-dim 16 --encoder-layers 2"
+ENCODER += " --encoder-attention-heads 2 --encoder-ffn-embed-dim 32 --max-positions 32"
 FIXED = "--lln-alpha 1.1 --lln-beta 0.9"  # the exported model does not adapt them
 MODELS = {
     "T1": f"{LM} --arch transnormer_t1",
@@ -32,6 +34,8 @@ MODELS = {
     "LLN+Diag": f"{LM} --arch lln_diag_lm {FIXED.replace('lln', 'lln-diag')}",
     "linear": f"{LM} --arch linear_transformer_lm",
     "softmax": f"{LM} --arch transnormer_t1 --decoder-attention softmax",
+    "RoBERTa T1": f"{ENCODER} --arch roberta_transnormer_t1",
+    "RoBERTa softmax": f"{ENCODER} --arch roberta_softmax",
 }
 
 
@@ -48,7 +52,8 @@ def fairseq_losses(flags: str, data: Path, out: Path) -> list[float]:
     task.load_dataset("train")
     torch.manual_seed(1)
     model = task.build_model(cfg.model)
-    source = make_source(model.eval(), cfg.model, task.source_dictionary, "CausalLM")
+    kind = "MaskedLM" if cfg.task._name == "masked_lm" else "CausalLM"
+    source = make_source(model.eval(), cfg.model, task.source_dictionary, kind)
     (out / "model").mkdir(parents=True)
     for name, content in model_files(source).items():
         (out / "model" / name).write_bytes(content)
@@ -66,7 +71,7 @@ def fairseq_losses(flags: str, data: Path, out: Path) -> list[float]:
     trainer.begin_epoch(1)
     batches = []
     for samples in iterators.GroupedIterator(epoch.next_epoch_itr(shuffle=True), BATCHES):
-        batches += [as_transformers(sample) for sample in samples]
+        batches += [as_transformers(sample, kind) for sample in samples]
         trainer.train_step(samples)
         if trainer.get_num_updates() == UPDATES:
             break
@@ -76,10 +81,12 @@ def fairseq_losses(flags: str, data: Path, out: Path) -> list[float]:
     return [sum(loss for loss, _ in pair) / sum(count for _, count in pair) for pair in pairs]
 
 
-def as_transformers(sample: dict) -> dict[str, torch.Tensor]:
-    """A batch with labels that a language model shifts itself, -100 where nothing is predicted."""
-    tokens = torch.cat([sample["net_input"]["src_tokens"][:, :1], sample["target"]], 1)
-    return {"input_ids": tokens, "labels": tokens.masked_fill(tokens == 1, -100)}
+def as_transformers(sample: dict, kind: str) -> dict[str, torch.Tensor]:
+    """A batch with labels, -100 where nothing is predicted; a language model shifts them itself."""
+    tokens, labels = sample["net_input"]["src_tokens"], sample["target"]
+    if kind == "CausalLM":
+        tokens = labels = torch.cat([tokens[:, :1], labels], 1)
+    return {"input_ids": tokens, "labels": labels.masked_fill(labels == 1, -100)}
 
 
 @pytest.fixture(scope="module")
