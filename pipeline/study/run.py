@@ -124,7 +124,7 @@ def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Pat
     check_out(study, out)
     with locked(cells) as held:
         prepare_data(study, cells, source)
-        check_starts(cell for cell in cells if not is_done(cell))
+        check_starts(cell for cell in all_runs(cells) if not is_done(cell))
         check_one_setting([*read_records(out, study.name), {"flags": cells[0].plan.flags}], out)
         failures: list[str] = []
         if study.tune:

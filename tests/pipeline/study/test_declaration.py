@@ -89,8 +89,9 @@ def test_tuning_shortens_the_whole_schedule():
     tried = tuning_cells(cell)
     flags = tried[0].own_flags()
     assert [option(one.own_flags(), "--lr") for one in tried] == list(study.tune.values)
-    assert option(flags, "--max-update") == "400"
-    assert option(flags, "--warmup-updates") == str(round(150 * 400 / 1455))
+    assert option(flags, "--max-update") == "333"
+    assert option(flags, "--warmup-updates") == "33"  # of 100 in 1,000 updates
+    assert option(flags, "--total-num-update") == "333"
 
 
 @pytest.mark.parametrize(
