@@ -31,6 +31,7 @@ from pipeline.study.records import (
     with_flags,
 )
 from pipeline.study.table import (
+    NONE,
     at_baseline,
     kept_by,
     paper_values,
@@ -117,30 +118,37 @@ def write_group(study: Study, name: tuple[str, ...], records: Sequence[Record]) 
     write_more = getattr(hooks_of(study.hooks), "tables", None)
     extra = write_more(study, records) if write_more else []
     claims = [claims_table(found)] if (found := verdicts(study, records)) else []
+    tuned = tuned_table(study, records)
     methods = {name for record in records for name in record["cell"].values() if isinstance(name, str)}
     performer = performer_note(methods, any("--performer-paper" in one["own_flags"] for one in records))
     notes = [
         write_notes(study, records),
         best_note(study.best, records),
-        tuned_note(records),
         *performer,
         measured_on(records),
     ]
-    return "\n\n".join([*heading, *tables, *extra, *claims, *filter(None, notes)])
+    return "\n\n".join(filter(None, [*heading, *tables, *extra, *claims, tuned, *notes]))
 
 
-def tuned_note(records: Sequence[Record]) -> str:
-    """What tuning chose from, by what, and how many runs went into it; empty if nothing was tuned."""
+def tuned_table(study: Study, records: Sequence[Record]) -> str:
+    """What tuning tried for each row and the values it chose; empty if nothing was tuned."""
     tuned = [record for record in records if "tuned" in record]
     if not tuned:
         return ""
-    one = tuned[0]["tuned"]
-    rows = grouped(tuned, lambda record: str({**record["cell"], "seed": 0}))
-    runs = sum(len(group[0]["tuned"]["tried"]) for group in rows.values())
-    return (
-        f"The setting {one['setting']} was chosen from {', '.join(one['tried'])} by {one['by']} in {runs} "
-        "shorter runs of the first seed."
+    one, spec, lines, runs = tuned[0]["tuned"], whole(study.tables[0]), [], 0
+    for key, group in rows_of(spec, study.axes, tuned).items():
+        found = group[0]["tuned"]
+        scores = [
+            NONE if score is None else f"{score:.4g}{' *' if value == found['chosen'] else ''}"
+            for value, score in found["tried"].items()
+        ]
+        runs += len(scores)
+        lines.append([row_label(key, spec, study.axes), *scores])
+    title = (
+        f'Choosing {one["setting"]} by {one["by"]} in {runs} shorter runs of the first seed; "*": the value '
+        "that was taken."
     )
+    return f"{title}\n\n{markdown_table(['', *one['tried']], lines)}"
 
 
 def write_page(study: Study, records: Sequence[Record]) -> str:

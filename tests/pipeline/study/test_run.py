@@ -150,7 +150,8 @@ def test_a_setting_is_tuned_first(call, study_file, tmp_path):
         call(study, study_file, "--method", "elu", "--seeds", seeds, "--out", out, "--", *flags)
     assert [record(out, seed=seed)["tuned"]["chosen"] for seed in (1, 2)] == ["0.01", "0.01"]
     assert set(record(out)["tuned"]["tried"]) == {"0.0003", "0.01"}
-    assert "chosen from 0.0003, 0.01" in (out / "README.md").read_text()
+    page = (out / "README.md").read_text()
+    assert "Choosing lr by valid_loss in 2 shorter runs" in page and "| 0.0003 | 0.01 |" in page
     assert not list((out / "tiny/elu/lr-0.01/seed1").glob("checkpoint*.pt"))
 
 
