@@ -110,7 +110,7 @@ def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpe
     """A table of a YAML; UserError for what is wrong in it."""
     where = f"{where}: table"
     check_keys(given, ("title", "rows", "columns", "only", "paper", "across", "average"), where)
-    rows = given.get("rows") or [next(iter(axes))]
+    rows = given.get("rows") or [list(axes)[-1]]
     rows = tuple(rows if isinstance(rows, list) else [rows])
     only = {axis: tuple(map(str, names)) for axis, names in (given.get("only") or {}).items()}
     for axis in (*rows, *only):

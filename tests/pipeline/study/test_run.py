@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -141,18 +142,23 @@ def test_what_a_failed_start_has_left_does_not_count(call, study_file, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_setting_is_tuned_first(call, study_file, tmp_path):
-    tune = "tune: {axis: lr, values: [0.0003, 0.01], updates: 2}\nseeds: 2\n"
-    study_file.write_text(study_file.read_text().replace("seeds: 1\n", tune))
-    out = tmp_path / "out"
-    for seeds in (1, 2):  # the second command finds the first seed done
+def test_the_study_of_the_documents_runs(call, tmp_path):
+    """Tuned first; the second command finds the first seed done."""
+    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    text = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1].replace("[small]", "[tiny]")
+    mine, out = tmp_path / "mine.yaml", tmp_path / "out"
+    mine.write_text(text.replace("updates: 1000", "updates: 2"))
+    for seeds in (1, 2):
         flags = (*SHORT, "--validate-interval-updates", 2)
-        call(study, study_file, "--method", "elu", "--seeds", seeds, "--out", out, "--", *flags)
-    assert [record(out, seed=seed)["tuned"]["chosen"] for seed in (1, 2)] == ["0.01", "0.01"]
-    assert set(record(out)["tuned"]["tried"]) == {"0.0003", "0.01"}
+        call(study, mine, "--method", "mine", "--seeds", seeds, "--out", out, "--", *flags)
+    found = [record(out, method="mine", seed=seed)["tuned"] for seed in (1, 2)]
+    assert found[0] == found[1] and set(found[0]["tried"]) == {"0.0005", "0.001", "0.002"}
+    assert found[0]["chosen"] == min(found[0]["tried"], key=found[0]["tried"].get)
     page = (out / "README.md").read_text()
-    assert "Choosing lr by valid_loss in 2 shorter runs" in page and "| 0.0003 | 0.01 |" in page
-    assert not list((out / "tiny/elu/lr-0.01/seed1").glob("checkpoint*.pt"))
+    assert "| my attention | " in page and "Choosing lr by valid_loss in 3 shorter runs" in page
+    assert (out / "tiny-curves.png").read_bytes().startswith(b"\x89PNG")
+    chosen = f"lr-{found[0]['chosen']}"
+    assert not list((out / "tiny/mine" / chosen / "seed1").glob("checkpoint*.pt"))
 
 
 def test_a_dry_run_imports_nothing_that_takes_seconds(study_file):
