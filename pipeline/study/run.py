@@ -124,11 +124,12 @@ def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Pat
     check_out(study, out)
     with locked(cells) as held:
         prepare_data(study, cells, source)
-        check_starts(cell for cell in all_runs(cells) if not is_done(cell))
+        runs = all_runs(cells)
+        check_starts(cell for cell in runs if not is_done(cell))
         check_one_setting([*read_records(out, study.name), {"flags": cells[0].plan.flags}], out)
         failures: list[str] = []
         if study.tune:
-            tried = [cell for cell in all_runs(cells) if cell.tuning is not None]
+            tried = [cell for cell in runs if cell.tuning is not None]
             failures += run_missing(f"{study.name}, choosing {study.tune.axis}", tried, places, held)
             cells = with_chosen(cells)
         failures += run_missing(study.name, cells, places, held)
