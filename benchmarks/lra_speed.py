@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.by_length import NOT_MEASURED, Results, Value, curves, length_table
-from benchmarks.lra_accuracy import TITLES, plot_accuracy, read_sweep
+from benchmarks.lra_accuracy import plot_accuracy, read_sweep
 from benchmarks.models import TINY, LanguageModel, Size
 from benchmarks.run import CostBenchmark, choose_device, training_cases
 from benchmarks.worker import measure_steps
@@ -32,7 +32,6 @@ from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, groups, performer_not
 from pipeline.papers import read_table
 from pipeline.reports.cost_records import Cell, measured_on
 from pipeline.reports.plots import plot_curves
-from pipeline.reports.tables import markdown_table
 
 # The vocabulary is that of all reviews in the authors' pipeline: 132 characters and fairseq's four.
 BASE = Size(layers=6, width=128, heads=8, vocabulary=136)
@@ -53,7 +52,6 @@ OWN = {
     "transformer_ls": {"transformer_ls_window": 8, "transformer_ls_rank": 32},
 }
 KINDS = ("inference", "training")
-PAPER_STEPS = 50_000  # of a run in LLN's Table 4
 DASH = "–"
 
 
@@ -189,17 +187,6 @@ def table(results: Results, title: str, kind: str, value: Value, form: str, pape
     )
 
 
-def lln_table() -> str:
-    """LLN's Table 4: seconds of a run and MiB."""
-    tasks = list(TITLES)
-    header = ["LLN, Table 4", *(f"{TITLES[task]}, {unit}" for unit in ("s", "MiB") for task in tasks)]
-    rows = [
-        [row["method"], *(row[f"{kind}_{task}"] for kind in ("time", "mem") for task in tasks)]
-        for row in read_table("lln_04_lra_cost")
-    ]
-    return markdown_table(header, rows)
-
-
 def caption(results: Results) -> str:
     """One paragraph: model, batch, lengths, machine, versions, day."""
     settings = results["settings"]
@@ -229,22 +216,18 @@ def _steps(results: Results) -> str:
 
 
 def differences(results: Results) -> str:
-    """How the papers' settings differ, and what the words in the tables mean."""
+    """How the paper's setting differs, and what the words in the tables mean."""
     return (
-        "The papers' rows are of other machines: compare how columns grow and how rows relate. TransNormer, "
+        "The paper's rows are of another machine: compare how columns grow and how rows relate. TransNormer, "
         "Table 7: steps per second at batch 20 on one A6000; its columns are where reviews are cut, and by "
         "the authors' code a batch is only as long as its longest review, 3,730 characters on average at "
-        f"5,000. LLN, Table 4: seconds of all {PAPER_STEPS:,} training steps with the evaluations on valid, "
-        "evidently with Skyformer's code: 2 layers of 64, batch 32, 32, 16, 128 and 256 at lengths 4,096, "
-        "2,048, 4,096 twice, 1,024 and 1,024, softmax with activation checkpointing; memory is the "
-        "allocator's peak. "
+        "5,000. "
         f'"{DASH}": out of memory; "over {results["settings"]["time_limit"]:g} s": the process was ended.'
     )
 
 
 def markdown(results: Results) -> str:
     """The whole report."""
-    scaled = f"Seconds of {PAPER_STEPS:,} training steps, scaled from the median of those timed:"
     parts = [
         caption(results),
         table(results, "Steps per second, inference:", "inference", steps_per_second, "{:.2f}", "infer"),
@@ -254,8 +237,6 @@ def markdown(results: Results) -> str:
         table(results, "Peak memory of inference, MiB:", "inference", lambda c: c.peak, "{:,.0f}"),
         table(results, "Peak memory of a training step, MiB:", "training", lambda c: c.peak, "{:,.0f}"),
         table(results, "The same of the whole process, MiB:", "training", whole_peak, "{:,.0f}"),
-        table(results, scaled, "training", lambda r: PAPER_STEPS / steps_per_second(r), "{:,.0f}"),
-        lln_table(),
         differences(results),
         *performer_note(results["settings"]["architectures"]),
     ]

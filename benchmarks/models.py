@@ -89,7 +89,6 @@ class LanguageModel:
         self.criterion = self.task.build_criterion(cfg.criterion)
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = optim.build_optimizer(cfg.optimizer, trained)
-        self.vocabulary = len(self.task.source_dictionary)
         self.device = device
         self.updates = 0
 
@@ -126,7 +125,8 @@ class LanguageModel:
     def tokens(self, rows: int, length: int) -> Tensor:
         """Random words `(rows, length)`."""
         shape = (rows, length)
-        return torch.randint(SPECIAL_TOKENS, self.vocabulary, shape, device=self.device)
+        vocabulary = len(self.task.source_dictionary)
+        return torch.randint(SPECIAL_TOKENS, vocabulary, shape, device=self.device)
 
     def sample(self, rows: int, length: int) -> dict[str, Any]:
         """A training batch as fairseq's language modelling dataset makes it."""

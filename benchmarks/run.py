@@ -36,7 +36,7 @@ class CostBenchmark:
         time_limit: the default, in seconds.
         settings_for: called with device, --quick, the names and what was chosen; what it returns decides the
             results, and runs with equal settings may be joined.
-        markdown, plot: make the report.
+        markdown, plot: make the report, the second a picture, if there is one.
         add_options: adds the benchmark's own.
         complaint: what is wrong with the options together, or nothing.
         chooses: options whose values, where given, go to `settings_for`.
@@ -53,7 +53,7 @@ class CostBenchmark:
     time_limit: float
     settings_for: Callable[..., Settings]
     markdown: Callable[[Results], str]
-    plot: Callable[[Results, Path], None]
+    plot: Callable[[Results, Path], None] | None = None
     add_options: Callable[[Parser], None] = lambda parser: None
     complaint: Callable[[argparse.Namespace], str] = lambda arguments: ""
     chooses: Sequence[str] = ()
@@ -66,6 +66,11 @@ class CostBenchmark:
     def name(self) -> str:
         """That of the script and of its results."""
         return Path(self.file).stem
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Those of the results and of what is made of them."""
+        return (".json", ".md", ".png") if self.plot else (".json", ".md")
 
     def main(self) -> None:
         sys.exit(self.run(self.parse()))
@@ -87,7 +92,8 @@ class CostBenchmark:
         parser.add_argument(
             "--out",
             type=Path,
-            help="results file (.json); the table (.md) and the plot (.png) go beside it; default "
+            help="results file (.json); what is made of it "
+            f"({', '.join(self.suffixes[1:])}) goes beside it; default "
             f"{shown_path(BENCHMARKS)}/{self.name}_DEVICE.json, with --quick {self.name}_quick.json there",
         )
         parser.add_argument(
@@ -149,13 +155,13 @@ class CostBenchmark:
         return (arguments.out or BENCHMARKS / name).resolve()
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Measure what is missing, write results, table and plot, and return the exit status."""
+        """Measure what is missing, write results and report, and return the exit status."""
         settings = self.settings(arguments)
         cases, name = self.cases(settings), f"{self.name}{self.variant(arguments)}"
         device = settings["device"]
         path = self.results_path(arguments, device)
         ours = json_with("records", benchmark=name)
-        check_output(path, ours, beside=(".md", ".png"), makes_folder=True)
+        check_output(path, ours, beside=self.suffixes[1:], makes_folder=True)
         results = start_or_resume(name, path, settings, arguments.restart)
         todo = [case for case in cases if not is_done(results, case)]
         done = len(cases) - len(todo)
@@ -177,12 +183,13 @@ class CostBenchmark:
         return self.finish(results, path)
 
     def finish(self, results: Results, path: Path) -> int:
-        """Write and print table and plot; 1 if a case failed, 0 otherwise."""
+        """Write the report and print its tables; 1 if a case failed, 0 otherwise."""
         text = self.markdown(results)
         write_atomically(path.with_suffix(".md"), text.encode())
-        self.plot(results, path.with_suffix(".png"))
+        if self.plot:
+            self.plot(results, path.with_suffix(".png"))
         print(f"\n{text}")
-        for suffix in (".json", ".md", ".png"):
+        for suffix in self.suffixes:
             print(f"written: {shown_path(path.with_suffix(suffix))}")
         failed = [r for r in results["records"] if r["status"] == "failed"]
         for record in failed:
@@ -254,7 +261,7 @@ def place(case: Case) -> str:
     """The position of a case on the axis."""
     if "batch" in case:
         return f"{case['images']}, {case['batch']:,} at once"
-    return f"length {case['length']:,}" if "length" in case else "decoding"
+    return f"{case['kind']}, length {case['length']:,}" if "length" in case else "decoding"
 
 
 def describe(record: Case) -> str:

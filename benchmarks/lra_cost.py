@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""Time and memory of training on each task of Long Range Arena (LLN, Table 4).
+
+The models of configs/lra_skyformer on random rows, each as long as the longest of its task; softmax
+attention recomputes its activations, as in Skyformer's code. On a GPU the batches are the paper's, on a CPU
+an eighth of them. Each case runs in its own process. Results are saved after every case: run the same
+command again to resume.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.by_length import Results, shown
+from benchmarks.lra_accuracy import TITLES
+from benchmarks.models import TINY, LanguageModel, Size
+from benchmarks.run import CostBenchmark
+from benchmarks.worker import measure_steps
+from pipeline.console import Parser, count, run_command
+from pipeline.data.lra.tasks import SKYFORMER, TASKS
+from pipeline.files import ROOT
+from pipeline.methods import ATTENTIONS, performer_note
+from pipeline.papers import read_table
+from pipeline.reports.cost_records import Cell, cell, measured_on
+from pipeline.reports.tables import markdown_table
+from pipeline.training.recipe import Experiment, as_flag, compose_experiment
+
+BASE = Size(layers=2, width=64, heads=2, vocabulary=512)  # of the largest table
+PAPER_STEPS = 50_000
+PAPER_ROWS = {
+    "softmax": "Softmax",
+    "reformer": "Reformer",
+    "performer": "Performer",
+    "skyformer": "Skyformer",
+    "lln_diag": "LLN+Diag",
+}
+YARDSTICK = "lln_diag"
+FULL = {"cuda": {"share": 1, "steps": 200}, "cpu": {"share": 8, "steps": 5}}
+QUICK_LENGTH, QUICK_BATCH = 128, 2  # no shorter than the landmarks of some methods
+GREY = 256
+
+
+def preset(task: str) -> Experiment:
+    """The settings of a task."""
+    return compose_experiment(ROOT / "configs" / "lra_skyformer" / f"{task}.yaml")
+
+
+def padded(task: str) -> int:
+    """Positions of the task's longest row, filled up to a power of two."""
+    return 1 << (TASKS[task].length - 1).bit_length()
+
+
+class TaskClassifier(LanguageModel):
+    """The classifier of a task of Long Range Arena, with its loss and optimizer.
+
+    Args: as for `LanguageModel`, `architecture` the name of an attention; and
+        lra_task: the task.
+    """
+
+    def __init__(
+        self, architecture: str, size: Size, length: int, positions: int, device: str, lra_task: str
+    ) -> None:
+        self.lra_task = TASKS[lra_task]
+        super().__init__(architecture, size, length, positions, device)
+
+    def data_folder(self, folder: Path, size: Size, length: int) -> Path:
+        """See `LanguageModel.data_folder`."""
+        inputs, classes = self.lra_task.inputs, self.lra_task.classes
+        about = {"task": self.lra_task.name, "pipeline": SKYFORMER, "inputs": inputs, "classes": classes}
+        about |= {"length": length, "origin": "generated", "splits": {}}
+        (folder / "preparation.json").write_text(json.dumps(about), encoding="utf-8")
+        symbols = preset(self.lra_task.name).get("model", "vocabulary_size")
+        return super().data_folder(folder, replace(size, vocabulary=symbols), length)
+
+    def task_flags(self, length: int) -> list[str]:
+        """None: rows have the length they have."""
+        return []
+
+    def flags(self, architecture: str, size: Size, positions: int) -> list[str]:
+        """See `LanguageModel.flags`."""
+        from user_dir.models.plan_words import PLAN_WORDS
+
+        transnormer = {"encoder_ffn": "glu", "encoder_norm": "rmsnorm"}
+        options = {
+            **(transnormer if architecture in PLAN_WORDS else {}),
+            **preset(self.lra_task.name).settings["model"],
+            "encoder_layers": size.layers,
+            "encoder_embed_dim": size.width,
+            "encoder_attention_heads": size.heads,
+            "encoder_attention": architecture,
+            "max_positions": positions,
+            "checkpoint_activations": architecture == "softmax",
+        }
+        arch = options.pop("_name")
+        flags = [word for key, value in options.items() for word in as_flag(key, value)]
+        return ["--task", "lra", "--criterion", "lra", "--arch", arch, *flags]
+
+    def sample(self, rows: int, length: int) -> dict[str, Any]:
+        """A batch as the task makes it, on the device."""
+        inputs = {}
+        for name, _ in zip(("src", "other"), self.lra_task.inputs, strict=False):
+            inputs[f"{name}_tokens"] = self.values(rows, length)
+            inputs[f"{name}_lengths"] = torch.full((rows,), length, device=self.device)
+        return {
+            "id": torch.arange(rows),
+            "nsentences": rows,
+            "ntokens": rows * length * len(self.lra_task.inputs),
+            "net_input": inputs,
+            "target": torch.randint(len(self.lra_task.classes), (rows,), device=self.device),
+        }
+
+    def values(self, rows: int, length: int) -> torch.Tensor:
+        """Random tokens or grey values `(rows, length)`."""
+        if self.lra_task.is_image:
+            return torch.randint(GREY, (rows, length), device=self.device).to(torch.uint8)
+        return self.tokens(rows, length)
+
+
+MEASURES = {task: partial(measure_steps, build=partial(TaskClassifier, lra_task=task)) for task in TITLES}
+"""By the task."""
+
+
+def run_seconds(found: Cell) -> float:
+    """Seconds of the paper's number of steps."""
+    return PAPER_STEPS * found.median
+
+
+def peak(found: Cell) -> float:
+    """MiB."""
+    return found.peak
+
+
+def table(results: Results, title: str, column: str, value: Callable[[Cell], float]) -> str:
+    """A row an attention, a column a task, the paper's rows (`column` and the task's name) below."""
+    limit, tasks = results["settings"]["time_limit"], results["settings"]["tasks"]
+    words = {"time limit": f"over {limit:g} s"}
+    rows = [
+        [
+            f"{ATTENTIONS[name].label}, here",
+            *(shown(found(results, task, name), lambda c: f"{value(c):,.0f}", words) for task in tasks),
+        ]
+        for name in results["settings"]["architectures"]
+    ]
+    rows += [
+        [f"{name} (LLN)", *(f"{published(task, column)[name]:,.0f}" for task in tasks)]
+        for name in published("text", column)
+    ]
+    return f"{title}\n\n" + markdown_table(["", *(TITLES[task] for task in tasks)], rows)
+
+
+def ratio_table(results: Results, title: str, column: str, value: Callable[[Cell], float]) -> str:
+    """Each attention's figure over LLN+Diag's, here and in the paper."""
+    tasks = results["settings"]["tasks"]
+    rows = []
+    for name in results["settings"]["architectures"]:
+        cells = []
+        for task in tasks:
+            ours, least = found(results, task, name), found(results, task, YARDSTICK)
+            known = ours and least and ours.status == least.status == "ok"
+            here = f"{value(ours) / value(least):.2f}" if known else "–"
+            theirs = published(task, column)
+            row = PAPER_ROWS.get(name)
+            cells.append(f"{here} ({theirs[row] / theirs[PAPER_ROWS[YARDSTICK]]:.2f})" if row else here)
+        rows.append([ATTENTIONS[name].label, *cells])
+    return f"{title}\n\n" + markdown_table(["", *(TITLES[task] for task in tasks)], rows)
+
+
+def found(results: Results, task: str, name: str) -> Cell | None:
+    """What was measured of an attention on a task."""
+    return cell(results, task, name, results["settings"]["tasks"][task]["length"])
+
+
+def published(task: str, column: str) -> dict[str, float]:
+    """LLN's column of a task, "time" or "mem", by row."""
+    return {row["method"]: float(row[f"{column}_{task}"]) for row in read_table("lln_04_lra_cost")}
+
+
+def caption(results: Results) -> str:
+    """One paragraph: model, rows, machine, versions, day."""
+    settings = results["settings"]
+    rows = ", ".join(
+        f"{TITLES[name]} {about['batch']} x {about['length']:,}" for name, about in settings["tasks"].items()
+    )
+    size = Size(**settings["size"])
+    return (
+        f"Classifiers of {size.layers} layers of width {size.width}, {size.heads} heads, float32, on random "
+        f"rows without padding: {rows} (Retrieval: pairs of rows). Forward, backward and Adam; softmax "
+        "attention recomputes its activations. Every case in a process of its own; medians of up to "
+        f"{settings['steps']} steps. {measured_on(results)}"
+    )
+
+
+def differences(results: Results) -> str:
+    """How the paper's setting differs."""
+    share = results["settings"]["share"]
+    batch = f"batches {share} times as large, " if share > 1 else ""
+    return (
+        f"The paper (Nahshan et al. 2024, Table 4): {batch}a GPU, evidently Skyformer's code in fp16; "
+        f"seconds of all {PAPER_STEPS:,} steps with the evaluations on valid, where ours are the median step "
+        f"times {PAPER_STEPS:,}; memory is the allocator's peak over the run, ours that of a step above "
+        "model and optimizer. Compare the ratios, not the figures."
+    )
+
+
+def markdown(results: Results) -> str:
+    """The whole report."""
+    parts = [
+        caption(results),
+        ratio_table(results, "Time over that of LLN+Diag, here (in the paper):", "time", run_seconds),
+        ratio_table(results, "Peak memory over that of LLN+Diag, here (in the paper):", "mem", peak),
+        table(results, f"Seconds of {PAPER_STEPS:,} steps:", "time", run_seconds),
+        table(results, "Peak memory, MiB:", "mem", peak),
+        differences(results),
+        *performer_note(results["settings"]["architectures"]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def settings_for(
+    device: str, quick: bool, architectures: list[str], time_limit: float, steps: int | None = None
+) -> dict[str, Any]:
+    """What is measured."""
+    plan = {"share": 1, "steps": 1} if quick else FULL[device]
+    tasks = {
+        task: {"length": QUICK_LENGTH, "batch": QUICK_BATCH}
+        if quick
+        else {"length": padded(task), "batch": preset(task).get("dataset", "batch_size") // plan["share"]}
+        for task in TITLES
+    }
+    return {
+        "device": device,
+        "size": (TINY if quick else BASE).as_dict(),
+        "tasks": tasks,
+        "rounds": 1,
+        **plan,
+        **({"steps": steps} if steps else {}),
+        "threads": 1 if quick else None,
+        "keep_frees": True,
+        "time_limit": time_limit,
+        "architectures": architectures,
+    }
+
+
+def cases(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """All processes to run: on each task the attentions take turns."""
+    return [
+        {"kind": task, "architecture": name, "length": about["length"], "round": 0}
+        for task, about in settings["tasks"].items()
+        for name in settings["architectures"]
+    ]
+
+
+def question(arguments: argparse.Namespace, settings: dict[str, Any], case: dict[str, Any]) -> dict[str, Any]:
+    """The tokens of a batch."""
+    return {"tokens": case["length"] * settings["tasks"][case["kind"]]["batch"]}
+
+
+def add_options(parser: Parser) -> None:
+    """How much is measured."""
+    parser.add_argument("--steps", type=count, metavar="N", help="timed steps (default: GPU 200, CPU 5)")
+
+
+BENCHMARK = CostBenchmark(
+    __file__,
+    __doc__,
+    ATTENTIONS,
+    list(PAPER_ROWS),
+    120,
+    settings_for,
+    markdown,
+    add_options=add_options,
+    chooses=("time_limit", "steps"),
+    cases=cases,
+    question=question,
+)
+main = BENCHMARK.main
+
+if __name__ == "__main__":
+    run_command(main)
