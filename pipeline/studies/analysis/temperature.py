@@ -11,7 +11,7 @@ from pipeline.studies.analysis.models import run_name
 from pipeline.studies.analysis.record import Record, claim, curve, lines, publish
 from pipeline.verdicts import Bound, judge_pair
 
-TOO_CLOSE = 0.01  # bits per masked token
+TOO_CLOSE = 0.01  # bits
 
 
 def run_temperature(options: Namespace) -> None:
@@ -65,11 +65,12 @@ def _figure(runs: list[LoggedRun]) -> Record:
             )
         )
     close = max(y) - min(y) < TOO_CLOSE
+    unit = "bits per masked token" if "encoder_layers" in runs[0].settings else "bits per token"
     few = " The losses here are too close to tell the exponents apart: too few updates." if close else ""
     return {
         "title": "LLN with fixed exponents",
         "training": runs[0].training(),
-        "panels": [lines("Validation loss", "α = β", "bits per masked token", curves)],
+        "panels": [lines("Validation loss", "α = β", unit, curves)],
         "note": f"After {max(runs[0].records):,} updates, {number_of(seeds, 'seeds')}; range "
         f"over seeds. The paper shows accuracies of a ViT.{few}",
         "checks": checks,
