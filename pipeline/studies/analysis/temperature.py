@@ -66,13 +66,14 @@ def _figure(runs: list[LoggedRun]) -> Record:
         )
     close = max(y) - min(y) < TOO_CLOSE
     unit = "bits per masked token" if "encoder_layers" in runs[0].settings else "bits per token"
+    spread = "; range over seeds" if seeds > 1 else ""
     few = " The losses here are too close to tell the exponents apart: too few updates." if close else ""
     return {
         "title": "LLN with fixed exponents",
         "training": runs[0].training(),
         "panels": [lines("Validation loss", "α = β", unit, curves)],
-        "note": f"After {max(runs[0].records):,} updates, {number_of(seeds, 'seeds')}; range "
-        f"over seeds. The paper shows accuracies of a ViT.{few}",
+        "note": f"After {max(runs[0].records):,} updates, {number_of(seeds, 'seeds')}{spread}. The paper shows "
+        f"accuracies of a ViT.{few}",
         "checks": checks,
     }
 
