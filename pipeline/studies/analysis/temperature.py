@@ -72,8 +72,8 @@ def _figure(runs: list[LoggedRun]) -> Record:
         "title": "LLN with fixed exponents",
         "training": runs[0].training(),
         "panels": [lines("Validation loss", "α = β", unit, curves)],
-        "note": f"After {max(runs[0].records):,} updates, {number_of(seeds, 'seeds')}{spread}. The paper shows "
-        f"accuracies of a ViT.{few}",
+        "note": f"After {max(runs[0].records):,} updates, {number_of(seeds, 'seeds')}{spread}. The paper "
+        f"shows accuracies of a ViT.{few}",
         "checks": checks,
     }
 
