@@ -132,14 +132,18 @@ def without_a_model(data: ImageData, given: int = 0) -> dict[str, float]:
 
 
 def pictures(checkpoint: Checkpoint, data: ImageData, device: torch.device) -> dict[str, str]:
-    """Images that are drawn, test images, and these with the lower half drawn: bytes in base64."""
+    """Images that are drawn, test images, and these with the lower half drawn: bytes in base64.
+
+    Drawn ones begin with the bytes of the test images that training gives, which the model has not learned.
+    """
     model, shape, eos = checkpoint.model.to(device), data.shape, checkpoint.task.dictionary.eos()
     true = np.array(data.images("test")[:SHOWN])
-    upper = true[:, : shape.height // 2].reshape(len(true), -1)
+    first = checkpoint.task.cfg.given_pixels
+    half = max(first, shape.height // 2 * shape.width * shape.channels)
     chance = uniforms(0, range(len(true)), shape.dims).to(device)
     found = {"test images": true}
-    for name, given in (("drawn", upper[:, :0]), ("completed", upper)):
-        begin = torch.from_numpy(given.astype(np.int64)).to(device)
+    for name, known in (("drawn", first), ("completed", half)):
+        begin = torch.from_numpy(true.reshape(len(true), -1)[:, :known].astype(np.int64)).to(device)
         found[name] = draw(model, eos, shape.dims, begin, chance).cpu().numpy().astype(np.uint8)
     return {name: b64encode(images.tobytes()).decode() for name, images in found.items()}
 

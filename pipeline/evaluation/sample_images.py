@@ -2,7 +2,8 @@
 
 Writes a PNG grid and the array beside it (.npy, uint8 of shape (images, height, width, channels)). With
 --complete each row of the grid has what was given, what the model made of it, and the original. An image
-depends on the seed and its number only, not on --batch-size.
+depends on the seed and its number only, not on --batch-size. A model trained with --given-pixels has not
+learned the bytes at the start of an image: they are those of test images.
 """
 
 import io
@@ -35,7 +36,7 @@ def parse(words: Sequence[str]) -> Namespace:
         type=Path,
         nargs="?",
         metavar="DATA",
-        help="made by data-prep/images.sh, for --complete (default: the training's)",
+        help="made by data-prep/images.sh, where test images are needed (default: the training's)",
     )
     parser.add_argument("--count", type=count, default=64, metavar="N", help="images (default: %(default)s)")
     parser.add_argument(
@@ -78,7 +79,7 @@ def given_rows(share: float, shape: "ImageShape") -> int:
 
 
 def originals(options: Namespace, folder: Path) -> "np.ndarray":
-    """The test images that are completed; UserError if there are fewer than --count."""
+    """The test images with which ours begin; UserError if there are fewer than --count."""
     import numpy as np
 
     from user_dir.tasks.image_data import open_image_data
@@ -107,11 +108,13 @@ def sample(options: Namespace) -> Path:
     device = usual_device()
     checkpoint = load_image_model(path, options.data, Pixels.task)
     shape, model = checkpoint.task.shape, checkpoint.model.to(device)
-    given = np.zeros((options.count, 0), np.int64)
+    given, known = np.zeros((options.count, 0), np.int64), checkpoint.task.cfg.given_pixels
     if options.complete is not None:
         rows = given_rows(options.complete, shape)
+        known = max(known, rows * shape.width * shape.channels)
+    if known:
         true = originals(options, Path(checkpoint.task.cfg.data))
-        given = true[:, :rows].reshape(options.count, -1).astype(np.int64)
+        given = true.reshape(options.count, -1)[:, :known].astype(np.int64)
     began, drawn = time.perf_counter(), []
     eos = checkpoint.task.dictionary.eos()
     for numbers in tqdm(list(batches(options.count, options.batch_size)), unit=" batches", disable=None):

@@ -10,6 +10,7 @@ from PIL import Image
 
 from pipeline.evaluation import classifiers, pixels, sample_images
 from pipeline.evaluation.evaluators import TrainedRun
+from pipeline.training import kinds
 from tests.helpers import tiny
 from tests.helpers.images import write_images
 from user_dir.tasks.image_data import open_image_data
@@ -106,6 +107,27 @@ def test_samples_are_the_same_in_any_batch_and_completions_keep_what_is_given(ca
     # The third of a row is the original, on 256 levels of grey.
     assert np.array_equal(picture[scale * 2 : scale * 6 : scale, scale * 12 : scale * 15 : scale],
                           np.rint(true[0, :, :, 0] * 63.75))  # fmt: skip
+
+
+@pytest.mark.slow
+def test_drawn_images_begin_with_what_training_gives(call, run, data, tmp_path, monkeypatch):
+    """A model trained with --given-pixels has learned nothing of these bytes."""
+    images, load = open_image_data(data), pixels.load_image_model
+
+    def given_five(*words):
+        checkpoint = load(*words)
+        checkpoint.task.cfg.given_pixels = 5
+        return checkpoint
+
+    for module in (pixels, kinds):
+        monkeypatch.setattr(module, "load_image_model", given_five)
+    call(sample_images, run / "checkpoint_last.pt", "--count", 4, "--out", tmp_path / "given.png")
+    drawn, true = np.load(tmp_path / "given.npy").reshape(4, -1), images.images("test")[:4].reshape(4, -1)
+    assert (drawn[:, :5] == true[:, :5]).all() and (drawn != true).any()
+    checkpoint = given_five(run / "checkpoint_last.pt", data, "pixels")
+    found = pixels.pictures(checkpoint, images, torch.device("cpu"))["drawn"]
+    shown = np.frombuffer(b64decode(found), np.uint8).reshape(10, -1)
+    assert (shown[:, :5] == images.images("test")[:10].reshape(10, -1)[:, :5]).all()
 
 
 @pytest.mark.slow
