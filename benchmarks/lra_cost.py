@@ -9,15 +9,14 @@ command again to resume.
 
 import argparse
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.by_length import Results, shown
+from benchmarks.by_length import Results, Value, ratio, shown
 from benchmarks.lra_accuracy import TITLES
 from benchmarks.models import TINY, LanguageModel, Size
 from benchmarks.run import CostBenchmark
@@ -46,6 +45,7 @@ QUICK_LENGTH, QUICK_BATCH = 128, 2  # no shorter than the landmarks of some meth
 GREY = 256
 
 
+@cache
 def preset(task: str) -> Experiment:
     """The settings of a task."""
     return compose_experiment(ROOT / "configs" / "lra_skyformer" / f"{task}.yaml")
@@ -131,12 +131,7 @@ def run_seconds(found: Cell) -> float:
     return PAPER_STEPS * found.median
 
 
-def peak(found: Cell) -> float:
-    """MiB."""
-    return found.peak
-
-
-def table(results: Results, title: str, column: str, value: Callable[[Cell], float]) -> str:
+def table(results: Results, title: str, column: str, value: Value) -> str:
     """A row an attention, a column a task, the paper's rows (`column` and the task's name) below."""
     limit, tasks = results["settings"]["time_limit"], results["settings"]["tasks"]
     words = {"time limit": f"over {limit:g} s"}
@@ -148,25 +143,23 @@ def table(results: Results, title: str, column: str, value: Callable[[Cell], flo
         for name in results["settings"]["architectures"]
     ]
     rows += [
-        [f"{name} (LLN)", *(f"{published(task, column)[name]:,.0f}" for task in tasks)]
-        for name in published("text", column)
+        [f"{name} (LLN)", *(f"{theirs[task]:,.0f}" for task in tasks)]
+        for name, theirs in published(column).items()
     ]
     return f"{title}\n\n" + markdown_table(["", *(TITLES[task] for task in tasks)], rows)
 
 
-def ratio_table(results: Results, title: str, column: str, value: Callable[[Cell], float]) -> str:
+def ratio_table(results: Results, title: str, column: str, value: Value) -> str:
     """Each attention's figure over LLN+Diag's, here and in the paper."""
-    tasks = results["settings"]["tasks"]
+    tasks, paper = results["settings"]["tasks"], published(column)
+    least = paper[PAPER_ROWS[YARDSTICK]]
     rows = []
     for name in results["settings"]["architectures"]:
-        cells = []
+        theirs, cells = paper.get(PAPER_ROWS.get(name, "")), []
         for task in tasks:
-            ours, least = found(results, task, name), found(results, task, YARDSTICK)
-            known = ours and least and ours.status == least.status == "ok"
-            here = f"{value(ours) / value(least):.2f}" if known else "–"
-            theirs = published(task, column)
-            row = PAPER_ROWS.get(name)
-            cells.append(f"{here} ({theirs[row] / theirs[PAPER_ROWS[YARDSTICK]]:.2f})" if row else here)
+            ours = ratio(found(results, task, name), found(results, task, YARDSTICK), value)
+            here = "–" if ours is None else f"{ours:.2f}"
+            cells.append(f"{here} ({theirs[task] / least[task]:.2f})" if theirs else here)
         rows.append([ATTENTIONS[name].label, *cells])
     return f"{title}\n\n" + markdown_table(["", *(TITLES[task] for task in tasks)], rows)
 
@@ -176,9 +169,10 @@ def found(results: Results, task: str, name: str) -> Cell | None:
     return cell(results, task, name, results["settings"]["tasks"][task]["length"])
 
 
-def published(task: str, column: str) -> dict[str, float]:
-    """LLN's column of a task, "time" or "mem", by row."""
-    return {row["method"]: float(row[f"{column}_{task}"]) for row in read_table("lln_04_lra_cost")}
+def published(column: str) -> dict[str, dict[str, float]]:
+    """LLN's figures "time" or "mem" by row and task."""
+    lines = read_table("lln_04_lra_cost")
+    return {line["method"]: {task: float(line[f"{column}_{task}"]) for task in TITLES} for line in lines}
 
 
 def caption(results: Results) -> str:
@@ -213,9 +207,11 @@ def markdown(results: Results) -> str:
     parts = [
         caption(results),
         ratio_table(results, "Time over that of LLN+Diag, here (in the paper):", "time", run_seconds),
-        ratio_table(results, "Peak memory over that of LLN+Diag, here (in the paper):", "mem", peak),
+        ratio_table(
+            results, "Peak memory over that of LLN+Diag, here (in the paper):", "mem", lambda c: c.peak
+        ),
         table(results, f"Seconds of {PAPER_STEPS:,} steps:", "time", run_seconds),
-        table(results, "Peak memory, MiB:", "mem", peak),
+        table(results, "Peak memory, MiB:", "mem", lambda c: c.peak),
         differences(results),
         *performer_note(results["settings"]["architectures"]),
     ]
