@@ -8,17 +8,15 @@ command again to resume.
 """
 
 import argparse
-import json
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.by_length import Results, Value, ratio, shown
 from benchmarks.lra_accuracy import TITLES
-from benchmarks.models import TINY, LanguageModel, Size
+from benchmarks.lra_classifier import LRAClassifier
+from benchmarks.models import TINY, Size
 from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
 from pipeline.console import Parser, count, run_command
@@ -42,7 +40,6 @@ PAPER_ROWS = {
 YARDSTICK = "lln_diag"
 FULL = {"cuda": {"share": 1, "steps": 200}, "cpu": {"share": 8, "steps": 5}}
 QUICK_LENGTH, QUICK_BATCH = 128, 2  # no shorter than the landmarks of some methods
-GREY = 256
 
 
 @cache
@@ -56,34 +53,18 @@ def padded(task: str) -> int:
     return 1 << (TASKS[task].length - 1).bit_length()
 
 
-class TaskClassifier(LanguageModel):
-    """The classifier of a task of Long Range Arena, with its loss and optimizer.
+class TaskClassifier(LRAClassifier):
+    """The classifier of a task in the preset `lra_skyformer`."""
 
-    Args: as for `LanguageModel`, `architecture` the name of an attention; and
-        lra_task: the task.
-    """
-
-    def __init__(
-        self, architecture: str, size: Size, length: int, positions: int, device: str, lra_task: str
-    ) -> None:
-        self.lra_task = TASKS[lra_task]
-        super().__init__(architecture, size, length, positions, device)
+    pipeline = SKYFORMER
 
     def data_folder(self, folder: Path, size: Size, length: int) -> Path:
         """See `LanguageModel.data_folder`."""
-        inputs, classes = self.lra_task.inputs, self.lra_task.classes
-        about = {"task": self.lra_task.name, "pipeline": SKYFORMER, "inputs": inputs, "classes": classes}
-        about |= {"length": length, "origin": "generated", "splits": {}}
-        (folder / "preparation.json").write_text(json.dumps(about), encoding="utf-8")
         symbols = preset(self.lra_task.name).get("model", "vocabulary_size")
         return super().data_folder(folder, replace(size, vocabulary=symbols), length)
 
-    def task_flags(self, length: int) -> list[str]:
-        """None: rows have the length they have."""
-        return []
-
-    def flags(self, architecture: str, size: Size, positions: int) -> list[str]:
-        """See `LanguageModel.flags`."""
+    def model_flags(self, architecture: str, size: Size) -> list[str]:
+        """See `LRAClassifier.model_flags`."""
         from user_dir.models.plan_words import PLAN_WORDS
 
         transnormer = {"encoder_ffn": "glu", "encoder_norm": "rmsnorm"}
@@ -94,32 +75,10 @@ class TaskClassifier(LanguageModel):
             "encoder_embed_dim": size.width,
             "encoder_attention_heads": size.heads,
             "encoder_attention": architecture,
-            "max_positions": positions,
             "checkpoint_activations": architecture == "softmax",
         }
         arch = options.pop("_name")
-        flags = [word for key, value in options.items() for word in as_flag(key, value)]
-        return ["--task", "lra", "--criterion", "lra", "--arch", arch, *flags]
-
-    def sample(self, rows: int, length: int) -> dict[str, Any]:
-        """A batch as the task makes it, on the device."""
-        inputs = {}
-        for name, _ in zip(("src", "other"), self.lra_task.inputs, strict=False):
-            inputs[f"{name}_tokens"] = self.values(rows, length)
-            inputs[f"{name}_lengths"] = torch.full((rows,), length, device=self.device)
-        return {
-            "id": torch.arange(rows),
-            "nsentences": rows,
-            "ntokens": rows * length * len(self.lra_task.inputs),
-            "net_input": inputs,
-            "target": torch.randint(len(self.lra_task.classes), (rows,), device=self.device),
-        }
-
-    def values(self, rows: int, length: int) -> torch.Tensor:
-        """Random tokens or grey values `(rows, length)`."""
-        if self.lra_task.is_image:
-            return torch.randint(GREY, (rows, length), device=self.device).to(torch.uint8)
-        return self.tokens(rows, length)
+        return ["--arch", arch, *(word for key, value in options.items() for word in as_flag(key, value))]
 
 
 MEASURES = {task: partial(measure_steps, build=partial(TaskClassifier, lra_task=task)) for task in TITLES}

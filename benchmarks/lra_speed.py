@@ -9,7 +9,6 @@ memory.
 """
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Callable
@@ -22,10 +21,12 @@ import torch
 
 from benchmarks.by_length import NOT_MEASURED, Results, Value, curves, length_table
 from benchmarks.lra_accuracy import plot_accuracy, read_sweep
-from benchmarks.models import TINY, LanguageModel, Size
+from benchmarks.lra_classifier import LRAClassifier
+from benchmarks.models import TINY, Size
 from benchmarks.run import CostBenchmark, choose_device, training_cases
 from benchmarks.worker import measure_steps
 from pipeline.console import Parser, count, run_command
+from pipeline.data.lra.tasks import STATE_SPACE
 from pipeline.errors import UserError
 from pipeline.files import read_json, shown_path
 from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, groups, performer_note
@@ -41,8 +42,6 @@ QUICK_LENGTHS = [128, 256]  # no shorter than the landmarks of some methods
 FULL = {"cuda": {"batch": 20, "steps": 200}, "cpu": {"batch": 1, "steps": 3}}
 QUICK = {"batch": 2, "steps": 1}
 PRESET = "lra_state_space"
-CLASSES = ("neg", "pos")
-MANIFEST = {"task": "text", "pipeline": "state-space", "inputs": ["input0"], "classes": CLASSES}
 # Qin et al. 2022, Table 7, as the authors' code was then: TransNormer with a gated network of int(4/3 D), the
 # others with one of 2 D; block size 32; what the methods have of their own.
 BLOCKS = {"diag_block_size": 32, "lln_diag_block_size": 32}
@@ -73,57 +72,40 @@ def classifier_flags(name: str, size: Size) -> list[str]:
     return ["--arch", PRESET, *flags]
 
 
-class TextClassifier(LanguageModel):
-    """A classifier with its task, loss and optimizer, built from the flags a user would type.
+class TextClassifier(LRAClassifier):
+    """The classifier of Text in the preset `lra_state_space`.
 
     Args: as for `LanguageModel`, `architecture` the name of an attention; and
         reviews: a folder of data-prep/lra.sh whose training rows make the batches, cut to the length asked
             for and padded to the longest of a batch; without it rows are random and have that length.
     """
 
+    pipeline = STATE_SPACE
+
     def __init__(
         self, architecture: str, size: Size, length: int, positions: int, device: str, reviews: Path | None
     ) -> None:
         self.reviews = reviews
-        super().__init__(architecture, size, length, positions, device)
+        super().__init__(architecture, size, length, positions, device, "text")
         if reviews is not None:
             self.task.load_dataset("train")
             self.order = torch.randperm(len(self.task.dataset("train"))).tolist()
 
     def data_folder(self, folder: Path, size: Size, length: int) -> Path:
         """See `LanguageModel.data_folder`."""
-        if self.reviews is not None:
-            return self.reviews
-        about = {**MANIFEST, "length": length, "origin": "generated", "splits": {}}
-        (folder / "preparation.json").write_text(json.dumps(about), encoding="utf-8")
-        return super().data_folder(folder, size, length)
+        return self.reviews or super().data_folder(folder, size, length)
 
-    def task_flags(self, length: int) -> list[str]:
-        """None: rows have the length they have."""
-        return []
-
-    def flags(self, architecture: str, size: Size, positions: int) -> list[str]:
-        """See `LanguageModel.flags`."""
-        flags = ["--task", "lra", *classifier_flags(architecture, size)]
-        return [*flags, "--max-positions", str(positions), "--criterion", "lra"]
+    def model_flags(self, architecture: str, size: Size) -> list[str]:
+        """See `LRAClassifier.model_flags`."""
+        return classifier_flags(architecture, size)
 
     def sample(self, rows: int, length: int) -> dict[str, Any]:
         """A batch as the task makes it, on the device."""
         if self.reviews is None:
-            tokens, lengths = self.tokens(rows, length), torch.full((rows,), length)
-            target = torch.randint(len(CLASSES), (rows,))
-        else:
-            batch = self._next_reviews(rows, length)
-            tokens, lengths = (batch["net_input"][key] for key in ("src_tokens", "src_lengths"))
-            target = batch["target"]
-        inputs = {"src_tokens": tokens.to(self.device), "src_lengths": lengths.to(self.device)}
-        return {
-            "id": torch.arange(rows),
-            "nsentences": rows,
-            "ntokens": int(lengths.sum()),
-            "net_input": inputs,
-            "target": target.to(self.device),
-        }
+            return super().sample(rows, length)
+        batch = self._next_reviews(rows, length)
+        inputs = {name: values.to(self.device) for name, values in batch["net_input"].items()}
+        return {**batch, "net_input": inputs, "target": batch["target"].to(self.device)}
 
     def _next_reviews(self, rows: int, length: int) -> dict[str, Any]:
         dataset = self.task.dataset("train")
