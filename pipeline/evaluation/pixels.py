@@ -132,20 +132,25 @@ def without_a_model(data: ImageData, given: int = 0) -> dict[str, float]:
 
 
 def pictures(checkpoint: Checkpoint, data: ImageData, device: torch.device) -> dict[str, str]:
-    """Images that are drawn, test images, and these with the lower half drawn: bytes in base64.
-
-    Drawn ones begin with the bytes of the test images that training gives, which the model has not learned.
-    """
+    """Images that are drawn, test images, and these with the lower half drawn: bytes in base64."""
     model, shape, eos = checkpoint.model.to(device), data.shape, checkpoint.task.dictionary.eos()
     true = np.array(data.images("test")[:SHOWN])
-    first = checkpoint.task.cfg.given_pixels
-    half = max(first, shape.height // 2 * shape.width * shape.channels)
     chance = uniforms(0, range(len(true)), shape.dims).to(device)
     found = {"test images": true}
-    for name, known in (("drawn", first), ("completed", half)):
-        begin = torch.from_numpy(true.reshape(len(true), -1)[:, :known].astype(np.int64)).to(device)
+    for name, rows in (("drawn", 0), ("completed", shape.height // 2)):
+        begin = torch.from_numpy(beginnings(checkpoint, true, rows)).to(device)
         found[name] = draw(model, eos, shape.dims, begin, chance).cpu().numpy().astype(np.uint8)
     return {name: b64encode(images.tobytes()).decode() for name, images in found.items()}
+
+
+def beginnings(checkpoint: Checkpoint, images: np.ndarray, rows: int) -> np.ndarray:
+    """The levels `(images, M)` with which drawn images begin: `rows` of `images`.
+
+    At least the bytes that training gives, since the model has not learned them.
+    """
+    shape = checkpoint.task.shape
+    known = max(checkpoint.task.cfg.given_pixels, rows * shape.width * shape.channels)
+    return images.reshape(len(images), -1)[:, :known].astype(np.int64)
 
 
 @torch.inference_mode()

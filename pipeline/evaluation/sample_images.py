@@ -96,7 +96,7 @@ def sample(options: Namespace) -> Path:
     import torch
     from tqdm import tqdm
 
-    from pipeline.evaluation.pixels import batches, draw, grid, uniforms
+    from pipeline.evaluation.pixels import batches, beginnings, draw, grid, uniforms
     from pipeline.training.checkpoint import usual_device
     from pipeline.training.kinds import Pixels, load_image_model
     from pipeline.training.save_dir import whole_checkpoint
@@ -108,13 +108,11 @@ def sample(options: Namespace) -> Path:
     device = usual_device()
     checkpoint = load_image_model(path, options.data, Pixels.task)
     shape, model = checkpoint.task.shape, checkpoint.model.to(device)
-    given, known = np.zeros((options.count, 0), np.int64), checkpoint.task.cfg.given_pixels
-    if options.complete is not None:
-        rows = given_rows(options.complete, shape)
-        known = max(known, rows * shape.width * shape.channels)
-    if known:
+    rows = 0 if options.complete is None else given_rows(options.complete, shape)
+    given = np.zeros((options.count, 0), np.int64)
+    if rows or checkpoint.task.cfg.given_pixels:
         true = originals(options, Path(checkpoint.task.cfg.data))
-        given = true.reshape(options.count, -1)[:, :known].astype(np.int64)
+        given = beginnings(checkpoint, true, rows)
     began, drawn = time.perf_counter(), []
     eos = checkpoint.task.dictionary.eos()
     for numbers in tqdm(list(batches(options.count, options.batch_size)), unit=" batches", disable=None):
