@@ -18,6 +18,7 @@ from typing import Any
 from pipeline.console import Parser, add_splits, count, number_of, parse_before_flags
 from pipeline.evaluation.evaluate import publish, result_files
 from pipeline.outputs import json_with
+from pipeline.training.light_start import import_quickly
 
 STREAMS, SEGMENT = 1, 512
 COMMAND = "scripts/eval_ppl.sh"
@@ -111,6 +112,7 @@ def describe(result: dict[str, Any]) -> str:
 def main() -> None:
     """Evaluate each split, its states carried or not."""
     options, extra = parse(sys.argv[1:])
+    import_quickly("pipeline.training.checkpoint")
     from pipeline.data.prepared import open_prepared
     from pipeline.evaluation.carried_perplexity import BESIDE, evaluate_carried, read_extra, write_carried
     from pipeline.evaluation.perplexity import evaluate

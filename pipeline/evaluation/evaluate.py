@@ -14,6 +14,7 @@ from pipeline.console import Parser, add_splits, count, number_of
 from pipeline.errors import UserError
 from pipeline.files import shown_path, write_json
 from pipeline.outputs import Ours, check_output, json_with
+from pipeline.training.light_start import import_quickly
 
 Result = dict[str, Any]
 
@@ -189,6 +190,7 @@ def main() -> None:
     """Evaluate each split."""
     script = sys.argv[0]
     options, command = parse(script, sys.argv[1:]), COMMANDS[script]
+    import_quickly("pipeline.training.checkpoint")
     from pipeline.training.save_dir import whole_checkpoint
 
     path = whole_checkpoint(options.checkpoint.absolute())

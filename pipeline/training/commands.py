@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pipeline.console import Parser, count, parse_before_flags
 from pipeline.training.launch import LAUNCHERS
-from pipeline.training.light_start import light_start
 
 HOW = """\
 The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
@@ -180,12 +179,6 @@ def main() -> None:
     """Train, and say how to evaluate the result."""
     script = sys.argv[0]
     options, extra = parse(script, sys.argv[1:])
-    with light_start() if options.dry_run else contextlib.nullcontext():
-        start(script, options, extra)
-
-
-def start(script: str, options: Namespace, extra: Sequence[str]) -> None:
-    """Do what the command line says."""
     from pipeline.training.launch import machines_of
     from pipeline.training.recipe import option, read_experiment
 

@@ -27,6 +27,7 @@ from yaml import YAMLError
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.training.launch import Machines
+from pipeline.training.light_start import import_quickly
 
 Settings = dict[str, dict[str, Any]]
 
@@ -138,6 +139,7 @@ def missing_base(config: Path, folder: Path, base: str) -> str:
 
 def check_settings(config: Path, own: Any, settings: Any) -> None:
     """UserError for a setting that fairseq does not have, or that its base overrides."""
+    import_quickly("user_dir")  # registers the models that a YAML may name
     from fairseq.dataclass.configs import FairseqConfig
 
     groups = list(FairseqConfig.__dataclass_fields__)
@@ -168,8 +170,6 @@ def group_fields(group: str, name: str | None) -> dict[str, Any]:
     from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_DATACLASS_REGISTRY
-
-    import user_dir  # noqa: F401  (registers the models that a YAML may name)
 
     if group == "model":
         kinds = MODEL_DATACLASS_REGISTRY

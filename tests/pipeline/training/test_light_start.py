@@ -1,0 +1,44 @@
+"""What fairseq imports to score with is loaded when a score is computed, and not before."""
+
+import gc
+import sys
+
+import pytest
+
+from pipeline.training import light_start
+
+
+@pytest.fixture
+def caller(tmp_path, monkeypatch):
+    """A module that imports functions of a library, quickly imported itself."""
+    library = tmp_path / "scorelib"
+    library.mkdir()
+    (library / "__init__.py").write_text("VERSION = 1\n")
+    (library / "metrics.py").write_text("def score(x, scale=1):\n    return x * scale\n")
+    (tmp_path / "caller.py").write_text(
+        "import gc\nfrom scorelib import metrics\nfrom scorelib.metrics import score\n"
+        "collects = gc.isenabled()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(light_start, "ONLY_FOR_SCORES", ("scorelib", "scorelib.metrics"))
+    yield light_start.import_quickly("caller")
+    for name in ("caller", "scorelib", "scorelib.metrics"):
+        sys.modules.pop(name, None)
+
+
+def test_a_function_loads_its_library_when_called(caller):
+    assert "scorelib" not in sys.modules and "scorelib.metrics" not in sys.modules
+    assert caller.score(3, scale=2) == 6
+    assert caller.metrics.score(4) == 4
+    assert sys.modules["scorelib"].VERSION == 1
+
+
+def test_no_garbage_is_collected_meanwhile(caller):
+    assert not caller.collects and gc.isenabled()
+
+
+def test_a_missing_module_leaves_nothing_behind(monkeypatch):
+    monkeypatch.setattr(light_start, "ONLY_FOR_SCORES", ("scorelib",))
+    with pytest.raises(ImportError):
+        light_start.import_quickly("no_such_module")
+    assert "scorelib" not in sys.modules and gc.isenabled()
