@@ -19,11 +19,11 @@ from torch import Tensor
 from benchmarks.by_length import Results, curves, length_table, measured
 from benchmarks.models import Size
 from benchmarks.run import CostBenchmark
+from benchmarks.sequence_methods import SEQUENCE_METHODS, SequenceMethod
 from benchmarks.worker import measure_steps
 from pipeline.console import run_command
 from pipeline.reports.cost_records import Cell, measured_on
 from pipeline.reports.plots import plot_curves
-from pipeline.sequence_methods import SEQUENCE_METHODS, SequenceMethod
 
 ROUNDS = ("reformer-1", "reformer-4", "reformer-8")
 OPERATORS = {

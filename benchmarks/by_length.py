@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.sequence_methods import SequenceMethod
 from pipeline.methods import Method
 from pipeline.reports.cost_records import Cell, cell
 from pipeline.reports.plots import Curve
 from pipeline.reports.tables import markdown_table
-from pipeline.sequence_methods import SequenceMethod
 
 Results = dict[str, Any]
 Value = Callable[[Cell], float]

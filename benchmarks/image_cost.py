@@ -24,6 +24,7 @@ from torch import nn
 from benchmarks.memory import PeakMemory
 from benchmarks.models import Size
 from benchmarks.run import CostBenchmark
+from benchmarks.sequence_methods import SEQUENCE_METHODS
 from benchmarks.worker import timed
 from pipeline.console import Parser, names, run_command
 from pipeline.methods import ATTENTIONS
@@ -31,7 +32,6 @@ from pipeline.papers import read_table
 from pipeline.reports.cost_records import measured_on
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table
-from pipeline.sequence_methods import SEQUENCE_METHODS
 
 Results = dict[str, Any]
 Record = dict[str, Any]

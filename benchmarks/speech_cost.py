@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from benchmarks.by_length import Results, ratio, shown
 from benchmarks.models import Size
 from benchmarks.run import CostBenchmark
+from benchmarks.sequence_methods import SEQUENCE_METHODS
 from benchmarks.worker import measure_steps
 from pipeline.console import run_command
 from pipeline.papers import read_table
@@ -26,7 +27,6 @@ from pipeline.reports.cost_records import Cell, cell, measured_on
 from pipeline.reports.plots import Bubble, plot_bubbles, plot_curves
 from pipeline.reports.tables import markdown_table, spread
 from pipeline.reports.tables import shown as or_dash
-from pipeline.sequence_methods import SEQUENCE_METHODS
 
 COMPARED = {"softmax": "softmax", "reformer-4": "lsh-4", "elu": "linear"}
 """The paper's name of each attention that is measured."""

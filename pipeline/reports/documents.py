@@ -5,15 +5,17 @@ replaced, the prose around them is left alone. No figure in a table is typed by 
 """
 
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.files import MEASURED, ROOT, read_json, shown_path, write_atomically
-from pipeline.reports.faults import survivors
 from pipeline.reports.quickstart import quickstart_table
 from pipeline.reports.tables import where
 
+WIDTH = 118  # of the prose around a paragraph
 CROSSOVER = "Linear against softmax, forward"
 """The title of a table of operator_cost.md."""
 DOCUMENTS = (
@@ -55,6 +57,12 @@ def faults() -> str:
         return not_measured("scripts/fault_check.sh")
     record = read_json(path)
     return survivors(record, where(record))
+
+
+def survivors(record: dict[str, Any], machine: str) -> str:
+    """How many faults of each kind training, studies and data preparation survived, and on which machine."""
+    kinds = (f"{kind}, {found['survived']} of {found['broken']}" for kind, found in record["faults"].items())
+    return textwrap.fill(f"Survived: {'; '.join(kinds)}. ({machine})", WIDTH)
 
 
 SECTIONS: dict[str, Callable[[], str]] = {

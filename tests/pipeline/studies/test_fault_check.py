@@ -1,6 +1,6 @@
 """fault_check.sh counts what pytest reports."""
 
-from pipeline.reports.faults import survivors
+from pipeline.reports.documents import survivors
 from pipeline.studies.fault_check import counts
 
 REPORT = """<testsuites><testsuite>

@@ -1,4 +1,4 @@
-"""The attentions compared on the copy task and in the costs of images and speech: labels, colours, flags."""
+"""The attentions that the costs by length, of images and of speech compare: labels, colours, flags."""
 
 from dataclasses import dataclass, field
 
