@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, product
 from pathlib import Path
+from typing import Any
 
+import yaml
 from jinja2 import Environment, StrictUndefined, TemplateError
 from PIL import Image
 
@@ -41,6 +43,7 @@ from pipeline.study.table import (
     whole,
     write_table,
 )
+from pipeline.training.recipe import option
 from pipeline.verdicts import NOT_RUN, Verdict
 
 PAGE = "README.md"
@@ -90,7 +93,7 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
     first = records[0]
     known = {
         "cell": first["cell"],
-        "settings": first["settings"],
+        "settings": settings_of(first),
         "found": first["found"],
         "records": records,
         "training": first["training"],
@@ -103,6 +106,16 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
         return Environment(undefined=StrictUndefined).from_string(study.notes).render(known).strip()
     except TemplateError as error:
         raise UserError(f"{study.path}: notes cannot be filled in: {error}") from None
+
+
+def settings_of(record: Record) -> dict[str, dict[str, Any]]:
+    """The settings of a record's YAML, with the values that its study gave instead as flags."""
+    found = {group: dict(values or {}) for group, values in record["settings"].items()}
+    for values in found.values():
+        for key in values:
+            if (given := option(record["own_flags"], f"--{key.replace('_', '-')}")) is not None:
+                values[key] = yaml.safe_load(given)
+    return found
 
 
 def write_group(study: Study, name: tuple[str, ...], records: Sequence[Record]) -> str:
