@@ -129,7 +129,7 @@ def crossover(options, dtype: torch.dtype) -> list[dict]:
     pair = {n: made[n] for n in (ours(options.device, dtype), SOFTMAX)}
     records = []
     for dim in CROSSOVER_DIMS:
-        for length in CROSSOVER_LENGTHS:
+        for length in CROSSOVER_LENGTHS[:2] if options.quick else CROSSOVER_LENGTHS:
             q, k, v = draw(options, length, dtype, dim)
             calls = {n: lambda f=f, x=(q, k, v): f(*x) for n, f in pair.items()}
             times = measure(calls, options.device, 5)
@@ -236,16 +236,13 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--lengths",
         type=count,
         nargs="+",
-        default=LENGTHS,
         metavar="N",
         help=f"sequence lengths to measure; default: {lengths}",
     )
     parser.add_argument(
         "--shapes", choices=("fla",), help="the published shapes, instead of batch, heads, width and lengths"
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="with --shapes: 64 times shorter, to try it on a small machine"
-    )
+    parser.add_argument("--quick", action="store_true", help="64 times shorter, to try it on a small machine")
     parser.add_argument(
         "--threads", type=count, metavar="N", help="torch's threads; default: torch's own choice"
     )
@@ -261,8 +258,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     # One part, in a process of its own.
     parser.add_argument("--only-heap", nargs=2, metavar=("HEAP", "JSON"), help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args(argv)
-    if options.quick and not options.shapes:
-        parser.error("--quick is for --shapes")
+    options.lengths = options.lengths or [length // (64 if options.quick else 1) for length in LENGTHS]
     for build in filter(None, (options.fast_transformers, options.fast_transformers_tuned)):
         check_build(build)
     return options

@@ -77,7 +77,7 @@ def speed(out: Path, data: Path | None, dry: bool = False) -> list[Part]:
     operator = [PYTHON, "-m", "benchmarks.operator_cost", "--out", str(out), *device, "--dtype", "bfloat16"]
     if dry:
         anchor += ["--quick", "--rounds", "1"]
-        operator += ["--rounds", "1", "--heads", "1", "--dim", "16", "--lengths", "64"]
+        operator += ["--quick", "--rounds", "1", "--heads", "1", "--dim", "16", "--lengths", "64"]
     else:
         operator += ["--batch", "8", "--heads", "12", "--lengths", "2048", "8192", "16384", "65536"]
     rounds = ["--rounds", "1", "--bf16", "--time-limit", "120" if dry else "25"]
