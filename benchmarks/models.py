@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pipeline.files import ROOT
 from pipeline.methods import VANILLA
+from pipeline.training.light_start import import_quickly
 
 SPECIAL_TOKENS = 4  # <s>, <pad>, </s>, <unk> lead every fairseq dictionary
 
@@ -72,6 +73,7 @@ class LanguageModel:
     added_symbols = 0  # by the task, to the dictionary
 
     def __init__(self, architecture: str, size: Size, length: int, positions: int, device: str) -> None:
+        import_quickly("user_dir")
         from fairseq import optim, options, tasks
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
         from fairseq.utils import import_user_module

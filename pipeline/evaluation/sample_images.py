@@ -18,6 +18,7 @@ from pipeline.console import Parser, count, number_of
 from pipeline.errors import UserError
 from pipeline.files import shown_path, write_atomically
 from pipeline.outputs import begins, check_output
+from pipeline.training.light_start import import_quickly
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,6 +93,7 @@ def originals(options: Namespace, folder: Path) -> "np.ndarray":
 
 def sample(options: Namespace) -> Path:
     """Draw the images and write them; returns the PNG's path."""
+    import_quickly("pipeline.training.checkpoint")
     import numpy as np
     import torch
     from tqdm import tqdm

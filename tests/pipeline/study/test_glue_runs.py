@@ -195,7 +195,8 @@ def test_a_start_that_another_study_makes(tmp_path):
     study = read_study(find_study("roberta_glue"))
     asked = {"method": ["lln", "linear"], "task": ["MRPC"], "lr": ["0.001"]}
     lln, linear = cells_of(Plan(study, tmp_path, tmp_path, ()), asked, 1)
-    assert start_of(lln) == ROOT / "runs" / "studies" / "roberta_short" / "lln" / "seed1" / "checkpoint_best.pt"
+    run = ROOT / "runs" / "studies" / "roberta_short" / "lln" / "seed1"
+    assert start_of(lln) == run / "checkpoint_best.pt"
     assert lln.fingerprint() != linear.fingerprint() and lln.own_flags() == linear.own_flags()
     roberta = read_study(find_study("roberta_short"))
     (source,) = cells_of(Plan(roberta, tmp_path, None, ()), {"method": ["lln"]}, 1)
