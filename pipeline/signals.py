@@ -49,14 +49,8 @@ def told(process: subprocess.Popen[bytes]) -> Iterator[None]:
         _training.discard(process)
 
 
-def end_all() -> None:
-    """Ask all to stop that other threads have started and wait for."""
-    for process in list(_training):
-        process.terminate()
-
-
 def end_if_asked() -> None:
-    """End the command, in a thread the thread's work, if a request to stop has come."""
+    """End the command if a request to stop has come."""
     if _asked:
         sys.exit(_code())
 
