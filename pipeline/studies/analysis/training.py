@@ -151,7 +151,7 @@ def _concentration(points: list[Point], last: Checkpoint, length: int) -> Record
                 curves.append(curve(f"layer {layer + 1}", x, mean, shade=shade, low=low, high=high))
         panels.append(lines(title, "updates", unit, curves))
     return {
-        "title": f"{label_of(last)} in training",
+        "title": f"{label_of(last)} in training" + (", an encoder" if is_masked_lm(last) else ""),
         "training": training_of(last),
         "panels": panels,
         "note": f"{label_of(last)}, N = {length}; mean and quartiles over sequences and heads. "
