@@ -17,9 +17,10 @@ Figures of TransNormer (Qin et al. 2022) and of Linear Log-Normal attention (Nah
 holds settings, seeds, series and tests. [docs/analysis.md](../../docs/analysis.md) says how each figure is
 defined, and where the papers leave a choice.
 
-The studies [analysis_runs](../analysis_runs/README.md) and [analysis_encoders](../analysis_encoders/README.md)
-trained the language models and the two encoders behind the figures; these are far below the bits of token
-frequencies. Only those of the loss scale, after 300 updates, are of encoders that had learned nothing else.
+The studies [analysis_runs](../analysis_runs/README.md) and
+[analysis_encoders](../analysis_encoders/README.md) trained the language models and the two encoders behind
+the figures; these are far below the bits of token frequencies. Only those of the loss scale, after 300
+updates, are of encoders that had learned nothing else.
 """
 
 
