@@ -6,6 +6,7 @@ from collections import Counter
 from pipeline.files import ROOT, read_json
 from pipeline.papers import PAPER
 from pipeline.reports.tables import markdown_table
+from pipeline.study.best import best_records
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.page import groups_of, verdicts
 from pipeline.study.records import read_records
@@ -33,7 +34,7 @@ def verdict_of(item: dict[str, str]) -> str:
         outcomes.update(one["verdict"] for one in read_json(figure)["checks"])
     elif item["study"] in study_names():
         study = read_study(find_study(item["study"]))
-        records = read_records(RESULTS / study.name, study.name)
+        records = best_records(study.best, read_records(RESULTS / study.name, study.name))
         for group in groups_of(study, records).values():
             found = verdicts(study, group)
             names = (item["item"], f"{item['paper']}, {item['item']}")

@@ -1,5 +1,7 @@
 """The page of a study: medians over seeds, the paper's rows, baselines, verdicts, notes and pictures."""
 
+from collections import Counter
+
 import pytest
 
 from pipeline.errors import UserError
@@ -7,6 +9,7 @@ from pipeline.files import ROOT, write_json
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.expressions import parse_expression
+from pipeline.study.index import verdict_of
 from pipeline.study.page import looks_of, publish, stale_files, verdicts, write_page
 from pipeline.study.records import read_records
 from pipeline.study.table import write_table
@@ -116,3 +119,12 @@ def test_every_claim_of_ours_can_be_decided(name):
     study = read_study(find_study(name))
     for claim, verdict in verdicts(study, read_records(ROOT / "results" / name, name)):
         assert str(verdict) and claim.says
+
+
+def test_the_index_counts_the_verdicts_of_a_page():
+    """Also of a study that shows only the best choice of an axis."""
+    item = {"paper": "TransNormer", "item": "Table 5", "study": "roberta_glue", "note": ""}
+    lines = (ROOT / "results" / item["study"] / "README.md").read_text().splitlines()
+    claims = [line.strip("| ").split(" | ") for line in lines if "| TransNormer, Table 5 |" in line]
+    counted = Counter(outcome for _, _, outcome, _ in claims)
+    assert verdict_of(item) == ", ".join(f"{count} {outcome}" for outcome, count in counted.items())
