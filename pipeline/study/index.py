@@ -6,10 +6,8 @@ from collections import Counter
 from pipeline.files import ROOT, read_json
 from pipeline.papers import PAPER
 from pipeline.reports.tables import markdown_table
-from pipeline.study.best import best_records
 from pipeline.study.declaration import find_study, read_study, study_names
-from pipeline.study.page import groups_of, verdicts
-from pipeline.study.records import read_records
+from pipeline.study.page import groups_of, shown_records, verdicts
 from pipeline.verdicts import NOT_RUN
 
 CONTENTS = PAPER / "contents.csv"
@@ -34,8 +32,7 @@ def verdict_of(item: dict[str, str]) -> str:
         outcomes.update(one["verdict"] for one in read_json(figure)["checks"])
     elif item["study"] in study_names():
         study = read_study(find_study(item["study"]))
-        records = best_records(study.best, read_records(RESULTS / study.name, study.name))
-        for group in groups_of(study, records).values():
+        for group in groups_of(study, shown_records(study, RESULTS / study.name)).values():
             found = verdicts(study, group)
             names = (item["item"], f"{item['paper']}, {item['item']}")
             outcomes.update(verdict.outcome for claim, verdict in found if claim.where in names)

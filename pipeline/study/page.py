@@ -18,6 +18,7 @@ from pipeline.methods import NAMED, performer_note
 from pipeline.reports.tables import markdown_table
 from pipeline.study.across import AcrossTable
 from pipeline.study.best import best_note, best_records
+from pipeline.study.cells import as_option
 from pipeline.study.claims import Claim, decide
 from pipeline.study.declaration import PLOTTED_BY, Study
 from pipeline.study.expressions import numbers
@@ -93,7 +94,7 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
     first = records[0]
     known = {
         "cell": first["cell"],
-        "settings": settings_of(first),
+        "settings": given_settings(first),
         "found": first["found"],
         "records": records,
         "training": first["training"],
@@ -108,12 +109,12 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
         raise UserError(f"{study.path}: notes cannot be filled in: {error}") from None
 
 
-def settings_of(record: Record) -> dict[str, dict[str, Any]]:
+def given_settings(record: Record) -> dict[str, dict[str, Any]]:
     """The settings of a record's YAML, with the values that its study gave instead as flags."""
     found = {group: dict(values or {}) for group, values in record["settings"].items()}
     for values in found.values():
         for key in values:
-            if (given := option(record["own_flags"], f"--{key.replace('_', '-')}")) is not None:
+            if (given := option(record["own_flags"], as_option(key))) is not None:
                 values[key] = yaml.safe_load(given)
     return found
 
@@ -201,13 +202,18 @@ def pictures_of(study: Study, records: Sequence[Record], out: Path) -> list[Pict
     return found
 
 
+def shown_records(study: Study, out: Path) -> list[Record]:
+    """The records in `out` of which tables and verdicts are made: with `best`, those of the best choice."""
+    records = read_records(out, study.name)
+    check_one_setting(records, out)
+    return best_records(study.best, records)
+
+
 def page_of(study: Study, out: Path) -> tuple[str, list[Picture]]:
     """The text of README.md and the pictures of all records in `out`; an empty text without records."""
-    records = read_records(out, study.name)
+    records = shown_records(study, out)
     if not records:
         return "", []
-    check_one_setting(records, out)
-    records = best_records(study.best, records)
     pictures = pictures_of(study, records, out)
     links = [f"![{picture.path.stem}]({picture.path.name})" for picture in pictures]
     return "\n\n".join([write_page(study, records).strip(), *links]) + "\n", pictures
