@@ -15,7 +15,6 @@ from pipeline.errors import UserError
 from pipeline.files import read_json, shown_path, write_atomically
 from pipeline.glue_tasks import GlueTask, glue_task
 from pipeline.outputs import begins, check_output
-from pipeline.training.light_start import import_quickly
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,7 +83,6 @@ def check_task(encoder: "Checkpoint", task: GlueTask) -> None:
 
 def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> "np.ndarray":
     """Class indices or scores, one an example."""
-    import_quickly("pipeline.training.encoder")
     from pipeline.data.text_encoding import TextEncoder, encode_sentences
     from pipeline.evaluation.glue import decide, predict
     from pipeline.training.encoder import load_encoder, read_dictionary, read_encoder
