@@ -6,7 +6,6 @@ fairseq is imported where it is needed, since it logs when it is imported.
 import math
 import tempfile
 import time
-from argparse import Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.files import ROOT
 from pipeline.methods import VANILLA
 from pipeline.training.light_start import import_quickly
 
@@ -76,9 +74,7 @@ class LanguageModel:
         import_quickly("user_dir")
         from fairseq import optim, options, tasks
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-        from fairseq.utils import import_user_module
 
-        import_user_module(Namespace(user_dir=str(ROOT / "user_dir")))
         with tempfile.TemporaryDirectory() as folder:
             data = self.data_folder(Path(folder), size, length)
             flags = [str(data), *self.flags(architecture, size, positions)]

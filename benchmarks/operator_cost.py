@@ -68,6 +68,7 @@ HEAPS = {
     "stock with huge pages": {"THP_MEM_ALLOC_ENABLE": "1"},  # torch asks Linux for them
 }
 LONGEST_ONLY = ("stock", "stock with huge pages")
+QUICKER = 64  # times shorter with --quick
 CROSSOVER_DIMS, CROSSOVER_LENGTHS = (16, 32, 64, 128), (64, 128, 256, 512, 1024, 2048, 4096)
 CHUNK = 16  # of the compiled CPU kernels, in the count of operations
 
@@ -216,7 +217,7 @@ def floors(records: list[dict], peak: dict[str, float], device: str) -> None:
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser("benchmarks/operator_cost.py", __doc__)
-    add_out_dir(parser, f"{shown_path(BENCHMARKS)}/operator_DEVICE")
+    add_out_dir(parser, f"{shown_path(BENCHMARKS)}/operator_DEVICE, with --quick operator_quick there")
     add_device(parser)
     dtypes = ("float32", "bfloat16", "float16")
     parser.add_argument(
@@ -242,7 +243,11 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--shapes", choices=("fla",), help="the published shapes, instead of batch, heads, width and lengths"
     )
-    parser.add_argument("--quick", action="store_true", help="64 times shorter, to try it on a small machine")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="published shapes and default lengths 64 times shorter, to try it on a small machine",
+    )
     parser.add_argument(
         "--threads", type=count, metavar="N", help="torch's threads; default: torch's own choice"
     )
@@ -258,7 +263,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     # One part, in a process of its own.
     parser.add_argument("--only-heap", nargs=2, metavar=("HEAP", "JSON"), help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args(argv)
-    options.lengths = options.lengths or [length // (64 if options.quick else 1) for length in LENGTHS]
+    options.lengths = options.lengths or [length // (QUICKER if options.quick else 1) for length in LENGTHS]
     for build in filter(None, (options.fast_transformers, options.fast_transformers_tuned)):
         check_build(build)
     return options
@@ -267,7 +272,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     options = parse_arguments()
     options.device = choose_device(options.device)
-    options.out = out_dir(options) or BENCHMARKS / f"operator_{options.device}"
+    name = f"operator_{'quick' if options.quick else options.device}"
+    options.out = out_dir(options) or BENCHMARKS / name
     path = options.out / ("anchor.json" if options.shapes else "operator_cost.json")
     check_output(path, RESULT, beside=(".md", ".png"), makes_folder=True)
     if options.threads:
@@ -275,7 +281,7 @@ def main() -> None:
     torch.manual_seed(0)
     dtype = getattr(torch, options.dtype)
     if options.shapes:
-        return anchor(options, [x.scaled(64) for x in shapes()] if options.quick else shapes())
+        return anchor(options, [x.scaled(QUICKER) for x in shapes()] if options.quick else shapes())
     if options.only_heap:
         records = [x for found in costs(options, dtype, options.only_heap[0]) for x in found]
         return write_json(Path(options.only_heap[1]), records)
