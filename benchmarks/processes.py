@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files import ROOT, read_json
+from pipeline.signals import was_interrupted
 
 WORKER = "benchmarks.worker"
 
@@ -50,7 +51,7 @@ def run_case(
             return read_json(answer)
     if done.returncode == -signal.SIGKILL:
         return {"status": "out of memory", "message": "ended by the system"}
-    if done.returncode in (-signal.SIGINT, 128 + signal.SIGINT):
+    if was_interrupted(done.returncode):
         raise KeyboardInterrupt
     last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
     return {"status": "failed", "message": last[0]}

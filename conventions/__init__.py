@@ -9,6 +9,8 @@ class UserError(ValueError):
 
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit code after Ctrl-C."""
 STOPPED = 75
 """Exit code of what was asked to stop: the same command resumes (EX_TEMPFAIL of <sysexits.h>)."""
 REQUESTS = (signal.SIGTERM, signal.SIGUSR1)

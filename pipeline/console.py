@@ -11,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
+from conventions import INTERRUPTED
 from pipeline import signals
 from pipeline.errors import UserError, explain
 
@@ -143,8 +144,8 @@ def run_command(main: Callable[[], None]) -> None:
         with signals.handled():
             main()
     except KeyboardInterrupt as interrupted:
-        print(f"error: interrupted; {interrupted or 'run the same command again'}", file=sys.stderr)
-        sys.exit(130)
+        print(f"error: interrupted; {str(interrupted) or 'run the same command again'}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         sys.exit(1)  # the reader of our output, such as `head`, has gone
     except Exception as error:

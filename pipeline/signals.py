@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from conventions import REQUESTS, STOPPED
+from conventions import INTERRUPTED, REQUESTS, STOPPED
 
 _training: set[subprocess.Popen[bytes]] = set()
 _asked: list[int] = []
@@ -53,6 +53,15 @@ def end_if_asked() -> None:
     """End the command if a request to stop has come."""
     if _asked:
         sys.exit(_code())
+
+
+def was_interrupted(returncode: int) -> bool:
+    """Whether a Python process has ended by Ctrl-C.
+
+    It exits with 130, or dies of the signal although it has caught KeyboardInterrupt: `python -m` does so if
+    the signal came within an `exec` of text, with which every dataclass is made, so while it was importing.
+    """
+    return returncode in (INTERRUPTED, -signal.SIGINT)
 
 
 def was_stopped(returncode: int) -> bool:

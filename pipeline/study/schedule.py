@@ -166,7 +166,7 @@ def settle(ended: Running, describe: Callable[[Cell], str]) -> str | None:
     if signals.was_stopped(code):
         print("stopped as asked; the same command resumes", flush=True)
         sys.exit(STOPPED)
-    if code == 130:
+    if signals.was_interrupted(code):
         raise KeyboardInterrupt
     if code == 0:
         print(f"{ended.cell.name}: {describe(ended.cell)}", flush=True)

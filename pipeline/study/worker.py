@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from conventions import INTERRUPTED
 from pipeline.child_process import end_with_parent
 from pipeline.console import warn_only
 from pipeline.errors import UserError, explain
@@ -235,7 +236,7 @@ def main() -> None:
     try:
         work(cell)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         sentence = explain(error)
         if sentence is None:

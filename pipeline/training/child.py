@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import torch
 
+from conventions import INTERRUPTED
 from pipeline.child_process import end_with_parent
 from pipeline.errors import explain
 from pipeline.training.light_start import import_quickly
@@ -59,7 +60,7 @@ def main() -> None:
     try:
         run_here(command, arguments)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         sentence = explain(error)
         if sentence is None:

@@ -127,7 +127,7 @@ def check_end(command: str, codes: Sequence[int], cause: str | None, log: Path) 
         what = "the same command resumes" if saved else "nothing new was saved; run the same command again"
         print(f"stopped as asked; {what}", flush=True)
         sys.exit(STOPPED)
-    if 130 in failed:
+    if any(map(signals.was_interrupted, failed)):
         raise KeyboardInterrupt
     if errno.ENOSPC in failed:  # not even the reason could be written
         raise UserError(f"the disk is full while writing {log}; free some space")

@@ -3,6 +3,7 @@
 import os
 import runpy
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from benchmarks.operator_cost import parse_arguments
 from pipeline.console import number_of, out_dir, run_command, runs_failed
 from pipeline.errors import UserError
+from pipeline.signals import was_interrupted
 from pipeline.studies import gpu_check, quickstart
 from pipeline.study import finetune_glue
 from pipeline.training.commands import parse
+from pipeline.training.logged_run import check_end
 
 TRAIN_LM = "scripts/train_lm.sh"
 
@@ -92,6 +95,16 @@ def test_an_interruption_says_what_it_knows(capsys):
     with pytest.raises(SystemExit):
         run_command(main)
     assert capsys.readouterr().err == "error: interrupted; the same command resumes after update 7\n"
+
+
+def test_an_interruption_while_text_is_executed_ends_what_was_started(tmp_path):
+    (tmp_path / "imports.py").write_text(
+        "try:\n    exec('raise KeyboardInterrupt')\nexcept KeyboardInterrupt:\n    raise SystemExit(130)\n"
+    )
+    code = subprocess.run([sys.executable, "-m", "imports"], cwd=tmp_path).returncode
+    assert was_interrupted(code), code
+    with pytest.raises(KeyboardInterrupt):
+        check_end("train", [0, code], None, tmp_path / "train.log")
 
 
 def test_an_empty_name_is_no_file():

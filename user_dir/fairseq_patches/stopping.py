@@ -18,10 +18,7 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing import ProcessExitedException
 
-from conventions import REQUESTS, STOPPED
-
-INTERRUPTED = 128 + signal.SIGINT
-"""Exit code after Ctrl-C."""
+from conventions import INTERRUPTED, REQUESTS, STOPPED
 
 logger = logging.getLogger(__name__)
 

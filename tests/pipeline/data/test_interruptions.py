@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from pipeline.signals import was_interrupted
 from tests.helpers import forked
 from tests.helpers.logs import wait_for
 
@@ -54,12 +55,15 @@ def test_interrupted_run_leaves_nothing_and_a_second_one_succeeds(start, call, s
     wait_for_line(process, "train:")
     process.send_signal(stop)
     _, errors = process.communicate(timeout=20)
-    assert process.returncode == 128 + stop
     assert "Traceback" not in errors
     assert not dest.parent.exists()
-    if stop == signal.SIGINT:
-        call("data-prep/wikitext.sh", *arguments)
-        assert (dest / "preparation.json").exists()
+    if stop == signal.SIGTERM:
+        assert process.returncode == 128 + stop
+        return
+    assert was_interrupted(process.returncode)
+    assert errors == "error: interrupted; run the same command again\n"
+    call("data-prep/wikitext.sh", *arguments)
+    assert (dest / "preparation.json").exists()
 
 
 def test_killed_run_leaves_a_folder_that_the_next_one_clears(start, call, small_corpus, tmp_path):
