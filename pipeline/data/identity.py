@@ -12,7 +12,8 @@ CORPUS = "corpus"
 """Its name; two folders with equal tokens are one corpus."""
 LRA = ("task", "pipeline", "origin", "seed", "length", "end_token", "close_brackets", "valid_fraction")
 IMAGES = (CORPUS, "verified", "levels", "height", "width", "channels")
-GLUE = ("task", "tokenizer", "tokenizer_fingerprint", "partial", "splits")
+GLUE = ("task", "tokenizer", "tokenizer_fingerprint", "partial")
+GLUE_SPLIT = ("examples", "sha256")
 TEXT = (CORPUS, "tokenizer", "vocabulary", "splits")
 
 
@@ -32,8 +33,11 @@ def identify(folder: Path) -> dict[str, Any]:
         if "levels" in manifest:
             sizes = {name: split["images"] for name, split in manifest["splits"].items()}
             return {**{key: manifest.get(key) for key in IMAGES}, "images": sizes}
-        known = GLUE if "tokenizer_fingerprint" in manifest and "task" in manifest else TEXT
-        return {key: manifest.get(key) for key in known}
+        if "tokenizer_fingerprint" in manifest and "task" in manifest:
+            splits = manifest["splits"].items()
+            of_each = {name: {key: split[key] for key in GLUE_SPLIT} for name, split in splits}
+            return {**{key: manifest[key] for key in GLUE}, "splits": of_each}
+        return {key: manifest.get(key) for key in TEXT}
     except FileNotFoundError:
         return {"files": {one.name: _sha256_of(one) for one in sorted(folder.glob("*.idx"))}}
     except (ValueError, KeyError, TypeError, AttributeError):
