@@ -3,10 +3,7 @@
 import sys
 from pathlib import Path
 
-import numpy as np
-import torch
-from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
-
+from pipeline.data.indexed_rows import write_rows
 from pipeline.training import commands
 
 SPECIAL = 4  # <s>, <pad>, </s>, <unk> lead every dictionary of fairseq's
@@ -15,6 +12,8 @@ ROW = 1000
 
 def write_random_words(dest: Path, words: int, tokens: int) -> None:
     """A prepared corpus drawn from a seed, with words about as frequent as a language's (Zipf)."""
+    import torch
+
     folder = dest.with_name(f"{dest.name}.part")
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(1)
@@ -23,10 +22,7 @@ def write_random_words(dest: Path, words: int, tokens: int) -> None:
     numbers = ranks.int().clamp_(1, words) + (SPECIAL - 1)
     lines = "".join(f"word{number} 1\n" for number in range(words))
     (folder / "dict.txt").write_text(lines, encoding="utf-8")
-    builder = MMapIndexedDatasetBuilder(str(folder / "train.bin"), dtype=np.int32)
-    for row in numbers.split(ROW):
-        builder.add_item(row)
-    builder.finalize(str(folder / "train.idx"))
+    write_rows(folder / "train", numbers.split(ROW), words + SPECIAL)
     folder.rename(dest)
 
 
