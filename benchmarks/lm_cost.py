@@ -31,7 +31,7 @@ from pipeline.methods import (
     label_of,
     performer_note,
 )
-from pipeline.reports.cost_records import cell, measured_on
+from pipeline.reports.cost_records import cell, measured_on, precision
 from pipeline.reports.plots import plot_curves
 from pipeline.reports.tables import spread
 
@@ -130,8 +130,9 @@ def decoding_table(results: Results) -> str:
 def caption(results: Results) -> str:
     """One paragraph: model size, batch, machine, versions, day."""
     settings = results["settings"]
+    decoding = " in training, float32 in decoding" if settings.get("bf16") else ""
     return (
-        f"{Size(**settings['size'])}; float32, embeddings tied, dropout 0.1; "
+        f"{Size(**settings['size'])}; {precision(results)}{decoding}, embeddings tied, dropout 0.1; "
         f"{settings['tokens']:,} random tokens per batch whatever the length; forward, backward and "
         "Adam; every architecture and length in processes of its own, taking turns. "
         f"{measured_on(results)}"

@@ -33,6 +33,8 @@ from pipeline.provenance import check_same_machine, environment, memory_availabl
 from pipeline.reports.tables import markdown_table, spread, where
 
 RESULT = json_with("records")
+ONE_TABLE = ("tokens", "width", "steps", "losses")
+"""Settings that its columns share."""
 CONFIG = "configs/wikitext103/transnormer_t1.yaml"
 VOCABULARIES = (4000, 33_280, 50_264, 267_744)
 TIME_LIMIT = 3600
@@ -260,7 +262,10 @@ def _losses(records: list[dict]) -> str:
 
 def _table(records: list[dict], title: str, show: Callable[[dict], str]) -> str:
     by_size = sorted(records, key=lambda r: r["vocabulary"])
-    rows = [[LABELS[loss], *(show(r["found"][loss]) for r in by_size)] for loss in records[0]["losses"]]
+    rows = [
+        [LABELS[loss], *(show(r.get("found", {}).get(loss, r)) for r in by_size)]
+        for loss in records[0]["losses"]
+    ]
     return f"{title}\n\n" + markdown_table(["", *(f"{r['vocabulary']:,}" for r in by_size)], rows)
 
 
@@ -346,14 +351,26 @@ def cases(arguments: argparse.Namespace, device: str) -> list[dict[str, Any]]:
     return found
 
 
+def check_same_settings(path: Path, records: list[dict[str, Any]], case: dict[str, Any]) -> None:
+    """UserError unless the losses in `path` were measured as `case` is, but for the vocabulary."""
+    for record in records:
+        if record["kind"] == case["kind"] == "losses" and any(record[x] != case[x] for x in ONE_TABLE):
+            raise UserError(
+                f"{shown_path(path)} holds figures of other settings; name another folder with --out, or "
+                "measure again with --restart"
+            )
+
+
 def measure(todo: list[dict[str, Any]], device: str, path: Path) -> dict[str, Any]:
     """The results in `path` with a record for each case, written after every one.
 
     A case that needs more than 90 % of the free memory says so. Raises UserError if `path` holds figures of
-    another machine.
+    another machine or other settings.
     """
     result = read_json(path) if path.is_file() else {"records": []}
     check_same_machine(path, [record.get("environment") for record in result["records"]], device)
+    for case in todo:
+        check_same_settings(path, result["records"], case)
     start = time.monotonic()
     for number, case in enumerate(todo, 1):
         shown = {**case, **({"text": Path(case["text"]).name} if "text" in case else {})}
@@ -376,6 +393,8 @@ def measure(todo: list[dict[str, Any]], device: str, path: Path) -> dict[str, An
 def main() -> None:
     arguments = parse_arguments()
     device = choose_device(arguments.device)
+    if arguments.text and device == "cuda":
+        raise UserError("--text times updates on the CPU; give --device cpu")
     path = (out_dir(arguments) or BENCHMARKS) / f"loss_cost_{device}.json"
     check_output(path, RESULT, [arguments.text], (".md",), makes_folder=True)
     if arguments.restart:

@@ -60,7 +60,7 @@ from pipeline.files import BENCHMARKS, shown_path, write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
 
-RESULT = json_with("environment", "settings", "records")
+RESULT = json_with("environment", "peak", "records")
 LENGTHS = (512, 2048, 8192, 32768)
 HEAPS = {
     "kept": {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"},

@@ -22,7 +22,7 @@ from benchmarks.worker import measure_steps
 from pipeline.console import Parser, count, run_command
 from pipeline.methods import ENCODER_PANELS, ENCODERS, MAIN_ENCODERS, SOFTMAX, groups, performer_note
 from pipeline.papers import read_table
-from pipeline.reports.cost_records import Cell, measured_on
+from pipeline.reports.cost_records import Cell, measured_on, precision
 from pipeline.reports.plots import plot_curves
 from pipeline.reports.tables import markdown_table, spread
 
@@ -110,7 +110,7 @@ def caption(results: Results) -> str:
     """One paragraph: model, batch, machine, versions, day."""
     size = Size(**results["settings"]["size"])
     return (
-        f"RoBERTa encoder of {size}; float32, dropout 0.1 (also of attention weights, "
+        f"RoBERTa encoder of {size}; {precision(results)}, dropout 0.1 (also of attention weights, "
         f"where there are any); one row of random tokens per batch, {MASKED_PART:.0%} of them masked; "
         "forward, backward and Adam; every architecture and length in processes of its own, taking turns; "
         "timed with freed memory kept by the process. "

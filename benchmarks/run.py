@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.processes import WORKER, run_case
-from pipeline.console import Parser, add_device, positive
+from pipeline.console import Parser, add_device, names, positive
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, read_json, shown_path, write_atomically, write_json
 from pipeline.outputs import check_output, json_with
@@ -85,6 +85,7 @@ class CostBenchmark:
         )
         parser.add_argument(
             "--architectures",
+            type=names,
             default=",".join(self.default),
             help=f"comma-separated, of {', '.join(known)}, or all; results of others in --out are kept; "
             "default %(default)s",
@@ -116,7 +117,7 @@ class CostBenchmark:
         self.add_options(parser)
         arguments = parser.parse_args(argv)
         chosen = arguments.architectures
-        arguments.architectures = known if chosen == "all" else chosen.split(",")
+        arguments.architectures = known if chosen == ["all"] else chosen
         unknown = [name for name in arguments.architectures if name not in known]
         if unknown:
             parser.error(f"unknown architecture {', '.join(unknown)}; choose from {', '.join(known)}")
@@ -242,12 +243,11 @@ def start_or_resume(name: str, path: Path, settings: dict[str, Any], restart: bo
 
 
 def is_done(results: Results, case: Case) -> bool:
-    """Whether `case` has a record, or an earlier round has shown that it cannot be measured."""
+    """Whether `case` was measured, or an earlier round has shown that it cannot be; a failed one was not."""
     same = {key: value for key, value in case.items() if key != "round"}
     for record in results["records"]:
-        if same_case(record, same) and (
-            record["round"] == case["round"] or record["status"] in ("out of memory", "time limit")
-        ):
+        again = record["round"] == case["round"] and record["status"] != "failed"
+        if same_case(record, same) and (again or record["status"] in ("out of memory", "time limit")):
             return True
     return False
 

@@ -36,7 +36,9 @@ def check_output(
     check_writable(out, makes_folder, option)
     companions = [out.with_suffix(ending) for ending in beside]
     if out in companions:
-        raise UserError(f"{option} is {out}, but this command writes {out.suffix} beside it; take .json")
+        raise UserError(
+            f"{option} is {out}, but this command writes {out.suffix} beside it; take another ending"
+        )
     for file, read in product((out, *companions), filter(None, inputs)):
         if file.exists() and read.exists() and file.samefile(read):
             raise UserError(f"{file} is read by this command; name another file with {option}")

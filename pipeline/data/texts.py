@@ -33,6 +33,7 @@ from pipeline.errors import UserError
 CORPORA = {name: corpus for name, corpus in published.CORPORA.items() if "splits" in corpus.entry}
 OWN_TEXT = "text"
 """A user's own, of which nothing is published."""
+DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
 READ_FIRST = ("valid", "test", "train")  # the small ones
 NAMES = tuple(f"{stem}{end}" for stem in ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt") for end in ("", ".gz"))
 URL_VARIABLE = "WIKITEXT_URL"
@@ -219,10 +220,6 @@ class SplitReader:
                 raise UserError(
                     f"{self.source}: line {self.read} of the {self.split} split is not UTF-8 text"
                 ) from None
-            except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
-                raise UserError(
-                    f"{self.source} is damaged in its {self.split} split ({error}); get it again"
-                ) from None
 
     def text(self) -> Text:
         """What the split was found to be, after all its lines."""
@@ -233,16 +230,28 @@ class SplitReader:
 
 @contextmanager
 def open_split(source: Path, corpus: str, split: str) -> Iterator[BinaryIO]:
-    """The split's bytes, unpacked; `source` or its subfolder named like the corpus is searched."""
+    """The split's bytes, unpacked; `source` or its subfolder named like the corpus is searched.
+
+    Reading what is damaged raises UserError.
+    """
     names = [name.format(split) for name in NAMES]
-    if source.is_dir():
-        paths = [folder / name for folder in (source, source / corpus) for name in names]
-        path = next((path for path in paths if path.is_file()), None)
-        if path is None:
-            raise UserError(f"{source} holds no {split} split of {corpus} (none of {', '.join(names)})")
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+    with _in_folder(source, corpus, split, names) if source.is_dir() else _in_zip(source, names) as stream:
+        try:
             yield stream
-        return
+        except DAMAGE as error:
+            raise UserError(f"{source} is damaged in its {split} split ({error}); get it again") from None
+
+
+def _in_folder(source: Path, corpus: str, split: str, names: list[str]) -> BinaryIO:
+    paths = [folder / name for folder in (source, source / corpus) for name in names]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise UserError(f"{source} holds no {split} split of {corpus} (none of {', '.join(names)})")
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+
+
+@contextmanager
+def _in_zip(source: Path, names: list[str]) -> Iterator[BinaryIO]:
     try:
         archive = zipfile.ZipFile(source)
     except zipfile.BadZipFile:

@@ -6,6 +6,7 @@ from pathlib import Path
 from pipeline.console import Parser, count
 from pipeline.data import texts
 from pipeline.data.preparation import read_manifest
+from pipeline.data.text_encoding import tokenizer_fingerprint
 from pipeline.data.tokenization import SentencePieceTokenizer, Tokenizer, WordTokenizer
 from pipeline.errors import UserError
 
@@ -37,6 +38,12 @@ def main() -> None:
             )
 
     texts.prepare(arguments, lambda: make_tokenizer(arguments), write_lines, settings, check)
+    folder = arguments.vocabulary_from
+    if folder and tokenizer_fingerprint(folder) != tokenizer_fingerprint(arguments.dest):
+        raise UserError(
+            f"{arguments.dest} was prepared with another vocabulary than that of {folder}; name another "
+            "--dest or move it away"
+        )
 
 
 def write_lines(reader: texts.SplitReader, target: Path) -> None:

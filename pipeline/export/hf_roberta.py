@@ -43,6 +43,17 @@ PARTS = {
     "output.dense": "fc2",
     "output.LayerNorm": "final_layer_norm",
 }
+# What config.json says of the size, and the flags of `fairseq-train`.
+FLAGS = {
+    "hidden_size": "--encoder-embed-dim",
+    "intermediate_size": "--encoder-ffn-embed-dim",
+    "num_hidden_layers": "--encoder-layers",
+    "num_attention_heads": "--encoder-attention-heads",
+    "hidden_act": "--activation-fn",
+    "hidden_dropout_prob": "--dropout",
+    "attention_probs_dropout_prob": "--attention-dropout",
+}
+POSITIONS_KEY = "max_position_embeddings"
 TYPES = "embeddings.token_type_embeddings.weight"
 
 Weights = dict[str, torch.Tensor]
@@ -55,6 +66,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} holds no config.json; name the folder with config.json and the weights")
     config = read_json(folder / "config.json")
+    if not isinstance(config, dict):
+        raise UserError(f"{folder / 'config.json'} holds no configuration; get it again")
     needed = {
         "model_type": ("roberta",),
         "hidden_act": ACTIVATIONS,
@@ -71,22 +84,15 @@ def read_config(folder: Path) -> dict[str, Any]:
                 f"{folder / 'config.json'} has {key} {found!r}; only {' or '.join(map(repr, values))} can be "
                 "imported"
             )
+    if absent := [key for key in (*FLAGS, POSITIONS_KEY) if key not in config]:
+        raise UserError(f"{folder / 'config.json'} lacks {', '.join(absent)}; get it again")
     return config
 
 
 def as_settings(config: Mapping[str, Any]) -> list[str]:
     """The size of the model as flags of `fairseq-train`."""
-    names = {
-        "hidden_size": "--encoder-embed-dim",
-        "intermediate_size": "--encoder-ffn-embed-dim",
-        "num_hidden_layers": "--encoder-layers",
-        "num_attention_heads": "--encoder-attention-heads",
-        "hidden_act": "--activation-fn",
-        "hidden_dropout_prob": "--dropout",
-        "attention_probs_dropout_prob": "--attention-dropout",
-    }
-    words = [word for key, flag in names.items() for word in (flag, str(config[key]))]
-    positions = config["max_position_embeddings"] - POSITIONS_BEFORE_THE_FIRST
+    words = [word for key, flag in FLAGS.items() for word in (flag, str(config[key]))]
+    positions = config[POSITIONS_KEY] - POSITIONS_BEFORE_THE_FIRST
     words += ["--max-positions", str(positions), "--tokens-per-sample", str(positions)]
     return words if config.get("tie_word_embeddings", True) else [*words, "--untie-weights-roberta"]
 

@@ -46,6 +46,11 @@ def cell(results: dict[str, Any], kind: str, architecture: str, at: int) -> Cell
     return Cell(at, "ok", seconds, good) if seconds else None
 
 
+def precision(results: dict[str, Any]) -> str:
+    """The type of the numbers in training."""
+    return "bfloat16" if results["settings"].get("bf16") else "float32"
+
+
 def measured_on(results: dict[str, Any]) -> str:
     """Machine, versions, dates and commits in one sentence."""
     session, threads = results["sessions"][-1], results["settings"]["threads"]

@@ -51,6 +51,17 @@ def test_report(record):
     assert "the three matrix products alone" in text and "commit abc" in text
 
 
+def test_a_case_that_was_ended_and_other_settings(record, tmp_path):
+    ended = {k: v for k, v in record.items() if k != "found"} | {"status": "time limit", "vocabulary": 9000}
+    assert "| 3,000 | 9,000 |" in markdown({"records": [record, ended]})
+    path = tmp_path / "loss_cost_cpu.json"
+    for other in ("tokens", "width", "steps"):
+        case = {**record, other: 1}
+        with pytest.raises(UserError, match="other settings.*--restart"):
+            loss_cost.check_same_settings(path, [record], case)
+    loss_cost.check_same_settings(path, [record], {**record, "vocabulary": 5})
+
+
 def test_text_becomes_a_padded_corpus(tmp_path):
     text = tmp_path / "text"
     text.write_text(" the cat\n\n the mat\n")

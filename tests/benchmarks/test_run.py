@@ -19,7 +19,7 @@ def test_finished_and_hopeless_cases_are_not_run_again():
     results["records"][0]["status"] = "out of memory"
     assert run.is_done(results, case)
     results["records"][0]["status"] = "failed"
-    assert not run.is_done(results, case)
+    assert not run.is_done(results, case) and not run.is_done(results, {**case, "round": 0})
 
 
 def test_other_settings_are_not_mixed(tmp_path):

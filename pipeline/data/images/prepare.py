@@ -14,7 +14,14 @@ import tempfile
 from pathlib import Path
 
 from pipeline.console import Parser, count
-from pipeline.data.preparation import Workplace, add_dest, check_settings, prepare_once, write_manifest
+from pipeline.data.preparation import (
+    Workplace,
+    add_dest,
+    check_accepted,
+    check_settings,
+    prepare_once,
+    write_manifest,
+)
 from pipeline.errors import UserError
 
 SETS = ("digits", "mnist", "cifar10", "dogs-vs-cats")
@@ -74,6 +81,8 @@ def prepare_images(options: argparse.Namespace) -> dict:
     manifest = prepare_once(options.dest, build)
     there = {"grey": False, "size": None, **manifest}
     check_settings(options.dest, there, {"corpus": options.set, **shape})
+    accepted = options.partial or manifest["verified"] is not False
+    check_accepted(options.dest, "other files than the original ones", accepted, "--partial")
     return manifest
 
 

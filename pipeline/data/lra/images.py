@@ -28,12 +28,14 @@ UNSORTED = "unsorted.pixels"
 def write_image(source: Source, folder: Path, seed: int) -> dict[str, SplitRecord]:
     """Write the splits in grey; valid is the last tenth of a permutation of train by `seed`.
 
-    UserError for the pickled version, a missing or cut file, and a label out of range.
+    UserError for the pickled version, a missing or cut file, too few images, and a label out of range.
     """
     files = read_records(source)
     train = np.concatenate([files[name] for name in TRAIN_FILES])
     train = train[np.random.default_rng(seed).permutation(len(train))]
     valid = len(train) // VALID_SHARE
+    if not valid:
+        raise UserError(f"{source.path} holds {len(train)} training images; give {VALID_SHARE} or more")
     splits = {"train": train[:-valid], "valid": train[-valid:], "test": files[TEST_FILE]}
     written = {}
     for split, records in splits.items():

@@ -152,6 +152,10 @@ def test_vocabulary_of_another_folder(call, refused, small_corpus, small_prepare
     call("data-prep/wikitext.sh", *arguments, "--vocabulary-from", small_prepared)
     for name in ("dict.txt", "sentencepiece.bpe.model"):
         assert (dest / name).read_bytes() == (small_prepared / name).read_bytes()
+    words = tmp_path / "words"
+    call("data-prep/wikitext.sh", *arguments[:3], "--dest", words, "--allow-unverified")
+    sentence = refused("data-prep/wikitext.sh", *arguments, "--vocabulary-from", words)
+    assert f"{dest} was prepared with another vocabulary than that of {words}" in sentence
     arguments[4] = tmp_path / "other"
     sentence = refused("data-prep/wikitext.sh", *arguments, "--vocabulary-from", source)
     assert "holds no prepared corpus" in sentence

@@ -94,6 +94,26 @@ def test_truncated_gzip_is_refused(refused, wikitext2, tmp_path):
     assert "damaged in its valid split" in sentence
 
 
+@pytest.mark.parametrize("cut", [slice(0, -20), slice(1, None)], ids=["truncated", "no gzip"])
+def test_a_damaged_file_beside_what_was_made_of_it(call, refused, small_corpus, tmp_path, cut):
+    source, dest = tmp_path / "source", tmp_path / "data"
+    shutil.copytree(small_corpus, source)
+    arguments = [
+        "data-prep/wikitext.sh",
+        "wikitext-2",
+        "--from",
+        source,
+        "--dest",
+        dest,
+        "--allow-unverified",
+    ]
+    call(*arguments)
+    text = source / "valid.txt"
+    (source / "valid.txt.gz").write_bytes(gzip.compress(text.read_bytes())[cut])
+    text.unlink()
+    assert f"{source} is damaged in its valid split" in refused(*arguments)
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [(b"caf\xe9\n", "line 1 of the valid split is not UTF-8"), (b" \n\n", "is empty")],

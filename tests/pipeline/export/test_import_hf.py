@@ -179,6 +179,12 @@ def test_bad_input(refused, hf, encoder_corpus, tmp_path):
     for key, value in (("model_type", "bert"), ("layer_norm_eps", 1e-12), ("hidden_act", "gelu_new")):
         (hf / "config.json").write_text(json.dumps({**CONFIG, key: value}))
         assert f"has {key} {value!r}; only" in refused(import_hf, *words)
+    for content, sentence in (
+        ("[]", "holds no configuration"),
+        (json.dumps({**CONFIG}), "lacks hidden_size"),
+    ):
+        (hf / "config.json").write_text(content.replace('"hidden_size"', '"width"'))
+        assert sentence in refused(import_hf, *words)
     assert not out.exists()
 
 

@@ -63,6 +63,8 @@ def test_mnists_files_packed_and_not(call, refused, tmp_path, capsys):
     assert "train-images-idx3-ubyte.gz has the sha256" in sentence and not (tmp_path / "mnist").exists()
     call(prepare, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "mnist", "--partial")
     assert "mnist (NOT the original files), 28 x 28 x 1" in capsys.readouterr().out
+    sentence = refused(prepare, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "mnist")
+    assert "accept it with --partial" in sentence
     data = open_image_data(tmp_path / "mnist")
     train, valid = (data.images(split)[..., 0] for split in ("train", "valid"))
     assert (len(train), len(valid)) == (27, 3)

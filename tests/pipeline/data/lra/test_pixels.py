@@ -80,6 +80,12 @@ def test_bad_batches_are_refused(refusal, tmp_path, content, said):
     assert said in sentence and "test_batch.bin" in sentence
 
 
+def test_too_few_images_for_a_valid_split(refusal, tmp_path):
+    one = {f"data_batch_{number}": bytes(3_073) for number in range(1, 6)}
+    sentence = refusal("image", "--from", write_batches(tmp_path / "cifar", **one))
+    assert "holds 5 training images; give 10 or more" in sentence
+
+
 def test_missing_batch_is_named(refusal, tmp_path):
     folder = write_batches(tmp_path / "cifar")
     (folder / "data_batch_4.bin").unlink()
