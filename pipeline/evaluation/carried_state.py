@@ -3,7 +3,6 @@
 A split is read as streams of consecutive tokens: a few of equal length side by side, or one a document.
 """
 
-import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from tqdm import tqdm
 from pipeline.data.documents import TITLE
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
+from pipeline.evaluation.perplexity import perplexity_of
 from pipeline.provenance import memory_available, process_memory
 from user_dir.attention.parts.state import state_bytes
 from user_dir.models import LinearAttentionLM
@@ -147,7 +147,7 @@ class Bucket:
     def result(self) -> dict[str, Any]:
         """For JSON."""
         loss = self.nats / self.tokens
-        about = {"loss_nats_per_token": loss, "perplexity_per_token": math.exp(loss)}
+        about = {"loss_nats_per_token": loss, "perplexity_per_token": perplexity_of(loss)}
         return {**asdict(self), **about, "tokens_per_second": self.tokens / self.seconds}
 
 

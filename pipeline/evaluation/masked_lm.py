@@ -1,7 +1,6 @@
 """Masked-LM perplexity of an encoder."""
 
 import math
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.evaluation.evaluators import TrainedRun
-from pipeline.evaluation.perplexity import unigram_bits
+from pipeline.evaluation.perplexity import perplexity_of, unigram_bits
 from pipeline.files import shown_path
 from pipeline.training.checkpoint import Checkpoint, usual_device
 from pipeline.training.encoder import architecture_of, load_encoder, read_dictionary, read_encoder
@@ -21,7 +20,6 @@ from user_dir.modules.linear_cross_entropy import token_losses
 
 TOKENS_PER_BATCH = 4096
 SEED = 1
-LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
 @torch.inference_mode()
@@ -68,7 +66,7 @@ def evaluate(encoder: Checkpoint, data: PreparedData, splits: Iterable[str]) -> 
             "split": split,
             "masked_tokens": count,
             "loss_nats_per_token": loss,
-            "perplexity_per_token": math.exp(loss) if loss < LARGEST_EXPONENT else math.inf,
+            "perplexity_per_token": perplexity_of(loss),
         }
 
 

@@ -4,6 +4,7 @@ import argparse
 import ast
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -31,6 +32,7 @@ from user_dir.models.output_matrix import has_output_matrix, output_matrix
 from user_dir.modules.linear_cross_entropy import ROWS, token_losses
 
 TOKENS_PER_BATCH = 16_384
+LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
 def evaluate(
@@ -185,9 +187,14 @@ def figures(bits: float, tokens: int, data: PreparedData, split: str) -> dict[st
         "words": words,
         "loss_bits_per_token": bits,
         "loss_nats_per_token": nats,
-        "perplexity_per_token": math.exp(nats),
-        "perplexity_per_word": math.exp(nats * tokens / words) if words else None,
+        "perplexity_per_token": perplexity_of(nats),
+        "perplexity_per_word": perplexity_of(nats * tokens / words) if words else None,
     }
+
+
+def perplexity_of(nats: float) -> float:
+    """That of a loss; infinite where it is no number of the machine, as of a model that has diverged."""
+    return math.exp(nats) if nats < LARGEST_EXPONENT else math.inf
 
 
 def unigram_bits(data: PreparedData, split: str) -> float:

@@ -28,7 +28,6 @@ from pipeline.files import (
     is_run,
     made_folder,
     once,
-    shown_path,
     write_atomically,
     write_json,
 )
@@ -170,18 +169,6 @@ def start_over(runs: Path) -> None:
         move_aside(runs, [*folders, *runs.glob(FIGURES)])
 
 
-def portable(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The results with paths that do not depend on where the project lies."""
-
-    def shown(figures: dict[str, Any]) -> dict[str, Any]:
-        paths = {key: shown_path(Path(figures[key])) for key in ("checkpoint", "data") if key in figures}
-        return {**figures, **paths}
-
-    return {
-        name: {part: shown(figures) for part, figures in result.items()} for name, result in results.items()
-    }
-
-
 def bundled_corpus() -> "PreparedData":
     """The corpus that needs no download, prepared if it is not there."""
     from pipeline.data.prepared import open_prepared
@@ -217,7 +204,7 @@ def compare(options: Namespace) -> None:
     results = {name: quickstart.result(name) for name in ARCHITECTURES}
     texts = quickstart.continuations(ARCHITECTURES[0])
     device = "cuda" if machines.gpus else "cpu"
-    record = {"models": portable(results), "continuations": texts, **environment(device)}
+    record = {"models": results, "continuations": texts, **environment(device)}
     write_json(options.runs / FIGURES, record)
     print(f"\n{ARCHITECTURES[0]} continues three prompts:")
     for text in texts:

@@ -7,12 +7,11 @@ from itertools import cycle, pairwise
 from pipeline.console import number_of
 from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
-from pipeline.files import sha256_of
 from pipeline.methods import ANALYSED
 from pipeline.papers import read_table
 from pipeline.studies.analysis.gradient_noise import SPLIT, at_checkpoints
-from pipeline.studies.analysis.logs import LoggedRun, check_every_update, read_run
-from pipeline.studies.analysis.models import mark_of, run_name
+from pipeline.studies.analysis.logs import LoggedRun, check_every_update, read_run, what_was_read
+from pipeline.studies.analysis.models import mark_of
 from pipeline.studies.analysis.record import Record, claim, curve, lines, publish
 from pipeline.verdicts import Bound, judge_pair
 
@@ -36,19 +35,15 @@ def run_gradients(options: Namespace) -> None:
     if data and not full:
         raise UserError("--at-checkpoints needs a run in float32, and all of these are in fp16")
     if full:
-        settings = _settings(full)
+        settings = what_was_read(full)
         publish(options, "relative-deviation", settings, lambda: relative_deviations(full))
         publish(options, "loss", settings, lambda: _losses(full))
     if half:
-        publish(options, "loss-scale", _settings(half), lambda: _loss_scales(half))
+        publish(options, "loss-scale", what_was_read(half), lambda: _loss_scales(half))
     if data:
-        settings = {**_settings(full), "corpus": mark_of(data), "minibatches": options.minibatches}
+        settings = {**what_was_read(full), "corpus": mark_of(data), "minibatches": options.minibatches}
         minibatches = options.minibatches
         publish(options, "at-checkpoints", settings, lambda: at_checkpoints(full, data, minibatches))
-
-
-def _settings(runs: Sequence[LoggedRun]) -> Record:
-    return {"runs": {run_name(run.folder): sha256_of(run.folder / "train.log")[:12] for run in runs}}
 
 
 def by_method(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
@@ -130,7 +125,7 @@ def _losses(runs: Sequence[LoggedRun]) -> Record:
         training.append(curve(ANALYSED[key].label, x, y, key))
         if valid := sorted(group[0].valid.items()):
             validation.append(curve(ANALYSED[key].label, *zip(*valid, strict=True), key, style="o-"))
-    unit = "bits per token"
+    unit = runs[0].unit
     return {
         "title": "Loss in training",
         "training": runs[0].training(),
@@ -161,7 +156,8 @@ def _smoothed(x: list[int], y: list[float], parts: int = 20) -> tuple[list[int],
 
 def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
     """Fig. 8b and 10b: the inverse loss scale in fp16."""
-    curves, largest = [], {}
+    curves: list[Record] = []
+    largest: dict[str, list[float]] = {}  # of each run
     exponents = sorted({run.settings.get("lln_alpha") for run in runs} - {None})
     styles = {None: "-", **dict(zip(exponents, cycle(("--", ":")), strict=False))}
     for run in runs:
@@ -169,18 +165,17 @@ def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
         alpha = run.settings.get("lln_alpha")
         label = ANALYSED[run.method].label + (f", α = {alpha:g}" if alpha else "")
         curves.append(curve(label, x, [1 / value for value in y], run.method, style=styles[alpha]))
-        inverse = max(1 / value for value in y[len(y) // 4 :])
-        largest[label] = max(inverse, largest.get(label, 0.0))
+        largest.setdefault(label, []).append(max(1 / value for value in y[len(y) // 4 :]))
     windows = sorted({run.scale_window for run in runs})
     checks = []
     flat, steep = (f"LLN, α = {value}" for value in HALF_FIXED)
     if {"LLN", flat, steep} <= largest.keys():
-        others = max(largest["LLN"], largest[flat])
+        others = [*largest["LLN"], *largest[flat]]
         checks.append(
             claim(
                 f"α = β = {HALF_FIXED[1]} has a much larger inverse scale than {HALF_FIXED[0]} and matching",
                 "at least 4 times",
-                judge_pair([largest[steep]], [others], Bound(4, at_most=False), ratio=True),
+                judge_pair(largest[steep], others, Bound(4, at_most=False), ratio=True),
             )
         )
     if {"LLN", "softmax"} <= largest.keys():
@@ -188,7 +183,7 @@ def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
             claim(
                 "LLN's largest inverse loss scale does not exceed softmax's",
                 "a ratio of at most 1",
-                judge_pair([largest["LLN"]], [largest["softmax"]], Bound(1, at_most=True), ratio=True),
+                judge_pair(largest["LLN"], largest["softmax"], Bound(1, at_most=True), ratio=True),
             )
         )
     return {

@@ -1,14 +1,15 @@
 """What the logs of runs say: the norm of the gradient, loss and loss scale of every update."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.files import shown_path
-from pipeline.studies.analysis.models import method_of, size_and_budget
+from pipeline.files import sha256_of, shown_path
+from pipeline.studies.analysis.models import method_of, run_name, size_and_budget
 from pipeline.training.checkpoint import read_checkpoint, readable
 from pipeline.training.log import read_log
 from user_dir.analysis import relative_deviation
@@ -27,6 +28,11 @@ class LoggedRun:
     valid: dict[int, float]
     settings: dict
     data: str
+
+    @property
+    def unit(self) -> str:
+        """That of its losses."""
+        return "bits per masked token" if "encoder_layers" in self.settings else "bits per token"
 
     def training(self) -> dict[str, Any]:
         """What a record says about the model's size and budget."""
@@ -49,8 +55,14 @@ class LoggedRun:
         return {name: relative_deviation(values) for name, values in parts.items() if values}
 
 
+def what_was_read(runs: Sequence[LoggedRun]) -> dict[str, Any]:
+    """What a record says of the runs it was made from."""
+    return {"runs": {run_name(run.folder): sha256_of(run.folder / "train.log")[:12] for run in runs}}
+
+
 def read_run(folder: Path) -> LoggedRun:
     """The log of a run, of a repeated update the last record; UserError if the folder holds no run."""
+    folder = folder.absolute()
     log = folder / "train.log"
     if not log.is_file():
         raise UserError(

@@ -4,10 +4,9 @@ from argparse import Namespace
 
 from pipeline.console import number_of
 from pipeline.errors import UserError
-from pipeline.files import sha256_of, shown_path
+from pipeline.files import shown_path
 from pipeline.papers import statement
-from pipeline.studies.analysis.logs import LoggedRun, read_run
-from pipeline.studies.analysis.models import run_name
+from pipeline.studies.analysis.logs import LoggedRun, read_run, what_was_read
 from pipeline.studies.analysis.record import Record, claim, curve, lines, publish
 from pipeline.verdicts import Bound, judge_pair
 
@@ -22,8 +21,7 @@ def run_temperature(options: Namespace) -> None:
             raise UserError(f"{shown_path(run.folder)} is no LLN run with a validation loss; leave it out")
     if not any(exponent(run) for run in runs):
         raise UserError("none of the runs has fixed exponents (--lln-alpha, --lln-beta); give some that have")
-    logs = {run_name(run.folder): sha256_of(run.folder / "train.log")[:12] for run in runs}
-    publish(options, "fixed-exponents", {"runs": logs}, lambda: _figure(runs))
+    publish(options, "fixed-exponents", what_was_read(runs), lambda: _figure(runs))
 
 
 def exponent(run: LoggedRun) -> float:
@@ -65,13 +63,12 @@ def _figure(runs: list[LoggedRun]) -> Record:
             )
         )
     close = max(y) - min(y) < TOO_CLOSE
-    unit = "bits per masked token" if "encoder_layers" in runs[0].settings else "bits per token"
     spread = "; range over seeds" if seeds > 1 else ""
     few = " The losses here are too close to tell the exponents apart: too few updates." if close else ""
     return {
         "title": "LLN with fixed exponents",
         "training": runs[0].training(),
-        "panels": [lines("Validation loss", "α = β", unit, curves)],
+        "panels": [lines("Validation loss", "α = β", runs[0].unit, curves)],
         "note": f"After {max(runs[0].records):,} updates, {number_of(seeds, 'seeds')}{spread}. The paper "
         f"shows accuracies of a ViT.{few}",
         "checks": checks,

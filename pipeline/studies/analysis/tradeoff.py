@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from pipeline.files import MEASURED, ROOT, read_json
+from pipeline.files import MEASURED, ROOT, fingerprint, read_json, sha256_of
 from pipeline.methods import ANALYSED, ENCODERS, LINEAR
 from pipeline.papers import read_table
 from pipeline.reports.cost_records import cell, measured_on
@@ -26,6 +26,8 @@ def run_tradeoff(options: Namespace) -> None:
         print(f"tradeoff: our speed was not measured at {tokens:,} tokens; choose --length 1K, 2K or 4K")
         return
     settings["measured"] = measured_on(results)
+    read = [COST, *sorted(LOSSES.glob("*/seed1.json"))]
+    settings["records"] = fingerprint([sha256_of(path) for path in read])
     publish(options, "measured", settings, lambda: _measured(results, tokens))
 
 

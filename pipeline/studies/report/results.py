@@ -65,11 +65,14 @@ def result_sections(results: list[Result], beside: Path) -> list[Section]:
 
 
 def parts_with(record: Any, is_wanted: Test) -> Iterator[dict[str, Any]]:
-    """The dictionaries in `record`, itself included, for which `is_wanted`."""
+    """The dictionaries in `record`, itself and those in lists included, for which `is_wanted`."""
     if isinstance(record, dict):
         if is_wanted(record):
             yield record
         for value in record.values():
+            yield from parts_with(value, is_wanted)
+    elif isinstance(record, list):
+        for value in record:
             yield from parts_with(value, is_wanted)
 
 

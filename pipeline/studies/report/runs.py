@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import UserError
 from pipeline.methods import ATTENTIONS, ENCODERS, LANGUAGE_MODELS, Method
-from pipeline.training.log import EPOCH, INTERVAL, read_log, training_figures
+from pipeline.training.log import run_figures
 
 LOG = "train.log"
 CONFIGURATION = re.compile(r"\| INFO \| fairseq_cli\.train \| (\{.*\})$")
@@ -94,13 +93,9 @@ def run_name(place: Path, folder: Path) -> str:
 def read_run(log: Path, name: str) -> Run:
     """A run from its log, however short that is."""
     settings, parameters, finished = read_head(log)
-    points = read_points(log)
-    updates = max((update for curve in points.values() for update, _ in curve), default=0)
+    figures = run_figures(log)
+    curves, updates = figures["curves"], figures["updates"]
     last = settings.get("optimization", {}).get("max_update") or math.inf
-    try:
-        figures = training_figures(log)
-    except UserError:
-        figures = {"tokens_per_second": None, "train_seconds": None, "peak_memory_bytes": None}
     return Run(
         name=name,
         log=log,
@@ -108,8 +103,11 @@ def read_run(log: Path, name: str) -> Run:
         parameters=parameters,
         updates=updates,
         finished=finished or updates >= last,
-        **points,
-        **{key: figures[key] for key in ("tokens_per_second", "train_seconds", "peak_memory_bytes")},
+        train=curves.get("train", []),
+        valid=curves.get("valid", []),
+        tokens_per_second=figures["tokens_per_second"],
+        train_seconds=figures["seconds"],
+        peak_memory_bytes=figures["peak_memory_bytes"],
     )
 
 
@@ -154,12 +152,3 @@ def _literal(node: ast.expr) -> Any:
             return {keyword.arg: _literal(keyword.value) for keyword in keywords}
         case _:
             return ast.unparse(node)
-
-
-def read_points(log: Path) -> dict[str, list[tuple[int, float]]]:
-    """The curves of a log, "train" and "valid"; a resumed run's repeated updates count once."""
-    records = read_log(log)
-    inner, keys = (records["train_inner"], INTERVAL) if records["train_inner"] else (records["train"], EPOCH)
-    train = {int(record[keys[0]]): record[keys[1]] for record in inner}
-    valid = {int(record["valid_num_updates"]): record["valid_loss"] for record in records["valid"]}
-    return {"train": sorted(train.items()), "valid": sorted(valid.items())}

@@ -20,6 +20,8 @@ TITLES = {
     "sentence_prediction": "Fine-tuning",
     "lra": "Training on Long Range Arena",
     "pixels": "Image models",
+    "image_classification": "Vision Transformers",
+    "copy": "Copy task",
     "": "Runs that have not begun",
 }
 HEADER = (

@@ -11,6 +11,7 @@ import pytest
 from pipeline.files import write_json
 from pipeline.reports.html.page import Page, Section, Table, markdown_parts, render
 from pipeline.studies.report import report
+from pipeline.studies.report.results import parts_with
 from pipeline.studies.report.runs import find_runs, read_configuration
 from tests.helpers.logs import LOG, inner
 
@@ -92,6 +93,8 @@ def test_runs_from_their_logs(runs):
     assert one.train[-2:] == [(30, 7.5), (40, 7.0)] and one.valid == [(20, 8.5), (40, 7.2)]
     assert one.settings["dataset"] == {"comm_hook": "none", "extra": {"a": -1}}
     assert found["c"].train == [(10, 9.0)] and found["c"].method is None
+    # Speed and time are known before the first validation.
+    assert found["c"].tokens_per_second and found["c"].train_seconds and found["d"].train_seconds is None
 
 
 def test_a_configuration_is_never_run(tmp_path):
@@ -135,6 +138,11 @@ def test_records_of_other_versions_and_settings(call, runs, tmp_path):
 
 def test_the_same_runs_give_the_same_page(call, runs, tmp_path):
     assert written(call, runs, tmp_path / "one.html") == written(call, runs, tmp_path / "two.html")
+
+
+def test_machines_in_lists():
+    record = {"benchmark": "lm_cost", "sessions": [MACHINE, {**MACHINE, "commit": "later"}]}
+    assert [part["commit"] for part in parts_with(record, lambda part: "commit" in part)] == ["abc", "later"]
 
 
 def test_nothing_to_report(refused, tmp_path):

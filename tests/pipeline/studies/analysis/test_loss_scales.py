@@ -1,0 +1,25 @@
+"""Fig. 8b and 10b of LLN: what the loss scales of several seeds decide."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.studies.analysis.gradients import _loss_scales
+from pipeline.studies.analysis.logs import LoggedRun
+
+
+def half(method: str, seed: int, inverse: float, alpha: float | None = None) -> LoggedRun:
+    """A run in fp16 whose inverse loss scale is `inverse` in every update."""
+    records = {update: {"loss_scale": 1 / inverse, "wpb": 8.0} for update in range(1, 9)}
+    settings = {"lln_alpha": alpha, "decoder_layers": 1, "decoder_embed_dim": 8, "decoder_attention_heads": 1}
+    return LoggedRun(Path(f"{method}-{seed}"), method, seed, 0, 4, records, {}, settings, "corpus")
+
+
+@pytest.mark.parametrize(("largest", "verdict"), [(300, "contradicted"), (90, "confirmed")])
+def test_every_seed_counts(largest, verdict):
+    runs = [half("softmax", seed, 100 + seed) for seed in range(3)]
+    runs += [half("lln", seed, largest + seed) for seed in range(3)]
+    runs += [half("lln", seed, value, alpha) for seed in range(3) for alpha, value in ((2, 1), (4, 2000 + seed))]
+    steep, level = _loss_scales(runs)["checks"]
+    assert level["verdict"] == verdict and "3 seeds" in level["measured"]
+    assert steep["verdict"] == "confirmed"
