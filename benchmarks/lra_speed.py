@@ -26,6 +26,7 @@ from benchmarks.models import TINY, Size
 from benchmarks.run import CostBenchmark, choose_device, training_cases
 from benchmarks.worker import measure_steps
 from pipeline.console import Parser, count, run_command
+from pipeline.data.identity import identify
 from pipeline.data.lra.tasks import STATE_SPACE
 from pipeline.errors import UserError
 from pipeline.files import read_json, shown_path
@@ -278,12 +279,12 @@ def settings_for(
     described = None
     if data:
         # Here, since fairseq logs when it is imported.
-        from pipeline.training.kinds import KINDS, describe_data
+        from pipeline.training.kinds import KINDS
 
         reviews = KINDS["lra"].open_data(data.absolute(), ("train",))
         if reviews.task != "text":
             raise UserError(f"{data} holds {reviews.task}; the benchmark reads text")
-        described = describe_data(reviews)
+        described = identify(reviews.folder)
         size = replace(size, vocabulary=reviews.manifest["vocabulary"])
     return {
         "device": device,
@@ -329,10 +330,12 @@ def main() -> None:
     """Measure, then draw the accuracies of --sweep, which are read first."""
     arguments = BENCHMARK.parse()
     cells = read_sweep(arguments.sweep) if arguments.sweep else []
+    path = BENCHMARK.results_path(arguments, choose_device(arguments.device))
+    picture = path.with_name(f"{path.stem}_accuracy.png")
+    if cells and picture.exists() and not path.exists():
+        raise UserError(f"{shown_path(picture)} is no result of this command; move it away")
     status = BENCHMARK.run(arguments)
     if cells:
-        path = BENCHMARK.results_path(arguments, choose_device(arguments.device))
-        picture = path.with_name(f"{path.stem}_accuracy.png")
         results = read_json(path)
         plot_accuracy(results, cells, caption(results), picture)
         print(f"written: {shown_path(picture)}")

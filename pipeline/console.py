@@ -116,10 +116,9 @@ def number_of(number: int, noun: str) -> str:
     return f"{number:,} {noun.removesuffix('s') if number == 1 else noun}"
 
 
-def runs_failed(failures: Sequence[str], every: bool = False) -> UserError:
-    """The error of a sweep in which some runs failed, or `every` one."""
-    whole = "all " if every and len(failures) > 1 else ""
-    return UserError(f"{whole}{number_of(len(failures), 'runs')} failed; the first: {failures[0]}")
+def runs_failed(failures: Sequence[str]) -> UserError:
+    """The error of a sweep in which some runs failed."""
+    return UserError(f"{number_of(len(failures), 'runs')} failed; the first: {failures[0]}")
 
 
 def positive(text: str) -> float:

@@ -6,13 +6,15 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
-MEASURED = ROOT / "results" / "measured"  # what the documents show
+RESULTS = ROOT / "results"
+MEASURED = RESULTS / "measured"  # what the documents show
 BENCHMARKS = ROOT / "runs" / "benchmarks"  # where the benchmarks write without --out
 FINGERPRINT = "fingerprint"  # key in a record, and in the mark of a run's folder
 RUN_MARK = ".linear-attention-run.json"
@@ -128,6 +130,17 @@ def sha256_of(path: Path) -> str:
     """The sha256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def known_sha256(path: Path) -> str:
+    """The sha256 of a file, which is read once as long as it has this time and size."""
+    state = path.stat()
+    return _sha256_at(path, state.st_mtime_ns, state.st_size)
+
+
+@cache
+def _sha256_at(path: Path, changed: int, size: int) -> str:
+    return sha256_of(path)
 
 
 def finished(path: Path, mark: str) -> dict[str, Any] | None:

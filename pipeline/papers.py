@@ -4,10 +4,10 @@ import csv
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pipeline.files import ROOT
+from pipeline.files import RESULTS
 
-PAPER = ROOT / "results" / "paper"
-STATEMENTS = ROOT / "results" / "analysis" / "statements.csv"
+PAPER = RESULTS / "paper"
+STATEMENTS = RESULTS / "analysis" / "statements.csv"
 
 
 def read_table(name: str) -> list[dict[str, str]]:

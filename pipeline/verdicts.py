@@ -77,15 +77,20 @@ def judge_range(effect: float, least: float, most: float, bound: Bound, seeds: i
 
 
 def judge_extreme(rows: Sequence[str], values: Values, lowest: bool) -> Verdict:
-    """Whether the first of `rows` has the least or the most of all, by its range over the seeds."""
+    """Whether the first of `rows` has the least or the most of all, by its range over the seeds.
+
+    One better row contradicts it; it is confirmed only if every row has its seeds.
+    """
     sign = 1 if lowest else -1
     own = [sign * value for value in values[rows[0]]]
-    others = {row: [sign * value for value in values[row]] for row in rows[1:]}
+    others = {row: [sign * value for value in values[row]] for row in rows[1:] if values.get(row)}
     best = min(others, key=lambda row: statistics.median(others[row]))
     seeds = min(len(values[row]) for row in (rows[0], best))
     median = statistics.median(values[rows[0]])
     words = f"{median:.4g} beside {statistics.median(values[best]):.4g} of {best} ({count_of(seeds)})"
-    if seeds >= SEEDS and max(own) < min(map(min, others.values())):
+    if few := [row for row in rows[1:] if len(values.get(row, ())) < min(seeds, SEEDS)]:
+        words += f"; fewer seeds or none of {', '.join(few)}"
+    elif seeds >= SEEDS and max(own) < min(map(min, others.values())):
         return Verdict(CONFIRMED, words)
     if seeds >= SEEDS and min(own) > max(others[best]):
         return Verdict(CONTRADICTED, words)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.errors import UserError
-from pipeline.files import made_folder, shown_path
+from pipeline.files import made_folder, partial_of, shown_path
 
 CHUNK = 1 << 20
 SILENCE = 60
@@ -44,7 +44,7 @@ def download(url: str, path: Path, other_sources: str = OTHER_SOURCES) -> None:
     """
     if not url.startswith(("http://", "https://")):
         raise UserError(f"{url} is not an http or https address")
-    partial = path.with_name(f"{path.name}.part")
+    partial = partial_of(path)
     with made_folder(path.parent), partial.open("ab") as output:
         _claim(output)
         try:

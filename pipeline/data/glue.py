@@ -95,10 +95,7 @@ def find_tasks(folder: Path, names: list[str] | None) -> list[GlueTask]:
     """The tasks asked for, or all that `folder` holds; says which it does not."""
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; name the one with CoLA, MRPC and so on")
-    try:
-        tasks = [glue_task(name) for name in names or TASKS]
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    tasks = [glue_task(name) for name in names or TASKS]
     missing = [task.name for task in tasks if not (folder / task.name).is_dir()]
     if missing and (names or len(missing) == len(tasks)):
         if not names:
@@ -115,10 +112,7 @@ def open_encoder(folder: Path) -> TextEncoder:
     """The tokeniser of the pre-training's folder."""
     if read_manifest(folder) is None:
         raise UserError(f"--tokenizer-from: {folder} holds no prepared corpus")
-    try:
-        return TextEncoder.from_folder(folder)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    return TextEncoder.from_folder(folder)
 
 
 def check_same(manifest: dict, tokenizer_from: Path, dest: Path, partial: bool) -> None:

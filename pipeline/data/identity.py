@@ -1,12 +1,11 @@
 """What a record says about its data: the part of a prepared folder's manifest that decides a result."""
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.files import sha256_of
+from pipeline.files import known_sha256
 
 CORPUS = "corpus"
 """Its name; two folders with equal tokens are one corpus."""
@@ -39,20 +38,9 @@ def identify(folder: Path) -> dict[str, Any]:
             return {**{key: manifest[key] for key in GLUE}, "splits": of_each}
         return {key: manifest.get(key) for key in TEXT}
     except FileNotFoundError:
-        return {"files": {one.name: _sha256_of(one) for one in sorted(folder.glob("*.idx"))}}
+        return {"files": {one.name: known_sha256(one) for one in sorted(folder.glob("*.idx"))}}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is damaged; prepare it again with a script of data-prep/") from None
-
-
-def _sha256_of(path: Path) -> str:
-    state = path.stat()
-    return _sha256_at(path, state.st_mtime_ns, state.st_size)
-
-
-@cache
-def _sha256_at(path: Path, changed: int, size: int) -> str:
-    """As long as the file has this time and size, it is read once."""
-    return sha256_of(path)
 
 
 def has_valid(identity: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pipeline.errors import UserError
+from pipeline.provenance import usable_cores
 
 if TYPE_CHECKING:
     from pipeline.data.text_encoding import TextEncoder
@@ -37,7 +38,7 @@ def worker_pool(
 
 def worker_count(size: int) -> int:
     """Processes worth starting for a text of `size` bytes."""
-    return max(1, min(os.cpu_count() or 1, size // BYTES_PER_WORKER, MOST_WORKERS))
+    return max(1, min(usable_cores(), size // BYTES_PER_WORKER, MOST_WORKERS))
 
 
 def encode_all(encoder: "TextEncoder", texts: Iterable[str], workers: int) -> Iterator[str]:

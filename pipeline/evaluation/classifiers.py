@@ -12,6 +12,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 from fairseq.utils import move_to_cuda
 
+from pipeline.data.identity import identify
 from pipeline.data.lra.tasks import TASKS
 from pipeline.errors import UserError
 from pipeline.evaluation.evaluators import TrainedRun
@@ -21,7 +22,6 @@ from pipeline.training.kinds import (
     LRA_RUN,
     Classification,
     check_lra_data,
-    describe_data,
     load_image_model,
     read_lra,
 )
@@ -93,7 +93,7 @@ def evaluate_lra(
         "updates": checkpoint.updates,
         "seed": checkpoint.seed,
         "training_data": run.get("data"),
-        "data": describe_data(data),
+        "data": identify(data.folder),
     }
     for split in splits:
         found = count_correct(checkpoint.model, checkpoint.task, split, checkpoint.batch_size, device)

@@ -30,7 +30,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "checkpoint",
         type=Path,
         metavar="CHECKPOINT",
-        help="what scripts/finetune_glue.sh has kept, such as .../CoLA/lr3e-05-seed1/checkpoint_best.pt; "
+        help="what scripts/finetune_glue.sh has kept, such as .../CoLA/3e-05/seed1/checkpoint_best.pt; "
         "dictionary and tokeniser lie beside it",
     )
     parser.add_argument("--task", required=True, help="the task it is fine-tuned for, such as CoLA")

@@ -100,7 +100,7 @@ def model_files(source: "Source", head: str | None = None) -> dict[str, bytes]:
 def export(checkpoint: Path, out: Path, head: str | None) -> str:
     """Write the folder `out`; returns the kind of the model. UserError for one that cannot be exported.
 
-    Heads that are left out are named on stdout.
+    A head that is left out is named on stdout.
     """
     from pipeline.export.model_card import model_card, read_run
     from pipeline.export.source import load_source

@@ -13,7 +13,7 @@ from pipeline.training.encoder import load_encoder, read_dictionary, read_encode
 from user_dir.models.language_model import LinearAttentionLM
 from user_dir.models.options import attention_options
 from user_dir.models.stack import is_pre_norm, planned_layers, positions_kind
-from user_dir.modules.feed_forward import default_glu_width
+from user_dir.modules.feed_forward import ACTIVATIONS, default_glu_width
 
 EXPORTED = ("softmax", "elu", "norm", "diag", "lln", "lln_diag")
 NORMS = ("layernorm", "rmsnorm", "scalenorm")
@@ -115,6 +115,8 @@ def check_exportable(source: Source) -> None:
         )
     if side == "decoder" and (cfg.adaptive_input or cfg.adaptive_softmax_cutoff):
         raise UserError("adaptive input and adaptive softmax cannot be exported; train with plain embeddings")
+    if side == "encoder":
+        check_activation(cfg.activation_fn, "activation-fn")
     used = {name for names in source.plan for name in names} & {"lln", "lln_diag"}
     options = attention_options(cfg)
     for name in sorted(used):
@@ -123,6 +125,14 @@ def check_exportable(source: Source) -> None:
                 f"{name} attention with statistics 'batch' depends on the rest of the batch and cannot be "
                 "exported; train with statistics 'running'"
             )
+
+
+def check_activation(name: str, flag: str) -> None:
+    """UserError for one of fairseq's that the modelling file does not have."""
+    if name not in ACTIVATIONS:
+        raise UserError(
+            f"a model with --{flag} {name} cannot be exported; those that can have {', '.join(ACTIVATIONS)}"
+        )
 
 
 def _attention_options(source: Source) -> dict[str, dict[str, Any]]:
@@ -161,6 +171,7 @@ def classifier_settings(source: Source, head: str) -> dict[str, Any]:
         raise UserError(f"the checkpoint has no classification head {head!r}; those it has: {there}")
     if source.cfg.spectral_norm_classification_head:
         raise UserError("a head with spectral normalisation cannot be exported")
+    check_activation(source.cfg.pooler_activation_fn, "pooler-activation-fn")
     classes = heads[head].out_proj.out_features
     return {
         "id2label": {str(number): f"LABEL_{number}" for number in range(classes)},

@@ -32,4 +32,5 @@ def spread(values: Sequence[float | None], format_value: str = "{:.2f}") -> str:
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], figures: bool = True) -> str:
     """A Markdown table without a final newline; `figures` are to the right, after the first column."""
     rules = ["---", *["---:" if figures else "---"] * (len(header) - 1)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rules, *rows])
+    lines = [[cell.replace("|", r"\|") for cell in row] for row in [header, rules, *rows]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

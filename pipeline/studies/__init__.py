@@ -1,1 +1,1 @@
-"""Studies of many runs: quickstart, measured models, ablations, GLUE sweeps."""
+"""What is more than a training: quickstart, report, analyses, and the checks of faults and of a GPU."""

@@ -88,7 +88,7 @@ def keep_best_weights(best: Best, cells: Sequence["Cell"]) -> None:
             continue
         chosen = group[scores.index(max(scores))]
         for cell in group:
-            for path in cell.folder.glob("checkpoint*.pt") if cell is not chosen else ():
+            for path in cell.folder.glob("checkpoint*.pt") if cell.folder != chosen.folder else ():
                 path.unlink()
         if any(chosen.folder.glob("checkpoint*.pt")):
             print(f"{chosen.name}: best weights in {shown_path(chosen.folder)}")

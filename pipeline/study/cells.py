@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from glob import glob
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ DECODERS = ("language_modeling", "carried_language_modeling", "copy", "pixels")
 """Tasks whose models have a `--decoder-attention`; the others have a `--encoder-attention`."""
 OWN = {"--seed": "--seeds", "--save-dir": "--out"}
 """Flags that differ from cell to cell, and the option to use instead; an axis adds its own."""
+ALIASES = {"--batch-size": ("--max-sentences",)}
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,13 @@ class Cell:
     def experiment(self) -> Experiment:
         """The settings of the YAML and those of the choices, not compared with fairseq's."""
         experiment = _composed(self.config, self.config.stat().st_mtime_ns)
-        for choice in self.choices:
-            for key, value in self.settings_of(choice):
-                if key == YAML:
-                    experiment = experiment.changed(value)
+        given = [*self.study.settings.items(), *(x for one in self.choices for x in self.settings_of(one))]
+        for key, value in given:
+            if key == YAML:
+                experiment = experiment.changed(value)
+            elif value is False:  # no flag of fairseq turns a switch off
+                on = [name for name in experiment.settings if experiment.get(name, key) is True]
+                experiment = experiment.changed({name: {key: False} for name in on})
         return experiment
 
     def own_flags(self) -> list[str]:
@@ -172,9 +177,17 @@ class Cell:
         return fairseq_arguments(self.experiment, data, Machines(1 if gpu else 0), self.folder, words)
 
     def data_flags(self) -> list[str]:
-        """Flags that follow from the prepared data, such as the number of classes; the study's hooks know."""
+        """Flags that follow from the prepared data, such as the number of classes; the study's hooks know.
+
+        The user's own flags win, but for --max-update, which the hooks have read.
+        """
         flags = getattr(hooks_of(self.study.hooks), "data_flags", None)
-        return flags(self) if flags else []
+        words, wins = [], False
+        for word in flags(self) if flags else []:
+            if word.startswith("--"):
+                wins = word != "--max-update" and is_given(self.plan.flags, word)
+            words += [] if wins else [word]
+        return words
 
     def updates(self) -> int:
         """The last update of its training, 0 if it ends by epochs."""
@@ -187,7 +200,7 @@ class Cell:
 
         `same_data` compares what the data are.
         """
-        named = str(self.filled_in(self.study.data).relative_to(ROOT)) if self.study.data else None
+        named = shown_path(self.filled_in(self.study.data)) if self.study.data else None
         further = [one for one in (start_mark(self), named) if one]
         return fingerprint([self.experiment.settings, self.own_flags(), *further])
 
@@ -240,6 +253,8 @@ def cells_of(plan: Plan, asked: Mapping[str, Sequence[str]], seeds: int) -> list
     check_flags(plan, chosen)
     combinations = [cell for choices in product(*chosen) if (cell := Cell(plan, choices, 0)).exists()]
     check_covered(study, chosen, combinations, [name for name, words in asked.items() if words])
+    if not combinations:
+        raise UserError(f"{study.path}: no combination of these choices has a YAML and settings")
     return [
         replace(cell, seed=first_seed(cell) + number)
         for number in range(seeds)
@@ -278,13 +293,14 @@ def check_covered(
 
 def known_values(study: Study, axis: str) -> Iterator[str]:
     """The values of a placeholder for which there are YAMLs."""
-    pattern = re.escape(study.config)
+    whole = str(ROOT / study.config)
+    pattern = re.escape(whole)
     for name, other in study.axes.items():
         known = "|".join(re.escape(choice.config) for choice in other.choices.values())
         words = "([^/]+)" if name == axis else f"(?:{known})" if other.closed else "[^/]+"
         pattern = pattern.replace(re.escape(f"{{{name}}}"), words)
-    for path in ROOT.glob(re.sub(r"\{\w+\}", "*", study.config)):
-        match = re.fullmatch(pattern, str(path.relative_to(ROOT)))
+    for path in glob(re.sub(r"\{\w+\}", "*", whole)):
+        match = re.fullmatch(pattern, path)
         if match and not match[1].startswith("base"):
             yield match[1]
 
@@ -300,8 +316,13 @@ def check_flags(plan: Plan, chosen: Sequence[Sequence[Choice]]) -> None:
     if plan.study.tune:
         ours[as_option(plan.study.tune.axis)] = "tune in the study's YAML"
     for flag, instead in ours.items():
-        if option(plan.flags, flag) is not None:
+        if any(is_given(plan.flags, one) for one in (flag, *ALIASES.get(flag, ()))):
             raise UserError(f"{flag} differs from cell to cell; use {instead}")
+
+
+def is_given(words: Sequence[str], flag: str) -> bool:
+    """Whether `flag` is among the words of a command line, as `--flag value`, `--flag=value` or a switch."""
+    return any(word == flag or word.startswith(f"{flag}=") for word in words)
 
 
 def setting_names(choice: Choice, study: Study) -> Iterator[str]:

@@ -12,13 +12,13 @@ A row is named by the choices of the table's rows, joined by "/". `only` keeps a
 axis, such as a preset.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.study.expressions import Expression, parse_expression
-from pipeline.study.keys import check_keys
+from pipeline.study.keys import check_keys, read_only
 from pipeline.verdicts import (
     NOT_COMPARABLE,
     NOT_RUN,
@@ -49,7 +49,7 @@ class Claim:
     only: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def read_claim(given: Any, axes: Collection[str], where: str) -> Claim:
+def read_claim(given: Any, axes: Mapping[str, Any], where: str) -> Claim:
     """A claim of a YAML; UserError for what is wrong in it."""
     check_keys(given, ("says", "where", "test", "only"), where)
     for key in ("says", "where", "test"):
@@ -71,9 +71,9 @@ def read_claim(given: Any, axes: Collection[str], where: str) -> Claim:
     bound = Bound(float(test[bounds[0]]), "at_most" in test) if bounds else None
     figure = parse_expression(words[0], where)
     only = given.get("only") or {}
-    check_keys(only, axes, f"{where}: only")
-    names = {axis: tuple(map(str, words)) for axis, words in only.items()}
-    return Claim(str(given["says"]), str(given["where"]), kind, figure, rows, bound, names)
+    return Claim(
+        str(given["says"]), str(given["where"]), kind, figure, rows, bound, read_only(only, axes, where)
+    )
 
 
 def decide(claim: Claim, values: Values, at_baseline: Sequence[str], paper: Mapping[str, float]) -> Verdict:
@@ -87,10 +87,9 @@ def decide(claim: Claim, values: Values, at_baseline: Sequence[str], paper: Mapp
     missing = [row for row in rows if not values.get(row)]
     if missing and (claim.kind in PAIRS or missing[0] == rows[0]):
         return Verdict(NOT_RUN, f"no figure of {', '.join(missing)}")
-    rows = tuple(row for row in rows if values.get(row))
     if claim.kind == RANK:
         return judge_order(values, paper, claim.bound.number)
-    if len(rows) < 2:
+    if len(rows) - len(missing) < 2:
         return Verdict(NOT_RUN, "there is no other row")
     standing = [row for row in rows if row in at_baseline]
     if standing and (claim.kind in PAIRS or rows[0] in standing):

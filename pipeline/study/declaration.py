@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -35,6 +36,9 @@ TUNED_BY = {"valid_loss": min, "valid_accuracy": max}
 RESERVED = ("label", "config", "seeds", "on_request")
 YAML = "yaml"
 """The key of a choice that changes settings of the training YAML, by group."""
+OPTIONS = ("study", "list", "status", "dry_run", "seeds", "jobs", "out", "data", "source", "start", "help")
+OPTIONS += ("seed", "tuning")
+"""Of scripts/study.sh, and what else identifies a record."""
 NAME = re.compile(r"[\w.+-]+")
 HOOKS = ("carried", "glue", "images", "language_models", "roberta", "vit")
 
@@ -161,6 +165,17 @@ def read_study(path: Path) -> Study:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} is no study; docs/studies.md shows one")
+    try:
+        return _study(path, content)
+    except UserError:
+        raise
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        raise UserError(
+            f"{path}: a value has not the form that docs/studies.md describes: {' '.join(str(error).split())}"
+        ) from None
+
+
+def _study(path: Path, content: dict[str, Any]) -> Study:
     if "table" in content and "tables" in content:
         raise UserError(f"{path}: table and tables exclude each other; put all of them into tables")
     tables = content.get("tables") or [{**(content.get("table") or {}), "paper": content.get("paper")}]
@@ -215,6 +230,10 @@ def read_study(path: Path) -> Study:
 
 def read_axis(path: Path, name: str, value: Any, content: Mapping[str, Any]) -> Axis:
     """An axis: a mapping of names to settings, or a list of values."""
+    if not str(name).isidentifier() or name in OPTIONS:
+        raise UserError(
+            f"{path}: {name!r} cannot name an axis; use letters, digits and _, and no option's name"
+        )
     placeholder = f"{{{name}}}" in str(content["config"])
     if isinstance(value, Mapping) and value:
         choices = [read_choice(path, name, str(key), given or {}) for key, given in value.items()]
@@ -258,8 +277,8 @@ def check_groups(settings: Mapping[str, Any], where: str) -> None:
 
 def check_placeholders(path: Path, key: str, text: Any, axes: Mapping[str, Axis]) -> None:
     """UserError for a `{name}` in the path of the configurations or the data that no axis has."""
-    for name in re.findall(r"\{(\w*)\}", str(text)):
-        if name not in axes:
+    for _, name, _, _ in Formatter().parse(str(text)):
+        if name is not None and name not in axes:
             raise UserError(f"{path}: {key} names {{{name}}}, which is no axis{nearest(name, axes)}")
 
 
@@ -303,4 +322,7 @@ def read_plot(path: Path, given: Any) -> dict[str, Any]:
     for word in given.get("by", PLOTTED_BY):
         if word not in PLOTTED_BY:
             raise UserError(f"{where}: by names {word!r}{nearest(word, PLOTTED_BY)}")
+    factor = given.get("factor", 1.0)
+    if isinstance(factor, bool) or not isinstance(factor, int | float):
+        raise UserError(f"{where}: factor is {factor!r}; it must be a number")
     return {"y": f"{given['curves']} loss, bits", "factor": 1.0, **given}

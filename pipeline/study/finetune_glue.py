@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.console import Parser, count, number_of
 from pipeline.errors import UserError
-from pipeline.files import ROOT
+from pipeline.files import PREPARED, ROOT
 from pipeline.glue_tasks import TASKS, glue_task
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def numbers(kind: type) -> Callable[[str], list]:
             raise argparse.ArgumentTypeError(
                 f"{text!r} is not one or several {what} above 0, with commas between"
             )
-        return values
+        return list(dict.fromkeys(values))
 
     return read
 
@@ -105,7 +105,7 @@ def find_tasks(options: argparse.Namespace) -> list[str]:
         raise UserError(f"no folder {folder}; prepare it with data-prep/glue.sh, or name one with --data")
     if options.task != "all":
         return [glue_task(name).name for name in options.task.split(",")]
-    names = [name for name in TASKS if (folder / name / "preparation.json").is_file()]
+    names = [name for name in TASKS if (folder / name / PREPARED).is_file()]
     if not names:
         raise UserError(f"{folder} holds no prepared task; data-prep/glue.sh makes them")
     return names
@@ -120,7 +120,7 @@ def cells_asked(study: "Study", options: argparse.Namespace) -> "list[Cell]":
     out = (options.out or start.parent / "glue" / start.stem).absolute()
     flags = ("--max-update", str(options.max_update)) if options.max_update else ()
     data = options.data.absolute() if options.data else None
-    asked = {"task": find_tasks(options), "lr": [f"{rate:g}" for rate in options.learning_rates or ()]}
+    asked = {"task": find_tasks(options), "lr": [str(rate) for rate in options.learning_rates or ()]}
     cells = cells_of(Plan(study, out, data, flags, start), asked, study.seeds)
     if options.seeds:
         cells = [replace(cell, seed=seed) for cell in cells if cell.seed == 1 for seed in options.seeds]

@@ -1,25 +1,20 @@
 """The index of results/README.md: every table and figure of the papers, its verdict or why there is none."""
 
-import csv
 from collections import Counter
 
-from pipeline.files import ROOT, read_json
-from pipeline.papers import PAPER
+from pipeline.files import RESULTS, read_json
+from pipeline.papers import read_table
 from pipeline.reports.tables import markdown_table
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.page import groups_of, shown_records, verdicts
 from pipeline.verdicts import NOT_RUN
 
-CONTENTS = PAPER / "contents.csv"
-RESULTS = ROOT / "results"
-
 
 def index_section() -> str:
-    """A table with a row for each item of `CONTENTS`."""
-    with CONTENTS.open(encoding="utf-8", newline="") as file:
-        items = list(csv.DictReader(file))
+    """A table with a row for each table and figure of the papers."""
     rows = [
-        [f"{item['paper']}, {item['item']}", item["what"], verdict_of(item), page_of(item)] for item in items
+        [f"{item['paper']}, {item['item']}", item["what"], verdict_of(item), page_of(item)]
+        for item in read_table("contents")
     ]
     return markdown_table(["paper", "what", "verdict", "page"], rows, figures=False)
 

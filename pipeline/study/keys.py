@@ -22,6 +22,18 @@ def check_keys(found: Any, known: Collection[str], where: str) -> None:
             raise UserError(f"{where}: there is no key {key}{nearest(key, known)}")
 
 
+def read_only(given: Any, axes: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
+    """The key `only`: the choices of an axis that count, one or a list."""
+    check_keys(given, axes, f"{where}: only")
+    found = {}
+    for axis, words in given.items():
+        found[axis] = tuple(map(str, words if isinstance(words, list) else [words]))
+        for word in found[axis]:
+            if axes[axis].closed and word not in axes[axis].choices:
+                raise UserError(f"{where}: only: {axis} has no {word}{nearest(word, axes[axis].choices)}")
+    return found
+
+
 def positive_number(value: Any, where: str) -> int:
     """`value` as a whole number of 1 or more."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:

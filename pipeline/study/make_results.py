@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.console import Parser
 from pipeline.errors import UserError
-from pipeline.files import ROOT, shown_path
+from pipeline.files import RESULTS, shown_path
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -38,9 +38,7 @@ def stale() -> list[Path]:
     from pipeline.study.page import stale_files
 
     pages = [
-        path
-        for name in study_names()
-        for path in stale_files(read_study(find_study(name)), ROOT / "results" / name)
+        path for name in study_names() for path in stale_files(read_study(find_study(name)), RESULTS / name)
     ]
     return [*documents.stale(), *pages]
 
@@ -51,9 +49,9 @@ def write_all() -> None:
     from pipeline.study.declaration import find_study, read_study, study_names
     from pipeline.study.page import publish
 
-    documents.write_all()
     for name in study_names():
-        publish(read_study(find_study(name)), ROOT / "results" / name)
+        publish(read_study(find_study(name)), RESULTS / name)
+    documents.write_all()  # the index links to the pages that are there
 
 
 def main() -> None:

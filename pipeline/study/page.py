@@ -105,7 +105,7 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
     }
     try:
         return Environment(undefined=StrictUndefined).from_string(study.notes).render(known).strip()
-    except TemplateError as error:
+    except (TemplateError, TypeError, ValueError) as error:
         raise UserError(f"{study.path}: notes cannot be filled in: {error}") from None
 
 
@@ -115,8 +115,16 @@ def given_settings(record: Record) -> dict[str, dict[str, Any]]:
     for values in found.values():
         for key in values:
             if (given := option(record["own_flags"], as_option(key))) is not None:
-                values[key] = yaml.safe_load(given)
+                values[key] = number_or_word(given)
     return found
+
+
+def number_or_word(text: str) -> Any:
+    """The value of a flag; YAML by itself takes 1e-05 for a word."""
+    try:
+        return float(text) if "e-" in text else yaml.safe_load(text)
+    except ValueError:
+        return text
 
 
 def write_group(study: Study, name: tuple[str, ...], records: Sequence[Record]) -> str:

@@ -25,7 +25,7 @@ def prepare_data(study: Study, cells: Sequence[Cell], source: Path | None) -> No
     missing = [folder for folder in folders if not folder.is_dir()]
     for name, (script, *words) in study.prepare.items():
         if cells[0].plan.data is None and (ROOT / name in missing or (missing and not name)):
-            run_script(script, *with_source(script, words, source, missing[0]))
+            run_script(script, *with_source(script, words, source, ROOT / name if name else missing[0]))
     for folder in folders:
         if not folder.is_dir():
             raise UserError(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.console import number_of, runs_failed
 from pipeline.errors import UserError
-from pipeline.files import ROOT, made_folder, shown_path
+from pipeline.files import RESULTS, made_folder, shown_path
 from pipeline.outputs import begins, check_output, check_output_folder
 from pipeline.study.best import keep_best_weights
 from pipeline.study.cells import Cell, Plan, cells_of
@@ -22,12 +22,11 @@ from pipeline.study.records import read_records
 from pipeline.study.schedule import gpus, parallel_jobs, run_cells
 from pipeline.study.start import check_starts
 from pipeline.study.table import figure_of
-from pipeline.study.tuning import tuning_cells, with_chosen
+from pipeline.study.tuning import score_of, tuning_cells, with_chosen
 from pipeline.study.worker import prune
 from pipeline.training.run_lock import NAME as LOCK
 from pipeline.training.run_lock import SECONDS_TO_WRITE, run_lock
 
-RESULTS = ROOT / "results"
 SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then
 
 
@@ -37,17 +36,14 @@ def describe(cell: Cell) -> str:
     if record is None:
         return "no record"
     if cell.tuning is not None:
-        return (
-            f"{cell.study.tune.by} {score}"
-            if (score := record["training"]["curves"]["valid"][-1][1])
-            else "done"
-        )
+        score = score_of(cell)
+        return "no score" if score is None else f"{cell.study.tune.by} {score:.4g}"
     columns = [column for column in cell.study.tables[0].columns if column.form != COUNT][:2]
     return ", ".join(f"{column.title} {figure_of(column, [record])}" for column in columns)
 
 
 def is_done(cell: Cell) -> bool:
-    """Whether it is finished, here or among the committed results."""
+    """Whether it is finished."""
     return cell.record() is not None
 
 
@@ -74,13 +70,15 @@ def given_start(options: Namespace) -> Path | None:
     return whole_checkpoint(options.start.absolute())
 
 
-def all_runs(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells, those of tuning before them."""
+def all_runs(cells: Sequence[Cell], with_unchosen: bool = False) -> list[Cell]:
+    """The cells, those of tuning before them; those for which nothing is chosen yet only `with_unchosen`."""
     if not cells or cells[0].study.tune is None:
         return list(cells)
     first = {tuple(cell.values.items()): cell for cell in reversed(cells)}
     tried = [one for cell in reversed(first.values()) for one in tuning_cells(cell)]
-    return [*tried, *with_chosen(cells)]
+    chosen = with_chosen(cells)
+    ready = {cell.folder for cell in chosen}
+    return [*tried, *chosen, *(cell for cell in cells if with_unchosen and cell.folder not in ready)]
 
 
 def show_list() -> None:
@@ -100,13 +98,14 @@ def show_list() -> None:
 
 def show_status(cells: Sequence[Cell]) -> None:
     """Every cell, and whether it is done, begun or missing."""
-    for cell in all_runs(cells):
+    runs = all_runs(cells, with_unchosen=True)
+    for cell in runs:
         if is_done(cell):
             state = f"done: {describe(cell)}"
         else:
             state = "begun" if cell.folder.is_dir() else "missing"
         print(f"{cell.name}: {state}")
-    left = Pace(cells[0].plan.out, cells[0].study.name).left(cells)
+    left = Pace(cells[0].plan.out, cells[0].study.name).left(runs)
     print(f"time left: {in_words(left) if left is not None else 'unknown until a cell is finished'}")
 
 
@@ -123,10 +122,10 @@ def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Pat
     places, out = parallel_jobs(jobs), cells[0].plan.out
     check_out(study, out)
     with locked(cells) as held:
+        check_one_setting([*read_records(out, study.name), {"flags": cells[0].plan.flags}], out)
         prepare_data(study, cells, source)
         runs = all_runs(cells)
         check_starts(cell for cell in runs if not is_done(cell))
-        check_one_setting([*read_records(out, study.name), {"flags": cells[0].plan.flags}], out)
         failures: list[str] = []
         if study.tune:
             tried = [cell for cell in runs if cell.tuning is not None]
@@ -148,8 +147,9 @@ def check_out(study: Study, out: Path) -> None:
     """UserError unless results can go into `out`, where a page or pictures must be those of the study."""
     check_output_folder(out, "--out")
     if not read_records(out, study.name):
-        for path in (out / PAGE, *out.glob("*.png")):
-            check_output(path, begins(f"# {study.about}\n"), makes_folder=True)
+        ours, page = begins(f"# {study.about}\n"), out / PAGE
+        for path in [page] if page.is_file() else [page, *out.glob("*.png")]:
+            check_output(path, ours, makes_folder=True)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,7 +30,7 @@ SECONDS_TO_SAVE = 60  # after an interruption
 def gpus() -> list[str]:
     """The names of the GPUs for CUDA_VISIBLE_DEVICES, found without torch, whose import takes seconds."""
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [name for name in visible.split(",") if name]
+        return list(takewhile(lambda name: name not in ("", "-1", "NoDevFiles"), visible.split(",")))
     if not shutil.which("nvidia-smi"):
         return []
     done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
@@ -74,7 +75,9 @@ class Follower:
 
     def __init__(self, cell: Cell) -> None:
         self.log = cell.folder / LOG
-        self.start = self.log.stat().st_size if self.log.is_file() else 0
+        resumes = any(cell.folder.glob("checkpoint*.pt"))  # else the log begins anew
+        self.start = self.log.stat().st_size if resumes and self.log.is_file() else 0
+        self.old = None if resumes or not self.log.is_file() else self.log.stat().st_ino
         self.file: BinaryIO | None = None
         self.rest = b""
         self.progress = Progress(cell.updates() or None)
@@ -82,7 +85,7 @@ class Follower:
     def look(self) -> None:
         """Show what has been written since the last look."""
         if self.file is None:
-            if not self.log.is_file():
+            if not self.log.is_file() or self.log.stat().st_ino == self.old:
                 return
             self.file = self.log.open("rb")
             self.file.seek(self.start)

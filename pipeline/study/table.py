@@ -9,7 +9,7 @@ from pipeline.errors import UserError
 from pipeline.papers import read_table
 from pipeline.reports.tables import markdown_table, spread
 from pipeline.study.expressions import COUNT, Expression, check_format, follow, numbers, parse_expression
-from pipeline.study.keys import check_keys, nearest
+from pipeline.study.keys import check_keys, nearest, read_only
 from pipeline.study.records import Record, grouped
 from pipeline.verdicts import rank_correlation
 
@@ -112,8 +112,8 @@ def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpe
     check_keys(given, ("title", "rows", "columns", "only", "paper", "across", "average"), where)
     rows = given.get("rows") or [list(axes)[-1]]
     rows = tuple(rows if isinstance(rows, list) else [rows])
-    only = {axis: tuple(map(str, names)) for axis, names in (given.get("only") or {}).items()}
-    for axis in (*rows, *only):
+    only = read_only(given.get("only") or {}, axes, where)
+    for axis in rows:
         if axis not in axes:
             raise UserError(f"{where}: there is no axis {axis}{nearest(axis, axes)}")
     columns = []

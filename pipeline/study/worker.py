@@ -24,7 +24,7 @@ from pipeline.console import warn_only
 from pipeline.errors import UserError, explain
 from pipeline.evaluation.evaluators import EVALUATORS
 from pipeline.files import FINGERPRINT, RUN_MARK, begin, is_run, shown_path, write_json
-from pipeline.study.cells import Cell, Plan
+from pipeline.study.cells import Cell, Plan, first_seed
 from pipeline.study.declaration import STUDIES, read_study
 from pipeline.study.start import start_of
 from pipeline.training.run_lock import NAME as LOCK
@@ -70,6 +70,9 @@ def command_of(cell: Cell) -> list[str]:
     words = ["scripts/study.sh", cell.study.name if ours else str(cell.study.path)]
     for axis, value in cell.values.items():
         words += [f"--{axis}", value]
+    words += ["--seeds", str(cell.seed - first_seed(cell) + 1)]
+    for option, path in (("--start", cell.plan.start), ("--data", cell.plan.data)):
+        words += [option, shown_path(path)] if path else []
     return [*words, *(["--", *cell.plan.flags] if cell.plan.flags else [])]
 
 
@@ -106,11 +109,10 @@ def train(cell: Cell, arguments: list[str], data: Any) -> None:
     from pipeline.training.save_dir import LAST, complete_save, keep_vocabulary, newest_whole
 
     start = newest_whole(cell.folder)
-    if start and cell.updates() and start.updates >= cell.updates():
-        complete_save(start)
-        return
     if start:
         complete_save(start)
+        if 0 < cell.updates() <= start.updates:
+            return
     else:
         (cell.folder / LAST).unlink(missing_ok=True)
     if data is not None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fairseq.data import data_utils
 from fairseq.models import MODEL_REGISTRY
 
+from pipeline.data.identity import identify
 from pipeline.data.preparation import read_manifest
 from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.data.text_encoding import tokenizer_fingerprint
@@ -195,17 +196,10 @@ class LRA(WithPlan):
                 "attention": option(arguments, "--encoder-attention"),
                 "steps": steps and int(steps),
                 "seed": seed and int(seed),
-                "data": describe_data(data),
+                "data": identify(data.folder),
                 "environment": environment("cpu" if "--cpu" in arguments else "cuda"),
             },
         )
-
-
-def describe_data(data: LRAData) -> dict[str, Any]:
-    """What a table must say about the data of a run: where they come from, and how many they are."""
-    kept = ("task", "pipeline", "origin", "seed", "length", "end_token", "close_brackets", "valid_fraction")
-    examples = {name: split["examples"] for name, split in data.manifest["splits"].items()}
-    return {**{key: data.manifest[key] for key in kept if key in data.manifest}, "examples": examples}
 
 
 def read_lra(path: Path) -> Checkpoint:

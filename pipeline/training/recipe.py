@@ -59,7 +59,7 @@ class Experiment:
 
     def get(self, group: str, key: str, default: Any = None) -> Any:
         """One setting, `default` if the YAML does not have it."""
-        return self.settings.get(group, {}).get(key, default)
+        return (self.settings.get(group) or {}).get(key, default)
 
     def data_folder(self) -> Path | None:
         """The prepared corpus the YAML names; a relative path counts from the project's root."""
@@ -76,8 +76,8 @@ class Experiment:
         return [word for group in self.settings for word in self._group_flags(group, without)]
 
     def _group_flags(self, group: str, without: Collection[str]) -> Iterator[str]:
-        settings = self.settings[group]
-        if group in NAME_FLAGS:
+        settings = self.settings[group] or {}  # as in an unfinished YAML
+        if "_name" in settings and group in NAME_FLAGS:
             yield from (NAME_FLAGS[group], settings["_name"])
         for key, value in settings.items():
             if key in ("_name", "data", "update_freq", "distributed_world_size", *without):
@@ -156,6 +156,8 @@ def check_settings(config: Path, own: Any, settings: Any) -> None:
         for key, value in values.items():
             if key != "_name" and key not in fields:
                 raise UserError(f"{config}: {group}.{key} is no setting of fairseq{suggestion(key, fields)}")
+            if key != "_name" and isinstance(value, bool) and fields[key].default is True:
+                raise UserError(f"{config}: {group}.{key} is on unless its flag is given; leave it out")
             wanted = mine.get(key, value)
             if wanted != value and not str(wanted).startswith("${"):
                 raise UserError(

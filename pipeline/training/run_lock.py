@@ -11,6 +11,7 @@ from pathlib import Path
 from pipeline.errors import UserError
 
 NAME = ".run.lock"
+FLAGS = os.O_RDWR | os.O_CREAT
 SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
 
 
@@ -23,10 +24,16 @@ def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> I
     The lock lasts as long as any process has the descriptor open, so a child that inherits it keeps
     the folder even if its parent is killed. UserError names the host and process that has it.
     """
-    descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o666)
+    path = folder / NAME
+    descriptor = os.open(path, FLAGS, 0o666)
     try:
         try:
             _lock(descriptor, patience)
+            while not _is_at(descriptor, path):  # the run that was waited for has removed it
+                os.close(descriptor)
+                folder.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(path, FLAGS, 0o666)
+                _lock(descriptor, patience)
         except BlockingIOError:
             holder = os.read(descriptor, 1000).decode(errors="replace") or "another process"
             raise UserError(
@@ -39,6 +46,14 @@ def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> I
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _lock(descriptor: int, patience: float) -> None:

@@ -114,5 +114,5 @@ def test_an_empty_name_is_no_file():
 
 def test_numbers_of_things():
     assert [number_of(n, "runs") for n in (0, 1, 1200)] == ["0 runs", "1 run", "1,200 runs"]
-    assert str(runs_failed(["a"], every=True)) == "1 run failed; the first: a"
-    assert str(runs_failed(["a", "b"], every=True)) == "all 2 runs failed; the first: a"
+    assert str(runs_failed(["a"])) == "1 run failed; the first: a"
+    assert str(runs_failed(["a", "b"])) == "2 runs failed; the first: a"

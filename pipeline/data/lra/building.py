@@ -19,6 +19,7 @@ from pipeline.data.lra.texts import write_retrieval, write_text
 from pipeline.data.lra.writing import SplitRecord, write_description, write_pixels
 from pipeline.data.preparation import SPLITS, Workplace, check_accepted, check_settings, prepare_once
 from pipeline.errors import UserError
+from pipeline.files import known_sha256
 
 SAMPLE = "sample"
 LEAST_OCCURRENCES = {"text": 15, "retrieval": 1}
@@ -93,8 +94,9 @@ def _check_same(manifest: dict, task: LraTask, choices: Choices, folder: Path) -
         source = find_source(task, choices.source)
         if choices.length:
             asked["length"] = choices.length
-        if source.path.is_file() and source.digest() not in manifest.get("sources", {}).values():
-            asked["sources"] = {source.path.name: source.digest()}
+        archive = source.path
+        if archive.is_file() and known_sha256(archive) not in manifest.get("sources", {}).values():
+            asked["sources"] = {archive.name: known_sha256(archive)}
     check_settings(folder, there, asked)
 
 

@@ -12,7 +12,6 @@ image, pathfinder, path-x (pixels, for both pipelines).
 """
 
 import argparse
-import os
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
@@ -24,6 +23,7 @@ from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
 from pipeline.files import sha256_of
 from pipeline.outputs import check_output_folder
+from pipeline.provenance import usable_cores
 
 ELSE = "get it another way and name it with --from"
 EPILOG = """
@@ -140,7 +140,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--processes",
         type=int,
-        default=os.cpu_count() or 1,
+        default=usable_cores(),
         metavar="N",
         help="of the generators; they change nothing but the time (default: one per core)",
     )

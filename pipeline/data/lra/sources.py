@@ -9,13 +9,12 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from pipeline.data.lra.tasks import KNOWN_ARCHIVES, LraTask, MissingFiles
 from pipeline.errors import UserError
-from pipeline.files import sha256_of
+from pipeline.files import known_sha256
 
 OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 """By what a compressed archive begins with; these check what was compressed, tarfile does not."""
@@ -57,7 +56,7 @@ class Source:
                 self.hashes[path.relative_to(root).as_posix()] = digest
 
     def _files_of_archive(self, wanted: Wanted) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
-        self.hashes[self.path.name] = self.digest()
+        self.hashes[self.path.name] = known_sha256(self.path)
         with self._opened() as content:
             with tarfile.open(fileobj=content, mode="r|") as archive:
                 for member in archive:
@@ -75,11 +74,6 @@ class Source:
             if beginning.startswith(magic):
                 return opener(self.path, "rb")
         return self.path.open("rb")
-
-    def digest(self) -> str:
-        """sha256 of the archive."""
-        about = self.path.stat()
-        return _digest(self.path, about.st_size, about.st_mtime_ns)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -113,11 +107,6 @@ class Source:
         """True if what was read is an original of known sha256, archive or files; None otherwise."""
         known = self.recognised or any(digest in KNOWN_ARCHIVES for digest in self.hashes.values())
         return True if known else None
-
-
-@lru_cache
-def _digest(path: Path, size: int, modified: int) -> str:  # one archive may have several tasks
-    return sha256_of(path)
 
 
 def find_source(task: LraTask, path: Path) -> Source:

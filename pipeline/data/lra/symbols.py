@@ -20,8 +20,6 @@ CODE_POINTS = 0x110000
 class Symbols(Protocol):
     """A way to number the pieces of a text."""
 
-    end_token: bool
-
     def encode(self, text: bytes) -> np.ndarray:
         """The row of a UTF-8 text, cut to the task's length: int64 of shape (length,)."""
 
@@ -31,8 +29,6 @@ class Symbols(Protocol):
 
 class ByteSymbols:
     """Byte b is the symbol `b`, index FIRST + b; the first `length` bytes are kept."""
-
-    end_token = False
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -53,8 +49,6 @@ class CharacterSymbols:
     Characters get provisional indices in the order they are met; `finish` keeps those that occur
     `least` times in the counted files, the most frequent first, and renumbers what was written.
     """
-
-    end_token = True
 
     def __init__(self, length: int, least: int) -> None:
         self.length = length

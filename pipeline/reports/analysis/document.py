@@ -66,7 +66,7 @@ def section(name: str, row: dict[str, str], record: dict[str, Any]) -> str:
     if record.get("checks"):
         columns = ("statement", "expected", "measured", "verdict")
         rows = [tuple(one[key] for key in columns) for one in record["checks"]]
-        lines += [_escaped(markdown_table(("statement", "expected", "found", "verdict"), rows)), ""]
+        lines += [markdown_table(("statement", "expected", "found", "verdict"), rows), ""]
     command = record["command"].replace("studies.analyse", "scripts/analyse.sh", 1)
     made = f"`{command}`, commit {record['commit']}, {record['date']}, {where(record)}"
     return "\n".join([*lines, f"<sub>{made}; [JSON]({name}.json)</sub>", ""])
@@ -79,12 +79,3 @@ def trained(training: dict[str, Any]) -> str:
         f"{training['updates']:,} updates of about {training['tokens_per_update']:,.0f} tokens, far from "
         "the papers' sizes and budgets."
     )
-
-
-def _escaped(table: str) -> str:
-    """A bar inside a cell, as in |x|, would end it."""
-    fixed = []
-    for line in table.splitlines():
-        cells = line.removeprefix("| ").removesuffix(" |").split(" | ")
-        fixed.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(fixed)

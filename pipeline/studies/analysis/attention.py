@@ -48,7 +48,6 @@ class Layers:
     tokens: Tensor
     measured: list[Measured]
     curves: Tensor
-    x: list[float]
 
     @property
     def method(self) -> str:
@@ -100,12 +99,11 @@ def _layers(trained: Checkpoint, data: PreparedData, options: Namespace) -> Laye
     tokens = sequences(trained, data, options)
     print(f"  {label_of(trained)}: {tokens.shape[0]} sequences of {tokens.shape[1]}", flush=True)
     found = [measure(given) for given in chosen_layers(inputs(trained.model, tokens), options.layers)]
-    pairs = [_score(one, options) for one in found]
-    return Layers(trained, tokens, found, torch.stack([y for _, y in pairs]), pairs[0][0])
+    return Layers(trained, tokens, found, torch.stack([_score(one, options) for one in found]))
 
 
-def _score(found: Measured, options: Namespace) -> tuple[list[float], Tensor]:
-    """x and y of the local score of a layer: means over sequences and heads."""
+def _score(found: Measured, options: Namespace) -> Tensor:
+    """The local score of a layer at `RATIOS`: means over sequences and heads."""
     if options.score != "definition":
         matrices = normalized_rows(found.matrix, options.rows).flatten(0, 1)
         if options.score == "appendix-f-blocks":
@@ -114,11 +112,11 @@ def _score(found: Measured, options: Namespace) -> tuple[list[float], Tensor]:
         widths = torch.stack([x for x, _ in curves]).mean(0)
         grid = torch.tensor(RATIOS, dtype=torch.float64)
         reached = torch.searchsorted(widths.contiguous(), grid, right=True) - 1
-        return RATIOS, curves[0][1][reached.clamp(min=0)]
+        return curves[0][1][reached.clamp(min=0)]
     rows = normalized_rows(found.matrix, options.rows)
     if found.given.causal:
-        return RATIOS, causal_local_score(rows, RATIOS).mean((0, 1))
-    return RATIOS, local_score(rows, window_widths(rows.shape[-1], RATIOS)).mean((0, 1))
+        return causal_local_score(rows, RATIOS).mean((0, 1))
+    return local_score(rows, window_widths(rows.shape[-1], RATIOS)).mean((0, 1))
 
 
 def _saved_blocks(found: Measured, matrix: Tensor) -> Tensor:
@@ -162,7 +160,7 @@ def _local_scores(models: list[Layers], runs: list[Layers], options: Namespace) 
     panels = []
     for title, part in parts.items():
         curves = [
-            curve(one.label, one.x, one.curves[part].mean(0).tolist(), one.method)
+            curve(one.label, RATIOS, one.curves[part].mean(0).tolist(), one.method)
             for one in models
             if len(one.curves[part])
         ]

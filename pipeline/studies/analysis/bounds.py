@@ -1,6 +1,5 @@
 """Experiment 2 of TransNormer's bounds: gradients by the scores of a trained model (`analyse.sh bounds`)."""
 
-import math
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pipeline.errors import UserError
-from pipeline.studies.analysis.measures import queries_and_keys
+from pipeline.studies.analysis.measures import queries_and_keys, scaled_scores
 from pipeline.studies.analysis.models import (
     about,
     inputs,
@@ -160,8 +159,7 @@ def _layer(given: AttentionInput, recorded: Recorded) -> dict[str, float | None]
     if isinstance(given.module, SoftmaxAttention):
         weights = attention_matrix(given.module, given.x)
         found, bound = softmax_score_gradients(weights, products), softmax_bound(c1, c2)
-        q, k = queries_and_keys(given)
-        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        scores = scaled_scores(given)
     else:
         scores = _features_product(given)
         if isinstance(given.module, NormAttention):

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from pipeline.methods import LANGUAGE_MODELS
+from pipeline.methods import label_of
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table
 from pipeline.study.declaration import Study
 from pipeline.study.page import looks_of
-from pipeline.study.records import Record, grouped, measured_on, seed_of
+from pipeline.study.records import Record, grouped, measured_on, of_first_seed, seed_of
 
 READINGS = {"read apart": "apart", "read with state": "carried"}
 STYLES = {"apart": "--", "carried": "-"}
@@ -56,24 +56,22 @@ def ratio(records: Sequence[Record], with_state: str, apart: str) -> float | Non
 
 def draw_positions(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
     """Perplexity by position with carried state, a panel per segment: the first seed."""
-    seed = min(map(seed_of, records))
-    shown = [record for record in records if seed_of(record) == seed]
-    panels = []
+    shown, panels = of_first_seed(records), []
     looks = looks_of([(record["cell"]["model"],) for record in shown])
     colors = {model: color for (model,), (color, _) in looks.items()}
     for segment, group in grouped(shown, lambda one: one["cell"]["segment"]).items():
         curves = [_curve(record, colors[record["cell"]["model"]]) for record in group]
         panels.append((f"Segments of {segment}", "position up to, tokens", "perplexity per token", curves))
-    note = f"Trained with carried state (solid) and without (dashed). Seed {seed}. {measured_on(records)}"
+    seed = f"Seed {seed_of(shown[0])}. {measured_on(records)}"
+    note = f"Trained with carried state (solid) and without (dashed). {seed}"
     plot_curves(path, panels, note=note, source=source)
 
 
 def _curve(record: Record, color: str) -> Curve:
     model, buckets = record["cell"]["model"], record["found"]["carried"]["buckets"]
-    label = LANGUAGE_MODELS[model].label if model in LANGUAGE_MODELS else model
     x, y = ([bucket[key] for bucket in buckets] for key in ("end", "perplexity_per_token"))
     way = _way(record)
-    return Curve(label if way == "carried" else "", color, x, y, STYLES[way])
+    return Curve(label_of(model) if way == "carried" else "", color, x, y, STYLES[way])
 
 
 def _place(record: Record) -> tuple[str, str]:

@@ -34,7 +34,7 @@ def data_flags(cell: Cell) -> list[str]:
         return []
     task, given = glue_task(manifest["task"]), [*cell.experiment.flags(), *cell.own_flags()]
     examples = {split: entry["examples"] for split, entry in manifest["splits"].items()}
-    batch, epochs = int(option(given, "--batch-size")), int(option(given, "--max-epoch"))
+    batch, epochs = (whole_number(given, flag) for flag in ("--batch-size", "--max-epoch"))
     whole = math.ceil(examples["train"] / batch) * epochs
     asked = option(given, "--max-update") or ""
     updates = min(whole, int(asked)) if asked.isdecimal() and int(asked) else whole
@@ -45,6 +45,14 @@ def data_flags(cell: Cell) -> list[str]:
     if task.is_regression:
         words += ["--batch-size-valid", str(valid_batch(examples["valid"], batch))]
     return words
+
+
+def whole_number(given: Sequence[str], flag: str) -> int:
+    """The value of a flag; UserError if it is no whole number of 1 or more."""
+    value = option(given, flag) or ""
+    if not value.isdecimal() or int(value) < 1:
+        raise UserError(f"{flag} is {value!r}; give a whole number of 1 or more")
+    return int(value)
 
 
 def valid_batch(examples: int, largest: int) -> int:

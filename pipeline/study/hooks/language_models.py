@@ -6,6 +6,7 @@ from typing import Any
 from pipeline.papers import read_table
 from pipeline.reports.tables import markdown_table
 from pipeline.study.declaration import Study
+from pipeline.study.page import given_settings
 from pipeline.study.records import Record
 
 
@@ -17,6 +18,7 @@ def tables(study: Study, records: Sequence[Record]) -> list[str]:
 def setting_rows(records: Sequence[Record]) -> list[tuple[str, str, str]]:
     """The rows of the table; where records differ, all values are shown."""
     config = {row["setting"]: row["alm"] for row in read_table("transnormer_13_config")}
+    records = [{**record, "settings": given_settings(record)} for record in records]
 
     def same(value: Callable[[Record], Any]) -> str:
         return " or ".join(sorted({number(value(record)) for record in records}))
@@ -55,7 +57,8 @@ def setting_rows(records: Sequence[Record]) -> list[tuple[str, str, str]]:
 def schedule(record: Record) -> str:
     """Peak learning rate, schedule and warm-up of a run."""
     settings = record["settings"]["lr_scheduler"]
-    rate = record.get("tuned", {}).get("chosen") or record["settings"]["optimization"]["lr"][0]
+    rate = record["settings"]["optimization"]["lr"]
+    rate = rate[0] if isinstance(rate, list) else rate
     return f"{float(rate):g}, {settings['_name']}, {number(settings['warmup_updates'])}"
 
 

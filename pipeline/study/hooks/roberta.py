@@ -3,20 +3,18 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.methods import ENCODER_PANELS, ENCODERS, performer_note
-from pipeline.reports.glue import average_with_note, paper_table
+from pipeline.methods import ENCODER_PANELS, ENCODERS
+from pipeline.reports.glue import PAPERS, average_with_note, paper_table
 from pipeline.reports.tables import markdown_table
 from pipeline.study.declaration import Study
-from pipeline.study.records import Record, measured_on, seed_of
-
-TABLES = ("transnormer_05_glue", "lln_01_glue")
+from pipeline.study.records import Record, measured_on, of_first_seed, seed_of
 
 
 def tables(study: Study, records: Sequence[Record]) -> list[str]:
     """The averages that the papers print for each method, and what they are of."""
     averages = [
         {row["method"]: average_with_note(row, which) for row in paper_table(table)}
-        for which, table in enumerate(TABLES)
+        for table, which in PAPERS.values()
     ]
     present = {record["cell"]["method"] for record in records}
     rows = []
@@ -35,26 +33,24 @@ def tables(study: Study, records: Sequence[Record]) -> list[str]:
         "Where a method has fewer figures than the average counts, the average says so; a change in "
         "brackets is what LLN prints, against another baseline than its own."
     )
-    paper = any(record["settings"]["model"].get("performer_paper") for record in records)
-    return [markdown_table(header, rows), " ".join([note, *performer_note(present, paper)])]
+    return [markdown_table(header, rows), note]
 
 
 def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
     """Training loss of the first seed against updates, a panel a family of methods."""
     from pipeline.reports.plots import Curve, plot_curves
 
-    seed = min(map(seed_of, records))
-    curves = {}
-    for record in records:
-        if seed_of(record) == seed and (points := record["training"]["curves"].get("train")):
-            method = ENCODERS[record["cell"]["method"]]
+    shown, curves = of_first_seed(records), {}
+    for record in shown:
+        points, method = record["training"]["curves"].get("train"), ENCODERS.get(record["cell"]["method"])
+        if points and method:
             x, y = zip(*means(points), strict=True)
             curves[record["cell"]["method"]] = Curve(method.label, method.color, x, y)
     panels = [
         (title, "updates", "bits per masked token", [curves[name] for name in names if name in curves])
         for title, names in ENCODER_PANELS.items()
     ]
-    note = f"Seed {seed}. {measured_on(records)}"
+    note = f"Seed {seed_of(shown[0])}. {measured_on(records)}"
     plot_curves(path, panels, note=note, log=False, markers=False, source=source)
 
 

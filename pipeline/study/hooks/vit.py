@@ -8,6 +8,7 @@ from pipeline.methods import ATTENTIONS
 from pipeline.reports.plots import Curve, Panel, plot_curves
 from pipeline.reports.tables import markdown_table
 from pipeline.study.declaration import Study
+from pipeline.study.page import COLORS
 from pipeline.study.records import Record, grouped, measured_on, of_first_seed, seed_of
 
 LLN, FIXED = "lln_diag", "lln_diag_alpha"
@@ -88,7 +89,8 @@ def learning_curve(study: Study, method: str, points: Sequence[Sequence[float]])
     """Accuracy on valid over the updates."""
     x, y = zip(*points, strict=True)
     dashed = method == DASHED
-    color = ATTENTIONS[COLORED.get(method, method)].color
+    known = ATTENTIONS.get(COLORED.get(method, method))
+    color = known.color if known else COLORS[0]
     return Curve(label_of(study, method) + " (dashed)" * dashed, color, x, y, "--" if dashed else "-")
 
 

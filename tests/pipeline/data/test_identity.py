@@ -2,13 +2,14 @@
 
 import os
 
+from pipeline import files
 from pipeline.data import identity
 from pipeline.files import sha256_of
 
 
 def test_files_without_a_manifest_are_read_again_only_when_they_change(tmp_path, monkeypatch):
     read = []
-    monkeypatch.setattr(identity, "sha256_of", lambda path: read.append(path.name) or sha256_of(path))
+    monkeypatch.setattr(files, "sha256_of", lambda path: read.append(path.name) or sha256_of(path))
     for name in ("train.idx", "valid.idx"):
         (tmp_path / name).write_text(name)
     first = identity.identify(tmp_path)

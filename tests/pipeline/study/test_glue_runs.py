@@ -163,7 +163,7 @@ def test_a_folder_of_other_settings_is_refused(refused, no_training, finetuned, 
     shutil.copytree(finetuned / "WNLI", tmp_path / "out" / "WNLI")
     words[words.index("--max-update") + 1] = 1
     sentence = refused(finetune_glue, *words, "--task", "WNLI")
-    assert "seed1.json was made with other settings" in sentence and "--out" in sentence
+    assert "holds cells with different flags" in sentence and "--out" in sentence
     assert (tmp_path / "out" / "WNLI" / "0.01" / "seed1.json").exists()
 
 

@@ -1,1 +1,1 @@
-"""Pathfinder and Path-X: read as published, or drawn."""
+"""Pathfinder and Path-X drawn; those as published are read by lra/images.py."""
