@@ -84,16 +84,18 @@ def judge_extreme(rows: Sequence[str], values: Values, lowest: bool) -> Verdict:
     sign = 1 if lowest else -1
     own = [sign * value for value in values[rows[0]]]
     others = {row: [sign * value for value in values[row]] for row in rows[1:] if values.get(row)}
-    best = min(others, key=lambda row: statistics.median(others[row]))
+    few = [row for row in rows if len(values.get(row, ())) < SEEDS]
+    better = [row for row in others if not {row, rows[0]} & {*few} and max(others[row]) < min(own)]
+    best = min(better or others, key=lambda row: statistics.median(others[row]))
     seeds = min(len(values[row]) for row in (rows[0], best))
     median = statistics.median(values[rows[0]])
     words = f"{median:.4g} beside {statistics.median(values[best]):.4g} of {best} ({count_of(seeds)})"
-    if few := [row for row in rows[1:] if len(values.get(row, ())) < min(seeds, SEEDS)]:
-        words += f"; fewer seeds or none of {', '.join(few)}"
-    elif seeds >= SEEDS and max(own) < min(map(min, others.values())):
-        return Verdict(CONFIRMED, words)
-    if seeds >= SEEDS and min(own) > max(others[best]):
+    if better:
         return Verdict(CONTRADICTED, words)
+    if not few and max(own) < min(map(min, others.values())):
+        return Verdict(CONFIRMED, words)
+    if seeds >= SEEDS and few:
+        words += f"; fewer than {SEEDS} seeds of {', '.join(few)}"
     return Verdict(UNDECIDED, words)
 
 

@@ -114,7 +114,8 @@ class Cell:
         for key, value in given:
             if key == YAML:
                 experiment = experiment.changed(value)
-            elif value is False:  # no flag of fairseq turns a switch off
+        for key, value in given:
+            if value is False:  # no flag of fairseq turns a switch off
                 on = [name for name in experiment.settings if experiment.get(name, key) is True]
                 experiment = experiment.changed({name: {key: False} for name in on})
         return experiment

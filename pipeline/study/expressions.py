@@ -19,6 +19,7 @@ EXPRESSION = re.compile(
 FORMAT = re.compile(r",?(?:\.\d+)?[feg%]?")
 COUNT = "count"
 SECTIONS = ("found", "training")
+ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,13 @@ class Expression:
     path: tuple[str, ...]
     factor: float | None = None
 
+    def is_in(self, record: Record) -> bool:
+        """Whether the record has the path, be it with null."""
+        return any(follow(section, self.path, ABSENT) is not ABSENT for section in sections(record))
+
     def __call__(self, record: Record) -> Any:
         """The value, None if the record has none, or one that is no number."""
-        for section in (*(record.get(name) for name in SECTIONS), record):
+        for section in sections(record):
             value = follow(section, self.path)
             if value is not None:
                 break
@@ -39,15 +44,20 @@ class Expression:
         return value if self.factor is None else self.factor * value
 
 
-def follow(value: Any, path: Iterable[str]) -> Any:
-    """The value at a path of nested mappings and lists, None if there is none."""
+def sections(record: Record) -> list[Any]:
+    """Where figures are looked up, in this order."""
+    return [*(record.get(name) for name in SECTIONS), record]
+
+
+def follow(value: Any, path: Iterable[str], absent: Any = None) -> Any:
+    """The value at a path of nested mappings and lists, `absent` if there is none."""
     for key in path:
         if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
             value = value[int(key)]
         elif isinstance(value, Mapping) and key in value:
             value = value[key]
         else:
-            return None
+            return absent
     return value
 
 

@@ -21,7 +21,7 @@ from pipeline.study.preparation import prepare_data
 from pipeline.study.records import read_records
 from pipeline.study.schedule import gpus, parallel_jobs, run_cells
 from pipeline.study.start import check_starts
-from pipeline.study.table import figure_of
+from pipeline.study.table import figure_of, unknown_figures
 from pipeline.study.tuning import score_of, tuning_cells, with_chosen
 from pipeline.study.worker import prune
 from pipeline.training.run_lock import NAME as LOCK
@@ -185,4 +185,13 @@ def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int
     where = shown_path(cells[0].plan.out) if cells else ""
     done = len(cells) - len(missing)
     print(f"{title}: {number_of(len(cells), 'runs')}, {done} done before; results: {where}", flush=True)
-    return run_cells(missing, jobs, held, describe)
+    said: set[str] = set()
+
+    def report(cell: Cell) -> str:
+        for sentence in unknown_figures(cell.study.tables, cell.record()) if cell.tuning is None else ():
+            if sentence not in said:
+                print(f"note: {sentence}", flush=True)
+            said.add(sentence)
+        return describe(cell)
+
+    return run_cells(missing, jobs, held, report)

@@ -53,6 +53,18 @@ class PaperColumn:
         }
 
 
+def unknown_figures(tables: Sequence["TableSpec"], record: Record) -> list[str]:
+    """A sentence for each column whose figure the record of a finished cell lacks."""
+    known = [*record["found"], *record["training"]]
+    return [
+        f"the column {column.title!r} shows {'.'.join(column.figure.path)}, which {record['study']} has not "
+        f"measured{nearest('.'.join(column.figure.path), known)}"
+        for spec in tables
+        for column in spec.columns
+        if not column.figure.is_in(record)
+    ]
+
+
 def key_of(row: Mapping[str, str], key: Sequence[str]) -> str:
     """How a row of a paper's table is found."""
     return ", ".join(row[column] for column in key)

@@ -70,6 +70,14 @@ def test_the_lowest_and_the_highest():
     assert verdict({"lowest": ["loss", "a"]}, {"a": [1.0] * 3}).outcome == NOT_RUN
 
 
+@pytest.mark.parametrize("others", [{}, {"c": []}, {"c": [2.0]}], ids=["absent", "empty", "one seed"])
+def test_the_lowest_of_all_needs_all_with_their_seeds(others):
+    test = {"lowest": ["loss", "a"], "among": ["b", "c"]}
+    found = verdict(test, {"a": [1.0, 1.1, 1.2], "b": [3.0] * 3, **others})
+    assert found.outcome == UNDECIDED and found.effect.endswith(("1 seed)", "; fewer than 3 seeds of c"))
+    assert verdict(test, {"a": [4.0] * 3, "b": [3.0] * 3, **others}).outcome == CONTRADICTED
+
+
 def test_the_order_of_the_paper():
     paper = {name: number for number, name in enumerate("abcde")}
     same = {name: [float(number)] * 3 for name, number in paper.items()}

@@ -1,15 +1,17 @@
 """Studies as their YAMLs declare them: ours, the one of the documents, and what bad ones get."""
 
+import math
 import re
 
 import pytest
 from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
-from pipeline.files import ROOT
+from pipeline.files import ROOT, write_json
 from pipeline.study.cells import Plan, cells_of, known_values
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.plans import attention_names, check_layer_plans, check_plan
+from pipeline.study.tuning import best_value, tuning_cells
 from pipeline.training.recipe import option
 from user_dir.attention import attention_names as registered
 
@@ -82,8 +84,6 @@ def test_settings_may_depend_on_another_axis():
 
 
 def test_tuning_shortens_the_whole_schedule():
-    from pipeline.study.tuning import tuning_cells
-
     study = read_study(find_study("lm_tuned"))
     [cell] = cells(study, {"method": ["transnormer_t1"]})
     tried = tuning_cells(cell)
@@ -92,6 +92,32 @@ def test_tuning_shortens_the_whole_schedule():
     assert option(flags, "--max-update") == "333"
     assert option(flags, "--warmup-updates") == "33"  # of 100 in 1,000 updates
     assert option(flags, "--total-num-update") == "333"
+
+
+def test_a_switch_can_be_off_in_one_choice(study_file):
+    text = study_file.read_text().replace("{plan: elu}", "{plan: elu, yaml: {common: {fp16: true}}}")
+    text = text.replace("{plan: softmax}", "{plan: softmax, fp16: false, yaml: {common: {fp16: true}}}")
+    study_file.write_text(text)
+    on, off = (cells(read_study(study_file), {"method": [name]})[0] for name in ("elu", "softmax"))
+    assert "--fp16" in on.experiment.flags() and "--fp16" not in [*off.experiment.flags(), *off.own_flags()]
+
+
+def tuned(cell, curves):
+    """What tuning chooses where each of its runs has logged these curves."""
+    for one, curve in zip(tuning_cells(cell), curves, strict=True):
+        record = {"fingerprint": one.fingerprint(), "data": None, "training": {"curves": {"valid": curve}}}
+        write_json(one.record_path, record)
+    return best_value(cell)
+
+
+def test_tuning_passes_over_what_has_diverged(study_file, tmp_path):
+    study_file.write_text(study_file.read_text() + "tune: {axis: lr, values: [1, 2], updates: 3}\n")
+    plan = Plan(read_study(study_file), tmp_path / "out", None, ())
+    [cell] = cells_of(plan, {"method": ["elu"]}, 1)
+    assert tuned(cell, ([[1, math.nan]], [[1, 2.5]])) == "2"
+    for curve in ([], [[1, math.inf]]):
+        with pytest.raises(UserError, match="tiny, elu: no run of tuning has logged a valid_loss"):
+            tuned(cell, (curve, curve))
 
 
 @pytest.mark.parametrize(
@@ -123,6 +149,13 @@ def test_tuning_shortens_the_whole_schedule():
         ({"tune": {"axis": "method", "values": [1], "updates": 3}}, "method"),
         ({"plot": {"curves": "test"}}, "test"),
         ({"hooks": "imagez"}, "imagez"),
+        ({"plot": {"curves": "train", "factor": "a"}}, "factor is 'a'"),
+        ({"table": {"only": {"method": "elv"}, "columns": [["x", "loss_nats", ".2f"]]}}, "did you mean elu"),
+        ({"config": "configs/copy/{preset.x}.yaml"}, "preset.x"),
+        ({"config": "configs/copy/{preset.yaml"}, "has not the form"),
+        *(({"axes": {name: ["1", "2"]}}, "cannot name an axis") for name in ("seed", "data", "block-size")),
+        *(({key: value}, "has not the form") for key, value in (("axes", None), ("claims", 5))),
+        ({"tune": {"axis": "lr", "values": 5, "updates": 3}}, "has not the form"),
     ],
 )
 def test_a_bad_study_is_refused_with_the_nearest_name(study_file, change, named):
@@ -131,6 +164,12 @@ def test_a_bad_study_is_refused_with_the_nearest_name(study_file, change, named)
     with pytest.raises(UserError, match=re.escape(named)) as error:
         read_study(study_file)
     assert "\n" not in str(error.value)
+
+
+def test_no_combination_is_a_sentence(study_file):
+    study_file.write_text(study_file.read_text().replace("configs/copy", "configs/nowhere"))
+    with pytest.raises(UserError, match="configs/nowhere"):
+        cells(read_study(study_file))
 
 
 @pytest.mark.parametrize(("asked", "named"), [({"method": ["elv"]}, "elu"), ({"preset": ["tinny"]}, "tiny")])
@@ -151,6 +190,8 @@ def test_an_unknown_choice_is_refused_with_the_nearest_one(study_file, asked, na
 def test_flags_that_differ_from_cell_to_cell_are_refused(study_file, flag, instead):
     with pytest.raises(UserError, match=f"{flag} .*{instead}"):
         cells(read_study(study_file), flags=[flag, "1"])
+    with pytest.raises(UserError, match=f"{flag} .*{instead}"):
+        cells(read_study(study_file), flags=[f"{flag}=1"])
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pipeline.console import number_of
+from pipeline.errors import UserError
 from pipeline.evaluation.glue import decide, predict, read_rows, read_targets, score
 from pipeline.files import RUN_MARK
 from pipeline.glue_tasks import TASKS
@@ -18,8 +19,11 @@ from pipeline.papers import read_table
 from pipeline.reports import glue as glue_table
 from pipeline.study import finetune_glue
 from pipeline.study.best import best_records, keep_best_weights, read_best
+from pipeline.study.cells import Plan, cells_of
+from pipeline.study.declaration import find_study, read_study
 from pipeline.training.encoder import load_encoder, read_dictionary, read_encoder
 from pipeline.training.log import read_records
+from pipeline.training.recipe import option
 from tests.helpers import encoders
 from tests.helpers.encoders import ROWS
 from tests.helpers.evil import Evil
@@ -199,6 +203,25 @@ class Finished:
 
     def record(self):
         return made_up(self.name, 1, self.value) if self.value else None
+
+
+def test_a_seed_or_rate_named_twice_is_one(glue, pretrained):
+    words = [str(pretrained / "checkpoint_last.pt"), "--task", "WNLI", "--data", str(glue)]
+    options = finetune_glue.parse([*words, "--seeds", "2,2", "--learning-rates", "1.2345678e-5,1e-05,1e-05"])
+    found = finetune_glue.cells_asked(read_study(find_study("glue")), options)
+    assert [(cell.seed, cell.values["lr"]) for cell in found] == [(2, "1.2345678e-05"), (2, "1e-05")]
+
+
+@pytest.mark.parametrize("flag", ["--warmup-updates", "--best-checkpoint-metric"])
+def test_flags_of_the_user_win_over_those_that_follow_from_the_task(glue, pretrained, tmp_path, flag):
+    start = pretrained / "checkpoint_last.pt"
+    study = read_study(find_study("glue"))
+    [cell] = cells_of(Plan(study, tmp_path, glue, (flag, "7"), start), {"task": ["WNLI"], "lr": ["1"]}, 1)
+    assert flag not in cell.data_flags() and option(cell.arguments(False), flag) == "7"
+    plan = Plan(study, tmp_path, glue, ("--batch-size", "x"), start)
+    [cell] = cells_of(plan, {"task": ["WNLI"], "lr": ["1"]}, 1)
+    with pytest.raises(UserError, match="--batch-size is 'x'"):
+        cell.data_flags()
 
 
 @pytest.mark.parametrize(

@@ -183,8 +183,9 @@ def test_gpus_are_counted_without_torch(monkeypatch):
     assert schedule.gpus() == ["2", "5"]
     assert schedule.placement(1, 2) == {"CUDA_VISIBLE_DEVICES": "5"}
     assert schedule.parallel_jobs(None) == 2
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert schedule.gpus() == [] and schedule.parallel_jobs(None) == 1
+    for none in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
+        assert schedule.gpus() == [] and schedule.parallel_jobs(None) == 1
 
 
 @pytest.mark.slow

@@ -1,7 +1,11 @@
 """A second command in the folder of a study that runs is refused at its start, and leaves no trace."""
 
+import shutil
+import threading
+
 import pytest
 
+from pipeline.errors import UserError
 from pipeline.study import finetune_glue, run, study
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.training.run_lock import NAME, run_lock
@@ -28,6 +32,27 @@ def test_study(refused, tmp_path, name):
     with run_lock(folder):
         for _ in range(2):
             check(refused(study, name, "--out", out), out, folder)
+
+
+def test_a_lock_that_was_removed_is_taken_anew(tmp_path):
+    """As by a command that has failed early, while another one waits for its lock."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    def wait():
+        with run_lock(folder, patience=20):
+            waits.set()
+            ends.wait(20)
+
+    waits, ends, second = threading.Event(), threading.Event(), threading.Thread(target=wait)
+    with run_lock(folder):
+        second.start()
+        shutil.rmtree(folder)
+    assert waits.wait(20)
+    with pytest.raises(UserError, match="is in use by"), run_lock(folder):
+        pass
+    ends.set()
+    second.join()
 
 
 def test_fine_tuning(refused, pretrained, glue, tmp_path):
