@@ -29,6 +29,7 @@ from pipeline.reports.carried_state import markdown, plot
 from pipeline.training.checkpoint import Checkpoint, read_language_model, usual_device
 from user_dir.checks.settings import read_overrides
 
+CARRIED = "carried_language_modeling"
 BESIDE = (".md", ".png")  # the table and the plot, beside the JSON
 STREAMS, READ_AT_ONCE = 8, 256  # of a study
 FIGURES = ("loss_nats_per_token", "perplexity_per_token", "perplexity_per_word", "tokens")
@@ -83,6 +84,7 @@ def evaluate_carried(
         "parameters": sum(p.numel() for p in model.parameters()),
         "updates": checkpoint.updates,
         "tokens_per_sample": checkpoint.tokens_per_sample,
+        "trained_with_state": with_state(checkpoint),
         "data": shown_path(data.folder),
         "corpus": data.manifest.get("corpus"),
         "split": split,
@@ -93,10 +95,21 @@ def evaluate_carried(
         "model_overrides": overrides,
         **figures(bits, tokens, data, split),
         "buckets": buckets,
-        "remark": remark(model, checkpoint.tokens_per_sample, longest),
+        "remark": remark(model, trained_for(checkpoint), longest),
         "seconds": round(time.monotonic() - start, 2),
         "environment": environment(device.type),
     }
+
+
+def with_state(checkpoint: Checkpoint) -> bool:
+    """Whether the model was trained with carried state."""
+    return checkpoint.task_name == CARRIED
+
+
+def trained_for(checkpoint: Checkpoint) -> int:
+    """The last position that the model was trained on: with carried state, its streams went on and on."""
+    batches = checkpoint.updates * checkpoint.groups["optimization"]["update_freq"][0]
+    return checkpoint.tokens_per_sample * (batches if with_state(checkpoint) else 1)
 
 
 def write_carried(result: dict[str, Any], out: Path) -> None:

@@ -38,6 +38,18 @@ JSON.
 """
 
 
+SCRIPTS = {
+    "language_modeling": "scripts/eval_ppl.sh",
+    "carried_language_modeling": "scripts/eval_ppl.sh",
+    "masked_lm": "scripts/eval_mlm.sh",
+    "sentence_prediction": "scripts/predict_glue.sh",
+    "lra": "scripts/evaluate_lra.sh",
+    "pixels": "scripts/eval_images.sh",
+    "image_classification": "scripts/eval_images.sh",
+}
+"""What evaluates a model, by the task of its training."""
+
+
 @dataclass(frozen=True)
 class Command:
     """What differs between the scripts.
@@ -180,6 +192,15 @@ def result_files(
     return files
 
 
+def check_script(path: Path, script: str) -> None:
+    """UserError, which names the right script, if this one does not evaluate the model in `path`."""
+    from pipeline.training.checkpoint import read_checkpoint
+
+    task = read_checkpoint(path).task_name
+    if SCRIPTS.get(task, script) != script:
+        raise UserError(f"{path} holds a model of the task {task}; evaluate it with {SCRIPTS[task]}")
+
+
 def publish(result: Result, out: Path, text: str) -> None:
     """Write a result, and print what it says."""
     write_json(out, result)
@@ -194,6 +215,10 @@ def main() -> None:
     from pipeline.training.save_dir import whole_checkpoint
 
     path = whole_checkpoint(options.checkpoint.absolute())
-    files = result_files(options, path, json_with(*command.keys))
+    try:
+        files = result_files(options, path, json_with(*command.keys))
+    except UserError:
+        check_script(path, script)  # another script's result explains more than that it is in the way
+        raise
     for result in command.evaluate(path, options):
         publish(result, files[result["split"]], command.describe(result))

@@ -34,8 +34,9 @@ def caption(result: dict[str, Any]) -> str:
     remark = f" Note: {result['remark']}." if result["remark"] else ""
     record = result["environment"]
     streams = f"{result['streams']:,} streams of up to" if result["streams"] > 1 else "one stream of"
+    trained = "with carried state on" if result.get("trained_with_state") else "on"
     return (
-        f"{result['architecture']}, {result['updates']:,} updates, trained on samples of "
+        f"{result['architecture']}, {result['updates']:,} updates, trained {trained} samples of "
         f"{result['tokens_per_sample']:,}; {result['split']} split as {streams} "
         f"{result['longest']:,} tokens, {result['segment']:,} at a time{resets}; commit {record['commit']}, "
         f"{record['date']}.{remark}"

@@ -283,6 +283,8 @@ def check_covered(
             if any(cell.values[name] == choice.name for cell in cells):
                 continue
             known = sorted(known_values(study, name)) if axis.placeholder else [choice.name]
+            if not known:
+                raise UserError(f"{study.path}: no YAML fits config {study.config} with these choices")
             if choice.name not in known:
                 hint = nearest(choice.name, known)
                 raise UserError(f"--{name} {choice.name}: {study.config} has no such YAML{hint}")

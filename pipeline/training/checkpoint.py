@@ -228,6 +228,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def read_language_model(path: Path) -> Checkpoint:
     """A checkpoint of a language model; UserError if it is none, or damaged."""
     checkpoint = read_checkpoint(path)
+    if subject := NOT_TEXT.get(checkpoint.task_name or ""):
+        raise UserError(f"{path} holds a model of {subject}, no language model")
     if any(key.startswith("encoder.") for key in checkpoint.weights):
         raise UserError(f"{path} holds an encoder, no language model; evaluate it with scripts/eval_mlm.sh")
     if not any(key.startswith("decoder.") for key in checkpoint.weights):

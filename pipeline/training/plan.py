@@ -65,8 +65,9 @@ def described(name: str, read: Namespace, processes: int, pace: Pace | None, cor
     if pace is None:
         lines.append(f"hours     not measured; without --dry-run, {UPDATES} updates tell")
     else:
-        hours = tokens * updates / pace.per_second / 3600
-        lines.append(f"hours     {hours:,.1f} at {pace.per_second:,.0f} tokens per second")
+        minutes = tokens * updates / pace.per_second / 60
+        time = f"minutes   {minutes:,.1f}" if minutes < 60 else f"hours     {minutes / 60:,.1f}"
+        lines.append(f"{time} at {pace.per_second:,.0f} tokens per second")
         if pace.memory:
             lines.append(f"memory    {pace.memory / 2**30:.1f} GiB in each process")
     return lines + paper_lines(name, read.arch)

@@ -102,9 +102,7 @@ def compose_experiment(config: Path) -> Experiment:
     if not config.is_file():
         known = [str(path.relative_to(ROOT)) for path in ROOT.glob("configs/*/*.yaml")]
         near = get_close_matches(str(config), known, n=3, cutoff=0) or ["none"]
-        raise UserError(
-            f"no configuration file {config}; the nearest in {ROOT / 'configs'} are {', '.join(near)}"
-        )
+        raise UserError(f"no configuration file {config}; the nearest below {ROOT} are {', '.join(near)}")
     config = config.resolve()
     if config.suffix != ".yaml":
         raise UserError(f"{config} is no configuration: its name does not end in .yaml; name one of configs/")

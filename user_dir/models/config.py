@@ -32,7 +32,8 @@ class ModelConfig(FairseqDataclass):
     attention_backend: str = _option(
         "auto",
         "what computes causal linear attention: cpp or cuda (compiled kernels), triton, torch, reference "
-        "(quadratic), or auto, the first of these that can; the log says once which one runs",
+        "(quadratic), or auto: cpp on a CPU, on a GPU triton or else cuda, and torch where these cannot; the "
+        "log says once which one runs",
     )
     activation_fn: str = _option("relu", "activation of the ffn")
     glu_dim: Optional[int] = _option(None, "inner width of the glu; default int(8/3 D)")
