@@ -72,13 +72,20 @@ def given_start(options: Namespace) -> Path | None:
 
 def all_runs(cells: Sequence[Cell], with_unchosen: bool = False) -> list[Cell]:
     """The cells, those of tuning before them; those for which nothing is chosen yet only `with_unchosen`."""
-    if not cells or cells[0].study.tune is None:
+    tried = runs_of_tuning(cells)
+    if not tried:
         return list(cells)
-    first = {tuple(cell.values.items()): cell for cell in reversed(cells)}
-    tried = [one for cell in reversed(first.values()) for one in tuning_cells(cell)]
     chosen = with_chosen(cells)
     ready = {cell.folder for cell in chosen}
     return [*tried, *chosen, *(cell for cell in cells if with_unchosen and cell.folder not in ready)]
+
+
+def runs_of_tuning(cells: Sequence[Cell]) -> list[Cell]:
+    """The runs in which the setting of the cells is chosen; none if the study tunes none."""
+    if not cells or cells[0].study.tune is None:
+        return []
+    first = {tuple(cell.values.items()): cell for cell in reversed(cells)}
+    return [one for cell in reversed(first.values()) for one in tuning_cells(cell)]
 
 
 def show_list() -> None:
@@ -88,7 +95,8 @@ def show_list() -> None:
         for folder in (RESULTS / name, RUNS / name):
             cells = cells_of(Plan(study, folder, None, ()), {}, study.seeds)
             done = sum(cell.record_path.is_file() for cell in cells)
-            left = Pace(folder, name).left(cells) if 0 < done < len(cells) else None
+            runs = [*runs_of_tuning(cells), *cells]
+            left = Pace(folder, name).left(runs) if 0 < done < len(cells) else None
             time = f", {in_words(left)} left" if left is not None else ""
             others = len(read_records(folder, name)) - done
             more = f" and {others} of other choices" if others > 0 else ""

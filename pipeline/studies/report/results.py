@@ -201,7 +201,7 @@ def costs(results: list[Result]) -> Section:
     parts: list[Part] = []
     for result in results:
         text, plot = (result.path.with_suffix(suffix) for suffix in (".md", ".png"))
-        if "benchmark" in result.record and text.is_file():
+        if "perplexity_per_token" not in result.record and text.is_file():
             parts += [f"{result.name}:", *markdown_parts(text.read_text(encoding="utf-8"))]
             if plot.is_file():
                 parts.append(png(plot, f"plot of {result.path.stem}"))
