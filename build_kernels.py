@@ -94,6 +94,8 @@ class BuildKernels(build_ext):
             build = {"_cpu": self._build_cpu, "_cuda": self._build_cuda}[name]
             self.built[name] = build(ext, Path(self.get_ext_fullpath(ext.name)))
         except Skipped as why:
+            # An earlier build may have left the kernels of other sources there.
+            Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
             self.skipped[name] = str(why)
             if name == "_cuda" and _cuda_wish() == "force":
                 sys.exit(f"{PACKAGE}: CAUSAL_LINEAR_ATTENTION_CUDA=force, but {why}")

@@ -3,6 +3,6 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 if wants_help "$@"; then
-    exec_command "$(any_python)" "$@"
+    help_of_command "$@"
 fi
 run_command "$@"

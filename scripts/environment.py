@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 READY = VENV / "ready.json"
+UNFINISHED = VENV / "unfinished.json"  # what READY was, while it is brought up to date
 LOG = VENV / "setup.log"
 DEFAULT_TORCH = "torch==2.13.0"
 INPUTS = (
@@ -86,21 +87,21 @@ def wanted(previous: dict[str, Any]) -> dict[str, Any]:
     return want
 
 
-def finished() -> dict[str, Any]:
-    """What the finished `.venv` was made from; empty if there is none."""
+def finished(record: Path | None = None) -> dict[str, Any]:
+    """What the finished `.venv` was made from, by `READY` or another `record`; empty if there is none."""
     try:
-        return json.loads(READY.read_text())
+        return json.loads((record or READY).read_text())
     except (OSError, ValueError):
         return {}
 
 
-def recorded() -> dict[str, Any]:
-    """What the finished `.venv` was made from; empty if there is none that runs."""
+def recorded(record: Path | None = None) -> dict[str, Any]:
+    """As `finished`, but empty if there is no `.venv` that runs."""
     try:
         subprocess.run([VENV_PYTHON, "-c", ""], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         return {}
-    return finished()
+    return finished(record)
 
 
 def is_ready() -> bool:
@@ -127,9 +128,10 @@ def ensure() -> None:
             print("Waiting for another set-up of .venv to end ...", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         have = recorded()
-        want = wanted(have)
+        before = have or recorded(UNFINISHED)
+        want = wanted(before)
         if have != want:
-            build(have, want)
+            build(before, want)
 
 
 def use_as_it_is(have: dict[str, Any]) -> None:
@@ -143,13 +145,14 @@ def use_as_it_is(have: dict[str, Any]) -> None:
 
 
 def build(have: dict[str, Any], want: dict[str, Any]) -> None:
-    """Install everything; into the `.venv` that is there if it is finished and of this Python."""
+    """Install everything; into the `.venv` that is there if it was finished once and is of this Python."""
     check_compiler()
     check_wheelhouse()
     start = time.monotonic()
     print(f"Setting up {VENV} (log: {LOG})", flush=True)
     if all(have.get(key) == want[key] for key in ("root", "python")):
-        READY.unlink()
+        if READY.exists():
+            READY.replace(UNFINISHED)
         steps = installation(want["torch"])
     else:
         remove_unfinished()
@@ -161,6 +164,7 @@ def build(have: dict[str, Any], want: dict[str, Any]) -> None:
     partial = READY.with_suffix(".part")
     partial.write_text(json.dumps(want, indent=2) + "\n")
     os.replace(partial, READY)
+    UNFINISHED.unlink(missing_ok=True)
     print(f"Set up in {time.monotonic() - start:.0f} s.", flush=True)
 
 

@@ -3,7 +3,7 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 if wants_help "$@"; then
-    exec_command "$(any_python)" --help
+    help_of_command --help
 fi
 python=${PYTHON:-$VENV_PYTHON}
 [[ -x $python || -n ${PYTHON:-} ]] || python=python3

@@ -1,6 +1,7 @@
 # Shared by the scripts beside it: source it, then call run_command or ensure_environment.
 # Sets ROOT (the project) and, after ensure_environment, VENV_PYTHON.
 
+unset CDPATH # with which cd prints where it went, or goes elsewhere
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 VENV_PYTHON=$ROOT/.venv/bin/python
 
@@ -64,10 +65,17 @@ ensure_environment() {
 # Its help needs no .venv.
 run_command() {
     if wants_help "$@"; then
-        exec_command "$(any_python)" --help
+        help_of_command --help
     fi
     ensure_environment
     exec_command "$VENV_PYTHON" "$@"
+}
+
+# help_of_command ARGUMENTS...: the command, which shall print its help, with any Python that runs it.
+help_of_command() {
+    local python
+    python=$(any_python)
+    exec_command "$python" "$@"
 }
 
 wants_help() {
@@ -105,7 +113,7 @@ any_python() {
 exec_command() {
     local python=$1 folder
     shift
-    folder=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
+    folder=$(cd -- "$(dirname -- "$0")" && pwd -P)
     # The user's own directory may hold a package called "pipeline": it must not come first.
     PYTHONSAFEPATH=1 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" \
         exec "$python" -m pipeline "${folder##*/}/${0##*/}" "$@"
@@ -126,13 +134,16 @@ begin_tests() {
 
 # install_beside FOLDER LIST OPTIONS...: what the file LIST requires, in FOLDER beside .venv, unless it is there.
 install_beside() {
-    local folder=$1 list=$2
+    local folder=$1 list=$2 made_from
     shift 2
-    cmp -s "$list" "$folder/requirements.txt" && return
+    made_from=$("$VENV_PYTHON" -VV && cat -- "$list")
+    if [[ -f $folder/made_from && $(<"$folder/made_from") == "$made_from" ]]; then
+        return
+    fi
     echo "Installing $list into $folder"
     rm -rf "$folder" "$folder.part"
     "$VENV_PYTHON" -m pip install --quiet --target "$folder.part" -r "$list" "$@" ||
         die "pip could not install $list; see its message above"
-    cp "$list" "$folder.part/requirements.txt"
+    printf '%s\n' "$made_from" >"$folder.part/made_from"
     mv "$folder.part" "$folder"
 }

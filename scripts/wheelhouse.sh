@@ -18,7 +18,7 @@ if wants_help "$@"; then
     exit 0
 fi
 only_a_folder "$@"
-dir=$1
+dir=${1%/}
 if [[ -e $dir && ! -f $dir/SHA256SUMS && -n $(ls -A -- "$dir") ]]; then
     die "$dir holds other files; name a new or empty folder"
 fi

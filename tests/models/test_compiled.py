@@ -72,6 +72,18 @@ def test_only_features_without_padding_are_asked_of_the_graph(name, monkeypatch)
     assert asked == [(2, 9)]
 
 
+def test_an_update_whose_attention_is_measured_runs_as_before(monkeypatch):
+    asked = []
+    graph = lambda function, **others: lambda given, **more: asked.append(1) or function(given, **more)  # noqa: E731
+    monkeypatch.setattr(torch, "compile", graph)
+    model = build("lln_diag_lm", log_attention_statistics=2)
+    compile_features(model)
+    for update in range(4):
+        model.set_num_updates(update)
+        model(tokens(2, 9), features_only=True)
+    assert len(asked) == 2
+
+
 def test_other_models_are_refused():
     with pytest.raises(UserError, match="--compile is for language models, not for Linear"):
         compile_features(torch.nn.Linear(2, 2))

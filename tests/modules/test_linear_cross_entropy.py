@@ -77,6 +77,15 @@ def test_only_what_needs_a_gradient_gets_one():
         assert not chunked(leaves, target, 8).requires_grad
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_validation_computes_no_gradients(dtype, monkeypatch):
+    leaves, target = case(20, 30, dtype)
+    expected = chunked(leaves, target, 8).detach()
+    monkeypatch.setattr(module, "_add_gradients", None)
+    with torch.no_grad():
+        assert torch.equal(chunked(leaves, target, 8), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_has_float32_sums(dtype):
     """Many small chunks: sums in half precision would lose the later ones."""

@@ -13,7 +13,7 @@ from user_dir.optim import RAdam
 def radam(parameters, **options):
     settings = {
         "lr": [0.1], "radam_beta1": 0.9, "radam_beta2": 0.999, "radam_eps": 1e-8, "radam_clip_tensor": 0.0,
-        "weight_decay": 0.0, "fp16": False, "bf16": False, "fp16_no_flatten_grads": False,
+        "weight_decay": 0.0, "fp16": False, "memory_efficient_fp16": False, "fp16_no_flatten_grads": False,
     }  # fmt: skip
     return RAdam(SimpleNamespace(**{**settings, **options}), parameters)
 
@@ -61,8 +61,8 @@ def test_what_is_refused():
     parameters = [torch.nn.Parameter(torch.ones(1))]
     with pytest.raises(UserError, match="--radam-clip-tensor is -1"):
         radam(parameters, radam_clip_tensor=-1)
-    for precision in ("fp16", "bf16"):
+    for clip in (0.0, 1.0):
         with pytest.raises(UserError, match="add --fp16-no-flatten-grads"):
-            radam(parameters, radam_clip_tensor=1.0, **{precision: True})
-        radam(parameters, **{precision: True})
-        radam(parameters, radam_clip_tensor=1.0, fp16_no_flatten_grads=True, **{precision: True})
+            radam(parameters, radam_clip_tensor=clip, fp16=True)
+        for whole in ("fp16_no_flatten_grads", "memory_efficient_fp16"):
+            radam(parameters, radam_clip_tensor=clip, fp16=True, **{whole: True})

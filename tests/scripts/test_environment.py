@@ -68,6 +68,32 @@ def made(tmp_path, monkeypatch) -> Path:
     return ready
 
 
+def test_an_interrupted_update_is_resumed_with_the_same_choices(made, monkeypatch):
+    """The `.venv` stays, and its torch with it."""
+    unfinished, steps = made.with_name("unfinished.json"), []
+    monkeypatch.setattr(environment, "UNFINISHED", unfinished)
+    monkeypatch.setattr(environment, "VENV_PYTHON", sys.executable)
+    for check in ("check_compiler", "check_wheelhouse"):
+        monkeypatch.setattr(environment, check, lambda: None)
+    have = {**environment.wanted({}), "torch": "torch==2.12.0+cu126", "torch_chosen": True, "inputs": "old"}
+    made.write_text(json.dumps(have))
+
+    def run_step(title, command):
+        steps.append(title)
+        if not unfinished.with_name("tried").exists():
+            unfinished.with_name("tried").touch()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(environment, "run_step", run_step)
+    with pytest.raises(KeyboardInterrupt):
+        environment.ensure()
+    assert not made.exists() and not environment.is_ready()
+    environment.ensure()
+    found = json.loads(made.read_text())
+    assert (found["torch"], found["torch_chosen"]) == ("torch==2.12.0+cu126", True)
+    assert not unfinished.exists() and not any("virtual environment" in title for title in steps)
+
+
 def test_ready_is_what_is_finished_and_up_to_date(made, monkeypatch):
     assert environment.is_ready()
     monkeypatch.setenv("TORCH_SPEC", "torch==2.11.0")

@@ -71,6 +71,24 @@ def test_a_script_finds_its_command_from_its_own_folder(folder):
     assert done.returncode == 0 and done.stdout.startswith(f"usage: {folder}/{name} ")
 
 
+def test_folders_that_cd_searches_lead_nowhere():
+    done = subprocess.run(
+        ["bash", "scripts/report.sh", "--help"],
+        cwd=ROOT,
+        env={**os.environ, "CDPATH": f".:{ROOT}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and done.stdout.startswith("usage: scripts/report.sh "), done.stderr
+
+
+def test_help_without_any_python_is_one_sentence(fresh, tmp_path):
+    for tool in ("bash", "dirname", "cat"):
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    done = run(fresh / "scripts" / "analyse.sh", "--help", PATH=str(tmp_path), PYTHON="")
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("name", ["wheelhouse.sh", "build_wheel.sh"])
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -191,7 +209,9 @@ sys.exit(int(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize(("code", "requeued"), [("75", True), ("143", True), ("1", False), ("0", False)])
+@pytest.mark.parametrize(
+    ("code", "requeued"), [("75", True), ("143", True), ("138", True), ("1", False), ("0", False)]
+)
 def test_a_slurm_job_that_is_asked_to_stop_goes_back_to_the_queue(code, requeued, root, tmp_path):
     """The command gets the notice that Slurm gives the job; only one that can resume is queued again."""
     scontrol = tmp_path / "scontrol"

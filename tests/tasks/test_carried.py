@@ -138,6 +138,7 @@ def test_growing_states_are_refused(task):
     [
         ("transnormer_t1", {"absolute_positions": "learned"}, "learned positions do not reach"),
         ("transnormer_t1", {"checkpoint_activations": True}, "give one of the two"),
+        ("performer_lm", {}, "--performer-redraw 0"),
         ("transformer_lm", {}, "not fairseq's TransformerLanguageModel"),
     ],
 )

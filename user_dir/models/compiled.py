@@ -34,7 +34,8 @@ def compile_features(model: nn.Module, backend: str = "inductor") -> None:
 
     def forward(src_tokens: Tensor, **others: Any) -> tuple[Tensor, dict]:
         known = others.get("features_only") and others.keys() <= KNOWN
-        if not known or bool(src_tokens.eq(body.padding_idx).any()):
+        measured = getattr(getattr(model, "attention_statistics", None), "due", False)
+        if not known or measured or bool(src_tokens.eq(body.padding_idx).any()):
             return plain(src_tokens, **others)
         with rows_without_padding():
             return whole(src_tokens, features_only=True)

@@ -6,17 +6,28 @@ from typing import Any
 import torch
 from fairseq.models import FairseqIncrementalDecoder
 from fairseq.modules import AdaptiveSoftmax, FairseqDropout
-from fairseq.utils import eval_str_list
 from torch import Tensor, nn
 
 from ..attention.parts.new_tokens import NewTokens
 from ..attention.parts.state import DecodingState, State
+from ..errors import UserError
 from ..modules import InterleavedPositions, LearnedPositions, SinusoidalPositions, build_norm
 from ..modules.padding import padding_back, padding_last
 from .fork_names import rename_transformer_ls
 from .layer_plan import Layer
 from .stack import DECODER_POSITIONS, build_layers, is_pre_norm, positions_kind
 from .vocabulary import check_size, check_tokens, embed
+
+
+def cutoffs(text: str, option: str) -> list[int]:
+    """The numbers of an option such as --adaptive-softmax-cutoff; UserError if they are none.
+
+    fairseq would run the text, which may come from a checkpoint, as Python.
+    """
+    words = text.strip("[] ").split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise UserError(f"{option} is {text!r}; write whole numbers such as 20000,60000")
+    return [int(word) for word in words]
 
 
 class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
@@ -70,7 +81,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
             self.adaptive_softmax = AdaptiveSoftmax(
                 len(dictionary),
                 width,
-                eval_str_list(cfg.adaptive_softmax_cutoff, type=int),
+                cutoffs(cfg.adaptive_softmax_cutoff, "--adaptive-softmax-cutoff"),
                 dropout=cfg.adaptive_softmax_dropout,
                 adaptive_inputs=self.embed_tokens if cfg.tie_adaptive_weights else None,
                 factor=cfg.adaptive_softmax_factor,

@@ -6,13 +6,12 @@ from typing import Any
 from fairseq.models import FairseqLanguageModel
 from fairseq.models.transformer import Embedding
 from fairseq.modules import AdaptiveInput
-from fairseq.utils import eval_str_list
 from torch import nn
 
 from ..checks.dictionaries import check_dictionary
 from ..errors import UserError
 from .attention_statistics import log_attention_statistics
-from .decoder import LinearAttentionDecoder
+from .decoder import LinearAttentionDecoder, cutoffs
 from .options import check_numbers
 from .stack import DECODER_POSITIONS, planned_layers, positions_kind
 
@@ -96,7 +95,7 @@ def _build_embedding(args: Any, dictionary: Any) -> nn.Module:
         args.decoder_embed_dim,
         args.adaptive_input_factor,
         args.decoder_embed_dim,
-        eval_str_list(args.adaptive_input_cutoff, type=int),
+        cutoffs(args.adaptive_input_cutoff, "--adaptive-input-cutoff"),
     )
 
 

@@ -37,7 +37,10 @@ def _kept(layers: list[Layer], keep: str | None, side: str) -> list[Layer]:
     """The layers that stay after pruning, all of them without `keep`."""
     if not keep:
         return layers
-    indices = sorted({int(i) for i in keep.split(",")})
+    words = keep.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise UserError(f"--{side}-layers-to-keep is {keep!r}; write the numbers of layers, such as 0,2,4")
+    indices = sorted({int(word) for word in words})
     if indices[-1] >= len(layers):
         raise UserError(
             f"--{side}-layers-to-keep names layer {indices[-1]}, but the last of {len(layers)} layers is "

@@ -57,6 +57,8 @@ def linear_cross_entropy(
             ignore_index=ignore_index,
             options=options,
         )
+    if not torch.is_grad_enabled():  # else the gradients would be computed, and dropped
+        x, weight, bias = (y if y is None else y.detach() for y in (x, weight, bias))
     return _Chunked.apply(x, weight, bias, target, ignore_index, rows)
 
 

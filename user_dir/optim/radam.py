@@ -26,7 +26,7 @@ class RAdamConfig(FairseqDataclass):
     weight_decay: float = field(default=0.0, metadata={"help": "decay of the weights, apart from the loss"})
     lr: List[float] = field(default=II("optimization.lr"))
     fp16: bool = field(default=II("common.fp16"))
-    bf16: bool = field(default=II("common.bf16"))
+    memory_efficient_fp16: bool = field(default=II("common.memory_efficient_fp16"))
     fp16_no_flatten_grads: bool = field(default=II("common.fp16_no_flatten_grads"))
 
 
@@ -34,18 +34,15 @@ class RAdamConfig(FairseqDataclass):
 class RAdam(FairseqOptimizer):
     """torch's RAdam with decoupled weight decay, behind an optional clipping of each tensor on its own.
 
-    Raises UserError for a negative norm, or for clipping where fairseq joins all gradients in one tensor.
+    Raises UserError for a negative norm, and in fp16 where fairseq would join all gradients in one tensor.
     """
 
     def __init__(self, cfg: RAdamConfig, params: list) -> None:
         super().__init__(cfg)
         if cfg.radam_clip_tensor < 0:
             raise UserError(f"--radam-clip-tensor is {cfg.radam_clip_tensor}; it must be 0 or more")
-        if cfg.radam_clip_tensor and (cfg.fp16 or cfg.bf16) and not cfg.fp16_no_flatten_grads:
-            raise UserError(
-                "--radam-clip-tensor clips each tensor, but half precision joins all gradients in one; "
-                "add --fp16-no-flatten-grads"
-            )
+        if cfg.fp16 and not (cfg.fp16_no_flatten_grads or cfg.memory_efficient_fp16):
+            raise UserError("--optimizer radam needs each tensor on its own; add --fp16-no-flatten-grads")
         self._optimizer = torch.optim.RAdam(params, decoupled_weight_decay=True, **self.optimizer_config)
 
     @property

@@ -16,7 +16,9 @@ from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from torch import Tensor, nn
 
+from ..attention.parts.hashing import HashedAttention
 from ..attention.parts.state import State, state_bytes
+from ..attention.performer import PerformerAttention
 from ..errors import UserError
 from ..models import LinearAttentionLM
 from ..modules import LearnedPositions
@@ -120,6 +122,12 @@ class CarriedState:
         self.bytes = found
 
 
+def is_drawn_again(part: nn.Module) -> bool:
+    """Whether a mechanism draws its features or hashes again in the course of the training."""
+    drawn = isinstance(part, PerformerAttention | HashedAttention)
+    return drawn and bool(part.options.redraw) and not getattr(part.options, "paper", False)
+
+
 def check_model(model: nn.Module, args: Any) -> None:
     """UserError for a model, with the configuration `args`, that cannot read any text in segments."""
     if not isinstance(model, LinearAttentionLM):
@@ -130,6 +138,11 @@ def check_model(model: nn.Module, args: Any) -> None:
         raise UserError(
             "--carry-state reads texts of any length, for which learned positions do not reach; give "
             "--absolute-positions sinusoidal or none"
+        )
+    if any(is_drawn_again(part) for part in model.modules()):
+        raise UserError(
+            "--carry-state keeps sums that --performer-redraw and --reformer-redraw make meaningless; give "
+            "--performer-redraw 0, and no --reformer-redraw"
         )
     if args.checkpoint_activations or args.offload_activations:
         raise UserError(
