@@ -1,12 +1,14 @@
 """Models that cannot be: a UserError that names the option, before anything is built."""
 
 import pytest
+import torch
 
 from tests.helpers.images import build_pixel_model, build_vit, pixel_task, write_images
 from tests.helpers.lm import build_lm
 from tests.helpers.lra import build_lra, lra_task
 from tests.helpers.roberta import build_roberta
 from user_dir.errors import UserError
+from user_dir.models import stack
 from user_dir.tasks.image_data import ImageShape
 
 JOINED = {"absolute_positions": "joined", "no_share_decoder_input_output_embed": True}
@@ -102,3 +104,11 @@ REFUSED = {
 def test_options_that_cannot_be(kind, options, message, tmp_path):
     with pytest.raises(UserError, match=message):
         BUILD[kind](tmp_path, options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU all processes drop the same layers")
+def test_layer_drop_of_lln_in_several_processes(monkeypatch):
+    monkeypatch.setattr(stack, "get_data_parallel_world_size", lambda: 2)
+    build_lm("transnormer_t1", decoder_layerdrop=0.1)
+    with pytest.raises(UserError, match="--decoder-layerdrop drops other layers in each process"):
+        build_lm("lln_diag_lm", decoder_layerdrop=0.1)

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from fairseq.distributed import fsdp_wrap
+from fairseq.distributed.utils import get_data_parallel_world_size
 from fairseq.modules import LayerDropModuleList
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
@@ -57,12 +59,27 @@ def build_layers(
     `adapt` may change a layer before it is wrapped for activation checkpointing and FSDP.
     """
     drop = getattr(cfg, f"{side}_layerdrop")
+    if drop > 0:
+        check_layer_drop(plan, side)
     layers = LayerDropModuleList(p=drop) if drop > 0 else nn.ModuleList()
     for names in plan:
         layer = _build_layer(cfg, side, names)
         adapt(layer)
         layers.append(_wrapped(layer, cfg))
     return layers
+
+
+def check_layer_drop(plan: list[Layer], side: str) -> None:
+    """UserError where processes would drop different layers, and those with common statistics wait for ever.
+
+    On the CPU the layers are drawn by the generator that dropout has used before, as often as its batch is long.
+    """
+    together = any(name.startswith("lln") for names in plan for name in names)
+    if together and get_data_parallel_world_size() > 1 and not torch.cuda.is_available():
+        raise UserError(
+            f"--{side}-layerdrop drops other layers in each process on the CPU, but LLN attention takes its "
+            "statistics from all of them; train in one process, or without layer drop"
+        )
 
 
 def _build_layer(cfg: Any, side: str, layer: Layer) -> nn.Module:
