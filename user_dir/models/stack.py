@@ -72,7 +72,7 @@ def build_layers(
 def check_layer_drop(plan: list[Layer], side: str) -> None:
     """UserError where processes would drop different layers, and those with common statistics wait for ever.
 
-    On the CPU the layers are drawn by the generator that dropout has used before, as often as its batch is long.
+    On the CPU they are drawn by the generator that dropout has used before, as often as its batch is long.
     """
     together = any(name.startswith("lln") for names in plan for name in names)
     if together and get_data_parallel_world_size() > 1 and not torch.cuda.is_available():
