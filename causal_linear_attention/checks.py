@@ -6,8 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from .chunked import accumulation_dtype
-from .packed import values_are_known
+from .chunked import accumulation_dtype, values_are_known
 
 
 def shapes(**tensors: Tensor) -> str:

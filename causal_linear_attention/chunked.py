@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 CHUNK = 64
 SEGMENT = 16 * CHUNK
@@ -98,9 +99,14 @@ def _states(products: Tensor, chunks: int, state: Tensor, reverse: bool) -> tupl
     return before.flatten(0, 2), state
 
 
+def values_are_known(x: Tensor) -> bool:
+    """Whether Python may look at x's numbers: not while compiling, and not if it has none."""
+    return not (torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor))
+
+
 def _surely_finite(*tensors: Tensor) -> bool:
     """Whether a look at the values, where it costs no more than reading them, finds only numbers."""
-    if torch.compiler.is_compiling() or not all(x.is_cpu for x in tensors):
+    if not all(x.is_cpu and values_are_known(x) for x in tensors):
         return False
     return all(bool(torch.isfinite(x.sum())) for x in tensors)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from . import extension, operators, packed, reference
 from .checks import check_cu_seqlens, check_eps, check_inputs, check_mask, check_state, check_tensors
-from .chunked import accumulation_dtype, chunked, normalized, without_autocast
+from .chunked import accumulation_dtype, chunked, normalized, values_are_known, without_autocast
 from .selection import KERNELS, announce, select_backend
 
 _STEP_IS_COMPILED = extension.loaded("cpp")
@@ -169,7 +169,7 @@ def linear_attention(
         check_cu_seqlens(cu_seqlens, q)
     if padding_mask is not None:
         check_mask(padding_mask, k.shape[0], k.shape[2], k.device)
-        k = k.masked_fill(padding_mask[:, None, :, None], 0.0)
+        k, v = (x.masked_fill(padding_mask[:, None, :, None], 0.0) for x in (k, v))  # 0 * NaN is NaN
     wide = accumulation_dtype(q.dtype)
     queries, keys, values = q.to(wide), k.to(wide), v.to(wide)
     with without_autocast(q.device):
@@ -192,7 +192,7 @@ def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
         compiled = select_backend("auto", q.device, q.dtype) == "cuda"
     else:
         compiled = _STEP_IS_COMPILED and q.is_cpu and q.dtype in KERNELS["cpp"].dtypes
-    if not compiled:
+    if not compiled or operators.in_forward_mode():
         return False
     if not torch.is_grad_enabled():
         return True
@@ -220,7 +220,7 @@ def _promoted_under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, T
 
 def _of_several(cu_seqlens: Tensor | None) -> Tensor | None:
     """None also for one sequence, known to be the whole row."""
-    if cu_seqlens is not None and len(cu_seqlens) == 2 and packed.values_are_known(cu_seqlens):
+    if cu_seqlens is not None and len(cu_seqlens) == 2 and values_are_known(cu_seqlens):
         return None
     return cu_seqlens
 

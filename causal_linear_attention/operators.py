@@ -18,10 +18,11 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.library import Library, register_fake
 
 from . import extension, packed
-from .chunked import accumulation_dtype, chunked, normalized
+from .chunked import accumulation_dtype, chunked, normalized, without_autocast
 
 NAMESPACE = "causal_linear_attention"
 _NARROW = 128  # columns of the heads of which a block of the CUDA kernels holds the whole state
@@ -79,7 +80,8 @@ def new_state(
 
     Packed, B is the number of sequences, or 0 unless the state is `wanted`.
     """
-    count = len(q) if cu_seqlens is None else len(cu_seqlens) - 1 if wanted else 0
+    # Not len(), with which torch.compile would take the number for a constant.
+    count = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1 if wanted else 0
     shape = (count, q.shape[1], q.shape[-1], v.shape[-1] + int(normalize))
     return q.new_empty(shape, dtype=accumulation_dtype(q.dtype))
 
@@ -203,16 +205,26 @@ def _forward(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state, k
 
 def _differentiable(ctx, inputs, cu_seqlens, grad_out, grad_state) -> list[Tensor | None]:
     """The gradients with their own graph, for higher-order derivatives: PyTorch's path again."""
+    # Views: a gradient ends at its own argument, also where one argument is computed from another.
+    inputs = [None if x is None else x.view_as(x) for x in inputs]
     wanted = [x for x in inputs if x is not None and x.requires_grad]
     run = chunked if cu_seqlens is None else partial(packed.causal, cu_seqlens=cu_seqlens)
-    if ctx.normalize:
-        outputs = normalized(run, *inputs[:3], ctx.eps, inputs[3])
-    else:
-        outputs = run(*inputs)
-    pairs = [(x, g) for x, g in zip(outputs, (grad_out, grad_state), strict=True) if g is not None]
-    outputs, grads = zip(*pairs, strict=True)
-    found = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True, allow_unused=True))
+    with without_autocast(inputs[0].device):
+        if ctx.normalize:
+            outputs = normalized(run, *inputs[:3], ctx.eps, inputs[3])
+        else:
+            outputs = run(*inputs)
+        pairs = [(x, g) for x, g in zip(outputs, (grad_out, grad_state), strict=True) if g is not None]
+        if not pairs:
+            return [None] * len(inputs)
+        outputs, grads = zip(*pairs, strict=True)
+        found = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True, allow_unused=True))
     return [next(found) if x is not None and x.requires_grad else None for x in inputs]
+
+
+def in_forward_mode() -> bool:
+    """Whether forward-mode derivatives are taken, which an operator without a formula for them would drop."""
+    return forward_ad._current_level >= 0
 
 
 def attend(
@@ -228,7 +240,8 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Output and state of `forward` or `triton_forward`, with the derivative they lack."""
     wanted = q.requires_grad or k.requires_grad or v.requires_grad
-    if torch.is_grad_enabled() and (wanted or (state is not None and state.requires_grad)):
+    wanted = torch.is_grad_enabled() and (wanted or (state is not None and state.requires_grad))
+    if wanted or in_forward_mode():
         if torch.compiler.is_compiling():
             # The compiler refuses one tensor as two inputs of a Function, q as k say: views are others.
             k, v = k.view_as(k), v.view_as(v)

@@ -15,20 +15,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from .chunked import CHUNK, accumulation_dtype, chunked
+from .chunked import CHUNK, accumulation_dtype, chunked, values_are_known
 from .reference import each_sequence
 
 _LONGEST_SUM = 512  # rows of a chunk without causal mask, where the work per row does not grow with them
 # From so many multiplications k^T v per sequence on, one by one is up to 1.5 times as fast on a CPU. With few
 # it is up to 15 times slower (two threads, D from 16 to 64).
 _WORTH_A_STEP = 2_000_000
-
-
-def values_are_known(x: Tensor) -> bool:
-    """Whether Python may look at x's numbers: not while compiling, and not if it has none."""
-    return not (torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor))
 
 
 @dataclass(frozen=True)
@@ -174,7 +168,7 @@ def causal(
         shape = (len(cu_seqlens) - 1, q.shape[1], q.shape[-1], v.shape[-1])
         initial_state = q.new_zeros(shape, dtype=wide)
     if not q.shape[2]:
-        return chunked(q, k, v)[0], initial_state
+        return chunked(q, k, v)[0], None if initial_state is None else initial_state.clone()
     chunks = _cut(cu_seqlens, q.shape[2], CHUNK)
     queries, keys, values = (chunks.of(x) for x in (q, k, v))
     initial = None

@@ -194,6 +194,10 @@ def test_non_causal_matches_definition_and_ignores_padding():
     torch.testing.assert_close(out[:1], (q @ (k.transpose(-2, -1) @ v))[:1])
     alone = linear_attention(q[1:, :, :20], k[1:, :, :20], v[1:, :, :20])
     torch.testing.assert_close(out[1:, :, :20], alone)
+    for x in (k, v):
+        garbage = [y.detach().clone() if y is x else y for y in (k, v)]
+        garbage[0 if x is k else 1][1, :, 20:] = torch.nan
+        torch.testing.assert_close(linear_attention(q, *garbage, padding_mask=mask), out)
     assert gradcheck(
         lambda q, k, v: linear_attention(q.abs(), k.abs(), v, normalize=True, padding_mask=mask),
         (q, k, v),

@@ -1,10 +1,18 @@
 """The operators inside PyTorch: opcheck, compile, autocast, checkpointing, higher derivatives."""
 
+from functools import partial
+
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
-from causal_linear_attention import causal_linear_attention, extension, operators
+from causal_linear_attention import (
+    causal_linear_attention,
+    causal_linear_attention_step,
+    extension,
+    operators,
+)
 from causal_linear_attention.compiling import assume_constant_result
 
 pytestmark = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
@@ -124,6 +132,101 @@ def test_checkpointing(reentrant):
     out.sum().backward()
     for x, grad in zip(tensors, expected, strict=True):
         torch.testing.assert_close(x.grad, grad)
+
+
+SHARED = {
+    "q is k": lambda x: (x, x, x.square(), None),
+    "q from k": lambda x: (2 * x, x, x.square(), None),
+    "k is v": lambda x: (x.square(), x, x, None),
+    "state from k": lambda x: (x.square(), x, x.exp(), x.mT @ x),
+}
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("shared", SHARED.values(), ids=SHARED)
+def test_inputs_that_depend_on_each_other_have_the_same_gradient_with_a_graph(shared, normalize):
+    x = (torch.rand(1, 2, 30, 4, dtype=torch.float64) + 0.1).requires_grad_()
+    q, k, v, state = shared(x)
+    state = None if normalize else state
+    out = causal_linear_attention(q, k, v, normalize=normalize, initial_state=state, backend="cpp").square()
+    expected = torch.autograd.grad(out.sum(), x, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(out.sum(), x, create_graph=True), expected)
+
+
+def test_forward_mode_derivatives_are_refused_and_never_zero():
+    q, k, v, _ = draw(grad=False)
+    with pytest.raises((NotImplementedError, RuntimeError), match="jvp|forward"):
+        torch.func.jvp(lambda x: causal_linear_attention(x, k, v, backend="cpp"), (q,), (q,))
+    tokens = [x[:, :, 0] for x in (q, k, v)]
+    state = torch.rand(2, 2, 5, 3)
+
+    def step(x):
+        return causal_linear_attention_step(x, *tokens[1:], state)[0]
+
+    out, change = torch.func.jvp(step, (tokens[0],), (tokens[0],))
+    torch.testing.assert_close(change, out)  # linear in q
+
+
+def test_second_derivatives_of_packed_sequences_are_not_cast_down_under_autocast():
+    q, k, v = (torch.rand(1, 2, 300, d).requires_grad_() for d in (8, 8, 8))
+    bounds = torch.tensor([0, 70, 200, 300], dtype=torch.int32)
+
+    def grads(autocast):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            out = causal_linear_attention(q, k, v, normalize=True, cu_seqlens=bounds, backend="cpp")
+            return torch.autograd.grad(out.float().square().sum(), (q, k, v), create_graph=True)
+
+    for found, expected in zip(grads(True), grads(False), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_no_gradient_at_all():
+    class Silent(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return None
+
+    q, k, v, _ = draw()
+    out = Silent.apply(causal_linear_attention(q, k, v, backend="cpp"))
+    for create_graph in (False, True):
+        found = torch.autograd.grad(
+            out.sum(), (q, k), create_graph=create_graph, retain_graph=True, allow_unused=True
+        )
+        assert all(x is None or not x.any() for x in found)
+
+
+@pytest.mark.parametrize("backend", ["cpp", "torch"])
+def test_fake_tensors(backend):
+    with FakeTensorMode():
+        q = torch.rand(1, 2, 9, 4)
+        assert causal_linear_attention(q, q + 1, q + 2, backend=backend).shape == q.shape
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packed", [False, True], ids=["batches", "sequences"])
+def test_one_graph_for_any_number_of(packed):
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    run = torch.compile(
+        partial(causal_linear_attention, return_state=True, backend="cpp"), backend=count, dynamic=True
+    )
+    for number in (2, 3, 4, 5):
+        if packed:
+            bounds = torch.arange(number + 1, dtype=torch.int32) * (60 // number)
+            bounds[-1] = 60
+            run(*(torch.rand(1, 2, 60, 4) for _ in range(3)), cu_seqlens=bounds)
+        else:
+            run(*(torch.rand(number, 2, 60, 4) for _ in range(3)))
+    torch._dynamo.reset()
+    assert len(graphs) <= 2
 
 
 def test_only_the_state_in_the_loss():
