@@ -38,7 +38,7 @@ inline ScalarType accumulation_type(const Tensor& x) {
   return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
 }
 
-// A new tensor like x, in x's order of dimensions if that has dense rows. _new_like of operators.py
+// A new tensor like x, in x's order of dimensions if that has dense rows. new_like of operators.py
 // follows the same rule.
 inline Tensor new_like(const Tensor& x) {
   const Tensor result = torch::stable::empty_like(x);

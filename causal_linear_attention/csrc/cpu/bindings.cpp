@@ -11,8 +11,9 @@ namespace {
 // functional.py has checked the numbers, but a compiled graph comes here with others.
 Packing checked_packing(const Tensor& q, const std::optional<Tensor>& cu_seqlens, bool states) {
   const Packing packing(q, cu_seqlens, states);
+  if (packing.offsets == nullptr) return packing;
   const int32_t *const first = packing.offsets, *const last = first + packing.sequences;
-  require(first == nullptr || (*first == 0 && *last == q.size(2) && std::is_sorted(first, last + 1)),
+  require(*first == 0 && *last == q.size(2) && std::is_sorted(first, last + 1),
           "cu_seqlens must start at 0, never decrease and end at N");
   return packing;
 }
