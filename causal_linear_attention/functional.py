@@ -40,7 +40,8 @@ def causal_linear_attention(
     """`out[i] = q[i] @ (initial_state + sum over j <= i of k[j]^T v[j])`, in O(N D M) time.
 
     Args:
-        q, k: `(B, H, N, D)`, feature maps already applied; any strides, any N, one floating dtype.
+        q, k: `(B, H, N, D)`, feature maps already applied; any strides, one floating dtype; N below
+            2^28 in the CUDA kernels, any elsewhere.
         v: `(B, H, N, M)`.
         normalize: divide by `q[i] @ (sum of k[j]) + eps`; the state then has M + 1 columns, the last
             of which is the sum of the keys.
