@@ -30,9 +30,9 @@ def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> I
         try:
             _lock(descriptor, patience)
             while not _is_at(descriptor, path):  # the run that was waited for has removed it
-                os.close(descriptor)
                 folder.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(path, FLAGS, 0o666)
+                removed, descriptor = descriptor, os.open(path, FLAGS, 0o666)
+                os.close(removed)
                 _lock(descriptor, patience)
         except BlockingIOError:
             holder = os.read(descriptor, 1000).decode(errors="replace") or "another process"
