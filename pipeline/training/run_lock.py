@@ -5,7 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipeline.errors import UserError
@@ -25,13 +25,12 @@ def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> I
     the folder even if its parent is killed. UserError names the host and process that has it.
     """
     path = folder / NAME
-    descriptor = os.open(path, FLAGS, 0o666)
+    descriptor = _open(path)
     try:
         try:
             _lock(descriptor, patience)
             while not _is_at(descriptor, path):  # the run that was waited for has removed it
-                folder.mkdir(parents=True, exist_ok=True)
-                removed, descriptor = descriptor, os.open(path, FLAGS, 0o666)
+                removed, descriptor = descriptor, _open(path)
                 os.close(removed)
                 _lock(descriptor, patience)
         except BlockingIOError:
@@ -46,6 +45,14 @@ def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> I
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    """The lock's file, which a run that ends early removes together with its folder."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return os.open(path, FLAGS, 0o666)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
