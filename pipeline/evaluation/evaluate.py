@@ -196,7 +196,10 @@ def check_script(path: Path, script: str) -> None:
     """UserError, which names the right script, if this one does not evaluate the model in `path`."""
     from pipeline.training.checkpoint import read_checkpoint
 
-    task = read_checkpoint(path).task_name
+    try:
+        task = read_checkpoint(path).task_name
+    except UserError:  # no checkpoint at all
+        return
     if SCRIPTS.get(task, script) != script:
         raise UserError(f"{path} holds a model of the task {task}; evaluate it with {SCRIPTS[task]}")
 

@@ -116,7 +116,7 @@ CASES = [
     (f"scripts/eval_images.sh {LM} --out new.json", "not of pixels or image_classification"),
     (f"scripts/eval_images.sh {LM} --out good.tsv", "evaluate it with scripts/eval_ppl.sh"),
     (f"{EVAL_PPL.replace(LM, 'pixels/checkpoint_last.pt')} --out good.tsv", "with scripts/eval_images.sh"),
-    (f"{EVAL_PPL.replace(LM, 'pixels/checkpoint_last.pt')}", "a model of images, no language model"),
+    (f"{EVAL_PPL.replace(LM, 'pixels/checkpoint_last.pt')} --out new.json", "a model of images, no language"),
     ("scripts/eval_images.sh pixels/checkpoint_last.pt --split dev", "no split dev"),
     ("scripts/eval_images.sh pixels/checkpoint_last.pt levels", "4 x 3 x 1 of 6 levels, but"),
     (f"scripts/sample_images.sh {LM}", "not of pixels"),
