@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.console import Parser, add_splits, count, number_of, parse_before_flags
-from pipeline.errors import UserError
-from pipeline.evaluation.evaluate import check_script, publish, result_files
+from pipeline.evaluation.evaluate import publish, result_files
 from pipeline.outputs import json_with
 from pipeline.training.light_start import import_quickly
 
@@ -120,14 +119,10 @@ def main() -> None:
     from pipeline.training.checkpoint import read_language_model
 
     path = options.checkpoint.absolute()
-    try:
-        if options.carry_state:
-            files = result_files(options, path, CARRIED_RESULT, ".carried.json", BESIDE)
-        else:
-            files = result_files(options, path, RESULT)
-    except UserError:
-        check_script(path, COMMAND)
-        raise
+    if options.carry_state:
+        files = result_files(COMMAND, options, path, CARRIED_RESULT, ".carried.json", BESIDE)
+    else:
+        files = result_files(COMMAND, options, path, RESULT)
     checkpoint = read_language_model(path)
     data = open_prepared(options.data.absolute(), tuple(options.splits))
     overrides = read_extra(extra) if options.carry_state else {}

@@ -173,6 +173,7 @@ def parse(script: str, words: Sequence[str]) -> argparse.Namespace:
 
 
 def result_files(
+    script: str,
     options: argparse.Namespace,
     checkpoint: Path,
     ours: Ours,
@@ -181,14 +182,18 @@ def result_files(
 ) -> dict[str, Path]:
     """By split the file of its result: --out, or <checkpoint>.<split> with `ending`.
 
-    Raises UserError for one that cannot be written, or that holds something else than a result of this
-    command (`ours`).
+    Raises UserError for one that cannot be written, or that holds something else than a result of `script`
+    (`ours`); if another script evaluates the model, it names that one.
     """
     if options.out and len(options.splits) > 1:
         raise UserError("--out names one file, but --split several splits; leave --out out")
     files = {split: options.out or checkpoint.with_suffix(f".{split}{ending}") for split in options.splits}
     for out in files.values():
-        check_output(out, ours, [checkpoint], beside)
+        try:
+            check_output(out, ours, [checkpoint], beside)
+        except UserError:
+            check_script(checkpoint, script)
+            raise
     return files
 
 
@@ -218,10 +223,6 @@ def main() -> None:
     from pipeline.training.save_dir import whole_checkpoint
 
     path = whole_checkpoint(options.checkpoint.absolute())
-    try:
-        files = result_files(options, path, json_with(*command.keys))
-    except UserError:
-        check_script(path, script)  # another script's result explains more than that it is in the way
-        raise
+    files = result_files(script, options, path, json_with(*command.keys))
     for result in command.evaluate(path, options):
         publish(result, files[result["split"]], command.describe(result))

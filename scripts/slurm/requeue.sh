@@ -1,8 +1,8 @@
 # Shared by the .sbatch files beside it: source it, then call `step COMMAND...`, which ends the script.
 
 # Run a command as the job's step. Slurm's notice before the time limit (#SBATCH --signal=B:USR1@...) and the SIGTERM
-# of a preemption are handed to it: it saves at the next update and ends with 75, or with 143 or 138 if it trained nothing.
-# The job then goes back to the queue, where the same command resumes.
+# of a preemption are handed to it: it saves at the next update and ends with 75, or with 143 or 138 if it trained
+# nothing. The job then goes back to the queue, where the same command resumes.
 step() {
     local code ended=127 pid= asked= trapped=yes
     trap 'asked=yes; trapped=yes; kill -USR1 ${pid:+"$pid"} 2>/dev/null || true' USR1 TERM

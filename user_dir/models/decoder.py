@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from ..attention.parts.new_tokens import NewTokens
 from ..attention.parts.state import DecodingState, State
-from ..errors import UserError
 from ..modules import InterleavedPositions, LearnedPositions, SinusoidalPositions, build_norm
 from ..modules.padding import padding_back, padding_last
 from .fork_names import rename_transformer_ls
 from .layer_plan import Layer
-from .stack import DECODER_POSITIONS, build_layers, is_pre_norm, positions_kind
+from .stack import DECODER_POSITIONS, build_layers, is_pre_norm, positions_kind, whole_numbers
 from .vocabulary import check_size, check_tokens, embed
 
 
@@ -24,10 +23,7 @@ def cutoffs(text: str, option: str) -> list[int]:
 
     fairseq would run the text, which may come from a checkpoint, as Python.
     """
-    words = text.strip("[] ").split(",")
-    if not all(word.strip().isdecimal() for word in words):
-        raise UserError(f"{option} is {text!r}; write whole numbers such as 20000,60000")
-    return [int(word) for word in words]
+    return whole_numbers(text.strip("[] "), f"{option} is {text!r}; write whole numbers such as 20000,60000")
 
 
 class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):

@@ -39,16 +39,22 @@ def _kept(layers: list[Layer], keep: str | None, side: str) -> list[Layer]:
     """The layers that stay after pruning, all of them without `keep`."""
     if not keep:
         return layers
-    words = keep.split(",")
-    if not all(word.strip().isdecimal() for word in words):
-        raise UserError(f"--{side}-layers-to-keep is {keep!r}; write the numbers of layers, such as 0,2,4")
-    indices = sorted({int(word) for word in words})
+    wrong = f"--{side}-layers-to-keep is {keep!r}; write the numbers of layers, such as 0,2,4"
+    indices = sorted({*whole_numbers(keep, wrong)})
     if indices[-1] >= len(layers):
         raise UserError(
             f"--{side}-layers-to-keep names layer {indices[-1]}, but the last of {len(layers)} layers is "
             f"{len(layers) - 1}"
         )
     return [layers[i] for i in indices]
+
+
+def whole_numbers(text: str, wrong: str) -> list[int]:
+    """The numbers of 0 or more in `text`, with commas between; UserError, which says `wrong`, for others."""
+    words = text.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise UserError(wrong)
+    return [int(word) for word in words]
 
 
 def build_layers(
