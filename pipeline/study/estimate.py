@@ -15,12 +15,17 @@ class Pace:
         self.records = [record for record in read_records(folder, study) if record["training"]["seconds"]]
 
     def seconds(self, cell: Cell) -> float | None:
-        """The time of a cell; None if nothing has run yet."""
-        alike = [record for record in self.records if _choices(record) == cell.values]
-        speeds = [
-            one["training"]["seconds"] / max(1, one["training"]["updates"]) for one in alike or self.records
-        ]
-        return statistics.median(speeds) * cell.updates() if speeds else None
+        """The time of a cell; None if nothing has run yet.
+
+        Its updates may follow from data that are not prepared here: then those of the same choices count, and
+        without any the time cannot be known.
+        """
+        alike = [one["training"] for one in self.records if _choices(one) == cell.values]
+        updates = cell.updates() or (statistics.median(one["updates"] for one in alike) if alike else 0)
+        ran = alike or [one["training"] for one in self.records]
+        if not (ran and updates):
+            return None
+        return statistics.median(one["seconds"] / max(1, one["updates"]) for one in ran) * updates
 
     def left(self, cells: Sequence[Cell]) -> float | None:
         """The time of the cells without a record file; None if it cannot be known."""

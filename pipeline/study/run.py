@@ -114,7 +114,8 @@ def show_status(cells: Sequence[Cell]) -> None:
             state = "begun" if cell.folder.is_dir() else "missing"
         print(f"{cell.name}: {state}")
     left = Pace(cells[0].plan.out, cells[0].study.name).left(runs)
-    print(f"time left: {in_words(left) if left is not None else 'unknown until a cell is finished'}")
+    unknown = "unknown until a cell is finished and the data are prepared"
+    print(f"time left: {in_words(left) if left is not None else unknown}")
 
 
 def show_commands(cells: Sequence[Cell]) -> None:

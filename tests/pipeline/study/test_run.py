@@ -13,15 +13,16 @@ from textwrap import dedent
 import pytest
 import torch
 
-from pipeline.files import ROOT
+from pipeline.files import ROOT, write_json
 from pipeline.study import schedule, study
 from pipeline.study.cells import Plan, cells_of
-from pipeline.study.declaration import read_study
+from pipeline.study.declaration import find_study, read_study
+from pipeline.study.estimate import Pace
 from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
 from tests.helpers import forked
 from tests.helpers.logs import wait_for
 from tests.helpers.once import filled_once
-from tests.pipeline.study.conftest import SHORT, STUDY
+from tests.pipeline.study.conftest import SHORT, STUDY, record_of
 
 
 def record(out, method="elu", seed=1):
@@ -176,6 +177,17 @@ def test_every_study_is_listed(call, capsys):
     call(study, "--list")
     out = capsys.readouterr().out
     assert "27 of other choices in results/copy" in out and "lm: 12 of 12" in out
+
+
+def test_time_left_where_the_data_decide_the_updates(tmp_path):
+    """Without the data those of the same choices count; the time of other choices is not known, and not 0."""
+    plan = Plan(read_study(find_study("roberta_glue")), tmp_path / "out", tmp_path, ())
+    asked = {"method": ["softmax"], "task": ["CoLA", "RTE"], "lr": ["0.001"]}
+    first, other, second, _ = cells_of(plan, asked, 2)
+    training = {"updates": 10, "seconds": 60.0, "curves": {}}
+    write_json(first.record_path, record_of(first.key, {}, study="roberta_glue", training=training))
+    pace = Pace(plan.out, "roberta_glue")
+    assert (first.updates(), pace.left([first, second]), pace.left([second, other])) == (0, 60, None)
 
 
 def test_gpus_are_counted_without_torch(monkeypatch):
