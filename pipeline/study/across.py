@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.papers import read_table
 from pipeline.reports.tables import markdown_table
-from pipeline.study.expressions import COUNT, numbers
+from pipeline.study.notation import COUNT, numbers
 from pipeline.study.records import Record, grouped
 from pipeline.study.table import (
     NONE,

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import UserError
 from pipeline.files import shown_path
-from pipeline.study.expressions import Expression, numbers, parse_expression
-from pipeline.study.keys import check_keys, nearest
+from pipeline.study.notation import Expression, check_keys, nearest, numbers, parse_expression
 from pipeline.study.records import Record, grouped
 
 if TYPE_CHECKING:

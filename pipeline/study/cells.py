@@ -14,7 +14,7 @@ from pipeline.errors import UserError
 from pipeline.files import FINGERPRINT, ROOT, fingerprint, read_json, shown_path
 from pipeline.study.declaration import YAML, Choice, Study
 from pipeline.study.hooks import hooks_of
-from pipeline.study.keys import nearest
+from pipeline.study.notation import nearest
 from pipeline.study.start import start_flags, start_mark
 from pipeline.training.launch import Machines
 from pipeline.training.recipe import (

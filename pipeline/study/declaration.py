@@ -17,7 +17,7 @@ from pipeline.files import ROOT
 from pipeline.methods import label_of
 from pipeline.study.best import Best, read_best
 from pipeline.study.claims import Claim, read_claim
-from pipeline.study.keys import check_keys, nearest, positive_number
+from pipeline.study.notation import check_keys, nearest, positive_number
 from pipeline.study.table import Baseline, TableSpec, read_baseline, read_table_spec
 
 STUDIES = ROOT / "configs" / "studies"

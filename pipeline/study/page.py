@@ -21,8 +21,8 @@ from pipeline.study.best import best_note, best_records
 from pipeline.study.cells import as_option
 from pipeline.study.claims import Claim, decide
 from pipeline.study.declaration import PLOTTED_BY, Study
-from pipeline.study.expressions import numbers
 from pipeline.study.hooks import hooks_of
+from pipeline.study.notation import numbers
 from pipeline.study.records import (
     Record,
     grouped,

@@ -10,7 +10,7 @@ from functools import cache
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.study.cells import Cell
-from pipeline.study.keys import nearest
+from pipeline.study.notation import nearest
 from pipeline.training.recipe import option
 
 REGISTERED = re.compile(r'^@register_attention\("([\w+-]+)"', re.MULTILINE)

@@ -14,7 +14,7 @@ from pipeline.study.best import keep_best_weights
 from pipeline.study.cells import Cell, Plan, cells_of
 from pipeline.study.declaration import RUNS, Study, find_study, read_study, study_names
 from pipeline.study.estimate import Pace, in_words
-from pipeline.study.expressions import COUNT
+from pipeline.study.notation import COUNT
 from pipeline.study.page import PAGE, check_one_setting, publish
 from pipeline.study.plans import check_layer_plans
 from pipeline.study.preparation import prepare_data

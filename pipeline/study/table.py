@@ -8,8 +8,17 @@ from typing import Any
 from pipeline.errors import UserError
 from pipeline.papers import read_table
 from pipeline.reports.tables import markdown_table, spread
-from pipeline.study.expressions import COUNT, Expression, check_format, follow, numbers, parse_expression
-from pipeline.study.keys import check_keys, nearest, read_only
+from pipeline.study.notation import (
+    COUNT,
+    Expression,
+    check_format,
+    check_keys,
+    follow,
+    nearest,
+    numbers,
+    parse_expression,
+    read_only,
+)
 from pipeline.study.records import Record, grouped
 from pipeline.verdicts import rank_correlation
 
