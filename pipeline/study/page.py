@@ -17,8 +17,8 @@ from pipeline.files import fingerprint, shown_path, write_atomically
 from pipeline.methods import NAMED, performer_note
 from pipeline.reports.tables import markdown_table
 from pipeline.study.across import AcrossTable
-from pipeline.study.best import best_note, best_records
 from pipeline.study.cells import as_option
+from pipeline.study.choosing import best_note, best_records
 from pipeline.study.claims import Claim, decide
 from pipeline.study.declaration import PLOTTED_BY, Study
 from pipeline.study.hooks import hooks_of

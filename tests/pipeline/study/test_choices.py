@@ -3,9 +3,10 @@
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.study import preparation
-from pipeline.study.cells import Plan, cells_of
+from pipeline.study import run
+from pipeline.study.cells import Plan
 from pipeline.study.declaration import find_study, read_study
+from pipeline.study.selection import cells_of
 
 
 @pytest.fixture
@@ -28,10 +29,10 @@ def test_choices_without_a_yaml_are_left_out_unless_they_were_asked_for(plan):
 
 def test_only_the_folder_of_data_that_is_missing_is_prepared(plan, monkeypatch, tmp_path):
     done = []
-    monkeypatch.setattr(preparation, "ROOT", tmp_path)
+    monkeypatch.setattr(run, "ROOT", tmp_path)
     monkeypatch.setattr("pipeline.training.recipe.ROOT", tmp_path)
-    monkeypatch.setattr(preparation, "run_script", lambda *words: done.append(words))
+    monkeypatch.setattr(run, "run_script", lambda *words: done.append(words))
     cells = cells_of(plan, {"preset": ["digits"]}, 1)
     with pytest.raises(UserError, match="no data folder .*digits"):
-        preparation.prepare_data(plan.study, cells, None)
+        run.prepare_data(plan.study, cells, None)
     assert done == [("images.sh", "digits", "--dest", "data/images/digits")]

@@ -8,10 +8,10 @@ from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
-from pipeline.study.cells import Plan, cells_of, known_values
+from pipeline.study.cells import Plan
+from pipeline.study.choosing import best_value, tuning_cells
 from pipeline.study.declaration import find_study, read_study, study_names
-from pipeline.study.plans import attention_names, check_layer_plans, check_plan
-from pipeline.study.tuning import best_value, tuning_cells
+from pipeline.study.selection import attention_names, cells_of, check_layer_plans, check_plan, known_values
 from pipeline.training.recipe import option
 from user_dir.attention import attention_names as registered
 

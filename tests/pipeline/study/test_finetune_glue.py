@@ -18,9 +18,10 @@ from pipeline.glue_tasks import TASKS
 from pipeline.papers import read_table
 from pipeline.reports import glue as glue_table
 from pipeline.study import finetune_glue
-from pipeline.study.best import best_records, keep_best_weights, read_best
-from pipeline.study.cells import Plan, cells_of
+from pipeline.study.cells import Plan
+from pipeline.study.choosing import best_records, keep_best_weights, read_best
 from pipeline.study.declaration import find_study, read_study
+from pipeline.study.selection import cells_of
 from pipeline.training.encoder import load_encoder, read_dictionary, read_encoder
 from pipeline.training.log import read_records
 from pipeline.training.recipe import option

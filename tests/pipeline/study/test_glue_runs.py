@@ -10,10 +10,11 @@ import torch
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.study import finetune_glue, run
-from pipeline.study.cells import Plan, cells_of
+from pipeline.study.cells import Plan
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.hooks import glue as glue_hooks
-from pipeline.study.start import check_starts, start_of
+from pipeline.study.run import check_starts
+from pipeline.study.selection import cells_of
 from pipeline.training.log import read_records
 from pipeline.training.run_lock import run_lock
 from tests.helpers.encoders import ROWS
@@ -196,7 +197,7 @@ def test_a_start_that_another_study_makes(tmp_path):
     asked = {"method": ["lln", "linear"], "task": ["MRPC"], "lr": ["0.001"]}
     lln, linear = cells_of(Plan(study, tmp_path, tmp_path, ()), asked, 1)
     run = ROOT / "runs" / "studies" / "roberta_short" / "lln" / "seed1"
-    assert start_of(lln) == run / "checkpoint_best.pt"
+    assert lln.start == run / "checkpoint_best.pt"
     assert lln.fingerprint() != linear.fingerprint() and lln.own_flags() == linear.own_flags()
     roberta = read_study(find_study("roberta_short"))
     (source,) = cells_of(Plan(roberta, tmp_path, None, ()), {"method": ["lln"]}, 1)

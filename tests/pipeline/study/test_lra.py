@@ -9,9 +9,10 @@ from pipeline.files import ROOT
 from pipeline.papers import read_table
 from pipeline.study import study
 from pipeline.study.across import AcrossTable
-from pipeline.study.cells import Plan, cells_of
+from pipeline.study.cells import Plan
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.page import write_page
+from pipeline.study.selection import cells_of
 from tests.helpers.lra import write_lra
 from tests.pipeline.study.conftest import record_of
 from user_dir.models.lra.presets import SIZE

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.study.cells import Cell, Plan, cells_of
+from pipeline.study.cells import Cell, Plan
 from pipeline.study.declaration import read_study
-from pipeline.study.preparation import prepare_data
+from pipeline.study.run import prepare_data
+from pipeline.study.selection import cells_of
 from pipeline.study.worker import prune
 
 STUDY = """

@@ -8,7 +8,7 @@ from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.study.declaration import find_study, read_study, study_names
-from pipeline.study.index import verdict_of
+from pipeline.study.make_results import verdict_of
 from pipeline.study.notation import parse_expression
 from pipeline.study.page import looks_of, publish, stale_files, verdicts, write_page
 from pipeline.study.records import read_records

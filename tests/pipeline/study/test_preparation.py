@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.study import preparation
+from pipeline.study import run
 
 NO_DOWNLOAD = "no download from x (no route); try again later, or name a folder with --from"
 COMMAND = "data-prep/wikitext.sh wikitext-2 --dest data/x"
@@ -28,8 +28,8 @@ def test_a_failed_preparation_is_one_sentence(ends, message, lines, tmp_path, mo
     script.parent.mkdir()
     script.write_text(f"#!/bin/sh\n{ends}\n")
     script.chmod(0o755)
-    for module in ("study.preparation", "provenance"):
+    for module in ("study.run", "provenance"):
         monkeypatch.setattr(f"pipeline.{module}.ROOT", tmp_path)
     with pytest.raises(UserError, match=message):
-        preparation.run_script("wikitext.sh", "wikitext-2", "--dest", tmp_path / "data" / "x")
+        run.run_script("wikitext.sh", "wikitext-2", "--dest", tmp_path / "data" / "x")
     assert capfd.readouterr().err == lines

@@ -15,9 +15,10 @@ import torch
 
 from pipeline.files import ROOT, write_json
 from pipeline.study import schedule, study
-from pipeline.study.cells import Plan, cells_of
+from pipeline.study.cells import Plan
 from pipeline.study.declaration import find_study, read_study
-from pipeline.study.estimate import Pace
+from pipeline.study.run import Pace
+from pipeline.study.selection import cells_of
 from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
 from tests.helpers import forked
 from tests.helpers.logs import wait_for
