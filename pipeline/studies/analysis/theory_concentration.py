@@ -6,7 +6,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from pipeline.studies.analysis.draws import (
+from pipeline.studies.analysis.record import Part, Record, banded, check, curve, lines, of_parts
+from pipeline.studies.analysis.theory import (
     HOMOGENEOUS,
     LINEAR,
     METHOD,
@@ -18,7 +19,6 @@ from pipeline.studies.analysis.draws import (
     queries_and_keys,
     softmax_log_weights,
 )
-from pipeline.studies.analysis.record import Part, Record, banded, check, curve, lines, of_parts
 from user_dir.analysis import (
     entropy,
     linear_spectral_gap,

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from pipeline.papers import statement
-from pipeline.studies.analysis.draws import (
+from pipeline.studies.analysis.record import Record, banded, check, curve, lines
+from pipeline.studies.analysis.theory import (
     LINEAR,
     METHOD,
     QUADRATIC,
@@ -18,7 +19,6 @@ from pipeline.studies.analysis.draws import (
     queries_and_keys,
     softmax_log_weights,
 )
-from pipeline.studies.analysis.record import Record, banded, check, curve, lines
 from user_dir.analysis import entropy, fenton, log_normality, normalized_rows
 from user_dir.attention.parts.moment_matching import constants, fit_moment_matching
 

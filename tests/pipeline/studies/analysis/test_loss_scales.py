@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.studies.analysis.gradients import _loss_scales
-from pipeline.studies.analysis.logs import LoggedRun
+from pipeline.studies.analysis.logged_runs import _loss_scales
+from pipeline.studies.analysis.models import LoggedRun
 
 
 def half(method: str, seed: int, inverse: float, alpha: float | None = None) -> LoggedRun:

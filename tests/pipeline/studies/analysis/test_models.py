@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from pipeline.files import ROOT
-from pipeline.studies.analysis import analyse, gradients, logs
+from pipeline.studies.analysis import analyse, logged_runs, models
 from pipeline.studies.analysis.analyse import SUBCOMMANDS, parse
-from pipeline.studies.analysis.models import run_name
 from pipeline.studies.analysis.training import evenly_spaced
 from pipeline.training import train as train_lm
 from pipeline.training.logged_run import run_fairseq
@@ -57,8 +56,8 @@ def test_figures_of_a_user_never_meet_the_committed_ones(what):
 
 
 def test_a_run_of_a_study_is_called_after_its_choice_and_seed(tmp_path):
-    assert run_name(tmp_path / "full" / "spread-norm" / "seed2") == "spread-norm-seed2"
-    assert run_name(tmp_path / "mine") == "mine"
+    assert models.run_name(tmp_path / "full" / "spread-norm" / "seed2") == "spread-norm-seed2"
+    assert models.run_name(tmp_path / "mine") == "mine"
 
 
 def record(out, what, name):
@@ -68,7 +67,7 @@ def record(out, what, name):
 
 
 def test_log_at_interval_1_averaged_in_tens_is_that_at_interval_10(runs):
-    ones, tens = (logs.read_run(runs / name).series("gnorm") for name in ("softmax", "tens"))
+    ones, tens = (models.read_run(runs / name).series("gnorm") for name in ("softmax", "tens"))
     assert tens[0] == [10, 20]
     means = [sum(ones[1][i : i + 10]) / 10 for i in (0, 10)]
     assert means == pytest.approx(tens[1], abs=2e-3)
@@ -80,7 +79,7 @@ def test_gradients(runs, call, tmp_path, encoder_corpus):
     found = record(tmp_path, "gradients", "relative-deviation")
     assert found["deviations"].keys() == {"softmax", "norm"}
     assert found["panels"][1]["series"][1]["values"] == [
-        gradients.published()[x] for x in ("softmax", "norm")
+        logged_runs.published()[x] for x in ("softmax", "norm")
     ]
     assert found["training"]["updates"] == 20
     assert record(tmp_path, "gradients", "loss")["panels"][0]["curves"]
@@ -191,7 +190,7 @@ def test_bounds_hold_in_trained_models(runs, call, tmp_path, encoder_corpus, nam
 
 def test_bounded_gradients_are_those_of_the_scores(runs, encoder_corpus):
     """The closed form through the whole model against differences of the loss by one score."""
-    from pipeline.studies.analysis import bounds, models
+    from pipeline.studies.analysis import bounds
 
     data = models.open_prepared(encoder_corpus, ("valid",))
     trained = models.load(runs / "softmax" / "checkpoint_last.pt", data)
