@@ -8,11 +8,11 @@ from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.papers import read_table
 from pipeline.study import study
-from pipeline.study.across import AcrossTable
 from pipeline.study.cells import Plan
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.page import write_page
 from pipeline.study.selection import cells_of
+from pipeline.study.table import write_table
 from tests.helpers.lra import write_lra
 from tests.pipeline.study.conftest import record_of
 from user_dir.models.lra.presets import SIZE
@@ -44,7 +44,7 @@ def record(task, method, seed, accuracy, preset="lra_skyformer", setting="short"
 
 def table(of, records, preset="lra_skyformer"):
     [spec] = [spec for spec in of.tables if spec.only["preset"] == (preset,)]
-    return AcrossTable(spec, of.axes, records, of.baselines).write()
+    return write_table(spec, records, of.baselines)
 
 
 def test_an_average_is_of_the_figures_that_its_row_shows(lra):
