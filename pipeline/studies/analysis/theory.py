@@ -1,5 +1,6 @@
 """Figures and checks that need no model (`analyse.sh theory`), and what they draw: queries, keys, kernels."""
 
+import math
 from argparse import Namespace
 from collections.abc import Callable
 
@@ -11,7 +12,6 @@ from pipeline.errors import UserError
 from pipeline.studies.analysis.analyse import THEORY, function
 from pipeline.studies.analysis.record import publish
 from user_dir.analysis.lognormal import lln_log_weights
-from user_dir.attention.parts.moment_matching import constants
 
 SMALLEST_HEAD, SMALLEST_LENGTH = 2, 32
 
@@ -39,10 +39,9 @@ def queries_and_keys(length: int, head_dim: int, seed: int) -> tuple[Tensor, Ten
     return q, k
 
 
-def matched_exponent(sigma: float, head_dim: int) -> float:
-    """alpha = beta of the moment matching for sigma_q = sigma_k = sigma."""
-    a, b = constants(head_dim)
-    return ((sigma**4 - b) / (2 * a)) ** 0.5 / sigma
+def matched_exponent(sigma: float, a: float, b: float) -> float:
+    """alpha = beta of the moment matching by the line a, b for sigma_q = sigma_k = sigma."""
+    return math.sqrt((sigma**4 - b) / (2 * a)) / sigma
 
 
 def softmax_log_weights(q: Tensor, k: Tensor) -> Tensor:
@@ -50,33 +49,19 @@ def softmax_log_weights(q: Tensor, k: Tensor) -> Tensor:
     return (q @ k.T * q.shape[-1] ** -0.5).log_softmax(-1)
 
 
-def lln_features(q: Tensor, k: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
-    """exp(alpha q) and exp(alpha k), in range."""
-    a, b = exponent * q, exponent * k
-    return (a - a.amax(-1, keepdim=True)).exp(), (b - b.max()).exp()
-
-
 def lln_matrix_log(q: Tensor, k: Tensor, exponent: float) -> Tensor:
     """`ln P` of LLN attention with alpha = beta."""
     return lln_log_weights(exponent * q, exponent * k)
 
 
-def _squares(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    return q.square(), k.square()
-
-
-def _relu(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    return F.relu(q), F.relu(k)
-
-
-def _elu(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    return F.elu(q) + 1, F.elu(k) + 1
-
-
-Features = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-LINEAR: dict[str, Features] = {"linear quadratic": _squares, "linear ReLU": _relu, "1+elu": _elu}
-QUADRATIC: dict[str, Callable[[Tensor], Tensor]] = {"quadratic": torch.square, "ReLU": F.relu}
-HOMOGENEOUS = ("quadratic", "ReLU", "linear quadratic", "linear ReLU")
+Map = Callable[[Tensor], Tensor]
+"""Entry by entry: of q and k each, or of their scores."""
+LINEAR: dict[str, Map] = {
+    "linear quadratic": torch.square,
+    "linear ReLU": F.relu,
+    "1+elu": lambda x: F.elu(x) + 1,
+}
+QUADRATIC: dict[str, Map] = {"quadratic": torch.square, "ReLU": F.relu}
 METHOD = {
     "softmax": "softmax",
     "LLN, matched": "lln",
@@ -87,4 +72,3 @@ METHOD = {
     "linear ReLU": "relu",
     "1+elu": "elu",
 }
-STYLE = {"LLN, α = β = 1": "--", "linear quadratic": "--", "linear ReLU": "--"}
