@@ -92,7 +92,7 @@ def check_flags(plan: Plan, chosen: Sequence[Sequence[Choice]]) -> None:
     ours = dict(OWN)
     for name, choices in zip(plan.study.axes, chosen, strict=True):
         for choice in choices:
-            for key in setting_names(choice, plan.study):
+            for key in setting_names(choice.settings, plan.study.axes):
                 flags = ("--decoder-attention", "--encoder-attention") if key == "plan" else (as_option(key),)
                 ours.update(dict.fromkeys(flags, f"--{name}"))
     if plan.study.tune:
@@ -102,23 +102,19 @@ def check_flags(plan: Plan, chosen: Sequence[Sequence[Choice]]) -> None:
             raise UserError(f"{flag} differs from cell to cell; use {instead}")
 
 
-def setting_names(choice: Choice, study: Study) -> Iterator[str]:
-    """The settings that a choice may change."""
-    for key, value in choice.settings.items():
-        if key in study.axes and isinstance(value, dict):
-            yield from (name for settings in value.values() for name in flag_names(settings or {}))
-        else:
-            yield from flag_names({key: value})
-
-
-def flag_names(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Settings by the names of their flags, those of the key `yaml` included."""
+def setting_names(settings: Mapping[str, Any], axes: Collection[str]) -> Iterator[str]:
+    """Settings of a choice by the names of their flags, those below `yaml` and other axes included."""
     for key, value in settings.items():
-        if key != YAML:
+        if key == YAML:
+            for group, values in value.items():
+                yield from (
+                    NAME_FLAGS[group].removeprefix("--") if name == "_name" else name for name in values
+                )
+        elif key in axes and isinstance(value, dict):
+            for further in value.values():
+                yield from setting_names(further or {}, axes)
+        else:
             yield key
-            continue
-        for group, values in value.items():
-            yield from (NAME_FLAGS[group].removeprefix("--") if name == "_name" else name for name in values)
 
 
 @cache
