@@ -44,8 +44,8 @@ THEORY = {
 
 def _several(parser: Parser, redraw: bool, name: str, what: str) -> None:
     """Checkpoints or runs: one at least, but none need be named to draw from JSON files."""
-    count = "*" if redraw else "+"
-    parser.add_argument(f"{name}s", type=Path, nargs=count, metavar=name.upper(), help=what)
+    number = "*" if redraw else "+"
+    parser.add_argument(f"{name}s", type=Path, nargs=number, metavar=name.upper(), help=what)
 
 
 def _theory(parser: Parser, redraw: bool) -> None:
