@@ -31,7 +31,7 @@ MODULES = {
     "scripts/predict_glue.sh": "evaluation.predict_glue",
     "scripts/pretrain_roberta.sh": "training.commands",
     "scripts/quickstart.sh": "studies.quickstart",
-    "scripts/report.sh": "studies.report.report",
+    "scripts/report.sh": "studies.report",
     "scripts/sample_images.sh": "evaluation.sample_images",
     "scripts/study.sh": "study.study",
     "scripts/train_images.sh": "training.commands",

@@ -1,11 +1,19 @@
-"""The commands of gpu_check.sh, on a GPU or, for a dry run, tiny and on the CPU."""
+"""The commands of gpu_check.sh, on a GPU or, for a dry run, tiny and on the CPU.
+
+Two of them are here, since no other script has them:
+
+    python -m pipeline studies.gpu_parts kernels cuda
+    python -m pipeline studies.gpu_parts training WORDS TOKENS CONFIG DATA ...
+"""
 
 import importlib.util
 import os
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.errors import UserError
 from pipeline.files import ROOT
 
 TRAINED = ("transnormer_t1", "transformer_lm")
@@ -17,6 +25,17 @@ PYTHON = sys.executable
 UPDATES = 1000
 TRITON = "tests/operator/triton"
 ENCODERS = ("roberta_softmax", "roberta_lln_diag", "roberta_transnormer_t1")
+SPECIAL = 4  # <s>, <pad>, </s>, <unk> lead every dictionary of fairseq's
+ROW = 1000
+ASK = """
+import sys, torch
+from causal_linear_attention import extension
+name = sys.argv[1]
+print(extension.reason("cpp") if name == "cpp" else extension.reason_on_gpu(torch.device("cuda")))
+if name == "cuda":
+    print("{}.{}".format(*torch.cuda.get_device_capability()))
+"""
+NAMES = {"cpu": "cpp", "cuda": "cuda"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +66,7 @@ def parts(out: Path, data: Path | None, dry: bool = False) -> list[Part]:
 
 def correctness(dry: bool = False) -> list[Part]:
     """Kernels, tests and sanitizers."""
-    kernels = [PYTHON, "-m", "pipeline", "studies.gpu_kernels", *(["--device", "cpu"] if dry else [])]
+    kernels = [PYTHON, "-m", "pipeline", "studies.gpu_parts", "kernels", "cpu" if dry else "cuda"]
     info = [PYTHON, "-m", "causal_linear_attention.info", "--json", "--no-self-test"]
     once = [PYTHON, "-m", "tests.helpers.one_pass", "cpp" if dry else "cuda"]
     sanitizer = ["compute-sanitizer", "--error-exitcode", "9", "--launch-timeout", "60", "--tool"]
@@ -104,8 +123,8 @@ def speed(out: Path, data: Path | None, dry: bool = False) -> list[Part]:
 def training(name: str, data: Path | None, out: Path, dry: bool = False) -> Part:
     """Updates of 64 sequences of 512 tokens with the launcher's flags for speed, without saving."""
     folder = out / f"train-{name}"
-    words = ["--words", "200" if dry else "267700", "--tokens", "20000" if dry else "4000000"]
-    command = [PYTHON, "-m", "pipeline", "studies.gpu_training", *words]
+    words = ["200", "20000"] if dry else ["267700", "4000000"]
+    command = [PYTHON, "-m", "pipeline", "studies.gpu_parts", "training", *words]
     command += [str(ROOT / "configs" / "wikitext103" / f"{name}.yaml"), str(data or out / "random-words")]
     command += ["--fast", "--gpus", "0" if dry else "1", "--save-dir", str(folder), "--update-freq", "1"]
     command += ["--no-save", "--disable-validation", "--log-interval", "2" if dry else "50"]
@@ -117,3 +136,74 @@ def training(name: str, data: Path | None, out: Path, dry: bool = False) -> Part
     else:
         command += ["--max-update", str(UPDATES), "--batch-size", "64"]
     return Part(f"train-{name}", command, 240, ("torch", "fairseq"), log=folder / "train.log")
+
+
+def asked(device: str) -> list[str]:
+    """Why the kernels of `device` cannot run ("" if they can) and a GPU's compute capability.
+
+    In a process of its own: a build replaces the files that it has loaded.
+    """
+    command = [sys.executable, "-c", ASK, NAMES[device]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"the kernels cannot be asked ({last}); see python -m causal_linear_attention.info")
+    return done.stdout.split("\n")
+
+
+def build_environment(capability: str) -> dict[str, str]:
+    """For this GPU alone: every further architecture takes as long again."""
+    architecture = "9.0a" if capability == "9.0" else capability
+    return {"CAUSAL_LINEAR_ATTENTION_CUDA": "force", "TORCH_CUDA_ARCH_LIST": architecture}
+
+
+def make_kernels(device: str) -> None:
+    """The compiled kernels for this machine: those that are there if they can run, else a build."""
+    why, *capability = asked(device)
+    if not why:
+        print(f"the {NAMES[device]} kernels that are here run; nothing is built")
+        return
+    if device == "cpu":
+        raise UserError(f"{why}; a dry run builds nothing")
+    print(f"building: {why}", flush=True)
+    command = [sys.executable, "setup.py", "build_ext", "--inplace"]
+    environment = {**os.environ, **build_environment(capability[0])}
+    if code := subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
+        raise UserError(f"the build ended with exit code {code}; its messages are above")
+    if why := asked(device)[0]:
+        raise UserError(f"the kernels were built, but {why}")
+    print("built, and they run")
+
+
+def write_random_words(dest: Path, words: int, tokens: int) -> None:
+    """A prepared corpus drawn from a seed, with words about as frequent as a language's (Zipf)."""
+    import torch
+
+    from pipeline.data.indexed_rows import write_rows
+
+    folder = dest.with_name(f"{dest.name}.part")
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(1)
+    # The rank r of a word has probability 1 / r: the logarithm of r is uniform.
+    ranks = torch.rand(tokens, generator=generator).mul_(torch.tensor(float(words)).log()).exp_()
+    numbers = ranks.int().clamp_(1, words) + (SPECIAL - 1)
+    lines = "".join(f"word{number} 1\n" for number in range(words))
+    (folder / "dict.txt").write_text(lines, encoding="utf-8")
+    write_rows(folder / "train", numbers.split(ROW), words + SPECIAL)
+    folder.rename(dest)
+
+
+def train(words: str, tokens: str, config: str, data: str, *rest: str) -> None:
+    """scripts/train_lm.sh, on random words where there are no DATA yet; it takes `rest`."""
+    from pipeline.training import commands
+
+    if not Path(data).exists():
+        write_random_words(Path(data), int(words), int(tokens))
+    sys.argv = ["scripts/train_lm.sh", config, data, *rest]
+    commands.main()
+
+
+def main() -> None:
+    """One of the two commands."""
+    _, name, *words = sys.argv
+    {"kernels": make_kernels, "training": train}[name](*words)

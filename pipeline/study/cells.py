@@ -1,24 +1,22 @@
-"""The cells of a study: one training and its measurement each, for a choice of every axis and a seed."""
+"""The cells of a study: one training and its measurement each, for a choice of every axis and a seed.
 
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+A study whose key `start` is the name of another starts each cell from the run of that study with the same
+choices of its axes, in runs/studies. With `start: given` the command names a checkpoint.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from glob import glob
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from pipeline.data.identity import has_valid, identify, same_data
 from pipeline.errors import UserError
-from pipeline.files import FINGERPRINT, ROOT, fingerprint, read_json, shown_path
-from pipeline.study.declaration import YAML, Choice, Study
+from pipeline.files import FINGERPRINT, ROOT, fingerprint, read_json, sha256_of, shown_path
+from pipeline.study.declaration import GIVEN, RUNS, YAML, Choice, Study, find_study, read_study
 from pipeline.study.hooks import hooks_of
-from pipeline.study.keys import nearest
-from pipeline.study.start import start_flags, start_mark
 from pipeline.training.launch import Machines
 from pipeline.training.recipe import (
-    NAME_FLAGS,
     Experiment,
     as_flag,
     compose_experiment,
@@ -28,9 +26,6 @@ from pipeline.training.recipe import (
 
 DECODERS = ("language_modeling", "carried_language_modeling", "copy", "pixels")
 """Tasks whose models have a `--decoder-attention`; the others have a `--encoder-attention`."""
-OWN = {"--seed": "--seeds", "--save-dir": "--out"}
-"""Flags that differ from cell to cell, and the option to use instead; an axis adds its own."""
-ALIASES = {"--batch-size": ("--max-sentences",)}
 
 
 @dataclass(frozen=True)
@@ -90,6 +85,11 @@ class Cell:
         """Where it trains."""
         tried = [] if self.tuning is None else [f"{self.tuned_axis}-{self.tuning}"]
         return self.plan.out.joinpath(*self.values.values(), *tried, f"seed{self.seed}")
+
+    @property
+    def first_seed(self) -> int:
+        """The seed of its YAML, from which a study counts."""
+        return int(self.experiment.get("common", "seed", 1))
 
     @property
     def record_path(self) -> Path:
@@ -172,10 +172,32 @@ class Cell:
 
     def arguments(self, gpu: bool) -> list[str]:
         """Those of `fairseq-train`, on one GPU or the CPU; without a valid split nothing is validated."""
-        data, words = self.data_folder(), [*start_flags(self), *self.own_flags(), *self.data_flags()]
+        data, words = self.data_folder(), [*self.start_flags(), *self.own_flags(), *self.data_flags()]
         if data and data.is_dir() and not has_valid(identify(data)):
             words.append("--disable-validation")
         return fairseq_arguments(self.experiment, data, Machines(1 if gpu else 0), self.folder, words)
+
+    @property
+    def start(self) -> Path | None:
+        """The checkpoint that it starts from; None if it starts from random weights."""
+        if self.plan.start or self.started_from is None:
+            return self.plan.start
+        return self.started_from.folder / f"checkpoint_{self.started_from.study.checkpoint}.pt"
+
+    @property
+    def started_from(self) -> "Cell | None":
+        """The run of the other study, its first seed, that it starts from; None if its study names none."""
+        named = self.study.start not in ("", GIVEN)
+        return _run_of(self.study.start, tuple(self.values.items())) if named else None
+
+    def start_flags(self) -> list[str]:
+        """The flags of fairseq-train that build the model of the start and load its weights."""
+        if self.start is None:
+            return []
+        from pipeline.training.kinds import KINDS
+
+        flags = KINDS[self.experiment.get("task", "_name")].model_flags(self.start)
+        return [*flags, "--finetune-from-model", str(self.start)]
 
     def data_flags(self) -> list[str]:
         """Flags that follow from the prepared data, such as the number of classes; the study's hooks know.
@@ -199,10 +221,17 @@ class Cell:
     def fingerprint(self) -> str:
         """A short hash of settings, start and named data, which decide its result.
 
-        `same_data` compares what the data are.
+        The fingerprint of another study's run stands for its checkpoint, so that a record can be recognised
+        where that is not kept; one that the command names is identified by its content. `same_data` compares
+        what the data are.
         """
-        named = shown_path(self.filled_in(self.study.data)) if self.study.data else None
-        further = [one for one in (start_mark(self), named) if one]
+        further = []
+        if self.plan.start:
+            further.append(_sha256_once(self.plan.start)[:12])
+        elif self.started_from:
+            further.append(self.started_from.fingerprint())
+        if self.study.data:
+            further.append(shown_path(self.filled_in(self.study.data)))
         return fingerprint([self.experiment.settings, self.own_flags(), *further])
 
     def record(self) -> dict[str, Any] | None:
@@ -231,6 +260,23 @@ def _composed(config: Path, changed: int) -> Experiment:
     return compose_experiment(config)
 
 
+@cache
+def _sha256_once(path: Path) -> str:
+    """The sha256 of a file as it was when first asked for."""
+    return sha256_of(path)
+
+
+@cache
+def _run_of(name: str, values: tuple[tuple[str, str], ...]) -> Cell:
+    """The run of a study with these choices of its axes, among others; UserError for an axis without one."""
+    study, named = read_study(find_study(name)), dict(values)
+    if missing := [axis for axis in study.axes if axis not in named]:
+        raise UserError(f"start: the study {name} has the axis {missing[0]}; add it to the axes")
+    choices = tuple(axis.choose([named[key]])[0] for key, axis in study.axes.items())
+    run = Cell(Plan(study, RUNS / name, None, ()), choices, 0)
+    return replace(run, seed=run.first_seed)
+
+
 def shortened(experiment: Experiment, flags: Sequence[str], updates: int) -> list[str]:
     """The flags of a run of fewer `updates`: the whole schedule, shortened in proportion."""
     given = [*experiment.flags(), *flags]
@@ -243,108 +289,9 @@ def shortened(experiment: Experiment, flags: Sequence[str], updates: int) -> lis
     return words
 
 
-def cells_of(plan: Plan, asked: Mapping[str, Sequence[str]], seeds: int) -> list[Cell]:
-    """All cells of a study, seed by seed; `asked` has the choices given for an axis in place of its own.
-
-    A combination that does not exist is left out. Raises UserError for an unknown choice, for one of which
-    no combination exists, and for flags that differ from cell to cell.
-    """
-    study = plan.study
-    chosen = [axis.choose(asked.get(name) or axis.usual) for name, axis in study.axes.items()]
-    check_flags(plan, chosen)
-    combinations = [cell for choices in product(*chosen) if (cell := Cell(plan, choices, 0)).exists()]
-    check_covered(study, chosen, combinations, [name for name, words in asked.items() if words])
-    if not combinations:
-        raise UserError(f"{study.path}: no combination of these choices has a YAML and settings")
-    return [
-        replace(cell, seed=first_seed(cell) + number)
-        for number in range(seeds)
-        for cell in combinations
-        if all(choice.seeds is None or number < choice.seeds for choice in cell.choices)
-    ]
-
-
-def first_seed(cell: Cell) -> int:
-    """The seed of the YAML, from which a study counts."""
-    return int(cell.experiment.get("common", "seed", 1))
-
-
-def check_covered(
-    study: Study, chosen: Sequence[Sequence[Choice]], cells: Sequence[Cell], asked: Collection[str]
-) -> None:
-    """UserError for a choice of one of the `asked` axes that no cell has.
-
-    If no axis was asked for, or there is no cell at all, those of every axis are checked.
-    """
-    for (name, axis), choices in zip(study.axes.items(), chosen, strict=True):
-        if cells and asked and name not in asked:
-            continue
-        for choice in choices:
-            if any(cell.values[name] == choice.name for cell in cells):
-                continue
-            known = sorted(known_values(study, name)) if axis.placeholder else [choice.name]
-            if not known:
-                raise UserError(f"{study.path}: no YAML fits config {study.config} with these choices")
-            if choice.name not in known:
-                hint = nearest(choice.name, known)
-                raise UserError(f"--{name} {choice.name}: {study.config} has no such YAML{hint}")
-            if name in asked:
-                raise UserError(
-                    f"--{name} {choice.name}: {study.name} has no settings for it with the other choices"
-                )
-
-
-def known_values(study: Study, axis: str) -> Iterator[str]:
-    """The values of a placeholder for which there are YAMLs."""
-    whole = str(ROOT / study.config)
-    pattern = re.escape(whole)
-    for name, other in study.axes.items():
-        known = "|".join(re.escape(choice.config) for choice in other.choices.values())
-        words = "([^/]+)" if name == axis else f"(?:{known})" if other.closed else "[^/]+"
-        pattern = pattern.replace(re.escape(f"{{{name}}}"), words)
-    for path in glob(re.sub(r"\{\w+\}", "*", whole)):
-        match = re.fullmatch(pattern, path)
-        if match and not match[1].startswith("base"):
-            yield match[1]
-
-
-def check_flags(plan: Plan, chosen: Sequence[Sequence[Choice]]) -> None:
-    """UserError for a flag of the user's that the chosen choices set."""
-    ours = dict(OWN)
-    for name, choices in zip(plan.study.axes, chosen, strict=True):
-        for choice in choices:
-            for key in setting_names(choice, plan.study):
-                flags = ("--decoder-attention", "--encoder-attention") if key == "plan" else (as_option(key),)
-                ours.update(dict.fromkeys(flags, f"--{name}"))
-    if plan.study.tune:
-        ours[as_option(plan.study.tune.axis)] = "tune in the study's YAML"
-    for flag, instead in ours.items():
-        if any(is_given(plan.flags, one) for one in (flag, *ALIASES.get(flag, ()))):
-            raise UserError(f"{flag} differs from cell to cell; use {instead}")
-
-
 def is_given(words: Sequence[str], flag: str) -> bool:
     """Whether `flag` is among the words of a command line, as `--flag value`, `--flag=value` or a switch."""
     return any(word == flag or word.startswith(f"{flag}=") for word in words)
-
-
-def setting_names(choice: Choice, study: Study) -> Iterator[str]:
-    """The settings that a choice may change."""
-    for key, value in choice.settings.items():
-        if key in study.axes and isinstance(value, dict):
-            yield from (name for settings in value.values() for name in flag_names(settings or {}))
-        else:
-            yield from flag_names({key: value})
-
-
-def flag_names(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Settings by the names of their flags, those of the key `yaml` included."""
-    for key, value in settings.items():
-        if key != YAML:
-            yield key
-            continue
-        for group, values in value.items():
-            yield from (NAME_FLAGS[group].removeprefix("--") if name == "_name" else name for name in values)
 
 
 def as_option(key: str) -> str:

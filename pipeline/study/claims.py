@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.study.expressions import Expression, parse_expression
-from pipeline.study.keys import check_keys, read_only
+from pipeline.study.notation import Expression, check_keys, parse_expression, read_only
 from pipeline.verdicts import (
     NOT_COMPARABLE,
     NOT_RUN,

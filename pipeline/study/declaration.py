@@ -15,9 +15,9 @@ from pipeline.errors import UserError
 from pipeline.evaluation.evaluators import EVALUATORS
 from pipeline.files import ROOT
 from pipeline.methods import label_of
-from pipeline.study.best import Best, read_best
+from pipeline.study.choosing import Best, Tune, read_best, read_tune
 from pipeline.study.claims import Claim, read_claim
-from pipeline.study.keys import check_keys, nearest, positive_number
+from pipeline.study.notation import check_keys, nearest, positive_number
 from pipeline.study.table import Baseline, TableSpec, read_baseline, read_table_spec
 
 STUDIES = ROOT / "configs" / "studies"
@@ -32,7 +32,6 @@ PLOTTED_BY = ("updates", "seconds")
 KEPT = ("measured", "all")
 GIVEN = "given"
 """Of the key `start`: the command names the checkpoint."""
-TUNED_BY = {"valid_loss": min, "valid_accuracy": max}
 RESERVED = ("label", "config", "seeds", "on_request")
 YAML = "yaml"
 """The key of a choice that changes settings of the training YAML, by group."""
@@ -98,16 +97,6 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Tune:
-    """How a setting is chosen before the repetitions: the best of `values` after `updates`, `by` a figure."""
-
-    axis: str
-    values: tuple[str, ...]
-    updates: int
-    by: str
-
-
-@dataclass(frozen=True)
 class Study:
     """A declared experiment. `config` is the path of the YAMLs with `{axis}` in it, from the root.
 
@@ -155,6 +144,11 @@ def find_study(word: str) -> Path:
 def study_names() -> list[str]:
     """The studies of configs/studies."""
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
+
+
+def our_studies() -> list[Study]:
+    """Those, as they are declared."""
+    return [read_study(find_study(name)) for name in study_names()]
 
 
 def read_study(path: Path) -> Study:
@@ -218,7 +212,7 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
         evaluate=evaluate,
         checkpoint=checkpoint,
         tables=tuple(read_table_spec(spec, axes, str(path)) for spec in tables),
-        tune=read_tune(path, content.get("tune"), axes),
+        tune=read_tune(content.get("tune"), axes, str(path)),
         prepare=read_prepare(path, content.get("prepare")),
         baselines=tuple(read_baseline(one, str(path)) for one in baselines),
         claims=tuple(read_claim(claim, axes, f"{path}: claims") for claim in content.get("claims") or ()),
@@ -280,24 +274,6 @@ def check_placeholders(path: Path, key: str, text: Any, axes: Mapping[str, Axis]
     for _, name, _, _ in Formatter().parse(str(text)):
         if name is not None and name not in axes:
             raise UserError(f"{path}: {key} names {{{name}}}, which is no axis{nearest(name, axes)}")
-
-
-def read_tune(path: Path, given: Any, axes: Mapping[str, Axis]) -> Tune | None:
-    """The key `tune`, None without it."""
-    if not given:
-        return None
-    where = f"{path}: tune"
-    check_keys(given, ("axis", "values", "updates", "by"), where)
-    for key in ("axis", "values", "updates"):
-        if key not in given:
-            raise UserError(f"{where}: {key} is missing")
-    if given["axis"] in axes:
-        raise UserError(f"{where}: {given['axis']} is an axis of the study; tune another setting")
-    by = given.get("by", "valid_loss")
-    if by not in TUNED_BY:
-        raise UserError(f"{where}: by is {by!r}{nearest(by, TUNED_BY)}")
-    values = tuple(map(str, given["values"]))
-    return Tune(str(given["axis"]), values, positive_number(given["updates"], f"{where}.updates"), by)
 
 
 def read_prepare(path: Path, given: Any) -> dict[str, tuple[str, ...]]:

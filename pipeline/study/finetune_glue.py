@@ -113,7 +113,8 @@ def find_tasks(options: argparse.Namespace) -> list[str]:
 
 def cells_asked(study: "Study", options: argparse.Namespace) -> "list[Cell]":
     """The cells of the command, a task after the other."""
-    from pipeline.study.cells import Plan, cells_of
+    from pipeline.study.cells import Plan
+    from pipeline.study.selection import cells_of
     from pipeline.training.save_dir import whole_checkpoint
 
     start = whole_checkpoint(options.checkpoint.absolute())

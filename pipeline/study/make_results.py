@@ -7,12 +7,13 @@ its own tables beside its JSON file.
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.console import Parser
 from pipeline.errors import UserError
-from pipeline.files import RESULTS, shown_path
+from pipeline.files import RESULTS, read_json, shown_path
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -26,7 +27,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def known_sections() -> None:
     """Let the documents have the index of all studies."""
     from pipeline.reports import documents
-    from pipeline.study.index import index_section
 
     documents.SECTIONS["index"] = index_section
 
@@ -34,24 +34,61 @@ def known_sections() -> None:
 def stale() -> list[Path]:
     """The files that the committed results have left behind."""
     from pipeline.reports import documents
-    from pipeline.study.declaration import find_study, read_study, study_names
+    from pipeline.study.declaration import our_studies
     from pipeline.study.page import stale_files
 
-    pages = [
-        path for name in study_names() for path in stale_files(read_study(find_study(name)), RESULTS / name)
-    ]
+    pages = [path for study in our_studies() for path in stale_files(study, RESULTS / study.name)]
     return [*documents.stale(), *pages]
 
 
 def write_all() -> None:
     """Write what is out of date."""
     from pipeline.reports import documents
-    from pipeline.study.declaration import find_study, read_study, study_names
+    from pipeline.study.declaration import our_studies
     from pipeline.study.page import publish
 
-    for name in study_names():
-        publish(read_study(find_study(name)), RESULTS / name)
+    for study in our_studies():
+        publish(study, RESULTS / study.name)
     documents.write_all()  # the index links to the pages that are there
+
+
+def index_section() -> str:
+    """The index of results/README.md: a row for each table and figure of the papers."""
+    from pipeline.papers import read_table
+    from pipeline.reports.tables import markdown_table
+
+    rows = [
+        [f"{item['paper']}, {item['item']}", item["what"], verdict_of(item), page_of(item)]
+        for item in read_table("contents")
+    ]
+    return markdown_table(["paper", "what", "verdict", "page"], rows, figures=False)
+
+
+def verdict_of(item: dict[str, str]) -> str:
+    """The outcomes of a study's claims about the item, or of a figure's statements, and the note."""
+    from pipeline.study.declaration import find_study, read_study, study_names
+    from pipeline.study.page import groups_of, shown_records, verdicts
+    from pipeline.verdicts import NOT_RUN
+
+    outcomes: Counter[str] = Counter()
+    figure = RESULTS / f"{item['study']}.json"
+    if figure.is_file():
+        outcomes.update(one["verdict"] for one in read_json(figure)["checks"])
+    elif item["study"] in study_names():
+        study = read_study(find_study(item["study"]))
+        for group in groups_of(study, shown_records(study, RESULTS / study.name)).values():
+            found = verdicts(study, group)
+            names = (item["item"], f"{item['paper']}, {item['item']}")
+            outcomes.update(verdict.outcome for claim, verdict in found if claim.where in names)
+    counted = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if outcome != NOT_RUN)
+    return "; ".join(filter(None, [counted, item["note"]])) or "not run"
+
+
+def page_of(item: dict[str, str]) -> str:
+    """A link to where the figures are."""
+    own = f"{item['study']}/README.md"
+    page = own if item["study"] and (RESULTS / own).is_file() else item["page"]
+    return f"[{page.partition('/README.md')[0].lstrip('#.') or 'page'}]({page})" if page else ""
 
 
 def main() -> None:

@@ -16,13 +16,12 @@ from pipeline.errors import UserError
 from pipeline.files import fingerprint, shown_path, write_atomically
 from pipeline.methods import NAMED, performer_note
 from pipeline.reports.tables import markdown_table
-from pipeline.study.across import AcrossTable
-from pipeline.study.best import best_note, best_records
 from pipeline.study.cells import as_option
+from pipeline.study.choosing import best_note, best_records
 from pipeline.study.claims import Claim, decide
 from pipeline.study.declaration import PLOTTED_BY, Study
-from pipeline.study.expressions import numbers
 from pipeline.study.hooks import hooks_of
+from pipeline.study.notation import numbers
 from pipeline.study.records import (
     Record,
     grouped,
@@ -37,11 +36,7 @@ from pipeline.study.table import (
     NONE,
     at_baseline,
     kept_by,
-    paper_values,
-    row_label,
     row_name,
-    rows_of,
-    whole,
     write_table,
 )
 from pipeline.training.recipe import option
@@ -71,12 +66,12 @@ def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdi
             continue
         tables = []
         for spec in study.tables:
-            rows = rows_of(spec, study.axes, kept)
+            rows = spec.rows_of(kept)
             values = {row_name(key): list(numbers(claim.figure, group)) for key, group in rows.items()}
             tables.append((sum(row in values for row in claim.rows), spec, rows, values))
         there, spec, rows, values = max(tables, key=lambda one: one[0])  # the first with most of its rows
         if there or not claim.rows:
-            verdict = decide(claim, values, at_baseline(rows, study.baselines), paper_values(spec, rows))
+            verdict = decide(claim, values, at_baseline(rows, study.baselines), spec.paper_values(rows))
         else:
             verdict = Verdict(NOT_RUN, "")
         found.append((claim, verdict))
@@ -130,13 +125,7 @@ def number_or_word(text: str) -> Any:
 def write_group(study: Study, name: tuple[str, ...], records: Sequence[Record]) -> str:
     """Tables, verdicts and notes of one group."""
     heading = [f"## {', '.join(name)}"] if name else []
-    tables = [
-        AcrossTable(spec, study.axes, records, study.baselines).write()
-        if spec.across
-        else write_table(spec, study.axes, records, study.baselines)
-        for spec in study.tables
-        if rows_of(spec, study.axes, records)
-    ]
+    tables = [write_table(spec, records, study.baselines) for spec in study.tables if spec.rows_of(records)]
     write_more = getattr(hooks_of(study.hooks), "tables", None)
     extra = write_more(study, records) if write_more else []
     claims = [claims_table(found)] if (found := verdicts(study, records)) else []
@@ -157,15 +146,15 @@ def tuned_table(study: Study, records: Sequence[Record]) -> str:
     tuned = [record for record in records if "tuned" in record]
     if not tuned:
         return ""
-    one, spec, lines, runs = tuned[0]["tuned"], whole(study.tables[0]), [], 0
-    for key, group in rows_of(spec, study.axes, tuned).items():
+    one, spec, lines, runs = tuned[0]["tuned"], study.tables[0].whole(), [], 0
+    for key, group in spec.rows_of(tuned).items():
         found = group[0]["tuned"]
         scores = [
             NONE if score is None else f"{score:.4g}{' *' if value == found['chosen'] else ''}"
             for value, score in found["tried"].items()
         ]
         runs += len(scores)
-        lines.append([row_label(key, spec, study.axes), *scores])
+        lines.append([spec.label(key), *scores])
     title = (
         f'Choosing {one["setting"]} by {one["by"]} in {runs} shorter runs of the first seed; "*": the value '
         "that was taken."
@@ -268,12 +257,12 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
     """The curves of the first seed, a line for each row of the first table; a panel for each x axis."""
     from pipeline.reports.plots import Curve, plot_curves
 
-    shown, spec = of_first_seed(records), whole(study.tables[0])
+    shown, spec = of_first_seed(records), study.tables[0].whole()
     panels = []
     title = ", ".join([study.name, *next(iter(groups_of(study, records)))])
     for by in study.plot.get("by", PLOTTED_BY[:1]):
         curves = []
-        rows = rows_of(spec, study.axes, shown)
+        rows = spec.rows_of(shown)
         looks = looks_of(list(rows))
         for key, [record, *_] in rows.items():
             if points := record["training"]["curves"].get(study.plot["curves"], []):
@@ -281,7 +270,7 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
                 x = [value * seconds_per_update(record) for value in x] if by == "seconds" else x
                 y = [study.plot["factor"] * value for value in y]
                 color, style = looks[key]
-                curves.append(Curve(row_label(key, spec, study.axes), color, x, y, style))
+                curves.append(Curve(spec.label(key), color, x, y, style))
         panels.append((title, "training, s" if by == "seconds" else by, study.plot["y"], curves))
     note = f"Seed {seed_of(shown[0])}. {measured_on(records)}"
     plot_curves(path, panels, note=note, log=False, markers=False, source=source)

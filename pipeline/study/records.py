@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pipeline.files import read_json
 from pipeline.reports.tables import where
+from pipeline.study.notation import Record
 
-Record = dict[str, Any]
 Key = TypeVar("Key", bound=Hashable)
 PATTERN = "**/seed*.json"
 

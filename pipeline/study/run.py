@@ -1,32 +1,34 @@
-"""What scripts/study.sh does with a study: list it, show it, or run its cells and write its page."""
+"""What scripts/study.sh does with a study: list it, show it, or prepare, run and publish it."""
 
 import shlex
+import statistics
+import subprocess
+import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pipeline.console import number_of, runs_failed
+from pipeline.data.identity import identify
 from pipeline.errors import UserError
-from pipeline.files import RESULTS, made_folder, shown_path
+from pipeline.files import RESULTS, ROOT, made_folder, shown_path
 from pipeline.outputs import begins, check_output, check_output_folder
-from pipeline.study.best import keep_best_weights
-from pipeline.study.cells import Cell, Plan, cells_of
-from pipeline.study.declaration import RUNS, Study, find_study, read_study, study_names
-from pipeline.study.estimate import Pace, in_words
-from pipeline.study.expressions import COUNT
+from pipeline.provenance import portable_command
+from pipeline.study.cells import Cell, Plan
+from pipeline.study.choosing import keep_best_weights, score_of, tuning_cells, with_chosen
+from pipeline.study.declaration import GIVEN, RUNS, Study, our_studies
+from pipeline.study.notation import COUNT
 from pipeline.study.page import PAGE, check_one_setting, publish
-from pipeline.study.plans import check_layer_plans
-from pipeline.study.preparation import prepare_data
-from pipeline.study.records import read_records
+from pipeline.study.records import Record, read_records
 from pipeline.study.schedule import gpus, parallel_jobs, run_cells
-from pipeline.study.start import check_starts
+from pipeline.study.selection import cells_of, check_layer_plans
 from pipeline.study.table import figure_of, unknown_figures
-from pipeline.study.tuning import score_of, tuning_cells, with_chosen
 from pipeline.study.worker import prune
 from pipeline.training.run_lock import NAME as LOCK
 from pipeline.training.run_lock import SECONDS_TO_WRITE, run_lock
 
+SOURCE = "{source}"
 SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then
 
 
@@ -88,20 +90,56 @@ def runs_of_tuning(cells: Sequence[Cell]) -> list[Cell]:
     return [one for cell in reversed(first.values()) for one in tuning_cells(cell)]
 
 
+class Pace:
+    """Seconds per update in the records of a folder: of the same choices if any ran, else of all."""
+
+    def __init__(self, folder: Path, study: str) -> None:
+        self.records = [record for record in read_records(folder, study) if record["training"]["seconds"]]
+
+    def seconds(self, cell: Cell) -> float | None:
+        """The time of a cell; None if nothing has run yet.
+
+        Its updates may follow from data that are not prepared here: then those of the same choices count, and
+        without any the time cannot be known.
+        """
+        alike = [one["training"] for one in self.records if _choices(one) == cell.values]
+        updates = cell.updates() or (statistics.median(one["updates"] for one in alike) if alike else 0)
+        ran = alike or [one["training"] for one in self.records]
+        if not (ran and updates):
+            return None
+        return statistics.median(one["seconds"] / max(1, one["updates"]) for one in ran) * updates
+
+    def left(self, cells: Sequence[Cell]) -> float | None:
+        """The time of the cells without a record file; None if it cannot be known."""
+        times = [self.seconds(cell) for cell in cells if not cell.record_path.is_file()]
+        known = [time for time in times if time is not None]
+        return sum(known) if len(known) == len(times) else None
+
+
+def _choices(record: Record) -> dict[str, str]:
+    return {name: str(value) for name, value in record["cell"].items() if name != "seed"}
+
+
+def in_words(seconds: float) -> str:
+    """A time as a person says it."""
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{seconds / 3600:.1f} h"
+
+
 def show_list() -> None:
     """Every study: cells done of all, and the time of the rest."""
-    for name in study_names():
-        study, lines = read_study(find_study(name)), []
-        for folder in (RESULTS / name, RUNS / name):
+    for study in our_studies():
+        lines = []
+        for folder in (RESULTS / study.name, RUNS / study.name):
             cells = cells_of(Plan(study, folder, None, ()), {}, study.seeds)
             done = sum(cell.record_path.is_file() for cell in cells)
             runs = [*runs_of_tuning(cells), *cells]
-            left = Pace(folder, name).left(runs) if 0 < done < len(cells) else None
+            left = Pace(folder, study.name).left(runs) if 0 < done < len(cells) else None
             time = f", {in_words(left)} left" if left is not None else ""
-            others = len(read_records(folder, name)) - done
+            others = len(read_records(folder, study.name)) - done
             more = f" and {others} of other choices" if others > 0 else ""
             lines.append(f"{done} of {len(cells)}{more} in {shown_path(folder)}{time}")
-        print(f"{name}: {'; '.join(lines)}")
+        print(f"{study.name}: {'; '.join(lines)}")
 
 
 def show_status(cells: Sequence[Cell]) -> None:
@@ -114,7 +152,8 @@ def show_status(cells: Sequence[Cell]) -> None:
             state = "begun" if cell.folder.is_dir() else "missing"
         print(f"{cell.name}: {state}")
     left = Pace(cells[0].plan.out, cells[0].study.name).left(runs)
-    print(f"time left: {in_words(left) if left is not None else 'unknown until a cell is finished'}")
+    unknown = "unknown until a cell is finished and the data are prepared"
+    print(f"time left: {in_words(left) if left is not None else unknown}")
 
 
 def show_commands(cells: Sequence[Cell]) -> None:
@@ -158,6 +197,68 @@ def check_out(study: Study, out: Path) -> None:
         ours, page = begins(f"# {study.about}\n"), out / PAGE
         for path in [page] if page.is_file() else [page, *out.glob("*.png")]:
             check_output(path, ours, makes_folder=True)
+
+
+def check_starts(cells: Iterable[Cell]) -> None:
+    """UserError for a cell whose checkpoint is not there."""
+    for cell in cells:
+        path = cell.start
+        if path is None and cell.study.start == GIVEN:
+            raise UserError("name the checkpoint to start from with --start")
+        if path is not None and not path.is_file():
+            hint = f"run scripts/study.sh {cell.study.start} first, or " if not cell.plan.start else ""
+            raise UserError(f"no checkpoint {shown_path(path)}; {hint}name another with --start")
+
+
+def prepare_data(study: Study, cells: Sequence[Cell], source: Path | None) -> None:
+    """Check the data of the cells; missing ones are prepared from `source`, or by download.
+
+    The raw data are named by `--from`, or where the study writes {source}. Raises UserError for data that are
+    missing and that the study does not know how to prepare.
+    """
+    folders = list(dict.fromkeys(folder for cell in cells if (folder := cell.data_folder())))
+    missing = [folder for folder in folders if not folder.is_dir()]
+    for name, (script, *words) in study.prepare.items():
+        if cells[0].plan.data is None and (ROOT / name in missing or (missing and not name)):
+            run_script(script, *with_source(script, words, source, ROOT / name if name else missing[0]))
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(
+                f"no data folder {shown_path(folder)}; prepare it with a script of data-prep/, or name "
+                "another with --data"
+            )
+        identify(folder)
+
+
+def with_source(script: str, words: Sequence[str], source: Path | None, missing: Path) -> list[str]:
+    """The arguments of a script with the user's `source`: after --from, or where they say SOURCE."""
+    origin = [str(source.absolute())] if source else []
+    if SOURCE not in words:
+        return [*words, *(["--from", *origin] if origin else [])]
+    if not origin:
+        raise UserError(
+            f"no data folder {shown_path(missing)}; name the raw data with --source, from which "
+            f"data-prep/{script} prepares them"
+        )
+    return [origin[0] if word == SOURCE else word for word in words]
+
+
+def run_script(script: str, *arguments: str | Path) -> None:
+    """Run a script of data-prep/; UserError, in the script's own words, if it fails."""
+    command = [str(word) for word in (ROOT / "data-prep" / script, *arguments)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", cwd=ROOT)
+    *others, last = done.stderr.splitlines(keepends=True) or [""]
+    if done.returncode == 0 or not last.startswith("error: "):
+        sys.stderr.write(done.stderr)
+    if done.returncode == 0:
+        return
+    if not last.startswith("error: "):
+        raise UserError("the data could not be prepared (see the reason above)")
+    sys.stderr.writelines(others)
+    wrong, semicolon, advice = last.removeprefix("error: ").strip().partition("; ")
+    if "--" in advice:  # an option of the script's, which the command that runs it may lack
+        advice = f"prepare the data with {portable_command(command)}, see its --help"
+    raise UserError(f"{wrong}{semicolon}{advice}")
 
 
 @contextmanager

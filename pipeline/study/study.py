@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pipeline.console import Parser, count, names
 from pipeline.errors import UserError
 from pipeline.files import shown_path
-from pipeline.study.keys import nearest
+from pipeline.study.notation import nearest
 
 if TYPE_CHECKING:
     from pipeline.study.declaration import Study

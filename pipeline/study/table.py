@@ -1,19 +1,33 @@
 """Tables of a study: a row for each choice of some axes, columns of figures, the paper's rows beside them."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import UserError
 from pipeline.papers import read_table
 from pipeline.reports.tables import markdown_table, spread
-from pipeline.study.expressions import COUNT, Expression, check_format, follow, numbers, parse_expression
-from pipeline.study.keys import check_keys, nearest, read_only
+from pipeline.study.notation import (
+    COUNT,
+    Expression,
+    check_format,
+    check_keys,
+    follow,
+    nearest,
+    numbers,
+    parse_expression,
+    read_only,
+)
 from pipeline.study.records import Record, grouped
 from pipeline.verdicts import rank_correlation
 
+if TYPE_CHECKING:
+    from pipeline.study.declaration import Axis
+
 NONE = "–"
+AT_BASELINE = "\\*: within the margin of the baseline, so nothing has been learned there."
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,12 @@ class PaperColumn:
             if theirs.casefold() in known
         }
 
+    def own_rows(self) -> list[tuple[str, dict[str, str]]]:
+        """The rows that have a method of ours, by their key, in the paper's order."""
+        named = {name.casefold() for name in self.rows.values()}
+        keyed = [(key_of(row, self.key), row) for row in read_table(self.table)]
+        return [(name, row) for name, row in keyed if name.casefold() in named]
+
 
 def unknown_figures(tables: Sequence["TableSpec"], record: Record) -> list[str]:
     """A sentence for each column whose figure the record of a finished cell lacks."""
@@ -72,14 +92,14 @@ def key_of(row: Mapping[str, str], key: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table as the YAML declares it; `only` keeps these choices of an axis, in their order.
+    """A table as the YAML declares it: the axes of its rows; `only` keeps these choices of an axis, in order.
 
     With `across`, the last of the row axes, its choices are columns of the first figure, and `average` is the
     title of their mean. Such a table may have rows of several papers.
     """
 
     title: str
-    rows: tuple[str, ...]
+    rows: "dict[str, Axis]"
     columns: tuple[Column, ...]
     only: dict[str, tuple[str, ...]]
     papers: tuple[PaperColumn, ...]
@@ -90,6 +110,51 @@ class TableSpec:
     def paper(self) -> PaperColumn | None:
         """The paper whose column is compared with ours."""
         return self.papers[0] if self.papers else None
+
+    def whole(self) -> "TableSpec":
+        """The table with all choices."""
+        return replace(self, only={}, papers=())
+
+    def rows_of(self, records: Sequence[Record]) -> dict[tuple[str, ...], list[Record]]:
+        """The records of each row, in the order of the axes' choices."""
+        orders = [list(self.only.get(name) or axis.choices) for name, axis in self.rows.items()]
+
+        def place(key: tuple[str, ...]) -> list[int]:
+            return [
+                order.index(name) if name in order else len(order)
+                for order, name in zip(orders, key, strict=True)
+            ]
+
+        kept = kept_by(self.only, records)
+        found = grouped(kept, lambda record: tuple(str(record["cell"][axis]) for axis in self.rows))
+        return {key: found[key] for key in sorted(found, key=place)}
+
+    def label(self, key: Sequence[str]) -> str:
+        """How a reader sees a row: its choices, but for an axis of which the table keeps only one.
+
+        The row of a table across an axis has no choice of that.
+        """
+        named = [
+            axis.choices[name].label if name in axis.choices else name
+            for axis, name in zip(self.rows.values(), key, strict=not self.across)
+            if len(self.only.get(axis.name, ())) != 1
+        ]
+        return ", ".join(named)
+
+    def paper_key(self, key: Sequence[str]) -> tuple[str, str]:
+        """Where the paper's figure of a row is found."""
+        assert self.paper is not None
+        return key[0], key[list(self.rows).index(self.paper.by)] if self.paper.by else ""
+
+    def paper_values(self, rows: Iterable[tuple[str, ...]]) -> dict[str, float]:
+        """The paper's column as numbers, by the name of a row; what is no number is left out."""
+        if self.paper is None:
+            return {}
+        figures, found = self.paper.figures(), {}
+        for key in rows:
+            with suppress(ValueError):
+                found[row_name(key)] = float(figures.get(self.paper_key(key), ""))
+        return found
 
 
 @dataclass(frozen=True)
@@ -144,7 +209,7 @@ def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpe
         raise UserError(f"{where}: several papers need across; put the others into tables of their own")
     return TableSpec(
         str(given.get("title", "")),
-        rows,
+        {axis: axes[axis] for axis in rows},
         tuple(columns),
         only,
         tuple(read_paper(paper, axes, rows, where) for paper in papers),
@@ -197,44 +262,16 @@ def kept_by(only: Mapping[str, Sequence[str]], records: Sequence[Record]) -> lis
     ]
 
 
-def rows_of(
-    spec: TableSpec, axes: Mapping[str, Any], records: Sequence[Record]
-) -> dict[tuple[str, ...], list[Record]]:
-    """The records of each row of a table, in the order of the axes' choices."""
-    orders = [list(spec.only.get(axis) or axes[axis].choices) for axis in spec.rows]
-
-    def place(key: tuple[str, ...]) -> list[int]:
-        return [
-            order.index(name) if name in order else len(order)
-            for order, name in zip(orders, key, strict=True)
-        ]
-
-    kept = kept_by(spec.only, records)
-    found = grouped(kept, lambda record: tuple(str(record["cell"][axis]) for axis in spec.rows))
-    return dict(sorted(found.items(), key=lambda item: place(item[0])))
-
-
-def whole(spec: TableSpec) -> TableSpec:
-    """The table with all choices."""
-    return replace(spec, only={}, papers=())
-
-
 def row_name(key: Sequence[str]) -> str:
     """How a claim names a row."""
     return "/".join(key)
 
 
-def row_label(key: Sequence[str], spec: TableSpec, axes: Mapping[str, Any]) -> str:
-    """How a reader sees a row: its choices, but for an axis of which the table keeps only one."""
-    named = [(axes[axis].choices, name) for axis, name in zip(spec.rows, key, strict=True)
-             if len(spec.only.get(axis, ())) != 1]  # fmt: skip
-    return ", ".join(known[name].label if name in known else name for known, name in named)
-
-
 def figure_of(column: Column, records: Sequence[Record]) -> str:
     """A cell of the table: median and range over seeds, how many are true, or a dash."""
     if column.form == COUNT:
-        values = [value for record in records if (value := truth(column.figure, record)) is not None]
+        found = [follow(record.get("found"), column.figure.path) for record in records]
+        values = [bool(value) for value in found if value is not None]
         return f"{sum(values)} of {len(values)}" if values else NONE
     values = list(numbers(column.figure, records))
     if not values:
@@ -243,58 +280,34 @@ def figure_of(column: Column, records: Sequence[Record]) -> str:
     return spread(values, f"{{:{column.form}}}") + some
 
 
-def truth(figure: Expression, record: Record) -> bool | None:
-    """A value that is true or false."""
-    found = follow(record.get("found"), figure.path)
-    return None if found is None else bool(found)
+def write_table(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Baseline]) -> str:
+    """The table in Markdown: our rows, those of the baselines, and the papers'."""
+    title = [f"**{spec.title}**"] if spec.title else []
+    write = _across if spec.across else _beside_the_paper
+    return "\n\n".join([*title, *write(spec, records, baselines)])
 
 
-def write_table(
-    spec: TableSpec, axes: Mapping[str, Any], records: Sequence[Record], baselines: Sequence[Baseline]
-) -> str:
-    """The table in Markdown, baselines as its last rows, and the rank correlation with the paper's."""
-    rows = rows_of(spec, axes, records)
+def _beside_the_paper(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Baseline]) -> list[str]:
+    """A column for each figure and the paper's, and the rank correlation with it."""
+    rows = spec.rows_of(records)
     paper = spec.paper.figures() if spec.paper else {}
     header = ["", *(column.title for column in spec.columns), *([spec.paper.title] if spec.paper else [])]
-    header.append("seeds")
     lines = []
     for key, group in rows.items():
         cells = [figure_of(column, group) for column in spec.columns]
-        theirs = [paper.get(paper_key(spec, key), NONE)] if spec.paper else []
-        lines.append([row_label(key, spec, axes), *cells, *theirs, str(len(group))])
+        theirs = [paper.get(spec.paper_key(key), NONE)] if spec.paper else []
+        lines.append([spec.label(key), *cells, *theirs, str(len(group))])
     for baseline in baselines:
         pseudo = baseline.as_record(next(iter(rows.values()))[0])
         cells = [figure_of(column, [pseudo]) if column.form != COUNT else NONE for column in spec.columns]
         if any(cell != NONE for cell in cells):
             lines.append([baseline.name, *cells, *([NONE] if spec.paper else []), ""])
-    title = [f"**{spec.title}**"] if spec.title else []
-    return "\n\n".join([*title, markdown_table(header, lines), *correlation(spec, rows, paper)])
+    return [markdown_table([*header, "seeds"], lines), *correlation(spec, rows)]
 
 
-def paper_key(spec: TableSpec, key: Sequence[str]) -> tuple[str, str]:
-    """Where the paper's figure of a row is found."""
-    assert spec.paper is not None
-    return key[0], key[spec.rows.index(spec.paper.by)] if spec.paper.by else ""
-
-
-def paper_values(spec: TableSpec, rows: Mapping[tuple[str, ...], Any]) -> dict[str, float]:
-    """The paper's column as numbers, by the name of a row; what is no number is left out."""
-    if spec.paper is None:
-        return {}
-    figures, found = spec.paper.figures(), {}
-    for key in rows:
-        try:
-            found[row_name(key)] = float(figures.get(paper_key(spec, key), ""))
-        except ValueError:
-            continue
-    return found
-
-
-def correlation(
-    spec: TableSpec, rows: Mapping[tuple[str, ...], Sequence[Record]], paper: Mapping[tuple[str, str], str]
-) -> list[str]:
+def correlation(spec: TableSpec, rows: Mapping[tuple[str, ...], Sequence[Record]]) -> list[str]:
     """A sentence on the order of the rows beside the paper's, if there are rows enough for one."""
-    theirs = paper_values(spec, rows)
+    theirs = spec.paper_values(rows)
     ours = {row_name(key): list(numbers(spec.columns[0].figure, group)) for key, group in rows.items()}
     common = [name for name in theirs if ours[name]]
     found = rank_correlation(
@@ -303,6 +316,67 @@ def correlation(
     if found is None:
         return []
     return [f"Rank correlation with the paper's column (Spearman, {len(common)} rows): {found:.2f}."]
+
+
+def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Baseline]) -> list[str]:
+    """A column for each choice of an axis, such as the tasks of a benchmark, and their average."""
+    figure, *others = spec.columns
+    cells = spec.rows_of(records)
+    values = {key: list(numbers(figure.figure, group)) for key, group in cells.items()}
+    rows: dict[tuple[str, ...], list[Record]] = {}
+    for key, group in cells.items():
+        rows.setdefault(key[:-1], []).extend(group)
+    axis, there = spec.rows[spec.across], {key[-1] for key in cells}
+    names = [*(name for name in axis.choices if name in there), *sorted(there - set(axis.choices))]
+    averaged = axis.usual if spec.average and there.issuperset(axis.usual) else []
+    most = {name: max(len(values.get((*row, name), [])) for row in rows) for name in names}
+    learned_nothing = at_baseline(cells, baselines)
+
+    def shown(key: tuple[str, ...]) -> str:
+        """Our figure; how many seeds it has where others of its column have more."""
+        text, seeds = figure_of(figure, cells.get(key, [])), len(values.get(key, []))
+        if text == NONE:
+            return NONE
+        marked = f"{text}\\*" if row_name(key) in learned_nothing else text
+        return marked if seeds == most[key[-1]] else f"{marked} [{seeds} of {most[key[-1]]} seeds]"
+
+    def average(row: tuple[str, ...]) -> list[str]:
+        """The mean of the medians that the row shows; a dash if one of the choices is missing."""
+        if not averaged:
+            return []
+        found = [values.get((*row, name)) for name in averaged]
+        return [f"{statistics.fmean(map(statistics.median, found)):{figure.form}}" if all(found) else NONE]
+
+    lines = [
+        [
+            spec.label(row),
+            *(shown((*row, name)) for name in names),
+            *average(row),
+            *(span(column, group) for column in others),
+        ]
+        for row, group in rows.items()
+    ]
+    rest, no_average = [NONE] * len(others), [NONE] if averaged else []
+    first = [next(group[0] for key, group in cells.items() if key[-1] == name) for name in names]
+    for baseline in baselines:
+        figures = [figure_of(figure, [baseline.as_record(one)]) for one in first]
+        if figure.form != COUNT and any(text != NONE for text in figures):
+            lines.append([baseline.name, *figures, *no_average, *rest])
+    for paper in spec.papers:
+        for name, line in paper.own_rows():
+            figures = [line[paper.value[name]] if name in paper.value else NONE for name in names]
+            mean = [line[paper.average]] if paper.average and averaged else no_average
+            lines.append([f"{name} ({paper.title})", *figures, *mean, *rest])
+    titles = [axis.choices[name].label if name in axis.choices else name for name in names]
+    header = ["", *titles, *([spec.average] if averaged else []), *(column.title for column in others)]
+    notes = [AT_BASELINE] if learned_nothing else []
+    return [f"{figure.title}:", markdown_table(header, lines), *notes]
+
+
+def span(column: Column, records: Sequence[Record]) -> str:
+    """A figure of a whole row, from the lowest to the highest."""
+    values = [f"{value:{column.form}}" for value in sorted(numbers(column.figure, records))]
+    return " to ".join(dict.fromkeys((values[0], values[-1]))) if values else NONE
 
 
 def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Sequence[Baseline]) -> list[str]:

@@ -24,9 +24,8 @@ from pipeline.console import warn_only
 from pipeline.errors import UserError, explain
 from pipeline.evaluation.evaluators import EVALUATORS
 from pipeline.files import FINGERPRINT, RUN_MARK, begin, is_run, shown_path, write_json
-from pipeline.study.cells import Cell, Plan, first_seed
+from pipeline.study.cells import Cell, Plan
 from pipeline.study.declaration import STUDIES, read_study
-from pipeline.study.start import start_of
 from pipeline.training.run_lock import NAME as LOCK
 from pipeline.training.run_lock import run_lock
 
@@ -70,7 +69,7 @@ def command_of(cell: Cell) -> list[str]:
     words = ["scripts/study.sh", cell.study.name if ours else str(cell.study.path)]
     for axis, value in cell.values.items():
         words += [f"--{axis}", value]
-    words += ["--seeds", str(cell.seed - first_seed(cell) + 1)]
+    words += ["--seeds", str(cell.seed - cell.first_seed + 1)]
     for option, path in (("--start", cell.plan.start), ("--data", cell.plan.data)):
         words += [option, shown_path(path)] if path else []
     return [*words, *(["--", *cell.plan.flags] if cell.plan.flags else [])]
@@ -97,8 +96,8 @@ def check_settings(cell: Cell, arguments: list[str]) -> Any:
     wanted = tuple(split for split in splits if valid or split != "valid")
     data = kind.open_data(folder.absolute(), wanted)
     kind.check_data(read, data)
-    if start := start_of(cell):
-        kind.check_start(start, data)
+    if cell.start:
+        kind.check_start(cell.start, data)
     return data
 
 
@@ -163,7 +162,7 @@ def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
 
 def tried(cell: Cell) -> dict[str, Any]:
     """What tuning has tried for a cell, and what it has chosen."""
-    from pipeline.study.tuning import score_of, tuning_cells
+    from pipeline.study.choosing import score_of, tuning_cells
 
     scores = {one.tuning: score_of(one) for one in tuning_cells(cell)}
     return {"setting": cell.tuned_axis, "chosen": cell.chosen, "tried": scores, "by": cell.study.tune.by}

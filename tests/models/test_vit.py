@@ -8,8 +8,9 @@ import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import MODEL_REGISTRY
 
-from pipeline.study.cells import Plan, cells_of
+from pipeline.study.cells import Plan
 from pipeline.study.declaration import find_study, read_study
+from pipeline.study.selection import cells_of
 from pipeline.training.train import parsed
 from tests.helpers.images import build_vit
 from tests.helpers.lra import SHORT

@@ -29,22 +29,23 @@ COMMAND = "scripts/analyse.sh"
 FIGURES = ROOT / "runs" / "figures"
 LONGEST = 2048
 """Tokens of a sequence, unless --force is given."""
-THEORY = (
-    "score-gradients",
-    "bounds",
-    "temperature",
-    "kernels",
-    "softmax-lognormal",
-    "sums-of-lognormals",
-    "densities",
-    "moment-matching",
-)
-"""Figures that need no model."""
+THEORY = {
+    "score-gradients": "theory_gradients.score_gradients",
+    "bounds": "theory_gradients.bounds",
+    "temperature": "theory_concentration.theorems",
+    "kernels": "theory_concentration.kernels",
+    "softmax-lognormal": "theory_lognormal.softmax",
+    "sums-of-lognormals": "theory_lognormal.sums",
+    "densities": "theory_lognormal.densities",
+    "moment-matching": "theory_lognormal.moment_matching",
+}
+"""Figures that need no model, and the function that makes each."""
 
 
-def _some(redraw: bool) -> str:
-    """How many checkpoints or runs are named: one at least, but none need be to draw from JSON files."""
-    return "*" if redraw else "+"
+def _several(parser: Parser, redraw: bool, name: str, what: str) -> None:
+    """Checkpoints or runs: one at least, but none need be named to draw from JSON files."""
+    number = "*" if redraw else "+"
+    parser.add_argument(f"{name}s", type=Path, nargs=number, metavar=name.upper(), help=what)
 
 
 def _theory(parser: Parser, redraw: bool) -> None:
@@ -58,13 +59,7 @@ def _theory(parser: Parser, redraw: bool) -> None:
 
 
 def _checkpoints(parser: Parser, redraw: bool) -> None:
-    parser.add_argument(
-        "checkpoints",
-        type=Path,
-        nargs=_some(redraw),
-        metavar="CHECKPOINT",
-        help="of language models or RoBERTa encoders",
-    )
+    _several(parser, redraw, "checkpoint", "of language models or RoBERTa encoders")
     _sequences(parser, redraw)
     _masking(parser)
     parser.add_argument(
@@ -119,9 +114,7 @@ def _masking(parser: Parser) -> None:
 
 
 def _training(parser: Parser, redraw: bool) -> None:
-    parser.add_argument(
-        "runs", type=Path, nargs=_some(redraw), metavar="RUN", help="folders with checkpoints"
-    )
+    _several(parser, redraw, "run", "folders with checkpoints")
     parser.add_argument(
         "--checkpoints",
         type=count,
@@ -134,9 +127,7 @@ def _training(parser: Parser, redraw: bool) -> None:
 
 
 def _gradients(parser: Parser, redraw: bool) -> None:
-    parser.add_argument(
-        "runs", type=Path, nargs=_some(redraw), metavar="RUN", help="folders with a train.log"
-    )
+    _several(parser, redraw, "run", "folders with a train.log")
     parser.add_argument(
         "--at-checkpoints",
         action="store_true",
@@ -166,9 +157,7 @@ def _bounds(parser: Parser, redraw: bool) -> None:
 
 
 def _temperature(parser: Parser, redraw: bool) -> None:
-    parser.add_argument(
-        "runs", type=Path, nargs=_some(redraw), metavar="RUN", help="folders of LLN runs, fixed and matched"
-    )
+    _several(parser, redraw, "run", "folders of LLN runs, fixed and matched")
 
 
 def _tradeoff(parser: Parser, redraw: bool) -> None:
@@ -184,10 +173,6 @@ def _tradeoff(parser: Parser, redraw: bool) -> None:
         default="2K",
         help="of the paper's speeds (default: %(default)s)",
     )
-
-
-def _report(parser: Parser, redraw: bool) -> None:
-    """No options of its own."""
 
 
 SUBCOMMANDS: dict[str, tuple[str, Callable[[Parser, bool], None]]] = {
@@ -207,8 +192,13 @@ SUBCOMMANDS: dict[str, tuple[str, Callable[[Parser, bool], None]]] = {
     "bounds": ("The largest gradient by a score in each layer, and its bound.", _bounds),
     "tradeoff": ("The paper's accuracies against its speeds, and ours where they are measured.", _tradeoff),
     "temperature": ("The loss of LLN with fixed exponents, and with matched ones.", _temperature),
-    "report": ("Write README.md beside the figures: each with the paper's statement.", _report),
+    "report": (
+        "Write README.md beside the figures: each with the paper's statement.",
+        lambda parser, redraw: None,
+    ),
 }
+MODULES = {"gradients": "logged_runs", "temperature": "logged_runs"}
+"""Where `run_NAME` of a subcommand is, if not in the module of its name."""
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -235,8 +225,14 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+def function(name: str) -> Callable:
+    """The one that THEORY or a subcommand names; its module takes seconds to load."""
+    module, _, own = name.partition(".")
+    return getattr(import_module(f"pipeline.studies.analysis.{module}"), own)
+
+
 def main() -> None:
-    """Run the subcommand, `run_NAME` of the module of its name, unless its JSON files are drawn again."""
+    """Run the subcommand, unless its JSON files are drawn again."""
     options = parse(sys.argv[1:])
     check_output_folder(options.out, "--out")
     if options.what == "report":
@@ -244,9 +240,6 @@ def main() -> None:
 
         write_report(options.out.absolute())
     elif options.redraw:
-        from pipeline.studies.analysis.record import redraw
-
-        redraw(options)
+        function("record.redraw")(options)
     else:
-        module = import_module(f"pipeline.studies.analysis.{options.what}")
-        getattr(module, f"run_{options.what}")(options)
+        function(f"{MODULES.get(options.what, options.what)}.run_{options.what}")(options)

@@ -6,19 +6,16 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from pipeline.studies.analysis.draws import (
-    HOMOGENEOUS,
+from pipeline.studies.analysis.record import Part, Record, banded, check, curve, lines, of_parts
+from pipeline.studies.analysis.theory import (
     LINEAR,
     METHOD,
     QUADRATIC,
-    STYLE,
-    lln_features,
     lln_matrix_log,
     matched_exponent,
     queries_and_keys,
     softmax_log_weights,
 )
-from pipeline.studies.analysis.record import Part, Record, banded, check, curve, lines, of_parts
 from user_dir.analysis import (
     entropy,
     linear_spectral_gap,
@@ -32,9 +29,12 @@ from user_dir.analysis.concentration import (
     softmax_variance,
     variance_slope,
 )
+from user_dir.attention.parts.moment_matching import constants
 
 SIGMAS = torch.logspace(math.log10(0.3), math.log10(3), 12).tolist()
 SEEDS = range(5)
+HOMOGENEOUS = ("quadratic", "ReLU", "linear quadratic", "linear ReLU")
+STYLE = {"LLN, α = β = 1": "--", "linear quadratic": "--", "linear ReLU": "--"}
 SHORT = 256  # of the matrices whose singular values are taken
 
 
@@ -134,7 +134,9 @@ def _eigenvalues(length: int, head_dim: int) -> list[Part]:
     for sigma in SIGMAS:
         logs = {
             "softmax": softmax_log_weights(sigma * q, sigma * k),
-            "LLN, matched": lln_matrix_log(sigma * q, sigma * k, matched_exponent(sigma, head_dim)),
+            "LLN, matched": lln_matrix_log(
+                sigma * q, sigma * k, matched_exponent(sigma, *constants(head_dim))
+            ),
         }
         for name, log in logs.items():
             matrix = log.exp()
@@ -212,12 +214,18 @@ def _measured(q: Tensor, k: Tensor, sigma: float) -> dict[str, tuple[float, floa
     for name, weigh in {"softmax": lambda s: s.softmax(-1), **QUADRATIC}.items():
         matrix = normalized_rows(weigh(scores))
         found[name] = entropy(matrix).item(), spectral_gap(matrix).item()
-    exponents = {"LLN, matched": matched_exponent(sigma, q.shape[-1]), "LLN, α = β = 1": 1.0}
-    features = {name: lln_features(q, k, exponent) for name, exponent in exponents.items()}
-    features |= {name: make(q, k) for name, make in LINEAR.items()}
+    exponents = {"LLN, matched": matched_exponent(sigma, *constants(q.shape[-1])), "LLN, α = β = 1": 1.0}
+    features = {name: _lln_features(q, k, exponent) for name, exponent in exponents.items()}
+    features |= {name: (phi(q), phi(k)) for name, phi in LINEAR.items()}
     for name, (phi_q, phi_k) in features.items():
         found[name] = entropy(phi_q @ phi_k.T).item(), linear_spectral_gap(phi_q, phi_k)
     return found
+
+
+def _lln_features(q: Tensor, k: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
+    """exp(alpha q) and exp(alpha k), in range."""
+    a, b = exponent * q, exponent * k
+    return (a - a.amax(-1, keepdim=True)).exp(), (b - b.max()).exp()
 
 
 def _kernel_checks(bits: dict[str, Tensor], gaps: dict[str, Tensor], length: int) -> list[Record]:

@@ -3,13 +3,15 @@
 import math
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pipeline.papers import statement
-from pipeline.studies.analysis.draws import (
+from pipeline.studies.analysis.record import Record, banded, check, curve, lines
+from pipeline.studies.analysis.theory import (
     LINEAR,
     METHOD,
     QUADRATIC,
@@ -18,7 +20,6 @@ from pipeline.studies.analysis.draws import (
     queries_and_keys,
     softmax_log_weights,
 )
-from pipeline.studies.analysis.record import Record, banded, check, curve, lines
 from user_dir.analysis import entropy, fenton, log_normality, normalized_rows
 from user_dir.attention.parts.moment_matching import constants, fit_moment_matching
 
@@ -121,13 +122,12 @@ def densities(length: int, head_dim: int) -> Record:
     scores = q @ k.T * head_dim**-0.5
     logs = {
         "softmax": softmax_log_weights(q, k),
-        "LLN, matched": lln_matrix_log(q, k, matched_exponent(1.0, head_dim)),
+        "LLN, matched": lln_matrix_log(q, k, matched_exponent(1.0, *constants(head_dim))),
         "LLN, α = β = 1": lln_matrix_log(q, k, 1.0),
         **{name: normalized_rows(weigh(scores)).log() for name, weigh in QUADRATIC.items()},
     }
-    for name, make in LINEAR.items():
-        phi_q, phi_k = make(q, k)
-        logs[name] = normalized_rows(phi_q @ phi_k.T).log()
+    for name, phi in LINEAR.items():
+        logs[name] = normalized_rows(phi(q) @ phi(k).T).log()
     found = {name: log_normality(log) for name, log in logs.items()}
     curves = []
     for name in list(logs)[:3]:
@@ -194,10 +194,6 @@ def _inverse_exponent(head_dim: int, length: int) -> Callable[[float], float]:
     return exponent
 
 
-def _line_exponent(a: float, b: float) -> Callable[[float], float]:
-    return lambda sigma: math.sqrt((sigma**4 - b) / (2 * a)) / sigma
-
-
 def moment_matching(length: int, head_dim: int) -> Record:
     """Fig. 5b: variances of ln P before and after moment matching, where it matches; Fig. 9's law."""
     length *= 2
@@ -208,7 +204,7 @@ def moment_matching(length: int, head_dim: int) -> Record:
         "line to σ̃² = 12": fit_moment_matching(head_dim, variances=(1.0, 6.0)),
         "line to σ̃² = 24": fit_moment_matching(head_dim, variances=(1.0, 12.0)),
     }
-    ways = {name: _line_exponent(*fit) for name, fit in fits.items()}
+    ways = {name: partial(matched_exponent, a=a, b=b) for name, (a, b) in fits.items()}
     ways["inverted curve"] = _inverse_exponent(head_dim, length)
     ways["α = β = 1"], ways["constant"] = (lambda sigma: 1.0), (lambda sigma: CONSTANT)
     shape = (len(SEEDS), len(sigmas))

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from pipeline.reports.plots import save_figure
 from pipeline.study.declaration import Study
 from pipeline.study.records import Record, measured_on, of_first_seed, seed_of
-from pipeline.study.table import row_label, rows_of, whole
 
 WAYS = {"drawn": "drawn", "completed": "upper half given"}
 TRUE = "test images"
@@ -19,11 +18,8 @@ TRUE = "test images"
 
 def draw_samples(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
     """Images that each attention draws and completes, a row per attention: the first seed."""
-    spec = whole(study.tables[0])
-    shown = {
-        row_label(key, spec, study.axes): group[0]
-        for key, group in rows_of(spec, study.axes, of_first_seed(records)).items()
-    }
+    spec = study.tables[0].whole()
+    shown = {spec.label(key): group[0] for key, group in spec.rows_of(of_first_seed(records)).items()}
     figure, axes = plt.subplots(len(shown) + 1, 2, figsize=(11, 0.55 * len(shown) + 1.3), squeeze=False)
     first = next(iter(shown.values()))
     show_row(axes[0, 1], first, TRUE, TRUE)

@@ -16,9 +16,9 @@ import torch
 from benchmarks import lm_cost, operator_cost, roberta_cost
 from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.studies import gpu_check, gpu_kernels
+from pipeline.studies import gpu_check
 from pipeline.studies.gpu_check import outcome_of_tests, pack, parse, run, run_part
-from pipeline.studies.gpu_parts import PARTS, Part, parts
+from pipeline.studies.gpu_parts import PARTS, Part, build_environment, parts, write_random_words
 
 HERE = {"gpu": "one"}
 
@@ -67,8 +67,8 @@ def test_the_models_lengths_are_checked():
 
 
 def test_a_build_is_for_this_gpu_alone():
-    assert gpu_kernels.build_environment("8.6")["TORCH_CUDA_ARCH_LIST"] == "8.6"
-    assert gpu_kernels.build_environment("9.0")["TORCH_CUDA_ARCH_LIST"] == "9.0a"
+    assert build_environment("8.6")["TORCH_CUDA_ARCH_LIST"] == "8.6"
+    assert build_environment("9.0")["TORCH_CUDA_ARCH_LIST"] == "9.0a"
 
 
 def test_a_part_that_fails_or_hangs_is_an_outcome(tmp_path):
@@ -207,7 +207,6 @@ def test_an_old_setuptools_is_named_before_anything_is_built(tmp_path):
 
 def test_random_words_are_a_prepared_corpus(tmp_path):
     from pipeline.data.prepared import open_prepared
-    from pipeline.studies.gpu_training import write_random_words
 
     write_random_words(tmp_path / "words", 50, 2500)
     data = open_prepared(tmp_path / "words", ("train",))

@@ -10,9 +10,9 @@ import pytest
 
 from pipeline.files import write_json
 from pipeline.reports.html.page import Page, Section, Table, markdown_parts, render
-from pipeline.studies.report import report
-from pipeline.studies.report.results import parts_with
-from pipeline.studies.report.runs import find_runs, read_configuration
+from pipeline.studies import report
+from pipeline.studies.report_results import parts_with
+from pipeline.studies.report_runs import find_runs, read_configuration
 from tests.helpers.logs import LOG, inner
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -1,9 +1,15 @@
 """A tiny study on the copy task, and records with made-up figures."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
+from pipeline.files import ROOT
+from pipeline.study.cells import Cell, Plan
+from pipeline.study.declaration import Study
+from pipeline.study.selection import cells_of
 
 STUDY = """
 about: A tiny study
@@ -62,3 +68,17 @@ def made_up(method: str, seed: int, **found: float) -> dict:
     """A record of the tiny study, with a curve."""
     training = {"updates": 4, "seconds": 2.0, "curves": {"train": [[1, 3.0], [2, 2.0]]}}
     return record_of({"preset": "tiny", "method": method, "seed": seed}, found, training=training)
+
+
+def cells(
+    study: Study,
+    asked: Mapping[str, Sequence[str]] | None = None,
+    seeds: int = 1,
+    *,
+    out: Path = ROOT / "runs" / "x",
+    data: Path | None = None,
+    flags: Sequence[str] = (),
+    start: Path | None = None,
+) -> list[Cell]:
+    """Those that a command with these choices and options asks for."""
+    return cells_of(Plan(study, out, data, tuple(flags), start), asked or {}, seeds)

@@ -8,16 +8,12 @@ from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
-from pipeline.study.cells import Plan, cells_of, known_values
+from pipeline.study.choosing import best_value, tuning_cells
 from pipeline.study.declaration import find_study, read_study, study_names
-from pipeline.study.plans import attention_names, check_layer_plans, check_plan
-from pipeline.study.tuning import best_value, tuning_cells
+from pipeline.study.selection import attention_names, check_layer_plans, check_plan, known_values
 from pipeline.training.recipe import option
+from tests.pipeline.study.conftest import cells
 from user_dir.attention import attention_names as registered
-
-
-def cells(study, asked=None, seeds=1, flags=()):
-    return cells_of(Plan(study, ROOT / "runs" / "x", None, tuple(flags)), asked or {}, seeds)
 
 
 @pytest.mark.parametrize("name", study_names())
@@ -68,11 +64,8 @@ def test_a_cell_has_the_flags_of_its_choices(study_file):
         "--decoder-attention", "norm", "--norm-feature-map", "1+elu", "--lr", "0.1", "--seed", "1",
     ]  # fmt: skip
     assert cell.folder == ROOT / "runs" / "x" / "tiny" / "norm-t2" / "seed1"
-    assert [c.values["method"] for c in cells(study, {"method": ["norm", "elu"]})] == [
-        "norm-t1",
-        "norm-t2",
-        "elu",
-    ]
+    chosen = [c.values["method"] for c in cells(study, {"method": ["norm", "elu"]})]
+    assert chosen == ["norm-t1", "norm-t2", "elu"]
     assert [c.seed for c in cells(study, {"method": ["elu"]}, seeds=3)] == [1, 2, 3]
 
 
@@ -112,8 +105,7 @@ def tuned(cell, curves):
 
 def test_tuning_passes_over_what_has_diverged(study_file, tmp_path):
     study_file.write_text(study_file.read_text() + "tune: {axis: lr, values: [1, 2], updates: 3}\n")
-    plan = Plan(read_study(study_file), tmp_path / "out", None, ())
-    [cell] = cells_of(plan, {"method": ["elu"]}, 1)
+    [cell] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out")
     assert tuned(cell, ([[1, math.nan]], [[1, 2.5]])) == "2"
     for curve in ([], [[1, math.inf]]):
         with pytest.raises(UserError, match="tiny, elu: no run of tuning has logged a valid_loss"):
@@ -176,6 +168,18 @@ def test_no_combination_is_a_sentence(study_file):
 def test_an_unknown_choice_is_refused_with_the_nearest_one(study_file, asked, named):
     with pytest.raises(UserError, match=f"did you mean {named}"):
         cells(read_study(study_file), asked)
+
+
+def test_choices_without_a_yaml_are_left_out_unless_they_were_asked_for():
+    study = read_study(find_study("images"))
+    methods = [cell.values["method"] for cell in cells(study, {"preset": ["digits"]})]
+    assert methods == ["softmax", "linear", "t2", "lln_diag"]
+    names = [cell.name for cell in cells(study, {"preset": ["mnist"], "method": ["lsh"]})]
+    assert names == ["mnist, lsh-1, seed 1", "mnist, lsh-4, seed 1"]
+    with pytest.raises(UserError, match="--method lsh-1: images has no settings for it"):
+        cells(study, {"preset": ["digits"], "method": ["lsh-1", "softmax"]})
+    with pytest.raises(UserError, match="--preset digit: .*; did you mean digits?"):
+        cells(study, {"preset": ["digit"]})
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from pipeline.glue_tasks import TASKS
 from pipeline.papers import read_table
 from pipeline.reports import glue as glue_table
 from pipeline.study import finetune_glue
-from pipeline.study.best import best_records, keep_best_weights, read_best
-from pipeline.study.cells import Plan, cells_of
+from pipeline.study.choosing import best_records, keep_best_weights, read_best
 from pipeline.study.declaration import find_study, read_study
 from pipeline.training.encoder import load_encoder, read_dictionary, read_encoder
 from pipeline.training.log import read_records
@@ -27,6 +26,7 @@ from pipeline.training.recipe import option
 from tests.helpers import encoders
 from tests.helpers.encoders import ROWS
 from tests.helpers.evil import Evil
+from tests.pipeline.study.conftest import cells
 
 RUN = "0.01/seed1"
 
@@ -213,13 +213,13 @@ def test_a_seed_or_rate_named_twice_is_one(glue, pretrained):
 
 
 @pytest.mark.parametrize("flag", ["--warmup-updates", "--best-checkpoint-metric"])
-def test_flags_of_the_user_win_over_those_that_follow_from_the_task(glue, pretrained, tmp_path, flag):
+def test_flags_of_the_user_win_over_those_that_follow_from_the_task(glue, pretrained, flag):
     start = pretrained / "checkpoint_last.pt"
     study = read_study(find_study("glue"))
-    [cell] = cells_of(Plan(study, tmp_path, glue, (flag, "7"), start), {"task": ["WNLI"], "lr": ["1"]}, 1)
+    given = {"asked": {"task": ["WNLI"], "lr": ["1"]}, "data": glue, "start": start}
+    [cell] = cells(study, **given, flags=(flag, "7"))
     assert flag not in cell.data_flags() and option(cell.arguments(False), flag) == "7"
-    plan = Plan(study, tmp_path, glue, ("--batch-size", "x"), start)
-    [cell] = cells_of(plan, {"task": ["WNLI"], "lr": ["1"]}, 1)
+    [cell] = cells(study, **given, flags=("--batch-size", "x"))
     with pytest.raises(UserError, match="--batch-size is 'x'"):
         cell.data_flags()
 

@@ -10,13 +10,13 @@ import torch
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.study import finetune_glue, run
-from pipeline.study.cells import Plan, cells_of
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.hooks import glue as glue_hooks
-from pipeline.study.start import check_starts, start_of
+from pipeline.study.run import check_starts
 from pipeline.training.log import read_records
 from pipeline.training.run_lock import run_lock
 from tests.helpers.encoders import ROWS
+from tests.pipeline.study.conftest import cells
 
 UPDATES = 6  # two epochs: the first one's checkpoint is there when the second is killed
 
@@ -62,9 +62,8 @@ def test_killed_and_carried_on(call, kill, pretrained, glue, tmp_path, capsys):
     shutil.copytree(whole / "MNLI" / "0.001" / "seed1", first)
     shutil.copy(whole / "MNLI" / "0.001" / "seed1.json", first.with_suffix(".json"))
     shutil.copytree(whole / "MNLI" / "0.001" / "seed2", second)
-    for (
-        path
-    ) in second.iterdir():  # the folder as the command begins it, before the pipe that `kill` puts there
+    # The folder as the command begins it, before the pipe that `kill` puts there.
+    for path in second.iterdir():
         if path.is_file() and not path.name.startswith("."):
             path.unlink()
     written = first.with_suffix(".json").stat().st_mtime_ns
@@ -105,44 +104,44 @@ def test_two_commands_share_a_folder_but_not_a_task(
     assert "1 done before" in capsys.readouterr().out
 
 
-def cells(start, data, out, **changes):
-    flags = ("--max-update", str(changes.get("updates", 3)))
-    plan = Plan(read_study(find_study("glue")), out, data, flags, start)
-    asked = {"task": [changes.get("task", "RTE")], "lr": [changes.get("rate", "0.01")]}
-    return [replace(cell, seed=changes.get("seed", 1)) for cell in cells_of(plan, asked, 1)]
+def rte(start, data, out, updates=3, rate="0.01", seed=1):
+    """The cell of one run on RTE."""
+    asked, flags = {"task": ["RTE"], "lr": [rate]}, ("--max-update", str(updates))
+    [cell] = cells(read_study(find_study("glue")), asked, out=out, data=data, flags=flags, start=start)
+    return replace(cell, seed=seed)
 
 
 def test_what_decides_a_result(finetuned, pretrained, glue, tmp_path):
     """A record of another length, encoder or task's data is not taken for finished."""
     path = pretrained / "checkpoint_last.pt"
-    (cell,) = cells(path, glue, finetuned)
+    cell = rte(path, glue, finetuned)
     assert cell.record()["found"]["learning_rate"] == 0.01
     marks = {cell.fingerprint()}
-    marks |= {cells(path, glue, finetuned, **one)[0].fingerprint() for one in ({"rate": "0.02"}, {"seed": 2})}
+    marks |= {rte(path, glue, finetuned, **one).fingerprint() for one in ({"rate": "0.02"}, {"seed": 2})}
     assert len(marks) == 3
     state = torch.load(path, weights_only=True)
     state["model"]["encoder.lm_head.bias"] += 1
     torch.save(state, tmp_path / "other.pt")
-    others = [cells(path, glue, finetuned, updates=4), cells(tmp_path / "other.pt", glue, finetuned)]
+    others = [rte(path, glue, finetuned, updates=4), rte(tmp_path / "other.pt", glue, finetuned)]
     for other in others:
         with pytest.raises(UserError, match="other settings"):
-            other[0].record()
+            other.record()
     shutil.copytree(glue / "RTE", tmp_path / "data" / "RTE")
     changed = read(glue / "RTE" / "preparation.json")
     changed["splits"]["train"]["sha256"] = "another"
     (tmp_path / "data" / "RTE" / "preparation.json").write_text(json.dumps(changed))
     with pytest.raises(UserError, match="other data"):
-        cells(path, tmp_path / "data", finetuned)[0].record()
+        rte(path, tmp_path / "data", finetuned).record()
 
 
 def test_length_follows_from_the_data(pretrained, glue, tmp_path):
     """Whole epochs, or the updates asked for if they are fewer; warm-up is a share of them."""
-    (cell,) = cells(pretrained / "checkpoint_last.pt", glue, tmp_path, updates=10**6)
+    cell = rte(pretrained / "checkpoint_last.pt", glue, tmp_path, updates=10**6)
     whole = -(-ROWS["train"] // 32) * 3
     assert cell.updates() == whole
     words = " ".join(cell.data_flags())
     assert f"--total-num-update {whole} --warmup-updates {round(0.06 * whole)}" in words
-    assert cells(pretrained / "checkpoint_last.pt", glue, tmp_path, updates=2)[0].updates() == 2
+    assert rte(pretrained / "checkpoint_last.pt", glue, tmp_path, updates=2).updates() == 2
 
 
 @pytest.mark.parametrize("name", ["SST-2", "STS-B"])
@@ -194,12 +193,12 @@ def test_a_start_that_another_study_makes(tmp_path):
     """Its settings stand for it in the fingerprint; without its checkpoint nothing can be run."""
     study = read_study(find_study("roberta_glue"))
     asked = {"method": ["lln", "linear"], "task": ["MRPC"], "lr": ["0.001"]}
-    lln, linear = cells_of(Plan(study, tmp_path, tmp_path, ()), asked, 1)
+    lln, linear = cells(study, asked, data=tmp_path)
     run = ROOT / "runs" / "studies" / "roberta_short" / "lln" / "seed1"
-    assert start_of(lln) == run / "checkpoint_best.pt"
+    assert lln.start == run / "checkpoint_best.pt"
     assert lln.fingerprint() != linear.fingerprint() and lln.own_flags() == linear.own_flags()
     roberta = read_study(find_study("roberta_short"))
-    (source,) = cells_of(Plan(roberta, tmp_path, None, ()), {"method": ["lln"]}, 1)
+    (source,) = cells(roberta, {"method": ["lln"]})
     changed = replace(source, plan=replace(source.plan, flags=("--dropout", "0.1")))
     assert source.fingerprint() != changed.fingerprint()
     nowhere = replace(lln, plan=replace(lln.plan, start=tmp_path / "none.pt"))
@@ -209,4 +208,4 @@ def test_a_start_that_another_study_makes(tmp_path):
 
 def test_a_given_start_must_be_given(glue, tmp_path):
     with pytest.raises(UserError, match="--start"):
-        check_starts(cells(None, glue, tmp_path))
+        check_starts([rte(None, glue, tmp_path)])

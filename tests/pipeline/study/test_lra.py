@@ -5,15 +5,13 @@ import json
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.files import ROOT
 from pipeline.papers import read_table
 from pipeline.study import study
-from pipeline.study.across import AcrossTable
-from pipeline.study.cells import Plan, cells_of
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.page import write_page
+from pipeline.study.table import write_table
 from tests.helpers.lra import write_lra
-from tests.pipeline.study.conftest import record_of
+from tests.pipeline.study.conftest import cells, record_of
 from user_dir.models.lra.presets import SIZE
 
 TASKS = ("text", "listops", "retrieval", "pathfinder", "image")
@@ -23,10 +21,6 @@ OWN_RUNS = {"LS", "cosFormer", "FLASH-quad", "FLASH", "TransNormer T1", "TransNo
 @pytest.fixture(scope="module")
 def lra():
     return read_study(find_study("lra"))
-
-
-def cells(of, asked, flags=()):
-    return cells_of(Plan(of, ROOT / "runs" / "x", None, tuple(flags)), asked, 1)
 
 
 def record(task, method, seed, accuracy, preset="lra_skyformer", setting="short", examples=9):
@@ -43,7 +37,7 @@ def record(task, method, seed, accuracy, preset="lra_skyformer", setting="short"
 
 def table(of, records, preset="lra_skyformer"):
     [spec] = [spec for spec in of.tables if spec.only["preset"] == (preset,)]
-    return AcrossTable(spec, of.axes, records, of.baselines).write()
+    return write_table(spec, records, of.baselines)
 
 
 def test_an_average_is_of_the_figures_that_its_row_shows(lra):
@@ -98,12 +92,12 @@ def test_a_setting_is_for_the_tasks_that_it_names(lra):
 
 def test_flags_that_a_setting_leaves_open_are_the_users(lra):
     asked = {"setting": ["papers"], "task": ["text"], "method": ["transnormer_t2"]}
-    [cell] = cells(lra, asked, ["--max-update", "7"])
+    [cell] = cells(lra, asked, flags=["--max-update", "7"])
     assert cell.updates() == 7 and "--encoder-norm" in cell.own_flags()
     [other] = cells(lra, {**asked, "preset": ["lra_state_space"]})
     assert "--encoder-norm" not in other.own_flags()
     with pytest.raises(UserError, match="--max-update differs from cell to cell; use --setting"):
-        cells(lra, {**asked, "setting": ["short"]}, ["--max-update", "7"])
+        cells(lra, {**asked, "setting": ["short"]}, flags=["--max-update", "7"])
 
 
 BASE = """

@@ -8,8 +8,8 @@ from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.study.declaration import find_study, read_study, study_names
-from pipeline.study.expressions import parse_expression
-from pipeline.study.index import verdict_of
+from pipeline.study.make_results import verdict_of
+from pipeline.study.notation import parse_expression
 from pipeline.study.page import looks_of, publish, stale_files, verdicts, write_page
 from pipeline.study.records import read_records
 from pipeline.study.table import write_table
@@ -28,7 +28,7 @@ def written(out, records=RECORDS):
 
 def test_a_row_is_a_choice_in_the_order_of_the_axis(study_file):
     study = read_study(study_file)
-    lines = write_table(study.tables[0], study.axes, RECORDS, study.baselines).splitlines()
+    lines = write_table(study.tables[0], RECORDS, study.baselines).splitlines()
     assert lines[2] == "| softmax | 2.3050 | – | – | 3 |"
     assert lines[3] == "| 1+elu | 0.2000 (0.1000 to 0.3000) | 50.0 | 2 of 3 | 3 |"
     assert lines[4] == "| guessing | 2.3000 | – | – |  |"
@@ -37,7 +37,7 @@ def test_a_row_is_a_choice_in_the_order_of_the_axis(study_file):
 def test_a_figure_that_some_seeds_lack_says_so(study_file):
     study = read_study(study_file)
     records = [made_up("elu", 1, loss_nats=0.1), made_up("elu", 2)]
-    assert "0.1000; 1 of 2 seeds" in write_table(study.tables[0], study.axes, records, ())
+    assert "0.1000; 1 of 2 seeds" in write_table(study.tables[0], records, ())
 
 
 def test_the_whole_page(study_file, tmp_path):

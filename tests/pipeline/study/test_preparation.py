@@ -1,9 +1,11 @@
-"""Data that a study prepares first: what it says where that fails. Nothing is downloaded here."""
+"""Data that a study prepares first: which, and what it says where that fails. Nothing is downloaded here."""
 
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.study import preparation
+from pipeline.study import run
+from pipeline.study.declaration import find_study, read_study
+from tests.pipeline.study.conftest import cells
 
 NO_DOWNLOAD = "no download from x (no route); try again later, or name a folder with --from"
 COMMAND = "data-prep/wikitext.sh wikitext-2 --dest data/x"
@@ -28,8 +30,19 @@ def test_a_failed_preparation_is_one_sentence(ends, message, lines, tmp_path, mo
     script.parent.mkdir()
     script.write_text(f"#!/bin/sh\n{ends}\n")
     script.chmod(0o755)
-    for module in ("study.preparation", "provenance"):
+    for module in ("study.run", "provenance"):
         monkeypatch.setattr(f"pipeline.{module}.ROOT", tmp_path)
     with pytest.raises(UserError, match=message):
-        preparation.run_script("wikitext.sh", "wikitext-2", "--dest", tmp_path / "data" / "x")
+        run.run_script("wikitext.sh", "wikitext-2", "--dest", tmp_path / "data" / "x")
     assert capfd.readouterr().err == lines
+
+
+def test_only_the_folder_of_data_that_is_missing_is_prepared(monkeypatch, tmp_path):
+    done = []
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr("pipeline.training.recipe.ROOT", tmp_path)
+    monkeypatch.setattr(run, "run_script", lambda *words: done.append(words))
+    study = read_study(find_study("images"))
+    with pytest.raises(UserError, match="no data folder .*digits"):
+        run.prepare_data(study, cells(study, {"preset": ["digits"]}), None)
+    assert done == [("images.sh", "digits", "--dest", "data/images/digits")]

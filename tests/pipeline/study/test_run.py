@@ -13,15 +13,15 @@ from textwrap import dedent
 import pytest
 import torch
 
-from pipeline.files import ROOT
+from pipeline.files import ROOT, write_json
 from pipeline.study import schedule, study
-from pipeline.study.cells import Plan, cells_of
-from pipeline.study.declaration import read_study
+from pipeline.study.declaration import find_study, read_study
+from pipeline.study.run import Pace
 from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
 from tests.helpers import forked
 from tests.helpers.logs import wait_for
 from tests.helpers.once import filled_once
-from tests.pipeline.study.conftest import SHORT, STUDY
+from tests.pipeline.study.conftest import SHORT, STUDY, cells, record_of
 
 
 def record(out, method="elu", seed=1):
@@ -178,6 +178,17 @@ def test_every_study_is_listed(call, capsys):
     assert "27 of other choices in results/copy" in out and "lm: 12 of 12" in out
 
 
+def test_time_left_where_the_data_decide_the_updates(tmp_path):
+    """Without the data those of the same choices count; the time of other choices is not known, and not 0."""
+    asked = {"method": ["softmax"], "task": ["CoLA", "RTE"], "lr": ["0.001"]}
+    of, out = read_study(find_study("roberta_glue")), tmp_path / "out"
+    first, other, second, _ = cells(of, asked, 2, out=out, data=tmp_path)
+    training = {"updates": 10, "seconds": 60.0, "curves": {}}
+    write_json(first.record_path, record_of(first.key, {}, study="roberta_glue", training=training))
+    pace = Pace(out, "roberta_glue")
+    assert (first.updates(), pace.left([first, second]), pace.left([second, other])) == (0, 60, None)
+
+
 def test_gpus_are_counted_without_torch(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     assert schedule.gpus() == ["2", "5"]
@@ -190,8 +201,8 @@ def test_gpus_are_counted_without_torch(monkeypatch):
 
 @pytest.mark.slow
 def test_a_process_of_a_cell_says_what_is_wrong_before_it_writes(study_file, tmp_path):
-    plan = Plan(read_study(study_file), tmp_path / "out", None, ("--lr", "-1"))
-    cell = cells_of(plan, {"method": ["elu"]}, 1)[0]
+    asked, flags = {"method": ["elu"]}, ("--lr", "-1")
+    [cell] = cells(read_study(study_file), asked, out=tmp_path / "out", flags=flags)
     done = forked.run([sys.executable, "-m", "pipeline.study.worker", *request_of(cell)], cwd=ROOT)
     assert done.returncode == SETTINGS_ARE_WRONG and done.stdout.startswith("error: ")
     with suppress(FileNotFoundError):
@@ -201,8 +212,7 @@ def test_a_process_of_a_cell_says_what_is_wrong_before_it_writes(study_file, tmp
 @pytest.mark.slow
 def test_an_interruption_ends_what_the_cells_train(study_file, tmp_path, monkeypatch):
     flags = ("--log-interval", "1", "--max-update", "1000000", "--no-save", "--disable-validation")
-    plan = Plan(read_study(study_file), tmp_path / "out", None, flags)
-    [cell] = cells_of(plan, {"method": ["elu"]}, 1)
+    [cell] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out", flags=flags)
     started, start = [], schedule.start
 
     def note(*arguments):

@@ -8,24 +8,15 @@ import pytest
 import torch
 
 from pipeline.files import ROOT
-from pipeline.studies.analysis import analyse, gradients, logs
+from pipeline.studies.analysis import analyse, logged_runs, models
 from pipeline.studies.analysis.analyse import SUBCOMMANDS, parse
-from pipeline.studies.analysis.models import run_name
 from pipeline.studies.analysis.training import evenly_spaced
 from pipeline.training import train as train_lm
 from pipeline.training.logged_run import run_fairseq
 from tests.helpers import encoders
 
-FLAGS = (
-    "--clip-norm",
-    "0",
-    "--max-update",
-    "20",
-    "--save-interval-updates",
-    "10",
-    "--keep-interval-updates",
-    "-1",
-)
+FLAGS = ["--clip-norm", "0", "--max-update", "20"]
+FLAGS += ["--save-interval-updates", "10", "--keep-interval-updates", "-1"]
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +48,8 @@ def test_figures_of_a_user_never_meet_the_committed_ones(what):
 
 
 def test_a_run_of_a_study_is_called_after_its_choice_and_seed(tmp_path):
-    assert run_name(tmp_path / "full" / "spread-norm" / "seed2") == "spread-norm-seed2"
-    assert run_name(tmp_path / "mine") == "mine"
+    assert models.run_name(tmp_path / "full" / "spread-norm" / "seed2") == "spread-norm-seed2"
+    assert models.run_name(tmp_path / "mine") == "mine"
 
 
 def record(out, what, name):
@@ -68,7 +59,7 @@ def record(out, what, name):
 
 
 def test_log_at_interval_1_averaged_in_tens_is_that_at_interval_10(runs):
-    ones, tens = (logs.read_run(runs / name).series("gnorm") for name in ("softmax", "tens"))
+    ones, tens = (models.read_run(runs / name).series("gnorm") for name in ("softmax", "tens"))
     assert tens[0] == [10, 20]
     means = [sum(ones[1][i : i + 10]) / 10 for i in (0, 10)]
     assert means == pytest.approx(tens[1], abs=2e-3)
@@ -80,7 +71,7 @@ def test_gradients(runs, call, tmp_path, encoder_corpus):
     found = record(tmp_path, "gradients", "relative-deviation")
     assert found["deviations"].keys() == {"softmax", "norm"}
     assert found["panels"][1]["series"][1]["values"] == [
-        gradients.published()[x] for x in ("softmax", "norm")
+        logged_runs.published()[x] for x in ("softmax", "norm")
     ]
     assert found["training"]["updates"] == 20
     assert record(tmp_path, "gradients", "loss")["panels"][0]["curves"]
@@ -89,16 +80,31 @@ def test_gradients(runs, call, tmp_path, encoder_corpus):
     assert noise["10"].keys() == {"all parameters", "layer0", "layer1"}
 
 
+def half(method: str, seed: int, inverse: float, alpha: float | None = None) -> models.LoggedRun:
+    """A run in fp16 whose inverse loss scale is `inverse` in every update."""
+    records = {update: {"loss_scale": 1 / inverse, "wpb": 8.0} for update in range(1, 9)}
+    settings = {"lln_alpha": alpha, "decoder_layers": 1, "decoder_embed_dim": 8, "decoder_attention_heads": 1}
+    return models.LoggedRun(Path(f"{method}-{seed}"), method, seed, 0, 4, records, {}, settings, "corpus")
+
+
+@pytest.mark.parametrize(("largest", "verdict"), [(300, "contradicted"), (90, "confirmed")])
+def test_every_seed_counts_in_the_loss_scales(largest, verdict):
+    runs = [half("softmax", seed, 100 + seed) for seed in range(3)]
+    runs += [half("lln", seed, largest + seed) for seed in range(3)]
+    runs += [half("lln", seed, 1, alpha=2) for seed in range(3)]
+    runs += [half("lln", seed, 2000 + seed, alpha=4) for seed in range(3)]
+    steep, level = logged_runs._loss_scales(runs)["checks"]
+    assert level["verdict"] == verdict and "3 seeds" in level["measured"]
+    assert steep["verdict"] == "confirmed"
+
+
 def test_attention_of_trained_models(runs, call, tmp_path, encoder_corpus):
     paths = [runs / name / "checkpoint_last.pt" for name in ("softmax", "norm")]
     words = ("--data", encoder_corpus, "--sequences", 2, "--out", tmp_path)
     call(analyse, "attention", *paths, *words)
     scores = record(tmp_path, "attention", "local-score")
-    assert [panel["title"] for panel in scores["panels"][:3]] == [
-        "Early half of the layers",
-        "Late half",
-        "All layers",
-    ]
+    titles = ["Early half of the layers", "Late half", "All layers"]
+    assert [panel["title"] for panel in scores["panels"][:3]] == titles
     curve = scores["panels"][2]["curves"][0]
     assert curve["method"] == "softmax" and curve["y"][-1] == pytest.approx(1)
     assert curve["y"] == sorted(curve["y"])
@@ -118,7 +124,7 @@ def test_attention_of_trained_models(runs, call, tmp_path, encoder_corpus):
 
 
 @pytest.mark.parametrize(
-    "options", [("--rows", "sum"), ("--score", "appendix-f"), ("--masked",), ("--layers", "1")]
+    "options", [("--rows", "sum", "--layers", "1"), ("--score", "appendix-f", "--masked")], ids=" ".join
 )
 def test_options_of_attention(runs, call, tmp_path, encoder_corpus, options):
     words = ("--data", encoder_corpus, "--sequences", 1, "--out", tmp_path, *options)
@@ -152,10 +158,8 @@ def test_language_models(language_model, call, tmp_path, corpus):
     assert found["panels"][1]["y_label"] == "H over log2 of what is visible"
     start, *moves = found["checks"]
     assert "of what is visible" in start["expected"], start
-    assert [one["statement"].split()[0] for one in moves] == [
-        "temperature",
-        "entropy",
-    ]  # a causal gap says nothing
+    # A causal gap says nothing.
+    assert [one["statement"].split()[0] for one in moves] == ["temperature", "entropy"]
     call(analyse, "attention", language_model / "checkpoint_last.pt", *words, "--length", 64)
     heads = record(tmp_path, "attention", "log-normality")["by_head"]["softmax"]["layer0"]
     assert heads[0]["zero_share"] == 0
@@ -191,7 +195,7 @@ def test_bounds_hold_in_trained_models(runs, call, tmp_path, encoder_corpus, nam
 
 def test_bounded_gradients_are_those_of_the_scores(runs, encoder_corpus):
     """The closed form through the whole model against differences of the loss by one score."""
-    from pipeline.studies.analysis import bounds, models
+    from pipeline.studies.analysis import bounds
 
     data = models.open_prepared(encoder_corpus, ("valid",))
     trained = models.load(runs / "softmax" / "checkpoint_last.pt", data)

@@ -43,9 +43,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def report(folders: Sequence[Path], beside: Path) -> "Page":
     """The page about what lies below `folders`, to be written in the folder `beside`."""
     from pipeline.reports.html.page import Page
-    from pipeline.studies.report.results import find_results, result_sections
-    from pipeline.studies.report.runs import find_runs
-    from pipeline.studies.report.training import training_sections
+    from pipeline.studies.report_results import find_results, result_sections
+    from pipeline.studies.report_runs import find_runs, training_sections
 
     for folder in folders:
         if not folder.is_dir():

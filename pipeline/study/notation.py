@@ -1,13 +1,15 @@
-"""What a column or a claim asks of a record: `[factor*]path`, nothing else.
+"""What a study's YAML is written in: keys, of which a mistake ends in one line, and figures of a record.
 
-A path such as `bits_per_dimension.test`, or `buckets.0.perplexity` for the first of a list, is looked up in
-what the evaluator found, then in the figures of training, then in the whole record. A format is one of
-Python's for numbers, or `count`: in how many records the value is true.
+A column or a claim asks a record for `[factor*]path`, nothing else. A path such as `bits_per_dimension.test`,
+or `buckets.0.perplexity` for the first of a list, is looked up in what the evaluator found, then in the
+figures of training, then in the whole record. A format is one of Python's for numbers, or `count`: in how
+many records the value is true.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from pipeline.errors import UserError
@@ -20,6 +22,40 @@ FORMAT = re.compile(r",?(?:\.\d+)?[feg%]?")
 COUNT = "count"
 SECTIONS = ("found", "training")
 ABSENT = object()
+
+
+def nearest(word: Any, known: Collection[str]) -> str:
+    """`; did you mean ...?`, or what is known."""
+    close = get_close_matches(str(word), list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; choose from {', '.join(known)}"
+
+
+def check_keys(found: Any, known: Collection[str], where: str) -> None:
+    """UserError for the first key that is not known, and for what is no mapping."""
+    if not isinstance(found, Mapping):
+        raise UserError(f"{where}: expected keys and values, found {found!r}")
+    for key in found:
+        if key not in known:
+            raise UserError(f"{where}: there is no key {key}{nearest(key, known)}")
+
+
+def read_only(given: Any, axes: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
+    """The key `only`: the choices of an axis that count, one or a list."""
+    check_keys(given, axes, f"{where}: only")
+    found = {}
+    for axis, words in given.items():
+        found[axis] = tuple(map(str, words if isinstance(words, list) else [words]))
+        for word in found[axis]:
+            if axes[axis].closed and word not in axes[axis].choices:
+                raise UserError(f"{where}: only: {axis} has no {word}{nearest(word, axes[axis].choices)}")
+    return found
+
+
+def positive_number(value: Any, where: str) -> int:
+    """`value` as a whole number of 1 or more."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{where} is {value!r}; it must be a whole number of 1 or more")
+    return value
 
 
 @dataclass(frozen=True)

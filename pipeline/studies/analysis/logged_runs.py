@@ -1,25 +1,42 @@
-"""TransNormer's Table 2 and LLN's Fig. 8, from the logs of runs (`analyse.sh gradients`)."""
+"""TransNormer's Table 2, LLN's Fig. 8 and 10: runs and their logs (`analyse.sh gradients`, `temperature`)."""
 
 from argparse import Namespace
-from collections.abc import Sequence
-from itertools import cycle, pairwise
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice, pairwise
+
+import torch
+from torch import nn
 
 from pipeline.console import number_of
-from pipeline.data.prepared import open_prepared
+from pipeline.data.prepared import PreparedData, open_prepared
 from pipeline.errors import UserError
+from pipeline.files import shown_path
 from pipeline.methods import ANALYSED
-from pipeline.papers import read_table
-from pipeline.studies.analysis.gradient_noise import SPLIT, at_checkpoints
-from pipeline.studies.analysis.logs import LoggedRun, check_every_update, read_run, what_was_read
-from pipeline.studies.analysis.models import mark_of
+from pipeline.papers import read_table, statement
+from pipeline.studies.analysis.models import (
+    ANALYSED_HERE,
+    LoggedRun,
+    check_every_update,
+    load,
+    mark_of,
+    read_run,
+    what_was_read,
+)
 from pipeline.studies.analysis.record import Record, claim, curve, lines, publish
+from pipeline.studies.analysis.training import checkpoints_of
+from pipeline.training.checkpoint import Checkpoint, check_reads_text
 from pipeline.verdicts import Bound, judge_pair
+from user_dir.analysis import relative_deviation
+from user_dir.analysis.capture import attentions
 
 HALF_FIXED = ("2", "4")
 """The exponents of the group `half` of configs/studies/analysis_runs.yaml that are fixed."""
 FOLLOWS = 1.02
 """The ratio of losses up to which one follows the other."""
-PARTS = ("all", "after warm-up", "second half")
+SPLIT = "train"
+"""Of the minibatches at checkpoints."""
+ALL = "all parameters"
+TOO_CLOSE = 0.01  # bits
 
 
 def run_gradients(options: Namespace) -> None:
@@ -194,3 +211,126 @@ def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
         "have no figure. The first quarter, in which the scale is found, does not count for the maximum.",
         "checks": checks,
     }
+
+
+def at_checkpoints(runs: Sequence[LoggedRun], data: PreparedData, minibatches: int) -> Record:
+    """R2 against updates, for all parameters and for the mean over the attentions of the layers."""
+    for run in runs:
+        check_reads_text(checkpoints_of(run.folder)[-1][1], ANALYSED_HERE)
+    whole, parts, found = [], [], {}
+    for run in {run.method: run for run in reversed(runs)}.values():
+        label = ANALYSED[run.method].label
+        points: dict[int, dict[str, float]] = {}
+        for update, path in checkpoints_of(run.folder):
+            print(f"  {label}: update {update:,}", flush=True)
+            points[update] = _deviations(load(path, data), data, minibatches)
+        found[label] = points
+        x = list(points)
+        layers = [[value for name, value in one.items() if name != ALL] for one in points.values()]
+        whole.append(curve(label, x, [one[ALL] for one in points.values()], run.method, style="o-"))
+        parts.append(curve(label, x, [sum(one) / len(one) for one in layers], run.method, style="o-"))
+    unit = "std over mean"
+    return {
+        "title": "Noise of gradients at checkpoints",
+        "panels": [
+            lines("All parameters", "updates", unit, whole),
+            lines("Attention, mean of the layers", "updates", unit, parts),
+        ],
+        "by_layer": {label: {str(x): one for x, one in points.items()} for label, points in found.items()},
+        "note": f"Relative deviation of the norm of the gradient over {minibatches} minibatches at "
+        "fixed weights: noise without the drift of training.",
+    }
+
+
+def _deviations(trained: Checkpoint, data: PreparedData, count: int) -> dict[str, float]:
+    parts: dict[str, nn.Module] = {ALL: trained.model, **attentions(trained.model)}
+    norms: dict[str, list[float]] = {name: [] for name in parts}
+    for loss in _minibatch_losses(trained, count):
+        trained.model.zero_grad()
+        loss.backward()
+        for name, part in parts.items():
+            gradients = [p.grad for p in part.parameters() if p.grad is not None]
+            norms[name].append(torch.stack([g.norm() for g in gradients]).norm().item())
+    return {name: relative_deviation(values) for name, values in norms.items()}
+
+
+def _minibatch_losses(trained: Checkpoint, count: int) -> Iterator[torch.Tensor]:
+    """The mean loss of each of `count` minibatches, the same for every checkpoint of a corpus."""
+    task, config = trained.task, trained.config
+    task.load_dataset(SPLIT)
+    criterion = task.build_criterion(config.criterion)
+    batches = task.get_batch_iterator(
+        task.dataset(SPLIT),
+        max_sentences=config.dataset.batch_size,
+        max_tokens=config.dataset.max_tokens,
+        seed=1,
+    ).next_epoch_itr()
+    for sample in islice(batches, count):
+        loss, size, _ = criterion(trained.model, sample)
+        yield loss / size
+
+
+def run_temperature(options: Namespace) -> None:
+    """One figure of all runs given."""
+    runs = [read_run(folder) for folder in options.runs]
+    for run in runs:
+        if run.method != "lln" or not run.valid:
+            raise UserError(f"{shown_path(run.folder)} is no LLN run with a validation loss; leave it out")
+    if not any(exponent(run) for run in runs):
+        raise UserError("none of the runs has fixed exponents (--lln-alpha, --lln-beta); give some that have")
+    publish(options, "fixed-exponents", what_was_read(runs), lambda: _fixed_exponents(runs))
+
+
+def exponent(run: LoggedRun) -> float:
+    """The fixed alpha of a run, 0 for matched ones."""
+    return float(run.settings.get("lln_alpha") or 0)
+
+
+def _fixed_exponents(runs: list[LoggedRun]) -> Record:
+    losses: dict[float, list[float]] = {}
+    for run in runs:
+        losses.setdefault(exponent(run), []).append(run.valid[max(run.valid)])
+    matched = losses.pop(0.0, [])
+    x = sorted(losses)
+    y, low, high = ([f(losses[value]) for value in x] for f in (_mean, min, max))
+    curves = [curve("fixed", x, y, "lln", style="o-", low=low, high=high)]
+    if matched:
+        curves.append(
+            curve(
+                "matched",
+                x,
+                [_mean(matched)] * len(x),
+                "lln",
+                style="--",
+                low=[min(matched)] * len(x),
+                high=[max(matched)] * len(x),
+            )
+        )
+    edge = float(statement("temperature/fixed-exponents")["low"])
+    below = min((losses[value] for value in x if value < edge), key=_mean, default=[])
+    above = max((losses[value] for value in x if value >= edge), key=_mean, default=[])
+    seeds = max(len(found) for found in losses.values())
+    checks = []
+    if below and above:
+        checks.append(
+            claim(
+                f"loss is higher for α = β below {edge:g} than from there on",
+                "accuracy drops there (paper, ViT)",
+                judge_pair(below, above, Bound(0, at_most=False), ratio=False),
+            )
+        )
+    close = max(y) - min(y) < TOO_CLOSE
+    spread = "; range over seeds" if seeds > 1 else ""
+    few = " The losses here are too close to tell the exponents apart: too few updates." if close else ""
+    return {
+        "title": "LLN with fixed exponents",
+        "training": runs[0].training(),
+        "panels": [lines("Validation loss", "α = β", runs[0].unit, curves)],
+        "note": f"After {max(runs[0].records):,} updates, {number_of(seeds, 'seeds')}{spread}. The paper "
+        f"shows accuracies of a ViT.{few}",
+        "checks": checks,
+    }
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

@@ -12,8 +12,7 @@ from pipeline.files import read_json
 from pipeline.reports import glue
 from pipeline.reports.html.page import Link, Part, Section, Table, markdown_parts, png
 from pipeline.reports.tables import shown, where
-from pipeline.studies.report.runs import is_aside, run_name
-from pipeline.studies.report.training import written
+from pipeline.studies.report_runs import is_aside, run_name, written
 
 LARGEST = 20 * 2**20
 """Bytes of a JSON file that is read; the commands' results are far smaller, corpora larger."""

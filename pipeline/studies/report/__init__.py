@@ -1,1 +1,0 @@
-"""What report.sh finds in folders of runs, section by section."""

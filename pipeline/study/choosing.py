@@ -1,0 +1,185 @@
+"""Choosing the value of a setting: before the repetitions with `tune`, or after them with `best`.
+
+    tune: {axis: lr, values: [0.0005, 0.001], updates: 1000, by: valid_loss}
+    best: {axis: lr, highest: score}
+
+`tune` tries every value with the first seed in shorter runs, and only the best is repeated. With `best` all
+choices of an axis are repeated, and the others stay in the records, not in the tables: the best has the
+highest (or lowest) mean of a figure over the seeds, for each choice of the other axes. Only the weights of
+the best single run are kept.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import UserError
+from pipeline.files import shown_path
+from pipeline.study.notation import (
+    Expression,
+    check_keys,
+    nearest,
+    numbers,
+    parse_expression,
+    positive_number,
+)
+from pipeline.study.records import Record, grouped
+
+if TYPE_CHECKING:
+    from pipeline.study.cells import Cell
+
+BY = ("highest", "lowest")
+TUNED_BY = {"valid_loss": min, "valid_accuracy": max}
+
+
+@dataclass(frozen=True)
+class Tune:
+    """How a setting is chosen before the repetitions: the best of `values` after `updates`, `by` a figure."""
+
+    axis: str
+    values: tuple[str, ...]
+    updates: int
+    by: str
+
+
+@dataclass(frozen=True)
+class Best:
+    """The `axis` of which the best choice is shown, and the figure that decides, `by` highest or lowest."""
+
+    axis: str
+    figure: Expression
+    by: str
+
+    def order(self, value: float) -> float:
+        """The larger, the better."""
+        return value if self.by == "highest" else -value
+
+
+def read_best(given: Any, axes: Mapping[str, Any], where: str) -> Best | None:
+    """The key `best`, None without it; UserError for what is wrong in it."""
+    if not given:
+        return None
+    where = f"{where}: best"
+    check_keys(given, ("axis", *BY), where)
+    axis, by = given.get("axis"), [key for key in BY if key in given]
+    if axis not in axes:
+        raise UserError(f"{where}: there is no axis {axis}{nearest(axis, axes)}")
+    if len(by) != 1:
+        raise UserError(
+            f"{where}: write one of {', '.join(BY)} and a figure, such as {{axis: lr, highest: score}}"
+        )
+    return Best(str(axis), parse_expression(given[by[0]], where), by[0])
+
+
+def read_tune(given: Any, axes: Mapping[str, Any], where: str) -> Tune | None:
+    """The key `tune`, None without it; UserError for what is wrong in it."""
+    if not given:
+        return None
+    where = f"{where}: tune"
+    check_keys(given, ("axis", "values", "updates", "by"), where)
+    for key in ("axis", "values", "updates"):
+        if key not in given:
+            raise UserError(f"{where}: {key} is missing")
+    if given["axis"] in axes:
+        raise UserError(f"{where}: {given['axis']} is an axis of the study; tune another setting")
+    by = given.get("by", "valid_loss")
+    if by not in TUNED_BY:
+        raise UserError(f"{where}: by is {by!r}{nearest(by, TUNED_BY)}")
+    values = tuple(map(str, given["values"]))
+    return Tune(str(given["axis"]), values, positive_number(given["updates"], f"{where}.updates"), by)
+
+
+def best_records(best: Best | None, records: Sequence[Record]) -> list[Record]:
+    """The records of the best choice, marked with what it was chosen from; all of them without `best`."""
+    if best is None:
+        return list(records)
+    kept = []
+    for group in grouped(records, lambda record: _others(record["cell"], best.axis)).values():
+        by_choice = grouped(group, lambda record: str(record["cell"][best.axis]))
+        means = {
+            choice: best.order(statistics.mean(values))
+            for choice, some in by_choice.items()
+            if (values := list(numbers(best.figure, some)))
+        }
+        if means:
+            chosen = max(means, key=lambda choice: means[choice])
+            kept += [{**record, "best": sorted(means)} for record in by_choice[chosen]]
+    return kept
+
+
+def best_note(best: Best | None, records: Sequence[Record]) -> str:
+    """What the best was chosen from and by what, in a sentence; empty without it."""
+    if best is None:
+        return ""
+    figure = ".".join(best.figure.path)
+    tried = sorted({choice for record in records for choice in record["best"]})
+    return f"Of {best.axis} ({', '.join(tried)}): the choice with the {best.by} mean {figure} over the seeds."
+
+
+def keep_best_weights(best: Best, cells: Sequence["Cell"]) -> None:
+    """Where all cells are finished, remove the weights of all but the best run, and say where those are."""
+    for group in grouped(cells, lambda cell: _others(cell.values, best.axis)).values():
+        records = [record for cell in group if (record := cell.record())]
+        scores = [best.order(value) for value in numbers(best.figure, records)]
+        if len(scores) < len(group):
+            continue
+        chosen = group[scores.index(max(scores))]
+        for cell in group:
+            for path in cell.folder.glob("checkpoint*.pt") if cell.folder != chosen.folder else ():
+                path.unlink()
+        if any(chosen.folder.glob("checkpoint*.pt")):
+            print(f"{chosen.name}: best weights in {shown_path(chosen.folder)}")
+
+
+def _others(cell: Mapping[str, Any], axis: str) -> tuple[str, ...]:
+    return tuple(str(value) for name, value in cell.items() if name not in (axis, "seed"))
+
+
+def tuning_cells(cell: "Cell") -> "list[Cell]":
+    """The runs in which the setting of `cell` is chosen, of the first seed."""
+    assert cell.study.tune is not None
+    first = cell.first_seed
+    return [replace(cell, seed=first, tuning=value, chosen=None) for value in cell.study.tune.values]
+
+
+def score_of(cell: "Cell") -> float | None:
+    """The best figure on valid of a tuning run; None if it has none that is a number."""
+    record = cell.record()
+    if record is None:
+        return None
+    curve = "valid" if cell.study.tune.by == "valid_loss" else "valid_accuracy"
+    points = record["training"]["curves"].get(curve, [])
+    return TUNED_BY[cell.study.tune.by]((value for _, value in points if math.isfinite(value)), default=None)
+
+
+def best_value(cell: "Cell") -> str | None:
+    """The value of the tuned setting with the best score; None until all runs are finished.
+
+    Raises UserError if none of them has a score.
+    """
+    runs = tuning_cells(cell)
+    if any(one.record() is None for one in runs):
+        return None
+    scores = {one.tuning: score for one in runs if (score := score_of(one)) is not None}
+    if not scores:
+        raise UserError(
+            f"{', '.join(cell.values.values())}: no run of tuning has logged a {cell.study.tune.by} that is "
+            "a number; choose another `by`, other values or more updates"
+        )
+    return TUNED_BY[cell.study.tune.by](scores, key=lambda value: scores[value])
+
+
+def with_chosen(cells: "Sequence[Cell]") -> "list[Cell]":
+    """The cells with what tuning has chosen; those for which nothing is chosen yet are left out."""
+    chosen = {}
+    for cell in cells:
+        place = tuple(cell.values.items())
+        if place not in chosen:
+            chosen[place] = best_value(cell)
+    return [
+        replace(cell, chosen=value)
+        for cell in cells
+        if (value := chosen[tuple(cell.values.items())]) is not None
+    ]

@@ -1,0 +1,163 @@
+"""Which cells a command asks for, and what is wrong with its choices, flags and layer plans.
+
+Nothing is imported for it that takes seconds: the names of attentions are read from the files that register
+them, and the process of a cell checks its plan again.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from glob import glob
+from itertools import product
+from typing import Any
+
+from pipeline.errors import UserError
+from pipeline.files import ROOT
+from pipeline.study.cells import Cell, Plan, as_option, is_given
+from pipeline.study.declaration import YAML, Choice, Study
+from pipeline.study.notation import nearest
+from pipeline.training.recipe import NAME_FLAGS, option
+
+OWN = {"--seed": "--seeds", "--save-dir": "--out"}
+"""Flags that differ from cell to cell, and the option to use instead; an axis adds its own."""
+ALIASES = {"--batch-size": ("--max-sentences",)}
+REGISTERED = re.compile(r'^@register_attention\("([\w+-]+)"', re.MULTILINE)
+WORD = re.compile(r'^    "([\w-]+)": PlanWord\(', re.MULTILINE)
+ITEM = re.compile(r"\s*([\w-]+(?:\s*\+\s*[\w-]+)*)\s*(?:\*\s*([1-9]\d*))?\s*")
+
+
+def cells_of(plan: Plan, asked: Mapping[str, Sequence[str]], seeds: int) -> list[Cell]:
+    """All cells of a study, seed by seed; `asked` has the choices given for an axis in place of its own.
+
+    A combination that does not exist is left out. Raises UserError for an unknown choice, for one of which
+    no combination exists, and for flags that differ from cell to cell.
+    """
+    study = plan.study
+    chosen = [axis.choose(asked.get(name) or axis.usual) for name, axis in study.axes.items()]
+    check_flags(plan, chosen)
+    combinations = [cell for choices in product(*chosen) if (cell := Cell(plan, choices, 0)).exists()]
+    check_covered(study, chosen, combinations, [name for name, words in asked.items() if words])
+    if not combinations:
+        raise UserError(f"{study.path}: no combination of these choices has a YAML and settings")
+    return [
+        replace(cell, seed=cell.first_seed + number)
+        for number in range(seeds)
+        for cell in combinations
+        if all(choice.seeds is None or number < choice.seeds for choice in cell.choices)
+    ]
+
+
+def check_covered(
+    study: Study, chosen: Sequence[Sequence[Choice]], cells: Sequence[Cell], asked: Collection[str]
+) -> None:
+    """UserError for a choice of one of the `asked` axes that no cell has.
+
+    If no axis was asked for, or there is no cell at all, those of every axis are checked.
+    """
+    for (name, axis), choices in zip(study.axes.items(), chosen, strict=True):
+        if cells and asked and name not in asked:
+            continue
+        for choice in choices:
+            if any(cell.values[name] == choice.name for cell in cells):
+                continue
+            known = sorted(known_values(study, name)) if axis.placeholder else [choice.name]
+            if not known:
+                raise UserError(f"{study.path}: no YAML fits config {study.config} with these choices")
+            if choice.name not in known:
+                hint = nearest(choice.name, known)
+                raise UserError(f"--{name} {choice.name}: {study.config} has no such YAML{hint}")
+            if name in asked:
+                raise UserError(
+                    f"--{name} {choice.name}: {study.name} has no settings for it with the other choices"
+                )
+
+
+def known_values(study: Study, axis: str) -> Iterator[str]:
+    """The values of a placeholder for which there are YAMLs."""
+    whole = str(ROOT / study.config)
+    pattern = re.escape(whole)
+    for name, other in study.axes.items():
+        known = "|".join(re.escape(choice.config) for choice in other.choices.values())
+        words = "([^/]+)" if name == axis else f"(?:{known})" if other.closed else "[^/]+"
+        pattern = pattern.replace(re.escape(f"{{{name}}}"), words)
+    for path in glob(re.sub(r"\{\w+\}", "*", whole)):
+        match = re.fullmatch(pattern, path)
+        if match and not match[1].startswith("base"):
+            yield match[1]
+
+
+def check_flags(plan: Plan, chosen: Sequence[Sequence[Choice]]) -> None:
+    """UserError for a flag of the user's that the chosen choices set."""
+    ours = dict(OWN)
+    for name, choices in zip(plan.study.axes, chosen, strict=True):
+        for choice in choices:
+            for key in setting_names(choice.settings, plan.study.axes):
+                flags = ("--decoder-attention", "--encoder-attention") if key == "plan" else (as_option(key),)
+                ours.update(dict.fromkeys(flags, f"--{name}"))
+    if plan.study.tune:
+        ours[as_option(plan.study.tune.axis)] = "tune in the study's YAML"
+    for flag, instead in ours.items():
+        if any(is_given(plan.flags, one) for one in (flag, *ALIASES.get(flag, ()))):
+            raise UserError(f"{flag} differs from cell to cell; use {instead}")
+
+
+def setting_names(settings: Mapping[str, Any], axes: Collection[str]) -> Iterator[str]:
+    """Settings of a choice by the names of their flags, those below `yaml` and other axes included."""
+    for key, value in settings.items():
+        if key == YAML:
+            for group, values in value.items():
+                yield from (
+                    NAME_FLAGS[group].removeprefix("--") if name == "_name" else name for name in values
+                )
+        elif key in axes and isinstance(value, dict):
+            for further in value.values():
+                yield from setting_names(further or {}, axes)
+        else:
+            yield key
+
+
+@cache
+def attention_names() -> frozenset[str]:
+    """Every name that a layer plan may use."""
+    files = (ROOT / "user_dir" / "attention").glob("*.py")
+    return frozenset(name for path in files for name in REGISTERED.findall(path.read_text(encoding="utf-8")))
+
+
+@cache
+def plan_words() -> frozenset[str]:
+    """The words that are a whole plan."""
+    text = (ROOT / "user_dir" / "models" / "plan_words.py").read_text(encoding="utf-8")
+    return frozenset(WORD.findall(text))
+
+
+def check_layer_plans(cells: Iterable[Cell]) -> None:
+    """UserError for a cell whose layer plan names no attention, or has another number of layers."""
+    for cell in cells:
+        given = [*cell.experiment.flags(), *cell.own_flags()]
+        side = cell.plan_setting().removesuffix("_attention")
+        plan, layers = option(given, f"--{side}-attention"), option(given, f"--{side}-layers")
+        if plan:
+            check_plan(
+                plan, int(layers) if (layers or "").isdecimal() else None, f"{cell.name}: the layer plan"
+            )
+
+
+def check_plan(plan: str, layers: int | None, where: str) -> None:
+    """UserError for a plan that cannot be that of a model with so many layers."""
+    if plan.strip() in plan_words():
+        return
+    count = 0
+    for item in plan.split(","):
+        match = ITEM.fullmatch(item)
+        if not match:
+            raise UserError(f"{where} {plan!r} has the part {item!r}; write one such as 'diag*3,norm*3'")
+        for name in re.split(r"\s*\+\s*", match[1]):
+            if name in plan_words():
+                raise UserError(f"{where} {plan!r} names {name!r}, a plan for all layers; write it alone")
+            if name not in attention_names():
+                known = sorted(attention_names() | plan_words())
+                raise UserError(f"{where} {plan!r} names {name!r}{nearest(name, known)}")
+        count += int(match[2] or (layers or 1 if item == plan else 1))
+    if layers is not None and count != layers:
+        raise UserError(f"{where} {plan!r} describes {count} layers, but the model has {layers}")
