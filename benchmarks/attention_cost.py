@@ -10,8 +10,12 @@ two cores it takes about half an hour; the machine should do nothing else.
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/attention_cost.py")
 
 import torch
 from torch import Tensor

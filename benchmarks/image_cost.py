@@ -14,8 +14,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/image_cost.py")
 
 import numpy as np
 import torch

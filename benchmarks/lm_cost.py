@@ -12,8 +12,12 @@ import argparse
 import statistics
 import time
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/lm_cost.py")
 
 import torch
 

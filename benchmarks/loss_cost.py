@@ -9,13 +9,16 @@ command again resumes. Takes about fifteen minutes on two cores.
 """
 
 import argparse
-import importlib.util
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/loss_cost.py")
 
 import torch
 import torch.nn.functional as F
@@ -92,7 +95,7 @@ PACKAGES = {"liger": "liger_kernel", "apple": "cut_cross_entropy"}
 
 def available(device: str) -> list[str]:
     """The losses that this machine can compute; other people's kernels need a GPU."""
-    found = [name for name, package in PACKAGES.items() if importlib.util.find_spec(package)]
+    found = [name for name, package in PACKAGES.items() if find_spec(package)]
     return [name for name in LOSSES if name not in PACKAGES or (device == "cuda" and name in found)]
 
 

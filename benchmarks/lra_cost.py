@@ -10,8 +10,12 @@ command again to resume.
 import argparse
 from dataclasses import replace
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/lra_cost.py")
 
 from benchmarks.by_length import Results, Value, ratio, shown
 from benchmarks.lra_accuracy import TITLES

@@ -14,8 +14,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/lra_speed.py")
 
 import torch
 

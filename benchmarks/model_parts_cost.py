@@ -13,8 +13,12 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/model_parts_cost.py")
 
 import torch
 from torch import Tensor

@@ -16,19 +16,19 @@ On a GPU results are written after every length or shape.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
-try:
-    import torch
-except ImportError:
-    sys.exit("error: this Python has no torch; run .venv/bin/python benchmarks/operator_cost.py")
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/operator_cost.py")
+
+import torch
 
 from benchmarks.memory import PeakMemory, exact_frees, usual_frees
 from benchmarks.operator_anchor import anchor, shapes
@@ -304,7 +304,7 @@ def main() -> None:
     result["memory"] = memory(options, dtype)
     result["goals"] = goals(result)
     write_json(path, result)
-    if importlib.util.find_spec("matplotlib"):
+    if find_spec("matplotlib"):
         plot(result, path.with_suffix(".png"))
     else:
         print("matplotlib is not installed: no operator_cost.png", file=sys.stderr)

@@ -11,8 +11,12 @@ Writes packed_cost_DEVICE.json and .md into --out. Takes some minutes on two cor
 
 import argparse
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/packed_cost.py")
 
 import numpy as np
 import torch

@@ -9,9 +9,13 @@ minutes on two cores, and the machine should do nothing else.
 """
 
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/roberta_cost.py")
 
 import torch
 

@@ -9,8 +9,12 @@ minutes; the machine should do nothing else.
 """
 
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/speech_cost.py")
 
 import torch
 import torch.nn.functional as F
