@@ -57,6 +57,7 @@ OWN = {
 }
 KINDS = ("inference", "training")
 DASH = "–"
+PICTURE = "_accuracy.png"  # of --sweep, the ending
 
 
 def classifier_flags(name: str, size: Size) -> list[str]:
@@ -334,13 +335,10 @@ def main() -> None:
     """Measure, then draw the accuracies of --sweep, which are read first."""
     arguments = BENCHMARK.parse()
     cells = read_sweep(arguments.sweep) if arguments.sweep else []
-    path = BENCHMARK.results_path(arguments, choose_device(arguments.device))
-    picture = path.with_name(f"{path.stem}_accuracy.png")
-    if cells and picture.exists() and not path.exists():
-        raise UserError(f"{shown_path(picture)} is no result of this command; move it away")
-    status = BENCHMARK.run(arguments)
+    status = BENCHMARK.run(arguments, beside=[PICTURE] if cells else [])
     if cells:
-        results = read_json(path)
+        path = BENCHMARK.results_path(arguments, choose_device(arguments.device))
+        results, picture = read_json(path), path.with_name(path.stem + PICTURE)
         plot_accuracy(results, cells, caption(results), picture)
         print(f"written: {shown_path(picture)}")
     sys.exit(status)

@@ -155,14 +155,17 @@ class CostBenchmark:
         name = f"{self.name}{self.variant(arguments)}_{'quick' if arguments.quick else device}.json"
         return (arguments.out or BENCHMARKS / name).resolve()
 
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Measure what is missing, write results and report, and return the exit status."""
+    def run(self, arguments: argparse.Namespace, beside: Sequence[str] = ()) -> int:
+        """Measure what is missing, write results and report, and return the exit status.
+
+        `beside`: the endings of what the caller will write beside them.
+        """
         settings = self.settings(arguments)
         cases, name = self.cases(settings), f"{self.name}{self.variant(arguments)}"
         device = settings["device"]
         path = self.results_path(arguments, device)
         ours = json_with("records", benchmark=name)
-        check_output(path, ours, beside=self.suffixes[1:], makes_folder=True)
+        check_output(path, ours, beside=(*self.suffixes[1:], *beside), makes_folder=True)
         results = start_or_resume(name, path, settings, arguments.restart)
         todo = [case for case in cases if not is_done(results, case)]
         done = len(cases) - len(todo)

@@ -119,14 +119,27 @@ def test_wrong_folders(tmp_path):
         read_sweep(tmp_path)
 
 
+@pytest.fixture
+def sweep(tmp_path):
+    """A folder with a record of study `lra`."""
+    folder = tmp_path / "sweep" / "text" / "elu"
+    folder.mkdir(parents=True)
+    (folder / "seed1.json").write_text(json.dumps(cell("text", "elu", 1, 60.0)))
+    return tmp_path / "sweep"
+
+
+def test_a_picture_of_something_else_is_kept(sweep, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["", "--quick", "--out", f"{tmp_path}/a.json", "--sweep", str(sweep)])
+    (tmp_path / "a_accuracy.png").touch()
+    with pytest.raises(UserError, match="a_accuracy.png is no result of this command"):
+        lra_speed.main()
+
+
 @pytest.mark.slow
-def test_quick_run(tmp_path):
-    sweep = tmp_path / "sweep" / "text" / "elu"
-    sweep.mkdir(parents=True)
-    (sweep / "seed1.json").write_text(json.dumps(cell("text", "elu", 1, 60.0)))
+def test_quick_run(sweep, tmp_path):
     out = tmp_path / "a b" / "speed.json"
     command = [sys.executable, "-m", "benchmarks.lra_speed", "--quick", "--device", "cpu"]
-    command += ["--architectures", "elu", "--out", out, "--sweep", tmp_path / "sweep"]
+    command += ["--architectures", "elu", "--out", out, "--sweep", sweep]
     forked.run(command, check=True)
     names = {path.name for path in out.parent.iterdir()}
     assert names == {"speed.json", "speed.md", "speed.png", "speed_accuracy.png"}
