@@ -7,8 +7,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from pipeline.reports.html.curves import curves
-from pipeline.reports.html.page import Cell, Link, Picture, Section, Table
+from pipeline.reports.page import Cell, Link, Picture, Section, Table, curves
 from pipeline.reports.plots import Curve
 from pipeline.reports.tables import shown
 from pipeline.studies.report.runs import Run
