@@ -20,19 +20,17 @@ if find_spec("torch") is None:
 import torch
 from torch import Tensor
 
-from benchmarks.by_length import Results, curves, length_table, measured
-from benchmarks.models import Size
+from benchmarks.models import SEQUENCE_METHODS, SequenceMethod, Size
 from benchmarks.run import CostBenchmark
-from benchmarks.sequence_methods import SEQUENCE_METHODS, SequenceMethod
 from benchmarks.worker import measure_steps
 from pipeline.console import run_command
-from pipeline.reports.cost_records import Cell, measured_on
+from pipeline.reports.costs import Cell, Results, curves, length_table, measured, measured_on
 from pipeline.reports.plots import plot_curves
 
 ROUNDS = ("reformer-1", "reformer-4", "reformer-8")
 OPERATORS = {
-    "softmax": SequenceMethod("softmax, weights kept", SEQUENCE_METHODS["softmax"].color, "", style="--"),
-    "softmax-fused": SequenceMethod("softmax, fused", SEQUENCE_METHODS["softmax"].color, "softmax"),
+    "softmax": SequenceMethod("softmax, weights kept", SEQUENCE_METHODS["softmax"].color, style="--"),
+    "softmax-fused": SequenceMethod("softmax, fused", SEQUENCE_METHODS["softmax"].color, plan="softmax"),
     **{name: SEQUENCE_METHODS[name] for name in ("elu", *ROUNDS)},
 }
 """By the name on the command line, in the order of the tables; no plan: weights are formed and kept."""
@@ -82,7 +80,7 @@ class AttentionOperator:
         method = OPERATORS[name]
         if not method.plan:
             return materialised_softmax
-        options = {key.removeprefix("--reformer-"): int(value) for key, value in method.options.items()}
+        options = {key.removeprefix("reformer_"): value for key, value in method.settings.items()}
         width, heads = self.size.width, self.size.heads
         module = build_attention(method.plan, width, heads, causal=True, max_positions=positions, **options)
         module = module.to(self.device)

@@ -21,7 +21,6 @@ if find_spec("torch") is None:
 
 import torch
 
-from benchmarks.by_length import Results, Verdict, curves, length_table, ratio
 from benchmarks.models import SMALL, TINY, LanguageModel, Size, copy_state, fill_state
 from benchmarks.run import CostBenchmark, training_cases
 from benchmarks.worker import measure_steps, timed
@@ -35,7 +34,7 @@ from pipeline.methods import (
     label_of,
     performer_note,
 )
-from pipeline.reports.cost_records import cell, measured_on, precision
+from pipeline.reports.costs import Results, Verdict, cell, curves, length_table, measured_on, precision, ratio
 from pipeline.reports.plots import plot_curves
 from pipeline.reports.tables import spread
 

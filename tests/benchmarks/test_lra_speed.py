@@ -8,8 +8,15 @@ import pytest
 import torch
 
 from benchmarks import lra_speed
-from benchmarks.lra_accuracy import plot_accuracy, read_sweep
-from benchmarks.lra_speed import KINDS, MEASURES, TextClassifier, caption, markdown
+from benchmarks.lra_speed import (
+    KINDS,
+    MEASURES,
+    TextClassifier,
+    caption,
+    markdown,
+    plot_accuracy,
+    read_sweep,
+)
 from benchmarks.models import TINY
 from benchmarks.run import training_cases
 from pipeline.errors import UserError
