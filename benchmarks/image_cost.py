@@ -25,10 +25,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.memory import PeakMemory
+from benchmarks.measuring import PeakMemory, timed
 from benchmarks.models import SEQUENCE_METHODS, Size
 from benchmarks.run import CostBenchmark
-from benchmarks.worker import timed
 from pipeline.console import Parser, names, run_command
 from pipeline.methods import ATTENTIONS, Method
 from pipeline.papers import read_table

@@ -21,9 +21,10 @@ if find_spec("torch") is None:
 
 import torch
 
+from benchmarks.measuring import timed
 from benchmarks.models import SMALL, TINY, LanguageModel, Size, copy_state, fill_state
 from benchmarks.run import CostBenchmark, training_cases
-from benchmarks.worker import measure_steps, timed
+from benchmarks.worker import measure_steps
 from pipeline.console import Parser, count, run_command
 from pipeline.methods import (
     LANGUAGE_MODEL_PANELS,

@@ -24,10 +24,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.memory import PeakMemory, exact_frees, ran_out_of_memory, usual_frees
-from benchmarks.processes import WORKER, run_case
+from benchmarks.measuring import PeakMemory, exact_frees, ran_out_of_memory, timed, usual_frees
 from benchmarks.run import choose_device, same_case, write_tables
-from benchmarks.worker import timed
+from benchmarks.worker import WORKER, run_case
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, ROOT, read_json, shown_path, write_json

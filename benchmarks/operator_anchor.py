@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.measuring import ENOUGH_MS, forward_and_backward, measure, peak
 from benchmarks.operator_peers import implementations, own_layout
 from benchmarks.operator_tables import BOTH, FORWARD
 from benchmarks.run import write_tables
-from benchmarks.timing import ENOUGH_MS, forward_and_backward, measure, peak
 from pipeline.files import ROOT, write_json
 from pipeline.provenance import environment
 from pipeline.reports.tables import markdown_table, spread, where

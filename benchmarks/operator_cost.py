@@ -30,7 +30,15 @@ if find_spec("torch") is None:
 
 import torch
 
-from benchmarks.memory import PeakMemory, exact_frees, usual_frees
+from benchmarks.measuring import (
+    ENOUGH_MS,
+    PeakMemory,
+    exact_frees,
+    forward_and_backward,
+    measure,
+    peak,
+    usual_frees,
+)
 from benchmarks.operator_anchor import anchor, shapes
 from benchmarks.operator_peers import LIMITS, check_build, implementations, ours, own_layout
 from benchmarks.operator_tables import (
@@ -47,7 +55,6 @@ from benchmarks.operator_tables import (
     plot,
 )
 from benchmarks.run import choose_device, write_tables
-from benchmarks.timing import ENOUGH_MS, forward_and_backward, measure, peak
 from causal_linear_attention import (
     causal_linear_attention,
     causal_linear_attention_step,

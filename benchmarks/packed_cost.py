@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from benchmarks.measuring import forward_and_backward, measure
 from benchmarks.models import SMALL, LanguageModel
 from benchmarks.run import choose_device, write_tables
-from benchmarks.timing import forward_and_backward, measure
 from causal_linear_attention import causal_linear_attention, select_backend
 from causal_linear_attention.reference import each_sequence
 from pipeline.console import Parser, add_device, count, run_command

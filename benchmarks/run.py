@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.processes import WORKER, run_case
+from benchmarks.worker import WORKER, run_case
 from pipeline.console import Parser, add_device, names, positive
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, read_json, shown_path, write_atomically, write_json

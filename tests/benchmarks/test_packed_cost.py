@@ -61,7 +61,7 @@ def test_a_padded_batch_counts_its_tokens(model):
 
 
 def test_report(model, monkeypatch):
-    monkeypatch.setattr("benchmarks.timing.SAMPLE_MS", 0.01)
+    monkeypatch.setattr("benchmarks.measuring.SAMPLE_MS", 0.01)
     monkeypatch.setattr(packed_cost, "TOKENS", 12)
     operator = {"torch": packed_cost.operator_times(LENGTHS.tolist(), "cpu", "torch", 1)}
     steps = packed_cost.step_times(model, packed_cost.batches_of(LENGTHS), 1)
