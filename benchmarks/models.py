@@ -1,6 +1,6 @@
 """The models that are benchmarked, as fairseq builds them, on random data: sizes, attentions, flags, batches.
 
-fairseq is imported where it is needed, since it logs when it is imported.
+fairseq is imported where it is needed, since it logs when it is imported; so is what needs hydra.
 """
 
 import json
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from pipeline.data.lra.tasks import TASKS
 from pipeline.methods import ATTENTIONS, VANILLA, Method
 from pipeline.training.light_start import import_quickly
-from pipeline.training.recipe import as_flag
 
 SPECIAL_TOKENS = 4  # <s>, <pad>, </s>, <unk> lead every fairseq dictionary
 
@@ -216,6 +215,8 @@ class LRAClassifier(LanguageModel):
 
     def flags(self, architecture: str, size: Size, length: int, positions: int) -> list[str]:
         """See `LanguageModel.flags`."""
+        from pipeline.training.recipe import as_flag
+
         settings = {**self.settings(architecture, size), "max_positions": positions}
         words = [word for key, value in settings.items() for word in as_flag(key, value)]
         return ["--task", "lra", "--criterion", "lra", *words]
