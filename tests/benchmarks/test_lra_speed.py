@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ import torch
 from benchmarks import lra_speed
 from benchmarks.lra_speed import (
     KINDS,
-    MEASURES,
     TextClassifier,
     caption,
     markdown,
@@ -20,7 +18,6 @@ from benchmarks.lra_speed import (
 from benchmarks.models import TINY
 from benchmarks.run import training_cases
 from pipeline.errors import UserError
-from pipeline.methods import ATTENTIONS
 from tests.benchmarks import records
 from tests.helpers import forked
 from tests.helpers.lra import write_lra
@@ -54,16 +51,6 @@ def test_size_is_that_of_the_authors_scripts():
     """The count follows from the authors' scripts (6 layers of 128, GLU 170, batch norm)."""
     model = TextClassifier("transnormer_t1", lra_speed.BASE, 100, 100, "cpu", None)
     assert sum(p.numel() for p in model.model.parameters() if p.requires_grad) == 813_178
-
-
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_each_attention_is_measured(name):
-    size = replace(TINY, width=32).as_dict()
-    case = {"device": "cpu", "size": size, "enough_s": 60, "steps": 1, "reviews": None}
-    for kind in KINDS:
-        result = MEASURES[kind]({**case, "architecture": name, "length": 130, "tokens": 260})
-        assert len(result["step_seconds"]) == 1 and result["step_tokens"] == [260]
-        assert result["whole_peak_bytes"] > 0
 
 
 def test_reviews_are_cut_and_padded_to_the_longest(tmp_path):

@@ -11,17 +11,9 @@ from benchmarks.lm_cost import measure_decoding
 from benchmarks.measuring import PeakMemory, ran_out_of_memory
 from benchmarks.models import SMALL, TINY, LanguageModel, copy_state, fill_state
 from benchmarks.worker import WORKER, measure_steps, run_case
-from pipeline.methods import LANGUAGE_MODELS, MAIN_LANGUAGE_MODELS
+from pipeline.methods import LANGUAGE_MODELS
 
 CASE = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60}
-
-
-@pytest.mark.parametrize("name", [*MAIN_LANGUAGE_MODELS, "tnn_lm"])
-def test_training_is_timed(name):
-    case = {**CASE, "architecture": name, "length": 32, "tokens": 64, "steps": 2}
-    result = measure_steps(case)
-    assert len(result["step_seconds"]) == 2 and min(result["step_seconds"]) > 0
-    assert result["parameters"] > TINY.vocabulary * TINY.width
 
 
 def test_steps_stop_when_enough_time_has_passed():
