@@ -32,7 +32,7 @@ from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, ROOT, read_json, shown_path, write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import check_same_machine, environment, memory_available
-from pipeline.reports.tables import markdown_table, spread, where
+from pipeline.reports.tables import markdown_table, ran_on, spread
 
 RESULT = json_with("records")
 ONE_TABLE = ("tokens", "width", "steps", "losses")
@@ -240,18 +240,13 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _measured_on(records: list[dict]) -> str:
-    last = records[-1]["environment"]
-    runs = sorted({f"{r['environment']['date']} (commit {r['environment']['commit']})" for r in records})
-    return f"{where(last)}, torch {last['versions']['torch']}, {' and '.join(runs)}."
-
-
 def _losses(records: list[dict]) -> str:
-    first, device = records[0], records[-1]["environment"]["device"]
+    first, sessions = records[0], [record["environment"] for record in records]
+    device = sessions[-1]["device"]
     dtype = "bfloat16" if device == "cuda" else "float32"
     parts = [
         f"Forward and backward pass, {first['tokens']:,} tokens, width {first['width']}, {dtype}, "
-        f"random numbers, losses in turns. {_measured_on(records)}"
+        f"random numbers, losses in turns. {ran_on(sessions)}"
     ]
     measures = {"Seconds": "seconds"}
     if device == "cpu":  # whose wall clock also counts what else the machine does
@@ -295,11 +290,11 @@ def _updates(records: list[dict]) -> str:
                 f"{r['whole_peak_bytes'] / GIB:.2f}",
             ]
         )
-    first = records[0]
+    first, sessions = records[0], [record["environment"] for record in records]
     header = ["", "tokens of the last", "its seconds", "loss of the first, bits", "peak of the process, GiB"]
     return (
         f"Updates of `{first['config']}` on `{first['text']}`, dictionary padded to {first['vocabulary']:,}: "
-        f"embedding, six layers, loss, Adam. {_measured_on(records)}\n\n{markdown_table(header, rows)}"
+        f"embedding, six layers, loss, Adam. {ran_on(sessions)}\n\n{markdown_table(header, rows)}"
     )
 
 

@@ -32,7 +32,7 @@ from pipeline.console import Parser, add_device, count, run_command
 from pipeline.files import BENCHMARKS, shown_path, write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
-from pipeline.reports.tables import markdown_table, spread, where
+from pipeline.reports.tables import markdown_table, ran_on, spread
 
 RESULT = json_with("environment", "settings", "records")
 MODES = ("eos", "complete_doc")
@@ -165,11 +165,7 @@ def padded_sample(model: LanguageModel, lengths: np.ndarray) -> dict[str, Any]:
 
 def markdown(result: dict[str, Any]) -> str:
     """The whole report."""
-    settings, about = result["settings"], result["environment"]
-    head = (
-        f"Sequences of `{settings['data']}`. {where(about)}, torch {about['versions']['torch']}, "
-        f"{about['date']} (commit {about['commit']})."
-    )
+    head = f"Sequences of `{result['settings']['data']}`. {ran_on([result['environment']])}"
     return "\n\n".join([head, _operator(result), _training(result)]) + "\n"
 
 

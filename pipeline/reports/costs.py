@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.methods import Method
 from pipeline.reports.plots import Curve
-from pipeline.reports.tables import markdown_table, where
+from pipeline.reports.tables import markdown_table, ran_on
 
 Results = dict[str, Any]
 Looks = Mapping[str, Method]
@@ -66,9 +66,7 @@ def precision(results: Results) -> str:
 
 def measured_on(results: Results) -> str:
     """Machine, versions, dates and commits in one sentence."""
-    session, threads = results["sessions"][-1], results["settings"]["threads"]
-    runs = sorted({f"{s['date']} (commit {s['commit']})" for s in results["sessions"]})
-    return f"{where(session, threads)}, torch {session['versions']['torch']}, {' and '.join(runs)}."
+    return ran_on(results["sessions"], results["settings"]["threads"])
 
 
 def shown(found: Cell | None, show: Callable[[Cell], str], words: Mapping[str, str] | None = None) -> str:
