@@ -189,7 +189,6 @@ BENCHMARK = CostBenchmark(
     __file__,
     __doc__,
     OPERATORS,
-    list(OPERATORS),
     150,
     settings_for,
     markdown,

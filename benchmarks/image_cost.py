@@ -365,7 +365,6 @@ BENCHMARK = CostBenchmark(
     __file__,
     __doc__,
     WAYS,
-    list(WAYS),
     600,
     settings_for,
     markdown,

@@ -378,7 +378,6 @@ BENCHMARK = CostBenchmark(
     __file__,
     __doc__,
     ATTENTIONS,
-    list(ATTENTIONS),
     60,
     settings_for,
     markdown,

@@ -32,11 +32,11 @@ class CostBenchmark:
         file: the script, whose `MEASURES` the worker reads.
         text: what --help says.
         looks: what can be measured, by name: each has a `label`.
-        default: names of those that run.
         time_limit: the default, in seconds.
         settings_for: called with device, --quick, the names and what was chosen; what it returns decides the
             results, and runs with equal settings may be joined.
         markdown, plot: make the report, the second a picture, if there is one.
+        default: names of those that run; by default all.
         add_options: adds the benchmark's own.
         complaint: what is wrong with the options together, or nothing.
         chooses: options whose values, where given, go to `settings_for`.
@@ -49,11 +49,11 @@ class CostBenchmark:
     file: str
     text: str
     looks: Mapping[str, Any]
-    default: Sequence[str]
     time_limit: float
     settings_for: Callable[..., Settings]
     markdown: Callable[[Results], str]
     plot: Callable[[Results, Path], None] | None = None
+    default: Sequence[str] = ()
     add_options: Callable[[Parser], None] = lambda parser: None
     complaint: Callable[[argparse.Namespace], str] = lambda arguments: ""
     chooses: Sequence[str] = ()
@@ -86,7 +86,7 @@ class CostBenchmark:
         parser.add_argument(
             "--architectures",
             type=names,
-            default=",".join(self.default),
+            default=",".join(self.default or known),
             help=f"comma-separated, of {', '.join(known)}, or all; results of others in --out are kept; "
             "default %(default)s",
         )

@@ -200,7 +200,6 @@ BENCHMARK = CostBenchmark(
     __file__,
     __doc__,
     {name: SEQUENCE_METHODS[name] for name in COMPARED},
-    list(COMPARED),
     300,
     settings_for,
     markdown,

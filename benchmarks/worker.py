@@ -79,15 +79,11 @@ def run_case(module: str | Path, case: Case, time_limit: float, root: Path = ROO
     return {"status": "failed", "message": last[0]}
 
 
-def train_step(model: LanguageModel, sample: dict[str, Any]) -> None:
-    """A training step of any model."""
-    model.train_step(sample)
-
-
-def measure_steps(case: Case, build: Build = LanguageModel, step: Step = train_step) -> dict[str, Any]:
+def measure_steps(case: Case, build: Build = LanguageModel, step: Step | None = None) -> dict[str, Any]:
     """Times of steps in seconds, the tokens of each, and the peak memory of one in bytes.
 
-    `build` is `LanguageModel` or a class like it; `step` does with a model and a batch what is measured.
+    `build` is `LanguageModel` or a class like it; `step` does with a model and a batch what is measured, by
+    default its training step.
     A small step comes first, so that the baseline holds model, optimizer state and libraries. Then
     one full step under the memory meter, which also warms up, then the timed ones; with
     "keep_frees", freed memory is kept for them. Each step has a batch of its own. "bf16" is `--bf16`.
@@ -98,21 +94,22 @@ def measure_steps(case: Case, build: Build = LanguageModel, step: Step = train_s
     lm = build(case["architecture"], Size(**case["size"]), length, length, device)
     if case.get("bf16"):
         lm.train_in_bfloat16()
-    step(lm, lm.sample(1, min(length, 64)))
+    run = partial(step, lm) if step else lm.train_step
+    run(lm.sample(1, min(length, 64)))
     sample = lm.sample(rows, length)
     exact = device == "cuda" or exact_frees()
     meter = PeakMemory(device)
-    step(lm, sample)
+    run(sample)
     peak, whole = meter.bytes(), meter.whole_bytes()
     usual_frees()
     if case.get("keep_frees"):
         keep_frees()
-        step(lm, sample)
+        run(sample)
     seconds: list[float] = []
     tokens: list[int] = []
     while len(seconds) < case["steps"]:
         sample = lm.sample(rows, length)
-        seconds.append(timed(partial(step, lm, sample), device))
+        seconds.append(timed(partial(run, sample), device))
         tokens.append(sample["ntokens"])
         if time.monotonic() - begin > case["enough_s"]:
             break
