@@ -2,10 +2,12 @@
 
 import importlib
 import json
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,7 @@ QUICK = {
     "speech_cost": ("elu", 1),
 }
 """An architecture, and how many cases it has."""
+NONSENSE = ("--architectures nonsense", "--nonsense", "--time-limit nonsense")
 TIMED = {
     "attention_cost": (attention_cost.OPERATORS, attention_cost.TINY_HEADS, 48),
     "lm_cost": ([*MAIN_LANGUAGE_MODELS, "tnn_lm"], TINY, 32),
@@ -68,13 +71,19 @@ def test_plots_and_tables_do_without_what_was_not_measured(name, tmp_path):
         assert "–" in text or "not measured" in text
 
 
-@pytest.mark.parametrize("name", BY_CASE)
 @pytest.mark.parametrize(
-    "words", [["--architectures", "nonsense"], ["--nonsense"], ["--time-limit", "nonsense"]]
+    ("name", "words", "sentence"),
+    [
+        *((name, words, "nonsense") for name in BY_CASE for words in NONSENSE),
+        ("image_cost", "--images svhn", "--images names 'svhn'"),
+        ("lra_speed", "--lengths review", "--lengths review needs --data"),
+        ("lra_speed", "--data somewhere", "--lengths review needs --data"),
+        ("lra_speed", "--steps 0", "'0' is not a whole number"),
+    ],
 )
-def test_a_wrong_command_line_is_refused_in_a_sentence(name, words):
-    with pytest.raises(UserError, match=r"nonsense.*see .* --help"):
-        module_of(name).BENCHMARK.parse(words)
+def test_a_wrong_command_line_is_refused_in_a_sentence(name, words, sentence):
+    with pytest.raises(UserError, match=f"{sentence}.*see .* --help"):
+        module_of(name).BENCHMARK.parse(words.split())
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDS if name != "packed_cost"])
@@ -95,6 +104,17 @@ def test_without_out_results_go_to_runs(name, monkeypatch):
     with pytest.raises(Reached) as reached:
         module.main()
     assert reached.value.args == (BENCHMARKS / f"{RECORDS[name]}.json",)
+
+
+@pytest.fixture
+def measured_here(monkeypatch) -> None:
+    """Cases are measured in the test's own process; processes of their own have tests of their own."""
+
+    def run_case(module: str, case: dict[str, Any], time_limit: float) -> dict[str, Any]:
+        measures = runpy.run_path(case["benchmark"])["MEASURES"]
+        return {"status": "ok", **measures[case["kind"]](case)}
+
+    monkeypatch.setattr(run, "run_case", run_case)
 
 
 @pytest.mark.parametrize(("name", "architecture", "cases"), [(name, *plan) for name, plan in QUICK.items()])

@@ -86,19 +86,6 @@ def test_accuracy_is_drawn_where_speed_is_known(tmp_path):
         plot_accuracy(results, [*cells[:2], cell("image", "tnn", 1, 1.0)], "", tmp_path / "none.png")
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--lengths", "review"], "--lengths review needs --data"),
-        (["--data", "somewhere"], "--lengths review needs --data"),
-        (["--steps", "0"], "'0' is not a whole number"),
-    ],
-)
-def test_a_wrong_command_line(words, sentence):
-    with pytest.raises(UserError, match=sentence):
-        lra_speed.BENCHMARK.parse(words)
-
-
 def test_wrong_folders(tmp_path):
     image = write_lra(tmp_path / "image", "image")
     with pytest.raises(UserError, match="holds image; the benchmark reads text"):
