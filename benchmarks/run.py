@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.worker import WORKER, run_case
+from benchmarks.worker import WORKER, Case, run_case
 from pipeline.console import Parser, add_device, names, positive
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, read_json, shown_path, write_atomically, write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import check_same_machine, environment, memory_available
 
-Case = dict[str, Any]
 Settings = dict[str, Any]
 Results = dict[str, Any]
 LEAST_MEMORY_GIB = 1
