@@ -10,25 +10,27 @@ two cores it takes about half an hour; the machine should do nothing else.
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/attention_cost.py")
 
 import torch
 from torch import Tensor
 
-from benchmarks.by_length import Results, curves, length_table, measured
-from benchmarks.models import Size
+from benchmarks.models import SEQUENCE_METHODS, SequenceMethod, Size
 from benchmarks.run import CostBenchmark
-from benchmarks.sequence_methods import SEQUENCE_METHODS, SequenceMethod
 from benchmarks.worker import measure_steps
 from pipeline.console import run_command
-from pipeline.reports.cost_records import Cell, measured_on
+from pipeline.reports.costs import Cell, Results, curves, length_table, measured, measured_on
 from pipeline.reports.plots import plot_curves
 
 ROUNDS = ("reformer-1", "reformer-4", "reformer-8")
 OPERATORS = {
-    "softmax": SequenceMethod("softmax, weights kept", SEQUENCE_METHODS["softmax"].color, "", style="--"),
-    "softmax-fused": SequenceMethod("softmax, fused", SEQUENCE_METHODS["softmax"].color, "softmax"),
+    "softmax": SequenceMethod("softmax, weights kept", SEQUENCE_METHODS["softmax"].color, style="--"),
+    "softmax-fused": SequenceMethod("softmax, fused", SEQUENCE_METHODS["softmax"].color, plan="softmax"),
     **{name: SEQUENCE_METHODS[name] for name in ("elu", *ROUNDS)},
 }
 """By the name on the command line, in the order of the tables; no plan: weights are formed and kept."""
@@ -78,7 +80,7 @@ class AttentionOperator:
         method = OPERATORS[name]
         if not method.plan:
             return materialised_softmax
-        options = {key.removeprefix("--reformer-"): int(value) for key, value in method.options.items()}
+        options = {key.removeprefix("reformer_"): value for key, value in method.settings.items()}
         width, heads = self.size.width, self.size.heads
         module = build_attention(method.plan, width, heads, causal=True, max_positions=positions, **options)
         module = module.to(self.device)
@@ -187,7 +189,6 @@ BENCHMARK = CostBenchmark(
     __file__,
     __doc__,
     OPERATORS,
-    list(OPERATORS),
     150,
     settings_for,
     markdown,

@@ -14,26 +14,27 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/image_cost.py")
 
 import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.memory import PeakMemory
-from benchmarks.models import Size
+from benchmarks.measuring import PeakMemory, timed
+from benchmarks.models import SEQUENCE_METHODS, Size
 from benchmarks.run import CostBenchmark
-from benchmarks.sequence_methods import SEQUENCE_METHODS
-from benchmarks.worker import timed
 from pipeline.console import Parser, names, run_command
-from pipeline.methods import ATTENTIONS
+from pipeline.methods import ATTENTIONS, Method
 from pipeline.papers import read_table
-from pipeline.reports.cost_records import measured_on
+from pipeline.reports.costs import Results, measured_on
 from pipeline.reports.plots import Curve, plot_curves
 from pipeline.reports.tables import markdown_table
 
-Results = dict[str, Any]
 Record = dict[str, Any]
 Speeds = dict[int, float]
 RECOMPUTE, CACHE, LINEAR = "softmax-recompute", "softmax", "elu"
@@ -43,31 +44,28 @@ TITLES = {"mnist": "MNIST, 784 bytes", "cifar10": "CIFAR-10, 3,072 bytes", "tiny
 
 
 @dataclass(frozen=True)
-class Way:
+class Way(Method):
     """An attention and how it draws the next byte; `paper` is the row in the paper's tables, or "".
 
     `recompute`: it runs the whole prefix again for every byte.
     """
 
-    label: str
-    color: str
     paper: str = ""
-    style: str = "-"
     recompute: bool = False
 
 
 def _again(name: str, label: str, paper: str) -> Way:
-    return Way(f"{label}, prefix again", SEQUENCE_METHODS[name].color, paper, ":", recompute=True)
+    return Way(f"{label}, prefix again", SEQUENCE_METHODS[name].color, style=":", paper=paper, recompute=True)
 
 
 def _state(name: str, paper: str = "") -> Way:
     method = SEQUENCE_METHODS[name]
-    return Way(f"{method.label}, state", method.color, paper, method.style)
+    return Way(f"{method.label}, state", method.color, style=method.style, paper=paper)
 
 
 WAYS = {
     RECOMPUTE: _again("softmax", "softmax", "softmax"),
-    CACHE: Way("softmax, cache", SEQUENCE_METHODS["softmax"].color, "stateful-softmax", "--"),
+    CACHE: Way("softmax, cache", SEQUENCE_METHODS["softmax"].color, style="--", paper="stateful-softmax"),
     "elu": _state("elu", "linear"),
     "t1": Way("TransNormer T1, state", ATTENTIONS["transnormer_t1"].color),
     "t2": Way("TransNormer T2, state", ATTENTIONS["transnormer_t2"].color),
@@ -110,8 +108,7 @@ def settings_of(name: str, size: Size) -> dict[str, Any]:
         own = {"decoder_norm_position": "pre", "decoder_final_norm": "rmsnorm"}
         return {**common, **TRANSNORMER_LM, **own, "decoder_attention": f"transnormer_{name}"}
     method = SEQUENCE_METHODS[name.removesuffix("-recompute")]
-    options = {key.removeprefix("--").replace("-", "_"): int(value) for key, value in method.options.items()}
-    return {**common, **options, "decoder_attention": method.plan}
+    return {**common, **method.settings, "decoder_attention": method.plan}
 
 
 def build_image_model(name: str, images: str, size: Size, device: str) -> tuple[nn.Module, Any]:
@@ -368,7 +365,6 @@ BENCHMARK = CostBenchmark(
     __file__,
     __doc__,
     WAYS,
-    list(WAYS),
     600,
     settings_for,
     markdown,

@@ -12,15 +12,19 @@ import argparse
 import statistics
 import time
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/lm_cost.py")
+
 import torch
 
-from benchmarks.by_length import Results, Verdict, curves, length_table, ratio
+from benchmarks.measuring import timed
 from benchmarks.models import SMALL, TINY, LanguageModel, Size, copy_state, fill_state
 from benchmarks.run import CostBenchmark, training_cases
-from benchmarks.worker import measure_steps, timed
+from benchmarks.worker import measure_steps
 from pipeline.console import Parser, count, run_command
 from pipeline.methods import (
     LANGUAGE_MODEL_PANELS,
@@ -31,7 +35,7 @@ from pipeline.methods import (
     label_of,
     performer_note,
 )
-from pipeline.reports.cost_records import cell, measured_on, precision
+from pipeline.reports.costs import Results, Verdict, cell, curves, length_table, measured_on, precision, ratio
 from pipeline.reports.plots import plot_curves
 from pipeline.reports.tables import spread
 
@@ -222,11 +226,11 @@ BENCHMARK = CostBenchmark(
     __file__,
     __doc__,
     LANGUAGE_MODELS,
-    MAIN_LANGUAGE_MODELS,
     150,
     settings_for,
     markdown,
     plot,
+    default=MAIN_LANGUAGE_MODELS,
     add_options=add_options,
     complaint=complaint,
     chooses=("lengths", "rounds", "bf16"),

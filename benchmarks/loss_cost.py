@@ -9,28 +9,30 @@ command again resumes. Takes about fifteen minutes on two cores.
 """
 
 import argparse
-import importlib.util
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/loss_cost.py")
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.memory import PeakMemory, exact_frees, ran_out_of_memory, usual_frees
-from benchmarks.processes import WORKER, run_case
+from benchmarks.measuring import PeakMemory, exact_frees, ran_out_of_memory, timed, usual_frees
 from benchmarks.run import choose_device, same_case, write_tables
-from benchmarks.worker import timed
+from benchmarks.worker import WORKER, run_case
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, ROOT, read_json, shown_path, write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import check_same_machine, environment, memory_available
-from pipeline.reports.tables import markdown_table, spread, where
+from pipeline.reports.tables import markdown_table, ran_on, spread
 
 RESULT = json_with("records")
 ONE_TABLE = ("tokens", "width", "steps", "losses")
@@ -92,7 +94,7 @@ PACKAGES = {"liger": "liger_kernel", "apple": "cut_cross_entropy"}
 
 def available(device: str) -> list[str]:
     """The losses that this machine can compute; other people's kernels need a GPU."""
-    found = [name for name, package in PACKAGES.items() if importlib.util.find_spec(package)]
+    found = [name for name, package in PACKAGES.items() if find_spec(package)]
     return [name for name in LOSSES if name not in PACKAGES or (device == "cuda" and name in found)]
 
 
@@ -238,18 +240,13 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _measured_on(records: list[dict]) -> str:
-    last = records[-1]["environment"]
-    runs = sorted({f"{r['environment']['date']} (commit {r['environment']['commit']})" for r in records})
-    return f"{where(last)}, torch {last['versions']['torch']}, {' and '.join(runs)}."
-
-
 def _losses(records: list[dict]) -> str:
-    first, device = records[0], records[-1]["environment"]["device"]
+    first, sessions = records[0], [record["environment"] for record in records]
+    device = sessions[-1]["device"]
     dtype = "bfloat16" if device == "cuda" else "float32"
     parts = [
         f"Forward and backward pass, {first['tokens']:,} tokens, width {first['width']}, {dtype}, "
-        f"random numbers, losses in turns. {_measured_on(records)}"
+        f"random numbers, losses in turns. {ran_on(sessions)}"
     ]
     measures = {"Seconds": "seconds"}
     if device == "cpu":  # whose wall clock also counts what else the machine does
@@ -293,11 +290,11 @@ def _updates(records: list[dict]) -> str:
                 f"{r['whole_peak_bytes'] / GIB:.2f}",
             ]
         )
-    first = records[0]
+    first, sessions = records[0], [record["environment"] for record in records]
     header = ["", "tokens of the last", "its seconds", "loss of the first, bits", "peak of the process, GiB"]
     return (
         f"Updates of `{first['config']}` on `{first['text']}`, dictionary padded to {first['vocabulary']:,}: "
-        f"embedding, six layers, loss, Adam. {_measured_on(records)}\n\n{markdown_table(header, rows)}"
+        f"embedding, six layers, loss, Adam. {ran_on(sessions)}\n\n{markdown_table(header, rows)}"
     )
 
 

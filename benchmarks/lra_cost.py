@@ -10,13 +10,14 @@ command again to resume.
 import argparse
 from dataclasses import replace
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.by_length import Results, Value, ratio, shown
-from benchmarks.lra_accuracy import TITLES
-from benchmarks.lra_classifier import LRAClassifier
-from benchmarks.models import TINY, Size
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/lra_cost.py")
+
+from benchmarks.models import LRA_TITLES, TINY, LRAClassifier, Size
 from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
 from pipeline.console import Parser, count, run_command
@@ -24,9 +25,9 @@ from pipeline.data.lra.tasks import SKYFORMER, TASKS
 from pipeline.files import ROOT
 from pipeline.methods import ATTENTIONS, performer_note
 from pipeline.papers import read_table
-from pipeline.reports.cost_records import Cell, cell, measured_on
+from pipeline.reports.costs import Cell, Results, Value, cell, measured_on, ratio, shown
 from pipeline.reports.tables import markdown_table
-from pipeline.training.recipe import Experiment, as_flag, compose_experiment
+from pipeline.training.recipe import Experiment, compose_experiment
 
 BASE = Size(layers=2, width=64, heads=2, vocabulary=512)  # of the largest table
 PAPER_STEPS = 50_000
@@ -63,12 +64,12 @@ class TaskClassifier(LRAClassifier):
         symbols = preset(self.lra_task.name).get("model", "vocabulary_size")
         return super().data_folder(folder, replace(size, vocabulary=symbols), length)
 
-    def model_flags(self, architecture: str, size: Size) -> list[str]:
-        """See `LRAClassifier.model_flags`."""
+    def settings(self, architecture: str, size: Size) -> dict[str, Any]:
+        """See `LRAClassifier.settings`."""
         from user_dir.models.plan_words import PLAN_WORDS
 
         transnormer = {"encoder_ffn": "glu", "encoder_norm": "rmsnorm"}
-        options = {
+        settings = {
             **(transnormer if architecture in PLAN_WORDS else {}),
             **preset(self.lra_task.name).settings["model"],
             "encoder_layers": size.layers,
@@ -77,11 +78,10 @@ class TaskClassifier(LRAClassifier):
             "encoder_attention": architecture,
             "checkpoint_activations": architecture == "softmax",
         }
-        arch = options.pop("_name")
-        return ["--arch", arch, *(word for key, value in options.items() for word in as_flag(key, value))]
+        return {"arch": settings.pop("_name"), **settings}
 
 
-MEASURES = {task: partial(measure_steps, build=partial(TaskClassifier, lra_task=task)) for task in TITLES}
+MEASURES = {task: partial(measure_steps, build=partial(TaskClassifier, lra_task=task)) for task in LRA_TITLES}
 """By the task."""
 
 
@@ -105,7 +105,7 @@ def table(results: Results, title: str, column: str, value: Value) -> str:
         [f"{name} (LLN)", *(f"{theirs[task]:,.0f}" for task in tasks)]
         for name, theirs in published(column).items()
     ]
-    return f"{title}\n\n" + markdown_table(["", *(TITLES[task] for task in tasks)], rows)
+    return f"{title}\n\n" + markdown_table(["", *(LRA_TITLES[task] for task in tasks)], rows)
 
 
 def ratio_table(results: Results, title: str, column: str, value: Value) -> str:
@@ -120,7 +120,7 @@ def ratio_table(results: Results, title: str, column: str, value: Value) -> str:
             here = "–" if ours is None else f"{ours:.2f}"
             cells.append(f"{here} ({theirs[task] / least[task]:.2f})" if theirs else here)
         rows.append([ATTENTIONS[name].label, *cells])
-    return f"{title}\n\n" + markdown_table(["", *(TITLES[task] for task in tasks)], rows)
+    return f"{title}\n\n" + markdown_table(["", *(LRA_TITLES[task] for task in tasks)], rows)
 
 
 def found(results: Results, task: str, name: str) -> Cell | None:
@@ -131,15 +131,14 @@ def found(results: Results, task: str, name: str) -> Cell | None:
 def published(column: str) -> dict[str, dict[str, float]]:
     """LLN's figures "time" or "mem" by row and task."""
     lines = read_table("lln_04_lra_cost")
-    return {line["method"]: {task: float(line[f"{column}_{task}"]) for task in TITLES} for line in lines}
+    return {line["method"]: {task: float(line[f"{column}_{task}"]) for task in LRA_TITLES} for line in lines}
 
 
 def caption(results: Results) -> str:
     """One paragraph: model, rows, machine, versions, day."""
     settings = results["settings"]
-    rows = ", ".join(
-        f"{TITLES[name]} {about['batch']} x {about['length']:,}" for name, about in settings["tasks"].items()
-    )
+    tasks = settings["tasks"].items()
+    rows = ", ".join(f"{LRA_TITLES[task]} {x['batch']} x {x['length']:,}" for task, x in tasks)
     size = Size(**settings["size"])
     return (
         f"Classifiers of {size.layers} layers of width {size.width}, {size.heads} heads, float32, on random "
@@ -186,7 +185,7 @@ def settings_for(
         task: {"length": QUICK_LENGTH, "batch": QUICK_BATCH}
         if quick
         else {"length": padded(task), "batch": preset(task).get("dataset", "batch_size") // plan["share"]}
-        for task in TITLES
+        for task in LRA_TITLES
     }
     return {
         "device": device,
@@ -225,10 +224,10 @@ BENCHMARK = CostBenchmark(
     __file__,
     __doc__,
     ATTENTIONS,
-    list(PAPER_ROWS),
     120,
     settings_for,
     markdown,
+    default=list(PAPER_ROWS),
     add_options=add_options,
     chooses=("time_limit", "steps"),
     cases=cases,

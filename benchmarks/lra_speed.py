@@ -11,18 +11,19 @@ memory.
 import argparse
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/lra_speed.py")
+
 import torch
 
-from benchmarks.by_length import NOT_MEASURED, Results, Value, curves, length_table
-from benchmarks.lra_accuracy import plot_accuracy, read_sweep
-from benchmarks.lra_classifier import LRAClassifier
-from benchmarks.models import TINY, Size
+from benchmarks.models import LRA_TITLES, TINY, LRAClassifier, Size
 from benchmarks.run import CostBenchmark, choose_device, training_cases
 from benchmarks.worker import measure_steps
 from pipeline.console import Parser, count, run_command
@@ -32,8 +33,18 @@ from pipeline.errors import UserError
 from pipeline.files import read_json, shown_path
 from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, groups, performer_note
 from pipeline.papers import read_table
-from pipeline.reports.cost_records import Cell, measured_on
-from pipeline.reports.plots import plot_curves
+from pipeline.reports.costs import (
+    NOT_MEASURED,
+    Cell,
+    Results,
+    Value,
+    curves,
+    length_table,
+    measured,
+    measured_on,
+)
+from pipeline.reports.plots import Bubble, plot_bubbles, plot_curves
+from pipeline.study.records import read_records
 
 # The vocabulary is that of all reviews in the authors' pipeline: 132 characters and fairseq's four.
 BASE = Size(layers=6, width=128, heads=8, vocabulary=136)
@@ -53,24 +64,7 @@ OWN = {
 }
 KINDS = ("inference", "training")
 DASH = "–"
-
-
-def classifier_flags(name: str, size: Size) -> list[str]:
-    """The flags with which fairseq builds the classifier with the attention `name` at `size`."""
-    from user_dir.models.plan_words import PLAN_WORDS
-
-    options = {
-        "encoder_layers": size.layers,
-        "encoder_embed_dim": size.width,
-        "encoder_attention_heads": size.heads,
-        "encoder_ffn_embed_dim": 2 * size.width,
-        "encoder_ffn": "glu" if name in PLAN_WORDS else "ffn",
-        **BLOCKS,
-        **OWN.get(name, {}),
-        "encoder_attention": name,
-    }
-    flags = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-    return ["--arch", PRESET, *flags]
+PICTURE = "_accuracy.png"  # of --sweep, the ending
 
 
 class TextClassifier(LRAClassifier):
@@ -96,9 +90,21 @@ class TextClassifier(LRAClassifier):
         """See `LanguageModel.data_folder`."""
         return self.reviews or super().data_folder(folder, size, length)
 
-    def model_flags(self, architecture: str, size: Size) -> list[str]:
-        """See `LRAClassifier.model_flags`."""
-        return classifier_flags(architecture, size)
+    def settings(self, architecture: str, size: Size) -> dict[str, Any]:
+        """See `LRAClassifier.settings`."""
+        from user_dir.models.plan_words import PLAN_WORDS
+
+        return {
+            "arch": PRESET,
+            "encoder_layers": size.layers,
+            "encoder_embed_dim": size.width,
+            "encoder_attention_heads": size.heads,
+            "encoder_ffn_embed_dim": 2 * size.width,
+            "encoder_ffn": "glu" if architecture in PLAN_WORDS else "ffn",
+            **BLOCKS,
+            **OWN.get(architecture, {}),
+            "encoder_attention": architecture,
+        }
 
     def sample(self, rows: int, length: int) -> dict[str, Any]:
         """A batch as the task makes it, on the device."""
@@ -238,6 +244,66 @@ def plot(results: Results, path: Path) -> None:
     plot_curves(path, panels, columns=3, note=caption(results))
 
 
+def read_sweep(folder: Path) -> list[dict[str, Any]]:
+    """The records of study `lra` in `folder`; UserError if there are none, or of several settings."""
+    records = read_records(folder, "lra")
+    if not records:
+        raise UserError(f"{folder} holds no record of scripts/study.sh lra")
+    settings = {f"{one['cell']['preset']}/{one['cell']['setting']}" for one in records}
+    if len(settings) > 1:
+        raise UserError(
+            f"{folder} holds runs of {', '.join(sorted(settings))}; name the folder of one of them"
+        )
+    return records
+
+
+def means_over_tasks(cells: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str, float]]:
+    """Those of the five tasks that `cells` has, and its known attentions' mean accuracy over them.
+
+    Leaves out attentions that lack one of them. Raises UserError if all do.
+    """
+    tasks = [task for task in LRA_TITLES if any(cell["cell"]["task"] == task for cell in cells)]
+    means = {}
+    for name in ATTENTIONS:
+        own = [cell for cell in cells if cell["cell"]["method"] == name]
+        by_task = [[cell["found"]["accuracy"] for cell in own if cell["cell"]["task"] == x] for x in tasks]
+        if by_task and all(by_task):
+            means[name] = statistics.fmean(map(statistics.fmean, by_task))
+    if not means:
+        raise UserError("no attention was run on all tasks of the sweep; run what is missing first")
+    return tasks, means
+
+
+def plot_accuracy(results: Results, cells: Sequence[dict[str, Any]], about: str, path: Path) -> None:
+    """Accuracy of a sweep against training speed at the longest length, areas the peak memory, as a PNG.
+
+    Shows the attentions that have both, and all tasks of the sweep; UserError if there are none. `cells`:
+    records of study `lra` of one preset and setting; `about` says how the speed was measured.
+    """
+    length = max(results["settings"]["lengths"])
+    tasks, means = means_over_tasks(cells)
+    bubbles = []
+    for name, mean in means.items():
+        if found := measured(results, name).get(length):
+            method = ATTENTIONS[name]
+            bubbles.append(Bubble(method.label, method.color, 1 / found.median, mean, found.peak))
+    if not bubbles:
+        raise UserError(f"no attention has both an accuracy and a speed at length {length:,}; measure more")
+    steps = {cell["cell"]["task"]: cell["training"]["updates"] for cell in cells}
+    trained = ", ".join(
+        LRA_TITLES[task] + (f" ({steps[task]:,} updates)" if steps[task] else "") for task in tasks
+    )
+    plot_bubbles(
+        path,
+        bubbles,
+        title="Accuracy, speed and memory (area)",
+        x_label=f"training steps per second at {length:,} tokens",
+        y_label=f"mean accuracy on test over {len(tasks)} tasks, %",
+        note=f"Areas: {min(b.area for b in bubbles):,.0f} to {max(b.area for b in bubbles):,.0f} MiB. "
+        f"Accuracy: {cells[0]['cell']['preset']} on {trained}. Speed: {about}",
+    )
+
+
 def add_options(parser: Parser) -> None:
     """What rows are, and what is drawn besides."""
     parser.add_argument(
@@ -312,7 +378,6 @@ BENCHMARK = CostBenchmark(
     __file__,
     __doc__,
     ATTENTIONS,
-    list(ATTENTIONS),
     60,
     settings_for,
     markdown,
@@ -330,13 +395,10 @@ def main() -> None:
     """Measure, then draw the accuracies of --sweep, which are read first."""
     arguments = BENCHMARK.parse()
     cells = read_sweep(arguments.sweep) if arguments.sweep else []
-    path = BENCHMARK.results_path(arguments, choose_device(arguments.device))
-    picture = path.with_name(f"{path.stem}_accuracy.png")
-    if cells and picture.exists() and not path.exists():
-        raise UserError(f"{shown_path(picture)} is no result of this command; move it away")
-    status = BENCHMARK.run(arguments)
+    status = BENCHMARK.run(arguments, beside=[PICTURE] if cells else [])
     if cells:
-        results = read_json(path)
+        path = BENCHMARK.results_path(arguments, choose_device(arguments.device))
+        results, picture = read_json(path), path.with_name(path.stem + PICTURE)
         plot_accuracy(results, cells, caption(results), picture)
         print(f"written: {shown_path(picture)}")
     sys.exit(status)

@@ -13,18 +13,21 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/model_parts_cost.py")
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.measuring import forward_and_backward
 from benchmarks.models import SMALL, LanguageModel, Size, copy_state
-from benchmarks.processes import run_case
 from benchmarks.run import write_tables
-from benchmarks.timing import forward_and_backward
-from benchmarks.worker import measure_steps
+from benchmarks.worker import measure_steps, run_case
 from causal_linear_attention import causal_linear_attention
 from pipeline.console import Parser, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
@@ -177,8 +180,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--turns", type=count, default=3, help="of the checkouts; default: %(default)s")
     parser.add_argument("--rounds", type=count, default=5, help="samples a turn; default: %(default)s")
     arguments = parser.parse_intermixed_args(argv)
-    if arguments.baseline and not (arguments.baseline / "benchmarks" / "models.py").is_file():
-        needs = "--baseline needs one with benchmarks/models.py"
+    if arguments.baseline and not (arguments.baseline / "benchmarks" / "measuring.py").is_file():
+        needs = "--baseline needs one with benchmarks/measuring.py"
         raise UserError(f"{arguments.baseline} is no checkout of the project, or too old; {needs}")
     return arguments
 

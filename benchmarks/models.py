@@ -1,19 +1,22 @@
-"""Sizes of the benchmarked models, and language models as fairseq builds them, on random tokens.
+"""The models that are benchmarked, as fairseq builds them, on random data: sizes, attentions, flags, batches.
 
-fairseq is imported where it is needed, since it logs when it is imported.
+fairseq is imported where it is needed, since it logs when it is imported; so is what needs hydra.
 """
 
+import json
 import math
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pipeline.methods import VANILLA
+from pipeline.data.lra.tasks import TASKS
+from pipeline.methods import ATTENTIONS, VANILLA, Method
 from pipeline.training.light_start import import_quickly
 
 SPECIAL_TOKENS = 4  # <s>, <pad>, </s>, <unk> lead every fairseq dictionary
@@ -38,6 +41,39 @@ class Size:
 
 SMALL = Size(layers=2, width=128, heads=4, vocabulary=4000)
 TINY = Size(layers=2, width=16, heads=2, vocabulary=100)
+
+
+@dataclass(frozen=True)
+class SequenceMethod(Method):
+    """An attention in every layer; `plan` is its word in layer plans, `settings` what it adds to a model."""
+
+    plan: str = ""
+    settings: Mapping[str, int] = field(default_factory=dict)
+
+
+def _reformer(rounds: int, style: str) -> SequenceMethod:
+    label, color = f"Reformer, {rounds} round{'s'[: rounds > 1]}", ATTENTIONS["reformer"].color
+    return SequenceMethod(label, color, style=style, plan="reformer", settings={"reformer_rounds": rounds})
+
+
+SEQUENCE_METHODS = {
+    **{
+        name: SequenceMethod(ATTENTIONS[name].label, ATTENTIONS[name].color, plan=name)
+        for name in ("softmax", "elu", "lln_diag")
+    },
+    **{f"reformer-{n}": _reformer(n, style) for n, style in ((1, ":"), (4, "--"), (8, "-"))},
+}
+"""What the costs of attention, images and speech compare, by the name in commands."""
+
+LRA_TITLES = {
+    "text": "Text",
+    "listops": "ListOps",
+    "retrieval": "Retrieval",
+    "pathfinder": "Pathfinder",
+    "image": "Image",
+}
+"""The tasks of Long Range Arena that the papers average, in the order of their tables."""
+GREY_VALUES = 256
 
 
 def fairseq_flags(architecture: str, size: Size) -> list[str]:
@@ -77,8 +113,8 @@ class LanguageModel:
 
         with tempfile.TemporaryDirectory() as folder:
             data = self.data_folder(Path(folder), size, length)
-            flags = [str(data), *self.flags(architecture, size, positions)]
-            flags += [*self.task_flags(length), "--optimizer", "adam", "--lr", "5e-4"]
+            flags = [str(data), *self.flags(architecture, size, length, positions)]
+            flags += ["--optimizer", "adam", "--lr", "5e-4"]
             parser = options.get_training_parser()
             cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, flags))
             self.task = tasks.setup_task(cfg.task)
@@ -106,14 +142,11 @@ class LanguageModel:
         (folder / "dict.txt").write_text(lines, encoding="utf-8")
         return folder
 
-    def task_flags(self, length: int) -> list[str]:
-        """The flags that tell the task the length of a row."""
-        return ["--tokens-per-sample", str(length)]
-
-    def flags(self, architecture: str, size: Size, positions: int) -> list[str]:
+    def flags(self, architecture: str, size: Size, length: int, positions: int) -> list[str]:
         """The flags of task, model and loss."""
         flags = ["--task", "language_modeling", *fairseq_flags(architecture, size)]
-        return [*flags, "--max-target-positions", str(positions), "--criterion", "cross_entropy"]
+        flags += ["--tokens-per-sample", str(length), "--max-target-positions", str(positions)]
+        return [*flags, "--criterion", "cross_entropy"]
 
     @property
     def parameters(self) -> int:
@@ -145,6 +178,68 @@ class LanguageModel:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.updates += 1
+
+
+class LRAClassifier(LanguageModel):
+    """A classifier of Long Range Arena, on random rows.
+
+    Args: as for `LanguageModel`, `architecture` the name of an attention; and
+        lra_task: the task.
+    """
+
+    pipeline: str  # for which the data would be prepared
+
+    def __init__(
+        self, architecture: str, size: Size, length: int, positions: int, device: str, lra_task: str
+    ) -> None:
+        self.lra_task = TASKS[lra_task]
+        super().__init__(architecture, size, length, positions, device)
+
+    def data_folder(self, folder: Path, size: Size, length: int) -> Path:
+        """See `LanguageModel.data_folder`."""
+        about = {
+            "task": self.lra_task.name,
+            "pipeline": self.pipeline,
+            "inputs": self.lra_task.inputs,
+            "classes": self.lra_task.classes,
+            "length": length,
+            "origin": "generated",
+            "splits": {},
+        }
+        (folder / "preparation.json").write_text(json.dumps(about), encoding="utf-8")
+        return super().data_folder(folder, size, length)
+
+    def settings(self, architecture: str, size: Size) -> dict[str, Any]:
+        """Those of the classifier with an attention at `size`, "arch" among them."""
+        raise NotImplementedError
+
+    def flags(self, architecture: str, size: Size, length: int, positions: int) -> list[str]:
+        """See `LanguageModel.flags`."""
+        from pipeline.training.recipe import as_flag
+
+        settings = {**self.settings(architecture, size), "max_positions": positions}
+        words = [word for key, value in settings.items() for word in as_flag(key, value)]
+        return ["--task", "lra", "--criterion", "lra", *words]
+
+    def sample(self, rows: int, length: int) -> dict[str, Any]:
+        """A batch as the task makes it, on the device."""
+        inputs = {}
+        for name, _ in zip(("src", "other"), self.lra_task.inputs, strict=False):
+            inputs[f"{name}_tokens"] = self.values(rows, length)
+            inputs[f"{name}_lengths"] = torch.full((rows,), length, device=self.device)
+        return {
+            "id": torch.arange(rows),
+            "nsentences": rows,
+            "ntokens": rows * length * len(self.lra_task.inputs),
+            "net_input": inputs,
+            "target": torch.randint(len(self.lra_task.classes), (rows,), device=self.device),
+        }
+
+    def values(self, rows: int, length: int) -> Tensor:
+        """Random tokens or grey values `(rows, length)`."""
+        if self.lra_task.is_image:
+            return torch.randint(GREY_VALUES, (rows, length), device=self.device).to(torch.uint8)
+        return self.tokens(rows, length)
 
 
 def fill_state(

@@ -1,20 +1,41 @@
-"""What the operator is compared with: every installed implementation of causal linear attention, and the
-softmax attention and quadratic product it replaces."""
+"""What the operator is compared with: every installed implementation of causal linear attention, the softmax
+attention and quadratic product it replaces, and the times that others publish.
 
+`anchor` measures the shapes for which flash-linear-attention and Helion publish times, beside the time of
+moving every tensor once.
+"""
+
+import csv
 import importlib.util
+import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.operator_tables import FLA, QUADRATIC, SOFTMAX
+from benchmarks.measuring import ENOUGH_MS, forward_and_backward, measure, peak
+from benchmarks.run import write_tables
 from causal_linear_attention import causal_linear_attention, select_backend
 from pipeline.errors import UserError
+from pipeline.files import ROOT, write_json
+from pipeline.provenance import environment
+from pipeline.reports.tables import markdown_table, spread, where
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
+SOFTMAX, QUADRATIC = "softmax (SDPA)", "quadratic"
+FAST, FAST_TUNED = "fast-transformers", "fast-transformers, tuned build"
+FLA = "flash-linear-attention"
+FORWARD, BOTH = "forward", "forward + backward"
+PUBLISHED = ROOT / "results" / "peers" / "linear_attention_h100.csv"
+TITLES = {"fla": "flash-linear-attention, published (H100)", "helion": "Helion, published (H100)"}
+TENSORS = {FORWARD: 4, BOTH: 11}
+"""Of q's size, read or written at least: q, k, v, out; then q, k, v, the gradient of out and their three."""
 # Above these lengths a call takes seconds on a CPU, and more memory than a GPU has.
 LIMITS = {"cpu": {SOFTMAX: 8192, QUADRATIC: 2048}, "cuda": {QUADRATIC: 4096}}
 CAUSAL_PRODUCT = Path("fast_transformers", "causal_product")
@@ -97,3 +118,104 @@ def flash_linear_attention() -> Function | None:
 def own_layout(name: str, x: Tensor) -> Tensor:
     """`x: (B, H, N, D)` as the implementation wants it: fla would copy what is not `(B, N, H, D)` first."""
     return x.transpose(1, 2).contiguous() if name == FLA else x
+
+
+def calls(functions: dict[str, Function], part: str, inputs: Sequence[Tensor]) -> dict[str, Callable]:
+    """A call of each function on `inputs`, q, k, v and the gradient of the output, each in its own layout."""
+    made: dict[str, Callable] = {}
+    for name, function in functions.items():
+        own = [own_layout(name, x) for x in inputs]
+        made[name] = partial(function, *own[:3]) if part == FORWARD else forward_and_backward(function, *own)
+    return made
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of q, k and v, and the published milliseconds on an H100 in bfloat16 by (part, implementation)."""
+
+    batch: int
+    length: int
+    heads: int
+    dim: int
+    published: dict[tuple[str, str], float]
+
+    @property
+    def title(self) -> str:
+        """As its publishers name it."""
+        return f"B{self.batch} T{self.length} H{self.heads} D{self.dim}"
+
+    def bytes(self, part: str, size: int) -> int:
+        """What the forward or both passes move at least, with numbers of `size` bytes."""
+        return TENSORS[part] * self.batch * self.length * self.heads * self.dim * size
+
+    def scaled(self, by: int) -> "Shape":
+        """One row of the batch, two heads, `by` times shorter; of this nothing is published."""
+        return Shape(1, max(1, self.length // by), 2, self.dim, {})
+
+
+def shapes() -> list[Shape]:
+    """Those of `PUBLISHED`."""
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
+        return [_shape(row) for row in csv.DictReader(file)]
+
+
+def _shape(row: dict[str, str]) -> Shape:
+    columns = {FORWARD: "forward", BOTH: "forward_backward"}
+    published = {
+        (part, name): float(row[f"{name}_{column}_ms"])
+        for part, column in columns.items()
+        for name in ("helion", "fla")
+    }
+    return Shape(*(int(row[x]) for x in ("batch", "length", "heads", "dim")), published)
+
+
+def anchor(options, wanted: list[Shape]) -> None:
+    """Measure the published shapes; write anchor.json and anchor.md after each."""
+    dtype, device = torch.bfloat16, options.device
+    result = {
+        "environment": environment(device),
+        "peak": peak(device, dtype),
+        "rounds": options.rounds,
+        "records": [],
+    }
+    path = options.out / "anchor.json"
+    for shape in wanted:
+        size = (shape.batch, shape.heads, shape.length, shape.dim)
+        inputs = [torch.rand(size, device=device).to(dtype) for _ in range(4)]
+        functions = implementations(device, dtype, {}, shape.dim, quadratic=False)
+        for part in (FORWARD, BOTH):
+            print(f"{part}, {shape.title}", file=sys.stderr, flush=True)
+            floor = shape.bytes(part, dtype.itemsize) / result["peak"]["GB/s"] / 1e6
+            published = {name: ms for (which, name), ms in shape.published.items() if which == part}
+            here = {"part": part, "shape": shape.title, "floor_ms": floor, "published_ms": published}
+            todo = calls(functions, part, inputs)
+            for name, times in measure(todo, device, options.rounds, ENOUGH_MS).items():
+                result["records"].append({**here, "name": name, "ms": times})
+        write_json(path, result)
+    write_tables(path, anchor_report(result))
+
+
+def anchor_report(result: dict[str, Any]) -> str:
+    """A table for each part: milliseconds, and how many times those of moving every tensor once."""
+    record, records = result["environment"], result["records"]
+    copy = f"{result['peak']['GB/s']:,.0f} GB/s of a copy"
+    pieces = [f"{where(record)}; torch {record['versions']['torch']}, bfloat16; byte floor at {copy}"]
+    for part in dict.fromkeys(r["part"] for r in records):
+        rows = []
+        for shape in dict.fromkeys(r["shape"] for r in records):
+            here = [r for r in records if r["part"] == part and r["shape"] == shape]
+            rows += _rows(shape, here)
+        header = ["shape", part, "ms", "byte floor, ms", "times the floor"]
+        pieces.append(markdown_table(header, rows))
+    return "\n\n".join(pieces) + "\n"
+
+
+def _rows(shape: str, records: list[dict[str, Any]]) -> list[list[str]]:
+    floor = records[0]["floor_ms"]
+    rows = []
+    for r in records:
+        times = f"{statistics.median(r['ms']) / floor:.2f}"
+        rows.append([shape, r["name"], spread(r["ms"], "{:.3f}"), f"{floor:.3f}", times])
+    for name, ms in records[0]["published_ms"].items():
+        rows.append([shape, TITLES[name], f"{ms:.3f}", "–", "–"])  # of another machine
+    return rows

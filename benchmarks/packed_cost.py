@@ -11,24 +11,28 @@ Writes packed_cost_DEVICE.json and .md into --out. Takes some minutes on two cor
 
 import argparse
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/packed_cost.py")
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from benchmarks.measuring import forward_and_backward, measure
 from benchmarks.models import SMALL, LanguageModel
 from benchmarks.run import choose_device, write_tables
-from benchmarks.timing import forward_and_backward, measure
 from causal_linear_attention import causal_linear_attention, select_backend
 from causal_linear_attention.reference import each_sequence
 from pipeline.console import Parser, add_device, count, run_command
 from pipeline.files import BENCHMARKS, shown_path, write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
-from pipeline.reports.tables import markdown_table, spread, where
+from pipeline.reports.tables import markdown_table, ran_on, spread
 
 RESULT = json_with("environment", "settings", "records")
 MODES = ("eos", "complete_doc")
@@ -161,11 +165,7 @@ def padded_sample(model: LanguageModel, lengths: np.ndarray) -> dict[str, Any]:
 
 def markdown(result: dict[str, Any]) -> str:
     """The whole report."""
-    settings, about = result["settings"], result["environment"]
-    head = (
-        f"Sequences of `{settings['data']}`. {where(about)}, torch {about['versions']['torch']}, "
-        f"{about['date']} (commit {about['commit']})."
-    )
+    head = f"Sequences of `{result['settings']['data']}`. {ran_on([result['environment']])}"
     return "\n\n".join([head, _operator(result), _training(result)]) + "\n"
 
 

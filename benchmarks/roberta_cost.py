@@ -9,20 +9,33 @@ minutes on two cores, and the machine should do nothing else.
 """
 
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/roberta_cost.py")
+
 import torch
 
-from benchmarks.by_length import Results, Value, Verdict, curves, length_table, measured
 from benchmarks.models import TINY, LanguageModel, Size
 from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
 from pipeline.console import Parser, count, run_command
 from pipeline.methods import ENCODER_PANELS, ENCODERS, MAIN_ENCODERS, SOFTMAX, groups, performer_note
 from pipeline.papers import read_table
-from pipeline.reports.cost_records import Cell, measured_on, precision
+from pipeline.reports.costs import (
+    Cell,
+    Results,
+    Value,
+    Verdict,
+    curves,
+    length_table,
+    measured,
+    measured_on,
+    precision,
+)
 from pipeline.reports.plots import plot_curves
 from pipeline.reports.tables import markdown_table, spread
 
@@ -73,10 +86,11 @@ class MaskedLanguageModel(LanguageModel):
 
     added_symbols = 1  # the mask
 
-    def flags(self, architecture: str, size: Size, positions: int) -> list[str]:
+    def flags(self, architecture: str, size: Size, length: int, positions: int) -> list[str]:
         """See `LanguageModel.flags`."""
         flags = ["--task", "masked_lm", *encoder_flags(architecture, size)]
-        return [*flags, "--max-positions", str(positions), "--criterion", "masked_lm"]
+        flags += ["--tokens-per-sample", str(length), "--max-positions", str(positions)]
+        return [*flags, "--criterion", "masked_lm"]
 
     def sample(self, rows: int, length: int) -> dict[str, Any]:
         """A training batch as fairseq's masked language modelling dataset makes it."""
@@ -221,11 +235,11 @@ BENCHMARK = CostBenchmark(
     __file__,
     __doc__,
     METHODS,
-    DEFAULT,
     60,
     settings_for,
     markdown,
     plot,
+    default=DEFAULT,
     add_options=add_options,
     chooses=("lengths", "rounds", "bf16", "time_limit"),
     question=lambda arguments, settings, case: {"tokens": case["length"]},

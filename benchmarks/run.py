@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.processes import WORKER, run_case
+from benchmarks.worker import WORKER, Case, run_case
 from pipeline.console import Parser, add_device, names, positive
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, read_json, shown_path, write_atomically, write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import check_same_machine, environment, memory_available
 
-Case = dict[str, Any]
 Settings = dict[str, Any]
 Results = dict[str, Any]
 LEAST_MEMORY_GIB = 1
@@ -32,11 +31,11 @@ class CostBenchmark:
         file: the script, whose `MEASURES` the worker reads.
         text: what --help says.
         looks: what can be measured, by name: each has a `label`.
-        default: names of those that run.
         time_limit: the default, in seconds.
         settings_for: called with device, --quick, the names and what was chosen; what it returns decides the
             results, and runs with equal settings may be joined.
         markdown, plot: make the report, the second a picture, if there is one.
+        default: names of those that run; by default all.
         add_options: adds the benchmark's own.
         complaint: what is wrong with the options together, or nothing.
         chooses: options whose values, where given, go to `settings_for`.
@@ -49,11 +48,11 @@ class CostBenchmark:
     file: str
     text: str
     looks: Mapping[str, Any]
-    default: Sequence[str]
     time_limit: float
     settings_for: Callable[..., Settings]
     markdown: Callable[[Results], str]
     plot: Callable[[Results, Path], None] | None = None
+    default: Sequence[str] = ()
     add_options: Callable[[Parser], None] = lambda parser: None
     complaint: Callable[[argparse.Namespace], str] = lambda arguments: ""
     chooses: Sequence[str] = ()
@@ -86,7 +85,7 @@ class CostBenchmark:
         parser.add_argument(
             "--architectures",
             type=names,
-            default=",".join(self.default),
+            default=",".join(self.default or known),
             help=f"comma-separated, of {', '.join(known)}, or all; results of others in --out are kept; "
             "default %(default)s",
         )
@@ -155,14 +154,17 @@ class CostBenchmark:
         name = f"{self.name}{self.variant(arguments)}_{'quick' if arguments.quick else device}.json"
         return (arguments.out or BENCHMARKS / name).resolve()
 
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Measure what is missing, write results and report, and return the exit status."""
+    def run(self, arguments: argparse.Namespace, beside: Sequence[str] = ()) -> int:
+        """Measure what is missing, write results and report, and return the exit status.
+
+        `beside`: the endings of what the caller will write beside them.
+        """
         settings = self.settings(arguments)
         cases, name = self.cases(settings), f"{self.name}{self.variant(arguments)}"
         device = settings["device"]
         path = self.results_path(arguments, device)
         ours = json_with("records", benchmark=name)
-        check_output(path, ours, beside=self.suffixes[1:], makes_folder=True)
+        check_output(path, ours, beside=(*self.suffixes[1:], *beside), makes_folder=True)
         results = start_or_resume(name, path, settings, arguments.restart)
         todo = [case for case in cases if not is_done(results, case)]
         done = len(cases) - len(todo)

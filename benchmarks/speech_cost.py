@@ -9,21 +9,23 @@ minutes; the machine should do nothing else.
 """
 
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("torch") is None:
+    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/speech_cost.py")
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.by_length import Results, ratio, shown
-from benchmarks.models import Size
+from benchmarks.models import SEQUENCE_METHODS, Size
 from benchmarks.run import CostBenchmark
-from benchmarks.sequence_methods import SEQUENCE_METHODS
 from benchmarks.worker import measure_steps
 from pipeline.console import run_command
 from pipeline.papers import read_table
-from pipeline.reports.cost_records import Cell, cell, measured_on
+from pipeline.reports.costs import Cell, Results, cell, measured_on, ratio, shown
 from pipeline.reports.plots import Bubble, plot_bubbles, plot_curves
 from pipeline.reports.tables import markdown_table, spread
 from pipeline.reports.tables import shown as or_dash
@@ -70,8 +72,7 @@ class SpeechEncoder(nn.Module):
             "max_positions": longest,
         }
         chosen = SEQUENCE_METHODS[method]
-        own = {key.lstrip("-").replace("-", "_"): int(value) for key, value in chosen.options.items()}
-        for name, value in {**settings, **own}.items():
+        for name, value in {**settings, **chosen.settings}.items():
             setattr(cfg, name, value)
         self.embed = nn.Linear(FILTERBANKS, size.width)
         self.positions = SinusoidalPositions(size.width, padding_idx=-1)
@@ -199,7 +200,6 @@ BENCHMARK = CostBenchmark(
     __file__,
     __doc__,
     {name: SEQUENCE_METHODS[name] for name in COMPARED},
-    list(COMPARED),
     300,
     settings_for,
     markdown,

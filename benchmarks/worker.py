@@ -1,13 +1,17 @@
-"""Measures one case of a benchmark in its own process; `processes.run_case` starts it.
+"""Measures one case of a benchmark in a fresh Python process; a failure is also a result.
 
-Reads the case from the first JSON file and writes what is measured to the second. The case names the file of
-its benchmark, whose `MEASURES` has a function for each kind of case. With another checkout of the project
-on PYTHONPATH that one is measured.
+`run_case` starts the process, which reads the case from one JSON file and writes what it found to a second.
+The case names the file of its benchmark, whose `MEASURES` has a function for each kind of case. With another
+checkout of the project on PYTHONPATH that one is measured.
 """
 
 import json
+import os
 import runpy
+import signal
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,42 +20,70 @@ from typing import Any
 
 import torch
 
-from benchmarks.memory import (
+from benchmarks.measuring import (
     PeakMemory,
     exact_frees,
     keep_frees,
     limit_memory,
     ran_out_of_memory,
+    timed,
     usual_frees,
 )
 from benchmarks.models import LanguageModel, Size
-from pipeline.files import write_json
+from pipeline.files import ROOT, read_json, write_json
+from pipeline.signals import was_interrupted
 
+WORKER = "benchmarks.worker"
 Case = dict[str, Any]
 Build = Callable[[str, Size, int, int, str], LanguageModel]
 Step = Callable[[LanguageModel, dict[str, Any]], Any]
 
 
-def timed(run: Callable[[], Any], device: str) -> float:
-    """Seconds `run` takes, including the work it starts on the GPU."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    run()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+def run_case(module: str | Path, case: Case, time_limit: float, root: Path = ROOT) -> dict[str, Any]:
+    """What `python -m module` answers to `case`.
+
+    Args:
+        module: takes two file names, the case to read and the answer to write; a file, if `root` may lack it.
+        case: anything JSON can hold.
+        time_limit: seconds after which the process is ended.
+        root: the checkout whose packages are measured.
+
+    Returns:
+        The answer, whose "status" is "ok" or "out of memory"; or a record with the status
+        "out of memory" (the system ended it), "time limit" or "failed" and a "message".
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        question, answer = Path(folder, "case.json"), Path(folder, "answer.json")
+        question.write_text(json.dumps(case), encoding="utf-8")
+        words = [str(module)] if isinstance(module, Path) else ["-m", module]
+        paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        try:
+            done = subprocess.run(
+                [sys.executable, *words, str(question), str(answer)],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                timeout=time_limit,
+            )
+        except subprocess.TimeoutExpired:
+            return {"status": "time limit", "message": f"ended after {time_limit:g} s"}
+        if done.returncode == 0 and answer.is_file():
+            return read_json(answer)
+    if done.returncode == -signal.SIGKILL:
+        return {"status": "out of memory", "message": "ended by the system"}
+    if was_interrupted(done.returncode):
+        raise KeyboardInterrupt
+    last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+    return {"status": "failed", "message": last[0]}
 
 
-def train_step(model: LanguageModel, sample: dict[str, Any]) -> None:
-    """A training step of any model."""
-    model.train_step(sample)
-
-
-def measure_steps(case: Case, build: Build = LanguageModel, step: Step = train_step) -> dict[str, Any]:
+def measure_steps(case: Case, build: Build = LanguageModel, step: Step | None = None) -> dict[str, Any]:
     """Times of steps in seconds, the tokens of each, and the peak memory of one in bytes.
 
-    `build` is `LanguageModel` or a class like it; `step` does with a model and a batch what is measured.
+    `build` is `LanguageModel` or a class like it; `step` does with a model and a batch what is measured, by
+    default its training step.
     A small step comes first, so that the baseline holds model, optimizer state and libraries. Then
     one full step under the memory meter, which also warms up, then the timed ones; with
     "keep_frees", freed memory is kept for them. Each step has a batch of its own. "bf16" is `--bf16`.
@@ -62,21 +94,22 @@ def measure_steps(case: Case, build: Build = LanguageModel, step: Step = train_s
     lm = build(case["architecture"], Size(**case["size"]), length, length, device)
     if case.get("bf16"):
         lm.train_in_bfloat16()
-    step(lm, lm.sample(1, min(length, 64)))
+    run = partial(step, lm) if step else lm.train_step
+    run(lm.sample(1, min(length, 64)))
     sample = lm.sample(rows, length)
     exact = device == "cuda" or exact_frees()
     meter = PeakMemory(device)
-    step(lm, sample)
+    run(sample)
     peak, whole = meter.bytes(), meter.whole_bytes()
     usual_frees()
     if case.get("keep_frees"):
         keep_frees()
-        step(lm, sample)
+        run(sample)
     seconds: list[float] = []
     tokens: list[int] = []
     while len(seconds) < case["steps"]:
         sample = lm.sample(rows, length)
-        seconds.append(timed(partial(step, lm, sample), device))
+        seconds.append(timed(partial(run, sample), device))
         tokens.append(sample["ntokens"])
         if time.monotonic() - begin > case["enough_s"]:
             break

@@ -12,7 +12,7 @@ class Method:
     Tol's sets, which colour-blind readers can read). `language_model` is fairseq's name of the architecture,
     `encoder` that of the encoder's YAML; "" where there is none. `transnormer` is the row of the method in
     TransNormer's Tables 4 and 5, `lln` that in LLN's Table 1, or "". `quadratic`: cost grows with the square
-    of the length.
+    of the length. `style` is matplotlib's style of its curves.
     """
 
     label: str
@@ -22,6 +22,7 @@ class Method:
     transnormer: str = ""
     lln: str = ""
     quadratic: bool = False
+    style: str = "-"
 
     @property
     def encoder_architecture(self) -> str:

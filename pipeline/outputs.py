@@ -30,11 +30,13 @@ def check_output(
 ) -> None:
     """UserError unless the file `out`, and those that go `beside` it by their endings, can be written.
 
+    An ending replaces that of `out`: with ".md" or "_accuracy.png", `a.json` has `a.md` or `a_accuracy.png`.
+
     An existing `out` is replaced only if it is `ours`, those beside it only together with it. None may be
     one of the `inputs`, by whatever name. The folder must exist, unless the work `makes_folder`.
     """
     check_writable(out, makes_folder, option)
-    companions = [out.with_suffix(ending) for ending in beside]
+    companions = [out.with_name(out.stem + ending) for ending in beside]
     if out in companions:
         raise UserError(
             f"{option} is {out}, but this command writes {out.suffix} beside it; take another ending"

@@ -7,13 +7,13 @@ replaced, the prose around them is left alone. No figure in a table is typed by 
 import re
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.files import MEASURED, ROOT, read_json, shown_path, write_atomically
-from pipeline.reports.quickstart import quickstart_table
-from pipeline.reports.tables import where
+from pipeline.reports.tables import shown, where
 
 WIDTH = 118  # of the prose around a paragraph
 CROSSOVER = "Linear against softmax, forward"
@@ -24,37 +24,59 @@ DOCUMENTS = (
     ROOT / "docs" / "commands.md",
     ROOT / "docs" / "operator.md",
 )
+QUICKSTART_COLUMNS = (
+    "architecture",
+    "parameters",
+    "updates",
+    "valid ppl/word",
+    "test ppl/word",
+    "valid ppl/token",
+    "test ppl/token",
+    "tokens/s",
+    "peak memory",
+)
 
 
-def not_measured(script: str) -> str:
-    """What stands where figures would be."""
-    return f"Not measured yet; `{script}` measures it."
-
-
-def crossover() -> str:
+def crossover(path: Path) -> str:
     """The sequence length above which the operator beats softmax on a CPU."""
-    path = MEASURED / "operator_cpu" / "operator_cost.json"
-    if not path.is_file():
-        return not_measured("benchmarks/operator_cost.py")
     pieces = path.with_suffix(".md").read_text(encoding="utf-8").split("\n\n")
     table = pieces[pieces.index(CROSSOVER) + 1]
     return f"{table}\n\n{where(read_json(path)['environment'])}"
 
 
-def quickstart() -> str:
+def quickstart(path: Path) -> str:
     """The table that quickstart.sh ended with when its result was kept."""
-    path = MEASURED / "quickstart.json"
-    if not path.is_file():
-        return not_measured("scripts/quickstart.sh")
     record = read_json(path)
     return f"```text\n{quickstart_table(record['models'])}\n```\n\n{where(record)}"
 
 
-def faults() -> str:
+def quickstart_table(results: dict[str, dict[str, Any]]) -> str:
+    """The comparison that quickstart.sh ends with, as text in columns."""
+    rows = [QUICKSTART_COLUMNS]
+    for architecture, result in results.items():
+        valid, test, training = result["valid"], result["test"], result["training"]
+        memory = training["peak_memory_bytes"]
+        rows.append(
+            (
+                architecture,
+                f"{valid['parameters']:,}",
+                f"{valid['updates']:,}",
+                f"{valid['perplexity_per_word']:,.1f}",
+                f"{test['perplexity_per_word']:,.1f}",
+                f"{valid['perplexity_per_token']:,.1f}",
+                f"{test['perplexity_per_token']:,.1f}",
+                shown(training["tokens_per_second"], ",.0f"),
+                shown(memory and memory / 2**20, ",.0f") + " MiB",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    )
+
+
+def faults(path: Path) -> str:
     """How many broken runs resumed."""
-    path = MEASURED / "fault_check.json"
-    if not path.is_file():
-        return not_measured("scripts/fault_check.sh")
     record = read_json(path)
     return survivors(record, where(record))
 
@@ -65,10 +87,18 @@ def survivors(record: dict[str, Any], machine: str) -> str:
     return textwrap.fill(f"Survived: {'; '.join(kinds)}. ({machine})", WIDTH)
 
 
+def made_of(record: str, script: str, table: Callable[[Path], str]) -> str:
+    """The table of a record, or which script would measure it."""
+    path = MEASURED / record
+    return table(path) if path.is_file() else f"Not measured yet; `{script}` measures it."
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
-    "quickstart": quickstart,
-    "crossover": crossover,
-    "faults": faults,
+    "quickstart": partial(made_of, "quickstart.json", "scripts/quickstart.sh", quickstart),
+    "crossover": partial(
+        made_of, "operator_cpu/operator_cost.json", "benchmarks/operator_cost.py", crossover
+    ),
+    "faults": partial(made_of, "fault_check.json", "scripts/fault_check.sh", faults),
 }
 SECTION = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -86,21 +116,18 @@ def filled(text: str, document: Path) -> str:
     return SECTION.sub(section, text)
 
 
-def stale() -> list[Path]:
-    """The documents that the measured results have left behind."""
-    found = []
+def stale() -> dict[Path, str]:
+    """The documents that the measured results have left behind, and how they should read."""
+    found = {}
     for document in filter(Path.is_file, DOCUMENTS):
         text = document.read_text(encoding="utf-8")
-        if filled(text, document) != text:
-            found.append(document)
+        if (new := filled(text, document)) != text:
+            found[document] = new
     return found
 
 
 def write_all() -> None:
     """Bring the documents up to date."""
-    for document in filter(Path.is_file, DOCUMENTS):
-        text = document.read_text(encoding="utf-8")
-        new = filled(text, document)
-        if new != text:
-            write_atomically(document, new.encode())
-            print(f"written: {shown_path(document)}")
+    for document, text in stale().items():
+        write_atomically(document, text.encode())
+        print(f"written: {shown_path(document)}")

@@ -12,6 +12,13 @@ def where(record: dict[str, Any], threads: int | None = None) -> str:
     return machine.get("gpu") or f"{machine['cpu']}, {threads} thread{'s' if threads > 1 else ''}"
 
 
+def ran_on(sessions: Sequence[dict[str, Any]], threads: int | None = None) -> str:
+    """Machine, versions, dates and commits of the `environment` of each session, in one sentence."""
+    last = sessions[-1]
+    runs = sorted({f"{s['date']} (commit {s['commit']})" for s in sessions})
+    return f"{where(last, threads)}, torch {last['versions']['torch']}, {' and '.join(runs)}."
+
+
 def shown(value: float | None, form: str) -> str:
     """A figure as text; a dash for none."""
     return "–" if value is None else format(value, form)

@@ -193,7 +193,7 @@ def compare(options: Namespace) -> None:
     """Train what is missing, and print and write the comparison."""
     import torch
 
-    from pipeline.reports.quickstart import quickstart_table
+    from pipeline.reports.documents import quickstart_table
 
     start = time.monotonic()
     data = bundled_corpus()

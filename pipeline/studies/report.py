@@ -18,7 +18,7 @@ from pipeline.files import ROOT, shown_path, write_atomically
 from pipeline.outputs import begins, check_output
 
 if TYPE_CHECKING:
-    from pipeline.reports.html.page import Page
+    from pipeline.reports.page import Page
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -42,7 +42,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def report(folders: Sequence[Path], beside: Path) -> "Page":
     """The page about what lies below `folders`, to be written in the folder `beside`."""
-    from pipeline.reports.html.page import Page
+    from pipeline.reports.page import Page
     from pipeline.studies.report_results import find_results, result_sections
     from pipeline.studies.report_runs import find_runs, training_sections
 
@@ -68,7 +68,7 @@ def report(folders: Sequence[Path], beside: Path) -> "Page":
 def main() -> None:
     """Write the page."""
     options = parse(sys.argv[1:])
-    from pipeline.reports.html.page import GENERATOR, render
+    from pipeline.reports.page import GENERATOR, render
 
     out = options.out.absolute()
     check_output(out, begins(f'<meta name="generator" content="{GENERATOR}">', within=500))

@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.errors import UserError
 from pipeline.files import read_json
 from pipeline.reports import glue
-from pipeline.reports.html.page import Link, Part, Section, Table, markdown_parts, png
+from pipeline.reports.page import Link, Part, Section, Table, markdown_parts, png
 from pipeline.reports.tables import shown, where
 from pipeline.studies.report_runs import is_aside, run_name, written
 

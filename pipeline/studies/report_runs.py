@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.methods import ATTENTIONS, ENCODERS, LANGUAGE_MODELS, Method
-from pipeline.reports.html.curves import curves
-from pipeline.reports.html.page import Cell, Link, Picture, Section, Table
+from pipeline.reports.page import Cell, Link, Picture, Section, Table, curves
 from pipeline.reports.plots import Curve
 from pipeline.reports.tables import shown
 from pipeline.training.log import run_figures

@@ -1,4 +1,4 @@
-"""Made-up results of the cost benchmarks."""
+"""Made-up results of the cost benchmarks, and what is recorded of a machine."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +10,7 @@ SESSION = {
     "threads": 2,
     "versions": {"torch": "2.13.0"},
 }
+ENVIRONMENT = {**SESSION, "device": "cpu"}
 
 
 def results(

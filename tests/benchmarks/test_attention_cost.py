@@ -8,12 +8,10 @@ from benchmarks.attention_cost import AttentionOperator
 from benchmarks.models import Size
 from benchmarks.run import training_cases
 from benchmarks.speech_cost import SpeechModel
-from benchmarks.worker import measure_steps
 from pipeline.papers import read_table
 from tests.benchmarks import records
 
 TINY = attention_cost.TINY_HEADS
-CASE = {"device": "cpu", "enough_s": 60, "steps": 2}
 
 
 def results(module, ok, names, **settings):
@@ -25,13 +23,6 @@ def results(module, ok, names, **settings):
         return {"step_seconds": [found[0]] * 3, "peak_bytes": found[1]} if found else "out of memory"
 
     return records.results(plan, training_cases(plan), answer)
-
-
-@pytest.mark.parametrize("name", attention_cost.OPERATORS)
-def test_an_attention_and_its_gradients_are_timed(name):
-    case = {**CASE, "architecture": name, "length": 48, "tokens": 96, "size": TINY.as_dict()}
-    found = measure_steps(case, build=AttentionOperator)
-    assert len(found["step_seconds"]) == 2 and found["step_tokens"] == [96, 96]
 
 
 def test_both_forms_of_softmax_are_one_attention_and_causal():
@@ -65,14 +56,6 @@ def test_figures_are_per_sequence():
     text = attention_cost.markdown(found)
     row = next(line for line in text.splitlines() if line.startswith("| 1+elu"))
     assert row.split("|")[2].strip() == "0.0625" and row.split("|")[9].strip() == "8"
-
-
-@pytest.mark.parametrize("name", speech_cost.COMPARED)
-def test_a_step_of_the_speech_encoder_is_timed(name):
-    size = Size(layers=1, width=12, heads=2, vocabulary=5)
-    case = {**CASE, "architecture": name, "length": 40, "tokens": 80, "size": size.as_dict()}
-    found = measure_steps(case, build=SpeechModel)
-    assert len(found["step_seconds"]) == 2 and found["parameters"] > 12 * 40
 
 
 def test_utterances_are_a_third_of_the_longest_and_padding_changes_nothing():

@@ -2,15 +2,21 @@
 
 import importlib
 import json
+import runpy
 import subprocess
 import sys
+from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import pytest
 
 import build_machine
-from benchmarks import run
+from benchmarks import attention_cost, lra_speed, run, speech_cost
+from benchmarks.models import TINY, Size
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, MEASURED, ROOT, read_json
+from pipeline.methods import ATTENTIONS, MAIN_LANGUAGE_MODELS
 
 BY_CASE = ("attention_cost", "image_cost", "lm_cost", "lra_cost", "lra_speed", "roberta_cost", "speech_cost")
 RECORDS = {
@@ -30,6 +36,15 @@ QUICK = {
     "speech_cost": ("elu", 1),
 }
 """An architecture, and how many cases it has."""
+NONSENSE = ("--architectures nonsense", "--nonsense", "--time-limit nonsense")
+TIMED = {
+    "attention_cost": (attention_cost.OPERATORS, attention_cost.TINY_HEADS, 48),
+    "lm_cost": ([*MAIN_LANGUAGE_MODELS, "tnn_lm"], TINY, 32),
+    "lra_speed": (ATTENTIONS, replace(TINY, width=32), 130),
+    "roberta_cost": (["roberta_softmax", "roberta_lln_diag", "roberta_flash"], TINY, 130),
+    "speech_cost": (speech_cost.COMPARED, Size(layers=1, width=12, heads=2, vocabulary=5), 40),
+}
+"""Architectures whose steps are timed, their size, and the length."""
 
 
 def module_of(name):
@@ -56,13 +71,19 @@ def test_plots_and_tables_do_without_what_was_not_measured(name, tmp_path):
         assert "–" in text or "not measured" in text
 
 
-@pytest.mark.parametrize("name", BY_CASE)
 @pytest.mark.parametrize(
-    "words", [["--architectures", "nonsense"], ["--nonsense"], ["--time-limit", "nonsense"]]
+    ("name", "words", "sentence"),
+    [
+        *((name, words, "nonsense") for name in BY_CASE for words in NONSENSE),
+        ("image_cost", "--images svhn", "--images names 'svhn'"),
+        ("lra_speed", "--lengths review", "--lengths review needs --data"),
+        ("lra_speed", "--data somewhere", "--lengths review needs --data"),
+        ("lra_speed", "--steps 0", "'0' is not a whole number"),
+    ],
 )
-def test_a_wrong_command_line_is_refused_in_a_sentence(name, words):
-    with pytest.raises(UserError, match=r"nonsense.*see .* --help"):
-        module_of(name).BENCHMARK.parse(words)
+def test_a_wrong_command_line_is_refused_in_a_sentence(name, words, sentence):
+    with pytest.raises(UserError, match=f"{sentence}.*see .* --help"):
+        module_of(name).BENCHMARK.parse(words.split())
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDS if name != "packed_cost"])
@@ -85,6 +106,17 @@ def test_without_out_results_go_to_runs(name, monkeypatch):
     assert reached.value.args == (BENCHMARKS / f"{RECORDS[name]}.json",)
 
 
+@pytest.fixture
+def measured_here(monkeypatch) -> None:
+    """Cases are measured in the test's own process; processes of their own have tests of their own."""
+
+    def run_case(module: str, case: dict[str, Any], time_limit: float) -> dict[str, Any]:
+        measures = runpy.run_path(case["benchmark"])["MEASURES"]
+        return {"status": "ok", **measures[case["kind"]](case)}
+
+    monkeypatch.setattr(run, "run_case", run_case)
+
+
 @pytest.mark.parametrize(("name", "architecture", "cases"), [(name, *plan) for name, plan in QUICK.items()])
 def test_quick_run_resumes(name, architecture, cases, tmp_path, measured_here, capsys):
     module, out = module_of(name), tmp_path / "a b" / "cost.json"
@@ -95,6 +127,22 @@ def test_quick_run_resumes(name, architecture, cases, tmp_path, measured_here, c
     assert [record["status"] for record in json.loads(out.read_text())["records"]] == ["ok"] * cases
     made = {f"cost{suffix}" for suffix in module.BENCHMARK.suffixes}
     assert {path.name for path in out.parent.iterdir()} == made
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"), [(name, one) for name, (known, *_) in TIMED.items() for one in known]
+)
+def test_steps_are_timed(name, architecture, monkeypatch):
+    _, size, length = TIMED[name]
+    case = {"device": "cpu", "enough_s": 60, "steps": 2, "size": size.as_dict(), "reviews": None}
+    case |= {"architecture": architecture, "length": length, "tokens": 2 * length}
+    monkeypatch.setattr(lra_speed, "TextClassifier", cache(lra_speed.TextClassifier))  # one for both kinds
+    for kind in ("inference", "training") if name == "lra_speed" else ("training",):
+        found = module_of(name).MEASURES[kind](case)
+        assert len(found["step_seconds"]) == 2 and min(found["step_seconds"]) > 0
+        padded = name == "speech_cost"
+        assert all(length <= n <= 2 * length if padded else n == 2 * length for n in found["step_tokens"])
+        assert found["whole_peak_bytes"] > 0 and found["parameters"] >= size.vocabulary * size.width
 
 
 def test_help_needs_nothing():

@@ -11,7 +11,6 @@ from benchmarks.image_cost import (
     measure_sampling,
     sum_of_parabola,
 )
-from pipeline.errors import UserError
 from pipeline.papers import read_table
 from tests.benchmarks import records
 
@@ -113,8 +112,3 @@ def test_one_kind_of_images_has_files_of_its_own():
         names.append(image_cost.BENCHMARK.results_path(arguments, "cpu").name)
     both, mnist = "image_cost_cpu.json", "image_cost_mnist_cpu.json"
     assert names == [both, both, mnist, "image_cost_mnist_quick.json"]
-
-
-def test_unknown_images_are_refused():
-    with pytest.raises(UserError, match="--images names 'svhn'"):
-        image_cost.BENCHMARK.parse(["--images", "svhn"])

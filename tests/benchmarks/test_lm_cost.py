@@ -9,7 +9,7 @@ from benchmarks import lm_cost
 from benchmarks.lm_cost import verdicts
 from benchmarks.models import TINY, fairseq_flags
 from pipeline.methods import LANGUAGE_MODELS
-from pipeline.reports.cost_records import cell
+from pipeline.reports.costs import cell
 from tests.benchmarks.records import results
 from tests.helpers import forked
 

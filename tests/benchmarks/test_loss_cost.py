@@ -7,11 +7,7 @@ from fairseq.data.data_utils import load_indexed_dataset
 from benchmarks import loss_cost
 from benchmarks.loss_cost import markdown, measure_losses, prepare
 from pipeline.errors import UserError
-
-ENVIRONMENT = {
-    "device": "cpu", "versions": {"torch": "2"}, "hardware": {"cpu": "a processor"}, "threads": 2,
-    "commit": "abc", "date": "today",
-}  # fmt: skip
+from tests.benchmarks.records import ENVIRONMENT
 
 
 @pytest.fixture(scope="module")

@@ -2,18 +2,22 @@
 
 import json
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
 
 from benchmarks import lra_speed
-from benchmarks.lra_accuracy import plot_accuracy, read_sweep
-from benchmarks.lra_speed import KINDS, MEASURES, TextClassifier, caption, markdown
+from benchmarks.lra_speed import (
+    KINDS,
+    TextClassifier,
+    caption,
+    markdown,
+    plot_accuracy,
+    read_sweep,
+)
 from benchmarks.models import TINY
 from benchmarks.run import training_cases
 from pipeline.errors import UserError
-from pipeline.methods import ATTENTIONS
 from tests.benchmarks import records
 from tests.helpers import forked
 from tests.helpers.lra import write_lra
@@ -49,16 +53,6 @@ def test_size_is_that_of_the_authors_scripts():
     assert sum(p.numel() for p in model.model.parameters() if p.requires_grad) == 813_178
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_each_attention_is_measured(name):
-    size = replace(TINY, width=32).as_dict()
-    case = {"device": "cpu", "size": size, "enough_s": 60, "steps": 1, "reviews": None}
-    for kind in KINDS:
-        result = MEASURES[kind]({**case, "architecture": name, "length": 130, "tokens": 260})
-        assert len(result["step_seconds"]) == 1 and result["step_tokens"] == [260]
-        assert result["whole_peak_bytes"] > 0
-
-
 def test_reviews_are_cut_and_padded_to_the_longest(tmp_path):
     folder = write_lra(tmp_path / "text", "text", pipeline="state-space")
     model = TextClassifier("elu", TINY, 30, 30, "cpu", folder)
@@ -92,19 +86,6 @@ def test_accuracy_is_drawn_where_speed_is_known(tmp_path):
         plot_accuracy(results, [*cells[:2], cell("image", "tnn", 1, 1.0)], "", tmp_path / "none.png")
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--lengths", "review"], "--lengths review needs --data"),
-        (["--data", "somewhere"], "--lengths review needs --data"),
-        (["--steps", "0"], "'0' is not a whole number"),
-    ],
-)
-def test_a_wrong_command_line(words, sentence):
-    with pytest.raises(UserError, match=sentence):
-        lra_speed.BENCHMARK.parse(words)
-
-
 def test_wrong_folders(tmp_path):
     image = write_lra(tmp_path / "image", "image")
     with pytest.raises(UserError, match="holds image; the benchmark reads text"):
@@ -119,14 +100,27 @@ def test_wrong_folders(tmp_path):
         read_sweep(tmp_path)
 
 
+@pytest.fixture
+def sweep(tmp_path):
+    """A folder with a record of study `lra`."""
+    folder = tmp_path / "sweep" / "text" / "elu"
+    folder.mkdir(parents=True)
+    (folder / "seed1.json").write_text(json.dumps(cell("text", "elu", 1, 60.0)))
+    return tmp_path / "sweep"
+
+
+def test_a_picture_of_something_else_is_kept(sweep, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["", "--quick", "--out", f"{tmp_path}/a.json", "--sweep", str(sweep)])
+    (tmp_path / "a_accuracy.png").touch()
+    with pytest.raises(UserError, match="a_accuracy.png is no result of this command"):
+        lra_speed.main()
+
+
 @pytest.mark.slow
-def test_quick_run(tmp_path):
-    sweep = tmp_path / "sweep" / "text" / "elu"
-    sweep.mkdir(parents=True)
-    (sweep / "seed1.json").write_text(json.dumps(cell("text", "elu", 1, 60.0)))
+def test_quick_run(sweep, tmp_path):
     out = tmp_path / "a b" / "speed.json"
     command = [sys.executable, "-m", "benchmarks.lra_speed", "--quick", "--device", "cpu"]
-    command += ["--architectures", "elu", "--out", out, "--sweep", tmp_path / "sweep"]
+    command += ["--architectures", "elu", "--out", out, "--sweep", sweep]
     forked.run(command, check=True)
     names = {path.name for path in out.parent.iterdir()}
     assert names == {"speed.json", "speed.md", "speed.png", "speed_accuracy.png"}

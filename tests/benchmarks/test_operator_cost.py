@@ -7,20 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import operator_anchor, operator_cost, operator_peers
-from benchmarks.operator_peers import fast_transformers, own_layout
-from benchmarks.operator_tables import (
-    BOTH,
-    CACHE,
-    DECODING,
-    FAST,
-    FLA,
-    FORWARD,
-    ONE_HEAD,
-    SOFTMAX,
-    crossover_table,
-    goals,
-)
+from benchmarks import operator_cost, operator_peers
+from benchmarks.operator_cost import CACHE, DECODING, ONE_HEAD, crossover_table, goals
+from benchmarks.operator_peers import BOTH, FAST, FLA, FORWARD, SOFTMAX, fast_transformers, own_layout
 from pipeline.errors import UserError
 from pipeline.outputs import check_output
 
@@ -117,17 +106,17 @@ def test_flash_linear_attention_gets_its_own_layout(monkeypatch):
 
 
 def test_published_shapes_and_their_bytes():
-    titles = [x.title for x in operator_anchor.shapes()]
+    titles = [x.title for x in operator_peers.shapes()]
     assert titles[0] == "B1 T8192 H96 D128" and titles[-1] == "B8 T1024 H8 D64" and len(titles) == 6
-    first = operator_anchor.shapes()[0]
+    first = operator_peers.shapes()[0]
     assert first.bytes(FORWARD, 2) == 4 * 8192 * 96 * 128 * 2 and first.bytes(BOTH, 2) == 11 * 8192 * 96 * 256
 
 
 def test_the_anchor_is_measured_and_written(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(operator_anchor, "peak", lambda device, dtype: {"GB/s": 100.0})
-    monkeypatch.setattr(operator_anchor, "ENOUGH_MS", 0)
-    shape = operator_anchor.shapes()[-1].scaled(256)
-    operator_anchor.anchor(SimpleNamespace(device="cpu", rounds=1, out=tmp_path), [shape])
+    monkeypatch.setattr(operator_peers, "peak", lambda device, dtype: {"GB/s": 100.0})
+    monkeypatch.setattr(operator_peers, "ENOUGH_MS", 0)
+    shape = operator_peers.shapes()[-1].scaled(256)
+    operator_peers.anchor(SimpleNamespace(device="cpu", rounds=1, out=tmp_path), [shape])
     check_output(tmp_path / "anchor.json", operator_cost.RESULT)  # so that it may be measured again
     records = json.loads((tmp_path / "anchor.json").read_text())["records"]
     assert {(r["part"], r["shape"]) for r in records} == {(FORWARD, shape.title), (BOTH, shape.title)}

@@ -9,7 +9,7 @@ from benchmarks.loss_cost import prepare
 from benchmarks.models import TINY, LanguageModel
 from causal_linear_attention import causal_linear_attention
 from pipeline.errors import UserError
-from tests.benchmarks.test_loss_cost import ENVIRONMENT
+from tests.benchmarks.records import ENVIRONMENT
 
 LENGTHS = np.array([3, 9, 4, 3, 5])
 
@@ -61,7 +61,7 @@ def test_a_padded_batch_counts_its_tokens(model):
 
 
 def test_report(model, monkeypatch):
-    monkeypatch.setattr("benchmarks.timing.SAMPLE_MS", 0.01)
+    monkeypatch.setattr("benchmarks.measuring.SAMPLE_MS", 0.01)
     monkeypatch.setattr(packed_cost, "TOKENS", 12)
     operator = {"torch": packed_cost.operator_times(LENGTHS.tolist(), "cpu", "torch", 1)}
     steps = packed_cost.step_times(model, packed_cost.batches_of(LENGTHS), 1)

@@ -11,7 +11,6 @@ from benchmarks.roberta_cost import (
     BASE,
     BENCHMARK,
     DEFAULT,
-    MEASURES,
     METHODS,
     SMALLER,
     MaskedLanguageModel,
@@ -85,14 +84,6 @@ def test_a_batch_is_masked_as_fairseq_masks():
     before = [p.clone() for p in model.model.parameters()]
     model.train_step(batch)
     assert any(not torch.equal(a, b) for a, b in zip(before, model.model.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("name", ["roberta_softmax", "roberta_lln_diag", "roberta_flash"])
-def test_training_is_timed(name):
-    case = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60, "steps": 2}
-    result = MEASURES["training"]({**case, "architecture": name, "length": 130, "tokens": 130})
-    assert len(result["step_seconds"]) == 2 and min(result["step_seconds"]) > 0
-    assert result["parameters"] > TINY.vocabulary * TINY.width
 
 
 def test_promises_are_judged():

@@ -22,17 +22,7 @@ def test_finished_and_hopeless_cases_are_not_run_again():
     assert not run.is_done(results, case) and not run.is_done(results, {**case, "round": 0})
 
 
-def test_other_settings_are_not_mixed(tmp_path):
-    path = tmp_path / "r.json"
-    settings = {"tokens": 256, "architectures": ["a"]}
-    path.write_text(json.dumps({"settings": settings, "sessions": [], "records": ["kept"]}))
-    assert run.start_or_resume("lm_cost", path, settings, False)["records"] == ["kept"]
-    assert run.start_or_resume("lm_cost", path, settings, True)["records"] == []
-    with pytest.raises(UserError, match="other settings"):
-        run.start_or_resume("lm_cost", path, {**settings, "tokens": 1}, False)
-
-
-def test_another_architecture_joins_what_is_measured(tmp_path):
+def test_another_architecture_joins_what_is_measured_and_other_settings_do_not(tmp_path):
     path = tmp_path / "r.json"
     kept = {"settings": {"tokens": 256, "architectures": ["a", "b"]}, "sessions": [], "records": ["kept"]}
     path.write_text(json.dumps(kept))

@@ -1,23 +1,19 @@
-"""What one case measures, on tiny models."""
+"""What one case measures, on tiny models; whatever ends the process of one becomes a record."""
+
+import subprocess
+import textwrap
 
 import pytest
 import torch
 
+from benchmarks import lm_cost, worker
 from benchmarks.lm_cost import measure_decoding
-from benchmarks.memory import PeakMemory, ran_out_of_memory
-from benchmarks.models import TINY, LanguageModel, copy_state, fill_state
-from benchmarks.worker import measure_steps
-from pipeline.methods import LANGUAGE_MODELS, MAIN_LANGUAGE_MODELS
+from benchmarks.measuring import PeakMemory, ran_out_of_memory
+from benchmarks.models import SMALL, TINY, LanguageModel, copy_state, fill_state
+from benchmarks.worker import WORKER, measure_steps, run_case
+from pipeline.methods import LANGUAGE_MODELS
 
 CASE = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60}
-
-
-@pytest.mark.parametrize("name", [*MAIN_LANGUAGE_MODELS, "tnn_lm"])
-def test_training_is_timed(name):
-    case = {**CASE, "architecture": name, "length": 32, "tokens": 64, "steps": 2}
-    result = measure_steps(case)
-    assert len(result["step_seconds"]) == 2 and min(result["step_seconds"]) > 0
-    assert result["parameters"] > TINY.vocabulary * TINY.width
 
 
 def test_steps_stop_when_enough_time_has_passed():
@@ -89,3 +85,64 @@ def test_only_failed_allocations_are_out_of_memory():
     assert ran_out_of_memory(caught.value) and ran_out_of_memory(MemoryError())
     assert not ran_out_of_memory(RuntimeError("shape mismatch"))
     assert not ran_out_of_memory(ValueError("out of memory"))
+
+
+@pytest.fixture(autouse=True)
+def processes_not_forks(monkeypatch):
+    """Whatever tests of commands have left in its place."""
+    monkeypatch.setattr(worker, "subprocess", subprocess)
+
+
+@pytest.fixture
+def answer_of(tmp_path, monkeypatch):
+    """What comes back from a worker of a few lines, with `case` and `answer` at hand."""
+
+    def run(body: str, time_limit: float = 60) -> dict:
+        head = """
+            import json, os, signal, sys, time
+            case = json.load(open(sys.argv[1]))
+            def answer(record):
+                json.dump(record, open(sys.argv[2], "w"))
+        """
+        text = textwrap.dedent(head) + textwrap.dedent(body)
+        (tmp_path / "fake_worker.py").write_text(text, encoding="utf-8")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        return run_case("fake_worker", {"n": 21}, time_limit)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("lines", "record"),
+    [
+        ("answer({'status': 'ok', 'double': 2 * case['n']})", {"status": "ok", "double": 42}),
+        ("raise ValueError('none')", {"status": "failed", "message": "ValueError: none"}),
+        ("sys.exit(3)", {"status": "failed", "message": "exit status 3"}),
+        ("pass", {"status": "failed", "message": "exit status 0"}),
+        ("os.kill(os.getpid(), 9)", {"status": "out of memory", "message": "ended by the system"}),
+    ],
+)
+def test_whatever_ends_a_process_becomes_a_record(lines, record, answer_of):
+    assert answer_of(lines) == record
+
+
+def test_time_limit_is_a_record(answer_of):
+    assert answer_of("time.sleep(60)", 0.5)["status"] == "time limit"
+
+
+@pytest.mark.slow
+def test_memory_limit_is_a_record():
+    case = {
+        "benchmark": lm_cost.__file__,
+        "kind": "training",
+        "architecture": "transformer_lm",
+        "length": 1024,
+        "tokens": 16384,
+        "device": "cpu",
+        "size": SMALL.as_dict(),
+        "steps": 1,
+        "threads": 1,
+        "enough_s": 10,
+        "memory_limit": 2**30,
+    }
+    assert run_case(WORKER, case, 120) == {"status": "out of memory"}

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
-from benchmarks import processes
+from benchmarks import worker
 from pipeline.child_process import PARENT
 from pipeline.signals import REQUESTS
 from pipeline.study import schedule
@@ -123,7 +123,7 @@ class Popen(Child):
 
 
 def measure(command: Sequence[str], env: Mapping[str, str], context: BaseContext, **unused: Any) -> object:
-    """For `subprocess.run` in `benchmarks.processes`."""
+    """For `subprocess.run` in `benchmarks.worker`."""
     return run(command, env=env, context=context)
 
 
@@ -132,7 +132,7 @@ def patches(context: BaseContext = CONTEXT) -> list[tuple[object, str, object]]:
     return [
         (logged_run, "subprocess", _subprocess(Popen=partial(Popen, context=context))),
         (schedule, "subprocess", _subprocess(Popen=partial(Popen, context=context))),
-        (processes, "subprocess", _subprocess(run=partial(measure, context=context))),
+        (worker, "subprocess", _subprocess(run=partial(measure, context=context))),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 import runpy
 import shutil
@@ -113,13 +114,15 @@ def test_benchmarks_refuse_in_one_sentence(command, message, place, call, monkey
     assert not (place / "new").exists()
 
 
-def test_a_python_without_torch_is_told_the_right_one():
-    command = [sys.executable, "-S", ROOT / "benchmarks" / "operator_cost.py"]  # -S: no packages
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if os.access(path, os.X_OK))
+)
+def test_a_python_without_torch_is_told_the_right_one(name):
+    script = ROOT / "benchmarks" / f"{name}.py"
+    command = [sys.executable, "-S", script]  # -S: no packages
     done = subprocess.run(command, capture_output=True, text=True, env={})
     assert done.returncode == 1
-    assert done.stderr == (
-        "error: this Python has no torch; run .venv/bin/python benchmarks/operator_cost.py\n"
-    )
+    assert done.stderr == f"error: this Python has no torch; run .venv/bin/python benchmarks/{name}.py\n"
 
 
 @pytest.mark.parametrize("name", ["lm_cost", "loss_cost", "lra_speed", "packed_cost", "speech_cost"])

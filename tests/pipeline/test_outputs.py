@@ -150,15 +150,19 @@ def test_the_projects_own_folders_are_known():
     assert code <= set(outputs.OWN)
 
 
-def test_a_result_is_replaced_with_what_lies_beside_it(tmp_path):
+@pytest.mark.parametrize("ending", [".md", "_picture.png"])
+def test_a_result_is_replaced_with_what_lies_beside_it(ending, tmp_path):
     out, ours = tmp_path / "result.json", json_with("a", kind="x")
-    check_output(out, ours, beside=(".md",))
+    check_output(out, ours, beside=[ending])
+    beside = tmp_path / f"result{ending}"
+    beside.write_text("a table")
+    with pytest.raises(UserError, match=f"result{ending} is no result"):
+        check_output(out, ours, beside=[ending])
     out.write_text(json.dumps({"a": 1, "kind": "x", "more": 2}))
-    out.with_suffix(".md").write_text("a table")
-    check_output(out, ours, beside=(".md",))
+    check_output(out, ours, beside=[ending])
     out.write_text(json.dumps({"a": 1, "kind": "y"}))
     with pytest.raises(UserError, match="result.json is no result"):
-        check_output(out, ours, beside=(".md",))
+        check_output(out, ours, beside=[ending])
 
 
 def test_an_earlier_result_that_is_read_is_no_place_for_a_new_one(tmp_path):

@@ -236,7 +236,7 @@ def main() -> None:
     options = parse(sys.argv[1:])
     check_output_folder(options.out, "--out")
     if options.what == "report":
-        from pipeline.reports.analysis.document import write_report
+        from pipeline.reports.analysis import write_report
 
         write_report(options.out.absolute())
     elif options.redraw:

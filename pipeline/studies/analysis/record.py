@@ -11,7 +11,7 @@ from pipeline.errors import UserError
 from pipeline.files import FINGERPRINT, fingerprint, once, shown_path
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
-from pipeline.reports.analysis.figures import write_figure
+from pipeline.reports.analysis import write_figure
 from pipeline.verdicts import CONFIRMED, Verdict, judge_fact
 
 DIGITS = 6  # significant ones in the JSON files

@@ -5,7 +5,7 @@ from argparse import Namespace
 from pipeline.files import MEASURED, ROOT, fingerprint, read_json, sha256_of
 from pipeline.methods import ANALYSED, ENCODERS, LINEAR
 from pipeline.papers import read_table
-from pipeline.reports.cost_records import cell, measured_on
+from pipeline.reports.costs import cell, measured_on
 from pipeline.studies.analysis.record import Record, check, chosen, publish
 
 COST = MEASURED / "roberta_cost_cpu.json"

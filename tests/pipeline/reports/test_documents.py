@@ -36,9 +36,9 @@ def test_committed_tables_and_pages_are_those_of_the_committed_results():
 
 
 def test_tables_are_written_once_and_then_up_to_date(project):
-    assert documents.stale() == [project]
+    assert list(documents.stale()) == [project]
     documents.write_all()
-    assert documents.stale() == []
+    assert list(documents.stale()) == []
     text = project.read_text(encoding="utf-8")
     assert text.startswith("# Prose\n") and text.endswith("\nMore prose.\n")
     assert "| head width | faster from N |" in text
@@ -52,14 +52,14 @@ def test_a_new_result_makes_its_table_stale(project):
     documents.write_all()
     path = documents.MEASURED / "operator_cpu" / "operator_cost.md"
     path.write_text(path.read_text().replace("| 16 |", "| 17 |"))
-    assert documents.stale() == [project]
+    assert list(documents.stale()) == [project]
 
 
 def test_an_edited_table_is_noticed(project):
     documents.write_all()
     text = project.read_text(encoding="utf-8")
     project.write_text(text.replace("faster from N", "faster"), encoding="utf-8")
-    assert documents.stale() == [project]
+    assert list(documents.stale()) == [project]
 
 
 def test_unknown_table_is_a_users_error(project):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.files import write_json
-from pipeline.reports.html.page import Page, Section, Table, markdown_parts, render
+from pipeline.reports.page import Page, Section, Table, markdown_parts, render
 from pipeline.studies import report
 from pipeline.studies.report_results import parts_with
 from pipeline.studies.report_runs import find_runs, read_configuration

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipeline.reports.analysis.document import document
+from pipeline.reports.analysis import document
 from pipeline.studies.analysis import analyse
 from pipeline.studies.analysis.analyse import THEORY
 

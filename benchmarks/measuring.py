@@ -1,14 +1,16 @@
-"""Peak memory of a piece of work, on a CPU or a GPU, and a cap on it.
+"""Time and peak memory of a piece of work, on a CPU or a GPU, a cap on memory, and the machine's own speed.
 
-On a CPU it is the peak of the whole process as the kernel counts it (`VmHWM`), which is exact only if freed
-memory returns to the system at once. glibc keeps blocks of up to 32 MiB for later; `exact_frees` turns that
-off while memory is measured, `usual_frees` turns it on again for timing. A measurement starts by returning
-what was kept before.
+On a CPU the peak of memory is that of the whole process as the kernel counts it (`VmHWM`), which is exact
+only if freed memory returns to the system at once. glibc keeps blocks of up to 32 MiB for later;
+`exact_frees` turns that off while memory is measured, `usual_frees` turns it on again for timing. A
+measurement starts by returning what was kept before.
 """
 
 import ctypes
 import errno
 import resource
+import time
+from collections.abc import Callable
 
 import torch
 
@@ -16,6 +18,8 @@ from pipeline.provenance import process_memory
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
 MIB = 2**20
+SAMPLE_MS = 10
+ENOUGH_MS = 2000  # of a case of operator_cost.py
 
 
 def _glibc(function: str, *arguments: int) -> bool:
@@ -100,3 +104,68 @@ def ran_out_of_memory(error: BaseException) -> bool:
         return error.errno == errno.ENOMEM
     words = str(error)
     return isinstance(error, RuntimeError) and ("can't allocate memory" in words or "out of memory" in words)
+
+
+def clock(device: str) -> float:
+    """Seconds, once the device has done its work."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def timed(run: Callable[[], object], device: str) -> float:
+    """Seconds `run` takes, including the work it starts on the GPU."""
+    start = clock(device)
+    run()
+    return clock(device) - start
+
+
+def measure(
+    functions: dict[str, Callable[[], object]], device: str, rounds: int, enough_ms: float = 0.0
+) -> dict[str, list[float]]:
+    """Milliseconds per call, `rounds` times each in turns, or up to five times as often in `enough_ms`.
+
+    A short call is repeated for about ten milliseconds. Each sample starts with a call that does not count,
+    since another function has used the caches and the heap.
+    """
+
+    def sample(function: Callable[[], object], calls: int) -> float:
+        start = clock(device)
+        for _ in range(calls):
+            function()
+        return (clock(device) - start) * 1e3 / calls
+
+    repeats = {}
+    for name, function in functions.items():
+        function()
+        repeats[name] = max(1, int(SAMPLE_MS / max(sample(function, 1), 1e-3)))
+    times = {name: [] for name in functions}
+    begin = clock(device)
+    for done in range(5 * rounds):
+        if done >= rounds and (clock(device) - begin) * 1e3 > enough_ms:
+            break
+        for name, function in functions.items():
+            function()
+            times[name].append(sample(function, repeats[name]))
+    return times
+
+
+def forward_and_backward(function, q, k, v, grad):
+    """A call that computes `function(q, k, v)` and the gradients of q, k and v, given that of the output."""
+
+    def run():
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        torch.autograd.grad(function(*leaves), leaves, grad)
+
+    return run
+
+
+def peak(device: str, dtype: torch.dtype) -> dict[str, float]:
+    """The machine's own measure: GF/s of a matrix product and GB/s of a copy, best of several."""
+    n = 8192 if device == "cuda" else 2048
+    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    product = min(measure({"x": lambda: a @ b}, device, 5)["x"])
+    x = torch.empty(2**28 if device == "cuda" else 2**25, device=device)
+    y = torch.empty_like(x)
+    copy = min(measure({"x": lambda: y.copy_(x)}, device, 5)["x"])
+    return {"GF/s": 2 * n**3 / product / 1e6, "GB/s": 2 * x.numel() * 4 / copy / 1e6}

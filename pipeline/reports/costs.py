@@ -1,19 +1,72 @@
-"""Tables, curves and promises by length, from the records of the cost benchmarks."""
+"""Records of the cost benchmarks: what was measured of an architecture at a length, and where.
 
+Tables, curves and promises by length.
+"""
+
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.sequence_methods import SequenceMethod
 from pipeline.methods import Method
-from pipeline.reports.cost_records import Cell, cell
 from pipeline.reports.plots import Curve
-from pipeline.reports.tables import markdown_table
+from pipeline.reports.tables import markdown_table, ran_on
 
 Results = dict[str, Any]
-Value = Callable[[Cell], float]
-Looks = Mapping[str, Method | SequenceMethod]
+Looks = Mapping[str, Method]
 NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is known of an architecture at a length or position: samples and records of all its processes."""
+
+    at: int
+    status: str
+    seconds: list[float]
+    records: list[dict[str, Any]]
+
+    @property
+    def median(self) -> float:
+        """Seconds."""
+        return statistics.median(self.seconds)
+
+    @property
+    def peak(self) -> float:
+        """The largest peak memory, in MiB."""
+        return max(record["peak_bytes"] for record in self.records) / 2**20
+
+
+Value = Callable[[Cell], float]
+
+
+def cell(results: Results, kind: str, architecture: str, at: int) -> Cell | None:
+    """The samples of `architecture` at length or position `at`, or None if it was not measured."""
+    records = [
+        r
+        for r in results["records"]
+        if r["kind"] == kind
+        and r["architecture"] == architecture
+        and (kind == "decoding" or r["length"] == at)
+    ]
+    good = [r for r in records if r["status"] == "ok"]
+    if not good:
+        return Cell(at, records[0]["status"], [], []) if records else None
+    by_record = (
+        r["token_seconds"].get(str(at), []) if kind == "decoding" else r["step_seconds"] for r in good
+    )
+    seconds = [x for times in by_record for x in times]
+    return Cell(at, "ok", seconds, good) if seconds else None
+
+
+def precision(results: Results) -> str:
+    """The type of the numbers in training."""
+    return "bfloat16" if results["settings"].get("bf16") else "float32"
+
+
+def measured_on(results: Results) -> str:
+    """Machine, versions, dates and commits in one sentence."""
+    return ran_on(results["sessions"], results["settings"]["threads"])
 
 
 def shown(found: Cell | None, show: Callable[[Cell], str], words: Mapping[str, str] | None = None) -> str:
@@ -71,8 +124,7 @@ def curves(
     for name in names:
         if known := measured(results, name, kind, places):
             look, y = looks[name], [value(c) for c in known.values()]
-            style = look.style if isinstance(look, SequenceMethod) else "-"
-            found.append(Curve(look.label, look.color, list(known), y, style))
+            found.append(Curve(look.label, look.color, list(known), y, look.style))
     return found
 
 

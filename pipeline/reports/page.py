@@ -1,6 +1,10 @@
-"""The parts of a page, and the page as text."""
+"""A page of tables and pictures in one HTML file that loads nothing from elsewhere: its parts, and as text.
+
+Curves are SVG in the colours of the page's text and ground.
+"""
 
 import base64
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +12,19 @@ from itertools import groupby
 from pathlib import Path
 from urllib.parse import quote
 
+import matplotlib
+import matplotlib.pyplot as plt
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
+
+from pipeline.reports.plots import Panel, draw_curves
 
 HERE = Path(__file__).parent
 GENERATOR = "scripts/report.sh"  # by which a page of ours is recognised
+BLACK = "#000000"
+GRID = "#ebebeb"
+SETTINGS = {"svg.hashsalt": "report", "svg.fonttype": "none", "font.family": "sans-serif"}
+NO_DATE = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,37 @@ def png(path: Path, description: str, caption: str = "") -> Picture:
     content = base64.b64encode(path.read_bytes()).decode()
     image = Markup('<img alt="{}" src="data:image/png;base64,{}">').format(description, content)
     return Picture(image, caption)
+
+
+def curves(panels: Sequence[Panel]) -> Picture:
+    """The panels `(title, x label, y unit, curves)` side by side; the same panels give the same text.
+
+    Whatever is black, axes and text and black curves, takes the colour of the page's text.
+    """
+    return Picture(Markup("\n").join(_panel(panel) for panel in panels))
+
+
+def _panel(panel: Panel) -> Markup:
+    """A panel as an SVG of its own, so that a narrow page can show them below each other."""
+    with matplotlib.rc_context(SETTINGS):
+        figure = draw_curves([panel], 1, log=False, markers=False)
+        figure.tight_layout()
+        content = io.StringIO()
+        figure.savefig(content, format="svg", transparent=True, bbox_inches="tight", metadata=NO_DATE)
+        plt.close(figure)
+    return Markup(_inline(content.getvalue(), panel[0]))
+
+
+def _inline(document: str, description: str) -> str:
+    """The `svg` element of a file of matplotlib's, without what only a file of its own needs."""
+    svg = document[document.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # the same in every figure
+    svg = svg.replace(BLACK, "currentColor").replace(GRID, "rgb(128 128 128 / 25%)")
+    # Text without a colour of its own is black.
+    opening = f'<svg role="img" aria-label="{escape(description)}" fill="currentColor" '
+    svg = svg.replace("<svg ", opening, 1)
+    return "\n".join(line.rstrip() for line in svg.splitlines())
 
 
 def markdown_parts(text: str) -> list[Part]:

@@ -1,1 +1,0 @@
-"""Figures of the analyses, drawn from their JSON files alone, and the document that shows them."""
