@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.methods import VANILLA
-from pipeline.training.light_start import import_quickly
+from pipeline.training.fairseq_process import import_quickly
 
 SPECIAL_TOKENS = 4  # <s>, <pad>, </s>, <unk> lead every fairseq dictionary
 

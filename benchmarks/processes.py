@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from pipeline.children import was_interrupted
 from pipeline.files import ROOT, read_json
-from pipeline.signals import was_interrupted
 
 WORKER = "benchmarks.worker"
 

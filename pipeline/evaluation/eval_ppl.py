@@ -18,7 +18,7 @@ from typing import Any
 from pipeline.console import Parser, add_splits, count, number_of, parse_before_flags
 from pipeline.evaluation.evaluate import publish, result_files
 from pipeline.outputs import json_with
-from pipeline.training.light_start import import_quickly
+from pipeline.training.fairseq_process import import_quickly
 
 STREAMS, SEGMENT = 1, 512
 COMMAND = "scripts/eval_ppl.sh"

@@ -14,7 +14,7 @@ from pipeline.console import Parser, add_splits, count, number_of
 from pipeline.errors import UserError
 from pipeline.files import shown_path, write_json
 from pipeline.outputs import Ours, check_output, json_with
-from pipeline.training.light_start import import_quickly
+from pipeline.training.fairseq_process import import_quickly
 
 Result = dict[str, Any]
 

@@ -33,8 +33,8 @@ from pipeline.files import (
 )
 from pipeline.outputs import check_output, check_output_folder, json_with
 from pipeline.provenance import environment
+from pipeline.training.fairseq_process import run_fairseq
 from pipeline.training.launch import Machines
-from pipeline.training.logged_run import run_fairseq
 from pipeline.training.run_lock import run_lock
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from conventions import INTERRUPTED
-from pipeline.child_process import end_with_parent
+from pipeline.children import end_with_parent
 from pipeline.console import warn_only
 from pipeline.errors import UserError, explain
 from pipeline.evaluation.evaluators import EVALUATORS
@@ -104,7 +104,7 @@ def check_settings(cell: Cell, arguments: list[str]) -> Any:
 
 def train(cell: Cell, arguments: list[str], data: Any) -> None:
     """Train until the last update, from the newest whole checkpoint; not at all if that has made it."""
-    from pipeline.training.child import run_here
+    from pipeline.training.fairseq_process import run_here
     from pipeline.training.kinds import KINDS
     from pipeline.training.save_dir import LAST, complete_save, keep_vocabulary, newest_whole
 

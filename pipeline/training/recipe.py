@@ -26,8 +26,8 @@ from yaml import YAMLError
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
+from pipeline.training.fairseq_process import import_quickly
 from pipeline.training.launch import Machines
-from pipeline.training.light_start import import_quickly
 
 Settings = dict[str, dict[str, Any]]
 

@@ -16,10 +16,10 @@ from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
 from pipeline.files import PREPARED, ROOT, read_json, shown_path
 from pipeline.training.checkpoint import Checkpoint, read_checkpoint
+from pipeline.training.fairseq_process import run_fairseq
 from pipeline.training.kinds import KINDS
 from pipeline.training.launch import Machines
 from pipeline.training.log import ALONE, Place, Progress
-from pipeline.training.logged_run import run_fairseq
 from pipeline.training.plan import described, measured, pace_of
 from pipeline.training.recipe import (
     Experiment,

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from pipeline.signals import STOPPED
+from conventions import STOPPED
 from pipeline.training.checkpoint import read_checkpoint
 from pipeline.training.run_lock import NAME
 from tests.faults.runs import ROUNDING, ROUNDS, at, at_update, longer, losses, same_losses

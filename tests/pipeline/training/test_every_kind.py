@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from pipeline.training.checkpoint import read_checkpoint
+from pipeline.training.fairseq_process import run_fairseq
 from pipeline.training.kinds import KINDS
 from pipeline.training.launch import Machines
 from pipeline.training.log import read_log
-from pipeline.training.logged_run import run_fairseq
 from pipeline.training.recipe import fairseq_arguments, read_experiment
 from tests.helpers import tiny
 from tests.helpers.tiny import losses
