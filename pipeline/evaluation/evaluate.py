@@ -72,7 +72,7 @@ def masked_lm(path: Path, options: argparse.Namespace) -> Iterator[Result]:
     """For eval_mlm.sh."""
     from pipeline.data.prepared import open_prepared
     from pipeline.evaluation.masked_lm import evaluate
-    from pipeline.training.encoder import read_encoder
+    from pipeline.training.checkpoint import read_encoder
 
     encoder = read_encoder(path)
     return evaluate(encoder, open_prepared(options.data.absolute(), tuple(options.splits)), options.splits)

@@ -15,13 +15,14 @@ from torch import Tensor
 from pipeline.errors import UserError
 from pipeline.evaluation.evaluators import TrainedRun
 from pipeline.glue_tasks import GlueTask
-from pipeline.training.checkpoint import Checkpoint, usual_device
-from pipeline.training.encoder import (
+from pipeline.training.checkpoint import (
+    Checkpoint,
     architecture_of,
     count_parameters,
     load_encoder,
     read_dictionary,
     read_encoder,
+    usual_device,
 )
 from pipeline.training.kinds import GlueData, cut_sentences
 from pipeline.training.recipe import option

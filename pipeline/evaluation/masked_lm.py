@@ -12,8 +12,14 @@ from pipeline.errors import UserError
 from pipeline.evaluation.evaluators import TrainedRun
 from pipeline.evaluation.perplexity import perplexity_of, unigram_bits
 from pipeline.files import shown_path
-from pipeline.training.checkpoint import Checkpoint, usual_device
-from pipeline.training.encoder import architecture_of, load_encoder, read_dictionary, read_encoder
+from pipeline.training.checkpoint import (
+    Checkpoint,
+    architecture_of,
+    load_encoder,
+    read_dictionary,
+    read_encoder,
+    usual_device,
+)
 from user_dir.models import LinearAttentionRoberta
 from user_dir.models.output_matrix import masked_lm_features
 from user_dir.modules.linear_cross_entropy import token_losses

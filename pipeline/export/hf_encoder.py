@@ -19,7 +19,7 @@ from pipeline.export import hf_roberta
 from pipeline.export.hf_roberta import EMBEDDING, OF_VOCABULARY, POSITIONS, Weights
 from pipeline.files import ROOT, begin, check_begin, fingerprint, partial_of, sha256_of, shown_path
 from pipeline.outputs import check_output_folder
-from pipeline.training.encoder import build_encoder, encoders, read_dictionary
+from pipeline.training.checkpoint import build_encoder, encoders, read_dictionary
 from pipeline.training.recipe import suggestion
 from pipeline.training.save_dir import keep_vocabulary
 from pipeline.training.train import parsed

@@ -8,8 +8,7 @@ from fairseq.data import Dictionary
 from torch import nn
 
 from pipeline.errors import UserError
-from pipeline.training.checkpoint import read_checkpoint
-from pipeline.training.encoder import load_encoder, read_dictionary, read_encoder
+from pipeline.training.checkpoint import load_encoder, read_checkpoint, read_dictionary, read_encoder
 from user_dir.models.language_model import LinearAttentionLM
 from user_dir.models.options import attention_options
 from user_dir.models.stack import is_pre_norm, planned_layers, positions_kind
@@ -45,14 +44,11 @@ class Source:
 
 def load_source(path: Path) -> Source:
     """Build the model and load its weights; UserError for what is no model of this project."""
-    checkpoint, folder = read_checkpoint(path), path.parent
+    checkpoint, dictionary = read_checkpoint(path), read_dictionary(path.parent)
     if any(key.startswith("encoder.") for key in checkpoint.weights):
-        dictionary = read_dictionary(folder)
         model = load_encoder(read_encoder(path), dictionary)
         return make_source(model, model.args, dictionary, "MaskedLM")
-    if not (folder / "dict.txt").is_file():
-        raise UserError(f"{folder / 'dict.txt'} is missing; it belongs beside the checkpoint")
-    checkpoint = checkpoint.on(folder)
+    checkpoint = checkpoint.on(path.parent)
     if not isinstance(checkpoint.model, LinearAttentionLM):
         raise UserError(
             f"{path} holds a {type(checkpoint.model).__name__}, which is no language model of this project"

@@ -23,6 +23,7 @@ from pipeline.training.recipe import (
     as_flag,
     compose_experiment,
     fairseq_arguments,
+    is_given,
     option,
 )
 
@@ -321,11 +322,6 @@ def check_flags(plan: Plan, chosen: Sequence[Sequence[Choice]]) -> None:
     for flag, instead in ours.items():
         if any(is_given(plan.flags, one) for one in (flag, *ALIASES.get(flag, ()))):
             raise UserError(f"{flag} differs from cell to cell; use {instead}")
-
-
-def is_given(words: Sequence[str], flag: str) -> bool:
-    """Whether `flag` is among the words of a command line, as `--flag value`, `--flag=value` or a switch."""
-    return any(word == flag or word.startswith(f"{flag}=") for word in words)
 
 
 def setting_names(choice: Choice, study: Study) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.console import number_of, runs_failed
 from pipeline.errors import UserError
 from pipeline.files import RESULTS, made_folder, shown_path
-from pipeline.outputs import begins, check_output, check_output_folder
+from pipeline.outputs import LOCK, begins, check_output, check_output_folder, run_lock
 from pipeline.study.best import keep_best_weights
 from pipeline.study.cells import Cell, Plan, cells_of
 from pipeline.study.declaration import RUNS, Study, find_study, read_study, study_names
@@ -24,9 +24,8 @@ from pipeline.study.start import check_starts
 from pipeline.study.table import figure_of, unknown_figures
 from pipeline.study.tuning import score_of, tuning_cells, with_chosen
 from pipeline.study.worker import prune
-from pipeline.training.run_lock import NAME as LOCK
-from pipeline.training.run_lock import SECONDS_TO_WRITE, run_lock
 
+SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
 SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then
 
 

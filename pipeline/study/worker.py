@@ -24,11 +24,10 @@ from pipeline.console import warn_only
 from pipeline.errors import UserError, explain
 from pipeline.evaluation.evaluators import EVALUATORS
 from pipeline.files import FINGERPRINT, RUN_MARK, begin, is_run, shown_path, write_json
+from pipeline.outputs import LOCK, run_lock
 from pipeline.study.cells import Cell, Plan, first_seed
 from pipeline.study.declaration import STUDIES, read_study
 from pipeline.study.start import start_of
-from pipeline.training.run_lock import NAME as LOCK
-from pipeline.training.run_lock import run_lock
 
 SETTINGS_ARE_WRONG = 2
 """Exit code for a mistake in the settings, which the other cells share."""

@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from conventions import STOPPED
+from pipeline.outputs import LOCK
 from pipeline.training.checkpoint import read_checkpoint
-from pipeline.training.run_lock import NAME
 from tests.faults.runs import ROUNDING, ROUNDS, at, at_update, longer, losses, same_losses
 
 pytestmark = pytest.mark.slow
@@ -75,7 +75,7 @@ def test_parent_killed_alone(training, unbroken, tmp_path, record_property):
     record_property("times", len(updates))
     for update in updates:
         assert training.run(tmp_path, fault=at_update(update, "parent")) == [-signal.SIGKILL]
-        with (tmp_path / NAME).open() as lock:
+        with (tmp_path / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
         assert '"num_updates": "28"' not in (tmp_path / "train.log").read_text()
     assert training.run(tmp_path) == [0]
@@ -90,7 +90,7 @@ def test_parent_asked_to_end(training, unbroken, tmp_path, record_property):
     for processes, update in asked:
         fault = at_update(update, "ask")
         assert training.run(tmp_path, "--cpu-processes", str(processes), fault=fault) == [STOPPED]
-        with (tmp_path / NAME).open() as lock:
+        with (tmp_path / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the training has ended before its parent
         assert update <= read_checkpoint(tmp_path / "checkpoint_last.pt").updates <= update + 2
     assert training.run(tmp_path) == [0]

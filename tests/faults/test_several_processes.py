@@ -4,7 +4,7 @@ import fcntl
 
 import pytest
 
-from pipeline.training.run_lock import NAME
+from pipeline.outputs import LOCK
 from tests.faults.runs import ROUNDING, at_update, longer, losses, same_losses
 
 # How many processes are killed after which update; the last one resumes and ends the run.
@@ -34,7 +34,7 @@ def test_one_killed(training, unbroken, tmp_path, record_property):
         _, said = broken.communicate()
         assert broken.returncode == 1
         assert said == f"error: fairseq-train was ended by SIGKILL (log: {tmp_path / 'train.log'})\n"
-        with (tmp_path / NAME).open() as lock:
+        with (tmp_path / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert training.run(tmp_path) == [0]
     assert same_losses(tmp_path, unbroken, ROUNDING)

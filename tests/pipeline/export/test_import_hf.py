@@ -9,8 +9,7 @@ from safetensors.torch import load_file, save_file
 from pipeline.export import import_hf
 from pipeline.export.hf_roberta import EMBEDDING, POSITIONS
 from pipeline.training import train
-from pipeline.training.checkpoint import ENCODER
-from pipeline.training.encoder import load_encoder, read_dictionary, read_encoder
+from pipeline.training.checkpoint import ENCODER, load_encoder, read_dictionary, read_encoder
 from tests.helpers.evil import Evil
 
 WIDTH, POSITIONS_THERE = 16, 66

@@ -9,13 +9,13 @@ import torch
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
+from pipeline.outputs import run_lock
 from pipeline.study import finetune_glue, run
 from pipeline.study.cells import Plan, cells_of
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.hooks import glue as glue_hooks
 from pipeline.study.start import check_starts, start_of
 from pipeline.training.log import read_records
-from pipeline.training.run_lock import run_lock
 from tests.helpers.encoders import ROWS
 
 UPDATES = 6  # two epochs: the first one's checkpoint is there when the second is killed

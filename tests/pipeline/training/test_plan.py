@@ -5,7 +5,7 @@ from argparse import Namespace
 import pytest
 
 from pipeline.papers import read_table
-from pipeline.training.plan import Pace, described, pace_of
+from pipeline.training.train import Pace, pace_of, plan_lines
 
 LINE = '2026-01-01 00:00:00 | INFO | train_inner | {"num_updates": "%d", "wpb": "%d", "wps": "%d"}\n'
 READ = Namespace(
@@ -25,13 +25,13 @@ def test_the_pace_is_that_of_the_later_half(tmp_path):
 
 
 def test_tokens_without_a_measurement():
-    lines = described("x/y", READ, 8, None, None)
+    lines = plan_lines("x/y", READ, 8, None, None)
     assert lines[0] == "updates   100,000 of 65,536 tokens, 6,553,600,000 in all"
     assert "not measured" in lines[1] and len(lines) == 2
 
 
 def test_hours_memory_and_epochs():
-    lines = described("x/y", READ, 8, Pace(65_536, 1_000_000, 3 * 2**30), 103_000_000)
+    lines = plan_lines("x/y", READ, 8, Pace(65_536, 1_000_000, 3 * 2**30), 103_000_000)
     assert "epochs    63.6 of 103,000,000 tokens" in lines
     assert "hours     1.8 at 1,000,000 tokens per second" in lines
     assert "memory    3.0 GiB in each process" in lines
@@ -47,7 +47,7 @@ def test_hours_memory_and_epochs():
     ],
 )
 def test_the_papers_row(name, arch, method):
-    lines = described(name, Namespace(**{**vars(READ), "arch": arch}), 8, None, None)[2:]
+    lines = plan_lines(name, Namespace(**{**vars(READ), "arch": arch}), 8, None, None)[2:]
     if method is None:
         assert not lines
         return
