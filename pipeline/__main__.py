@@ -20,7 +20,7 @@ MODULES = {
     "scripts/analyse.sh": "studies.analysis.analyse",
     "scripts/eval_images.sh": "evaluation.evaluate",
     "scripts/eval_mlm.sh": "evaluation.evaluate",
-    "scripts/eval_ppl.sh": "evaluation.eval_ppl",
+    "scripts/eval_ppl.sh": "evaluation.evaluate",
     "scripts/evaluate_lra.sh": "evaluation.evaluate",
     "scripts/export_hf.sh": "export.export_hf",
     "scripts/fault_check.sh": "studies.fault_check",

@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
 from pipeline.errors import UserError
-from pipeline.evaluation.evaluators import TrainedRun
+from pipeline.evaluation import TrainedRun
 from pipeline.glue_tasks import GlueTask
 from pipeline.training.checkpoint import (
     Checkpoint,

@@ -22,7 +22,7 @@ from conventions import INTERRUPTED
 from pipeline.children import end_with_parent
 from pipeline.console import warn_only
 from pipeline.errors import UserError, explain
-from pipeline.evaluation.evaluators import EVALUATORS
+from pipeline.evaluation import EVALUATORS
 from pipeline.files import FINGERPRINT, RUN_MARK, begin, is_run, shown_path, write_json
 from pipeline.outputs import LOCK, run_lock
 from pipeline.study.cells import Cell, Plan, first_seed
@@ -131,7 +131,7 @@ def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
     import torch
 
     from pipeline.data.identity import identify
-    from pipeline.evaluation.evaluators import TrainedRun, evaluator
+    from pipeline.evaluation import TrainedRun, evaluator
     from pipeline.provenance import environment
     from pipeline.training.log import run_figures
     from pipeline.training.save_dir import whole_checkpoint

@@ -5,7 +5,7 @@ plugin. Files have the names that the fixture `place` gives them.
 """
 
 NO_COUNT = "'0' is not a whole number of 1 or more"
-EVAL = "evaluation.eval_ppl"
+EVAL = "scripts/eval_ppl.sh"
 TRAIN_LM = "scripts/train_lm.sh"
 TRAIN = f"{TRAIN_LM} config.yaml data --gpus 0 --save-dir new"
 GLUE = "study.finetune_glue encoder/checkpoint_last.pt --data glue --out new --task RTE --learning-rates 0.01"

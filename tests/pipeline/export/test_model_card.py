@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from pipeline.data.published import CORPORA
-from pipeline.evaluation import eval_ppl
 from pipeline.export import export_hf
 from pipeline.export.model_card import Evaluation, RunRecord, limits, metadata, model_card, read_run
 from pipeline.files import read_json, write_json
@@ -53,7 +52,7 @@ def test_validation_of_the_training(call, run, tmp_path):
 
 
 def test_evaluation_takes_precedence(call, run, corpus, tmp_path):
-    call(eval_ppl, run / CHECKPOINT, corpus, "--split", "test")
+    call("scripts/eval_ppl.sh", run / CHECKPOINT, corpus, "--split", "test")
     header, text = exported(call, run, tmp_path / "out")
     result = read_json(run / "checkpoint_last.test.json")
     assert figures(header) == {
