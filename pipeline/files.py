@@ -24,19 +24,32 @@ PREPARED = "preparation.json"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write the whole file or nothing: write under another name, then rename."""
-    partial = partial_of(path)
-    try:
+    """Write the whole file or nothing."""
+    with replacing(path) as partial:
         partial.write_bytes(content)
+
+
+@contextmanager
+def replacing(path: Path, ending: str = ".part") -> Iterator[Path]:
+    """Gives another name under which to write `path`; when the file is whole, it gets its own."""
+    partial = partial_of(path, ending)
+    try:
+        yield partial
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
 
 
-def partial_of(path: Path) -> Path:
+def flush_to_disk(path: Path) -> None:
+    """Wait until a written file is on the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def partial_of(path: Path, ending: str = ".part") -> Path:
     """Where `path` is written before it has its name; a kill leaves half of it there."""
-    return path.with_name(f"{path.name}.part")
+    return path.with_name(f"{path.name}{ending}")
 
 
 @contextmanager

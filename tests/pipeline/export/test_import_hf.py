@@ -73,7 +73,7 @@ def imported(call, hf, data, out, *options):
 
 @pytest.mark.slow
 def test_softmax_has_the_logits_of_transformers(with_transformers, call, encoder_corpus, tmp_path, words):
-    with_transformers("hf_roberta.py", tmp_path, words)
+    with_transformers("write_roberta", tmp_path, words)
     call(import_hf, tmp_path, encoder_corpus, tmp_path / "out")
     answers = torch.load(tmp_path / "answers.pt", weights_only=True)
     model = load_encoder(read_encoder(tmp_path / "out" / "imported.pt"), read_dictionary(encoder_corpus))

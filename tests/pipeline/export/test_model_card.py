@@ -127,7 +127,7 @@ def test_hubs_read_the_header(with_transformers, tmp_path):
     run = RunRecord("transnormer_t1", 5, {"corpus": "wikitext-2"}, evaluations, None)
     card = model_card("t1", "CausalLM", {"plan": [["norm"]], "positions": "none"}, run)
     (tmp_path / "README.md").write_bytes(card)
-    with_transformers("hub_card.py", tmp_path)
+    with_transformers("read_card", tmp_path)
     assert json.loads((tmp_path / "answer.json").read_text()) == [
         ["wikitext-2", "test", "perplexity", "perplexity per token", 7.25],
         ["wikitext-2", "test", "perplexity", "perplexity per word", 9.5],

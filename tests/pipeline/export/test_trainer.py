@@ -94,7 +94,7 @@ def losses(with_transformers, corpus, tmp_path_factory) -> dict[str, list[list[f
     """By model: fairseq's losses and those of `transformers.Trainer`, in one process for all."""
     folder = tmp_path_factory.mktemp("trained on")
     expected = {name: fairseq_losses(flags, corpus, folder / name) for name, flags in MODELS.items()}
-    with_transformers("trained_on.py", folder)
+    with_transformers("train", folder)
     return {name: [expected[name], read_json(folder / name / "losses.json")] for name in MODELS}
 
 
