@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.training.recipe import Experiment
-
 
 @dataclass(frozen=True)
 class Evaluator:
@@ -40,11 +38,10 @@ EVALUATORS = {
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run to measure: its folder, checkpoint, experiment and arguments, and its data (None without)."""
+    """A run to measure: its folder, checkpoint and arguments, and its data (None without)."""
 
     folder: Path
     checkpoint: Path
-    experiment: "Experiment"
     arguments: tuple[str, ...]
     data: Any
     device: "torch.device"

@@ -141,7 +141,7 @@ def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if cell.tuning is None:
         checkpoint = whole_checkpoint(measured_checkpoint(cell))
-        run = TrainedRun(cell.folder, checkpoint, cell.experiment, tuple(arguments), data, device)
+        run = TrainedRun(cell.folder, checkpoint, tuple(arguments), data, device)
         print(f"evaluating {checkpoint.name}", flush=True)
         found = evaluator(cell.study.evaluate)(run)
     folder = cell.data_folder()

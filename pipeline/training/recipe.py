@@ -171,17 +171,12 @@ def group_fields(group: str, name: str | None) -> dict[str, Any]:
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
-    if group == "model":
-        kinds = MODEL_DATACLASS_REGISTRY
-        kind = kinds.get(ARCH_MODEL_NAME_REGISTRY.get(name, name))
-    elif group == "task":
-        kinds = TASK_DATACLASS_REGISTRY
-        kind = kinds.get(name)
-    elif group in REGISTRIES:
-        kinds = REGISTRIES[group]["dataclass_registry"]
-        kind = kinds.get(name)
-    else:
+    registries = {one: about["dataclass_registry"] for one, about in REGISTRIES.items()}
+    registries |= {"model": MODEL_DATACLASS_REGISTRY, "task": TASK_DATACLASS_REGISTRY}
+    if group not in registries:
         return FairseqConfig.__dataclass_fields__[group].type.__dataclass_fields__
+    kinds = registries[group]
+    kind = kinds.get(ARCH_MODEL_NAME_REGISTRY.get(name, name) if group == "model" else name)
     if kind is None:
         raise UserError(f"no {group} is called {name!r}{suggestion(name, kinds)}")
     return kind.__dataclass_fields__

@@ -9,7 +9,6 @@ from pipeline.files import ROOT
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.hooks import carried
 from pipeline.training.launch import Machines
-from pipeline.training.recipe import read_experiment
 from pipeline.training.save_dir import LAST
 from pipeline.training.train import train
 from tests.pipeline.study.conftest import record_of
@@ -49,7 +48,7 @@ def test_a_run_is_read_both_ways(corpus, tmp_path, monkeypatch):
     config, folder = ROOT / "configs" / "wikitext2" / "transnormer_t1.yaml", tmp_path / "run"
     train(config, corpus, Machines(0), folder, flags.split())
     data = open_prepared(corpus, ("train", "valid", "test"))
-    run = TrainedRun(folder, folder / LAST, read_experiment(config), (), data, torch.device("cpu"))
+    run = TrainedRun(folder, folder / LAST, (), data, torch.device("cpu"))
     found = carried_state.measure_run(run)
     apart, state = found["apart"], found["carried"]
     assert apart["tokens"] >= state["tokens"] == sum(bucket["tokens"] for bucket in state["buckets"]) > 0
