@@ -6,6 +6,7 @@ Anything else is refused before the work.
 import fcntl
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from typing import Any
 
 from conventions import OUT_OF_SPACE
 from pipeline.errors import UserError
-from pipeline.files import PREPARED, ROOT, can_hold, check_writable, read_json, shown_path
+from pipeline.files import PREPARED, ROOT, read_json, shown_path
 
 Ours = Callable[[Path], bool]
 """Whether a file that exists is a result of the command."""
@@ -41,7 +42,15 @@ def check_output(
     An existing `out` is replaced only if it is `ours`, those beside it only together with it. None may be
     one of the `inputs`, by whatever name. The folder must exist, unless the work `makes_folder`.
     """
-    check_writable(out, makes_folder, option)
+    try:
+        if out.is_dir():
+            raise UserError(f"cannot write {out}, which is a folder; name a file with {option}")
+        folder = out.absolute().parent
+        usable = (makes_folder or folder.is_dir()) and _can_hold(folder)
+    except OSError:
+        usable = False
+    if not usable:
+        raise UserError(f"cannot write {out}; choose another {option}")
     companions = [out.with_suffix(ending) for ending in beside]
     if out in companions:
         raise UserError(
@@ -75,13 +84,26 @@ def check_output_folder(folder: Path, option: str, takes_prepared: bool = False)
         if (above / PREPARED).is_file():
             raise UserError(f"{above} holds prepared data; choose another {option} than {shown_path(folder)}")
     try:
-        usable = can_hold(folder)
+        usable = _can_hold(folder)
     except OSError as error:
         if error.errno in OUT_OF_SPACE:
             raise
         usable = False
     if not usable:
         raise UserError(f"the folder {folder} cannot be made or written in; choose another {option}")
+
+
+def _can_hold(folder: Path) -> bool:
+    """Whether files can be written in `folder`, or it can be made; may raise OSError.
+
+    Permissions alone say nothing to root, nor of /proc.
+    """
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        return False
+    with tempfile.TemporaryFile(dir=folder):
+        return True
 
 
 def _check_not_own(folder: Path, named: Path, option: str) -> None:
