@@ -10,8 +10,7 @@ from fairseq.data import iterators
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
-from pipeline.export.export_hf import model_files
-from pipeline.export.source import make_source
+from pipeline.export.exported import make_source, model_files
 from pipeline.files import ROOT, read_json
 from pipeline.training.train import parsed
 
