@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pipeline.data.lra.tasks import TASKS
 from pipeline.methods import ATTENTIONS, VANILLA, Method
-from pipeline.training.light_start import import_quickly
+from pipeline.training.fairseq_process import import_quickly
 
 SPECIAL_TOKENS = 4  # <s>, <pad>, </s>, <unk> lead every fairseq dictionary
 

@@ -1,6 +1,58 @@
-"""`python -m pipeline SCRIPT ARGUMENTS...`, as `lib.sh` calls it."""
+"""The scripts a person types and the modules behind them.
 
-from pipeline.cli import main
+`lib.sh` calls `python -m pipeline SCRIPT ARGUMENTS...`. Each module has a `main` that reads `sys.argv`. It
+imports nothing outside the standard library before it has read the options, so that --help needs no .venv.
+"""
+
+import importlib
+import sys
+
+from pipeline.console import run_command
+
+MODULES = {
+    "data-prep/bundled_corpus.sh": "data.bundled_corpus",
+    "data-prep/check_sources.sh": "data.check_sources",
+    "data-prep/glue.sh": "data.glue",
+    "data-prep/images.sh": "data.images.prepare",
+    "data-prep/lra.sh": "data.lra.prepare",
+    "data-prep/roberta.sh": "data.masked_lm",
+    "data-prep/wikitext.sh": "data.wikitext",
+    "scripts/analyse.sh": "studies.analysis.analyse",
+    "scripts/eval_images.sh": "evaluation.evaluate",
+    "scripts/eval_mlm.sh": "evaluation.evaluate",
+    "scripts/eval_ppl.sh": "evaluation.evaluate",
+    "scripts/evaluate_lra.sh": "evaluation.evaluate",
+    "scripts/export_hf.sh": "export.export_hf",
+    "scripts/fault_check.sh": "studies.fault_check",
+    "scripts/finetune_glue.sh": "study.finetune_glue",
+    "scripts/gpu_check.sh": "studies.gpu_check",
+    "scripts/import_hf.sh": "export.import_hf",
+    "scripts/make_results.sh": "study.make_results",
+    "scripts/predict_glue.sh": "evaluation.predict_glue",
+    "scripts/pretrain_roberta.sh": "training.commands",
+    "scripts/quickstart.sh": "studies.quickstart",
+    "scripts/report.sh": "studies.report",
+    "scripts/sample_images.sh": "evaluation.sample_images",
+    "scripts/study.sh": "study.study",
+    "scripts/train_images.sh": "training.commands",
+    "scripts/train_lm.sh": "training.commands",
+    "scripts/train_lra.sh": "training.commands",
+    "scripts/train_vit.sh": "training.commands",
+}
+SLOW = ("training.", "evaluation.", "export.", "studies.")  # to import: some seconds without a word
+
+
+def main() -> None:
+    """Run the command that the first argument names: a script, or a module of this package that none runs.
+
+    The script is `sys.argv[0]` of the command, as a record of a measurement names it.
+    """
+    del sys.argv[0]
+    module = MODULES.get(sys.argv[0], sys.argv[0])
+    if sys.stderr.isatty() and module.startswith(SLOW) and not {"-h", "--help"} & set(sys.argv):
+        print("loading torch and fairseq ...", file=sys.stderr)
+    run_command(lambda: importlib.import_module(f"pipeline.{module}").main())
+
 
 if __name__ == "__main__":
     main()

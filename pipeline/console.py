@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from conventions import INTERRUPTED
-from pipeline import signals
+from pipeline import children
 from pipeline.errors import UserError, explain
 
 
@@ -135,12 +135,12 @@ def positive(text: str) -> float:
 def run_command(main: Callable[[], None]) -> None:
     """Run a command; what a user can fix becomes one line on stderr and exit code 1.
 
-    SIGTERM and SIGUSR1 end it as `pipeline/signals.py` says.
+    SIGTERM and SIGUSR1 end it as `pipeline/children.py` says.
     """
     warnings.simplefilter("ignore")  # the libraries' deprecations are no concern of a user's
     warn_only()
     try:
-        with signals.handled():
+        with children.handled():
             main()
     except KeyboardInterrupt as interrupted:
         print(f"error: interrupted; {str(interrupted) or 'run the same command again'}", file=sys.stderr)

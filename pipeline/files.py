@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -24,19 +23,32 @@ PREPARED = "preparation.json"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write the whole file or nothing: write under another name, then rename."""
-    partial = partial_of(path)
-    try:
+    """Write the whole file or nothing."""
+    with replacing(path) as partial:
         partial.write_bytes(content)
+
+
+@contextmanager
+def replacing(path: Path, ending: str = ".part") -> Iterator[Path]:
+    """Gives another name under which to write `path`; when the file is whole, it gets its own."""
+    partial = partial_of(path, ending)
+    try:
+        yield partial
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
 
 
-def partial_of(path: Path) -> Path:
+def flush_to_disk(path: Path) -> None:
+    """Wait until a written file is on the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def partial_of(path: Path, ending: str = ".part") -> Path:
     """Where `path` is written before it has its name; a kill leaves half of it there."""
-    return path.with_name(f"{path.name}.part")
+    return path.with_name(f"{path.name}{ending}")
 
 
 @contextmanager
@@ -85,34 +97,6 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise UserError(f"{path} cannot be read as JSON; move it away or restore it") from None
-
-
-def check_writable(out: Path, makes_folder: bool = False, option: str = "--out") -> None:
-    """UserError unless the file `out` can be written, found out before the work whose result goes there.
-
-    Its folder must exist, unless the work `makes_folder`.
-    """
-    try:
-        if out.is_dir():
-            raise UserError(f"cannot write {out}, which is a folder; name a file with {option}")
-        folder = out.absolute().parent
-        if not (makes_folder or folder.is_dir()) or not can_hold(folder):
-            raise UserError(f"cannot write {out}; choose another {option}")
-    except OSError:
-        raise UserError(f"cannot write {out}; choose another {option}") from None
-
-
-def can_hold(folder: Path) -> bool:
-    """Whether files can be written in `folder`, or it can be made; may raise OSError.
-
-    Permissions alone say nothing to root, nor of /proc.
-    """
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir():
-        return False
-    with tempfile.TemporaryFile(dir=folder):
-        return True
 
 
 def shown_path(path: Path) -> str:

@@ -1,14 +1,22 @@
-"""Where a command may write: it replaces only its own results. Anything else is refused before the work."""
+"""Where a command may write: it replaces only its own results, and no other run is at work there.
 
+Anything else is refused before the work.
+"""
+
+import fcntl
 import os
-from collections.abc import Callable, Iterable
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from conventions import OUT_OF_SPACE
 from pipeline.errors import UserError
-from pipeline.files import PREPARED, ROOT, can_hold, check_writable, read_json, shown_path
+from pipeline.files import PREPARED, ROOT, read_json, shown_path
 
 Ours = Callable[[Path], bool]
 """Whether a file that exists is a result of the command."""
@@ -18,6 +26,7 @@ OWN = (".ci", ".git", ".venv", "benchmarks", "causal_linear_attention", "configs
 OWN += ("data-prep", "docs", "pipeline", "scripts", "tests", "user_dir")
 LARGEST_RECORD = 64 * 2**20
 """Bytes; every record of a command is far smaller."""
+LOCK = ".run.lock"
 
 
 def check_output(
@@ -35,7 +44,15 @@ def check_output(
     An existing `out` is replaced only if it is `ours`, those beside it only together with it. None may be
     one of the `inputs`, by whatever name. The folder must exist, unless the work `makes_folder`.
     """
-    check_writable(out, makes_folder, option)
+    try:
+        if out.is_dir():
+            raise UserError(f"cannot write {out}, which is a folder; name a file with {option}")
+        folder = out.absolute().parent
+        usable = (makes_folder or folder.is_dir()) and _can_hold(folder)
+    except OSError:
+        usable = False
+    if not usable:
+        raise UserError(f"cannot write {out}; choose another {option}")
     companions = [out.with_name(out.stem + ending) for ending in beside]
     if out in companions:
         raise UserError(
@@ -69,13 +86,26 @@ def check_output_folder(folder: Path, option: str, takes_prepared: bool = False)
         if (above / PREPARED).is_file():
             raise UserError(f"{above} holds prepared data; choose another {option} than {shown_path(folder)}")
     try:
-        usable = can_hold(folder)
+        usable = _can_hold(folder)
     except OSError as error:
         if error.errno in OUT_OF_SPACE:
             raise
         usable = False
     if not usable:
         raise UserError(f"the folder {folder} cannot be made or written in; choose another {option}")
+
+
+def _can_hold(folder: Path) -> bool:
+    """Whether files can be written in `folder`, or it can be made; may raise OSError.
+
+    Permissions alone say nothing to root, nor of /proc.
+    """
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        return False
+    with tempfile.TemporaryFile(dir=folder):
+        return True
 
 
 def _check_not_own(folder: Path, named: Path, option: str) -> None:
@@ -114,3 +144,62 @@ def begins(sign: str, within: int = 0) -> Ours:
             return wanted in file.read(within + len(wanted))
 
     return ours
+
+
+@contextmanager
+def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> Iterator[int]:
+    """Keep other runs out of `folder`; gives the descriptor that holds the lock.
+
+    A run that is there already may take `patience` seconds to end. `option` chooses another folder.
+
+    The lock lasts as long as any process has the descriptor open, so a child that inherits it keeps
+    the folder even if its parent is killed. UserError names the host and process that has it.
+    """
+    path = folder / LOCK
+    descriptor = _open_lock(path)
+    try:
+        try:
+            _lock(descriptor, patience)
+            while not _is_at(descriptor, path):  # the run that was waited for has removed it
+                removed, descriptor = descriptor, _open_lock(path)
+                os.close(removed)
+                _lock(descriptor, patience)
+        except BlockingIOError:
+            holder = os.read(descriptor, 1000).decode(errors="replace") or "another process"
+            raise UserError(
+                f"{folder} is in use by {holder}; wait until that run has ended, or choose another {option}"
+            ) from None
+        except OSError as error:
+            print(f"{folder} cannot be locked ({error.strerror}); start no second run there", flush=True)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int:
+    """The lock's file, which a run that ends early removes together with its folder."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _lock(descriptor: int, patience: float) -> None:
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.2)

@@ -112,38 +112,31 @@ def memory_total() -> int | None:
 
 def memory_available() -> int:
     """Free bytes of main memory, or half of the total where the system does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
+    if free := _proc("meminfo", "MemAvailable"):
+        return int(free.split()[0]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def process_memory(field: str) -> int:
     """`VmRSS` (now) or `VmHWM` (peak) of this process in bytes; the peak for both outside Linux."""
-    try:
-        with open("/proc/self/status", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith(field + ":"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
+    if held := _proc("self/status", field):
+        return int(held.split()[0]) * 1024
     unit = 1 if os.uname().sysname == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _cpu_name() -> str:
+    return _proc("cpuinfo", "model name") or platform.processor() or platform.machine()
+
+
+def _proc(file: str, field: str) -> str | None:
+    """What a file of /proc says of a field; None where there is no such line, as outside Linux."""
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
+        lines = Path("/proc", file).read_text(encoding="utf-8").splitlines()
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        return None
+    pairs = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in pairs if name.strip() == field), None)
 
 
 def versions() -> dict[str, str]:

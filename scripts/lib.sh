@@ -61,7 +61,7 @@ ensure_environment() {
     "$python" "$ROOT/scripts/environment.py"
 }
 
-# run_command ARGUMENTS...: the command that pipeline/cli.py has for this script, in .venv, in place of this shell.
+# run_command ARGUMENTS...: the command that pipeline/__main__.py has for this script, in .venv, in place of this shell.
 # Its help needs no .venv.
 run_command() {
     if wants_help "$@"; then

@@ -1,1 +1,53 @@
-"""Trained models on held-out data."""
+"""Trained models on held-out data, and the evaluators that a study may name.
+
+Each is the function of a module of this package that measures a run. The modules import torch and fairseq;
+they are loaded where a run is measured.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """The `function` of a `module` that measures a run, and the `splits` that its data must have."""
+
+    module: str
+    splits: tuple[str, ...]
+    function: str = "measure_run"
+
+
+EVALUATORS = {
+    "carried": Evaluator("carried_state", ("train", "valid", "test")),
+    "copy": Evaluator("accuracy", (), "measure_copying"),
+    "glue": Evaluator("glue", ("train", "valid")),
+    "image_classification": Evaluator("accuracy", ("train", "valid"), "measure_images"),
+    "language_model": Evaluator("perplexity", ("train", "valid", "test")),
+    "lra": Evaluator("accuracy", ("train", "valid", "test"), "measure_lra"),
+    "masked_lm": Evaluator("perplexity", ("train", "valid", "test"), "measure_masked_lm"),
+    "pixels": Evaluator("pixels", ("train", "valid", "test")),
+}
+"""By the name in a study's YAML."""
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run to measure: its folder, checkpoint and arguments, and its data (None without)."""
+
+    folder: Path
+    checkpoint: Path
+    arguments: tuple[str, ...]
+    data: Any
+    device: "torch.device"
+
+
+def evaluator(name: str) -> Callable[[TrainedRun], dict[str, Any]]:
+    """The function that measures a run: what it returns is the `found` of the record."""
+    chosen = EVALUATORS[name]
+    return getattr(importlib.import_module(f"{__name__}.{chosen.module}"), chosen.function)

@@ -10,14 +10,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.console import Parser, add_splits, count, number_of
+from pipeline.console import Parser, add_splits, count, number_of, parse_before_flags
 from pipeline.errors import UserError
 from pipeline.files import shown_path, write_json
 from pipeline.outputs import Ours, check_output, json_with
-from pipeline.training.light_start import import_quickly
+from pipeline.training.fairseq_process import import_quickly
 
 Result = dict[str, Any]
 
+PPL_SCRIPT = "scripts/eval_ppl.sh"
+PPL_KEYS = ("checkpoint", "split", "context_window", "perplexity_per_token")
+CARRIED_KEYS = ("checkpoint", "split", "streams", "segment", "buckets")
+STREAMS, SEGMENT = 1, 512
+EVAL_PPL = """\
+Perplexity of a trained language model on a prepared corpus, as fairseq-eval-lm computes it.
+
+Printed and written: loss in bits and nats per token, perplexity per token and per word (words of the raw
+text are separated by white space, plus one end-of-line per line), and the number of tokens counted.
+Evaluating no token at all is an error.
+
+With --carry-state the split is read from end to end in segments, each with the state that the one before
+left: every token sees all earlier ones of its stream, however many. Perplexity, speed and memory by position
+then come as a table, in the JSON and as a plot beside it.
+"""
 EVAL_MLM = """\
 Masked-LM perplexity of a pre-trained encoder.
 
@@ -36,18 +51,6 @@ Bits per dimension of a model of images byte by byte, or accuracy of a Vision Tr
 Every byte counts but those that the training gave (--given-pixels). The result is printed and written as
 JSON.
 """
-
-
-SCRIPTS = {
-    "language_modeling": "scripts/eval_ppl.sh",
-    "carried_language_modeling": "scripts/eval_ppl.sh",
-    "masked_lm": "scripts/eval_mlm.sh",
-    "sentence_prediction": "scripts/predict_glue.sh",
-    "lra": "scripts/evaluate_lra.sh",
-    "pixels": "scripts/eval_images.sh",
-    "image_classification": "scripts/eval_images.sh",
-}
-"""What evaluates a model, by the task of its training."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,11 @@ class Command:
 def masked_lm(path: Path, options: argparse.Namespace) -> Iterator[Result]:
     """For eval_mlm.sh."""
     from pipeline.data.prepared import open_prepared
-    from pipeline.evaluation.masked_lm import evaluate
-    from pipeline.training.encoder import read_encoder
+    from pipeline.evaluation.perplexity import evaluate_masked_lm
+    from pipeline.training.checkpoint import read_encoder
 
-    encoder = read_encoder(path)
-    return evaluate(encoder, open_prepared(options.data.absolute(), tuple(options.splits)), options.splits)
+    encoder, splits = read_encoder(path), tuple(options.splits)
+    return evaluate_masked_lm(encoder, open_prepared(options.data.absolute(), splits), splits)
 
 
 def describe_masked_lm(result: Result) -> str:
@@ -88,7 +91,7 @@ def describe_masked_lm(result: Result) -> str:
 
 def lra(path: Path, options: argparse.Namespace) -> Iterator[Result]:
     """For evaluate_lra.sh."""
-    from pipeline.evaluation.classifiers import evaluate_lra
+    from pipeline.evaluation.accuracy import evaluate_lra
     from pipeline.training.checkpoint import usual_device
     from pipeline.training.kinds import KINDS, read_lra
 
@@ -200,13 +203,15 @@ def result_files(
 def check_script(path: Path, script: str) -> None:
     """UserError, which names the right script, if this one does not evaluate the model in `path`."""
     from pipeline.training.checkpoint import read_checkpoint
+    from pipeline.training.kinds import KINDS
 
     try:
         task = read_checkpoint(path).task_name
     except UserError:  # no checkpoint at all
         return
-    if SCRIPTS.get(task, script) != script:
-        raise UserError(f"{path} holds a model of the task {task}; evaluate it with {SCRIPTS[task]}")
+    right = f"scripts/{KINDS[task].evaluation}" if task in KINDS else script
+    if right != script:
+        raise UserError(f"{path} holds a model of the task {task}; evaluate it with {right}")
 
 
 def publish(result: Result, out: Path, text: str) -> None:
@@ -215,10 +220,121 @@ def publish(result: Result, out: Path, text: str) -> None:
     print(f"{text}\n  written to  {shown_path(out)}", flush=True)
 
 
+def parse_perplexity(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options of eval_ppl.sh, and what is left for fairseq-eval-lm."""
+    options = Parser(PPL_SCRIPT, add_help=False)
+    add_splits(
+        options,
+        "<checkpoint>.<split>.json beside the checkpoint, with --carry-state "
+        "<checkpoint>.<split>.carried.json",
+    )
+    options.add_argument(
+        "--context-window",
+        type=int,
+        default=0,
+        metavar="N",
+        help="let every token see at least N earlier ones (slower; published figures often do)",
+    )
+    options.add_argument(
+        "--compile",
+        action="store_true",
+        help="on a GPU: compile the model with torch.compile, which takes a minute first",
+    )
+    options.add_argument(
+        "--carry-state",
+        action="store_true",
+        help="read the split from end to end, states carried from segment to segment",
+    )
+    options.add_argument(
+        "--streams",
+        type=count,
+        metavar="B",
+        help=f"with --carry-state: read the split as B texts side by side (default: {STREAMS})",
+    )
+    options.add_argument(
+        "--segment",
+        type=count,
+        metavar="N",
+        help=f"with --carry-state: tokens of a stream read at a time (default: {SEGMENT}), which changes "
+        "speed and memory, not the perplexity",
+    )
+    options.add_argument(
+        "--reset-at-documents",
+        action="store_true",
+        help="with --carry-state: start again at each of WikiText's articles, B of them side by side",
+    )
+    usage = f"{PPL_SCRIPT} CHECKPOINT DATA [options] [fairseq-eval-lm flags ...]"
+    parser = Parser(PPL_SCRIPT, EVAL_PPL, parents=[options], usage=usage)
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="such as runs/wikitext103/transnormer_t1/checkpoint_best.pt",
+    )
+    parser.add_argument(
+        "data",
+        type=Path,
+        metavar="DATA",
+        help="a folder written by data-prep/ with the dictionary used in training",
+    )
+    given, extra = parse_before_flags(parser, options, words)
+    if not given.carry_state and (given.streams or given.segment or given.reset_at_documents):
+        parser.error("--streams, --segment and --reset-at-documents go with --carry-state")
+    if given.carry_state and given.compile:
+        parser.error("--compile does not go with --carry-state")
+    if given.carry_state and given.context_window:
+        parser.error("--context-window does not go with --carry-state, whose tokens see all earlier ones")
+    given.streams, given.segment = given.streams or STREAMS, given.segment or SEGMENT
+    return given, extra
+
+
+def describe_perplexity(result: Result) -> str:
+    """The result in a few readable lines."""
+    per_word = result["perplexity_per_word"]
+    overrides = result["model_overrides"]
+    overridden = f", with --model-overrides {overrides}" if overrides else ""
+    return (
+        f"{result['architecture']}, {number_of(result['updates'], 'updates')}, {result['split']}: "
+        f"{result['tokens']:,} tokens{overridden}\n"
+        f"  loss        {result['loss_bits_per_token']:.4f} bits = "
+        f"{result['loss_nats_per_token']:.4f} nats per token\n"
+        f"  perplexity  {result['perplexity_per_token']:.2f} per token, "
+        + (f"{per_word:.2f} per word" if per_word else "per word unknown")
+    )
+
+
+def evaluate_perplexity(options: argparse.Namespace, extra: Sequence[str]) -> None:
+    """For eval_ppl.sh: each split, its states carried or not."""
+    from pipeline.data.prepared import open_prepared
+    from pipeline.evaluation.carried_state import BESIDE, evaluate_carried, read_extra, write_carried
+    from pipeline.evaluation.perplexity import evaluate
+    from pipeline.training.checkpoint import read_language_model
+
+    path = options.checkpoint.absolute()
+    if options.carry_state:
+        files = result_files(PPL_SCRIPT, options, path, json_with(*CARRIED_KEYS), ".carried.json", BESIDE)
+    else:
+        files = result_files(PPL_SCRIPT, options, path, json_with(*PPL_KEYS))
+    checkpoint = read_language_model(path)
+    data = open_prepared(options.data.absolute(), tuple(options.splits))
+    overrides = read_extra(extra) if options.carry_state else {}
+    for split, out in files.items():
+        if options.carry_state:
+            write_carried(evaluate_carried(checkpoint, data, split, options, overrides), out)
+            continue
+        result = evaluate(checkpoint, data, split, options.context_window, extra, options.compile)
+        publish(result, out, describe_perplexity(result))
+
+
 def main() -> None:
     """Evaluate each split."""
-    script = sys.argv[0]
-    options, command = parse(script, sys.argv[1:]), COMMANDS[script]
+    script, *words = sys.argv
+    if script == PPL_SCRIPT:
+        given = parse_perplexity(words)
+        import_quickly("pipeline.training.checkpoint")
+        evaluate_perplexity(*given)
+        return
+    options, command = parse(script, words), COMMANDS[script]
     import_quickly("pipeline.training.checkpoint")
     from pipeline.training.save_dir import whole_checkpoint
 

@@ -13,15 +13,16 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
 from pipeline.errors import UserError
-from pipeline.evaluation.evaluators import TrainedRun
+from pipeline.evaluation import TrainedRun
 from pipeline.glue_tasks import GlueTask
-from pipeline.training.checkpoint import Checkpoint, usual_device
-from pipeline.training.encoder import (
+from pipeline.training.checkpoint import (
+    Checkpoint,
     architecture_of,
     count_parameters,
     load_encoder,
     read_dictionary,
     read_encoder,
+    usual_device,
 )
 from pipeline.training.kinds import GlueData, cut_sentences
 from pipeline.training.recipe import option
@@ -33,14 +34,14 @@ TOKENS_PER_BATCH = 4096
 
 
 @torch.inference_mode()
-def predict(model: LinearAttentionRoberta, rows: Sequence[Tensor], pad: int, head: str = HEAD) -> np.ndarray:
+def predict(model: LinearAttentionRoberta, rows: Sequence[Tensor], pad: int) -> np.ndarray:
     """The head's outputs `(rows, classes)` for rows of tokens, each cut to the model's positions.
 
     Rows of like length share a batch; on a GPU if there is one.
     """
-    if head not in model.classification_heads:
+    if HEAD not in model.classification_heads:
         raise UserError(
-            f"the checkpoint has no classification head {head}; fine-tune it with scripts/finetune_glue.sh"
+            f"the checkpoint has no classification head {HEAD}; fine-tune it with scripts/finetune_glue.sh"
         )
     device = usual_device()
     model = model.to(device).eval()
@@ -53,7 +54,7 @@ def predict(model: LinearAttentionRoberta, rows: Sequence[Tensor], pad: int, hea
         following = min(len(rows[order[min(place + 1, len(order) - 1)]]), longest)
         if place + 1 == len(order) or following * (len(batch) + 1) > TOKENS_PER_BATCH:
             tokens = data_utils.collate_tokens([rows[j][:longest] for j in batch], pad_idx=pad).to(device)
-            logits, _ = model(tokens, features_only=True, classification_head_name=head)
+            logits, _ = model(tokens, features_only=True, classification_head_name=HEAD)
             outputs.update(zip(batch, logits.float().cpu().numpy(), strict=True))
             batch = []
     return np.stack([outputs[i] for i in range(len(rows))]) if rows else np.zeros((0, 0))

@@ -1,4 +1,7 @@
-"""Perplexity of a language model, as `fairseq-eval-lm` computes it, and that of token frequencies alone."""
+"""Perplexity of a language model, as `fairseq-eval-lm` computes it, and of an encoder over masked tokens.
+
+And that of token frequencies alone.
+"""
 
 import argparse
 import ast
@@ -6,7 +9,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,21 +20,33 @@ from fairseq.data import Dictionary
 from fairseq.data.data_utils import load_indexed_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_scorer import SequenceScorer
+from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq_cli import eval_lm
 from torch import nn
 
 from pipeline.console import Parser
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
-from pipeline.evaluation.eval_ppl import COMMAND
-from pipeline.evaluation.evaluators import TrainedRun
+from pipeline.evaluation import TrainedRun
+from pipeline.evaluation.evaluate import PPL_SCRIPT
 from pipeline.files import ROOT, shown_path
-from pipeline.training.checkpoint import Checkpoint, read_language_model
+from pipeline.training.checkpoint import (
+    Checkpoint,
+    architecture_of,
+    load_encoder,
+    read_dictionary,
+    read_encoder,
+    read_language_model,
+    usual_device,
+)
+from user_dir.models import LinearAttentionRoberta
 from user_dir.models.compiled import compile_features
-from user_dir.models.output_matrix import has_output_matrix, output_matrix
+from user_dir.models.output_matrix import has_output_matrix, masked_lm_features, output_matrix
 from user_dir.modules.linear_cross_entropy import ROWS, token_losses
 
 TOKENS_PER_BATCH = 16_384
+MASKED_TOKENS_PER_BATCH = 4096
+MASK_SEED = 1
 LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
@@ -55,7 +70,7 @@ def evaluate(
     if not torch.cuda.is_available():
         words.append("--cpu")
     parser = fairseq_options.get_eval_lm_parser()
-    parser.error = Parser(COMMAND).error  # argparse would print fairseq's four screens of usage
+    parser.error = Parser(PPL_SCRIPT).error  # argparse would print fairseq's four screens of usage
     args = fairseq_options.parse_args_and_arch(parser, [*words, *extra])
     check_lengths(checkpoint, args)
     cfg = convert_namespace_to_omegaconf(args)
@@ -235,4 +250,78 @@ def measure_run(run: TrainedRun) -> dict[str, Any]:
         "architecture": checkpoint.architecture,
         "parameters": splits["test"]["parameters"],
         "best_update": checkpoint.updates,
+    }
+
+
+@torch.inference_mode()
+def masked_lm_loss(model: LinearAttentionRoberta, task: MaskedLMTask, split: str) -> tuple[float, int]:
+    """Mean loss in nats, and the number of masked tokens it is the mean of.
+
+    The masks are those of fairseq's task with its seed: the same for every encoder of one length.
+    """
+    device = usual_device()
+    model = model.to(device).eval()
+    task.load_dataset(split)
+    size = max(MASKED_TOKENS_PER_BATCH, model.max_positions())
+    batches = task.get_batch_iterator(
+        task.dataset(split), max_tokens=size, ignore_invalid_inputs=False
+    ).next_epoch_itr(shuffle=False)
+    total, count = 0.0, 0
+    for batch in batches:
+        tokens, targets = batch["net_input"]["src_tokens"].to(device), batch["target"].to(device)
+        masked = targets.ne(task.source_dictionary.pad())
+        x, (weight, bias) = masked_lm_features(model, {"src_tokens": tokens}, masked)
+        total += float(token_losses(x, weight, targets[masked], bias).sum())
+        count += int(masked.sum())
+    if count == 0:
+        raise UserError(f"not one token of {split} was masked; is the split empty?")
+    return total / count, count
+
+
+def evaluate_masked_lm(
+    encoder: Checkpoint, data: PreparedData, splits: Iterable[str]
+) -> Iterator[dict[str, Any]]:
+    """The result of each split, as it is written to JSON."""
+    model = load_encoder(encoder, read_dictionary(data.folder))
+    config = MaskedLMConfig(
+        data=str(data.folder),
+        tokens_per_sample=encoder.max_positions,
+        sample_break_mode="none",
+        seed=MASK_SEED,
+    )
+    task = MaskedLMTask.setup_task(config)
+    for split in splits:
+        loss, count = masked_lm_loss(model, task, split)
+        yield {
+            "checkpoint": shown_path(encoder.path),
+            "architecture": architecture_of(encoder),
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "updates": encoder.updates,
+            "corpus": data.manifest.get("corpus"),
+            "tokens_per_sample": encoder.max_positions,
+            "split": split,
+            "masked_tokens": count,
+            "loss_nats_per_token": loss,
+            "perplexity_per_token": perplexity_of(loss),
+        }
+
+
+def measure_masked_lm(run: TrainedRun) -> dict[str, Any]:
+    """What a study records of a pre-trained encoder; `unigram_bits` is what token frequencies alone score."""
+    encoder = read_encoder(run.checkpoint)
+    results = list(evaluate_masked_lm(encoder, run.data, ("valid", "test")))
+    found = {
+        one["split"]: {
+            "masked_tokens": one["masked_tokens"],
+            "bits": one["loss_nats_per_token"] / math.log(2),
+            "perplexity": one["perplexity_per_token"],
+            "unigram_bits": unigram_bits(run.data, one["split"]),
+        }
+        for one in results
+    }
+    return {
+        **found,
+        "architecture": results[-1]["architecture"],
+        "parameters": results[-1]["parameters"],
+        "best_update": encoder.updates,
     }

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq.utils import move_to_cuda
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from pipeline.errors import UserError
-from pipeline.evaluation.classifiers import about_images, count_correct
-from pipeline.evaluation.evaluators import TrainedRun
+from pipeline.evaluation import TrainedRun
+from pipeline.evaluation.accuracy import about_images, batches_of, count_correct
 from pipeline.evaluation.sample_images import SOFTWARE
 from pipeline.files import shown_path
 from pipeline.provenance import environment
@@ -47,13 +46,9 @@ def bits_per_dimension(
     No further batch is read once `most` images have been.
     """
     task = checkpoint.task
-    task.load_dataset(split)
-    batches = task.get_batch_iterator(task.dataset(split), max_sentences=batch_size)
     criterion, model = PixelLikelihoodCriterion(task), checkpoint.model.to(device)
     nats, images, counted = 0.0, 0, 0
-    for batch in batches.next_epoch_itr(shuffle=False):
-        if device.type == "cuda":
-            batch = move_to_cuda(batch, device)
+    for batch in batches_of(task, split, batch_size, device):
         loss, size, output = criterion(model, batch)
         nats, counted, images = nats + float(loss), counted + size, images + output["nsentences"]
         if images >= most:

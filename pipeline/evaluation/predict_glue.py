@@ -85,7 +85,7 @@ def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> "np.nda
     """Class indices or scores, one an example."""
     from pipeline.data.text_encoding import TextEncoder, encode_sentences
     from pipeline.evaluation.glue import decide, predict
-    from pipeline.training.encoder import load_encoder, read_dictionary, read_encoder
+    from pipeline.training.checkpoint import load_encoder, read_dictionary, read_encoder
     from pipeline.training.save_dir import whole_checkpoint
 
     encoder = read_encoder(whole_checkpoint(checkpoint))

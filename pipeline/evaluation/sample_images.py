@@ -18,7 +18,7 @@ from pipeline.console import Parser, count, number_of
 from pipeline.errors import UserError
 from pipeline.files import shown_path, write_atomically
 from pipeline.outputs import begins, check_output
-from pipeline.training.light_start import import_quickly
+from pipeline.training.fairseq_process import import_quickly
 
 if TYPE_CHECKING:
     import numpy as np

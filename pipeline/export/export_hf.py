@@ -13,27 +13,12 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.console import Parser
 from pipeline.files import begin, check_begin, fingerprint, sha256_of, shown_path, write_atomically
 from pipeline.outputs import check_output_folder
 
-if TYPE_CHECKING:
-    import torch
-
-    from pipeline.export.source import Source
-
-MODELING = Path(__file__).with_name("modeling_linear_attention.py")
 COMMAND = "export_hf.sh"
-PREFIXES = {
-    "decoder.output_projection.": "lm_head.",
-    "decoder.": "model.",
-    "encoder.sentence_encoder.": "model.",
-    "encoder.lm_head.weight": "lm_head.decoder.weight",
-    "encoder.lm_head.bias": "lm_head.decoder.bias",
-    "encoder.lm_head.": "lm_head.",
-}
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -54,57 +39,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def exported_weights(source: "Source", head: str | None, tied: bool) -> "dict[str, torch.Tensor]":
-    """The weights under the names of the modelling file, less those that are tied to others."""
-    prefixes = dict(PREFIXES)
-    if head is not None:
-        prefixes = {"encoder.sentence_encoder.": "model.", f"classification_heads.{head}.": "classifier."}
-    weights = {}
-    for key, value in source.model.state_dict().items():
-        old = next((prefix for prefix in prefixes if key.startswith(prefix)), None)
-        if old is None or key.endswith(".scale.batches"):
-            continue
-        name = (prefixes[old] + key.removeprefix(old)).replace(".scale.sigma", ".sigma")
-        weights[name] = value.detach().clone().contiguous()
-    if tied:
-        for name in ("lm_head.weight", "lm_head.decoder.weight"):
-            weights.pop(name, None)
-    return weights
-
-
-def model_files(source: "Source", head: str | None = None) -> dict[str, bytes]:
-    """Configuration, weights and modelling file; UserError for a model that cannot be exported."""
-    from safetensors.torch import save
-
-    from pipeline.export.source import classifier_settings, configuration
-
-    settings = configuration(source)
-    if head is not None:
-        settings.update(classifier_settings(source, head))
-    kind = source.kind if head is None else "SequenceClassification"
-    module = MODELING.stem
-    settings["architectures"] = [f"LinearAttentionFor{kind}"]
-    settings["auto_map"] = {
-        "AutoConfig": f"{module}.LinearAttentionConfig",
-        "AutoModel": f"{module}.LinearAttentionModel",
-        f"AutoModelFor{kind}": f"{module}.LinearAttentionFor{kind}",
-    }
-    weights = exported_weights(source, head, settings["tie_word_embeddings"])
-    return {
-        "config.json": json.dumps(settings, indent=2).encode(),
-        "model.safetensors": save(weights, metadata={"format": "pt"}),
-        MODELING.name: MODELING.read_bytes(),
-    }
-
-
 def export(checkpoint: Path, out: Path, head: str | None) -> str:
     """Write the folder `out`; returns the kind of the model. UserError for one that cannot be exported.
 
     A head that is left out is named on stdout.
     """
+    from pipeline.export.exported import load_source, model_files, tokenizer_files
     from pipeline.export.model_card import model_card, read_run
-    from pipeline.export.source import load_source
-    from pipeline.export.tokenizer import tokenizer_files
     from pipeline.training.checkpoint import check_reads_text, read_checkpoint
     from pipeline.training.save_dir import whole_checkpoint
 

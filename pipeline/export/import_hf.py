@@ -47,7 +47,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 def main() -> None:
     """Import, and say where it went."""
     options, flags = parse(sys.argv[1:])
-    from pipeline.export.hf_encoder import import_hf
+    from pipeline.export.hf_roberta import import_hf
 
     options.out = options.out.absolute()
     path = import_hf(options, flags)

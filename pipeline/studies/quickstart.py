@@ -31,11 +31,10 @@ from pipeline.files import (
     write_atomically,
     write_json,
 )
-from pipeline.outputs import check_output, check_output_folder, json_with
+from pipeline.outputs import check_output, check_output_folder, json_with, run_lock
 from pipeline.provenance import environment
+from pipeline.training.fairseq_process import run_fairseq
 from pipeline.training.launch import Machines
-from pipeline.training.logged_run import run_fairseq
-from pipeline.training.run_lock import run_lock
 
 if TYPE_CHECKING:
     from pipeline.data.prepared import PreparedData

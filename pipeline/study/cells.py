@@ -21,6 +21,7 @@ from pipeline.training.recipe import (
     as_flag,
     compose_experiment,
     fairseq_arguments,
+    is_given,
     option,
 )
 
@@ -287,11 +288,6 @@ def shortened(experiment: Experiment, flags: Sequence[str], updates: int) -> lis
         if (length := option(given, flag) or "").isdecimal():
             words += [flag, str(max(1, round(share * int(length))))]
     return words
-
-
-def is_given(words: Sequence[str], flag: str) -> bool:
-    """Whether `flag` is among the words of a command line, as `--flag value`, `--flag=value` or a switch."""
-    return any(word == flag or word.startswith(f"{flag}=") for word in words)
 
 
 def as_option(key: str) -> str:

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from pipeline.errors import UserError
-from pipeline.evaluation.evaluators import EVALUATORS
+from pipeline.evaluation import EVALUATORS
 from pipeline.files import ROOT
 from pipeline.methods import label_of
 from pipeline.study.choosing import Best, Tune, read_best, read_tune

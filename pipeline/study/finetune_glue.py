@@ -131,7 +131,7 @@ def cells_asked(study: "Study", options: argparse.Namespace) -> "list[Cell]":
 
 def check_tasks(cells: "Sequence[Cell]") -> None:
     """UserError for a task that is not prepared or does not fit the encoder; says how much will be cut."""
-    from pipeline.training.encoder import read_encoder
+    from pipeline.training.checkpoint import read_encoder
     from pipeline.training.kinds import KINDS, cut_sentences
 
     start, kind = cells[0].plan.start, KINDS["sentence_prediction"]

@@ -13,7 +13,7 @@ from pipeline.console import number_of, runs_failed
 from pipeline.data.identity import identify
 from pipeline.errors import UserError
 from pipeline.files import RESULTS, ROOT, made_folder, shown_path
-from pipeline.outputs import begins, check_output, check_output_folder
+from pipeline.outputs import LOCK, begins, check_output, check_output_folder, run_lock
 from pipeline.provenance import portable_command
 from pipeline.study.cells import Cell, Plan
 from pipeline.study.choosing import keep_best_weights, score_of, tuning_cells, with_chosen
@@ -25,10 +25,9 @@ from pipeline.study.schedule import gpus, parallel_jobs, run_cells
 from pipeline.study.selection import cells_of, check_layer_plans
 from pipeline.study.table import figure_of, unknown_figures
 from pipeline.study.worker import prune
-from pipeline.training.run_lock import NAME as LOCK
-from pipeline.training.run_lock import SECONDS_TO_WRITE, run_lock
 
 SOURCE = "{source}"
+SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
 SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then
 
 

@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from conventions import STOPPED
-from pipeline import signals
-from pipeline.child_process import started_by_us
+from pipeline import children
 from pipeline.errors import UserError
-from pipeline.files import ROOT, shown_path
+from pipeline.files import shown_path
 from pipeline.provenance import usable_cores
 from pipeline.study.cells import Cell
 from pipeline.study.worker import LOG, SETTINGS_ARE_WRONG, request_of
 from pipeline.training.log import Progress
 
 SECONDS_BETWEEN_LOOKS = 0.1
-SECONDS_TO_SAVE = 60  # after an interruption
 
 
 def gpus() -> list[str]:
@@ -102,19 +100,12 @@ class Follower:
 
 def start(cell: Cell, place: int, jobs: int, held: Sequence[int]) -> Running:
     """Start the process of a cell; it ends with this one, and inherits the descriptors `held`."""
-    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    ours = {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1", **started_by_us()}
     stack = ExitStack()
     messages = stack.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline.study.worker", *request_of(cell)],
-        stdin=subprocess.DEVNULL,
-        stdout=messages,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, **ours, **placement(place, jobs)},
-        pass_fds=held,
+    environment = placement(place, jobs)
+    process = stack.enter_context(
+        children.started("pipeline.study.worker", request_of(cell), messages, environment, held)
     )
-    stack.enter_context(signals.told(process))
     return Running(cell, place, process, Path(messages.name), stack)
 
 
@@ -131,7 +122,7 @@ def run_cells(
     try:
         while waiting or running:
             while waiting and places:
-                signals.end_if_asked()
+                children.end_if_asked()
                 cell = waiting.pop(0)
                 number = len(cells) - len(waiting)
                 print(f"[{number}/{len(cells)}] {cell.name}: log {shown_path(cell.folder / LOG)}", flush=True)
@@ -143,7 +134,9 @@ def run_cells(
             if line := settle(ended, describe):
                 failures.append(line)
     finally:
-        end(running)
+        children.end(one.process for one in running)
+        for one in running:
+            one.stack.close()
     return failures
 
 
@@ -166,10 +159,10 @@ def wait_for_one(running: Sequence[Running], follower: Follower | None) -> Runni
 def settle(ended: Running, describe: Callable[[Cell], str]) -> str | None:
     """Say how a cell has ended; its line if it has failed."""
     code, last = ended.process.returncode, ended.outcome()
-    if signals.was_stopped(code):
+    if children.was_stopped(code):
         print("stopped as asked; the same command resumes", flush=True)
         sys.exit(STOPPED)
-    if signals.was_interrupted(code):
+    if children.was_interrupted(code):
         raise KeyboardInterrupt
     if code == 0:
         print(f"{ended.cell.name}: {describe(ended.cell)}", flush=True)
@@ -183,17 +176,3 @@ def settle(ended: Running, describe: Callable[[Cell], str]) -> str | None:
     line = f"{ended.cell.name}: {reason}" + (f" (log: {shown_path(log)})" if log.is_file() else "")
     print(f"failed: {line}", flush=True)
     return line
-
-
-def end(running: Sequence[Running]) -> None:
-    """Have the processes that still run end; they may save their state first."""
-    for one in running:
-        one.process.terminate()
-    deadline = time.monotonic() + SECONDS_TO_SAVE
-    for one in running:
-        try:
-            one.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            one.process.kill()
-            one.process.wait()
-        one.stack.close()

@@ -19,15 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from conventions import INTERRUPTED
-from pipeline.child_process import end_with_parent
+from pipeline.children import end_with_parent
 from pipeline.console import warn_only
 from pipeline.errors import UserError, explain
-from pipeline.evaluation.evaluators import EVALUATORS
+from pipeline.evaluation import EVALUATORS
 from pipeline.files import FINGERPRINT, RUN_MARK, begin, is_run, shown_path, write_json
+from pipeline.outputs import LOCK, run_lock
 from pipeline.study.cells import Cell, Plan
 from pipeline.study.declaration import STUDIES, read_study
-from pipeline.training.run_lock import NAME as LOCK
-from pipeline.training.run_lock import run_lock
 
 SETTINGS_ARE_WRONG = 2
 """Exit code for a mistake in the settings, which the other cells share."""
@@ -103,7 +102,7 @@ def check_settings(cell: Cell, arguments: list[str]) -> Any:
 
 def train(cell: Cell, arguments: list[str], data: Any) -> None:
     """Train until the last update, from the newest whole checkpoint; not at all if that has made it."""
-    from pipeline.training.child import run_here
+    from pipeline.training.fairseq_process import run_here
     from pipeline.training.kinds import KINDS
     from pipeline.training.save_dir import LAST, complete_save, keep_vocabulary, newest_whole
 
@@ -131,7 +130,7 @@ def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
     import torch
 
     from pipeline.data.identity import identify
-    from pipeline.evaluation.evaluators import TrainedRun, evaluator
+    from pipeline.evaluation import TrainedRun, evaluator
     from pipeline.provenance import environment
     from pipeline.training.log import run_figures
     from pipeline.training.save_dir import whole_checkpoint
@@ -141,7 +140,7 @@ def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if cell.tuning is None:
         checkpoint = whole_checkpoint(measured_checkpoint(cell))
-        run = TrainedRun(cell.folder, checkpoint, cell.experiment, tuple(arguments), data, device)
+        run = TrainedRun(cell.folder, checkpoint, tuple(arguments), data, device)
         print(f"evaluating {checkpoint.name}", flush=True)
         found = evaluator(cell.study.evaluate)(run)
     folder = cell.data_folder()

@@ -18,8 +18,14 @@ from pipeline.files import write_json
 from pipeline.glue_tasks import GlueTask, glue_task
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
-from pipeline.training import encoder
-from pipeline.training.checkpoint import Checkpoint, read_checkpoint, read_language_model
+from pipeline.training.checkpoint import (
+    Checkpoint,
+    encoder_flags,
+    read_checkpoint,
+    read_dictionary,
+    read_encoder,
+    read_language_model,
+)
 from pipeline.training.recipe import option
 from user_dir.models import LRAModel
 from user_dir.tasks.image_data import ImageData, open_image_data
@@ -71,7 +77,7 @@ class MaskedLM(Kind):
 
     def check_start(self, path: Path, data: PreparedData) -> None:
         """See `Kind`."""
-        encoder.read_encoder(path)
+        read_encoder(path)
 
 
 @dataclass(frozen=True)
@@ -107,14 +113,14 @@ class Glue(Kind):
 
     def check_start(self, path: Path, data: GlueData) -> None:
         """Refuse what is no encoder, or one of another tokeniser than the data."""
-        start, beside = encoder.read_encoder(path), path.parent
+        start, beside = read_encoder(path), path.parent
         fingerprint = data.manifest["tokenizer_fingerprint"]
         if (beside / "dict.txt").is_file() and tokenizer_fingerprint(beside) != fingerprint:
             raise UserError(
                 f"{path} was trained with another tokeniser than {data.folder} was prepared with; prepare "
                 f"the task again with data-prep/glue.sh --tokenizer-from {beside}"
             )
-        size = len(encoder.read_dictionary(data.folder))
+        size = len(read_dictionary(data.folder))
         if size != start.vocabulary:
             raise UserError(
                 f"{data.folder} has a dictionary of {size} entries with the mask, but {path} was trained "
@@ -123,8 +129,8 @@ class Glue(Kind):
 
     def model_flags(self, path: Path) -> list[str]:
         """See `Kind`."""
-        start = encoder.read_encoder(path)
-        return [*encoder.flags(start), "--max-positions", str(start.max_positions)]
+        start = read_encoder(path)
+        return [*encoder_flags(start), "--max-positions", str(start.max_positions)]
 
     def record(self, save_dir: Path, name: str, data: GlueData, arguments: Sequence[str]) -> None:
         """Write beside the weights which task they are for, as prediction must know."""

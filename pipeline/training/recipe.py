@@ -26,8 +26,8 @@ from yaml import YAMLError
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
+from pipeline.training.fairseq_process import import_quickly
 from pipeline.training.launch import Machines
-from pipeline.training.light_start import import_quickly
 
 Settings = dict[str, dict[str, Any]]
 
@@ -171,17 +171,12 @@ def group_fields(group: str, name: str | None) -> dict[str, Any]:
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
-    if group == "model":
-        kinds = MODEL_DATACLASS_REGISTRY
-        kind = kinds.get(ARCH_MODEL_NAME_REGISTRY.get(name, name))
-    elif group == "task":
-        kinds = TASK_DATACLASS_REGISTRY
-        kind = kinds.get(name)
-    elif group in REGISTRIES:
-        kinds = REGISTRIES[group]["dataclass_registry"]
-        kind = kinds.get(name)
-    else:
+    registries = {one: about["dataclass_registry"] for one, about in REGISTRIES.items()}
+    registries |= {"model": MODEL_DATACLASS_REGISTRY, "task": TASK_DATACLASS_REGISTRY}
+    if group not in registries:
         return FairseqConfig.__dataclass_fields__[group].type.__dataclass_fields__
+    kinds = registries[group]
+    kind = kinds.get(ARCH_MODEL_NAME_REGISTRY.get(name, name) if group == "model" else name)
     if kind is None:
         raise UserError(f"no {group} is called {name!r}{suggestion(name, kinds)}")
     return kind.__dataclass_fields__
@@ -235,6 +230,11 @@ def option(arguments: Sequence[str], flag: str) -> str | None:
     return value
 
 
+def is_given(words: Sequence[str], flag: str) -> bool:
+    """Whether `flag` is among the words of a command line, as `--flag value`, `--flag=value` or a switch."""
+    return any(word == flag or word.startswith(f"{flag}=") for word in words)
+
+
 def check_arch(experiment: Experiment, extra: Sequence[str]) -> None:
     """UserError for an --arch of the user that lacks a setting of the YAML's model."""
     arch, model = option(extra, "--arch") or option(extra, "-a"), experiment.settings.get("model", {})
@@ -265,15 +265,20 @@ def shorter_warmup(experiment: Experiment, extra: Sequence[str]) -> list[str]:
     return ["--warmup-updates", str(max(1, min(int(last) - 1, max(2, int(last) // 10))))]
 
 
+def chooses_precision(extra: Sequence[str]) -> bool:
+    """Whether the user's flags have a switch of precision."""
+    return any(is_given(extra, f"--{name.replace('_', '-')}") for name in PRECISIONS)
+
+
 def replaced_precision(experiment: Experiment, gpus: int, extra: Sequence[str]) -> list[str]:
     """The YAML's switches of precision that do not count: one of the user's replaces them all.
 
     On the CPU fp16 is left out, unless its gradients are those that fairseq can scale there.
     """
     own = [name for name in PRECISIONS if experiment.get("common", name)]
-    if any(f"--{name.replace('_', '-')}" in extra for name in PRECISIONS):
+    if chooses_precision(extra):
         return own
-    not_flat = experiment.get("common", "fp16_no_flatten_grads") or "--fp16-no-flatten-grads" in extra
+    not_flat = experiment.get("common", "fp16_no_flatten_grads") or is_given(extra, "--fp16-no-flatten-grads")
     return own if own == ["fp16"] and not gpus and not not_flat else []
 
 
@@ -285,7 +290,7 @@ def fast_flags(experiment: Experiment, gpus: int, extra: Sequence[str]) -> list[
         flags += ["--optimizer", "adamw_fused"]
     if not gpus:
         return flags
-    if not any(f"--{name.replace('_', '-')}" in extra for name in PRECISIONS):
+    if not chooses_precision(extra):
         flags.append("--bf16")
     criterion = option(extra, "--criterion") or experiment.get("criterion", "_name")
     return [*flags, "--compile"] if criterion in COMPILING else flags

@@ -5,7 +5,6 @@ lie beside the checkpoints.
 """
 
 import filecmp
-import os
 import shutil
 import zipfile
 from argparse import Namespace
@@ -17,7 +16,16 @@ from omegaconf import OmegaConf
 
 from pipeline.data.text_encoding import DICTIONARY, VOCABULARY_FILES
 from pipeline.errors import UserError
-from pipeline.files import FINGERPRINT, fingerprint, read_json, sha256_of, write_atomically, write_json
+from pipeline.files import (
+    FINGERPRINT,
+    fingerprint,
+    flush_to_disk,
+    read_json,
+    replacing,
+    sha256_of,
+    write_atomically,
+    write_json,
+)
 from pipeline.outputs import check_output, check_output_folder, json_with
 from pipeline.training.checkpoint import Checkpoint, groups_of, model_settings, read_checkpoint
 from user_dir.checks.same_settings import differences
@@ -164,15 +172,9 @@ def complete_save(saved: Checkpoint) -> None:
 
 def copy_durably(source: Path, target: Path) -> None:
     """Copy a file whole or not at all; it is on the disk when this returns."""
-    partial = target.with_name(f"{target.name}.tmp")
-    try:
+    with replacing(target, ".tmp") as partial:
         shutil.copyfile(source, partial)
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+        flush_to_disk(partial)
 
 
 def move_aside(folder: Path, left: Sequence[Path] | None = None) -> None:

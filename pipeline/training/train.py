@@ -1,9 +1,12 @@
 """From a YAML of configs/ to a running `fairseq-train`, for scripts/train_*.sh and pretrain_roberta.sh."""
 
 import shlex
+import statistics
 import sys
+import tempfile
 from argparse import Namespace
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq import options as fairseq_options
@@ -15,12 +18,14 @@ from pipeline.console import number_of
 from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
 from pipeline.files import PREPARED, ROOT, read_json, shown_path
+from pipeline.methods import METHODS
+from pipeline.outputs import run_lock
+from pipeline.papers import read_table
 from pipeline.training.checkpoint import Checkpoint, read_checkpoint
+from pipeline.training.fairseq_process import run_fairseq
 from pipeline.training.kinds import KINDS
 from pipeline.training.launch import Machines
-from pipeline.training.log import ALONE, Place, Progress
-from pipeline.training.logged_run import run_fairseq
-from pipeline.training.plan import described, measured, pace_of
+from pipeline.training.log import ALONE, Place, Progress, peak_memory, read_log
 from pipeline.training.recipe import (
     Experiment,
     check_arch,
@@ -30,7 +35,6 @@ from pipeline.training.recipe import (
     read_experiment,
     shorter_warmup,
 )
-from pipeline.training.run_lock import run_lock
 from pipeline.training.save_dir import (
     BEST,
     DATA,
@@ -50,6 +54,10 @@ from user_dir.checks.schedules import check_schedule
 from user_dir.checks.training import check_training
 from user_dir.models.layer_plan import parse_layer_plan
 
+PLANNED_UPDATES = 20  # that --plan trains to find the pace
+PAPER = "wikitext103"
+BAND = 0.02
+"""Twice the distance between the paper's three best perplexities, a quarter of that to the next."""
 SECONDS_OF_LAST_TRY = 30  # a launcher that tries again does not wait until every process has ended
 
 
@@ -176,12 +184,88 @@ def show_plan(
     pace, corpus = pace_of(save_dir / machines.log_name), None
     if not dry_run:
         corpus = open_prepared(data, ("train",)).tokens("train")
+        pace = pace or measured_pace(arguments, read, machines)
+    print("\n".join(plan_lines(name, read, machines.processes, pace, corpus)))
 
-        def first_updates(words: Sequence[str], folder: Path, last: int) -> None:
-            run_training(words, folder, machines, last)
 
-        pace = pace or measured(arguments, read, machines.log_name, first_updates)
-    print("\n".join(described(name, read, machines.processes, pace, corpus)))
+@dataclass(frozen=True)
+class Pace:
+    """Of the updates in a log: tokens in each, tokens per second, the most bytes of a process or None."""
+
+    tokens: float
+    per_second: float
+    memory: int | None
+
+
+def pace_of(log: Path) -> Pace | None:
+    """That of a log's later half, since the first updates warm up.
+
+    None if the log has fewer updates than `PLANNED_UPDATES`.
+    """
+    if not log.is_file():
+        return None
+    records = read_log(log)
+    inner = [x for x in records["train_inner"] if x["wps"]]
+    if not inner or inner[-1]["num_updates"] < PLANNED_UPDATES:
+        return None
+    tokens, speeds = ([x[key] for x in inner[len(inner) // 2 :]] for key in ("wpb", "wps"))
+    return Pace(statistics.median(tokens), statistics.median(speeds), peak_memory(records))
+
+
+def measured_pace(arguments: Sequence[str], read: Namespace, machines: Machines) -> Pace | None:
+    """Of the first `PLANNED_UPDATES` updates, trained in a folder that is removed."""
+    last = PLANNED_UPDATES
+    with tempfile.TemporaryDirectory(prefix="plan-") as folder:
+        words = [*arguments, "--max-update", str(last), "--log-interval", "2", "--log-format", "json"]
+        words += ["--no-save", "--disable-validation", "--save-dir", folder, "--tensorboard-logdir", ""]
+        if getattr(read, "warmup_updates", None):
+            words += ["--warmup-updates", str(min(read.warmup_updates, last // 2))]
+        run_training(words, Path(folder), machines, last)
+        return pace_of(Path(folder, machines.log_name))
+
+
+def plan_lines(
+    name: str, read: Namespace, processes: int, pace: Pace | None, corpus: int | None
+) -> list[str]:
+    """The lines of the plan of the experiment `name`; `corpus` is the number of tokens of an epoch."""
+    steps, updates = read.update_freq[-1], read.max_update
+    if pace is not None:
+        tokens = pace.tokens
+    elif read.batch_size:
+        tokens = float(processes * steps * read.batch_size * read.tokens_per_sample)
+    else:
+        tokens = float(processes * steps * read.max_tokens)
+    lines = [f"updates   {updates:,} of {tokens:,.0f} tokens, {tokens * updates:,.0f} in all"]
+    if corpus:
+        lines.append(f"epochs    {tokens * updates / corpus:.1f} of {corpus:,} tokens")
+    if pace is None:
+        lines.append(f"hours     not measured; without --dry-run, {PLANNED_UPDATES} updates tell")
+    else:
+        minutes = tokens * updates / pace.per_second / 60
+        time = f"minutes   {minutes:,.1f}" if minutes < 60 else f"hours     {minutes / 60:,.1f}"
+        lines.append(f"{time} at {pace.per_second:,.0f} tokens per second")
+        if pace.memory:
+            lines.append(f"memory    {pace.memory / 2**30:.1f} GiB in each process")
+    return lines + paper_lines(name, read.arch)
+
+
+def paper_lines(name: str, architecture: str) -> list[str]:
+    """The row of TransNormer's Table 4 and what counts as reproducing it; none for other experiments."""
+    methods = {method.language_model: method.transnormer for method in METHODS if method.transnormer}
+    if name.partition("/")[0] != PAPER or architecture not in methods:
+        return []
+    rows = {row["method"]: row for row in read_table("transnormer_04_wikitext103_lm")}
+    row = rows[methods[architecture]]
+    valid, test = float(row["ppl_val"]), float(row["ppl_test"])
+    figures = f"perplexity {valid:.2f} valid, {test:.2f} test, {row['params_m']} M parameters"
+    return [
+        f"paper     {row['method']}: {figures}",
+        f"accepted  {_band(valid)} valid, {_band(test)} test (2 % either way)",
+    ]
+
+
+def _band(perplexity: float) -> str:
+    return f"{perplexity * (1 - BAND):.2f} to {perplexity * (1 + BAND):.2f}"
 
 
 def is_finished(start: Checkpoint | None, last_update: int | None) -> bool:

@@ -1,12 +1,12 @@
 """Training runs in processes of their own, broken off at will."""
 
 import os
-import socket
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.training.launch import free_port
 from pipeline.training.log import read_records
 from tests.faults.warm import Started, Warm
 from tests.pipeline.conftest import MODEL
@@ -108,10 +108,3 @@ class Training:
         if fault is None and any(codes):
             print(outputs)
         return codes
-
-
-def free_port() -> int:
-    """A port nobody listens at."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]

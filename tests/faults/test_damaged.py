@@ -9,18 +9,9 @@ import pytest
 import torch
 
 from tests.faults.runs import ROUNDS, same_losses
+from tests.helpers.evil import Evil
 
 pytestmark = pytest.mark.fault("damaged checkpoint")
-
-
-class Evil:
-    """A pickle that leaves a trace if anything in it is run."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self):
-        return Path.touch, (self.trace,)
 
 
 def flip_a_bit(path: Path, trace: Path) -> None:

@@ -1,4 +1,7 @@
-"""Kills at random moments and at exact system calls, and of the parent alone."""
+"""Kills at random moments and at exact system calls, of the parent alone, and of several processes.
+
+A run of several processes resumes, also with another number of processes.
+"""
 
 import fcntl
 import random
@@ -7,9 +10,9 @@ import signal
 
 import pytest
 
-from pipeline.signals import STOPPED
+from conventions import STOPPED
+from pipeline.outputs import LOCK
 from pipeline.training.checkpoint import read_checkpoint
-from pipeline.training.run_lock import NAME
 from tests.faults.runs import ROUNDING, ROUNDS, at, at_update, longer, losses, same_losses
 
 pytestmark = pytest.mark.slow
@@ -35,6 +38,10 @@ SYSTEM_CALLS = {
         at("rename", path="checkpoint_last.pt", nth=2),
     ],
 }
+
+
+# How many processes are killed after which update; the last one resumes and ends the run.
+KILLED = longer((1, 7), (2, 12), (2, 17), (1, 22), (2, 26), fast=2)
 
 
 @pytest.mark.fault("killed at random moments")
@@ -75,7 +82,7 @@ def test_parent_killed_alone(training, unbroken, tmp_path, record_property):
     record_property("times", len(updates))
     for update in updates:
         assert training.run(tmp_path, fault=at_update(update, "parent")) == [-signal.SIGKILL]
-        with (tmp_path / NAME).open() as lock:
+        with (tmp_path / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
         assert '"num_updates": "28"' not in (tmp_path / "train.log").read_text()
     assert training.run(tmp_path) == [0]
@@ -90,9 +97,36 @@ def test_parent_asked_to_end(training, unbroken, tmp_path, record_property):
     for processes, update in asked:
         fault = at_update(update, "ask")
         assert training.run(tmp_path, "--cpu-processes", str(processes), fault=fault) == [STOPPED]
-        with (tmp_path / NAME).open() as lock:
+        with (tmp_path / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the training has ended before its parent
         assert update <= read_checkpoint(tmp_path / "checkpoint_last.pt").updates <= update + 2
     assert training.run(tmp_path) == [0]
     assert same_losses(tmp_path, unbroken, ROUNDING)
     assert all(len(values) == 1 for values in losses(tmp_path).values())  # no update is done again
+
+
+@pytest.mark.fault("several processes killed")
+def test_killed_and_resumed(training, unbroken, tmp_path, record_property):
+    record_property("times", len(KILLED))
+    for processes, update in KILLED:
+        assert set(training.run(tmp_path, processes=processes, fault=at_update(update))) == {-9}
+    assert training.run(tmp_path) == [0]
+    assert same_losses(tmp_path, unbroken, ROUNDING)
+    again = [update for update, values in losses(tmp_path).items() if len(values) > 1]
+    assert again == list(longer(6, 11, 16, 21, fast=2))
+
+
+@pytest.mark.fault("one of several processes killed")
+def test_one_killed(training, unbroken, tmp_path, record_property):
+    """The command says so in one sentence, and the other process does not outlive it."""
+    updates = longer(7, 12, 26)
+    record_property("times", len(updates))
+    for update in updates:
+        broken = training.start(training.command(tmp_path, "--cpu-processes", "2"), at_update(update, "self"))
+        _, said = broken.communicate()
+        assert broken.returncode == 1
+        assert said == f"error: fairseq-train was ended by SIGKILL (log: {tmp_path / 'train.log'})\n"
+        with (tmp_path / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert training.run(tmp_path) == [0]
+    assert same_losses(tmp_path, unbroken, ROUNDING)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.faults.runs import ROUNDS, at
 from tests.helpers.encoders import write_text
+from tests.helpers.prepared import contents
 
 pytestmark = [
     pytest.mark.slow,
@@ -21,10 +22,6 @@ KILLS = {
     "half of the record": at("write", "half", path="preparation.json"),
     "before the folder is renamed": at("rename", path="prepared"),
 }
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def prepare(training, source: Path, dest: Path, fault: dict[str, str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """Commands as forks of a process that has imported them: each costs a second instead of ten.
 
 Started with fault.c preloaded and a socket to the tests as its standard input. What a command starts as
-`pipeline.training.child` or `pipeline.study.worker` is forked as well; everything else is as
+`pipeline.training.fairseq_process` or `pipeline.study.worker` is forked as well; everything else is as
 `python -m pipeline` does it.
 """
 
@@ -17,7 +17,8 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline.signals import REQUESTS
+from conventions import REQUESTS
+from pipeline import children
 from tests.helpers import registry
 from tests.helpers.forked import PRELOADED, Child
 
@@ -25,7 +26,7 @@ MOST = 1 << 16  # bytes of a message
 
 
 class Forked(Child):
-    """What `logged_run.py` and `schedule.py` need of `subprocess.Popen`, for their one module each."""
+    """What `children.py` needs of `subprocess.Popen`, for modules with a `main`."""
 
     def __init__(self, command: list[str], stdout: Any, env: dict[str, str], **unused: Any) -> None:
         fork = multiprocessing.get_context("fork")
@@ -74,11 +75,7 @@ def begin(words: list[str], files: list[int], fault: dict[str, str]) -> None:
         os.dup2(file, stream)
         os.close(file)
     os.environ.update(fault)
-    from pipeline.study import schedule
-    from pipeline.training import logged_run
-
-    for module in (logged_run, schedule):
-        module.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Forked})
+    children.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Forked})
     sys.argv = ["pipeline", *words]
     runpy.run_module("pipeline", run_name="__main__", alter_sys=True)
 

@@ -1,7 +1,7 @@
 """Commands as forks of a process that has imported fairseq and the plugin, which takes seconds each time.
 
 `run` and `start` take command lines of `[sys.executable, "-m", MODULE, ...]`. What such a command starts in
-its turn (`pipeline.training.child`, a benchmark's worker) is a fork, too; for commands that a test
+its turn (`pipeline.training.fairseq_process`, a benchmark's worker) is a fork, too; for commands that a test
 calls in its own process, `patches` says how. Tests of signals, limits and imports use `subprocess`.
 """
 
@@ -21,14 +21,13 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 from benchmarks import worker
-from pipeline.child_process import PARENT
-from pipeline.signals import REQUESTS
-from pipeline.study import schedule
-from pipeline.training import logged_run
+from conventions import REQUESTS
+from pipeline import children
+from pipeline.children import PARENT
 from tests.helpers import registry
 
 CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ["pipeline.training.child", "fairseq_cli.train", "hydra", "sentencepiece", "user_dir"]
+PRELOADED = ["pipeline.training.fairseq_process", "fairseq_cli.train", "hydra", "sentencepiece", "user_dir"]
 PRELOADED += ["torch._dynamo"]  # the first optimizer of a process imports it, in 1.7 s
 PRELOADED += ["tests.helpers.warmed"]
 CONTEXT.set_forkserver_preload(PRELOADED)
@@ -103,7 +102,7 @@ class Child:
 
 
 class Popen(Child):
-    """What `logged_run` and `schedule` need of `subprocess.Popen`."""
+    """What `children.started` needs of `subprocess.Popen`."""
 
     def __init__(
         self,
@@ -130,8 +129,7 @@ def measure(command: Sequence[str], env: Mapping[str, str], context: BaseContext
 def patches(context: BaseContext = CONTEXT) -> list[tuple[object, str, object]]:
     """Modules, their attributes, and the values with which what they start is a fork."""
     return [
-        (logged_run, "subprocess", _subprocess(Popen=partial(Popen, context=context))),
-        (schedule, "subprocess", _subprocess(Popen=partial(Popen, context=context))),
+        (children, "subprocess", _subprocess(Popen=partial(Popen, context=context))),
         (worker, "subprocess", _subprocess(run=partial(measure, context=context))),
     ]
 

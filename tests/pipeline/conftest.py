@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from pipeline.cli import MODULES
+from pipeline.__main__ import MODULES
 from pipeline.console import run_command
 from tests.helpers import encoders, forked
 from tests.helpers.logs import wait_for

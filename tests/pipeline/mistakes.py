@@ -1,11 +1,12 @@
 """Command lines that cannot be, each with the pattern of the sentence it gets; see test_bad_input.py.
 
-`CASES` are the project's commands, `BENCHMARKS` those of benchmarks/, `FAIRSEQ` fairseq's own with the
-plugin. Files have the names that the fixture `place` gives them.
+`CASES` are the project's commands, `RUNS` those on what a run of each kind has left, `BENCHMARKS` those of
+benchmarks/, `FAIRSEQ` fairseq's own with the plugin. Files have the names that the fixtures `place` and
+`runs` give them.
 """
 
 NO_COUNT = "'0' is not a whole number of 1 or more"
-EVAL = "evaluation.eval_ppl"
+EVAL = "scripts/eval_ppl.sh"
 TRAIN_LM = "scripts/train_lm.sh"
 TRAIN = f"{TRAIN_LM} config.yaml data --gpus 0 --save-dir new"
 GLUE = "study.finetune_glue encoder/checkpoint_last.pt --data glue --out new --task RTE --learning-rates 0.01"
@@ -132,6 +133,137 @@ CASES = [
     (f"{GLUE} --jobs 0", "--jobs: '0'"),
     (f"{GLUE} --max-update 0", "--max-update: '0'"),
     (f"{GLUE} --no-such-flag", "--no-such-flag"),
+]
+TRAIN_VANILLA = TRAIN.replace("config.yaml", "vanilla.yaml")
+TRAIN_LRA = "scripts/train_lra.sh lra.yaml listops --gpus 0 --save-dir new"
+PLAN = "scripts/train_lra.sh text.yaml empty --gpus 0 --dry-run --encoder-attention"
+RESUME = TRAIN.replace("new", "run --max-update 9")
+TRAINED = "lm/checkpoint_last.pt"
+EVALUATE = f"{EVAL} {TRAINED} data"
+CARRIED = f"{EVALUATE} --carry-state"
+SAMPLE = "scripts/sample_images.sh pixels/checkpoint_last.pt"
+PREDICT = "scripts/predict_glue.sh rte/checkpoint_best.pt --out new.tsv --task"
+EXPORT = f"scripts/export_hf.sh {TRAINED}"
+# What is no checkpoint, and what is said of it.
+CHECKPOINTS = {
+    "none": "no checkpoint", "nothing": "is damaged", "half": "is damaged", "foreign": "holds no model",
+    "bare": "holds no configuration", "evil": "nothing in it was run", "pickled": "nothing in it was run",
+}  # fmt: skip
+# Copies of the corpus with one file cut to so many bytes, or without it, and what is said of it.
+CUT = {
+    "shorter-bin": ("train.bin", -2, "train.bin holds"),
+    "magic": ("train.idx", 7, "train.idx is no index"),
+    "shorter-idx": ("train.idx", -8, "train.idx is truncated"),
+    "no-valid": ("valid.idx", None, "has no valid.idx"),
+    "no-dict": ("dict.txt", None, "has no dict.txt"),
+    "manifest": ("preparation.json", 1, "preparation.json is damaged"),
+    "shorter-test": ("test.bin", -1, "test.bin holds"),
+}
+HEADER = "index\tsentence1\tsentence2\tlabel\n"
+ROWS = {
+    "good": HEADER + "0\tA\tB\tentailment\n",
+    "blank": HEADER + "0\tThe cat .\t\tentailment\n",
+    "two": "index\tsentence1\tlabel\n0\tThe cat .\tentailment\n",
+    "narrow": HEADER + "0\tThe cat .\tThe dog .\n",
+    "label": HEADER + "0\tA\tB\tneutral\n",
+    "header": HEADER,
+    "empty": "",
+    "cola": "x\t1\t\tThe cat sat .\n",
+}
+RUNS = [
+    # what cannot be trained
+    (f"{TRAIN_VANILLA} --decoder-attention-heads 3", "--decoder-attention-heads"),
+    (f"{TRAIN_VANILLA} --max-target-positions 8", "positions"),
+    (f"{TRAIN} --max-target-positions 8", "positions"),
+    (f"{TRAIN} --diag-block-size 0", "block"),
+    (f"{TRAIN} --decoder-attention diag,nrom", "'nrom'"),
+    (f"{TRAIN} --learning-rate 1", "--learning-rate"),
+    (f"{TRAIN} --lr-scheduler cosine --warmup-updates 7 --max-update 7", "--warmup-updates 7"),
+    (f"{TRAIN_LRA} --max-positions 32", "longer than the 32"),
+    (f"{TRAIN_LRA} --encoder-attention elu,nrom", "'nrom'"),
+    (f"{TRAIN_LRA} --warmup-updates 1", "--warmup-updates is 1"),
+    (f"{TRAIN_LRA} --pooling max", "--pooling"),
+    (f"{PLAN} ell", "--encoder-attention"),
+    (f"{PLAN} elu*3", "--encoder-attention"),
+    ("scripts/train_lm.sh masked.yaml data --gpus 0 --save-dir new", "scripts/pretrain_roberta.sh"),
+    # another run than the one whose folder it is
+    (RESUME.replace("config.yaml", "vanilla.yaml"), "arch is 'transnormer_t1', not 'transformer_lm'"),
+    (f"{RESUME} --decoder-attention norm*2", "decoder_attention is None, not 'norm*2'"),
+    (f"{RESUME} --tokens-per-sample 16", "--allow-changed tokens_per_sample"),
+    (f"{RESUME} --dropout 0.5 --allow-changed attention_dropout", "--allow-changed dropout"),
+    (RESUME.replace(" data ", " order "), "another dictionary"),
+    # damaged data
+    *((TRAIN.replace(" data ", f" {name} "), CUT[name][2]) for name in CUT if name != "shorter-test"),
+    *((EVALUATE.replace(" data", f" {name}"), CUT[name][2]) for name in ("shorter-test", "manifest")),
+    (TRAIN.replace(" data ", " nowhere "), "no data folder"),
+    # what is no checkpoint, or none to start from
+    *((f"{EVAL} {name}.pt data", sign) for name, sign in CHECKPOINTS.items()),
+    *((f"{TRAIN} --restore-file {name}.pt", sign) for name, sign in CHECKPOINTS.items()),
+    (f"{TRAIN} --restore-file {TRAINED} --decoder-embed-dim 32", "decoder_embed_dim is 16, not 32"),
+    (f"{TRAIN} --restore-file {TRAINED} --criterion cross_entropy", "--criterion"),
+    # perplexities that would lie
+    (f"{EVALUATE} --context-window 32", "--context-window"),
+    (f"{EVALUATE} --max-tokens 4", "--max-tokens"),
+    (f"{EVALUATE} --num-shards 999 --shard-id 998", "not one token was evaluated"),
+    (f"{EVALUATE} --no-such-flag", "--no-such-flag"),
+    (f"{EVALUATE} --split valid,test --out x.json", "--out"),
+    (f"{EVALUATE} --out /proc/none/x.json", "/proc/none/x.json"),
+    (f"{EVALUATE} --streams 2", "--carry-state"),
+    (EVALUATE.removesuffix(" data"), "DATA"),
+    (EVALUATE.replace(" data", " order"), "order/dict.txt differs from"),
+    (EVALUATE.replace(" data", " shorter"), "shorter/dict.txt has"),
+    (EVALUATE.replace(" data", " nowhere"), "no data folder"),
+    (f"{CARRIED} --segment 5000 --streams 3", "--segment"),
+    (f"{CARRIED} --streams 100000", "--streams"),
+    (f"{CARRIED} --reset-at-documents", "--reset-at-documents"),
+    (f"{CARRIED} --context-window 4", "--context-window"),
+    (f"{CARRIED} --tokens-per-sample 16", "--tokens-per-sample"),
+    (f"{CARRIED} --segment 0", "--segment"),
+    # other evaluations
+    ("scripts/eval_mlm.sh encoder/checkpoint_last.pt tokeniser", "another tokeniser"),
+    (f"scripts/evaluate_lra.sh {TRAINED} listops --out new.json", "no model of Long Range Arena"),
+    ("scripts/evaluate_lra.sh begun.pt listops", "incomplete"),
+    (f"scripts/eval_images.sh {TRAINED} --out new.json", "not of pixels or image_classification"),
+    (f"scripts/eval_images.sh {TRAINED} --out good.tsv", "evaluate it with scripts/eval_ppl.sh"),
+    (
+        f"{EVALUATE.replace(TRAINED, 'pixels/checkpoint_last.pt')} --out good.tsv",
+        "with scripts/eval_images.sh",
+    ),
+    (
+        f"{EVALUATE.replace(TRAINED, 'pixels/checkpoint_last.pt')} --out new.json",
+        "a model of images, no language",
+    ),
+    ("scripts/eval_images.sh pixels/checkpoint_last.pt --split dev", "no split dev"),
+    ("scripts/eval_images.sh pixels/checkpoint_last.pt levels", "4 x 3 x 1 of 6 levels, but"),
+    (f"scripts/sample_images.sh {TRAINED}", "not of pixels"),
+    (f"{SAMPLE} --complete 1.5", "--complete is 1.5"),
+    (f"{SAMPLE} --complete 0.05", "--complete 0.05"),
+    (f"{SAMPLE} --complete 0.5 --count 12", "--count is 12"),
+    (f"{SAMPLE} --batch-size 0", "--batch-size"),
+    (f"{SAMPLE} --seed -1", "--seed is -1"),
+    (f"{SAMPLE} --out /nowhere/x.png", "/nowhere/x.png"),
+    # predictions
+    (f"{PREDICT} RTE --input blank.tsv", "line 2"),
+    (f"{PREDICT} RTE --input two.tsv", "'sentence2'"),
+    (f"{PREDICT} RTE --input narrow.tsv", "3 columns instead of 4"),
+    (f"{PREDICT} RTE --input label.tsv", "'neutral'"),
+    (f"{PREDICT} RTE --input header.tsv", "header.tsv holds no example"),
+    (f"{PREDICT} RTE --input empty.tsv", "line 1"),
+    (f"{PREDICT} RTE --input nowhere.tsv", "nowhere.tsv"),
+    (f"{PREDICT} RET --input good.tsv", "did you mean RTE?"),
+    (f"{PREDICT} mnli --input good.tsv", "did you mean MNLI?"),
+    (f"{PREDICT} CoLA --input cola.tsv", "fine-tuned for RTE, not for CoLA"),
+    (f"{PREDICT} RTE --input good.tsv --out nowhere/out.tsv", "nowhere/out.tsv"),
+    (f"{PREDICT} RTE --input good.tsv --no-such-flag", "--no-such-flag"),
+    (
+        f"{PREDICT} RTE --input good.tsv".replace("rte/checkpoint_best", "encoder/checkpoint_last"),
+        "no classif",
+    ),
+    # exports
+    (f"{EXPORT} thesis", "export_hf.sh has not written"),
+    (f"{EXPORT.replace('last', 'none')} new", "no checkpoint"),
+    ("scripts/export_hf.sh alone/checkpoint_last.pt new", "dict.txt is missing"),
+    (f"{EXPORT} new --head x", "'x'"),
 ]
 BENCHMARKS = [
     ("operator_cost --out new --lengths 0", "--lengths: '0' is not a whole number"),

@@ -1,8 +1,12 @@
-"""Bad input to every command, all in one process: each ends in one sentence, before anything is written."""
+"""Bad input to every command, all in one process: each ends in one sentence, before anything is written.
+
+Only a training that fails as it begins leaves its folder.
+"""
 
 import importlib
 import json
 import os
+import pickle
 import re
 import runpy
 import shutil
@@ -18,10 +22,15 @@ import pytest
 import torch
 
 from pipeline.files import ROOT
+from tests.helpers import tiny
 from tests.helpers.evil import Evil
-from tests.pipeline.mistakes import BENCHMARKS, CASES, FAIRSEQ
+from tests.helpers.images import write_images
+from tests.pipeline.mistakes import BENCHMARKS, CASES, CUT, FAIRSEQ, ROWS, RUNS
 from user_dir.checks.training import check_processes
 from user_dir.errors import UserError
+
+LEFT = {"train.log", ".run.lock", "data.json", "dict.txt", "run.json"}
+"""By a training that failed as it began."""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +60,51 @@ def place(corpus, config, trained, pretrained, encoder_corpus, glue, tmp_path_fa
     (folder / "blank").touch()
     yield folder
     assert not (folder / "trace").exists()
+
+
+@pytest.fixture(scope="module")
+def runs(place, corpus, config, trained, encoder_corpus, finetuned, tmp_path_factory) -> Path:
+    """The same folder with a run of each kind, and more that is unfit."""
+    pixels = tiny.trained("pixels", tmp_path_factory)
+    lra = tiny.write("lra_skyformer", tmp_path_factory.mktemp("lra"))
+    links = {
+        "vanilla.yaml": config.with_name("transformer_lm.yaml"), "lra.yaml": lra.config, "listops": lra.data,
+        "pixels": pixels.run, "rte": finetuned / "RTE" / "0.01" / "seed1",
+        "text.yaml": ROOT / "configs" / "lra_skyformer" / "text.yaml",
+    }  # fmt: skip
+    for name, source in links.items():
+        (place / name).symlink_to(source)
+    for name, text in ROWS.items():
+        (place / f"{name}.tsv").write_text(text)
+    shutil.copytree(trained, place / "run")
+    for name in ("shorter", *CUT):
+        shutil.copytree(corpus, place / name)
+    for name, (file, end, _) in CUT.items():
+        content = (corpus / file).read_bytes()
+        (place / name / file).unlink()
+        if end is not None:
+            (place / name / file).write_bytes(content[:end])
+    shutil.copytree(encoder_corpus, place / "tokeniser")
+    lines = (corpus / "dict.txt").read_text().splitlines()
+    (place / "shorter" / "dict.txt").write_text("\n".join(lines[:-1]) + "\n")
+    (place / "tokeniser" / "preparation.json").unlink()
+    with (place / "tokeniser" / "dict.txt").open("a") as file:
+        file.write("more 1\n")
+    (place / "masked.yaml").write_text("task: {_name: masked_lm}\n")
+    (place / "new.tsv").write_text("index\tprediction\n0\tentailment\n")  # predictions, which stay
+    (place / "begun.pt").write_bytes(b"PK\x03\x04")
+    (place / "nothing.pt").write_bytes(b"")
+    (place / "half.pt").write_bytes((trained / "checkpoint_last.pt").read_bytes()[:5000])
+    torch.save({"weights": torch.zeros(3)}, place / "foreign.pt")
+    torch.save({"model": {}, "cfg": None}, place / "bare.pt")
+    torch.save({"model": Evil(place / "trace")}, place / "evil.pt")
+    (place / "pickled.pt").write_bytes(pickle.dumps({"model": Evil(place / "trace")}))
+    write_images(place / "levels", levels=6)
+    for name in ("thesis", "alone"):
+        (place / name).mkdir()
+    (place / "thesis" / "thesis.txt").write_text("mine")
+    shutil.copy(trained / "checkpoint_last.pt", place / "alone")
+    return place
 
 
 def damaged_data(folder: Path, corpus: Path) -> None:
@@ -103,6 +157,26 @@ def test_commands_refuse_in_one_sentence(command, message, place, call, monkeypa
     assert re.search(message, sentence), sentence
     assert "Traceback" not in "".join(capfd.readouterr())
     assert sorted(path for path in place.rglob("*")) == before
+
+
+def contents(folder):
+    """Every file below, with its size, also those of the folders that are linked."""
+    paths = (Path(at, name) for at, _, names in os.walk(folder, followlinks=True) for name in names)
+    return {path: path.stat().st_size for path in paths}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "sign"), RUNS, ids=[command for command, _ in RUNS])
+def test_commands_on_runs_refuse_in_one_sentence(command, sign, runs, refused, monkeypatch):
+    monkeypatch.chdir(runs)
+    name, *words = command.split()
+    before = contents(runs)
+    assert sign in refused(name, *words)
+    after = contents(runs)
+    assert before.items() <= after.items()
+    # A training that failed as it began has left its folder.
+    assert {path.name for path in after.keys() - before.keys()} <= LEFT
+    shutil.rmtree(runs / "new", ignore_errors=True)
 
 
 @pytest.mark.parametrize(("command", "message"), BENCHMARKS, ids=[command for command, _ in BENCHMARKS])

@@ -9,13 +9,13 @@ import sys
 import pytest
 
 from benchmarks.operator_cost import parse_arguments
+from pipeline.children import was_interrupted
 from pipeline.console import number_of, out_dir, run_command, runs_failed
 from pipeline.errors import UserError
-from pipeline.signals import was_interrupted
 from pipeline.studies import gpu_check, quickstart
 from pipeline.study import finetune_glue
 from pipeline.training.commands import parse
-from pipeline.training.logged_run import check_end
+from pipeline.training.fairseq_process import check_end
 
 TRAIN_LM = "scripts/train_lm.sh"
 

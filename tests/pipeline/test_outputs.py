@@ -17,14 +17,14 @@ CONTENT = b'{"not": "ours"}\n'
 # A command, and what it must leave alone. `in.pt` and `in.json` are read by it; `link.pt` and `hard.pt` are
 # other names of `in.pt`; `notes` are somebody else's.
 FILES = [
-    ("pipeline.evaluation.eval_ppl in.pt data --out in.pt", "in.pt", "--out"),
-    ("pipeline.evaluation.eval_ppl in.pt data --out link.pt", "link.pt", "--out"),
-    ("pipeline.evaluation.eval_ppl in.pt data --out hard.pt", "hard.pt", "--out"),
-    ("pipeline.evaluation.eval_ppl in.pt data --out notes.json", "notes.json", "--out"),
-    ("pipeline.evaluation.eval_ppl in.pt data --split valid", "in.valid.json", "--out"),
-    ("pipeline.evaluation.eval_ppl in.pt data --carry-state --out in.pt", "in.pt", "--out"),
-    ("pipeline.evaluation.eval_ppl in.pt data --carry-state --out new/notes.json", "new/notes.md", "--out"),
-    ("pipeline.evaluation.eval_ppl in.pt data --carry-state --out new.md", "", "--out"),
+    ("scripts/eval_ppl.sh in.pt data --out in.pt", "in.pt", "--out"),
+    ("scripts/eval_ppl.sh in.pt data --out link.pt", "link.pt", "--out"),
+    ("scripts/eval_ppl.sh in.pt data --out hard.pt", "hard.pt", "--out"),
+    ("scripts/eval_ppl.sh in.pt data --out notes.json", "notes.json", "--out"),
+    ("scripts/eval_ppl.sh in.pt data --split valid", "in.valid.json", "--out"),
+    ("scripts/eval_ppl.sh in.pt data --carry-state --out in.pt", "in.pt", "--out"),
+    ("scripts/eval_ppl.sh in.pt data --carry-state --out new/notes.json", "new/notes.md", "--out"),
+    ("scripts/eval_ppl.sh in.pt data --carry-state --out new.md", "", "--out"),
     ("scripts/eval_mlm.sh in.pt data --out in.pt", "in.pt", "--out"),
     ("scripts/evaluate_lra.sh in.pt data --out in.pt", "in.pt", "--out"),
     ("scripts/evaluate_lra.sh in.pt data --out notes.json", "notes.json", "--out"),

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pipeline.signals import was_interrupted
+from pipeline.children import was_interrupted
 from tests.helpers import forked
 from tests.helpers.logs import wait_for
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from pipeline.errors import UserError
-from pipeline.evaluation import carried_state, eval_ppl
+from pipeline.evaluation import carried_state
 from pipeline.evaluation.carried_state import (
     Buckets,
     check_growth,
@@ -120,7 +120,7 @@ def test_command(call, trained, corpus, tmp_path, capsys):
     results = []
     for options in ("--segment 512", "--segment 33", "--streams 3 --segment 100"):
         out = tmp_path / "result.json"  # of the same command, and so replaced
-        call(eval_ppl, checkpoint, corpus, "--carry-state", "--out", out, *options.split())
+        call("scripts/eval_ppl.sh", checkpoint, corpus, "--carry-state", "--out", out, *options.split())
         results.append(json.loads(out.read_text()))
         assert out.with_suffix(".png").is_file() and "| position |" in out.with_suffix(".md").read_text()
     one, other, three = results

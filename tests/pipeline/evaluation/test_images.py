@@ -8,8 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pipeline.evaluation import classifiers, pixels, sample_images
-from pipeline.evaluation.evaluators import TrainedRun
+from pipeline.evaluation import TrainedRun, accuracy, pixels, sample_images
 from pipeline.training import kinds
 from tests.helpers import tiny
 from tests.helpers.images import write_images
@@ -60,7 +59,7 @@ def test_what_a_study_records(run, data, monkeypatch):
     images = open_image_data(data)
     device = torch.device("cpu")
     monkeypatch.setattr(pixels, "OF_TRAIN", 16)
-    found = pixels.measure_run(TrainedRun(run, run / "checkpoint_last.pt", None, (), images, device))
+    found = pixels.measure_run(TrainedRun(run, run / "checkpoint_last.pt", (), images, device))
     assert json.loads(json.dumps(found)) == found
     assert found["images"] == {"train": 16, "valid": 9, "test": 11}
     assert all(0.9 < bits < 2.0 for bits in found["bits_per_dimension"].values())
@@ -144,7 +143,7 @@ def test_accuracy(call, vit, tmp_path, capsys):
 @pytest.mark.slow
 def test_what_a_study_records_of_a_classifier(vit):
     device, path = torch.device("cpu"), vit.run / "checkpoint_last.pt"
-    found = classifiers.measure_images(TrainedRun(vit.run, path, None, (), open_image_data(vit.data), device))
+    found = accuracy.measure_images(TrainedRun(vit.run, path, (), open_image_data(vit.data), device))
     assert (
         found["split"] == "test"
         and found["training_images"] == 40

@@ -11,7 +11,7 @@ from fairseq.data.data_utils import load_indexed_dataset
 from fairseq.sequence_scorer import SequenceScorer
 
 from pipeline.data.prepared import open_prepared
-from pipeline.evaluation import eval_ppl, perplexity
+from pipeline.evaluation import perplexity
 from pipeline.evaluation.perplexity import ChunkedScorer
 from pipeline.evaluation.perplexity import figures as perplexities
 from tests.helpers.lm import PAD, build_lm, dictionary, tokens
@@ -42,7 +42,7 @@ def reference(checkpoint, corpus, length: int) -> tuple[float, int]:
 
 def test_figures(call, checkpoint, corpus, tmp_path, capsys):
     out = tmp_path / "result.json"
-    call(eval_ppl, checkpoint, corpus, "--out", out)
+    call("scripts/eval_ppl.sh", checkpoint, corpus, "--out", out)
     result = json.loads(out.read_text())
     nats, tokens = reference(checkpoint, corpus, 32)
     words = json.loads((corpus / "preparation.json").read_text())["splits"]["test"]["words"]
@@ -63,7 +63,7 @@ def test_no_logits_of_a_whole_batch(call, checkpoint, corpus, tmp_path, monkeypa
         raise AssertionError("all logits were asked for")
 
     monkeypatch.setattr(LinearAttentionDecoder, "output_layer", output_layer)
-    call(eval_ppl, checkpoint, corpus, "--out", tmp_path / "result.json")
+    call("scripts/eval_ppl.sh", checkpoint, corpus, "--out", tmp_path / "result.json")
 
 
 def test_pieces_of_words(corpus, tmp_path):
@@ -83,7 +83,7 @@ def test_context_window_evaluates_the_same_tokens(call, checkpoint, corpus, tmp_
     results = []
     for window in (0, 16):
         out = tmp_path / f"{window}.json"
-        call(eval_ppl, checkpoint, corpus, "--context-window", window, "--out", out)
+        call("scripts/eval_ppl.sh", checkpoint, corpus, "--context-window", window, "--out", out)
         results.append(json.loads(out.read_text()))
     assert results[0]["tokens"] == results[1]["tokens"]
     assert results[0]["loss_nats_per_token"] != results[1]["loss_nats_per_token"]
@@ -91,7 +91,7 @@ def test_context_window_evaluates_the_same_tokens(call, checkpoint, corpus, tmp_
 
 
 def test_several_splits_go_beside_the_checkpoint(call, checkpoint, corpus):
-    call(eval_ppl, checkpoint, corpus, "--split", "valid,test")
+    call("scripts/eval_ppl.sh", checkpoint, corpus, "--split", "valid,test")
     for split in ("valid", "test"):
         result = json.loads(checkpoint.with_suffix(f".{split}.json").read_text())
         assert result["split"] == split
@@ -99,7 +99,9 @@ def test_several_splits_go_beside_the_checkpoint(call, checkpoint, corpus):
 
 def test_fairseq_flags_pass_through(call, checkpoint, corpus, tmp_path):
     out = tmp_path / "result.json"
-    call(eval_ppl, checkpoint, corpus, "--out", out, "--tokens-per-sample", 16, "--batch-size", 1)
+    call(
+        "scripts/eval_ppl.sh", checkpoint, corpus, "--out", out, "--tokens-per-sample", 16, "--batch-size", 1
+    )
     nats, _ = reference(checkpoint, corpus, 16)
     assert json.loads(out.read_text())["loss_nats_per_token"] == pytest.approx(nats, rel=1e-5)
 
@@ -109,7 +111,7 @@ def test_overrides_are_said_and_kept(call, checkpoint, corpus, tmp_path, capsys)
     results = []
     for overrides in ({}, {"diag_block_size": 4}):
         out = tmp_path / f"{len(overrides)}.json"
-        call(eval_ppl, checkpoint, corpus, "--out", out, "--model-overrides", overrides)
+        call("scripts/eval_ppl.sh", checkpoint, corpus, "--out", out, "--model-overrides", overrides)
         results.append(json.loads(out.read_text()))
         assert (f"with --model-overrides {overrides}" in capsys.readouterr().out) == bool(overrides)
         assert results[-1]["model_overrides"] == overrides

@@ -15,7 +15,7 @@ ENVIRONMENT = ROOT / ".venv-export"
 
 @pytest.fixture(scope="session")
 def with_transformers():
-    """Runs a script of tests/helpers/ where transformers is: `(name, folder, arguments...)`."""
+    """Calls a function of `outside.py` where transformers is: `(name, folder, arguments...)`."""
     if not (ENVIRONMENT / "transformers").is_dir():
         pytest.skip("transformers is not installed; scripts/test_export.sh installs it")
 
@@ -27,7 +27,8 @@ def with_transformers():
             "HF_HUB_OFFLINE": "1",
             "HF_HOME": str(folder / "cache"),  # where transformers copies modelling files
         }
-        command = [sys.executable, str(ROOT / "tests" / "helpers" / name), str(folder), *map(str, arguments)]
+        script = Path(__file__).with_name("outside.py")
+        command = [sys.executable, *map(str, (script, name, folder, *arguments))]
         done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
 
@@ -36,11 +37,11 @@ def with_transformers():
 
 @pytest.fixture(scope="session")
 def transformers_answers(with_transformers):
-    """Asks `tests/helpers/exported.py`: `(folder, questions) -> answers`."""
+    """The `answer` of `outside.py`: `(folder, questions) -> answers`."""
 
     def ask(folder: Path, questions: dict) -> dict:
         torch.save(questions, folder / "questions.pt")
-        with_transformers("exported.py", folder)
+        with_transformers("answer", folder)
         return torch.load(folder / "answers.pt", weights_only=True)
 
     return ask

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipeline.export import export_hf
-from pipeline.export.source import load_source
+from pipeline.export.exported import load_source
 from tests.helpers import lm
 
 CHECKPOINT = "checkpoint_last.pt"

@@ -9,8 +9,7 @@ from safetensors.torch import load_file, save_file
 from pipeline.export import import_hf
 from pipeline.export.hf_roberta import EMBEDDING, POSITIONS
 from pipeline.training import train
-from pipeline.training.checkpoint import ENCODER
-from pipeline.training.encoder import load_encoder, read_dictionary, read_encoder
+from pipeline.training.checkpoint import ENCODER, load_encoder, read_dictionary, read_encoder
 from tests.helpers.evil import Evil
 
 WIDTH, POSITIONS_THERE = 16, 66
@@ -74,7 +73,7 @@ def imported(call, hf, data, out, *options):
 
 @pytest.mark.slow
 def test_softmax_has_the_logits_of_transformers(with_transformers, call, encoder_corpus, tmp_path, words):
-    with_transformers("hf_roberta.py", tmp_path, words)
+    with_transformers("write_roberta", tmp_path, words)
     call(import_hf, tmp_path, encoder_corpus, tmp_path / "out")
     answers = torch.load(tmp_path / "answers.pt", weights_only=True)
     model = load_encoder(read_encoder(tmp_path / "out" / "imported.pt"), read_dictionary(encoder_corpus))

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from pipeline.data.published import CORPORA
-from pipeline.evaluation import eval_ppl
 from pipeline.export import export_hf
 from pipeline.export.model_card import Evaluation, RunRecord, limits, metadata, model_card, read_run
 from pipeline.files import read_json, write_json
@@ -53,7 +52,7 @@ def test_validation_of_the_training(call, run, tmp_path):
 
 
 def test_evaluation_takes_precedence(call, run, corpus, tmp_path):
-    call(eval_ppl, run / CHECKPOINT, corpus, "--split", "test")
+    call("scripts/eval_ppl.sh", run / CHECKPOINT, corpus, "--split", "test")
     header, text = exported(call, run, tmp_path / "out")
     result = read_json(run / "checkpoint_last.test.json")
     assert figures(header) == {
@@ -128,7 +127,7 @@ def test_hubs_read_the_header(with_transformers, tmp_path):
     run = RunRecord("transnormer_t1", 5, {"corpus": "wikitext-2"}, evaluations, None)
     card = model_card("t1", "CausalLM", {"plan": [["norm"]], "positions": "none"}, run)
     (tmp_path / "README.md").write_bytes(card)
-    with_transformers("hub_card.py", tmp_path)
+    with_transformers("read_card", tmp_path)
     assert json.loads((tmp_path / "answer.json").read_text()) == [
         ["wikitext-2", "test", "perplexity", "perplexity per token", 7.25],
         ["wikitext-2", "test", "perplexity", "perplexity per word", 9.5],

@@ -7,8 +7,7 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
 from pipeline.errors import UserError
-from pipeline.export.export_hf import model_files
-from pipeline.export.source import Source, make_source
+from pipeline.export.exported import Source, make_source, model_files
 from tests.helpers import lm, roberta
 
 PAD = 1

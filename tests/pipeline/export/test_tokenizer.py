@@ -6,7 +6,7 @@ import pytest
 from fairseq.data import Dictionary
 
 from pipeline.data.text_encoding import TextEncoder, encode_sentences
-from pipeline.export.tokenizer import tokenizer_files
+from pipeline.export.exported import tokenizer_files
 
 TEXTS = [
     "The sea was calm .",

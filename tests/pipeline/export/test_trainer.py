@@ -10,8 +10,7 @@ from fairseq.data import iterators
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
-from pipeline.export.export_hf import model_files
-from pipeline.export.source import make_source
+from pipeline.export.exported import make_source, model_files
 from pipeline.files import ROOT, read_json
 from pipeline.training.train import parsed
 
@@ -94,7 +93,7 @@ def losses(with_transformers, corpus, tmp_path_factory) -> dict[str, list[list[f
     """By model: fairseq's losses and those of `transformers.Trainer`, in one process for all."""
     folder = tmp_path_factory.mktemp("trained on")
     expected = {name: fairseq_losses(flags, corpus, folder / name) for name, flags in MODELS.items()}
-    with_transformers("trained_on.py", folder)
+    with_transformers("train", folder)
     return {name: [expected[name], read_json(folder / name / "losses.json")] for name in MODELS}
 
 

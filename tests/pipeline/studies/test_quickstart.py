@@ -11,9 +11,9 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT, begin
+from pipeline.outputs import run_lock
 from pipeline.studies import quickstart
 from pipeline.training.log import read_records
-from pipeline.training.run_lock import run_lock
 
 UPDATES = 60  # an epoch, after which there is a checkpoint, has 57
 

@@ -4,13 +4,11 @@ import pytest
 import torch
 
 from pipeline.data.prepared import open_prepared
-from pipeline.evaluation import carried_perplexity
-from pipeline.evaluation.evaluators import TrainedRun
+from pipeline.evaluation import TrainedRun, carried_state
 from pipeline.files import ROOT
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.hooks import carried
 from pipeline.training.launch import Machines
-from pipeline.training.recipe import read_experiment
 from pipeline.training.save_dir import LAST
 from pipeline.training.train import train
 from tests.pipeline.study.conftest import record_of
@@ -44,14 +42,14 @@ def test_the_picture_names_its_source(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_is_read_both_ways(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(carried_perplexity, "READ_AT_ONCE", 16)
+    monkeypatch.setattr(carried_state, "READ_AT_ONCE", 16)
     flags = "--decoder-embed-dim 16 --decoder-layers 2 --decoder-attention-heads 2 --tokens-per-sample 64 "
     flags += "--batch-size 32 --max-update 2 --disable-validation --task carried_language_modeling"
     config, folder = ROOT / "configs" / "wikitext2" / "transnormer_t1.yaml", tmp_path / "run"
     train(config, corpus, Machines(0), folder, flags.split())
     data = open_prepared(corpus, ("train", "valid", "test"))
-    run = TrainedRun(folder, folder / LAST, read_experiment(config), (), data, torch.device("cpu"))
-    found = carried_perplexity.measure_run(run)
+    run = TrainedRun(folder, folder / LAST, (), data, torch.device("cpu"))
+    found = carried_state.measure_run(run)
     apart, state = found["apart"], found["carried"]
     assert apart["tokens"] >= state["tokens"] == sum(bucket["tokens"] for bucket in state["buckets"]) > 0
     # Two updates over, the loss is still about that of guessing one of 60 words.

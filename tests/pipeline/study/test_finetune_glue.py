@@ -20,7 +20,7 @@ from pipeline.reports import glue as glue_table
 from pipeline.study import finetune_glue
 from pipeline.study.choosing import best_records, keep_best_weights, read_best
 from pipeline.study.declaration import find_study, read_study
-from pipeline.training.encoder import load_encoder, read_dictionary, read_encoder
+from pipeline.training.checkpoint import load_encoder, read_dictionary, read_encoder
 from pipeline.training.log import read_records
 from pipeline.training.recipe import option
 from tests.helpers import encoders

@@ -9,12 +9,12 @@ import torch
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
+from pipeline.outputs import run_lock
 from pipeline.study import finetune_glue, run
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.hooks import glue as glue_hooks
 from pipeline.study.run import check_starts
 from pipeline.training.log import read_records
-from pipeline.training.run_lock import run_lock
 from tests.helpers.encoders import ROWS
 from tests.pipeline.study.conftest import cells
 

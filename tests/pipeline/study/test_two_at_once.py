@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from pipeline.errors import UserError
+from pipeline.outputs import LOCK, run_lock
 from pipeline.study import finetune_glue, run, study
 from pipeline.study.declaration import find_study, read_study, study_names
-from pipeline.training.run_lock import NAME, run_lock
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def impatient(monkeypatch):
 def check(sentence, out, folder):
     """It names the folder and the option, and the lock is the first command's as before."""
     assert f"{folder} is in use by process" in sentence and sentence.endswith("choose another --out")
-    assert list(out.rglob("*")) == [folder, folder / NAME]
+    assert list(out.rglob("*")) == [folder, folder / LOCK]
 
 
 @pytest.mark.parametrize("name", study_names())

@@ -13,7 +13,13 @@ from pipeline.data.text_encoding import TextEncoder, encode_sentences
 from pipeline.errors import UserError
 from pipeline.evaluation.glue import HEAD, predict
 from pipeline.study import finetune_glue
-from pipeline.training.encoder import architecture_of, flags, load_encoder, read_dictionary, read_encoder
+from pipeline.training.checkpoint import (
+    architecture_of,
+    encoder_flags,
+    load_encoder,
+    read_dictionary,
+    read_encoder,
+)
 from tests.helpers.roberta import task as task_of
 from user_dir.models import LinearAttentionRoberta
 
@@ -150,7 +156,7 @@ def test_checkpoint_in_the_layout_of_the_authors_fork(pretrained, encoder_corpus
 
 def test_flags_build_the_model_again(pretrained):
     """Only what differs from the architecture's defaults."""
-    words = flags(read_encoder(pretrained / "checkpoint_last.pt"))
+    words = encoder_flags(read_encoder(pretrained / "checkpoint_last.pt"))
     pairs = dict(zip(words[::2], words[1::2], strict=True))
     assert pairs["--arch"] == "roberta_transnormer_t1"
     assert (pairs["--encoder-layers"], pairs["--encoder-embed-dim"]) == ("2", "16")

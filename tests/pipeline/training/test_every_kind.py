@@ -1,17 +1,16 @@
 """What every kind of training does: files, curves, resuming after a kill, several processes, refusals."""
 
 import shlex
-import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from pipeline.training.checkpoint import read_checkpoint
+from pipeline.training.fairseq_process import run_fairseq
 from pipeline.training.kinds import KINDS
-from pipeline.training.launch import Machines
+from pipeline.training.launch import Machines, free_port
 from pipeline.training.log import read_log
-from pipeline.training.logged_run import run_fairseq
 from pipeline.training.recipe import fairseq_arguments, read_experiment
 from tests.helpers import tiny
 from tests.helpers.tiny import losses
@@ -79,9 +78,7 @@ def test_two_processes_train_what_one_with_twice_the_accumulation_trains(kind, r
     words = WITHOUT_CHANCE.split()
     if made.task == "lra":
         words += ["--activation-dropout", "0", "--embedding-dropout", "0"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        master = f"127.0.0.1:{free.getsockname()[1]}"
+    master = f"127.0.0.1:{free_port()}"
 
     def arguments(name, machines, steps):
         extra = [*words, "--update-freq", steps]

@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 
-from pipeline.training.logged_run import run_fairseq
+from pipeline.training.fairseq_process import run_fairseq
 from tests.helpers import tiny
 from user_dir.models.roberta import RobertaEncoder
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.errors import UserError
-from pipeline.training.run_lock import run_lock
+from pipeline.outputs import run_lock
 from pipeline.training.save_dir import complete_save, find_resume_point, move_aside, newest_whole
 
 TRAIN_LM = "scripts/train_lm.sh"

@@ -1,22 +1,31 @@
-"""train_lm.sh: the command it makes, resuming, several nodes, and what bad input gets."""
+"""train_lm.sh: the command it makes, resuming, several nodes, what bad input gets, and --plan.
+
+A plan comes from the log of the run, from its first updates, or without either.
+"""
 
 import re
 import resource
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 
 from pipeline.files import ROOT
+from pipeline.papers import read_table
 from pipeline.training import train as train_lm
+from pipeline.training.launch import free_port
 from pipeline.training.log import read_log
 from tests.helpers import forked
 from tests.helpers.tiny import losses
 
 TRAIN_LM = "scripts/train_lm.sh"
+LINE = '2026-01-01 00:00:00 | INFO | train_inner | {"num_updates": "%d", "wpb": "%d", "wps": "%d"}\n'
+READ = Namespace(
+    update_freq=[2], max_update=100_000, batch_size=8, tokens_per_sample=512, max_tokens=None, arch=""
+)
 
 
 def last_value(line: str, flag: str) -> str:
@@ -89,9 +98,7 @@ def test_goes_on_from_the_last_whole_checkpoint(call, config, corpus, trained, t
 @pytest.mark.slow
 def test_diverged_nodes_end_each_in_one_sentence(config, corpus, tmp_path, root):
     """Neither prints a traceback, neither waits for the other."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        master = f"127.0.0.1:{free.getsockname()[1]}"
+    master = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "pipeline", TRAIN_LM, config, corpus, "--gpus", 0]
     command += ["--nodes", "2", "--master", master, "--save-dir", tmp_path, "--lr", "1e30", "--node-rank"]
     for node in [forked.start([*command, rank], cwd=root) for rank in range(2)]:
@@ -137,3 +144,63 @@ def test_full_disk(config, corpus, tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith("error: ") and "disk" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_pace_is_that_of_the_later_half(tmp_path):
+    log = tmp_path / "train.log"
+    assert train_lm.pace_of(log) is None
+    log.write_text("".join(LINE % x for x in ((5, 64, 1), (10, 64, 2), (15, 64, 30))))
+    assert train_lm.pace_of(log) is None
+    with log.open("a") as file:
+        file.write(LINE % (20, 64, 40))
+        file.write('2026-01-01 00:00:00 | INFO | usage | {"peak_memory": 1073741824}\n')
+    assert train_lm.pace_of(log) == train_lm.Pace(64, 35, 2**30)
+
+
+def test_tokens_without_a_measurement():
+    lines = train_lm.plan_lines("x/y", READ, 8, None, None)
+    assert lines[0] == "updates   100,000 of 65,536 tokens, 6,553,600,000 in all"
+    assert "not measured" in lines[1] and len(lines) == 2
+
+
+def test_hours_memory_and_epochs():
+    lines = train_lm.plan_lines("x/y", READ, 8, train_lm.Pace(65_536, 1_000_000, 3 * 2**30), 103_000_000)
+    assert "epochs    63.6 of 103,000,000 tokens" in lines
+    assert "hours     1.8 at 1,000,000 tokens per second" in lines
+    assert "memory    3.0 GiB in each process" in lines
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "method"),
+    [
+        ("wikitext103/transnormer_t1", "transnormer_t1", "TransNormer T1"),
+        ("wikitext103/transformer_lm", "transformer_lm", "Vanilla"),
+        ("wikitext103/lln_lm", "lln_lm", None),
+        ("wikitext2/transnormer_t1", "transnormer_t1", None),
+    ],
+)
+def test_the_papers_row(name, arch, method):
+    lines = train_lm.plan_lines(name, Namespace(**{**vars(READ), "arch": arch}), 8, None, None)[2:]
+    if method is None:
+        assert not lines
+        return
+    (row,) = (x for x in read_table("transnormer_04_wikitext103_lm") if x["method"] == method)
+    assert row["ppl_val"] in lines[0] and row["ppl_test"] in lines[0]
+    assert f"{0.98 * float(row['ppl_val']):.2f} to {1.02 * float(row['ppl_val']):.2f} valid" in lines[1]
+
+
+def test_a_dry_plan_writes_nothing(call, config, tmp_path, capsys):
+    save_dir = tmp_path / "run"
+    words = ("--gpus", 0, "--dry-run", "--plan", "--save-dir", save_dir)
+    call(TRAIN_LM, config, tmp_path / "data", *words)
+    said = capsys.readouterr().out
+    assert "updates   4 of" in said and "not measured" in said
+    assert not save_dir.exists()
+
+
+def test_a_plan_trains_the_first_updates_and_leaves_nothing(call, config, corpus, tmp_path, capsys):
+    save_dir = tmp_path / "run"
+    call(TRAIN_LM, config, corpus, "--gpus", 0, "--plan", "--save-dir", save_dir)
+    said = capsys.readouterr().out
+    assert "tokens per second" in said and "epochs" in said and "GiB in each process" in said
+    assert not save_dir.exists()

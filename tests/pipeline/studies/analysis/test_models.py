@@ -12,7 +12,7 @@ from pipeline.studies.analysis import analyse, logged_runs, models
 from pipeline.studies.analysis.analyse import SUBCOMMANDS, parse
 from pipeline.studies.analysis.training import evenly_spaced
 from pipeline.training import train as train_lm
-from pipeline.training.logged_run import run_fairseq
+from pipeline.training.fairseq_process import run_fairseq
 from tests.helpers import encoders
 
 FLAGS = ["--clip-norm", "0", "--max-update", "20"]

@@ -1,4 +1,7 @@
-"""Accuracy of classifiers: models of Long Range Arena and Vision Transformers."""
+"""Accuracy: of classifiers (Long Range Arena, Vision Transformers), and of language models that copy.
+
+Copying is measured with the true prefix before every symbol, and in free-running generation.
+"""
 
 import math
 import statistics
@@ -8,16 +11,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq.models import BaseFairseqModel
+import torch.nn.functional as F
+from fairseq.models import BaseFairseqModel, FairseqLanguageModel
 from fairseq.tasks import FairseqTask
 from fairseq.utils import move_to_cuda
+from torch import Tensor
 
 from pipeline.data.identity import identify
 from pipeline.data.lra.tasks import TASKS
 from pipeline.errors import UserError
-from pipeline.evaluation.evaluators import TrainedRun
+from pipeline.evaluation import TrainedRun
 from pipeline.files import read_json, shown_path
-from pipeline.training.checkpoint import Checkpoint, default_settings
+from pipeline.training.checkpoint import Checkpoint, default_settings, read_checkpoint
 from pipeline.training.kinds import (
     LRA_RUN,
     Classification,
@@ -25,9 +30,10 @@ from pipeline.training.kinds import (
     load_image_model,
     read_lra,
 )
-from pipeline.training.log import read_log
+from pipeline.training.log import read_log, run_figures
 from pipeline.training.save_dir import BEST
 from user_dir.criterions import ClassificationCriterion
+from user_dir.tasks.copy_data import prompts
 from user_dir.tasks.lra_data import LRAData
 
 # Fields that the model fills in from the data, or that have a place of their own in a result.
@@ -40,6 +46,19 @@ NOT_OPTIONS = (
     "classifier_dim",
     "allow_changed",
 )
+CONVERGED_LOSS, CONVERGED_ACCURACY = 0.01, 0.999  # of copying
+
+
+def batches_of(
+    task: FairseqTask, split: str, batch_size: int, device: torch.device, max_positions: Any = None
+) -> Iterator[dict[str, Any]]:
+    """The batches of a split in order, on the device."""
+    task.load_dataset(split)
+    batches = task.get_batch_iterator(
+        task.dataset(split), max_sentences=batch_size, max_positions=max_positions
+    )
+    for batch in batches.next_epoch_itr(shuffle=False):
+        yield move_to_cuda(batch, device) if device.type == "cuda" else batch
 
 
 @torch.inference_mode()
@@ -48,15 +67,9 @@ def count_correct(
 ) -> dict[str, Any]:
     """Examples, correct answers, accuracy in percent and mean loss in bits of a split; all of it counts."""
     model = model.to(device).eval()
-    task.load_dataset(split)
-    batches = task.get_batch_iterator(
-        task.dataset(split), max_sentences=batch_size, max_positions=model.max_positions()
-    ).next_epoch_itr(shuffle=False)
     criterion = ClassificationCriterion(task)
     loss, correct, count = 0.0, 0, 0
-    for batch in batches:
-        if device.type == "cuda":
-            batch = move_to_cuda(batch, device)
+    for batch in batches_of(task, split, batch_size, device, model.max_positions()):
         _, rows, output = criterion(model, batch)
         loss, correct, count = loss + float(output["loss"]), correct + int(output["ncorrect"]), count + rows
     if count == 0:
@@ -155,4 +168,74 @@ def logged(log: Path) -> dict[str, Any]:
             for key in sorted({key for record in inner.values() for key in record})
             if key.startswith(("alpha/", "beta/"))
         },
+    }
+
+
+@torch.inference_mode()
+def copying(
+    model: FairseqLanguageModel, task: FairseqTask, split: str, batch_size: int, device: torch.device
+) -> dict[str, Any]:
+    """Loss in nats, token accuracy and exact-match rate of a split, all of it.
+
+    `accuracy` is of the targets that count, `exact` of whole sequences, `by_position` of the separator and
+    of each symbol behind it; `free_...` the same of what the model writes after sequence and separator,
+    where every answer becomes its next input.
+    """
+    model = model.to(device).eval()
+    pad, loss, counted = task.target_dictionary.pad(), 0.0, 0
+    right, free = [], []
+    for batch in batches_of(task, split, batch_size, device):
+        target = batch["target"]
+        logits = model(**batch["net_input"])[0].float()
+        loss += float(F.cross_entropy(logits.transpose(1, 2), target, ignore_index=pad, reduction="sum"))
+        counted += batch["ntokens"]
+        for row, wanted in zip(logits.argmax(-1).eq(target), target.ne(pad), strict=True):
+            right.append(row[wanted].cpu())
+        prompt, n = prompts(batch, pad)
+        written = write_on(model, prompt, n)
+        for i, count in enumerate(n.tolist()):
+            free.append(written[i, :count].eq(prompt[i, :count]).cpu())
+    return {
+        "examples": len(right),
+        "counted": counted,
+        "loss_nats": loss / counted,
+        **_shares(right),
+        **{f"free_{name}": value for name, value in _shares(free).items()},
+    }
+
+
+def write_on(model: FairseqLanguageModel, prompt: Tensor, n: Tensor) -> Tensor:
+    """The likeliest symbols after `prompt: (B, T)`, whose rows are n + 1 long, `n: (B,)`; `(B, max n)`."""
+    state: dict[str, Any] = {}
+    logits = model(prompt, incremental_state=state)[0]
+    token = logits[torch.arange(len(prompt), device=prompt.device), n].argmax(-1)
+    written = [token]
+    for _ in range(int(n.max()) - 1):
+        token = model(token[:, None], incremental_state=state)[0][:, -1].argmax(-1)
+        written.append(token)
+    return torch.stack(written, dim=1)
+
+
+def _shares(rows: list[Tensor]) -> dict[str, Any]:
+    """Of rows of right (True) and wrong answers: the share of all, of whole rows, and at each place."""
+    longest = max(len(row) for row in rows)
+    at_place = [[row[place] for row in rows if len(row) > place] for place in range(longest)]
+    return {
+        "accuracy": float(torch.cat(rows).double().mean()),
+        "exact": sum(bool(row.all()) for row in rows) / len(rows),
+        "by_position": [float(torch.stack(answers).double().mean()) for answers in at_place],
+    }
+
+
+def measure_copying(run: TrainedRun) -> dict[str, Any]:
+    """The figures of copying on test; `converged_at` is the first logged update with a converged loss."""
+    trained = read_checkpoint(run.checkpoint)
+    found = copying(trained.model, trained.task, "test", trained.batch_size, run.device)
+    train = run_figures(run.folder / "train.log")["curves"].get("train", [])
+    below = (update for update, bits in train if bits * math.log(2) < CONVERGED_LOSS)
+    return {
+        "parameters": trained.parameters,
+        **found,
+        "converged": found["loss_nats"] < CONVERGED_LOSS and found["accuracy"] > CONVERGED_ACCURACY,
+        "converged_at": next(below, None),
     }

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pipeline.training import light_start
+from pipeline.training import fairseq_process
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def caller(tmp_path, monkeypatch):
         "collects = gc.isenabled()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(light_start, "ONLY_FOR_SCORES", ("scorelib", "scorelib.metrics"))
-    yield light_start.import_quickly("caller")
+    monkeypatch.setattr(fairseq_process, "ONLY_FOR_SCORES", ("scorelib", "scorelib.metrics"))
+    yield fairseq_process.import_quickly("caller")
     for name in ("caller", "scorelib", "scorelib.metrics"):
         sys.modules.pop(name, None)
 
@@ -38,7 +38,7 @@ def test_no_garbage_is_collected_meanwhile(caller):
 
 
 def test_a_missing_module_leaves_nothing_behind(monkeypatch):
-    monkeypatch.setattr(light_start, "ONLY_FOR_SCORES", ("scorelib",))
+    monkeypatch.setattr(fairseq_process, "ONLY_FOR_SCORES", ("scorelib",))
     with pytest.raises(ImportError):
-        light_start.import_quickly("no_such_module")
+        fairseq_process.import_quickly("no_such_module")
     assert "scorelib" not in sys.modules and gc.isenabled()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pipeline import cli
+from pipeline.__main__ import MODULES, main
 from pipeline.files import ROOT
 from pipeline.provenance import environment
 
@@ -15,14 +15,13 @@ def test_every_script_has_its_module():
     scripts = [*ROOT.glob("scripts/*.sh"), *ROOT.glob("data-prep/*.sh")]
     calls = re.compile(r"^(run|exec)_command ", re.MULTILINE)
     found = {str(path.relative_to(ROOT)) for path in scripts if calls.search(path.read_text())}
-    assert found == set(cli.MODULES)
+    assert found == set(MODULES)
 
 
 def test_commands_read_their_options_with_the_standard_library_alone():
     """--help works before .venv is there."""
     lines = [
-        f"import pipeline.{module} as module; assert module.main"
-        for module in sorted(set(cli.MODULES.values()))
+        f"import pipeline.{module} as module; assert module.main" for module in sorted(set(MODULES.values()))
     ]
     command = [sys.executable, "-S", "-c", "\n".join(lines)]  # -S: no packages
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -34,8 +33,8 @@ def test_a_record_names_the_script(name, monkeypatch):
     recorded = []
     monkeypatch.setattr("importlib.import_module", lambda module: Recorder(module, recorded))
     monkeypatch.setattr(sys, "argv", ["pipeline", name, "--out", "x"])
-    cli.main()
-    assert recorded == [(f"pipeline.{cli.MODULES[name]}", f"{name} --out x")]
+    main()
+    assert recorded == [(f"pipeline.{MODULES[name]}", f"{name} --out x")]
 
 
 class Recorder:

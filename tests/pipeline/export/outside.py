@@ -1,0 +1,163 @@
+"""What `transformers` makes of exported models, in a process that has neither fairseq nor this project.
+
+    python outside.py {answer,train,write_roberta,read_card} FOLDER ARGUMENTS...
+
+calls the function of that name.
+"""
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import torch
+from torch.utils.data import Sampler, SequentialSampler
+
+# transformers would load the pinned one, which fails where CUDA's libraries are missing.
+sys.modules["torchaudio"] = None
+transformers = import_module("transformers")
+PAD = 1
+
+
+def load(folder: Path) -> tuple[torch.nn.Module, str]:
+    """The model in a folder, and its kind as in `AutoModelFor...`."""
+    config = json.loads((folder / "config.json").read_text())
+    kind = config["architectures"][0].removeprefix("LinearAttentionFor")
+    auto = getattr(transformers, f"AutoModelFor{kind}")
+    return auto.from_pretrained(str(folder), trust_remote_code=True, local_files_only=True), kind
+
+
+def answer(folder: Path) -> None:
+    """Write `answers.pt` for `questions.pt`, a dictionary of a case's name to its inputs.
+
+    A folder of that name has the exported model. Inputs: `tokens` with `mask` for logits, `too_long` for
+    tokens that must be refused; for language models also `prompts`, `prompt_mask` and `count` for greedy
+    continuations; `texts` for a tokenizer's indices.
+    """
+    questions = torch.load(folder / "questions.pt", weights_only=True)
+    torch.save(
+        {name: answer_to(folder / name, asked) for name, asked in questions.items()}, folder / "answers.pt"
+    )
+
+
+def answer_to(folder: Path, asked: dict) -> dict:
+    """The answers for one model or tokenizer."""
+    if "texts" in asked:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        indices = [tokenizer(text)["input_ids"] for text in asked["texts"]]
+        return {
+            "indices": indices,
+            "texts": [tokenizer.decode(row, skip_special_tokens=True) for row in indices],
+        }
+    load(folder)[0].save_pretrained(folder / "again")  # saved and loaded again, it is what it was
+    model, kind = load(folder / "again")
+    model.eval()
+    with torch.no_grad():
+        answers = {"logits": model(asked["tokens"], attention_mask=asked["mask"].long()).logits}
+        if "too_long" in asked:
+            try:
+                model(asked["too_long"])
+            except ValueError as error:
+                answers["refusal"] = str(error)
+    if kind == "CausalLM":
+        for name, options in (("state", {}), ("no state", {"use_cache": False})):
+            rows = slice(None if name == "state" else 4)
+            continued = model.generate(
+                asked["prompts"][rows],
+                attention_mask=asked["prompt_mask"][rows].long(),
+                max_new_tokens=asked["count"],
+                do_sample=False,
+                eos_token_id=None,
+                pad_token_id=PAD,
+                suppress_tokens=[PAD],
+                **options,
+            )
+            answers[name] = continued[:, asked["prompts"].shape[1] :]
+        beams = model.generate(asked["prompts"][-1:], num_beams=3, max_new_tokens=5, pad_token_id=PAD)
+        answers["beams"] = beams[:, asked["prompts"].shape[1] :]
+    return answers
+
+
+def train(folder: Path) -> None:
+    """Train the models in `folder` with `transformers.Trainer`, and write their `losses.json`.
+
+    In the folder of each: `batches.pt`, a list of batches with `input_ids` and `labels`, `settings.json`, and
+    `model`.
+    """
+    for place in (settings.parent for settings in folder.glob("*/settings.json")):
+        (place / "losses.json").write_text(json.dumps(losses(place)))
+
+
+def losses(folder: Path) -> list[float]:
+    """The loss of each update: the sum of what Trainer has for its batches."""
+    settings = json.loads((folder / "settings.json").read_text())
+    batches = torch.load(folder / "batches.pt", weights_only=True)
+    count, found = settings["gradient_accumulation_steps"], []
+
+    class InOrder(transformers.Trainer):
+        def _get_train_sampler(self, *dataset) -> Sampler:
+            return SequentialSampler(self.train_dataset)
+
+        def training_step(self, *batch, **options) -> torch.Tensor:
+            found.append(super().training_step(*batch, **options))
+            return found[-1]
+
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder / "out"),
+        per_device_train_batch_size=len(batches[0]["labels"]),
+        max_steps=len(batches) // count,
+        lr_scheduler_type="constant",
+        use_cpu=True,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        **settings,
+    )
+    model, _ = load(folder / "model")
+    rows = [
+        {name: batch[name][row] for name in batch} for batch in batches for row in range(len(batch["labels"]))
+    ]
+    InOrder(model=model, args=arguments, train_dataset=rows).train()
+    return [float(sum(found[i : i + count])) for i in range(0, len(found), count)]
+
+
+def write_roberta(folder: Path, words: str) -> None:
+    """Write a small random RoBERTa: config.json, model.safetensors, and `answers.pt`.
+
+    That has `tokens` with padding on the right and the model's `logits`.
+    """
+    torch.manual_seed(0)
+    config = transformers.RobertaConfig(
+        vocab_size=int(words), hidden_size=24, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=40, max_position_embeddings=66, type_vocab_size=1, layer_norm_eps=1e-5,
+    )  # fmt: skip
+    model = transformers.RobertaForMaskedLM(config).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    tokens = torch.randint(4, int(words), (4, 50))
+    for row in range(4):
+        tokens[row, 50 - 7 * row :] = PAD
+    with torch.no_grad():
+        logits = model(tokens, attention_mask=(tokens != PAD).long()).logits
+    torch.save({"tokens": tokens, "logits": logits}, folder / "answers.pt")
+
+
+def read_card(folder: Path) -> None:
+    """Read the model card `README.md` as Hugging Face's hub does, and write its figures to `answer.json`."""
+    from huggingface_hub import ModelCard
+
+    found = [
+        [one.dataset_name, one.dataset_split, one.metric_type, one.metric_name, one.metric_value]
+        for one in ModelCard.load(folder / "README.md", ignore_metadata_errors=False).data.eval_results
+    ]
+    (folder / "answer.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    {one.__name__: one for one in (answer, train, write_roberta, read_card)}[sys.argv[1]](
+        Path(sys.argv[2]), *sys.argv[3:]
+    )
+    assert not {"fairseq", "user_dir", "pipeline", "causal_linear_attention"} & set(sys.modules)
