@@ -15,3 +15,5 @@ STOPPED = 75
 """Exit code of what was asked to stop: the same command resumes (EX_TEMPFAIL of <sysexits.h>)."""
 REQUESTS = (signal.SIGTERM, signal.SIGUSR1)
 """Schedulers send them some time before they kill a job."""
+PREPARED = "preparation.json"
+"""In a folder of prepared data: what they were made from."""

@@ -18,8 +18,6 @@ BENCHMARKS = ROOT / "runs" / "benchmarks"  # where the benchmarks write without 
 FINGERPRINT = "fingerprint"  # key in a record, and in the mark of a run's folder
 RUN_MARK = ".linear-attention-run.json"
 """In the folder of a run: the command that made it."""
-PREPARED = "preparation.json"
-"""In a folder of prepared data: what they were made from."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:

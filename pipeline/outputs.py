@@ -14,9 +14,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from conventions import OUT_OF_SPACE
+from conventions import OUT_OF_SPACE, PREPARED
 from pipeline.errors import UserError
-from pipeline.files import PREPARED, ROOT, read_json, shown_path
+from pipeline.files import ROOT, read_json, shown_path
 
 Ours = Callable[[Path], bool]
 """Whether a file that exists is a result of the command."""

@@ -1,4 +1,4 @@
-"""Download one file over HTTP, resuming an earlier attempt."""
+"""Where the corpora come from, as data-prep/sources.json says, and downloads that resume earlier ones."""
 
 import fcntl
 import hashlib
@@ -6,11 +6,12 @@ import http.client
 import os
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pipeline.errors import UserError
-from pipeline.files import made_folder, partial_of, shown_path
+from pipeline.files import ROOT, made_folder, partial_of, read_json, shown_path
 
 CHUNK = 1 << 20
 SILENCE = 60
@@ -19,8 +20,44 @@ SILENCE = 60
 USER_AGENT = "transnormer-data-prep/1.0"
 """Some hosts answer Python's own name with 403."""
 
-
 OTHER_SOURCES = "give another address with --url or a folder with --from"
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """A file as published; None where size (bytes) or sha256 are not known."""
+
+    url: str
+    size: int | None
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The files of a corpus by name.
+
+    `when_dead` completes "if the address is dead, ..."; `entry` is all that sources.json says of the corpus.
+    """
+
+    name: str
+    licence: str
+    when_dead: str
+    files: dict[str, PublishedFile]
+    entry: dict[str, Any]
+
+
+def read_corpus(name: str, entry: dict[str, Any]) -> Corpus:
+    """The corpus `name` from its `entry` in sources.json."""
+    files = {
+        file: PublishedFile(f"{entry['address']}/{file}", facts["size"], facts["sha256"])
+        for file, facts in entry["files"].items()
+    }
+    return Corpus(name, entry["licence"], entry["when_dead"], files, entry)
+
+
+CORPORA = {
+    name: read_corpus(name, entry) for name, entry in read_json(ROOT / "data-prep" / "sources.json").items()
+}
 
 
 def fetch(url: str, path: Path, other_sources: str) -> None:

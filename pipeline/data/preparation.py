@@ -14,20 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conventions import OUT_OF_SPACE
+from conventions import OUT_OF_SPACE, PREPARED
 from pipeline.console import Parser, path
 from pipeline.data.indexed_rows import numbered, write_rows
 from pipeline.data.text_encoding import DICTIONARY
 from pipeline.data.tokenization import Tokenizer
 from pipeline.errors import UserError
-from pipeline.files import PREPARED, RUN_MARK, begin, made_folder, write_json
+from pipeline.files import RUN_MARK, begin, made_folder, write_json
 from pipeline.outputs import check_output_folder
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
 
 SPLITS = ("train", "valid", "test")
-MANIFEST = PREPARED
 COMMANDS = "data-prep"
 # What is counted of a split, as far as it is.
 COUNTS = ("words", "tokens", "documents", "examples", "longest", "broken_rows", "empty_sentences")
@@ -61,7 +60,7 @@ def read_manifest(folder: Path) -> dict | None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         manifest = None
     if not manifest or not is_manifest(manifest) or "files" not in manifest:
@@ -251,5 +250,5 @@ def write_manifest(folder: Path, manifest: dict) -> dict:
     """Write preparation.json, the sizes of all files of `folder` added; returns it."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != RUN_MARK)
     manifest["files"] = {str(file.relative_to(folder)): file.stat().st_size for file in files}
-    write_json(folder / MANIFEST, manifest)
+    write_json(folder / PREPARED, manifest)
     return manifest

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from pipeline.console import Parser
-from pipeline.data import published
-from pipeline.data.downloads import address_mark, fetch
+from pipeline.data import downloads
+from pipeline.data.downloads import Corpus, address_mark, fetch
 from pipeline.data.preparation import (
     SPLITS,
     Split,
@@ -30,7 +30,7 @@ from pipeline.data.preparation import (
 from pipeline.data.tokenization import Tokenizer
 from pipeline.errors import UserError
 
-CORPORA = {name: corpus for name, corpus in published.CORPORA.items() if "splits" in corpus.entry}
+CORPORA = {name: corpus for name, corpus in downloads.CORPORA.items() if "splits" in corpus.entry}
 OWN_TEXT = "text"
 """A user's own, of which nothing is published."""
 DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
@@ -44,7 +44,7 @@ Write = Callable[["SplitReader", Path], int | None]
 """Writes a split to a file; returns the number of its documents, None if they are not marked."""
 
 
-def archive_url(corpus: published.Corpus) -> str:
+def archive_url(corpus: Corpus) -> str:
     """The address of its zip."""
     [file] = corpus.files.values()
     return file.url

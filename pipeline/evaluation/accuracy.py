@@ -17,8 +17,8 @@ from fairseq.tasks import FairseqTask
 from fairseq.utils import move_to_cuda
 from torch import Tensor
 
-from pipeline.data.identity import identify
 from pipeline.data.lra.tasks import TASKS
+from pipeline.data.prepared import identify
 from pipeline.errors import UserError
 from pipeline.evaluation import TrainedRun
 from pipeline.files import read_json, shown_path

@@ -10,10 +10,11 @@ from typing import Any
 
 import yaml
 
+from conventions import PREPARED
 from pipeline.data.bundled_corpus import CORPUS as BUNDLED
-from pipeline.data.identity import CORPUS, TEXT
-from pipeline.data.published import CORPORA
-from pipeline.files import PREPARED, read_json
+from pipeline.data.downloads import CORPORA
+from pipeline.data.prepared import CORPUS, TEXT
+from pipeline.files import read_json
 from pipeline.provenance import commit
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.save_dir import DATA

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.data.identity import has_valid, identify, same_data
+from pipeline.data.prepared import has_valid, identify, same_data
 from pipeline.errors import UserError
 from pipeline.files import FINGERPRINT, ROOT, fingerprint, read_json, sha256_of, shown_path
 from pipeline.study.declaration import GIVEN, RUNS, YAML, Choice, Study, find_study, read_study

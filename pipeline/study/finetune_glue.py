@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conventions import PREPARED
 from pipeline.console import Parser, count, number_of
 from pipeline.errors import UserError
-from pipeline.files import PREPARED, ROOT
+from pipeline.files import ROOT
 from pipeline.glue_tasks import TASKS, glue_task
 
 if TYPE_CHECKING:

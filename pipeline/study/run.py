@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pipeline.console import number_of, runs_failed
-from pipeline.data.identity import identify
+from pipeline.data.prepared import identify
 from pipeline.errors import UserError
 from pipeline.files import RESULTS, ROOT, made_folder, shown_path
 from pipeline.outputs import LOCK, begins, check_output, check_output_folder, run_lock

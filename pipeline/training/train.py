@@ -14,10 +14,11 @@ from fairseq import utils as fairseq_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
+from conventions import PREPARED
 from pipeline.console import number_of
 from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
-from pipeline.files import PREPARED, ROOT, read_json, shown_path
+from pipeline.files import ROOT, read_json, shown_path
 from pipeline.methods import METHODS
 from pipeline.outputs import run_lock
 from pipeline.papers import read_table

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from conventions import PREPARED
+
 from ..errors import UserError
 from .arrays import load_array, load_labels
 
-MANIFEST = "preparation.json"
 PREPARE = "prepare it again with data-prep/images.sh"
 
 
@@ -81,13 +82,13 @@ def open_image_data(folder: Path) -> ImageData:
     if not folder.is_dir():
         raise UserError(f"no data folder {folder}; prepare it with data-prep/images.sh")
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
         shape = ImageShape(*(int(manifest[name]) for name in ImageShape.__dataclass_fields__))
         return ImageData(folder, shape, {**manifest, "splits": dict(manifest["splits"])})
     except (FileNotFoundError, KeyError, TypeError):
         raise UserError(f"{folder} holds no prepared images; {PREPARE}") from None
     except ValueError:
-        raise UserError(f"{folder / MANIFEST} is damaged; {PREPARE}") from None
+        raise UserError(f"{folder / PREPARED} is damaged; {PREPARE}") from None
 
 
 def settle_shape(cfg: Any, folder: Path) -> ImageShape:

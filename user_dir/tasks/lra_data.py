@@ -11,11 +11,12 @@ import torch
 from fairseq.data import Dictionary, data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
+from conventions import PREPARED
+
 from ..errors import UserError
 from .arrays import load_array, load_labels
 from .whole_rows import WholeRowsDataset
 
-MANIFEST = "preparation.json"
 PREPARE = "prepare it again with data-prep/lra.sh"
 
 
@@ -74,7 +75,7 @@ def open_lra_data(folder: Path) -> LRAData:
     if not folder.is_dir():
         raise UserError(f"no data folder {folder}; prepare it with data-prep/lra.sh")
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
         return LRAData(
             folder=folder,
             task=manifest["task"],
@@ -88,7 +89,7 @@ def open_lra_data(folder: Path) -> LRAData:
     except (FileNotFoundError, KeyError, TypeError):
         raise UserError(f"{folder} is no task of Long Range Arena; {PREPARE}") from None
     except ValueError:
-        raise UserError(f"{folder / MANIFEST} is damaged; {PREPARE}") from None
+        raise UserError(f"{folder / PREPARED} is damaged; {PREPARE}") from None
 
 
 class LRADataset(WholeRowsDataset):

@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from pipeline.data.downloads import CORPORA
 from pipeline.data.images.request import ImageSet, Part, Request
-from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
 from pipeline.files import sha256_of
 from pipeline.provenance import usable_cores

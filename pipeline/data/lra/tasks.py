@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from pipeline.data.published import CORPORA
+from pipeline.data.downloads import CORPORA
 from pipeline.errors import UserError
 
 SKYFORMER = "skyformer"

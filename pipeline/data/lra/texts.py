@@ -12,10 +12,10 @@ from typing import BinaryIO
 
 import numpy as np
 
+from pipeline.data.downloads import CORPORA
 from pipeline.data.lra.sources import Source
 from pipeline.data.lra.symbols import Symbols
 from pipeline.data.lra.writing import SplitRecord, write_examples, write_files
-from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
 
 Reviews = list[tuple[int, str, bytes]]

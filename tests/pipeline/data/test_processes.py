@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from pipeline.data import processes
-from pipeline.data.published import read_corpus
+from pipeline.data.downloads import read_corpus
 from pipeline.data.text_encoding import GPT2Encoder, TextEncoder
 from pipeline.data.tokenization import GPT2_BPE, find_gpt2_files
 from pipeline.errors import UserError
