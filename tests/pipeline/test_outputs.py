@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from conventions import PREPARED
 from pipeline import outputs
 from pipeline.errors import UserError
-from pipeline.files import PREPARED, ROOT
+from pipeline.files import ROOT
 from pipeline.outputs import begins, check_output, check_output_folder, json_with
 
 CONTENT = b'{"not": "ours"}\n'
