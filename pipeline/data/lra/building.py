@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.data.lra import listops
+from pipeline.data.lra import listops, pathfinder
 from pipeline.data.lra.generation import BlockStore
 from pipeline.data.lra.images import write_image, write_pathfinder
 from pipeline.data.lra.listops import ListOpsRows, write_generated, write_listops
-from pipeline.data.lra.pathfinder import drawing
 from pipeline.data.lra.sources import Source, find_source
 from pipeline.data.lra.symbols import ByteSymbols, CharacterSymbols, Symbols
 from pipeline.data.lra.tasks import BOTH, STATE_SPACE, LraTask
@@ -180,8 +179,8 @@ class _Builder:
 
     def _draw_images(self, folder: Path) -> dict[str, SplitRecord]:
         sizes = self._generated_sizes()
-        make = partial(drawing.draw_block, self.task.side, self.choices.seed)
-        blocks = self._store(make, drawing.BLOCK, "images", sum(sizes.values()))
+        make = partial(pathfinder.draw_block, self.task.side, self.choices.seed)
+        blocks = self._store(make, pathfinder.BLOCK, "images", sum(sizes.values()))
         images = ((label, image) for block in blocks for label, image in zip(*block.values(), strict=True))
         return {
             split: write_pixels(folder, split, size, images, self.task.length)

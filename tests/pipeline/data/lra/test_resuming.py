@@ -8,8 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from pipeline.data.lra import building, listops
-from pipeline.data.lra.pathfinder import drawing
+from pipeline.data.lra import building, listops, pathfinder
 from pipeline.errors import UserError
 
 LISTOPS = ("listops", "--generate", "--examples", 200)
@@ -19,7 +18,7 @@ PATHFINDER = ("pathfinder", "--generate", "--examples", 40)
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(listops, "BLOCK", 30)
-    monkeypatch.setattr(drawing, "BLOCK", 8)
+    monkeypatch.setattr(pathfinder, "BLOCK", 8)
 
 
 @pytest.mark.parametrize("arguments", [LISTOPS, PATHFINDER])
