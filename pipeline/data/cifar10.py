@@ -4,7 +4,7 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from pipeline.data.lra.sources import Source
+from pipeline.data.lra.tasks import Source
 from pipeline.errors import UserError
 
 TRAIN_FILES = [f"data_batch_{number}.bin" for number in range(1, 6)]

@@ -12,8 +12,7 @@ import numpy as np
 from pipeline.data.cifar10 import TEST_FILE, TRAIN_FILES, interleaved, read_records
 from pipeline.data.images.dogs_vs_cats import read_dogs_vs_cats
 from pipeline.data.images.request import ImageSet, Part, Request, as_asked
-from pipeline.data.lra.sources import find_source
-from pipeline.data.lra.tasks import lra_tasks
+from pipeline.data.lra.tasks import find_source, lra_tasks
 from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
 from pipeline.files import sha256_of

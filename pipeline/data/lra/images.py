@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from pipeline.data.cifar10 import TEST_FILE, TRAIN_FILES, grey, read_records
-from pipeline.data.lra.sources import Source
+from pipeline.data.lra.tasks import Source
 from pipeline.data.lra.writing import SplitRecord, write_pixels
 from pipeline.errors import UserError
 
