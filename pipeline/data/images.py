@@ -49,12 +49,14 @@ def prepare_images(options: argparse.Namespace) -> dict:
     def build(place: Workplace) -> dict:
         import numpy as np
 
-        from pipeline.data.images.request import Request
-        from pipeline.data.images.sets import read_set
+        from pipeline.data.dogs_vs_cats import read_dogs_vs_cats
+        from pipeline.data.image_sets import READERS, as_asked
 
         with tempfile.TemporaryDirectory(dir=place.folder) as scratch:
-            request = Request(options.source, options.partial, **shape, scratch=Path(scratch))
-            read = read_set(options.set, request)
+            if options.set == "dogs-vs-cats":  # decoded to the size asked for
+                read = read_dogs_vs_cats(options, Path(scratch))
+            else:
+                read = as_asked(READERS[options.set](options), options)
             for split, (images, labels) in read.splits.items():
                 if not len(images):
                     raise UserError(
