@@ -26,8 +26,8 @@ from benchmarks.models import TINY, Size
 from benchmarks.run import CostBenchmark, choose_device, training_cases
 from benchmarks.worker import measure_steps
 from pipeline.console import Parser, count, run_command
-from pipeline.data.identity import identify
 from pipeline.data.lra.tasks import STATE_SPACE
+from pipeline.data.prepared import identify
 from pipeline.errors import UserError
 from pipeline.files import read_json, shown_path
 from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, groups, performer_note

@@ -210,8 +210,8 @@ def read_cifar10_records(source: Source) -> dict[str, np.ndarray]:
 def _records(name: str, content: bytes) -> np.ndarray:
     if not content or len(content) % CIFAR_RECORD:
         raise UserError(
-            f"{name} has {len(content):,} bytes, not a multiple of {CIFAR_RECORD:,}: it is cut off or not of the "
-            "binary version of CIFAR-10; get it again"
+            f"{name} has {len(content):,} bytes, not a multiple of {CIFAR_RECORD:,}: it is cut off or not "
+            "of the binary version of CIFAR-10; get it again"
         )
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, CIFAR_RECORD)
     if records[:, 0].max() > 9:

@@ -1,9 +1,24 @@
-"""Where the corpora come from: what data-prep/sources.json says."""
+"""The corpora as published (what data-prep/sources.json says), and the download of a file, which resumes."""
 
+import fcntl
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
-from pipeline.files import ROOT, read_json
+from pipeline.errors import UserError
+from pipeline.files import ROOT, made_folder, partial_of, read_json, shown_path
+
+CHUNK = 1 << 20
+SILENCE = 60
+"""Seconds without a byte after which a download counts as interrupted."""
+
+USER_AGENT = "transnormer-data-prep/1.0"
+"""Some hosts answer Python's own name with 403."""
 
 
 @dataclass(frozen=True)
@@ -41,3 +56,109 @@ def read_corpus(name: str, entry: dict[str, Any]) -> Corpus:
 CORPORA = {
     name: read_corpus(name, entry) for name, entry in read_json(ROOT / "data-prep" / "sources.json").items()
 }
+
+
+def fetch(url: str, path: Path, other_sources: str) -> None:
+    """The file at `url` in `path`: the one there, downloaded earlier, or a new `download`."""
+    if path.is_file():
+        print(f"Using {shown_path(path)}, downloaded earlier.", flush=True)
+    else:
+        download(url, path, other_sources)
+
+
+def address_mark(url: str) -> str:
+    """Eight digits for the name of what lies at `url`, so that two sources are never mixed in one file."""
+    return hashlib.sha256(url.encode()).hexdigest()[:8]
+
+
+def download(url: str, path: Path, other_sources: str) -> None:
+    """Fetch `url` to `path`, which appears only when every announced byte is there.
+
+    Partial downloads stay in `PATH.part`, and the next call resumes them. Errors end with `other_sources`,
+    what the user can do instead.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise UserError(f"{url} is not an http or https address")
+    partial = partial_of(path)
+    with made_folder(path.parent), partial.open("ab") as output:
+        _claim(output)
+        try:
+            _receive(url, output)
+        except urllib.error.HTTPError as error:
+            raise UserError(f"{url} answered {error.code} {error.reason}; {other_sources}") from None
+        except (
+            urllib.error.URLError,
+            http.client.HTTPException,
+            ConnectionError,
+            TimeoutError,
+            ValueError,  # an address with characters that none may have
+        ) as error:
+            reason = getattr(error, "reason", error)
+            raise UserError(f"no download from {url} ({reason}); {_outlook(output, other_sources)}") from None
+        finally:
+            if not output.tell():
+                partial.unlink()
+    os.replace(partial, path)
+
+
+def _claim(output: BinaryIO) -> None:
+    """Lock the file: two downloads into one file would corrupt it.
+
+    The package filelock would need a second file beside it, which it leaves behind.
+    """
+    try:
+        fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"another run is downloading {output.name}; wait for it or stop it") from None
+    except OSError:
+        pass  # a file system without locks
+
+
+def _receive(url: str, output: BinaryIO) -> None:
+    start = output.tell()
+    request = urllib.request.Request(url, headers={"User-Agent": USER_AGENT})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    try:
+        response = urllib.request.urlopen(request, timeout=SILENCE)
+    except urllib.error.HTTPError as error:
+        if start and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if error.headers.get("Content-Range") == f"bytes */{start}":
+                return  # it had all arrived already
+            _empty(output)
+            return _receive(url, output)
+        raise
+    with response:
+        if start and response.status != http.client.PARTIAL_CONTENT:
+            _empty(output)  # a server that knows no ranges sends it all again
+            start = 0
+        length = response.headers.get("Content-Length")
+        total = start + int(length) if length else None
+        print(f"{'Continuing' if start else 'Downloading'} {url}", flush=True)
+        _copy(response, output, start, total)
+
+
+def _empty(output: BinaryIO) -> None:
+    output.seek(0)
+    output.truncate()
+
+
+def _copy(source: BinaryIO, output: BinaryIO, done: int, total: int | None) -> None:
+    announced = done
+    while chunk := source.read(CHUNK):
+        output.write(chunk)
+        done += len(chunk)
+        if done - announced >= (total or 1 << 28) // 20:
+            announced = done
+            print(f"  {done / 1e6:,.1f} of {f'{total / 1e6:,.1f}' if total else '?'} MB", flush=True)
+    output.flush()
+    if not done:
+        raise ConnectionError("the answer is empty")
+    if total is not None and done != total:
+        raise ConnectionError(f"it ended after {done:,} of {total:,} bytes")
+
+
+def _outlook(output: BinaryIO, other_sources: str) -> str:
+    if output.tell():
+        return "run the same command again to resume"
+    return f"try again later, or {other_sources}"

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from pipeline.console import Parser
 from pipeline.data import published
-from pipeline.data.downloads import address_mark, fetch
 from pipeline.data.preparation import (
     SPLITS,
     Split,
@@ -27,6 +26,7 @@ from pipeline.data.preparation import (
     finish,
     prepare_once,
 )
+from pipeline.data.published import address_mark, fetch
 from pipeline.data.tokenization import Tokenizer
 from pipeline.errors import UserError
 

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from pipeline.data.downloads import download
 from pipeline.data.processes import encode_all, worker_count
-from pipeline.data.published import CORPORA, Corpus
+from pipeline.data.published import CORPORA, Corpus, download
 from pipeline.data.text_encoding import DICTIONARY, GPT2Encoder, SentencePieceEncoder, TextEncoder
 from pipeline.errors import UserError
 from pipeline.files import sha256_of

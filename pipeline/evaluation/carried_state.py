@@ -15,7 +15,7 @@ from fairseq.data.data_utils import load_indexed_dataset
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from pipeline.data.documents import TITLE
+from pipeline.data.masked_lm import TITLE
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.evaluation.perplexity import perplexity_of

@@ -12,8 +12,8 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 from fairseq.utils import move_to_cuda
 
-from pipeline.data.identity import identify
 from pipeline.data.lra.tasks import TASKS
+from pipeline.data.prepared import identify
 from pipeline.errors import UserError
 from pipeline.evaluation.evaluators import TrainedRun
 from pipeline.files import read_json, shown_path

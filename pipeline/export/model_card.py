@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from pipeline.data.bundled_corpus import CORPUS as BUNDLED
-from pipeline.data.identity import CORPUS, TEXT
+from pipeline.data.prepared import CORPUS, TEXT
 from pipeline.data.published import CORPORA
 from pipeline.files import PREPARED, read_json
 from pipeline.provenance import commit

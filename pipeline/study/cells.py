@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pipeline.data.identity import has_valid, identify, same_data
+from pipeline.data.prepared import has_valid, identify, same_data
 from pipeline.errors import UserError
 from pipeline.files import FINGERPRINT, ROOT, fingerprint, read_json, shown_path
 from pipeline.study.declaration import YAML, Choice, Study

@@ -11,7 +11,7 @@ import yaml
 from jinja2 import Environment, StrictUndefined, TemplateError
 from PIL import Image
 
-from pipeline.data.identity import same_data
+from pipeline.data.prepared import same_data
 from pipeline.errors import UserError
 from pipeline.files import fingerprint, shown_path, write_atomically
 from pipeline.methods import NAMED, performer_note

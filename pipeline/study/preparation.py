@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.data.identity import identify
+from pipeline.data.prepared import identify
 from pipeline.errors import UserError
 from pipeline.files import ROOT, shown_path
 from pipeline.provenance import portable_command

@@ -81,7 +81,7 @@ def check_settings(cell: Cell, arguments: list[str]) -> Any:
 
     Raises UserError; writes nothing.
     """
-    from pipeline.data.identity import has_valid, identify
+    from pipeline.data.prepared import has_valid, identify
     from pipeline.training.kinds import KINDS
     from pipeline.training.recipe import read_experiment
     from pipeline.training.train import checked
@@ -131,7 +131,7 @@ def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
     """The record of a trained cell."""
     import torch
 
-    from pipeline.data.identity import identify
+    from pipeline.data.prepared import identify
     from pipeline.evaluation.evaluators import TrainedRun, evaluator
     from pipeline.provenance import environment
     from pipeline.training.log import run_figures

@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 from fairseq.data import data_utils
 from fairseq.models import MODEL_REGISTRY
 
-from pipeline.data.identity import identify
 from pipeline.data.preparation import read_manifest
-from pipeline.data.prepared import PreparedData, open_prepared
+from pipeline.data.prepared import PreparedData, identify, open_prepared
 from pipeline.data.text_encoding import tokenizer_fingerprint
 from pipeline.errors import UserError
 from pipeline.files import write_json

@@ -16,10 +16,9 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from pipeline.console import Parser, count
-from pipeline.data.downloads import address_mark, fetch
 from pipeline.data.lra.tasks import PIPELINES, SKYFORMER, STATE_SPACE, LraTask, MissingFiles, lra_tasks
 from pipeline.data.preparation import add_dest
-from pipeline.data.published import CORPORA
+from pipeline.data.published import CORPORA, address_mark, fetch
 from pipeline.errors import UserError
 from pipeline.files import sha256_of
 from pipeline.outputs import check_output_folder

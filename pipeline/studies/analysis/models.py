@@ -10,8 +10,7 @@ import torch
 from fairseq.data import data_utils
 from torch import Tensor, nn
 
-from pipeline.data.identity import CORPUS, identify
-from pipeline.data.prepared import PreparedData, open_prepared
+from pipeline.data.prepared import CORPUS, PreparedData, identify, open_prepared
 from pipeline.errors import UserError
 from pipeline.files import fingerprint, sha256_of
 from pipeline.methods import ANALYSED, ATTENTIONS, VANILLA

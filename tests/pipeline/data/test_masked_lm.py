@@ -12,7 +12,7 @@ from fairseq.data import Dictionary, TokenBlockDataset
 from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
-from pipeline.data import documents
+from pipeline.data.masked_lm import documents_by_titles
 from pipeline.data.text_encoding import TextEncoder, tokenizer_fingerprint
 from pipeline.errors import UserError
 from tests.helpers import forked
@@ -40,15 +40,15 @@ def test_articles_of_wikitext():
         " \n = = Orbit = = \n \n Round . \n"
     )
     lines = f" \n Some words . \n{article}{article} \n".splitlines()
-    first, *others = documents.documents_by_titles(lines)
+    first, *others = documents_by_titles(lines)
     assert first == ["Some words ."]
     whole = ["= Ceres =", "It is small ( r = 5 =", "= half ; of =", "10 ) .", "= = Orbit = =", "Round ."]
     assert others == [whole, whole]
 
 
 def test_title_at_the_very_beginning_and_end():
-    assert list(documents.documents_by_titles(["= A =", "", "b", "", "= C ="])) == [["= A =", "b"], ["= C ="]]
-    assert list(documents.documents_by_titles(["", ""])) == []
+    assert list(documents_by_titles(["= A =", "", "b", "", "= C ="])) == [["= A =", "b"], ["= C ="]]
+    assert list(documents_by_titles(["", ""])) == []
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_title_at_the_very_beginning_and_end():
 def test_number_of_articles_is_the_published_one(shared_dir, corpus, split, articles):
     with gzip.open(shared_dir / "data" / corpus / f"wiki.{split}.tokens.gz", "rt", encoding="utf-8") as lines:
         text = lines.readlines()
-    cut = list(documents.documents_by_titles(text))
+    cut = list(documents_by_titles(text))
     assert len(cut) == articles
     assert [line for document in cut for line in document] == [line.strip() for line in text if line.strip()]
 
