@@ -25,7 +25,7 @@ from pipeline.data.preparation import (
     write_manifest,
 )
 from pipeline.data.processes import encode_all, worker_count
-from pipeline.data.text_encoding import DICTIONARY, TextEncoder, tokenizer_fingerprint
+from pipeline.data.tokenization import DICTIONARY, TextEncoder, tokenizer_fingerprint
 from pipeline.errors import UserError
 from pipeline.glue_tasks import TASKS, GlueTask, glue_task
 from pipeline.outputs import check_output_folder

@@ -13,8 +13,14 @@ from pathlib import Path
 
 from pipeline.console import Parser, count
 from pipeline.data import texts
-from pipeline.data.text_encoding import GPT2Encoder, SentencePieceEncoder
-from pipeline.data.tokenization import GPT2Tokenizer, SentencePieceTokenizer, Tokenizer, find_gpt2_files
+from pipeline.data.tokenization import (
+    GPT2Encoder,
+    GPT2Tokenizer,
+    SentencePieceEncoder,
+    SentencePieceTokenizer,
+    Tokenizer,
+    find_gpt2_files,
+)
 from pipeline.errors import UserError
 
 ENCODERS = {encoder.name: encoder for encoder in (GPT2Encoder, SentencePieceEncoder)}

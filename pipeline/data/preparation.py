@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from conventions import OUT_OF_SPACE
 from pipeline.console import Parser, path
 from pipeline.data.indexed_rows import numbered, write_rows
-from pipeline.data.text_encoding import DICTIONARY
-from pipeline.data.tokenization import Tokenizer
+from pipeline.data.tokenization import DICTIONARY, Tokenizer
 from pipeline.errors import UserError
 from pipeline.files import PREPARED, RUN_MARK, begin, made_folder, write_json
 from pipeline.outputs import check_output_folder

@@ -1,6 +1,6 @@
 """tokenizer.json of `tokenizers` from the tokeniser beside a checkpoint: words, pieces or GPT-2's BPE.
 
-Token indices are those of fairseq's dictionary. Text is cut as `pipeline.data.text_encoding` cuts it.
+Token indices are those of fairseq's dictionary. Text is cut as `pipeline.data.tokenization` cuts it.
 """
 
 import json
@@ -10,8 +10,7 @@ from typing import Any
 from fairseq.data import Dictionary
 from sentencepiece import SentencePieceProcessor
 
-from pipeline.data.text_encoding import GPT2Encoder, SentencePieceEncoder
-from pipeline.data.tokenization import UNKNOWN_WORD
+from pipeline.data.tokenization import UNKNOWN_WORD, GPT2Encoder, SentencePieceEncoder
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 SPACE = "\u2581"

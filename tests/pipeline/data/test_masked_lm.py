@@ -13,7 +13,7 @@ from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from pipeline.data.masked_lm import documents_by_titles
-from pipeline.data.text_encoding import TextEncoder, tokenizer_fingerprint
+from pipeline.data.tokenization import TextEncoder, tokenizer_fingerprint
 from pipeline.errors import UserError
 from tests.helpers import forked
 from tests.helpers.encoders import prepare

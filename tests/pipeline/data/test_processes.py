@@ -11,8 +11,7 @@ import pytest
 
 from pipeline.data import processes
 from pipeline.data.published import read_corpus
-from pipeline.data.text_encoding import GPT2Encoder, TextEncoder
-from pipeline.data.tokenization import GPT2_BPE, find_gpt2_files
+from pipeline.data.tokenization import GPT2_BPE, GPT2Encoder, TextEncoder, find_gpt2_files
 from pipeline.errors import UserError
 from tests.helpers.serving import Server
 
