@@ -26,7 +26,7 @@ from pipeline.data.lra.images import write_image, write_pathfinder
 from pipeline.data.lra.tasks import BOTH, STATE_SPACE, LraTask, Source, find_source
 from pipeline.data.lra.texts import ByteSymbols, CharacterSymbols, write_retrieval, write_text
 from pipeline.data.lra.writing import SplitRecord, Symbols, write_description, write_pixels
-from pipeline.data.preparation import SPLITS, Workplace, check_accepted, check_settings, prepare_once
+from pipeline.data.preparation import SPLITS, check_accepted, check_settings, prepare_once
 from pipeline.data.processes import worker_pool
 from pipeline.errors import UserError
 from pipeline.files import known_sha256, write_atomically
@@ -106,7 +106,7 @@ class _Builder:
         self.blocks = blocks
         self.length = options.length or task.lengths.get(options.pipeline, task.length)
 
-    def build(self, place: Workplace) -> dict:
+    def build(self, folder: Path) -> dict:
         """Fill the folder; returns its manifest."""
         task, options = self.task, self.options
         source = find_source(task, options.source) if options.source else None
@@ -114,7 +114,7 @@ class _Builder:
             print(f"Reading {source.path} ...", flush=True)
         write = self._images if task.is_image else self._tokens
         with source.reading() if source else nullcontext():
-            records, details = write(source, place.folder)
+            records, details = write(source, folder)
         origin = self._origin(records) if source else "generated"
         if origin == SAMPLE and not options.partial:
             counts = ", ".join(f"{len(record.labels):,} {split}" for split, record in records.items())
@@ -130,7 +130,7 @@ class _Builder:
             "verified": source.verified if source else None,
             "sources": source.fingerprints() if source else {},
         }
-        return write_description(place.folder, task, records, made)
+        return write_description(folder, task, records, made)
 
     def _origin(self, records: dict[str, SplitRecord]) -> str:
         sizes = {split: len(records[split].labels) if split in records else 0 for split in SPLITS}
