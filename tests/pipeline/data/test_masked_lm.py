@@ -109,7 +109,7 @@ def gpt2_files(shared_dir):
 
 
 @pytest.fixture(scope="module")
-def with_gpt2(data_prep, small_corpus, gpt2_files, tmp_path_factory):
+def with_gpt2(small_corpus, gpt2_files, tmp_path_factory):
     """The small corpus with RoBERTa's vocabulary."""
     dest = tmp_path_factory.mktemp("gpt2") / "data"
     command = [sys.executable, "-m", "pipeline", "data.masked_lm", "wikitext-2", "--from", small_corpus]
