@@ -11,14 +11,6 @@ from pipeline.data.image_sets import grey
 HARD = "curv_contour_length_14"
 
 
-def test_grey_is_pillows():
-    colours = np.random.default_rng(0).integers(256, size=(50, 3, 1_024), dtype=np.uint8)
-    expected = [
-        np.asarray(Image.fromarray(image.T.reshape(32, 32, 3)).convert("L")).ravel() for image in colours
-    ]
-    assert (grey(colours.reshape(50, -1)) == np.stack(expected)).all()
-
-
 def test_images_come_back(prepare, opened, samples, tmp_path):
     prepare("image", "--from", samples, "--dest", tmp_path)
     prepared = opened(tmp_path / "image")
@@ -52,14 +44,6 @@ def test_seed_decides_which_images_are_held_out(prepare, opened, samples, tmp_pa
     assert (one != other).any()
 
 
-def test_pickles_are_refused(refusal, tmp_path):
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    for name in ("data_batch_1", "test_batch"):
-        (folder / name).write_bytes(b"\x80\x02}q\x01.")
-    assert "cifar-10-binary.tar.gz" in refusal("image", "--from", tmp_path)
-
-
 def write_batches(folder, **contents):
     folder.mkdir(exist_ok=True)
     for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
@@ -80,16 +64,18 @@ def test_bad_batches_are_refused(refusal, tmp_path, content, said):
     assert said in sentence and "test_batch.bin" in sentence
 
 
-def test_too_few_images_for_a_valid_split(refusal, tmp_path):
-    one = {f"data_batch_{number}": bytes(3_073) for number in range(1, 6)}
-    sentence = refusal("image", "--from", write_batches(tmp_path / "cifar", **one))
-    assert "holds 5 training images; give 10 or more" in sentence
-
-
-def test_missing_batch_is_named(refusal, tmp_path):
-    folder = write_batches(tmp_path / "cifar")
-    (folder / "data_batch_4.bin").unlink()
-    assert "data_batch_4.bin" in refusal("image", "--from", folder)
+def test_sets_that_are_not_whole(refusal, tmp_path):
+    batches = [f"data_batch_{number}" for number in range(1, 6)]
+    few = write_batches(tmp_path / "few", **dict.fromkeys(batches, bytes(3_073)))
+    assert "holds 5 training images; give 10 or more" in refusal("image", "--from", few)
+    missing = write_batches(tmp_path / "missing")
+    (missing / "data_batch_4.bin").unlink()
+    assert "data_batch_4.bin" in refusal("image", "--from", missing)
+    pickled = tmp_path / "cifar-10-batches-py"
+    pickled.mkdir()
+    for name in ("data_batch_1", "test_batch"):
+        (pickled / name).write_bytes(b"\x80\x02}q\x01.")
+    assert "cifar-10-binary.tar.gz" in refusal("image", "--from", pickled)
 
 
 @pytest.mark.parametrize("task, side, count", [("pathfinder", 32, 1_000), ("path-x", 128, 40)])
@@ -128,14 +114,22 @@ def images(tmp_path):
     return folder
 
 
-def test_metadata_that_is_no_text_is_refused(refusal, images, tmp_path):
-    np.save(images / "metadata" / "0.npy", np.zeros(3))
-    assert "metadata/0.npy is no text" in refusal("pathfinder", "--from", tmp_path)
-
-
-def test_label_out_of_range_is_refused(refusal, images, tmp_path):
-    (images / "metadata" / "1.npy").write_text("imgs/1 sample_0.png 0 2 1.0\n")
-    assert "metadata/1.npy, line 1, has the label 2" in refusal("pathfinder", "--from", tmp_path)
+@pytest.mark.parametrize(
+    "place, content, said",
+    [
+        ("metadata/0.npy", b"\x93NUMPY\x01\0v\0{'descr': '<f8'}\n" + bytes(24), "metadata/0.npy is no text"),
+        ("metadata/1.npy", b"imgs/1 sample_0.png 0 2 1.0\n", "metadata/1.npy, line 1, has the label 2"),
+        ("metadata/0.npy", b"", "metadata/0.npy with lines, such as for imgs/0/"),
+        ("imgs/0/sample_3.png", b"no picture", "sample_3.png is no PNG image"),
+        ("imgs/0/sample_3.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "sample_3.png is no PNG image"),
+        ("imgs/1/sample_5.png", None, "imgs/1/sample_5.png, which metadata/1.npy lists"),
+    ],
+)
+def test_damaged_sets_are_refused(refusal, images, tmp_path, place, content, said):
+    (images / place).unlink()
+    if content is not None:
+        (images / place).write_bytes(content)
+    assert said in refusal("pathfinder", "--from", tmp_path)
 
 
 def test_empty_image_is_refused_or_skipped(refusal, prepare, opened, images, tmp_path, capsys):
@@ -149,26 +143,10 @@ def test_empty_image_is_refused_or_skipped(refusal, prepare, opened, images, tmp
     assert "Skipped imgs/1/sample_2.png" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", [b"no picture", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"])
-def test_damaged_image_is_refused(refusal, images, tmp_path, content):
-    (images / "imgs" / "0" / "sample_3.png").write_bytes(content)
-    assert "sample_3.png is no PNG image" in refusal("pathfinder", "--from", tmp_path)
-
-
 def test_images_of_another_set_are_refused(refusal, images, tmp_path):
     Image.new("L", (64, 64)).save(images / "imgs" / "0" / "sample_3.png")
     assert "32 x 32" in refusal("pathfinder", "--from", tmp_path)
     assert "pathfinder128" in refusal("path-x", "--from", tmp_path)
-
-
-def test_missing_image_is_named(refusal, images, tmp_path):
-    (images / "imgs" / "1" / "sample_5.png").unlink()
-    assert "imgs/1/sample_5.png, which metadata/1.npy lists" in refusal("pathfinder", "--from", tmp_path)
-
-
-def test_images_without_metadata_are_named(refusal, images, tmp_path):
-    (images / "metadata" / "0.npy").write_text("")
-    assert "metadata/0.npy with lines, such as for imgs/0/" in refusal("pathfinder", "--from", tmp_path)
 
 
 def test_two_sets_are_refused(refusal, images, tmp_path):
