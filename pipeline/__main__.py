@@ -13,7 +13,7 @@ MODULES = {
     "data-prep/bundled_corpus.sh": "data.bundled_corpus",
     "data-prep/check_sources.sh": "data.check_sources",
     "data-prep/glue.sh": "data.glue",
-    "data-prep/images.sh": "data.images.prepare",
+    "data-prep/images.sh": "data.images",
     "data-prep/lra.sh": "data.lra.prepare",
     "data-prep/roberta.sh": "data.masked_lm",
     "data-prep/wikitext.sh": "data.wikitext",

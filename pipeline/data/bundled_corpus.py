@@ -9,17 +9,18 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pipeline.console import Parser, count
 from pipeline.data.preparation import (
     SPLITS,
     Split,
-    Workplace,
     add_dest,
     check_settings,
     describe,
     finish,
     prepare_once,
+    text_path,
 )
 from pipeline.data.tokenization import SentencePieceTokenizer
 from pipeline.errors import UserError
@@ -77,7 +78,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     dest, size = arguments.dest, arguments.vocab_size
-    manifest = prepare_once(dest, lambda place: prepare(load_topics(), size, place))
+    manifest = prepare_once(dest, lambda folder: prepare(load_topics(), size, folder))
     check_settings(dest, manifest, {"corpus": CORPUS, "vocabulary": size})
     print(f"{dest} is ready: {describe(manifest)}")
 
@@ -94,18 +95,18 @@ def load_topics() -> dict[str, str]:
     return topics
 
 
-def prepare(topics: dict[str, str], vocabulary: int, place: Workplace) -> dict:
+def prepare(topics: dict[str, str], vocabulary: int, folder: Path) -> dict:
     """Cut, split, write the texts and have them tokenised and binarised."""
     splits = {}
     for name, documents in split_documents(cut_documents(topics)).items():
         text = "".join(f"{line}\n" for document in documents for line in document.lines)
         words = sum(document.words for document in documents)
         print(f"{name}: {len(documents)} documents, {words:,} words", flush=True)
-        place.text(name).write_text(text, encoding="utf-8")
         content = text.encode()
-        splits[name] = Split(words, hashlib.sha256(content).hexdigest(), len(content))
+        text_path(folder, name).write_bytes(content)
+        splits[name] = Split(words, len(content), hashlib.sha256(content).hexdigest())
     tokenizer = SentencePieceTokenizer(vocabulary, character_coverage=1.0)
-    return finish(place, CORPUS, splits, tokenizer, verified=True)
+    return finish(folder, CORPUS, splits, tokenizer, verified=True)
 
 
 def cut_documents(topics: dict[str, str]) -> list[Document]:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pipeline.console import Parser
-from pipeline.data.downloads import CORPORA, USER_AGENT, Corpus, PublishedFile
+from pipeline.data.published import CORPORA, USER_AGENT, Corpus, PublishedFile
 from pipeline.errors import UserError
 
 PATIENCE = 30

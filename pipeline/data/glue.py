@@ -6,6 +6,7 @@ task becomes a folder of --dest that fairseq's sentence_prediction task reads.
 """
 
 import argparse
+import functools
 import os
 import shutil
 from collections import Counter
@@ -17,7 +18,6 @@ from pipeline.console import Parser
 from pipeline.data.glue_files import Examples, Source, file_sha256, find_sources, read_examples
 from pipeline.data.indexed_rows import numbered, write_rows
 from pipeline.data.preparation import (
-    Workplace,
     add_dest,
     check_accepted,
     prepare_once,
@@ -25,7 +25,7 @@ from pipeline.data.preparation import (
     write_manifest,
 )
 from pipeline.data.processes import encode_all, worker_count
-from pipeline.data.text_encoding import DICTIONARY, TextEncoder, tokenizer_fingerprint
+from pipeline.data.tokenization import DICTIONARY, TextEncoder, tokenizer_fingerprint
 from pipeline.errors import UserError
 from pipeline.glue_tasks import TASKS, GlueTask, glue_task
 from pipeline.outputs import check_output_folder
@@ -53,18 +53,13 @@ def main() -> None:
     sources = {
         task.name: find_sources(arguments.folder / task.name, task, arguments.partial) for task in tasks
     }
-    tokenizer_from = Path(os.path.abspath(arguments.tokenizer_from))
-    encoder = open_encoder(tokenizer_from)
+    arguments.tokenizer_from = Path(os.path.abspath(arguments.tokenizer_from))
+    encoder = open_encoder(arguments.tokenizer_from)
     for task in tasks:
-        dest = arguments.dest / task.name
-        manifest = prepare_once(
-            dest,
-            lambda place, task=task: prepare(
-                task, sources[task.name], encoder, tokenizer_from, place, arguments.partial
-            ),
-        )
-        check_same(manifest, tokenizer_from, dest, arguments.partial)
-        check_sources(manifest, sources[task.name], dest)
+        dest, found = arguments.dest / task.name, sources[task.name]
+        manifest = prepare_once(dest, functools.partial(prepare, arguments, task, found, encoder))
+        check_same(manifest, arguments.tokenizer_from, dest, arguments.partial)
+        check_sources(manifest, found, dest)
         print(f"{dest} is ready: {describe(manifest)}", flush=True)
 
 
@@ -145,42 +140,41 @@ def describe(manifest: dict) -> str:
 
 
 def prepare(
+    arguments: argparse.Namespace,
     task: GlueTask,
     sources: dict[str, Source],
     encoder: TextEncoder,
-    tokenizer_from: Path,
-    place: Workplace,
-    partial: bool,
+    folder: Path,
 ) -> dict:
     """Read and check all splits of a task, then encode and binarise them."""
     splits = {}
     for split in task.files:
         if split in sources:
             splits[split] = read_examples(sources[split], task, split)
-            check_size(splits[split], task, split, partial)
+            check_size(splits[split], task, split, arguments.partial)
     from fairseq.data import Dictionary
 
     for name in (DICTIONARY, *encoder.files):
-        shutil.copyfile(tokenizer_from / name, place.folder / name)
-    dictionary = Dictionary.load(str(place.folder / DICTIONARY))
+        shutil.copyfile(arguments.tokenizer_from / name, folder / name)
+    dictionary = Dictionary.load(str(folder / DICTIONARY))
     entries = {}
     for split, examples in splits.items():
         print(f"{task.name}: {split}, {len(examples.sentences):,} examples ...", flush=True)
-        longest = write_inputs(place.folder, split, examples, encoder, dictionary)
+        longest = write_inputs(folder, split, examples, encoder, dictionary)
         entries[split] = split_entry(task, examples, longest)
-    write_labels(place.folder, task, splits)
+    write_labels(folder, task, splits)
     manifest = {
         "corpus": f"GLUE {task.name}",
         "task": task.name,
         "tokenizer": encoder.name,
-        "tokenizer_fingerprint": tokenizer_fingerprint(place.folder),
+        "tokenizer_fingerprint": tokenizer_fingerprint(folder),
         "vocabulary": len(dictionary),
         "labels": list(task.labels),
         "metrics": list(task.metrics),
         "partial": is_partial(task, splits),
         "splits": entries,
     }
-    return write_manifest(place.folder, manifest)
+    return write_manifest(folder, manifest)
 
 
 def check_size(examples: Examples, task: GlueTask, split: str, partial: bool) -> None:

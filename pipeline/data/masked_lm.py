@@ -1,7 +1,7 @@
 """Prepare a text for pre-training RoBERTa models: check, cut into documents, tokenise, binarise.
 
-Documents are kept together, one empty line between them and none inside, as fairseq's masked_lm task wants
-them for --sample-break-mode complete or complete_doc. Tokens are RoBERTa's (GPT-2's byte-level pairs and
+Documents are kept together, one empty line between them, as fairseq's masked_lm task wants them for
+--sample-break-mode complete or complete_doc. Tokens are RoBERTa's (GPT-2's byte-level pairs and
 fairseq's dictionary: 50,265 entries with the mask, which fairseq adds), or sentencepiece's.
 """
 
@@ -13,8 +13,14 @@ from pathlib import Path
 
 from pipeline.console import Parser, count
 from pipeline.data import texts
-from pipeline.data.text_encoding import GPT2Encoder, SentencePieceEncoder
-from pipeline.data.tokenization import GPT2Tokenizer, SentencePieceTokenizer, Tokenizer, find_gpt2_files
+from pipeline.data.tokenization import (
+    GPT2Encoder,
+    GPT2Tokenizer,
+    SentencePieceEncoder,
+    SentencePieceTokenizer,
+    Tokenizer,
+    find_gpt2_files,
+)
 from pipeline.errors import UserError
 
 ENCODERS = {encoder.name: encoder for encoder in (GPT2Encoder, SentencePieceEncoder)}
@@ -96,7 +102,10 @@ def make_tokenizer(arguments: argparse.Namespace) -> Tokenizer:
 
 
 def write_documents(reader: texts.SplitReader, clean: Callable[[str], str], target: Path) -> int:
-    """Write a split with one empty line between documents; returns their number."""
+    """Write a split with one empty line between documents and none inside; returns their number.
+
+    fairseq's `--sample-break-mode complete_doc` starts a new sample where it meets an empty line.
+    """
     cut = documents_by_empty_lines if reader.corpus == texts.OWN_TEXT else documents_by_titles
     number = 0
     with target.open("w", encoding="utf-8", newline="\n") as output:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from conventions import OUT_OF_SPACE, PREPARED
 from pipeline.console import Parser, path
 from pipeline.data.indexed_rows import numbered, write_rows
-from pipeline.data.text_encoding import DICTIONARY
-from pipeline.data.tokenization import Tokenizer
+from pipeline.data.tokenization import DICTIONARY, Tokenizer
 from pipeline.errors import UserError
 from pipeline.files import RUN_MARK, begin, made_folder, write_json
 from pipeline.outputs import check_output_folder
@@ -37,22 +36,21 @@ class Split:
     """One split as given: `words` counts white-space words plus one end-of-line per line."""
 
     words: int
-    sha256: str
     bytes: int
+    sha256: str
+    sha1: str = ""
+    """Of a text that may be a published one."""
     documents: int | None = None
     """Where the text keeps an empty line between documents, their number."""
 
 
-@dataclass(frozen=True)
-class Workplace:
-    """The folder being filled, and the descriptor that keeps other runs out of it."""
+Build = Callable[[Path], dict]
+"""Fills a folder and returns its manifest."""
 
-    folder: Path
-    lock: int
 
-    def text(self, split: str) -> Path:
-        """Where a split's plain text lies while the folder is made."""
-        return self.folder / f"{split}.txt"
+def text_path(folder: Path, split: str) -> Path:
+    """Where a split's plain text lies while the folder is made."""
+    return folder / f"{split}.txt"
 
 
 def read_manifest(folder: Path) -> dict | None:
@@ -101,7 +99,7 @@ def describe(manifest: dict) -> str:
     return "\n".join(lines)
 
 
-def prepare_once(dest: Path, build: Callable[[Workplace], dict]) -> dict:
+def prepare_once(dest: Path, build: Build) -> dict:
     """The manifest of `dest`, which `build` makes unless it is there.
 
     `build` fills a folder beside `dest` that becomes `dest` at the end, or disappears on any
@@ -114,7 +112,7 @@ def prepare_once(dest: Path, build: Callable[[Workplace], dict]) -> dict:
         return _prepare(dest, build)
 
 
-def _prepare(dest: Path, build: Callable[[Workplace], dict]) -> dict:
+def _prepare(dest: Path, build: Build) -> dict:
     folder = dest.with_name(f"{dest.name}.preparing")
     lock = _lock(folder)
     try:
@@ -123,7 +121,7 @@ def _prepare(dest: Path, build: Callable[[Workplace], dict]) -> dict:
             manifest = read_manifest(dest)  # another run may have made it meanwhile
             if manifest is None:
                 _clear(folder)
-                manifest = build(Workplace(folder, lock))
+                manifest = build(folder)
                 os.rename(folder, dest)
             return manifest
         finally:
@@ -202,23 +200,23 @@ def _clear(folder: Path) -> None:
 
 
 def finish(
-    place: Workplace,
+    folder: Path,
     corpus: str,
     splits: dict[str, Split],
     tokenizer: Tokenizer,
     verified: bool | None,
     source: Path | None = None,
 ) -> dict:
-    """Turn the texts in `place` into fairseq's files and write the manifest, which is returned.
+    """Turn the texts in `folder` into fairseq's files and write the manifest, which is returned.
 
     `verified` is None for a text of which no checksum was ever published, `source` the folder or archive
     that the text came from, if any.
     """
     from fairseq.data import Dictionary
 
-    tokenizer.apply({split: place.text(split) for split in splits})
-    dictionary = Dictionary.load(str(place.folder / DICTIONARY))
-    tokens = {split: _binarise(place, split, dictionary) for split in splits}
+    tokenizer.apply({split: text_path(folder, split) for split in splits})
+    dictionary = Dictionary.load(str(folder / DICTIONARY))
+    tokens = {split: _binarise(folder, split, dictionary) for split in splits}
     manifest = {
         "corpus": corpus,
         "tokenizer": tokenizer.name,
@@ -229,15 +227,16 @@ def finish(
     if source is not None:
         sizes = {name: split.bytes for name, split in splits.items()}
         manifest["source"] = {"path": os.path.abspath(source), "bytes": sizes}
-    return write_manifest(place.folder, manifest)
+    return write_manifest(folder, manifest)
 
 
-def _binarise(place: Workplace, split: str, dictionary: "Dictionary") -> int:
+def _binarise(folder: Path, split: str, dictionary: "Dictionary") -> int:
     """Replace a split's text by its rows, as fairseq-preprocess writes them; returns their tokens."""
     print(f"Binarising {split} ...", flush=True)
-    with place.text(split).open(encoding="utf-8", newline="\n") as lines:
-        lengths = write_rows(place.folder / split, numbered(lines, dictionary), len(dictionary))
-    place.text(split).unlink()
+    text = text_path(folder, split)
+    with text.open(encoding="utf-8", newline="\n") as lines:
+        lengths = write_rows(folder / split, numbered(lines, dictionary), len(dictionary))
+    text.unlink()
     return sum(lengths)
 
 

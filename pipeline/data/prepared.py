@@ -1,8 +1,7 @@
-"""A folder of prepared data: which data they are, and whether all files are whole.
+"""A folder written by fairseq-preprocess or by data-prep/: checked before use, and what a record says of it.
 
 fairseq maps the files into memory, so it notices a truncated one only when a read passes its end, long after
-the start. `preparation.json`, which data-prep/ writes, adds how tokens relate to words; a record of a result
-keeps the part of it that decides a result.
+the start. `preparation.json`, which data-prep/ writes, adds how tokens relate to words.
 """
 
 import json
@@ -17,6 +16,8 @@ from pipeline.errors import UserError
 from pipeline.files import known_sha256
 
 PREPARE = "prepare it again with a script of data-prep/"
+
+# What a record says about its data: the part of the manifest that decides a result.
 CORPUS = "corpus"
 """Its name; two folders with equal tokens are one corpus."""
 LRA = ("task", "pipeline", "origin", "seed", "length", "end_token", "close_brackets", "valid_fraction")
@@ -79,7 +80,8 @@ class PreparedData:
 
 def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
     """A prepared corpus with these splits, all files checked; UserError says what is wrong."""
-    _check_there(folder)
+    if not folder.is_dir():
+        raise UserError(f"no data folder {folder}; prepare it with a script of data-prep/")
     if ":" in str(folder):
         raise UserError(f"fairseq cannot read a path that holds a colon; rename {folder}")
     try:
@@ -87,7 +89,7 @@ def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
     except FileNotFoundError:
         manifest = {}
     except ValueError:
-        raise UserError(f"{folder / PREPARED} is damaged; {PREPARE}") from None
+        manifest = None
     if not is_manifest(manifest):
         raise UserError(f"{folder / PREPARED} is damaged; {PREPARE}")
     data = PreparedData(folder, manifest)
@@ -119,7 +121,8 @@ def identify(folder: Path) -> dict[str, Any]:
 
     A folder without a manifest, which fairseq-preprocess has written, is known by its files.
     """
-    _check_there(folder)
+    if not folder.is_dir():
+        raise UserError(f"no data folder {folder}; prepare it with a script of data-prep/")
     path = folder / PREPARED
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -137,7 +140,7 @@ def identify(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {"files": {one.name: known_sha256(one) for one in sorted(folder.glob("*.idx"))}}
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} is damaged; {PREPARE}") from None
+        raise UserError(f"{path} is damaged; prepare it again with a script of data-prep/") from None
 
 
 def has_valid(identity: dict[str, Any]) -> bool:
@@ -149,8 +152,3 @@ def same_data(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
     """Whether two identities are of the same data, whatever their names."""
     named = [{key: value for key, value in (data or {}).items() if key != CORPUS} for data in (one, other)]
     return named[0] == named[1]
-
-
-def _check_there(folder: Path) -> None:
-    if not folder.is_dir():
-        raise UserError(f"no data folder {folder}; prepare it with a script of data-prep/")

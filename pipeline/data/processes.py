@@ -14,7 +14,7 @@ from pipeline.errors import UserError
 from pipeline.provenance import usable_cores
 
 if TYPE_CHECKING:
-    from pipeline.data.text_encoding import TextEncoder
+    from pipeline.data.tokenization import TextEncoder
 
 BYTES_PER_WORKER = 4_000_000
 MOST_WORKERS = 16

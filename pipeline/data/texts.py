@@ -8,29 +8,29 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from pipeline.console import Parser
-from pipeline.data import downloads
-from pipeline.data.downloads import Corpus, address_mark, fetch
+from pipeline.data import published
 from pipeline.data.preparation import (
     SPLITS,
     Split,
-    Workplace,
     add_dest,
     check_accepted,
     check_settings,
     describe,
     finish,
     prepare_once,
+    text_path,
 )
+from pipeline.data.published import address_mark, fetch
 from pipeline.data.tokenization import Tokenizer
 from pipeline.errors import UserError
 
-CORPORA = {name: corpus for name, corpus in downloads.CORPORA.items() if "splits" in corpus.entry}
+CORPORA = {name: corpus for name, corpus in published.CORPORA.items() if "splits" in corpus.entry}
 OWN_TEXT = "text"
 """A user's own, of which nothing is published."""
 DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
@@ -44,20 +44,10 @@ Write = Callable[["SplitReader", Path], int | None]
 """Writes a split to a file; returns the number of its documents, None if they are not marked."""
 
 
-def archive_url(corpus: Corpus) -> str:
+def archive_url(corpus: published.Corpus) -> str:
     """The address of its zip."""
     [file] = corpus.files.values()
     return file.url
-
-
-@dataclass(frozen=True)
-class Text:
-    """What reading a split once reveals."""
-
-    words: int
-    bytes: int
-    sha256: str
-    sha1: str
 
 
 def add_places(parser: Parser, files: str) -> None:
@@ -93,13 +83,13 @@ def prepare(
     """
     dest = arguments.dest
 
-    def build(place: Workplace) -> dict:
+    def build(folder: Path) -> dict:
         # What was named is looked for before a vocabulary is downloaded, the corpus downloaded after it.
-        source = find_source(arguments, dest) if arguments.source else None
+        source = find_source(arguments) if arguments.source else None
         tokenizer = make_tokenizer()
-        source = source or find_source(arguments, dest)
-        splits, verified = read_splits(arguments, source, write, place)
-        manifest = finish(place, arguments.corpus, splits, tokenizer, verified, source)
+        source = source or find_source(arguments)
+        splits, verified = read_splits(arguments, source, write, folder)
+        manifest = finish(folder, arguments.corpus, splits, tokenizer, verified, source)
         check(manifest)
         return manifest
 
@@ -108,18 +98,18 @@ def prepare(
     check(manifest)
     accepted = arguments.allow_unverified or manifest["verified"] is not False
     check_accepted(dest, "unverified files", accepted, "--allow-unverified")
-    check_source(manifest, arguments, dest)
+    check_source(manifest, arguments)
     print(f"{dest} is ready: {describe(manifest)}")
 
 
 def read_splits(
-    arguments: argparse.Namespace, source: Path, write: Write, place: Workplace
+    arguments: argparse.Namespace, source: Path, write: Write, folder: Path
 ) -> tuple[dict[str, Split], bool | None]:
     """Read, check and `write` the splits; also whether they are the published ones, None if none are."""
     splits, complaints, own = {}, [], arguments.corpus == OWN_TEXT
     for name in READ_FIRST:
         reader = SplitReader(source, arguments.corpus, name)
-        documents = write(reader, place.text(name))
+        documents = write(reader, text_path(folder, name))
         text = reader.text()
         complaint = "" if own else compare(arguments.corpus, name, text)
         if complaint and not arguments.allow_unverified:
@@ -130,18 +120,18 @@ def read_splits(
         found += [f"{text.words:,} words", *([] if own else [complaint or "as published"])]
         print(f"{name}: {', '.join(found)}", flush=True)
         complaints += [complaint] if complaint else []
-        splits[name] = Split(text.words, text.sha256, text.bytes, documents)
+        splits[name] = replace(text, documents=documents)
     return {name: splits[name] for name in SPLITS}, None if own else not complaints
 
 
-def check_source(manifest: dict, arguments: argparse.Namespace, dest: Path) -> None:
-    """Raise UserError if the folder was made from a different text than --from gives."""
+def check_source(manifest: dict, arguments: argparse.Namespace) -> None:
+    """Raise UserError if the folder --dest was made from a different text than --from gives."""
     if not arguments.source:
         return
     made_from = manifest.get("source", {})
     if not arguments.source.exists() and os.path.abspath(arguments.source) == made_from.get("path"):
         return  # removed since
-    source = find_source(arguments, dest)
+    source = find_source(arguments)
     for split in READ_FIRST:
         with open_split(source, arguments.corpus, split) as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -149,14 +139,14 @@ def check_source(manifest: dict, arguments: argparse.Namespace, dest: Path) -> N
         if found != made:
             size = made_from.get("bytes", {}).get(split)
             raise UserError(
-                f"{dest} was prepared from another {split} split than that of {source}: from "
+                f"{arguments.dest} was prepared from another {split} split than that of {source}: from "
                 f"{made_from.get('path', 'a text')} ({f'{size:,} bytes, ' if size is not None else ''}sha256 "
                 f"{made[:12]}, not {found[:12]}); name another --dest or move it away"
             )
 
 
-def find_source(arguments: argparse.Namespace, dest: Path) -> Path:
-    """The folder or zip to read; a download lies beside `dest`, for the next preparation too."""
+def find_source(arguments: argparse.Namespace) -> Path:
+    """The folder or zip to read; a download lies beside --dest, for the next preparation too."""
     if arguments.source:
         if not arguments.source.exists():
             raise UserError(f"{arguments.source} (given with --from) does not exist")
@@ -164,7 +154,7 @@ def find_source(arguments: argparse.Namespace, dest: Path) -> Path:
     corpus = CORPORA[arguments.corpus]
     url = arguments.url or os.environ.get(URL_VARIABLE) or archive_url(corpus)
     stem = Path(urlsplit(url).path).stem or arguments.corpus
-    archive = dest.with_name(f"{stem}-{address_mark(url)}.zip")
+    archive = arguments.dest.with_name(f"{stem}-{address_mark(url)}.zip")
     fetch(url, archive, corpus.when_dead)
     if not zipfile.is_zipfile(archive):
         archive.unlink()
@@ -175,7 +165,7 @@ def find_source(arguments: argparse.Namespace, dest: Path) -> Path:
     return archive
 
 
-def compare(corpus: str, split: str, text: Text) -> str:
+def compare(corpus: str, split: str, text: Split) -> str:
     """What is wrong with a split, in words; empty if it is the published one."""
     expected = CORPORA[corpus].entry["splits"][split]
     if text.words != expected.get("words", text.words):
@@ -221,11 +211,11 @@ class SplitReader:
                     f"{self.source}: line {self.read} of the {self.split} split is not UTF-8 text"
                 ) from None
 
-    def text(self) -> Text:
+    def text(self) -> Split:
         """What the split was found to be, after all its lines."""
         if self.words == self.read:
             raise UserError(f"{self.source}: the {self.split} split is empty")
-        return Text(self.words, self.bytes, self.sha256.hexdigest(), self.sha1.hexdigest())
+        return Split(self.words, self.bytes, self.sha256.hexdigest(), self.sha1.hexdigest())
 
 
 @contextmanager

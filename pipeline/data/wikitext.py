@@ -6,8 +6,7 @@ from pathlib import Path
 from pipeline.console import Parser, count
 from pipeline.data import texts
 from pipeline.data.preparation import read_manifest
-from pipeline.data.text_encoding import tokenizer_fingerprint
-from pipeline.data.tokenization import SentencePieceTokenizer, Tokenizer, WordTokenizer
+from pipeline.data.tokenization import SentencePieceTokenizer, Tokenizer, WordTokenizer, tokenizer_fingerprint
 from pipeline.errors import UserError
 
 EPILOG = f"""

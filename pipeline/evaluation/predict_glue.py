@@ -83,7 +83,7 @@ def check_task(encoder: "Checkpoint", task: GlueTask) -> None:
 
 def predictions(checkpoint: Path, task: GlueTask, examples: Examples) -> "np.ndarray":
     """Class indices or scores, one an example."""
-    from pipeline.data.text_encoding import TextEncoder, encode_sentences
+    from pipeline.data.tokenization import TextEncoder, encode_sentences
     from pipeline.evaluation.glue import decide, predict
     from pipeline.training.checkpoint import load_encoder, read_dictionary, read_encoder
     from pipeline.training.save_dir import whole_checkpoint

@@ -1,7 +1,7 @@
 """The files of an exported model: configuration and weights of its checkpoint, and its tokenizer.
 
 tokenizer.json of `tokenizers` comes from the tokeniser beside the checkpoint: words, pieces or GPT-2's BPE.
-Token indices are those of fairseq's dictionary. Text is cut as `pipeline.data.text_encoding` cuts it.
+Token indices are those of fairseq's dictionary. Text is cut as `pipeline.data.tokenization` cuts it.
 """
 
 import json
@@ -15,8 +15,7 @@ from safetensors.torch import save
 from sentencepiece import SentencePieceProcessor
 from torch import nn
 
-from pipeline.data.text_encoding import GPT2Encoder, SentencePieceEncoder
-from pipeline.data.tokenization import UNKNOWN_WORD
+from pipeline.data.tokenization import UNKNOWN_WORD, GPT2Encoder, SentencePieceEncoder
 from pipeline.errors import UserError
 from pipeline.training.checkpoint import load_encoder, read_checkpoint, read_dictionary, read_encoder
 from user_dir.models.language_model import LinearAttentionLM

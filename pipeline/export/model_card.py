@@ -12,8 +12,8 @@ import yaml
 
 from conventions import PREPARED
 from pipeline.data.bundled_corpus import CORPUS as BUNDLED
-from pipeline.data.downloads import CORPORA
 from pipeline.data.prepared import CORPUS, TEXT
+from pipeline.data.published import CORPORA
 from pipeline.files import read_json
 from pipeline.provenance import commit
 from pipeline.training.checkpoint import Checkpoint

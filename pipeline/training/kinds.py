@@ -11,7 +11,7 @@ from fairseq.models import MODEL_REGISTRY
 
 from pipeline.data.preparation import read_manifest
 from pipeline.data.prepared import PreparedData, identify, open_prepared
-from pipeline.data.text_encoding import tokenizer_fingerprint
+from pipeline.data.tokenization import tokenizer_fingerprint
 from pipeline.errors import UserError
 from pipeline.files import write_json
 from pipeline.glue_tasks import GlueTask, glue_task

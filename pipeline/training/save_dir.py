@@ -14,7 +14,7 @@ from pathlib import Path
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
-from pipeline.data.text_encoding import DICTIONARY, VOCABULARY_FILES
+from pipeline.data.tokenization import DICTIONARY, VOCABULARY_FILES
 from pipeline.errors import UserError
 from pipeline.files import (
     FINGERPRINT,

@@ -61,7 +61,7 @@ def test_syntax_and_settings(path):
 def test_help_needs_no_environment(path):
     done = run(path, "--help", TORCH_SPEC="torch==0.0")
     assert done.returncode == 0 and not done.stderr
-    assert "usage: " in done.stdout
+    assert f"usage: {path.relative_to(ROOT)}" in done.stdout
 
 
 @pytest.mark.parametrize("folder", ["scripts", "data-prep"])

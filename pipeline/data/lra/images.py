@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from pipeline.data.cifar10 import TEST_FILE, TRAIN_FILES, grey, read_records
-from pipeline.data.lra.sources import Source
+from pipeline.data.image_sets import CIFAR_TEST, CIFAR_TRAIN, grey, read_cifar10_records
+from pipeline.data.lra.tasks import Source
 from pipeline.data.lra.writing import SplitRecord, write_pixels
 from pipeline.errors import UserError
 
@@ -30,13 +30,13 @@ def write_image(source: Source, folder: Path, seed: int) -> dict[str, SplitRecor
 
     UserError for the pickled version, a missing or cut file, too few images, and a label out of range.
     """
-    files = read_records(source)
-    train = np.concatenate([files[name] for name in TRAIN_FILES])
+    files = read_cifar10_records(source)
+    train = np.concatenate([files[name] for name in CIFAR_TRAIN])
     train = train[np.random.default_rng(seed).permutation(len(train))]
     valid = len(train) // VALID_SHARE
     if not valid:
         raise UserError(f"{source.path} holds {len(train)} training images; give {VALID_SHARE} or more")
-    splits = {"train": train[:-valid], "valid": train[-valid:], "test": files[TEST_FILE]}
+    splits = {"train": train[:-valid], "valid": train[-valid:], "test": files[CIFAR_TEST]}
     written = {}
     for split, records in splits.items():
         images = zip(records[:, 0], grey(records[:, 1:]), strict=True)

@@ -5,7 +5,7 @@ basic_{train,val,test}.tsv as published.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import BinaryIO
@@ -13,9 +13,8 @@ from typing import BinaryIO
 import numpy as np
 
 from pipeline.data.lra import writing
-from pipeline.data.lra.sources import Source
-from pipeline.data.lra.symbols import END, FIRST
-from pipeline.data.lra.writing import SplitRecord
+from pipeline.data.lra.tasks import Source
+from pipeline.data.lra.writing import END, FIRST, SplitRecord
 from pipeline.errors import UserError
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
@@ -140,11 +139,6 @@ class ListOpsRows:
         self.close_brackets = close_brackets
         self.end_token = end_token
 
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """What dict.txt holds."""
-        return SYMBOLS if self.close_brackets else SYMBOLS[:CLOSE]
-
     def encode(self, expression: np.ndarray) -> np.ndarray:
         """The row of an expression given as numbers of SYMBOLS."""
         if not self.close_brackets:
@@ -152,10 +146,11 @@ class ListOpsRows:
         row = expression[: self.length - self.end_token].astype(np.int64) + FIRST
         return np.append(row, END) if self.end_token else row
 
-    def finish(self, folder: Path) -> int:
-        """Write dict.txt; returns its size."""
-        counts = writing.count_tokens(folder, ["train.input0"])[FIRST : FIRST + len(self.symbols)]
-        return writing.write_dictionary(folder, self.symbols, counts.tolist())
+    def finish(self, folder: Path, stems: Sequence[str], counted: Sequence[str]) -> int:
+        """Write dict.txt with the counts in the files `counted`; returns its size."""
+        symbols = SYMBOLS if self.close_brackets else SYMBOLS[:CLOSE]
+        counts = writing.count_tokens(folder, counted)[FIRST : FIRST + len(symbols)]
+        return writing.write_dictionary(folder, symbols, counts.tolist())
 
 
 def write_listops(source: Source, folder: Path, rows: ListOpsRows) -> dict[str, SplitRecord]:

@@ -16,9 +16,9 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from pipeline.console import Parser, count
-from pipeline.data.downloads import CORPORA, address_mark, fetch
 from pipeline.data.lra.tasks import PIPELINES, SKYFORMER, STATE_SPACE, LraTask, MissingFiles, lra_tasks
 from pipeline.data.preparation import add_dest
+from pipeline.data.published import CORPORA, address_mark, fetch
 from pipeline.errors import UserError
 from pipeline.files import sha256_of
 from pipeline.outputs import check_output_folder
@@ -36,33 +36,22 @@ command resumes: generated data block by block, other data task by task.
 def main() -> None:
     arguments = parse_arguments()
     tasks = chosen_tasks(arguments)
-    from pipeline.data.lra.building import Choices, prepare_task
+    from pipeline.data.lra.building import prepare_task
 
-    dest = arguments.dest
-    check_output_folder(dest, "--dest")
-    choices = Choices(
-        source=fetched(arguments.url, dest) if arguments.url else arguments.source,
-        pipeline=arguments.pipeline,
-        close_brackets=not arguments.listops_drop_close_brackets,
-        valid_fraction=arguments.valid_fraction,
-        seed=arguments.seed,
-        examples=arguments.examples,
-        processes=arguments.processes,
-        skip_empty=arguments.skip_empty_images,
-        partial=arguments.partial,
-        length=arguments.length,
-    )
+    check_output_folder(arguments.dest, "--dest")
+    if arguments.url:
+        arguments.source = fetched(arguments.url, arguments.dest)
     missing = []
     for task in tasks:
         try:
-            manifest = prepare_task(task, choices, dest)
+            folder, manifest = prepare_task(task, arguments)
         except MissingFiles as error:
             if len(tasks) == 1:
                 raise
             print(f"{task.name} is left out: {error}", flush=True)
             missing.append(task.name)
         else:
-            print(f"{dest / choices.folder_name(task)} is ready: {describe(manifest)}", flush=True)
+            print(f"{folder} is ready: {describe(manifest)}", flush=True)
     if missing:
         raise UserError(f"{', '.join(missing)} not prepared, for want of files; see above")
 
@@ -113,7 +102,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--listops-drop-close-brackets",
-        action="store_true",
+        action="store_false",
+        dest="close_brackets",
         help="leave `]` out as Skyformer's data does; the expressions then have no value any more",
     )
     parser.add_argument(
@@ -144,7 +134,10 @@ def parse_arguments() -> argparse.Namespace:
         help="of the generators; they change nothing but the time (default: one per core)",
     )
     parser.add_argument(
-        "--skip-empty-images", action="store_true", help="leave zero-byte images of Pathfinder out"
+        "--skip-empty-images",
+        action="store_true",
+        dest="skip_empty",
+        help="leave zero-byte images of Pathfinder out",
     )
     return parser.parse_args()
 
@@ -160,7 +153,7 @@ def chosen_tasks(arguments: argparse.Namespace) -> list[LraTask]:
         raise UserError("--examples is the size of generated data; give it with --generate")
     if arguments.length is not None and arguments.task != "text":
         raise UserError(f"--length {arguments.length} is for text alone; leave it out for {arguments.task}")
-    if arguments.listops_drop_close_brackets and arguments.pipeline == STATE_SPACE:
+    if not arguments.close_brackets and arguments.pipeline == STATE_SPACE:
         raise UserError("the state-space pipeline keeps `]`; drop one of the two options")
     if not 0 <= arguments.valid_fraction < 1:
         raise UserError(f"--valid-fraction {arguments.valid_fraction} is not at least 0 and less than 1")

@@ -2,20 +2,32 @@
 
 Reviews are aclImdb/{train,test}/{neg,pos}/NUMBER_RATING.txt. Pairs are new_aan_pairs.{train,eval,test}.tsv,
 five columns without header or quoting: label as a float, two ids, two texts. A reader that knows quotes would
-merge rows.
+merge rows. Their texts become bytes (Skyformer's pipeline) or characters (the state-space one).
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import numpy as np
 
-from pipeline.data.downloads import CORPORA
-from pipeline.data.lra.sources import Source
-from pipeline.data.lra.symbols import Symbols
-from pipeline.data.lra.writing import SplitRecord, write_examples, write_files
+from pipeline.data.lra.tasks import Source
+from pipeline.data.lra.writing import (
+    END,
+    FIRST,
+    MOST_ENTRIES,
+    TOKEN_TYPE,
+    UNKNOWN,
+    SplitRecord,
+    Symbols,
+    count_tokens,
+    replace_tokens,
+    write_dictionary,
+    write_examples,
+    write_files,
+)
+from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
 
 Reviews = list[tuple[int, str, bytes]]
@@ -28,6 +40,58 @@ PAIR_FILES = {
 }
 COLUMNS = 5
 PAIR_LABELS = {b"0.0": 0, b"1.0": 1, b"0": 0, b"1": 1}
+CODE_POINTS = 0x110000
+
+
+class ByteSymbols:
+    """Byte b is the symbol `b`, index FIRST + b; the first `length` bytes are kept."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """The row of a text."""
+        return np.frombuffer(text[: self.length], dtype=np.uint8).astype(np.int64) + FIRST
+
+    def finish(self, folder: Path, stems: Sequence[str], counted: Sequence[str]) -> int:
+        """All 256 bytes, used or not."""
+        counts = count_tokens(folder, counted)[FIRST : FIRST + 256]
+        return write_dictionary(folder, [str(byte) for byte in range(256)], counts.tolist())
+
+
+class CharacterSymbols:
+    """Characters, the first `length` - 1 kept and `</s>` added; rare ones are <unk>.
+
+    Characters get provisional indices in the order they are met; `finish` keeps those that occur
+    `least` times in the counted files, the most frequent first, and renumbers what was written.
+    """
+
+    def __init__(self, length: int, least: int) -> None:
+        self.length = length
+        self.least = least
+        self.indices = np.zeros(CODE_POINTS, dtype=np.int64)
+        self.characters: list[int] = []
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """The row of a text, in provisional indices."""
+        points = np.frombuffer(text.decode()[: self.length - 1].encode("utf-32-le"), dtype=np.uint32)
+        for point in np.unique(points[self.indices[points] == 0]).tolist():
+            self.indices[point] = FIRST + len(self.characters)
+            self.characters.append(point)
+        return np.append(self.indices[points], END)
+
+    def finish(self, folder: Path, stems: Sequence[str], counted: Sequence[str]) -> int:
+        """The characters that are frequent enough; all `stems` are rewritten in final indices."""
+        counts = count_tokens(folder, counted)[FIRST : FIRST + len(self.characters)].tolist()
+        pairs = zip(counts, self.characters, strict=True)
+        kept = sorted((-count, point) for count, point in pairs if count >= self.least)
+        table = np.full(MOST_ENTRIES, UNKNOWN, dtype=TOKEN_TYPE)
+        table[:FIRST] = range(FIRST)
+        for number, (_, point) in enumerate(kept):
+            table[self.indices[point]] = FIRST + number
+        replace_tokens(folder, stems, table)
+        names = [f"U+{point:04X}" for _, point in kept]
+        return write_dictionary(folder, names, [-count for count, _ in kept])
 
 
 def write_text(

@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import torch
 
 from pipeline.data.indexed_rows import RowWriter
-from pipeline.data.lra.sources import Source
-from pipeline.data.lra.tasks import LraTask
+from pipeline.data.lra.tasks import LraTask, Source
 from pipeline.data.preparation import SPLITS, write_manifest
 from pipeline.data.tokenization import SPECIAL_SYMBOLS
 from pipeline.errors import UserError
@@ -21,6 +20,11 @@ TOKEN_TYPE = np.uint16
 """What fairseq stores the numbers of a dictionary of less than 65,500 entries as."""
 
 MOST_ENTRIES = 65_000
+FIRST = len(SPECIAL_SYMBOLS)
+"""The dictionary index of the first symbol."""
+
+END = SPECIAL_SYMBOLS.index("</s>")
+UNKNOWN = SPECIAL_SYMBOLS.index("<unk>")
 EXAMPLES_BETWEEN_REPORTS = 20_000
 
 
@@ -34,6 +38,16 @@ class SplitRecord:
 
 Example = tuple[int, *tuple[np.ndarray, ...]]
 """A label, and a row of dictionary indices, integers of shape (length,), for each input."""
+
+
+class Symbols(Protocol):
+    """A way to write the inputs of a task as rows of dictionary indices."""
+
+    def encode(self, given: Any) -> np.ndarray:
+        """The row of a UTF-8 text, or of an expression of ListOps, cut to the task's length: (length,)."""
+
+    def finish(self, folder: Path, stems: Sequence[str], counted: Sequence[str]) -> int:
+        """Write dict.txt with the counts in the files `counted` of `stems`; returns its size."""
 
 
 def write_examples(
@@ -132,7 +146,7 @@ def write_dictionary(folder: Path, symbols: Sequence[str], counts: Sequence[int]
     """Write dict.txt in fairseq's form; returns the size with fairseq's own symbols."""
     lines = (f"{symbol} {count}\n" for symbol, count in zip(symbols, counts, strict=True))
     (folder / "dict.txt").write_text("".join(lines), encoding="utf-8")
-    return len(SPECIAL_SYMBOLS) + len(symbols)
+    return FIRST + len(symbols)
 
 
 def write_description(

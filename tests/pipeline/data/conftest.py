@@ -14,14 +14,6 @@ import pytest
 
 from tests.helpers import forked
 
-ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture(scope="session")
-def data_prep() -> Path:
-    """The folder with the commands."""
-    return ROOT / "data-prep"
-
 
 @pytest.fixture
 def full_disk() -> Callable[[int], AbstractContextManager]:

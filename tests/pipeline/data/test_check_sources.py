@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pipeline.data.check_sources import check, main
-from pipeline.data.downloads import CORPORA, read_corpus
+from pipeline.data.published import CORPORA, read_corpus
 from pipeline.errors import UserError
 from tests.helpers.serving import Server
 

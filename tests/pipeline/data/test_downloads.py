@@ -4,8 +4,7 @@ import zipfile
 
 import pytest
 
-from pipeline.data import preparation, texts
-from pipeline.data.downloads import download
+from pipeline.data import preparation, published, texts
 from pipeline.errors import UserError
 from tests.helpers.serving import Server
 
@@ -21,6 +20,10 @@ def serving(content=CONTENT, **options):
 
 def address(server):
     return f"{server.url}/{FILE}"
+
+
+def download(url, path):
+    published.download(url, path, "do without")
 
 
 def test_whole_file(tmp_path):

@@ -9,7 +9,7 @@ from fairseq.data import Dictionary
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 
 from pipeline.data import glue
-from pipeline.data.text_encoding import TextEncoder, encode_sentences, tokenizer_fingerprint
+from pipeline.data.tokenization import TextEncoder, encode_sentences, tokenizer_fingerprint
 from pipeline.errors import UserError
 from pipeline.glue_tasks import TASKS
 from tests.helpers import forked

@@ -128,19 +128,3 @@ def test_folder_without_permission(refused, tmp_path):
     finally:
         tmp_path.chmod(0o700)
     assert "--dest" in sentence and str(tmp_path / "data") in sentence
-
-
-@pytest.mark.parametrize("script", ["wikitext.sh", "bundled_corpus.sh", "roberta.sh", "glue.sh"])
-def test_shell_scripts_explain_themselves(script, data_prep, tmp_path):
-    import subprocess
-    import sys
-
-    result = subprocess.run(
-        [data_prep / script, "--help"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.startswith(f"usage: data-prep/{script}")

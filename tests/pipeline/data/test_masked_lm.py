@@ -12,8 +12,8 @@ from fairseq.data import Dictionary, TokenBlockDataset
 from fairseq.data.encoders.gpt2_bpe import GPT2BPE, GPT2BPEConfig
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
-from pipeline.data import masked_lm
-from pipeline.data.text_encoding import TextEncoder, tokenizer_fingerprint
+from pipeline.data.masked_lm import documents_by_titles
+from pipeline.data.tokenization import TextEncoder, tokenizer_fingerprint
 from pipeline.errors import UserError
 from tests.helpers import forked
 from tests.helpers.encoders import prepare
@@ -40,15 +40,15 @@ def test_articles_of_wikitext():
         " \n = = Orbit = = \n \n Round . \n"
     )
     lines = f" \n Some words . \n{article}{article} \n".splitlines()
-    first, *others = masked_lm.documents_by_titles(lines)
+    first, *others = documents_by_titles(lines)
     assert first == ["Some words ."]
     whole = ["= Ceres =", "It is small ( r = 5 =", "= half ; of =", "10 ) .", "= = Orbit = =", "Round ."]
     assert others == [whole, whole]
 
 
 def test_title_at_the_very_beginning_and_end():
-    assert list(masked_lm.documents_by_titles(["= A =", "", "b", "", "= C ="])) == [["= A =", "b"], ["= C ="]]
-    assert list(masked_lm.documents_by_titles(["", ""])) == []
+    assert list(documents_by_titles(["= A =", "", "b", "", "= C ="])) == [["= A =", "b"], ["= C ="]]
+    assert list(documents_by_titles(["", ""])) == []
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_title_at_the_very_beginning_and_end():
 def test_number_of_articles_is_the_published_one(shared_dir, corpus, split, articles):
     with gzip.open(shared_dir / "data" / corpus / f"wiki.{split}.tokens.gz", "rt", encoding="utf-8") as lines:
         text = lines.readlines()
-    cut = list(masked_lm.documents_by_titles(text))
+    cut = list(documents_by_titles(text))
     assert len(cut) == articles
     assert [line for document in cut for line in document] == [line.strip() for line in text if line.strip()]
 
@@ -109,7 +109,7 @@ def gpt2_files(shared_dir):
 
 
 @pytest.fixture(scope="module")
-def with_gpt2(data_prep, small_corpus, gpt2_files, tmp_path_factory):
+def with_gpt2(small_corpus, gpt2_files, tmp_path_factory):
     """The small corpus with RoBERTa's vocabulary."""
     dest = tmp_path_factory.mktemp("gpt2") / "data"
     command = [sys.executable, "-m", "pipeline", "data.masked_lm", "wikitext-2", "--from", small_corpus]

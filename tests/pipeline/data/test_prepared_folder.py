@@ -1,5 +1,6 @@
 """What a prepared folder holds, read back with fairseq's own readers."""
 
+import os
 import sys
 from itertools import zip_longest
 
@@ -7,7 +8,9 @@ import pytest
 import sentencepiece
 from fairseq.data import Dictionary
 
-from pipeline.files import RUN_MARK
+from pipeline import files
+from pipeline.data.prepared import identify, same_data
+from pipeline.files import RUN_MARK, sha256_of
 from tests.helpers import forked
 from tests.helpers.prepared import manifest, rows
 
@@ -167,3 +170,18 @@ def test_impossible_vocabulary(refused, small_corpus, tmp_path, size):
     arguments += ["--tokenizer", "sentencepiece", "--vocab-size", size, "--allow-unverified"]
     assert f"no vocabulary of {size:,}" in refused("data-prep/wikitext.sh", *arguments)
     assert not (tmp_path / "out").exists()
+
+
+def test_files_without_a_manifest_are_read_again_only_when_they_change(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(files, "sha256_of", lambda path: read.append(path.name) or sha256_of(path))
+    for name in ("train.idx", "valid.idx"):
+        (tmp_path / name).write_text(name)
+    first = identify(tmp_path)
+    assert identify(tmp_path) == first and read == ["train.idx", "valid.idx"]
+    (tmp_path / "valid.idx").write_text("another")
+    os.utime(tmp_path / "valid.idx", ns=(1, 1))
+    second = identify(tmp_path)
+    assert read[2:] == ["valid.idx"]
+    assert first["files"]["train.idx"] == second["files"]["train.idx"]
+    assert not same_data(first, second)

@@ -10,9 +10,8 @@ import sys
 import pytest
 
 from pipeline.data import processes
-from pipeline.data.downloads import read_corpus
-from pipeline.data.text_encoding import GPT2Encoder, TextEncoder
-from pipeline.data.tokenization import GPT2_BPE, find_gpt2_files
+from pipeline.data.published import read_corpus
+from pipeline.data.tokenization import GPT2_BPE, GPT2Encoder, TextEncoder, find_gpt2_files
 from pipeline.errors import UserError
 from tests.helpers.serving import Server
 

@@ -8,6 +8,7 @@ import zipfile
 import pytest
 
 from pipeline.data import texts, wikitext
+from pipeline.data.preparation import Split
 
 
 def read(source, corpus, split, target):
@@ -50,10 +51,10 @@ def test_one_changed_letter_is_noticed(wikitext2, tmp_path):
 
 def test_wikitext103_train_is_checked_by_count_and_sha1():
     published = texts.CORPORA["wikitext-103"].entry["splits"]["train"]
-    right = texts.Text(103_227_021, 0, "", published["sha1"])
+    right = Split(103_227_021, 0, "", published["sha1"])
     assert texts.compare("wikitext-103", "train", right) == ""
-    assert "103,227,021" in texts.compare("wikitext-103", "train", texts.Text(5, 0, "", ""))
-    other = texts.Text(103_227_021, 0, "", "0" * 40)
+    assert "103,227,021" in texts.compare("wikitext-103", "train", Split(5, 0, "", ""))
+    other = Split(103_227_021, 0, "", "0" * 40)
     assert "sha1" in texts.compare("wikitext-103", "train", other)
 
 

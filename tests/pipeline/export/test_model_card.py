@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.data.downloads import CORPORA
+from pipeline.data.published import CORPORA
 from pipeline.export import export_hf
 from pipeline.export.model_card import Evaluation, RunRecord, limits, metadata, model_card, read_run
 from pipeline.files import read_json, write_json

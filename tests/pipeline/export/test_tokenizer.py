@@ -5,7 +5,7 @@ import shutil
 import pytest
 from fairseq.data import Dictionary
 
-from pipeline.data.text_encoding import TextEncoder, encode_sentences
+from pipeline.data.tokenization import TextEncoder, encode_sentences
 from pipeline.export.exported import tokenizer_files
 
 TEXTS = [

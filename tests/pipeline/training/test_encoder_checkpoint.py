@@ -9,7 +9,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.roberta import RobertaModel
 
-from pipeline.data.text_encoding import TextEncoder, encode_sentences
+from pipeline.data.tokenization import TextEncoder, encode_sentences
 from pipeline.errors import UserError
 from pipeline.evaluation.glue import HEAD, predict
 from pipeline.study import finetune_glue

@@ -1,7 +1,7 @@
 """Fixtures: the command run within the test's process, the samples unpacked, prepared folders read back."""
 
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,36 +9,27 @@ import pytest
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
-from pipeline.data.lra import prepare as command
-from pipeline.errors import UserError
-from tests.helpers.prepared import contents, manifest
+from tests.helpers.prepared import manifest
 
 
 @pytest.fixture
-def prepare(monkeypatch) -> Callable[..., None]:
+def prepare(call) -> Callable[..., None]:
     """Runs lra.sh with these arguments; what it reads may be a sample."""
-
-    def call(*arguments: object) -> None:
-        monkeypatch.setattr(sys, "argv", ["lra.sh", "--partial", *map(str, arguments)])
-        command.main()
-
-    return call
+    return partial(call, "data-prep/lra.sh", "--partial")
 
 
 @pytest.fixture
-def refusal(prepare, tmp_path) -> Callable[..., str]:
-    """Runs lra.sh --dest, which must end as a user's mistake ends and leave nothing; gives the sentence."""
+def refusal(refused, tmp_path) -> Callable[..., str]:
+    """Runs lra.sh, which must end as a user's mistake ends and leave nothing; gives the sentence."""
 
-    def call(*arguments: object) -> str:
+    def run(*arguments: object) -> str:
         dest = tmp_path / "refused"
-        with pytest.raises(UserError) as error:
-            prepare(*arguments, "--dest", dest)
+        sentence = refused("data-prep/lra.sh", "--partial", *arguments, "--dest", dest)
         assert not dest.exists() or not any(dest.iterdir())
-        sentence = str(error.value)
-        assert "\n" not in sentence and not sentence.endswith(".")
+        assert not sentence.endswith(".")
         return sentence
 
-    return call
+    return run
 
 
 class Prepared:
@@ -75,9 +66,3 @@ class Prepared:
 def opened() -> type[Prepared]:
     """Opens a prepared folder."""
     return Prepared
-
-
-@pytest.fixture
-def files() -> Callable[[Path], dict[str, bytes]]:
-    """The content of all files below a folder, by name."""
-    return contents

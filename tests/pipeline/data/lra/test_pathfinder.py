@@ -5,9 +5,8 @@ import pytest
 from PIL import Image
 from scipy import stats
 
-from pipeline.data.lra.pathfinder import drawing
-from pipeline.data.lra.pathfinder.field import Room
-from pipeline.data.lra.pathfinder.shapes import SETTINGS, dilate
+from pipeline.data.lra import pathfinder
+from pipeline.data.lra.contours import SETTINGS, dilate, room_for
 
 
 def sample_images(samples, side):
@@ -18,7 +17,7 @@ def sample_images(samples, side):
 @pytest.fixture(scope="module")
 def drawn():
     """400 images of 32 x 32."""
-    blocks = [drawing.draw_block(32, 42, number) for number in range(2)]
+    blocks = [pathfinder.draw_block(32, 42, number) for number in range(2)]
     return {key: np.concatenate([block[key] for block in blocks]) for key in blocks[0]}
 
 
@@ -46,8 +45,8 @@ def test_small_images_are_like_the_originals(drawn, samples):
 
 
 def test_large_images_have_the_published_statistics(monkeypatch, samples):
-    monkeypatch.setattr(drawing, "BLOCK", 12)
-    images = drawing.draw_block(128, 42, 0)["images"]
+    monkeypatch.setattr(pathfinder, "BLOCK", 12)
+    images = pathfinder.draw_block(128, 42, 0)["images"]
     assert (images == 0).mean() == pytest.approx(0.863, abs=0.004)
     assert images.mean() == pytest.approx(7.9, abs=0.3)
     lit = (images > 60).sum(axis=(1, 2))
@@ -55,19 +54,19 @@ def test_large_images_have_the_published_statistics(monkeypatch, samples):
 
 
 def test_attempts_an_image_are_as_many_as_the_originals():
-    room, random = Room(32, 1), np.random.default_rng(3)
+    room, random = room_for(32, 1), np.random.default_rng(3)
     attempts = 40_000
-    accepted = len(drawing._attempt_contours(room, attempts, random).places)
+    accepted = len(pathfinder._attempt_contours(room, attempts, random).places)
     assert attempts / accepted == pytest.approx(300, rel=0.25)
 
 
 def test_discs_lie_at_the_ends_of_one_contour_or_of_two():
-    setting, room = SETTINGS[32], Room(32, 1)
-    scenes = drawing.draw_contours(room, 4, np.random.default_rng(0))
+    setting, room = SETTINGS[32], room_for(32, 1)
+    scenes = pathfinder.draw_contours(room, 4, np.random.default_rng(0))
     for image in range(4):
         for start in (0, 1):
             for same in (False, True):
-                picture = drawing._picture(room, scenes, [[]] * 4, image, start, same)
+                picture = pathfinder._picture(room, scenes, [[]] * 4, image, start, same)
                 end = start if same else 1 - start
                 for place in (scenes.places[image, start, 0], scenes.places[image, end, -1]):
                     y, x = np.array(divmod(int(place), room.width)) - room.frame
@@ -77,8 +76,8 @@ def test_discs_lie_at_the_ends_of_one_contour_or_of_two():
 
 
 def test_one_start_is_near_the_middle_and_the_other_at_the_distance():
-    room = Room(32, 1)
-    scenes = drawing.draw_contours(room, 50, np.random.default_rng(1))
+    room = room_for(32, 1)
+    scenes = pathfinder.draw_contours(room, 50, np.random.default_rng(1))
     starts = np.stack(np.divmod(scenes.places[:, :, 0], room.width), axis=-1) - room.frame
     assert (abs(starts[:, 0] - 15.5) <= 4).all()
     distances = np.linalg.norm(starts[:, 0] - starts[:, 1], axis=1)
@@ -87,8 +86,8 @@ def test_one_start_is_near_the_middle_and_the_other_at_the_distance():
 
 def test_segments_of_contours_keep_their_distance():
     """No two masks of segments that are in the occupancy add up to 1.8 times full."""
-    room = Room(32, 1)
-    scenes = drawing.draw_contours(room, 20, np.random.default_rng(2))
+    room = room_for(32, 1)
+    scenes = pathfinder.draw_contours(room, 20, np.random.default_rng(2))
     for places, kinds in zip(scenes.places, scenes.kinds, strict=True):
         masks = []
         for place, kind in zip(places.reshape(-1), kinds.reshape(-1), strict=True):

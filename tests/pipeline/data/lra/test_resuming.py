@@ -2,15 +2,15 @@
 
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 
 import numpy as np
 import pytest
 
-from pipeline.data.lra import building, listops
-from pipeline.data.lra.pathfinder import drawing
-from pipeline.errors import UserError
+from pipeline.data.lra import building, listops, pathfinder
+from tests.helpers.prepared import contents
 
 LISTOPS = ("listops", "--generate", "--examples", 200)
 PATHFINDER = ("pathfinder", "--generate", "--examples", 40)
@@ -19,26 +19,26 @@ PATHFINDER = ("pathfinder", "--generate", "--examples", 40)
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(listops, "BLOCK", 30)
-    monkeypatch.setattr(drawing, "BLOCK", 8)
+    monkeypatch.setattr(pathfinder, "BLOCK", 8)
 
 
 @pytest.mark.parametrize("arguments", [LISTOPS, PATHFINDER])
-def test_number_of_processes_changes_nothing(prepare, files, tmp_path, arguments):
+def test_number_of_processes_changes_nothing(prepare, tmp_path, arguments):
     folders = []
     for processes in (1, 2, 4):
         folders.append(tmp_path / str(processes))
         prepare(*arguments, "--dest", folders[-1], "--processes", processes)
-    first, *others = map(files, folders)
+    first, *others = map(contents, folders)
     assert first and all(other == first for other in others)
 
 
 @pytest.mark.parametrize(
     "arguments, split", [(LISTOPS, "train.input0.bin"), (PATHFINDER, "train.pixels.npy")]
 )
-def test_seed_changes_the_data(prepare, files, tmp_path, arguments, split):
+def test_seed_changes_the_data(prepare, tmp_path, arguments, split):
     for seed in (1, 2):
         prepare(*arguments, "--dest", tmp_path / str(seed), "--seed", seed)
-    one, other = (files(tmp_path / str(seed))[f"{arguments[0]}/{split}"] for seed in (1, 2))
+    one, other = (contents(tmp_path / str(seed))[f"{arguments[0]}/{split}"] for seed in (1, 2))
     assert one != other
 
 
@@ -75,7 +75,7 @@ def kill_before_the_manifest(monkeypatch):
 
 
 @pytest.mark.parametrize("kill", [kill_in_third_block, kill_while_writing_rows, kill_before_the_manifest])
-def test_killed_run_resumes_to_the_same_bytes(prepare, files, tmp_path, capfd, kill):
+def test_killed_run_resumes_to_the_same_bytes(prepare, tmp_path, capfd, kill):
     arguments = (*LISTOPS, "--processes", 1)
     prepare(*arguments, "--dest", tmp_path / "whole")
 
@@ -92,20 +92,19 @@ def test_killed_run_resumes_to_the_same_bytes(prepare, files, tmp_path, capfd, k
     capfd.readouterr()
     prepare(*arguments, "--dest", tmp_path / "killed")
     assert "Resuming" in capfd.readouterr().out
-    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
-def test_folder_from_another_archive_is_refused(prepare, shared_dir, tmp_path):
+def test_folder_from_another_archive_is_refused(prepare, refused, shared_dir, tmp_path):
     archive = shared_dir / "data" / "imdb" / "aclImdb_sample.tar.gz"
     prepare("text", "--from", archive, "--dest", tmp_path)
     renamed = tmp_path / "same.tar.gz"
     shutil.copy(archive, renamed)
     prepare("text", "--from", renamed, "--dest", tmp_path)
-    with pytest.raises(UserError, match=r"sources .*aclImdb_sample.*, not .*other\.tar"):
-        (tmp_path / "other.tar").write_bytes(b"another")
-        prepare("text", "--from", tmp_path / "other.tar", "--dest", tmp_path)
-    with pytest.raises(UserError, match="there is no"):
-        prepare("text", "--from", tmp_path / "missing", "--dest", tmp_path)
+    (tmp_path / "other.tar").write_bytes(b"another")
+    words = ("data-prep/lra.sh", "text", "--partial", "--dest", tmp_path, "--from")
+    assert re.search(r"sources .*aclImdb_sample.*, not .*other\.tar", refused(*words, tmp_path / "other.tar"))
+    assert "there is no" in refused(*words, tmp_path / "missing")
 
 
 def test_splits_have_the_published_proportions(prepare, opened, tmp_path):
@@ -131,13 +130,13 @@ def test_speed_is_said(prepare, tmp_path, capsys):
     assert "Generated 210 expressions in " in capsys.readouterr().out
 
 
-def test_all_takes_what_is_there_and_says_what_is_not(prepare, shared_dir, tmp_path, capsys):
-    with pytest.raises(UserError, match=r"^text not prepared"):
-        prepare("all", "--from", shared_dir / "data" / "lra", "--dest", tmp_path)
+def test_all_takes_what_is_there_and_says_what_is_not(prepare, refused, shared_dir, tmp_path, capsys):
+    words = ("all", "--from", shared_dir / "data" / "lra", "--dest", tmp_path)
+    assert refused("data-prep/lra.sh", "--partial", *words).startswith("error: text not prepared")
     made = {path.name for path in tmp_path.iterdir()}
     assert made == {"listops", "retrieval", "image", "pathfinder", "path-x"}
     assert "text is left out" in capsys.readouterr().out
     shutil.copy(shared_dir / "data" / "imdb" / "aclImdb_sample.tar.gz", tmp_path / "own.tar.gz")
     prepare("text", "--from", tmp_path / "own.tar.gz", "--dest", tmp_path)
-    prepare("all", "--from", shared_dir / "data" / "lra", "--dest", tmp_path)
+    prepare(*words)
     assert capsys.readouterr().out.count("is ready") == 1 + 6

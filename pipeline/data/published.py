@@ -1,4 +1,4 @@
-"""Where the corpora come from, as data-prep/sources.json says, and downloads that resume earlier ones."""
+"""The corpora as published (what data-prep/sources.json says), and the download of a file, which resumes."""
 
 import fcntl
 import hashlib
@@ -19,8 +19,6 @@ SILENCE = 60
 
 USER_AGENT = "transnormer-data-prep/1.0"
 """Some hosts answer Python's own name with 403."""
-
-OTHER_SOURCES = "give another address with --url or a folder with --from"
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def address_mark(url: str) -> str:
     return hashlib.sha256(url.encode()).hexdigest()[:8]
 
 
-def download(url: str, path: Path, other_sources: str = OTHER_SOURCES) -> None:
+def download(url: str, path: Path, other_sources: str) -> None:
     """Fetch `url` to `path`, which appears only when every announced byte is there.
 
     Partial downloads stay in `PATH.part`, and the next call resumes them. Errors end with `other_sources`,

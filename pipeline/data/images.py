@@ -15,7 +15,6 @@ from pathlib import Path
 
 from pipeline.console import Parser, count
 from pipeline.data.preparation import (
-    Workplace,
     add_dest,
     check_accepted,
     check_settings,
@@ -46,22 +45,24 @@ def prepare_images(options: argparse.Namespace) -> dict:
     """
     shape = {"grey": options.grey, "size": options.size}
 
-    def build(place: Workplace) -> dict:
+    def build(folder: Path) -> dict:
         import numpy as np
 
-        from pipeline.data.images.request import Request
-        from pipeline.data.images.sets import read_set
+        from pipeline.data.dogs_vs_cats import read_dogs_vs_cats
+        from pipeline.data.image_sets import READERS, as_asked
 
-        with tempfile.TemporaryDirectory(dir=place.folder) as scratch:
-            request = Request(options.source, options.partial, **shape, scratch=Path(scratch))
-            read = read_set(options.set, request)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            if options.set == "dogs-vs-cats":  # decoded to the size asked for
+                read = read_dogs_vs_cats(options, Path(scratch))
+            else:
+                read = as_asked(READERS[options.set](options), options)
             for split, (images, labels) in read.splits.items():
                 if not len(images):
                     raise UserError(
                         f"{options.set} has no image in {split}; is it a sample that is too small?"
                     )
-                np.save(place.folder / f"{split}.images.npy", np.ascontiguousarray(images))
-                np.save(place.folder / f"{split}.label.npy", labels.astype(np.int64))
+                np.save(folder / f"{split}.images.npy", np.ascontiguousarray(images))
+                np.save(folder / f"{split}.label.npy", labels.astype(np.int64))
         height, width, channels = read.splits["train"][0].shape[1:]
         manifest = {
             "corpus": options.set,
@@ -76,7 +77,7 @@ def prepare_images(options: argparse.Namespace) -> dict:
             "verified": read.verified,
             "unreadable": list(read.unreadable),
         }
-        return write_manifest(place.folder, manifest)
+        return write_manifest(folder, manifest)
 
     manifest = prepare_once(options.dest, build)
     there = {"grey": False, "size": None, **manifest}

@@ -1,5 +1,6 @@
 """Dogs vs Cats (Elson et al. 2007): photographs as Kaggle or Microsoft publish them, decoded to one size."""
 
+import argparse
 import io
 import re
 import zipfile
@@ -13,8 +14,8 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from pipeline.data.downloads import CORPORA
-from pipeline.data.images.request import ImageSet, Part, Request
+from pipeline.data.image_sets import ImageSet, Part
+from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
 from pipeline.files import sha256_of
 from pipeline.provenance import usable_cores
@@ -42,26 +43,26 @@ class Photograph:
     content: Callable[[], bytes]
 
 
-def read_dogs_vs_cats(request: Request) -> ImageSet:
+def read_dogs_vs_cats(options: argparse.Namespace, scratch: Path) -> ImageSet:
     """Two splits, the second of them a fifth of each class: valid, which is also what is tested on.
 
     Training images are resized to a square; of the others the short side is resized to 8/7 of its side, and
-    the centre cut out.
+    the centre cut out. The arrays are kept in the folder `scratch` until they are written.
     """
-    if request.source is None:
+    if options.source is None:
         raise UserError(f"name the zip file or its unpacked folder with --from; {ORIGIN}")
-    found = photographs(request.source)
-    verified, sources = check_original(request, found)
-    side = request.size or SIDE
+    found = photographs(options.source)
+    verified, sources = check_original(options, found)
+    side = options.size or SIDE
     unreadable: list[str] = []
     splits: dict[str, Part] = {}
     for split, members in divide(found).items():
-        decode = partial(decoded, side=side, grey=request.grey, whole=split == "train")
-        splits[split], bad = decode_all(members, decode, request.scratch / f"{split}.npy")
+        decode = partial(decoded, side=side, grey=options.grey, whole=split == "train")
+        splits[split], bad = decode_all(members, decode, scratch / f"{split}.npy")
         unreadable += bad
     if len(unreadable) > MOST_UNREADABLE * len(found):
         raise UserError(
-            f"{len(unreadable):,} of {len(found):,} images in {request.source} cannot be read, such as "
+            f"{len(unreadable):,} of {len(found):,} images in {options.source} cannot be read, such as "
             f"{unreadable[0]}; get them again: {ORIGIN}"
         )
     if unreadable:
@@ -105,12 +106,14 @@ def _files(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
         yield name, partial(archive.read, name)
 
 
-def check_original(request: Request, found: Sequence[Photograph]) -> tuple[bool | None, dict[str, str]]:
+def check_original(
+    options: argparse.Namespace, found: Sequence[Photograph]
+) -> tuple[bool | None, dict[str, str]]:
     """Whether these are the original photographs, None if nobody can tell; and the sha256 of a zip file.
 
-    Raises UserError if they are not, unless the request takes others.
+    Raises UserError if they are not, unless the options take others.
     """
-    source = request.source
+    source = options.source
     sources = {source.name: sha256_of(source)} if source.is_file() else {}
     if PUBLISHED[1].sha256 in sources.values():
         return True, sources
@@ -119,7 +122,7 @@ def check_original(request: Request, found: Sequence[Photograph]) -> tuple[bool 
     ]
     if complete and source.name != PUBLISHED[0]:
         return None, sources
-    if not request.partial:
+    if not options.partial:
         raise UserError(
             f"{source} is not the original set: expected {EACH:,} images of each class, or {PUBLISHED[0]} "
             f"with its sha256, and found {len(found):,} images; {ORIGIN}; --partial takes it as it is"

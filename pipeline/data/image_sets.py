@@ -1,20 +1,21 @@
-"""The image sets as arrays: scikit-learn's digits, MNIST's idx files, CIFAR-10's binary version."""
+"""The image sets as arrays: scikit-learn's digits, MNIST's idx files, CIFAR-10's binary version.
 
+A record of CIFAR-10 (Krizhevsky 2009) is 1 byte label and 3,072 pixels, all red, all green, all blue.
+"""
+
+import argparse
 import gzip
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from pipeline.data.cifar10 import TEST_FILE, TRAIN_FILES, interleaved, read_records
-from pipeline.data.downloads import CORPORA
-from pipeline.data.images.dogs_vs_cats import read_dogs_vs_cats
-from pipeline.data.images.request import ImageSet, Part, Request, as_asked
-from pipeline.data.lra.sources import find_source
-from pipeline.data.lra.tasks import lra_tasks
+from pipeline.data.lra.tasks import Source, find_source, lra_tasks
+from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
 from pipeline.files import sha256_of
 
@@ -23,11 +24,34 @@ DIGITS_SEED, DIGITS_HELD_OUT = 42, 250
 MNIST_SIDE = 28
 MNIST = CORPORA["mnist"].entry
 MNIST_ORIGIN = f"MNIST comes from {MNIST['address']}/"
+CIFAR_TRAIN = [f"data_batch_{number}.bin" for number in range(1, 6)]
+CIFAR_TEST = "test_batch.bin"
+CIFAR_PICKLES = {name.removesuffix(".bin") for name in [*CIFAR_TRAIN, CIFAR_TEST]}
+CIFAR_SIDE = 32
+CIFAR_RECORD = 1 + 3 * CIFAR_SIDE * CIFAR_SIDE
+
+Part = tuple[np.ndarray, np.ndarray]
+"""Images, uint8 `(images, height, width, channels)`, and their classes `(images,)`."""
 
 
-def read_digits(request: Request) -> ImageSet:
+@dataclass(frozen=True)
+class ImageSet:
+    """The splits; `levels` of a byte, sha256 of what was read, whether that is the original (None: unknown).
+
+    `unreadable` names the files that were left out.
+    """
+
+    splits: dict[str, Part]
+    levels: int
+    classes: tuple[str, ...]
+    sources: dict[str, str]
+    verified: bool | None
+    unreadable: tuple[str, ...] = ()
+
+
+def read_digits(options: argparse.Namespace) -> ImageSet:
     """scikit-learn's 1,797 digits of 8 x 8 in 17 levels, shuffled with a fixed seed; nothing is read."""
-    if request.source is not None:
+    if options.source is not None:
         raise UserError("digits come with scikit-learn; leave --from out")
     from sklearn.datasets import load_digits
 
@@ -40,9 +64,9 @@ def read_digits(request: Request) -> ImageSet:
     return ImageSet(splits, 17, tuple(map(str, range(10))), {}, None)
 
 
-def read_mnist(request: Request) -> ImageSet:
+def read_mnist(options: argparse.Namespace) -> ImageSet:
     """MNIST from a folder with its four idx files, packed or not; the last of train are valid."""
-    source, partial = request.source, request.partial
+    source, partial = options.source, options.partial
     if source is None:
         raise UserError(f"name the folder with MNIST's four files with --from; {MNIST_ORIGIN}")
     sources: dict[str, str] = {}
@@ -120,15 +144,15 @@ def read_idx(path: Path, content: bytes, shape: tuple[int, ...]) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=size).reshape(items, *shape)
 
 
-def read_cifar10(request: Request) -> ImageSet:
+def read_cifar10(options: argparse.Namespace) -> ImageSet:
     """CIFAR-10's binary version, the archive or its folder; the last of train are valid."""
     [task] = lra_tasks("image")
-    if request.source is None:
+    if options.source is None:
         raise UserError(f"name the archive or its folder with --from; CIFAR-10 comes from {task.origin}")
-    found = find_source(task, request.source)
+    found = find_source(task, options.source)
     with found.reading():
-        files = read_records(found)
-    if not found.verified and not request.partial:
+        files = read_cifar10_records(found)
+    if not found.verified and not options.partial:
         raise UserError(
             f"{found.path} is not the original archive cifar-10-binary.tar.gz (sha256 differs or it is "
             f"unpacked); get it from {task.origin}, or take it as it is with --partial"
@@ -138,7 +162,7 @@ def read_cifar10(request: Request) -> ImageSet:
         records = np.concatenate([files[name] for name in names])
         return interleaved(records[:, 1:]), records[:, 0]
 
-    splits = hold_out(part(TRAIN_FILES), part([TEST_FILE]))
+    splits = hold_out(part(CIFAR_TRAIN), part([CIFAR_TEST]))
     return ImageSet(splits, 256, task.classes, found.fingerprints(), found.verified is True)
 
 
@@ -153,15 +177,91 @@ def hold_out(train: Part, test: Part) -> dict[str, Part]:
     }
 
 
-SETS: dict[str, Callable[[Request], ImageSet]] = {
+READERS: dict[str, Callable[[argparse.Namespace], ImageSet]] = {
     "digits": read_digits,
     "mnist": read_mnist,
     "cifar10": read_cifar10,
 }
 
 
-def read_set(name: str, request: Request) -> ImageSet:
-    """The set `name` as the request asks for it; UserError if it cannot be read."""
-    if name == "dogs-vs-cats":  # decoded to the size asked for
-        return read_dogs_vs_cats(request)
-    return as_asked(SETS[name](request), request)
+def read_cifar10_records(source: Source) -> dict[str, np.ndarray]:
+    """The records of each file, uint8 of shape (images, 3,073)."""
+    files = {}
+    pickled = False
+
+    def wanted(path: PurePosixPath) -> bool:
+        nonlocal pickled
+        pickled = pickled or path.name in CIFAR_PICKLES
+        return path.name in CIFAR_TRAIN or path.name == CIFAR_TEST
+
+    for path, content in source.files(wanted):
+        files[path.name] = _records(path.name, content.read())
+    if not files and pickled:
+        raise UserError(
+            f"{source.path} holds the pickled version of CIFAR-10, which is never opened; get the binary "
+            "version, cifar-10-binary.tar.gz"
+        )
+    for name in [*CIFAR_TRAIN, CIFAR_TEST]:
+        if name not in files:
+            raise source.missing(name)
+    return files
+
+
+def _records(name: str, content: bytes) -> np.ndarray:
+    if not content or len(content) % CIFAR_RECORD:
+        raise UserError(
+            f"{name} has {len(content):,} bytes, not a multiple of {CIFAR_RECORD:,}: it is cut off or not "
+            "of the binary version of CIFAR-10; get it again"
+        )
+    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, CIFAR_RECORD)
+    if records[:, 0].max() > 9:
+        number = int(records[:, 0].argmax())
+        raise UserError(
+            f"{name}, image {number}, has the label {records[number, 0]}, which is out of range (0 to 9); "
+            "get the file again"
+        )
+    return records
+
+
+def grey(colours: np.ndarray) -> np.ndarray:
+    """Pillow's grey, (19595 R + 38470 G + 7471 B + 32768) >> 16, of all red, green and blue pixels.
+
+    `colours` is uint8 of shape (images, 3 * pixels); the result uint8 of shape (images, pixels).
+    """
+    red, green, blue = colours.reshape(len(colours), 3, -1).astype(np.uint32).transpose(1, 0, 2)
+    return ((19595 * red + 38470 * green + 7471 * blue + 32768) >> 16).astype(np.uint8)
+
+
+def interleaved(planes: np.ndarray) -> np.ndarray:
+    """CIFAR-10's bytes `(images, 3,072)`, all red, all green, all blue, to `(images, 32, 32, 3)`."""
+    return planes.reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE).transpose(0, 2, 3, 1)
+
+
+def as_asked(read: ImageSet, options: argparse.Namespace) -> ImageSet:
+    """The set in grey and smaller if the options say so; UserError where that cannot be."""
+    splits = {}
+    for split, (images, labels) in read.splits.items():
+        if options.grey:
+            images = in_grey(images)
+        if options.size is not None:
+            images = shrunk(images, options.size)
+        splits[split] = images, labels
+    return replace(read, splits=splits)
+
+
+def in_grey(images: np.ndarray) -> np.ndarray:
+    """Pillow's grey of images of three channels; UserError for others."""
+    if images.shape[3] != 3:
+        raise UserError("--grey: these images are grey already; leave it out")
+    planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+    return grey(planes).reshape(*images.shape[:3], 1)
+
+
+def shrunk(images: np.ndarray, size: int) -> np.ndarray:
+    """Means of squares, rounded half up, so that the side is `size`; UserError unless it divides the side."""
+    count, height, width, channels = images.shape
+    if height != width or height % size:
+        raise UserError(f"--size is {size}; it must divide the side of the images, {height} x {width}")
+    part = height // size
+    sums = images.reshape(count, size, part, size, part, channels).sum((2, 4), dtype=np.uint32)
+    return ((sums + part * part // 2) // (part * part)).astype(np.uint8)

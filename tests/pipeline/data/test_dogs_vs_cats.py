@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.data.images import dogs_vs_cats, prepare
-from pipeline.data.images.dogs_vs_cats import Photograph, decoded
-from pipeline.data.images.request import in_grey, shrunk
+from pipeline.data import dogs_vs_cats
+from pipeline.data import images as command
+from pipeline.data.dogs_vs_cats import Photograph, decoded
+from pipeline.data.image_sets import in_grey, shrunk
 from user_dir.tasks.image_data import open_image_data
 
 COLOURS = {"cat": (200, 0, 0), "dog": (0, 0, 200)}
@@ -37,7 +38,7 @@ def write_pets(folder, count=20, layout="PetImages/{}/{}.jpg", broken=()):
 
 
 def pets(folder, *words):
-    return (prepare, "dogs-vs-cats", "--from", folder, "--dest", folder.parent / "out", "--size", 8, *words)
+    return (command, "dogs-vs-cats", "--from", folder, "--dest", folder.parent / "out", "--size", 8, *words)
 
 
 def test_photographs_become_squares_with_their_classes(call, refused, tmp_path, capsys):
@@ -145,7 +146,7 @@ def test_folders_that_cannot_be(refused, tmp_path, change, sentence):
 
 def test_files_that_cannot_be(refused, tmp_path):
     assert "name the zip file or its unpacked folder with --from" in refused(
-        prepare, "dogs-vs-cats", "--dest", tmp_path / "out"
+        command, "dogs-vs-cats", "--dest", tmp_path / "out"
     )
     (tmp_path / "cut.zip").write_bytes(b"PK\x03\x04")
     assert "cut.zip is no zip file, or is cut off" in refused(*pets(tmp_path / "cut.zip"))
@@ -153,7 +154,7 @@ def test_files_that_cannot_be(refused, tmp_path):
 
 def test_grey_and_smaller(shared_dir, call, refused, tmp_path):
     sample = shared_dir / "data" / "lra" / "cifar-10-binary_sample.tar.gz"
-    words = (prepare, "cifar10", "--from", sample, "--partial")
+    words = (command, "cifar10", "--from", sample, "--partial")
     call(*words, "--dest", tmp_path / "whole")
     call(*words, "--grey", "--size", 16, "--dest", tmp_path / "small")
     small, whole = (open_image_data(tmp_path / name).images("test") for name in ("small", "whole"))
@@ -164,7 +165,7 @@ def test_grey_and_smaller(shared_dir, call, refused, tmp_path):
     assert "--size is 12; it must divide the side of the images, 32 x 32" in refused(
         *words, "--size", 12, "--dest", tmp_path / "odd"
     )
-    assert "grey already" in refused(prepare, "digits", "--grey", "--dest", tmp_path / "digits")
+    assert "grey already" in refused(command, "digits", "--grey", "--dest", tmp_path / "digits")
 
 
 def test_means_are_rounded_half_up_and_grey_is_pillows():

@@ -5,12 +5,10 @@ accepted is drawn.
 """
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
 
 import numpy as np
 
-from pipeline.data.lra.pathfinder.field import Ends, Field, Room
-from pipeline.data.lra.pathfinder.shapes import DEGREES, SETTINGS, Setting, draw_disc, move
+from pipeline.data.lra.contours import DEGREES, SETTINGS, Ends, Field, Room, draw_disc, move, room_for
 
 BLOCK = 200
 """Images that one seed draws."""
@@ -41,13 +39,8 @@ def draw_block(side: int, seed: int, number: int) -> dict[str, np.ndarray]:
     for number, margin in enumerate(setting.margins):
         chosen = np.flatnonzero(margins == number)
         if len(chosen):
-            images[chosen] = draw_images(_room(side, margin), labels[chosen], random)
+            images[chosen] = draw_images(room_for(side, margin), labels[chosen], random)
     return {"labels": labels.astype(np.uint8), "images": images}
-
-
-@cache
-def _room(side: int, margin: int) -> Room:
-    return Room(side, margin)
 
 
 def draw_images(room: Room, labels: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -69,17 +62,15 @@ def draw_contours(room: Room, count: int, random: np.random.Generator) -> Scenes
     attempts = max(1, BYTES_AT_ONCE // room.width**2)
     while sum(len(scenes.places) for scenes in accepted) < count:
         accepted.append(_attempt_contours(room, attempts, random))
-    return Scenes(
-        Field.of(room, [scenes.field for scenes in accepted], count),
-        np.concatenate([scenes.places for scenes in accepted])[:count],
-        np.concatenate([scenes.kinds for scenes in accepted])[:count],
-    )
+    arrays = [(one.field.mask, one.field.dilated, one.places, one.kinds) for one in accepted]
+    mask, dilated, places, kinds = (np.concatenate(one)[:count] for one in zip(*arrays, strict=True))
+    return Scenes(Field(room, mask, dilated), places, kinds)
 
 
 def _attempt_contours(room: Room, attempts: int, random: np.random.Generator) -> Scenes:
     """Those of `attempts` pairs of contours that reach their full length."""
     segments = room.shapes.setting.segments
-    field = Field(room, attempts)
+    field = Field.empty(room, attempts)
     images, contours = _start_contours(room, attempts, random)
     places = np.zeros((attempts, 2, segments), np.int64)
     kinds = np.zeros((attempts, 2, segments), np.int64)
@@ -171,7 +162,7 @@ def _picture(
     end = start if same else 1 - start
     for place in (scenes.places[image, start, 0], scenes.places[image, end, -1]):
         y, x = divmod(int(place), room.width)
-        np.maximum(picture, _disc(setting, y - room.frame, x - room.frame), out=picture)
+        np.maximum(picture, draw_disc(setting, (y - room.frame, x - room.frame)), out=picture)
     darkest = picture.min()
     return ((picture - darkest) * (255 / (picture.max() - darkest)) + 0.5).astype(np.uint8)
 
@@ -182,8 +173,3 @@ def _stamp(room: Room, canvas: np.ndarray, segment: tuple[int, int], contrast: f
     reach = room.shapes.reach
     window = canvas[y - reach : y + reach + 1, x - reach : x + reach + 1]
     np.maximum(window, room.shapes.lines[shape] * contrast, out=window)
-
-
-@lru_cache(maxsize=1024)
-def _disc(setting: Setting, y: int, x: int) -> np.ndarray:
-    return draw_disc(setting, (y, x))

@@ -10,9 +10,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from pipeline.data.cifar10 import interleaved
-from pipeline.data.images import prepare
-from pipeline.data.images.sets import hold_out
+from pipeline.data import images as command
+from pipeline.data.image_sets import hold_out, interleaved
 from pipeline.files import ROOT
 from pipeline.training.recipe import read_experiment
 from user_dir.tasks.image_data import ImageShape, open_image_data
@@ -46,7 +45,7 @@ def write_mnist(folder, images=30, change=None):
 def test_digits_are_those_of_scikit_learn_split_for_good(call, tmp_path, capsys):
     from sklearn.datasets import load_digits
 
-    call(prepare, "digits", "--dest", tmp_path / "digits")
+    call(command, "digits", "--dest", tmp_path / "digits")
     assert "8 x 8 x 1 of 17 levels; 1,297 train, 250 valid, 250 test" in capsys.readouterr().out
     data = open_image_data(tmp_path / "digits")
     assert data.shape == ImageShape(17, 8, 8, 1)
@@ -59,11 +58,11 @@ def test_digits_are_those_of_scikit_learn_split_for_good(call, tmp_path, capsys)
 
 def test_mnists_files_packed_and_not(call, refused, tmp_path, capsys):
     arrays = write_mnist(tmp_path / "raw")
-    sentence = refused(prepare, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "mnist")
+    sentence = refused(command, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "mnist")
     assert "train-images-idx3-ubyte.gz has the sha256" in sentence and not (tmp_path / "mnist").exists()
-    call(prepare, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "mnist", "--partial")
+    call(command, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "mnist", "--partial")
     assert "mnist (NOT the original files), 28 x 28 x 1" in capsys.readouterr().out
-    sentence = refused(prepare, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "mnist")
+    sentence = refused(command, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "mnist")
     assert "accept it with --partial" in sentence
     data = open_image_data(tmp_path / "mnist")
     train, valid = (data.images(split)[..., 0] for split in ("train", "valid"))
@@ -72,7 +71,7 @@ def test_mnists_files_packed_and_not(call, refused, tmp_path, capsys):
     assert np.array_equal(data.images("test")[..., 0], arrays[NAMES[2]])
     assert np.array_equal(np.load(tmp_path / "mnist/test.label.npy"), arrays[NAMES[3]])
     assert data.manifest["verified"] is False and len(data.manifest["sources"]) == 4
-    sentence = refused(prepare, "digits", "--dest", tmp_path / "mnist")
+    sentence = refused(command, "digits", "--dest", tmp_path / "mnist")
     assert "was prepared with corpus mnist, not digits; name another --dest" in sentence
 
 
@@ -81,7 +80,7 @@ def test_mnist_packed_again_is_the_original(call, shared_dir, tmp_path):
     again = raw / f"{NAMES[1]}-ubyte.gz"
     again.chmod(0o644)
     again.write_bytes(gzip.compress(gzip.decompress(again.read_bytes()), compresslevel=1, mtime=1))
-    call(prepare, "mnist", "--from", raw, "--dest", tmp_path / "mnist")
+    call(command, "mnist", "--from", raw, "--dest", tmp_path / "mnist")
     assert open_image_data(tmp_path / "mnist").manifest["verified"] is True
 
 
@@ -103,7 +102,7 @@ def test_mnist_packed_again_is_the_original(call, shared_dir, tmp_path):
 def test_damaged_idx_files(refused, tmp_path, name, change, message):
     write_mnist(tmp_path / "raw", change=(name, change))
     assert message in refused(
-        prepare, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "out", "--partial"
+        command, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "out", "--partial"
     )
     assert not (tmp_path / "out").exists()
 
@@ -112,7 +111,7 @@ def test_missing_and_cut_archives(refused, tmp_path):
     write_mnist(tmp_path / "raw")
     packed = tmp_path / "raw" / f"{NAMES[0]}-ubyte.gz"
     packed.write_bytes(packed.read_bytes()[:-9])
-    words = (prepare, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "out", "--partial")
+    words = (command, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "out", "--partial")
     assert "is cut off or no gzip file" in refused(*words)
     packed.unlink()
     assert f"holds no {NAMES[0]}-ubyte.gz" in refused(*words)
@@ -120,7 +119,7 @@ def test_missing_and_cut_archives(refused, tmp_path):
 
 def test_cifar10s_planes_become_pixels(shared_dir, call, refused, tmp_path):
     sample = shared_dir / "data" / "lra" / "cifar-10-binary_sample.tar.gz"
-    words = (prepare, "cifar10", "--from", sample, "--dest", tmp_path / "cifar10")
+    words = (command, "cifar10", "--from", sample, "--dest", tmp_path / "cifar10")
     assert "is not the original archive cifar-10-binary.tar.gz" in refused(*words)
     call(*words, "--partial")
     data = open_image_data(tmp_path / "cifar10")
@@ -140,7 +139,7 @@ def test_the_documented_sample_of_cifar10(call, tmp_path):
         (tmp_path / "cifar-10-batches-bin" / name).write_bytes(bytes(3073 * 210))
     subprocess.run(["bash", "-c", cut], cwd=tmp_path, check=True)
     words = ("--from", tmp_path / "cifar10-sample", "--dest", tmp_path / "out")
-    call(prepare, "cifar10", *words, "--partial")
+    call(command, "cifar10", *words, "--partial")
     data = open_image_data(tmp_path / "out")
     assert [len(data.images(split)) for split in ("train", "valid", "test")] == [900, 100, 200]
     preset = read_experiment(ROOT / "configs" / "vit" / "cifar10.yaml")
@@ -166,12 +165,12 @@ def test_valid_is_the_end_of_train():
 
 def test_pickles_are_never_opened(refused, tmp_path):
     (tmp_path / "data_batch_1").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
-    sentence = refused(prepare, "cifar10", "--from", tmp_path, "--dest", tmp_path / "out", "--partial")
+    sentence = refused(command, "cifar10", "--from", tmp_path, "--dest", tmp_path / "out", "--partial")
     assert "holds the pickled version of CIFAR-10, which is never opened" in sentence
 
 
 def test_the_manifest_says_what_was_read(call, tmp_path):
-    call(prepare, "digits", "--dest", tmp_path / "digits")
+    call(command, "digits", "--dest", tmp_path / "digits")
     manifest = json.loads((tmp_path / "digits" / "preparation.json").read_text())
     assert manifest["splits"]["train"] == {"images": 1297} and manifest["corpus"] == "digits"
     assert set(manifest["files"]) == {f"{s}.{k}.npy" for s in manifest["splits"] for k in ("images", "label")}

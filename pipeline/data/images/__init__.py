@@ -1,1 +1,0 @@
-"""Image sets for --task pixels."""
