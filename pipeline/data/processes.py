@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -25,15 +26,13 @@ BATCHES_AT_ONCE = 8
 _encoder: "TextEncoder"  # of a worker process
 
 
-def worker_pool(
-    processes: int, initializer: Callable[..., None] | None = None, *arguments: object
-) -> ProcessPoolExecutor:
-    """A pool of forked workers; each calls `initializer(*arguments)` first.
+def worker_pool(processes: int, initializer: Callable[[], None] = lambda: None) -> ProcessPoolExecutor:
+    """A pool of forked workers; each calls `initializer()` first.
 
     Forked, so that what the parent has loaded is there already.
     """
     context = multiprocessing.get_context("fork")
-    return ProcessPoolExecutor(processes, context, _start, (initializer, arguments))
+    return ProcessPoolExecutor(processes, context, _start, (initializer,))
 
 
 def worker_count(size: int) -> int:
@@ -47,7 +46,7 @@ def encode_all(encoder: "TextEncoder", texts: Iterable[str], workers: int) -> It
         yield from map(encoder.encode, texts)
         return
     texts = iter(texts)
-    with worker_pool(workers, _keep, encoder) as pool:
+    with worker_pool(workers, partial(_keep, encoder)) as pool:
         while batch := list(islice(texts, workers * BATCHES_AT_ONCE * TEXTS_AT_ONCE)):
             try:
                 yield from pool.map(_encode, batch, chunksize=TEXTS_AT_ONCE)
@@ -67,12 +66,11 @@ def _encode(text: str) -> str:
     return _encoder.encode(text)
 
 
-def _start(initializer: Callable[..., None] | None, arguments: tuple[object, ...]) -> None:
+def _start(initializer: Callable[[], None]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if initializer:
-        initializer(*arguments)
+    initializer()
 
 
 def _end_with_parent() -> None:

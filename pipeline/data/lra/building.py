@@ -24,8 +24,8 @@ from tqdm import tqdm
 from pipeline.data.lra import listops, pathfinder
 from pipeline.data.lra.images import write_image, write_pathfinder
 from pipeline.data.lra.tasks import BOTH, STATE_SPACE, LraTask, Source, find_source
-from pipeline.data.lra.texts import ByteSymbols, CharacterSymbols, write_retrieval, write_text
-from pipeline.data.lra.writing import SplitRecord, Symbols, write_description, write_pixels
+from pipeline.data.lra.texts import PAIR_FILES, ByteSymbols, CharacterSymbols, read_pairs, write_text
+from pipeline.data.lra.writing import SplitRecord, Symbols, write_description, write_files, write_pixels
 from pipeline.data.preparation import SPLITS, check_accepted, check_settings, prepare_once
 from pipeline.data.processes import worker_pool
 from pipeline.errors import UserError
@@ -146,7 +146,9 @@ class _Builder:
         if task.name == "listops":
             symbols = listops.ListOpsRows(self.length, options.close_brackets, state_space)
             if source:
-                records = listops.write_listops(source, folder, symbols)
+                records = write_files(
+                    source, folder, listops.FILES, listops.read_expressions, symbols, "expressions"
+                )
             else:
                 sizes, blocks = self._generated(
                     partial(listops.draw_block, options.seed), listops.BLOCK, "expressions"
@@ -160,7 +162,7 @@ class _Builder:
                 records = write_text(source, folder, symbols, options.valid_fraction, options.seed)
                 counted = ["train", "valid"]  # both are the published train
             else:
-                records = write_retrieval(source, folder, symbols)
+                records = write_files(source, folder, PAIR_FILES, read_pairs, symbols, "pairs")
         stems = {split: [f"{split}.{name}" for name in task.inputs] for split in records}
         every = [stem for names in stems.values() for stem in names]
         seen = [stem for split in counted for stem in stems.get(split, [])]

@@ -13,7 +13,6 @@ from typing import BinaryIO
 import numpy as np
 
 from pipeline.data.lra import writing
-from pipeline.data.lra.tasks import Source
 from pipeline.data.lra.writing import END, FIRST, SplitRecord
 from pipeline.errors import UserError
 
@@ -153,20 +152,11 @@ class ListOpsRows:
         return writing.write_dictionary(folder, symbols, counts.tolist())
 
 
-def write_listops(source: Source, folder: Path, rows: ListOpsRows) -> dict[str, SplitRecord]:
-    """Write the splits of the published files; UserError names file and line of what is wrong."""
-
-    def read(name: str, content: BinaryIO) -> Iterator[tuple[int, np.ndarray]]:
-        return ((value, rows.encode(expression)) for expression, value in read_expressions(name, content))
-
-    return writing.write_files(source, folder, FILES, read, "expressions")
-
-
 def write_generated(
     folder: Path, sizes: dict[str, int], blocks: Iterable[dict[str, np.ndarray]], rows: ListOpsRows
 ) -> dict[str, SplitRecord]:
     """Write splits of the given sizes, in the order of drawing, from the blocks of the generator."""
-    examples = ((value, rows.encode(expression)) for expression, value in unique_expressions(blocks))
+    examples = ((value, rows.encode(expression)) for value, expression in unique_expressions(blocks))
     return {
         split: writing.write_examples(
             folder, split, ["input0"], itertools.islice(examples, size), "expressions"
@@ -175,8 +165,8 @@ def write_generated(
     }
 
 
-def unique_expressions(blocks: Iterable[dict[str, np.ndarray]]) -> Iterator[tuple[np.ndarray, int]]:
-    """The expressions of all blocks, each once."""
+def unique_expressions(blocks: Iterable[dict[str, np.ndarray]]) -> Iterator[tuple[int, np.ndarray]]:
+    """The values and expressions of all blocks, each expression once."""
     seen = set()
     for block in blocks:
         expressions = np.split(block["symbols"], np.cumsum(block["lengths"])[:-1])
@@ -184,11 +174,11 @@ def unique_expressions(blocks: Iterable[dict[str, np.ndarray]]) -> Iterator[tupl
             before = len(seen)
             seen.add(expression.tobytes())
             if len(seen) > before:
-                yield expression, value
+                yield value, expression
 
 
-def read_expressions(name: str, content: BinaryIO) -> Iterator[tuple[np.ndarray, int]]:
-    """Expression and value of each row; each expression is evaluated and must have its target's value.
+def read_expressions(name: str, content: BinaryIO) -> Iterator[tuple[int, np.ndarray]]:
+    """Value and expression of each row; each expression is evaluated and must have its target's value.
 
     UserError for swapped columns, missing closing brackets, a target out of range, and what cannot be
     parsed.
@@ -210,7 +200,7 @@ def read_expressions(name: str, content: BinaryIO) -> Iterator[tuple[np.ndarray,
             raise UserError(f"{place} is no expression ({error}); get the file again") from None
         if value != int(target):
             raise UserError(f"{place} has the value {value}, not its target {target}; get the file again")
-        yield expression, value
+        yield value, expression
 
 
 def _check_header(name: str, cells: list[str]) -> None:

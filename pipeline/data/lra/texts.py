@@ -25,7 +25,6 @@ from pipeline.data.lra.writing import (
     replace_tokens,
     write_dictionary,
     write_examples,
-    write_files,
 )
 from pipeline.data.published import CORPORA
 from pipeline.errors import UserError
@@ -178,15 +177,6 @@ def _encoded(reviews: Reviews, source: Source, symbols: Symbols) -> Iterator[tup
                 f"{source.path}: the review {name} is not UTF-8 text; get the files again"
             ) from None
         yield label, row
-
-
-def write_retrieval(source: Source, folder: Path, symbols: Symbols) -> dict[str, SplitRecord]:
-    """Write the splits; UserError for a missing file, and with file and line for a bad row."""
-
-    def read(name: str, content: BinaryIO) -> Iterator[tuple[int, *tuple[np.ndarray, ...]]]:
-        return ((label, *map(symbols.encode, texts)) for label, *texts in read_pairs(name, content))
-
-    return write_files(source, folder, PAIR_FILES, read, "pairs")
 
 
 def read_pairs(name: str, content: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:

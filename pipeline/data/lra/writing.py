@@ -74,19 +74,21 @@ def write_files(
     source: Source,
     folder: Path,
     files: Mapping[str, str],
-    read: Callable[[str, BinaryIO], Iterable[Example]],
+    read: Callable[[str, BinaryIO], Iterable[tuple]],
+    symbols: Symbols,
     unit: str,
 ) -> dict[str, SplitRecord]:
     """Write the splits of a task that has one file for each: `files` maps their names to the splits.
 
-    `read` is given name and content. UserError for a file that is missing, there twice, or empty.
+    `read` is given name and content, and makes examples of a label and what the `symbols` encode for each
+    input. UserError for a file that is missing, there twice, or empty.
     """
     records = {}
     for path, content in source.files(lambda path: path.name in files):
         split = files[path.name]
         if split in records:
             raise UserError(f"{source.path} holds two files {path.name}; name the folder of one with --from")
-        examples = read(path.name, content)
+        examples = ((label, *map(symbols.encode, given)) for label, *given in read(path.name, content))
         records[split] = write_examples(folder, split, source.task.inputs, examples, unit)
     for name, split in files.items():
         if split not in records:

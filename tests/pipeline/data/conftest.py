@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import forked
+from tests.helpers.encoders import prepare
 
 
 @pytest.fixture
@@ -77,9 +77,8 @@ def small_corpus(small_texts, tmp_path_factory) -> Path:
 def small_prepared(small_corpus, tmp_path_factory) -> Path:
     """The small corpus with a sentencepiece vocabulary of 1,000."""
     dest = tmp_path_factory.mktemp("prepared") / "with a space, and a comma"
-    command = [sys.executable, "-m", "pipeline", "data.wikitext", "wikitext-2", "--from", small_corpus]
-    command += ["--dest", dest, "--tokenizer", "sentencepiece", "--vocab-size", "1000"]
-    forked.run([*command, "--allow-unverified"], check=True)
+    places = ("--from", small_corpus, "--dest", dest, "--allow-unverified")
+    prepare("wikitext", "wikitext-2", *places, "--tokenizer", "sentencepiece", "--vocab-size", 1000)
     return dest
 
 
@@ -92,8 +91,8 @@ def tiny_pretraining(tmp_path_factory) -> Path:
     for split in ("valid", "test"):
         (folder / f"{split}.txt").write_text("The dog sat .\nIt said why .\n\nA cat !\n")
     dest = folder / "prepared"
-    command = [sys.executable, "-m", "pipeline", "data.masked_lm", "text", "--from", folder, "--dest", dest]
-    forked.run([*command, "--tokenizer", "sentencepiece", "--vocab-size", "340"], check=True)
+    words = ("text", "--from", folder, "--dest", dest)
+    prepare("masked_lm", *words, "--tokenizer", "sentencepiece", "--vocab-size", 340)
     return dest
 
 

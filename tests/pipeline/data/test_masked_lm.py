@@ -2,7 +2,6 @@
 
 import gzip
 import shutil
-import sys
 from itertools import groupby
 
 import numpy as np
@@ -15,7 +14,6 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from pipeline.data.masked_lm import documents_by_titles
 from pipeline.data.tokenization import TextEncoder, tokenizer_fingerprint
 from pipeline.errors import UserError
-from tests.helpers import forked
 from tests.helpers.encoders import prepare
 from tests.helpers.prepared import manifest, rows
 
@@ -112,9 +110,8 @@ def gpt2_files(shared_dir):
 def with_gpt2(small_corpus, gpt2_files, tmp_path_factory):
     """The small corpus with RoBERTa's vocabulary."""
     dest = tmp_path_factory.mktemp("gpt2") / "data"
-    command = [sys.executable, "-m", "pipeline", "data.masked_lm", "wikitext-2", "--from", small_corpus]
-    command += ["--dest", dest]
-    forked.run([*command, "--gpt2-bpe", gpt2_files, "--allow-unverified"], check=True)
+    words = ("wikitext-2", "--from", small_corpus, "--dest", dest, "--gpt2-bpe", gpt2_files)
+    prepare("masked_lm", *words, "--allow-unverified")
     return dest
 
 
@@ -207,8 +204,6 @@ def test_raw_wikitext_is_checked(refused, tmp_path):
 
 
 def test_encoder_of_a_folder_without_one(tmp_path, tiny_pretraining):
-    from pipeline.errors import UserError
-
     with pytest.raises(UserError, match="no sub-word tokeniser"):
         TextEncoder.from_folder(tmp_path)
     shutil.copy(tiny_pretraining / "dict.txt", tmp_path)

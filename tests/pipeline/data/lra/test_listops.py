@@ -112,7 +112,7 @@ def test_duplicates_are_left_out():
         "lengths": np.array([1, 1, 1, 1, 1]),
         "values": np.array([1, 2, 1, 3, 3]),
     }
-    assert [value for _, value in unique_expressions([block, block])] == [1, 2, 3]
+    assert [value for value, _ in unique_expressions([block, block])] == [1, 2, 3]
 
 
 def test_samples_have_their_targets_values(prepare, opened, samples, tmp_path):
