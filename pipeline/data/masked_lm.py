@@ -24,7 +24,6 @@ from pipeline.data.tokenization import (
 from pipeline.errors import UserError
 
 ENCODERS = {encoder.name: encoder for encoder in (GPT2Encoder, SentencePieceEncoder)}
-VOCABULARY = 4000
 TITLE = re.compile(r"= (?!= ).*(?<! =) =")
 """The title of an article of WikiText's; its sections have more equals signs."""
 
@@ -58,7 +57,7 @@ def main() -> None:
                 "it away"
             )
 
-    texts.prepare(arguments, lambda: make_tokenizer(arguments), write, settings, check)
+    texts.prepare(arguments, make_tokenizer, write, settings, check)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -78,7 +77,8 @@ def parse_arguments() -> argparse.Namespace:
         "--vocab-size",
         type=count,
         metavar="N",
-        help=f"size of fairseq's dictionary with sentencepiece, without the mask (default {VOCABULARY})",
+        help="size of fairseq's dictionary with sentencepiece, without the mask "
+        f"(default {texts.VOCABULARY})",
     )
     parser.add_argument(
         "--gpt2-bpe", type=Path, metavar="FOLDER", help="folder with encoder.json, vocab.bpe and dict.txt"
@@ -90,7 +90,7 @@ def parse_arguments() -> argparse.Namespace:
         parser.error("--vocab-size goes with --tokenizer sentencepiece")
     if arguments.tokenizer != GPT2Encoder.name and arguments.gpt2_bpe:
         parser.error("--gpt2-bpe goes with --tokenizer gpt2")
-    arguments.vocab_size = arguments.vocab_size or VOCABULARY
+    arguments.vocab_size = arguments.vocab_size or texts.VOCABULARY
     return arguments
 
 

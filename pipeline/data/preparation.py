@@ -216,12 +216,17 @@ def finish(
 
     tokenizer.apply({split: text_path(folder, split) for split in splits})
     dictionary = Dictionary.load(str(folder / DICTIONARY))
-    tokens = {split: _binarise(folder, split, dictionary) for split in splits}
+    entries = {}
+    for name, split in splits.items():
+        tokens = _binarise(folder, name, dictionary)
+        entries[name] = {"words": split.words, "tokens": tokens, "sha256": split.sha256}
+        if split.documents is not None:
+            entries[name]["documents"] = split.documents
     manifest = {
         "corpus": corpus,
         "tokenizer": tokenizer.name,
         "vocabulary": len(dictionary),
-        "splits": {name: _split_entry(split, tokens[name]) for name, split in splits.items()},
+        "splits": entries,
         "verified": verified,
     }
     if source is not None:
@@ -238,11 +243,6 @@ def _binarise(folder: Path, split: str, dictionary: "Dictionary") -> int:
         lengths = write_rows(folder / split, numbered(lines, dictionary), len(dictionary))
     text.unlink()
     return sum(lengths)
-
-
-def _split_entry(split: Split, tokens: int) -> dict:
-    entry = {"words": split.words, "tokens": tokens, "sha256": split.sha256}
-    return entry if split.documents is None else {**entry, "documents": split.documents}
 
 
 def write_manifest(folder: Path, manifest: dict) -> dict:

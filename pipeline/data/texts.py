@@ -37,6 +37,9 @@ DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
 READ_FIRST = ("valid", "test", "train")  # the small ones
 NAMES = tuple(f"{stem}{end}" for stem in ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt") for end in ("", ".gz"))
 URL_VARIABLE = "WIKITEXT_URL"
+VOCABULARY = 4000
+"""Pieces learnt from a text unless --vocab-size says otherwise."""
+
 CHARACTER_COVERAGE = 0.9999
 """Share of the characters that get a piece of their own; in WikiText-2 the commonest 129 of 281."""
 
@@ -71,7 +74,7 @@ def add_places(parser: Parser, files: str) -> None:
 
 def prepare(
     arguments: argparse.Namespace,
-    make_tokenizer: Callable[[], Tokenizer],
+    make_tokenizer: Callable[[argparse.Namespace], Tokenizer],
     write: Write,
     settings: dict[str, Any],
     check: Callable[[dict], None] = lambda manifest: None,
@@ -86,7 +89,7 @@ def prepare(
     def build(folder: Path) -> dict:
         # What was named is looked for before a vocabulary is downloaded, the corpus downloaded after it.
         source = find_source(arguments) if arguments.source else None
-        tokenizer = make_tokenizer()
+        tokenizer = make_tokenizer(arguments)
         source = source or find_source(arguments)
         splits, verified = read_splits(arguments, source, write, folder)
         manifest = finish(folder, arguments.corpus, splits, tokenizer, verified, source)

@@ -36,7 +36,7 @@ def main() -> None:
                 f"models of {arguments.corpus} have; check the installed fairseq"
             )
 
-    texts.prepare(arguments, lambda: make_tokenizer(arguments), write_lines, settings, check)
+    texts.prepare(arguments, make_tokenizer, write_lines, settings, check)
     folder = arguments.vocabulary_from
     if folder and tokenizer_fingerprint(folder) != tokenizer_fingerprint(arguments.dest):
         raise UserError(
@@ -64,7 +64,7 @@ def parse_arguments() -> argparse.Namespace:
         "--vocab-size",
         type=count,
         metavar="N",
-        help="size of fairseq's dictionary with sentencepiece (default 4000); "
+        help=f"size of fairseq's dictionary with sentencepiece (default {texts.VOCABULARY}); "
         "words always take all words of the train split",
     )
     parser.add_argument(
@@ -79,7 +79,7 @@ def parse_arguments() -> argparse.Namespace:
     arguments.tokenizer = arguments.tokenizer or "words"
     if arguments.vocab_size and arguments.tokenizer != "sentencepiece":
         parser.error("--vocab-size goes with --tokenizer sentencepiece")
-    arguments.vocab_size = arguments.vocab_size or 4000
+    arguments.vocab_size = arguments.vocab_size or texts.VOCABULARY
     return arguments
 
 

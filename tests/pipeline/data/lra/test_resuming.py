@@ -107,27 +107,19 @@ def test_folder_from_another_archive_is_refused(prepare, refused, shared_dir, tm
     assert "there is no" in refused(*words, tmp_path / "missing")
 
 
-def test_splits_have_the_published_proportions(prepare, opened, tmp_path):
+def test_splits_have_the_published_proportions_and_the_order_of_drawing(prepare, opened, tmp_path, capsys):
     prepare(*LISTOPS, "--dest", tmp_path)
+    assert "Generated 210 expressions in " in capsys.readouterr().out
     prepare(*PATHFINDER, "--dest", tmp_path)
     for name, sizes in (("listops", [192, 4, 4]), ("pathfinder", [32, 4, 4])):
-        manifest = opened(tmp_path / name).manifest
-        assert [split["examples"] for split in manifest["splits"].values()] == sizes
-        assert manifest["origin"] == "generated" and manifest["seed"] == 42 and manifest["sources"] == {}
-
-
-def test_expressions_keep_the_order_of_drawing(prepare, opened, tmp_path):
-    prepare(*LISTOPS, "--dest", tmp_path)
-    prepared = opened(tmp_path / "listops")
-    block = listops.draw_block(42, 0)
+        prepared = opened(tmp_path / name)
+        assert [split["examples"] for split in prepared.manifest["splits"].values()] == sizes
+        facts = [prepared.manifest[key] for key in ("origin", "seed", "sources")]
+        assert facts == ["generated", 42, {}]
+    prepared, block = opened(tmp_path / "listops"), listops.draw_block(42, 0)
     rows = prepared.rows("train")[: listops.BLOCK]
     assert np.concatenate(rows).tolist() == (block["symbols"].astype(int) + 4).tolist()
     assert prepared.labels("train")[: listops.BLOCK].tolist() == block["values"].tolist()
-
-
-def test_speed_is_said(prepare, tmp_path, capsys):
-    prepare(*LISTOPS, "--dest", tmp_path)
-    assert "Generated 210 expressions in " in capsys.readouterr().out
 
 
 def test_all_takes_what_is_there_and_says_what_is_not(prepare, refused, shared_dir, tmp_path, capsys):
