@@ -3,11 +3,12 @@
     scripts/gpu_check.sh correctness --out DIR
     scripts/gpu_check.sh speed --out DIR
 
-correctness: kernels (kernels built elsewhere if they fit, else a build for this GPU), info, tests (those of
-the CUDA kernels), triton (of the Triton kernels), memcheck and racecheck (compute-sanitizer over one
-forward and backward pass). speed: anchor (the shapes for which flash-linear-attention and Helion publish
-times), operator, lm and roberta (training cost in bf16), train-transnormer_t1 and train-transformer_lm
-(1,000 updates at the size of WikiText-103's models, and the hours that its 100,000 updates would take).
+correctness: kernels (kernels built elsewhere if they fit, else a build for this GPU), then side by side info,
+tests (those of the CUDA kernels), triton (of the Triton kernels), memcheck and racecheck (compute-sanitizer
+over one forward and backward pass). speed: anchor (the shapes for which flash-linear-attention and Helion
+publish times), operator, lm and roberta (training cost in bf16), train-transnormer_t1 and
+train-transformer_lm (1,000 updates at the size of WikiText-103's models, and the hours that its 100,000
+updates would take).
 
 Every part has a log in DIR, which also holds gpu_check.json and, with all results, gpu_check.tar.gz. A part
 that fails or takes too long does not stop the next one; a part in which nothing ran has failed. The command
@@ -28,8 +29,10 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,7 @@ from pipeline.console import Parser, add_out_dir, out_dir
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, write_atomically, write_json
 from pipeline.outputs import check_output_folder
+from pipeline.provenance import environment, portable_command
 from pipeline.studies.gpu_parts import PARTS, Part, parts
 
 NO_GPU = 2
@@ -45,6 +49,7 @@ SECONDS = 585
 """What one command takes at most: ten minutes, less its own start and end."""
 LEAST_SECONDS = 30
 """With less left, no part is begun."""
+POLL_SECONDS = 0.1
 PASSED = "passed"
 RECORD, ARCHIVE = "gpu_check.json", "gpu_check.tar.gz"
 LARGE = 2 * 2**20
@@ -78,41 +83,82 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def run_part(part: Part, out: Path, seconds: float) -> dict[str, Any]:
-    """Runs it for `seconds` at most with its output in OUT/<name>.log; never raises for what it does."""
+@dataclass
+class Running:
+    """A part that has been started: its process, or why there is none, and when it must have ended."""
+
+    part: Part
+    log: Path
+    start: float
+    deadline: float
+    process: subprocess.Popen[bytes] | None = None
+    outcome: str = ""
+
+    def ended(self) -> bool:
+        """Whether it has an outcome; one that takes too long gets its own."""
+        if self.process is None:
+            return True
+        if (code := self.process.poll()) is not None:
+            self.outcome = PASSED if code == 0 else f"failed with exit code {code}"
+            return True
+        if time.monotonic() < self.deadline:
+            return False
+        self.outcome = f"stopped after {self.deadline - self.start:.0f} s"
+        return True
+
+    def kill(self) -> None:
+        """End what the command has started."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def result(self) -> dict[str, Any]:
+        """What is recorded of it."""
+        if self.part.tests and self.outcome == PASSED:
+            self.outcome = outcome_of_tests(self.log.read_text(encoding="utf-8", errors="replace"))
+        seconds = round(time.monotonic() - self.start, 1)
+        command = portable_command(self.part.command)
+        record = {"part": self.part.name, "outcome": self.outcome, "seconds": seconds, "command": command}
+        if self.part.log is not None and self.outcome == PASSED:
+            record |= speed_of_training(self.part.log)
+        return record
+
+
+def begin(part: Part, out: Path, seconds: float) -> Running:
+    """Start it with its output in OUT/<name>.log; never raises for what it does."""
+    now = time.monotonic()
+    running = Running(part, out / f"{part.name}.log", now, now + min(seconds, part.seconds))
     if missing := [name for name in part.needs if importlib.util.find_spec(name) is None]:
-        return {"part": part.name, "outcome": f"failed: this Python has no {missing[0]}", "seconds": 0.0}
-    start, log = time.monotonic(), out / f"{part.name}.log"
-    with log.open("w", encoding="utf-8") as file:
-        outcome = _outcome(part, file, min(seconds, part.seconds))
-    if part.tests and outcome == PASSED:
-        outcome = outcome_of_tests(log.read_text(encoding="utf-8", errors="replace"))
-    record = {"part": part.name, "outcome": outcome, "seconds": round(time.monotonic() - start, 1)}
-    if part.log is not None and outcome == PASSED:
-        record |= speed_of_training(part.log)
-    return record
-
-
-def _outcome(part: Part, file: io.TextIOWrapper, seconds: float) -> str:
-    """What the command came to; nothing that it has started is left."""
+        running.outcome = f"failed: this Python has no {missing[0]}"
+        return running
     try:
-        # A session of its own: what the command has started ends with it.
-        process = subprocess.Popen(
-            part.command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
-        )
+        with running.log.open("wb") as file:
+            # A session of its own: what the command has started ends with it.
+            running.process = subprocess.Popen(
+                part.command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
+            )
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.EACCES):
             raise
-        return f"failed: there is no program {part.command[0]}"
+        running.outcome = f"failed: there is no program {part.command[0]}"
+    return running
+
+
+def run_together(parts: Sequence[Part], out: Path, seconds: float) -> Iterator[dict[str, Any]]:
+    """Run them side by side for `seconds` at most; the result of each as it ends."""
+    left: list[Running] = []
     try:
-        code = process.wait(seconds)
-        return PASSED if code == 0 else f"failed with exit code {code}"
-    except subprocess.TimeoutExpired:
-        return f"stopped after {seconds:.0f} s"
+        left += [begin(part, out, seconds) for part in parts]
+        while left:
+            for running in [x for x in left if x.ended()]:
+                left.remove(running)
+                running.kill()
+                yield running.result()
+            time.sleep(POLL_SECONDS if left else 0)
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        for running in left:
+            running.kill()
 
 
 def outcome_of_tests(log: str) -> str:
@@ -180,21 +226,28 @@ def pack(out: Path) -> None:
 def run(chosen: list[Part], out: Path, here: dict[str, Any], seconds: float = SECONDS) -> int:
     """Run what is missing, write record and archive after each part, and return the exit code."""
     deadline = time.monotonic() + seconds
-    results = earlier(out / RECORD, here)
+    results, where = earlier(out / RECORD, here), environment("cuda" if here["gpu"] else "cpu")
+    waiting = []
     for part in chosen:
         if results.get(part.name, {}).get("outcome") == PASSED:
             show(results[part.name], " before")
-            continue
-        left = deadline - time.monotonic()
+        else:
+            waiting.append(part)
+    for _, group in groupby(waiting, key=lambda part: part.name if part.alone else ""):
+        together = {part.name: part for part in group}
+        left, stopped = deadline - time.monotonic(), False
         if left < LEAST_SECONDS:
             print("ten minutes are over; the same command runs what is left", flush=True)
             return STOPPED
-        result = run_part(part, out, left)
-        results[part.name] = result
-        write_json(out / RECORD, {"machine": here, "parts": list(results.values())})
-        pack(out)
-        show(result)
-        if result["outcome"].startswith("stopped") and left < part.seconds:
+        for result in run_together(list(together.values()), out, left):
+            results[result["part"]] = result
+            record = {"machine": here, "environment": where, "parts": list(results.values())}
+            write_json(out / RECORD, record)
+            pack(out)
+            show(result)
+            late = left < together[result["part"]].seconds
+            stopped |= late and result["outcome"].startswith("stopped")
+        if stopped:
             return STOPPED
     return 0 if all(results[part.name]["outcome"] == PASSED for part in chosen) else 1
 

@@ -49,6 +49,7 @@ class Part:
         needs: packages without which it cannot run.
         tests: whether it is pytest, of which at least one test must pass.
         log: where its command keeps the log of a training.
+        alone: whether nothing may run beside it, as beside a build or a measurement.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Part:
     needs: tuple[str, ...] = ("torch",)
     tests: bool = False
     log: Path | None = None
+    alone: bool = True
 
 
 def parts(out: Path, data: Path | None, dry: bool = False) -> list[Part]:
@@ -70,12 +72,16 @@ def correctness(dry: bool = False) -> list[Part]:
     info = [PYTHON, "-m", "causal_linear_attention.info", "--json", "--no-self-test"]
     once = [PYTHON, "-m", "tests.helpers.one_pass", "cpp" if dry else "cuda"]
     sanitizer = ["compute-sanitizer", "--error-exitcode", "9", "--launch-timeout", "60", "--tool"]
+    tests = {
+        "tests": pytest("tests/operator", f"--ignore={TRITON}", dry=dry),
+        "triton": pytest(TRITON, dry=dry),
+    }
+    tools = {tool: once if dry else [*sanitizer, tool, *once] for tool in ("memcheck", "racecheck")}
     return [
         Part("kernels", kernels, 300),
-        Part("info", info, 40),
-        Part("tests", pytest("tests/operator", f"--ignore={TRITON}", dry=dry), 150, tests=True),
-        Part("triton", pytest(TRITON, dry=dry), 240, tests=True),
-        *(Part(tool, once if dry else [*sanitizer, tool, *once], 120) for tool in ("memcheck", "racecheck")),
+        Part("info", info, 40, alone=False),
+        *(Part(name, command, 240, tests=True, alone=False) for name, command in tests.items()),
+        *(Part(name, command, 240, alone=False) for name, command in tools.items()),
     ]
 
 

@@ -17,10 +17,15 @@ from benchmarks import lm_cost, operator_cost, roberta_cost
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.studies import gpu_check
-from pipeline.studies.gpu_check import outcome_of_tests, pack, parse, run, run_part
+from pipeline.studies.gpu_check import outcome_of_tests, pack, parse, run, run_together
 from pipeline.studies.gpu_parts import PARTS, Part, build_environment, parts, write_random_words
 
-HERE = {"gpu": "one"}
+HERE = {"gpu": ""}
+
+
+def run_part(part: Part, out: Path, seconds: float) -> dict:
+    [result] = run_together([part], out, seconds)
+    return result
 
 
 def module_and_arguments(part: Part) -> tuple[str, list[str]]:
@@ -124,6 +129,22 @@ def test_the_operators_parts_need_no_fairseq(by_name):
         assert ("fairseq" in part.needs) == (name in ("lm", "roberta") or name.startswith("train-"))
 
 
+def test_parts_that_need_not_be_alone_run_side_by_side(tmp_path):
+    def waiting_for(other, own):
+        wait = "import os, sys, time\nopen(sys.argv[2], 'w')\n"
+        wait += "while not os.path.exists(sys.argv[1]): time.sleep(.01)"
+        return [sys.executable, "-c", wait, str(tmp_path / other), str(tmp_path / own)]
+
+    chosen = [
+        Part("a", waiting_for("b", "a"), 60, alone=False),
+        Part("b", waiting_for("a", "b"), 60, alone=False),
+    ]
+    assert run(chosen, tmp_path, HERE) == 0
+    shown = json.loads((tmp_path / "gpu_check.json").read_text())["parts"]
+    assert sorted(x["part"] for x in shown) == ["a", "b"]
+    assert all(x["command"].endswith("/b") or x["command"].endswith("/a") for x in shown)
+
+
 def counting(tmp_path, name, code=0):
     """A part that counts its runs in a file."""
     text = f"open({str(tmp_path / name)!r}, 'a').write('x'); exit({code})"
@@ -139,7 +160,7 @@ def test_only_what_has_not_passed_runs_again(tmp_path):
     assert (tmp_path / "good").read_text() == "x" and (tmp_path / "bad").read_text() == "xx"
     assert run(chosen[:1], out, HERE) == 0
     with pytest.raises(UserError, match="another GPU or other kernels"):
-        run(chosen, out, {"gpu": "another"})
+        run(chosen, out, {"gpu": "", "sources": "others"})
 
 
 def test_the_time_of_the_command_ends_before_its_parts(tmp_path, monkeypatch):
@@ -177,7 +198,7 @@ def test_a_dry_run_goes_through_every_part(stage, tmp_path):
     environment = {**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     record = json.loads((tmp_path / "out" / "gpu_check.json").read_text())
-    assert [x["part"] for x in record["parts"]] == list(PARTS[stage])
+    assert sorted(x["part"] for x in record["parts"]) == sorted(PARTS[stage])
     assert {x["part"]: x["outcome"] for x in record["parts"]} == dict.fromkeys(PARTS[stage], "passed")
     assert done.returncode == 0, done.stdout + done.stderr
     with tarfile.open(tmp_path / "out" / "gpu_check.tar.gz") as archive:
