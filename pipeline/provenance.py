@@ -142,7 +142,7 @@ def _proc(file: str, field: str) -> str | None:
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide the figures."""
     found = {"python": platform.python_version()}
-    for package in ("torch", "numpy", "fairseq-fixed"):
+    for package in ("torch", "numpy", "fairseq-fixed", "triton", "fla-core"):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
