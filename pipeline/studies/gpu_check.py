@@ -7,7 +7,7 @@ correctness: kernels (kernels built elsewhere if they fit, else a build for this
 tests (those of the CUDA kernels), triton (of the Triton kernels), memcheck and racecheck (compute-sanitizer
 over one forward and backward pass). speed: anchor (the shapes for which flash-linear-attention and Helion
 publish times), operator, lm and roberta (training cost in bf16), train-transnormer_t1 and
-train-transformer_lm (1,000 updates at the size of WikiText-103's models, and the hours that its 100,000
+train-transformer_lm (500 updates at the size of WikiText-103's models, and the hours that its 100,000
 updates would take).
 
 Every part has a log in DIR, which also holds gpu_check.json and, with all results, gpu_check.tar.gz. A part

@@ -22,7 +22,7 @@ PARTS = {
     "speed": ("anchor", "operator", "lm", "roberta", *(f"train-{name}" for name in TRAINED)),
 }
 PYTHON = sys.executable
-UPDATES = 1000
+UPDATES = 500
 TRITON = "tests/operator/triton"
 ENCODERS = ("roberta_softmax", "roberta_lln_diag", "roberta_transnormer_t1")
 SPECIAL = 4  # <s>, <pad>, </s>, <unk> lead every dictionary of fairseq's

@@ -23,7 +23,9 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 def draw(shape, dtype=torch.float32, normalize=False):
     batch, heads, length, dim, width = shape
-    q, k, v = (torch.rand(batch, heads, length, x, device="cuda").to(dtype) + 0.1 for x in (dim, dim, width))
+    # Of both signs, since sums of thousands of positive products are beyond float16.
+    low = 0.1 if normalize else -0.5
+    q, k, v = (torch.rand(batch, heads, length, x, device="cuda").to(dtype) + low for x in (dim, dim, width))
     state = torch.rand(batch, heads, dim, width + normalize, device="cuda")
     return [x.requires_grad_() for x in (q, k, v, state)]
 
@@ -47,7 +49,7 @@ def test_auto_is_the_kernels():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2, 3, 300, 64, 64), (1, 1, 5000, 32, 48), (1, 2, 1500, 256, 256)])
 def test_the_same_inputs_give_the_same_bits(shape, dtype, normalize):
-    if max(shape) == 256 and dtype == torch.float32:
+    if shape[-1] == 256 and dtype == torch.float32:
         pytest.skip("float32 has no such kernels")
     given = draw(shape, dtype, normalize)
     for x, y in zip(everything(*given, normalize), everything(*given, normalize), strict=True):
@@ -155,7 +157,7 @@ def test_heads_too_wide_for_the_kernels_run_on_pytorch():
 
 def test_peak_memory_is_the_outputs():
     """And the kept states. Heads that do not fill the GPU would need scratch memory for their segments."""
-    q, k, v, _ = draw((8, 64, 8192, 64, 64), torch.bfloat16)
+    q, k, v, _ = draw((8, 256, 2048, 64, 64), torch.bfloat16)
     grad = torch.rand_like(v)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()

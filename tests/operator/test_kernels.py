@@ -112,6 +112,9 @@ def check(backend, shape, dtype, normalize, strides="dense", state=True, device=
     # With one feature or position the normalised output hardly depends on q and k; what is left of
     # their gradients is rounding, so it is measured against the size of what cancelled.
     floor = norm(given[4]) * torch.finfo(dtype).eps + 1e-30
+    if normalize and 1 in shape[2:4] and given[0].numel() and given[2].numel():
+        q, k, v = (x.abs() for x in given[:3])
+        floor *= max(1.0, float(v.max()) / float(min(q.min(), k.min())))
     names = ["out", "state", "grad_q", "grad_k", "grad_v", "grad_state"]
     for name, t, p, f in zip(names, truth, plain, found, strict=False):
         assert (f.shape == t.shape and f.dtype == p.dtype) or name == "state"
@@ -128,6 +131,8 @@ def check(backend, shape, dtype, normalize, strides="dense", state=True, device=
 def test_shapes(backend, shape, dtype, normalize):
     if backend == "cuda" and dtype == torch.float64:
         pytest.skip("the CUDA kernels have no float64")
+    if backend == "cuda" and dtype == torch.float32 and max(shape[3:]) > 128:
+        pytest.skip("the CUDA kernels have no float32 beyond 128 columns")
     check(backend, shape, dtype, normalize)
 
 
