@@ -109,19 +109,18 @@ def check(backend, shape, dtype, normalize, strides="dense", state=True, device=
     plain = run(definition(normalize), *given, normalize)
     moved = [None if x is None else x.to(device) for x in given]
     found = run(kernel(backend, normalize), *moved, normalize)
+    # A GPU's division in float64 is a few dozen roundings off.
+    rounding = 1e-14 if dtype == torch.float64 else 4 * torch.finfo(dtype).eps
     # With one feature or position the normalised output hardly depends on q and k; what is left of
     # their gradients is rounding, so it is measured against the size of what cancelled.
-    floor = norm(given[4]) * torch.finfo(dtype).eps + 1e-30
-    if normalize and 1 in shape[2:4] and given[0].numel() and given[2].numel():
-        q, k, v = (x.abs() for x in given[:3])
-        floor *= max(1.0, float(v.max()) / float(min(q.min(), k.min())))
+    floor = 2 * norm(given[4]) * rounding + 1e-30
     names = ["out", "state", "grad_q", "grad_k", "grad_v", "grad_state"]
     for name, t, p, f in zip(names, truth, plain, found, strict=False):
         assert (f.shape == t.shape and f.dtype == p.dtype) or name == "state"
         error, allowed = norm(f.cpu().double() - t), 2 * norm(p.double() - t)
-        rounding = 4 * torch.finfo(torch.float32 if name == "state" else dtype).eps
-        rounding = rounding if dtype != torch.float64 else 1e-14
-        assert error <= allowed + max(rounding * norm(t), 8 * floor), f"{name}: {error} > {allowed}"
+        state_only = name == "state" and dtype != torch.float64
+        relative = 4 * torch.finfo(torch.float32).eps if state_only else rounding
+        assert error <= allowed + max(relative * norm(t), floor), f"{name}: {error} > {allowed}"
 
 
 @pytest.mark.parametrize("backend", KINDS)
