@@ -8,7 +8,7 @@ was built with what, and why a part was not.
 
 Environment:
     CAUSAL_LINEAR_ATTENTION_CUDA: auto (default: built where nvcc is found), skip, or force (an error if
-        the CUDA kernels cannot be built; they are preferred at run time, unless it is auto then).
+        the CUDA kernels cannot be built; also where torch has no CUDA).
     TORCH_CUDA_ARCH_LIST: as for torch, e.g. "8.0;9.0a+PTX" or "Ampere;Hopper", or Common: every architecture
         that the kernels are compiled for in the tests and nvcc knows, and PTX for other GPUs. Default: the
         local GPUs and PTX; Common without one.
@@ -77,7 +77,7 @@ class BuildKernels(build_ext):
         self.built: dict[str, str] = {}
         self.skipped: dict[str, str] = {}
         fingerprint = runpy.run_path(str(SOURCES.parent / "sources.py"))["fingerprint"]
-        self.facts: dict[str, object] = {"cuda_wish": _cuda_wish(), "sources": fingerprint(SOURCES)}
+        self.facts: dict[str, object] = {"sources": fingerprint(SOURCES)}
         super().run()
         print(f"{PACKAGE}: {self._report()}", flush=True)
 

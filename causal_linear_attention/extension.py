@@ -7,7 +7,6 @@ and PyTorch runs instead.
 
 import ctypes
 import json
-import os
 import threading
 from functools import cache
 from pathlib import Path
@@ -101,11 +100,6 @@ def _ask_gpu(index: int) -> str:
         f"the CUDA kernels, built for {built}, cannot run on {torch.cuda.get_device_name(index)} "
         f"of compute capability {major}.{minor} ({why})"
     )
-
-
-def cuda_is_forced() -> bool:
-    """Whether CAUSAL_LINEAR_ATTENTION_CUDA is "force" or, if it is not set now, was at the build."""
-    return os.environ.get("CAUSAL_LINEAR_ATTENTION_CUDA", build_info().get("cuda_wish")) == "force"
 
 
 @cache

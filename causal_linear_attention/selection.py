@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -74,16 +75,8 @@ BACKENDS = (*KERNELS, "torch", "reference")
 _COMPILED = {"cpu": "cpp", "cuda": "cuda"}
 
 
-def _preferences(home: str) -> tuple[str, ...]:
-    """The kernels of a type of device in the order of "auto".
-
-    The CUDA kernels come last until they have run on a GPU, unless the user forces them.
-    """
-    names = [name for name, kernels in KERNELS.items() if kernels.home == home]
-    return tuple(names if extension.cuda_is_forced() else sorted(names, key=lambda name: name == "cuda"))
-
-
-_AUTO = {home: _preferences(home) for home in _COMPILED}
+# By type of device, the kernels in the order in which "auto" tries them.
+_AUTO = {home: tuple(name for name, kernels in KERNELS.items() if kernels.home == home) for home in _COMPILED}
 
 
 def select_backend(
@@ -148,7 +141,8 @@ def announce(name: str, device: torch.device) -> None:
         _announced.add((name, device))
     compiled = _COMPILED.get(device.type)
     missing = bool(compiled and KERNELS[compiled].reason(device))
-    reasons = [x for kernels in _AUTO.get(device.type, ()) if (x := KERNELS[kernels].reason(device))]
+    passed_over = takewhile(lambda kernels: kernels != name, _AUTO.get(device.type, ()))
+    reasons = [x for kernels in passed_over if (x := KERNELS[kernels].reason(device))]
     if name == "cpp":
         reasons = [f"instruction set {extension.instruction_set()}"]
     logger.log(

@@ -118,7 +118,7 @@ def speed(out: Path, data: Path | None, dry: bool = False) -> list[Part]:
         roberta += ["--lengths", "512", "4096"]
     models = ("torch", "fairseq")
     return [
-        Part("anchor", anchor, 110),
+        Part("anchor", anchor, 200),  # flash-linear-attention tries many kernels first
         Part("operator", operator, 100),
         Part("lm", lm, 110, models),
         Part("roberta", roberta, 90, models),

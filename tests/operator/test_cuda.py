@@ -40,8 +40,7 @@ def everything(q, k, v, state, normalize):
 
 def test_auto_is_the_kernels():
     triton = not triton_backend.reason(torch.device("cuda"))
-    first = "triton" if triton and not extension.cuda_is_forced() else "cuda"
-    assert select_backend("auto", "cuda", torch.bfloat16) == first
+    assert select_backend("auto", "cuda", torch.bfloat16) == "cuda"
     assert select_backend("auto", "cuda", torch.float64) == ("triton" if triton else "torch")
 
 

@@ -172,24 +172,19 @@ def test_no_gpu_is_a_reason(gpu, monkeypatch):
         select_backend("cuda", "cuda")
 
 
-@pytest.mark.parametrize(
-    ("built", "now", "order"),
-    [
-        ({}, "auto", ("other", "cuda")),
-        ({}, "force", ("cuda", "other")),
-        ({"cuda_wish": "force"}, None, ("cuda", "other")),
-        ({"cuda_wish": "force"}, "auto", ("other", "cuda")),
-        ({"cuda_wish": "auto"}, None, ("other", "cuda")),
-    ],
-)
-def test_cuda_kernels_come_last_unless_forced(gpu, monkeypatch, built, now, order):
-    other = dataclasses.replace(selection.KERNELS["cuda"], reason=lambda device: "")
-    monkeypatch.setattr(selection, "KERNELS", {"cuda": selection.KERNELS["cuda"], "other": other})
-    monkeypatch.setattr(extension, "build_info", lambda: built)
-    monkeypatch.delenv("CAUSAL_LINEAR_ATTENTION_CUDA", raising=False)
-    if now:
-        monkeypatch.setenv("CAUSAL_LINEAR_ATTENTION_CUDA", now)
-    assert selection._preferences("cuda") == order
+def test_kernels_after_the_selected_ones_are_not_asked(gpu, monkeypatch, caplog):
+    gpu(0)
+
+    def asked(device):
+        raise AssertionError("Triton would compile a kernel to answer")
+
+    monkeypatch.setattr(selection, "KERNELS", dict(selection.KERNELS))
+    monkeypatch.setitem(selection._AUTO, "cuda", ("cuda", "triton"))
+    selection.KERNELS["triton"] = dataclasses.replace(selection.KERNELS["triton"], reason=asked)
+    assert select_backend("auto", GPU) == "cuda"
+    with caplog.at_level(logging.INFO, "causal_linear_attention"):
+        selection.announce("cuda", GPU)
+    assert caplog.messages == ["causal linear attention runs on backend cuda on cuda:0"]
 
 
 @pytest.mark.parametrize("selected", ["cuda", "torch"])

@@ -32,7 +32,7 @@ class ModelConfig(FairseqDataclass):
     attention_backend: str = _option(
         "auto",
         "what computes causal linear attention: cpp or cuda (compiled kernels), triton, torch, reference "
-        "(quadratic), or auto: cpp on a CPU, on a GPU triton or else cuda, and torch where these cannot; the "
+        "(quadratic), or auto: cpp on a CPU, on a GPU cuda or else triton, and torch where these cannot; the "
         "log says once which one runs",
     )
     activation_fn: str = _option("relu", "activation of the ffn")

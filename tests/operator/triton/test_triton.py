@@ -234,20 +234,18 @@ def test_another_batch_or_length_runs_the_same_code(root, tmp_path):
     assert compiled(root, tmp_path, "variants") == [[]]
 
 
-def test_auto_prefers_triton_to_the_cuda_kernels(monkeypatch):
+def test_auto_falls_back_to_triton(monkeypatch):
     reasons = dict.fromkeys(("cuda", "triton"), "")
     for name in reasons:
         kernels = dataclasses.replace(selection.KERNELS[name], reason=lambda device, name=name: reasons[name])
         monkeypatch.setitem(selection.KERNELS, name, kernels)
-    for forced, first in ((False, "triton"), (True, "cuda")):
-        monkeypatch.setattr(selection.extension, "cuda_is_forced", lambda forced=forced: forced)
-        monkeypatch.setitem(selection._AUTO, "cuda", selection._preferences("cuda"))
-        assert select_backend("auto", GPU) == first
+    assert select_backend("auto", GPU) == "cuda"
     assert select_backend("auto", GPU, torch.float64) == "triton"
     assert select_backend("auto", GPU, dim=129) == "torch"
+    reasons["cuda"] = "the CUDA kernels were not built"
+    assert select_backend("auto", GPU) == "triton"
     reasons["triton"] = "the package triton is not installed"
-    assert select_backend("auto", GPU) == "cuda"
-    assert select_backend("auto", GPU, torch.float64) == "torch"
+    assert select_backend("auto", GPU) == "torch"
 
 
 @pytest.mark.parametrize(
