@@ -42,6 +42,7 @@ def test_the_whole_model_compiles_without_graph_breaks(name, compiled):
     padded[1, 60:] = PAD
     expected = [features(model, given) for given in (whole, padded)]
     compiled(model)
+    features(model, whole)  # of two batches of a size, the second runs compiled
     for given, (out, grads) in zip((whole, padded), expected, strict=True):
         found, found_grads = features(model, given)
         torch.testing.assert_close(found, out)
@@ -53,8 +54,8 @@ def test_the_whole_model_compiles_without_graph_breaks(name, compiled):
 def test_only_features_without_padding_are_asked_of_the_graph(name, monkeypatch):
     asked = []
 
-    def compile_(function, fullgraph, backend):
-        assert fullgraph
+    def compile_(function, fullgraph, dynamic, backend):
+        assert fullgraph and not dynamic
         return lambda given, **others: asked.append(given.shape) or function(given, **others)
 
     monkeypatch.setattr(torch, "compile", compile_)
@@ -64,12 +65,31 @@ def test_only_features_without_padding_are_asked_of_the_graph(name, monkeypatch)
     compile_features(wrapped)
     padded = tokens(2, 9)
     padded[1, 5:] = PAD
-    model(tokens(2, 9), src_lengths=None, features_only=True)
+    for _ in range(2):
+        model(tokens(2, 9), src_lengths=None, features_only=True)
     model(tokens(2, 9))
     model(padded, features_only=True)
     others = {"return_all_hiddens": True} if name.startswith("roberta") else {"incremental_state": {}}
     model(tokens(2, 9), features_only=True, **others)
     assert asked == [(2, 9)]
+
+
+def test_only_one_size_is_compiled_for_training_and_one_for_evaluation(monkeypatch):
+    asked = []
+
+    def graph(function, **others):
+        return lambda given, **more: asked.append(given.shape) or function(given, **more)
+
+    monkeypatch.setattr(torch, "compile", graph)
+    model = build("transnormer_t1")
+    compile_features(model)
+    for batch, length in ((1, 9), (2, 9), (2, 9), (1, 9), (1, 9), (2, 9), (2, 8)):
+        model(tokens(batch, length), features_only=True)
+    assert asked == [(2, 9)] * 2
+    with torch.no_grad():
+        for batch in (2, 3, 3, 2):
+            model(tokens(batch, 9), features_only=True)
+    assert asked == [(2, 9)] * 2 + [(3, 9)]
 
 
 def test_an_update_whose_attention_is_measured_runs_as_before(monkeypatch):
@@ -78,7 +98,7 @@ def test_an_update_whose_attention_is_measured_runs_as_before(monkeypatch):
     monkeypatch.setattr(torch, "compile", graph)
     model = build("lln_diag_lm", log_attention_statistics=2)
     compile_features(model)
-    for update in range(4):
+    for update in range(5):
         model.set_num_updates(update)
         model(tokens(2, 9), features_only=True)
     assert len(asked) == 2

@@ -1,7 +1,9 @@
 """A language model or encoder whose features torch.compile computes, the whole model in one graph.
 
 Whether a batch has padding decides what a model computes, so it is asked before: a batch without runs
-compiled, as nearly all of language models do, masked ones included; the others run as before.
+compiled, as nearly all of language models do, masked ones included; the others run as before. So do batches
+of another size, such as an epoch's last: for one of them torch.compile would compile the model again, which
+takes longer than it saves.
 """
 
 from functools import partial
@@ -22,6 +24,8 @@ KNOWN = {"features_only", "src_lengths"}
 def compile_features(model: nn.Module, backend: str = "inductor") -> None:
     """Has `model(tokens, features_only=True)` run compiled from now on, also inside wrappers like DDP's.
 
+    Compiled for the first size that two batches in a row have, once for training and once for evaluation.
+
     Raises:
         UserError: for a model that is neither a decoder nor an encoder of this plugin.
     """
@@ -30,12 +34,25 @@ def compile_features(model: nn.Module, backend: str = "inductor") -> None:
     body = _body(model)
     plain = model.forward
     features = partial(_vanilla, body) if isinstance(body, TransformerDecoderBase) else plain
-    whole = torch.compile(features, fullgraph=True, backend=backend)
+    whole = torch.compile(features, fullgraph=True, dynamic=False, backend=backend)
+    # For training and for evaluation: the size of the last batch, and the size that is compiled.
+    last: dict[bool, torch.Size] = {}
+    usual: dict[bool, torch.Size] = {}
+
+    def is_usual(size: torch.Size) -> bool:
+        """Whether batches have this size; the first that two in a row have is taken for it."""
+        mode = torch.is_grad_enabled()
+        if last.get(mode) == size:
+            usual.setdefault(mode, size)
+        last[mode] = size
+        return usual.get(mode) == size
 
     def forward(src_tokens: Tensor, **others: Any) -> tuple[Tensor, dict]:
         known = others.get("features_only") and others.keys() <= KNOWN
         measured = getattr(getattr(model, "attention_statistics", None), "due", False)
         if not known or measured or bool(src_tokens.eq(body.padding_idx).any()):
+            return plain(src_tokens, **others)
+        if not is_usual(src_tokens.shape):
             return plain(src_tokens, **others)
         with rows_without_padding():
             return whole(src_tokens, features_only=True)
