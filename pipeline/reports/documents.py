@@ -16,8 +16,7 @@ from pipeline.files import MEASURED, ROOT, read_json, shown_path, write_atomical
 from pipeline.reports.tables import shown, where
 
 WIDTH = 118  # of the prose around a paragraph
-CROSSOVER = "Linear against softmax, forward"
-"""The title of a table of operator_cost.md."""
+OPERATOR = "benchmarks/operator_cost.py"
 DOCUMENTS = (
     ROOT / "results" / "README.md",
     ROOT / "README.md",
@@ -37,10 +36,10 @@ QUICKSTART_COLUMNS = (
 )
 
 
-def crossover(path: Path) -> str:
-    """The sequence length above which the operator beats softmax on a CPU."""
+def operator_table(path: Path, title: str) -> str:
+    """The table with this title of operator_cost.md, and the machine."""
     pieces = path.with_suffix(".md").read_text(encoding="utf-8").split("\n\n")
-    table = pieces[pieces.index(CROSSOVER) + 1]
+    table = pieces[pieces.index(title) + 1]
     return f"{table}\n\n{where(read_json(path)['environment'])}"
 
 
@@ -96,7 +95,16 @@ def made_of(record: str, script: str, table: Callable[[Path], str]) -> str:
 SECTIONS: dict[str, Callable[[], str]] = {
     "quickstart": partial(made_of, "quickstart.json", "scripts/quickstart.sh", quickstart),
     "crossover": partial(
-        made_of, "operator_cpu/operator_cost.json", "benchmarks/operator_cost.py", crossover
+        made_of,
+        "operator_cpu/operator_cost.json",
+        OPERATOR,
+        partial(operator_table, title="Linear against softmax, forward"),
+    ),
+    "operator_on_a_gpu": partial(
+        made_of,
+        "operator_cuda/operator_cost.json",
+        OPERATOR,
+        partial(operator_table, title="forward + backward, milliseconds"),
     ),
     "faults": partial(made_of, "fault_check.json", "scripts/fault_check.sh", faults),
 }
