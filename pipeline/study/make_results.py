@@ -65,30 +65,41 @@ def index_section() -> str:
 
 
 def verdict_of(item: dict[str, str]) -> str:
-    """The outcomes of a study's claims about the item, or of a figure's statements, and the note."""
+    """The outcomes of its studies' claims about the item, or of a figure's statements, and the note."""
+    studies = item["study"].split()
+    found = []
+    for name in studies:
+        counts = outcomes(name, item)
+        if counted := ", ".join(f"{count} {outcome}" for outcome, count in counts.items()):
+            found.append(f"{name}: {counted}" if len(studies) > 1 else counted)
+    return "; ".join(filter(None, [*found, item["note"]])) or "not run"
+
+
+def outcomes(name: str, item: dict[str, str]) -> Counter[str]:
+    """How often a study, or a figure, comes to each verdict about the item."""
     from pipeline.study.declaration import find_study, read_study, study_names
     from pipeline.study.page import groups_of, shown_records, verdicts
     from pipeline.verdicts import NOT_RUN
 
-    outcomes: Counter[str] = Counter()
-    figure = RESULTS / f"{item['study']}.json"
+    found: list[str] = []
+    figure = RESULTS / f"{name}.json"
     if figure.is_file():
-        outcomes.update(one["verdict"] for one in read_json(figure)["checks"])
-    elif item["study"] in study_names():
-        study = read_study(find_study(item["study"]))
+        found = [one["verdict"] for one in read_json(figure)["checks"]]
+    elif name in study_names():
+        study = read_study(find_study(name))
+        names = (item["item"], f"{item['paper']}, {item['item']}")
         for group in groups_of(study, shown_records(study, RESULTS / study.name)).values():
-            found = verdicts(study, group)
-            names = (item["item"], f"{item['paper']}, {item['item']}")
-            outcomes.update(verdict.outcome for claim, verdict in found if claim.where in names)
-    counted = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if outcome != NOT_RUN)
-    return "; ".join(filter(None, [counted, item["note"]])) or "not run"
+            found += [verdict.outcome for claim, verdict in verdicts(study, group) if claim.where in names]
+    return Counter(outcome for outcome in found if outcome != NOT_RUN)
 
 
 def page_of(item: dict[str, str]) -> str:
-    """A link to where the figures are."""
-    own = f"{item['study']}/README.md"
-    page = own if item["study"] and (RESULTS / own).is_file() else item["page"]
-    return f"[{page.partition('/README.md')[0].lstrip('#.') or 'page'}]({page})" if page else ""
+    """Links to where the figures are."""
+    own = [f"{name}/README.md" for name in item["study"].split()]
+    pages = [page for page in own if (RESULTS / page).is_file()] or [item["page"]]
+    return ", ".join(
+        f"[{page.partition('/README.md')[0].lstrip('#.') or 'page'}]({page})" for page in filter(None, pages)
+    )
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.study.declaration import find_study, read_study, study_names
-from pipeline.study.make_results import verdict_of
+from pipeline.study.make_results import page_of, verdict_of
 from pipeline.study.notation import parse_expression
 from pipeline.study.page import looks_of, publish, stale_files, verdicts, write_page
 from pipeline.study.records import read_records
@@ -128,3 +128,11 @@ def test_the_index_counts_the_verdicts_of_a_page():
     claims = [line.strip("| ").split(" | ") for line in lines if "| TransNormer, Table 5 |" in line]
     counted = Counter(outcome for _, _, outcome, _ in claims)
     assert verdict_of(item) == ", ".join(f"{count} {outcome}" for outcome, count in counted.items())
+
+
+def test_the_index_names_the_study_of_a_verdict_where_there_are_several():
+    item = {"paper": "TransNormer", "item": "Table 9", "study": "ablations ablations_long", "note": "a note"}
+    both, note = verdict_of(item), item.pop("note")
+    each = [verdict_of({**item, "study": name, "note": ""}) for name in item["study"].split()]
+    assert both == f"ablations: {each[0]}; ablations_long: {each[1]}; {note}"
+    assert page_of(item) == ", ".join(f"[{name}]({name}/README.md)" for name in item["study"].split())
