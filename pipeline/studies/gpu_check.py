@@ -149,7 +149,8 @@ def run_together(parts: Sequence[Part], out: Path, seconds: float) -> Iterator[d
     """Run them side by side for `seconds` at most; the result of each as it ends."""
     left: list[Running] = []
     try:
-        left += [begin(part, out, seconds) for part in parts]
+        for part in parts:
+            left.append(begin(part, out, seconds))
         while left:
             for running in [x for x in left if x.ended()]:
                 left.remove(running)
