@@ -227,7 +227,8 @@ def pack(out: Path) -> None:
 def run(chosen: list[Part], out: Path, here: dict[str, Any], seconds: float = SECONDS) -> int:
     """Run what is missing, write record and archive after each part, and return the exit code."""
     deadline = time.monotonic() + seconds
-    results, where = earlier(out / RECORD, here), environment("cuda" if here["gpu"] else "cpu")
+    results, where = earlier(out / RECORD, here), environment("cuda" if has_gpu() else "cpu")
+    order = dict.fromkeys([*results, *(part.name for part in chosen)])
     waiting = []
     for part in chosen:
         if results.get(part.name, {}).get("outcome") == PASSED:
@@ -242,8 +243,8 @@ def run(chosen: list[Part], out: Path, here: dict[str, Any], seconds: float = SE
             return STOPPED
         for result in run_together(list(together.values()), out, left):
             results[result["part"]] = result
-            record = {"machine": here, "environment": where, "parts": list(results.values())}
-            write_json(out / RECORD, record)
+            done = [results[name] for name in order if name in results]
+            write_json(out / RECORD, {"machine": here, "environment": where, "parts": done})
             pack(out)
             show(result)
             late = left < together[result["part"]].seconds

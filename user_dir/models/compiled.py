@@ -50,9 +50,8 @@ def compile_features(model: nn.Module, backend: str = "inductor") -> None:
     def forward(src_tokens: Tensor, **others: Any) -> tuple[Tensor, dict]:
         known = others.get("features_only") and others.keys() <= KNOWN
         measured = getattr(getattr(model, "attention_statistics", None), "due", False)
-        if not known or measured or bool(src_tokens.eq(body.padding_idx).any()):
-            return plain(src_tokens, **others)
-        if not is_usual(src_tokens.shape):
+        without_padding = known and not measured and not bool(src_tokens.eq(body.padding_idx).any())
+        if not without_padding or not is_usual(src_tokens.shape):
             return plain(src_tokens, **others)
         with rows_without_padding():
             return whole(src_tokens, features_only=True)
