@@ -333,12 +333,10 @@ def variant(arguments: argparse.Namespace) -> str:
     return "" if set(arguments.images) == set(SIZES) else f"_{arguments.images[0]}"
 
 
-def settings_for(device: str, quick: bool, architectures: list[str], images: list[str]) -> dict[str, Any]:
+def settings_for(device: str, quick: bool, images: list[str]) -> dict[str, Any]:
     """What is measured."""
-    sizes = TINY if quick else {name: SIZES[name] for name in images}
-    plan = QUICK if quick else FULL
-    written = {name: size.as_dict() for name, size in sizes.items()}
-    return {"device": device, "sizes": written, **plan, "architectures": architectures}
+    sizes, plan = (TINY, QUICK) if quick else ({name: SIZES[name] for name in images}, FULL)
+    return {"sizes": {name: size.as_dict() for name, size in sizes.items()}, **plan}
 
 
 def cases_of(settings: dict[str, Any]) -> list[dict[str, Any]]:

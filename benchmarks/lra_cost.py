@@ -64,18 +64,15 @@ class TaskClassifier(LRAClassifier):
         symbols = preset(self.lra_task.name).get("model", "vocabulary_size")
         return super().data_folder(folder, replace(size, vocabulary=symbols), length)
 
-    def settings(self, architecture: str, size: Size) -> dict[str, Any]:
-        """See `LRAClassifier.settings`."""
+    def settings(self, architecture: str, size: Size, length: int, positions: int) -> dict[str, Any]:
+        """See `LanguageModel.settings`."""
         from user_dir.models.plan_words import PLAN_WORDS
 
         transnormer = {"encoder_ffn": "glu", "encoder_norm": "rmsnorm"}
         settings = {
             **(transnormer if architecture in PLAN_WORDS else {}),
             **preset(self.lra_task.name).settings["model"],
-            "encoder_layers": size.layers,
-            "encoder_embed_dim": size.width,
-            "encoder_attention_heads": size.heads,
-            "encoder_attention": architecture,
+            **super().settings(architecture, size, length, positions),
             "checkpoint_activations": architecture == "softmax",
         }
         return {"arch": settings.pop("_name"), **settings}
@@ -176,9 +173,7 @@ def markdown(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def settings_for(
-    device: str, quick: bool, architectures: list[str], time_limit: float, steps: int | None = None
-) -> dict[str, Any]:
+def settings_for(device: str, quick: bool, time_limit: float, steps: int | None = None) -> dict[str, Any]:
     """What is measured."""
     plan = {"share": 1, "steps": 1} if quick else FULL[device]
     tasks = {
@@ -188,7 +183,6 @@ def settings_for(
         for task in LRA_TITLES
     }
     return {
-        "device": device,
         "size": (TINY if quick else BASE).as_dict(),
         "tasks": tasks,
         "rounds": 1,
@@ -197,7 +191,6 @@ def settings_for(
         "threads": 1 if quick else None,
         "keep_frees": True,
         "time_limit": time_limit,
-        "architectures": architectures,
     }
 
 

@@ -90,20 +90,17 @@ class TextClassifier(LRAClassifier):
         """See `LanguageModel.data_folder`."""
         return self.reviews or super().data_folder(folder, size, length)
 
-    def settings(self, architecture: str, size: Size) -> dict[str, Any]:
-        """See `LRAClassifier.settings`."""
+    def settings(self, architecture: str, size: Size, length: int, positions: int) -> dict[str, Any]:
+        """See `LanguageModel.settings`."""
         from user_dir.models.plan_words import PLAN_WORDS
 
         return {
+            **super().settings(architecture, size, length, positions),
             "arch": PRESET,
-            "encoder_layers": size.layers,
-            "encoder_embed_dim": size.width,
-            "encoder_attention_heads": size.heads,
             "encoder_ffn_embed_dim": 2 * size.width,
             "encoder_ffn": "glu" if architecture in PLAN_WORDS else "ffn",
             **BLOCKS,
             **OWN.get(architecture, {}),
-            "encoder_attention": architecture,
         }
 
     def sample(self, rows: int, length: int) -> dict[str, Any]:
@@ -334,7 +331,6 @@ def complaint(arguments: argparse.Namespace) -> str:
 def settings_for(
     device: str,
     quick: bool,
-    architectures: list[str],
     time_limit: float,
     lengths: str = "exact",
     data: Path | None = None,
@@ -353,7 +349,6 @@ def settings_for(
         described = identify(reviews.folder)
         size = replace(size, vocabulary=reviews.manifest["vocabulary"])
     return {
-        "device": device,
         "size": size.as_dict(),
         "mode": lengths,
         "data": described,
@@ -364,7 +359,6 @@ def settings_for(
         "threads": 1 if quick else None,
         "keep_frees": True,
         "time_limit": time_limit,
-        "architectures": architectures,
     }
 
 

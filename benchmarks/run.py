@@ -32,8 +32,8 @@ class CostBenchmark:
         text: what --help says.
         looks: what can be measured, by name: each has a `label`.
         time_limit: the default, in seconds.
-        settings_for: called with device, --quick, the names and what was chosen; what it returns decides the
-            results, and runs with equal settings may be joined.
+        settings_for: called with device, --quick and what was chosen; what it returns decides the results
+            besides device and architectures, and runs with equal settings may be joined.
         markdown, plot: make the report, the second a picture, if there is one.
         default: names of those that run; by default all.
         add_options: adds the benchmark's own.
@@ -132,7 +132,8 @@ class CostBenchmark:
         """What is measured by the command line."""
         chosen = {key: value for key in self.chooses if (value := getattr(arguments, key))}
         device = choose_device(arguments.device)
-        return self.settings_for(device, arguments.quick, arguments.architectures, **chosen)
+        plan = self.settings_for(device, arguments.quick, **chosen)
+        return {"device": device, **plan, "architectures": arguments.architectures}
 
     def measure(self, case: Case, question: Case, arguments: argparse.Namespace, device: str) -> Case:
         """Run one case in its own process, which also gets `question`."""

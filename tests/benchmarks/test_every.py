@@ -111,6 +111,16 @@ def test_without_out_results_go_to_runs(name, monkeypatch):
     assert reached.value.args == (BENCHMARKS / f"{RECORDS[name]}.json",)
 
 
+@pytest.mark.parametrize("name", ["lm_cost", "roberta_cost"])
+def test_cases_take_turns_over_all_lengths(name):
+    benchmark, lengths = module_of(name).BENCHMARK, [512, 1024, 2048, 4096, 8192, 16384]
+    settings = benchmark.settings(benchmark.parse(["--device", "cpu"]))
+    cases = [case for case in benchmark.cases(settings) if case["kind"] == "training"]
+    names = settings["architectures"]
+    assert [case["architecture"] for case in cases] == 2 * len(lengths) * names
+    assert [case["length"] for case in cases[:: len(names)]] == [*lengths, *reversed(lengths)]
+
+
 @pytest.fixture
 def measured_here(monkeypatch) -> None:
     """Cases are measured in the test's own process; processes of their own have tests of their own."""

@@ -19,7 +19,6 @@ from tests.benchmarks import records
 
 def results(seconds, names=("softmax-recompute", "softmax", "elu")):
     """Results of MNIST on a CPU; `seconds(name, batch)` is None for a way that ran out of memory."""
-    settings = image_cost.settings_for("cpu", False, list(names), ["mnist"])
 
     def answer(case):
         spent = seconds(case["architecture"], case["batch"])
@@ -29,7 +28,7 @@ def results(seconds, names=("softmax-recompute", "softmax", "elu")):
         peak = 2**20 * case["batch"]
         return {"seconds": spent, "estimated": estimated, "spent_s": spent, "peak_bytes": peak}
 
-    return records.results(settings, image_cost.cases_of(settings), answer)
+    return records.results(image_cost, names, answer, "--images", "mnist")
 
 
 def test_the_sum_is_exact_for_parabolas():
