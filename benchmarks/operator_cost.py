@@ -196,14 +196,8 @@ def run_heap(options, heap: str) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "records.json"
         known = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "THP_"))}
-        command = [
-            sys.executable,
-            str(Path(__file__).resolve()),
-            *sys.argv[1:],
-            "--only-heap",
-            heap,
-            str(target),
-        ]
+        part = ["--only-heap", heap, str(target)]
+        command = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], *part]
         status = subprocess.run(command, env=known | HEAPS[heap]).returncode
         if status < 0:
             raise UserError(f"the system ended the part with the heap {heap} (signal {-status}); free memory")

@@ -135,16 +135,16 @@ class CostBenchmark:
         plan = self.settings_for(device, arguments.quick, **chosen)
         return {"device": device, **plan, "architectures": arguments.architectures}
 
-    def measure(self, case: Case, question: Case, arguments: argparse.Namespace, device: str) -> Case:
-        """Run one case in its own process, which also gets `question`."""
+    def measure(self, case: Case, settings: Settings, arguments: argparse.Namespace) -> Case:
+        """Run one case in its own process."""
         limit = arguments.memory_limit_gib
-        if limit is None and device == "cpu":
+        if limit is None and settings["device"] == "cpu":
             limit = 0.8 * memory_available() / 2**30
         question = {
-            **question,
+            **settings,
+            **self.question(arguments, settings, case),
             **case,
             "benchmark": self.file,
-            "device": device,
             "memory_limit": int(limit * 2**30) if limit else None,
             "enough_s": arguments.time_limit / 5,
         }
@@ -176,8 +176,7 @@ class CostBenchmark:
         for number, case in enumerate(todo, 1):
             if is_done(results, case) or self.hopeless(results, case, arguments.time_limit):
                 continue
-            question = {**settings, **self.question(arguments, settings, case)}
-            record = self.measure(case, question, arguments, device)
+            record = self.measure(case, settings, arguments)
             record["session"] = len(results["sessions"]) - 1
             results["records"] = [r for r in results["records"] if not same_case(r, case)] + [record]
             write_json(path, results)

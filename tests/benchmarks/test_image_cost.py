@@ -6,6 +6,7 @@ from benchmarks import image_cost
 from benchmarks.image_cost import (
     WAYS,
     build_image_model,
+    by_images,
     latency_table,
     markdown,
     measure_sampling,
@@ -89,7 +90,7 @@ def test_one_image_beside_the_papers_seconds_on_such_a_device():
         found["settings"]["device"] = device
         column = "cpu_seconds" if device == "cpu" else "gpu_seconds"
         paper = {row["method"]: float(row[column]) for row in read_table("linear_05a_mnist_latency")}
-        lines = latency_table(found, "mnist").splitlines()
+        lines = latency_table(by_images(found), "mnist").splitlines()
         for line, (way, seconds, name) in zip(
             lines[4:],
             [

@@ -113,6 +113,6 @@ def test_memory_that_runs_out_is_a_row(monkeypatch):
     words = ["--architectures", "roberta_softmax", "--time-limit", "120", "--memory-limit-gib", "1.5"]
     arguments = BENCHMARK.parse(words)
     case = {"kind": "training", "architecture": "roberta_softmax", "length": 8192, "round": 0}
-    question = {"size": SMALLER.as_dict(), "threads": 1, "steps": 1, "tokens": 8192}
-    record = BENCHMARK.measure(case, question, arguments, "cpu")
+    settings = {"device": "cpu", "size": SMALLER.as_dict(), "threads": 1, "steps": 1}
+    record = BENCHMARK.measure(case, settings, arguments)
     assert record["status"] == "out of memory"
