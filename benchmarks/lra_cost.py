@@ -27,6 +27,7 @@ from pipeline.methods import ATTENTIONS, performer_note
 from pipeline.papers import read_table
 from pipeline.reports.costs import Cell, Results, Value, cell, measured_on, ratio, shown
 from pipeline.reports.tables import markdown_table
+from pipeline.reports.tables import shown as or_dash
 from pipeline.training.recipe import Experiment, compose_experiment
 
 BASE = Size(layers=2, width=64, heads=2, vocabulary=512)  # of the largest table
@@ -114,7 +115,7 @@ def ratio_table(results: Results, title: str, column: str, value: Value) -> str:
         theirs, cells = paper.get(PAPER_ROWS.get(name, "")), []
         for task in tasks:
             ours = ratio(found(results, task, name), found(results, task, YARDSTICK), value)
-            here = "–" if ours is None else f"{ours:.2f}"
+            here = or_dash(ours, ".2f")
             cells.append(f"{here} ({theirs[task] / least[task]:.2f})" if theirs else here)
         rows.append([ATTENTIONS[name].label, *cells])
     return f"{title}\n\n" + markdown_table(["", *(LRA_TITLES[task] for task in tasks)], rows)
@@ -173,8 +174,8 @@ def markdown(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def settings_for(device: str, quick: bool, time_limit: float, steps: int | None = None) -> dict[str, Any]:
-    """What is measured."""
+def settings_for(device: str, quick: bool, **chosen: Any) -> dict[str, Any]:
+    """What is measured, with `chosen` instead of the plan's."""
     plan = {"share": 1, "steps": 1} if quick else FULL[device]
     tasks = {
         task: {"length": QUICK_LENGTH, "batch": QUICK_BATCH}
@@ -187,10 +188,9 @@ def settings_for(device: str, quick: bool, time_limit: float, steps: int | None 
         "tasks": tasks,
         "rounds": 1,
         **plan,
-        **({"steps": steps} if steps else {}),
         "threads": 1 if quick else None,
         "keep_frees": True,
-        "time_limit": time_limit,
+        **chosen,
     }
 
 

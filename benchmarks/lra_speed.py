@@ -329,14 +329,9 @@ def complaint(arguments: argparse.Namespace) -> str:
 
 
 def settings_for(
-    device: str,
-    quick: bool,
-    time_limit: float,
-    lengths: str = "exact",
-    data: Path | None = None,
-    steps: int | None = None,
+    device: str, quick: bool, lengths: str, data: Path | None = None, **chosen: Any
 ) -> dict[str, Any]:
-    """What is measured. UserError for unusable data."""
+    """What is measured, with `chosen` instead of the plan's. UserError for unusable data."""
     size, plan = (TINY, QUICK) if quick else (BASE, FULL[device])
     described = None
     if data:
@@ -355,10 +350,9 @@ def settings_for(
         "lengths": QUICK_LENGTHS if quick else LENGTHS,
         "rounds": 1,
         **plan,
-        **({"steps": steps} if steps else {}),
         "threads": 1 if quick else None,
         "keep_frees": True,
-        "time_limit": time_limit,
+        **chosen,
     }
 
 

@@ -10,7 +10,7 @@ from tests.benchmarks.records import results, steps
 
 
 def test_setting_is_the_papers():
-    tasks = lra_cost.settings_for("cuda", False, 60)["tasks"]
+    tasks = lra_cost.settings_for("cuda", False)["tasks"]
     assert {name: (about["batch"], about["length"]) for name, about in tasks.items()} == {
         "text": (32, 4096),
         "listops": (32, 2048),
@@ -18,7 +18,7 @@ def test_setting_is_the_papers():
         "pathfinder": (128, 1024),
         "image": (256, 1024),
     }
-    assert lra_cost.settings_for("cpu", False, 60)["tasks"]["retrieval"]["batch"] == 2
+    assert lra_cost.settings_for("cpu", False)["tasks"]["retrieval"]["batch"] == 2
 
 
 @pytest.mark.parametrize(

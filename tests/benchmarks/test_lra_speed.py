@@ -79,7 +79,7 @@ def test_accuracy_is_drawn_where_speed_is_known(tmp_path):
 def test_wrong_folders(tmp_path):
     image = write_lra(tmp_path / "image", "image")
     with pytest.raises(UserError, match="holds image; the benchmark reads text"):
-        lra_speed.settings_for("cpu", False, 60, "review", image)
+        lra_speed.settings_for("cpu", False, "review", image)
     with pytest.raises(UserError, match=r"holds no record of scripts/study\.sh lra"):
         read_sweep(tmp_path)
     for setting in ("short", "learned"):
