@@ -210,7 +210,7 @@ class LRAClassifier(LanguageModel):
         return super().data_folder(folder, size, length)
 
     def settings(self, architecture: str, size: Size, length: int, positions: int) -> dict[str, Any]:
-        """See `LanguageModel.settings`; "arch" is missing."""
+        """See `LanguageModel.settings`; a subclass adds "arch"."""
         return {
             "task": "lra",
             "criterion": "lra",
