@@ -178,23 +178,13 @@ def plot(results: Results, path: Path) -> None:
     plot_curves(path, panels, note=caption(results), source="benchmarks/attention_cost.py")
 
 
-def settings_for(device: str, quick: bool, architectures: list[str]) -> dict[str, Any]:
+def settings_for(device: str, quick: bool) -> dict[str, Any]:
     """What is measured. No `tokens`: one sequence per batch."""
-    size = TINY_HEADS if quick else HEADS_OF_64
-    plan = {**(QUICK if quick else FULL), "tokens": TOKENS if device == "cuda" else None}
-    return {"device": device, "size": size.as_dict(), **plan, "architectures": architectures}
+    size, plan = (TINY_HEADS, QUICK) if quick else (HEADS_OF_64, FULL)
+    return {"size": size.as_dict(), **plan, "tokens": TOKENS if device == "cuda" else None}
 
 
-BENCHMARK = CostBenchmark(
-    __file__,
-    __doc__,
-    OPERATORS,
-    150,
-    settings_for,
-    markdown,
-    plot,
-    question=lambda arguments, settings, case: {"tokens": settings["tokens"] or case["length"]},
-)
+BENCHMARK = CostBenchmark(__file__, __doc__, OPERATORS, 150, settings_for, markdown, plot)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

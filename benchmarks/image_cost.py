@@ -11,7 +11,6 @@ should do nothing else.
 import argparse
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -31,12 +30,10 @@ from benchmarks.run import CostBenchmark
 from pipeline.console import Parser, names, run_command
 from pipeline.methods import ATTENTIONS, Method
 from pipeline.papers import read_table
-from pipeline.reports.costs import Results, measured_on
-from pipeline.reports.plots import Curve, plot_curves
-from pipeline.reports.tables import markdown_table
+from pipeline.reports.costs import Cell, Results, curves, length_table, measured, measured_on, ratio
+from pipeline.reports.plots import plot_curves
+from pipeline.reports.tables import markdown_table, shown
 
-Record = dict[str, Any]
-Speeds = dict[int, float]
 RECOMPUTE, CACHE, LINEAR = "softmax-recompute", "softmax", "elu"
 THROUGHPUT = {"mnist": "linear_04a_mnist_throughput", "cifar10": "linear_04b_cifar10_throughput"}
 LATENCY = {"mnist": "linear_05a_mnist_latency", "cifar10": "linear_05b_cifar10_latency"}
@@ -177,35 +174,34 @@ def sum_of_parabola(points: dict[int, float], count: int) -> float:
 MEASURES = {"sampling": measure_sampling}
 
 
-def records(results: Results, images: str, name: str) -> dict[int, Record]:
-    """The records of a way by batch size."""
-    found = (r for r in results["records"] if (r["images"], r["architecture"]) == (images, name))
-    return {record["batch"]: record for record in found}
+def by_images(results: Results) -> Results:
+    """The results as tables and curves of costs take them: a kind for each of images, batches for lengths."""
+    settings = {**results["settings"], "lengths": results["settings"]["batches"]}
+    records = [
+        {**r, "kind": r["images"], "length": r["batch"], "step_seconds": [r.get("seconds")]}
+        for r in results["records"]
+    ]
+    return {**results, "settings": settings, "records": records}
 
 
-def speeds(results: Results, images: str, name: str) -> dict[int, float]:
-    """Images per second by batch size, where it was measured."""
-    known = records(results, images, name)
-    return {batch: batch / r["seconds"] for batch, r in sorted(known.items()) if r["status"] == "ok"}
+def speed(found: Cell) -> float:
+    """Images per second."""
+    return found.at / found.median
+
+
+def fastest(cells: dict[int, Cell]) -> Cell | None:
+    """The batch with the most images per second, if one was measured."""
+    return max(cells.values(), key=speed, default=None)
 
 
 def speed_table(results: Results, images: str) -> str:
     """Images per second by batch size; with * where estimated."""
-    batches = results["settings"]["batches"]
-    rows = []
-    for name in results["settings"]["architectures"]:
-        known = records(results, images, name)
-        rows.append([WAYS[name].label, *(_speed(known.get(batch)) for batch in batches)])
+
+    def show(found: Cell) -> str:
+        return f"{speed(found):.3g}{'*' if found.records[0]['estimated'] else ''}"
+
     title = f"{TITLES[images]}: images per second, by images at once (*: estimated; –: not tried):"
-    return f"{title}\n\n" + markdown_table(["", *(f"{batch:,}" for batch in batches)], rows)
-
-
-def _speed(record: Record | None) -> str:
-    if record is None:
-        return "–"
-    if record["status"] != "ok":
-        return record["status"]
-    return f"{record['batch'] / record['seconds']:.3g}{'*' if record['estimated'] else ''}"
+    return length_table(results, title, WAYS, show, kind=images)
 
 
 def latency_table(results: Results, images: str) -> str:
@@ -217,17 +213,17 @@ def latency_table(results: Results, images: str) -> str:
         line["method"]: float(line[f"{machine.lower()}_seconds"]) for line in read_table(LATENCY[images])
     }
     ours = {
-        name: 1 / found[1]
+        name: found[1].median
         for name in results["settings"]["architectures"]
-        if 1 in (found := speeds(results, images, name))
+        if 1 in (found := measured(results, name, images))
     }
     rows = []
     for name, seconds in ours.items():
         theirs = paper.get(WAYS[name].paper)
-        shown = f"{seconds:,.3g}" if seconds < 1000 else f"{seconds:,.0f}"
+        here = f"{seconds:,.3g}" if seconds < 1000 else f"{seconds:,.0f}"
         relative = f"{seconds / ours[LINEAR]:.3g}" if LINEAR in ours else "–"
         published = ["–", "–"] if theirs is None else [f"{theirs:,}", f"{theirs / paper['linear']:.3g}"]
-        rows.append([WAYS[name].label, shown, relative, *published])
+        rows.append([WAYS[name].label, here, relative, *published])
     if not rows:
         return ""
     header = ["", "one image, s", "× 1+elu", f"paper: one image, s, {machine}", "× linear"]
@@ -242,26 +238,20 @@ def ratio_table(results: Results, images: str) -> str:
     header += ["paper: images/s", "× prefix again", "× cache"]
     rows = []
     for name in results["settings"]["architectures"]:
-        known = speeds(results, images, name)
-        if not known:
+        known = measured(results, name, images)
+        best = fastest(known)
+        if best is None:
             continue
-        best = max(known, key=lambda batch: known[batch])
-        peak = records(results, images, name)[best]["peak_bytes"] / 2**20
-        alone = f"{1 / known[1]:.3g}" if 1 in known else "–"
-        own = [alone, f"{known[best]:.3g}", f"{best:,}", f"{peak:,.0f}"]
-        ratios = [
-            _over(known, speeds(results, images, other), pick)
-            for other in (RECOMPUTE, CACHE)
-            for pick in (lambda found: found.get(1), lambda found: max(found.values(), default=None))
-        ]
+        alone = f"{known[1].median:.3g}" if 1 in known else "–"
+        own = [alone, f"{speed(best):.3g}", f"{best.at:,}", f"{best.peak:,.0f}"]
+        ratios = []
+        for other in (RECOMPUTE, CACHE):
+            theirs = measured(results, other, images)
+            for above, below in ((known.get(1), theirs.get(1)), (best, fastest(theirs))):
+                ratios.append(shown(ratio(above, below, speed), ".3g"))
         rows.append([WAYS[name].label, *own, *ratios, *paper_cells(images, WAYS[name].paper)])
     title = f"{TITLES[images]}: speed over that of softmax, at batch 1 and at the best batch of each:"
     return f"{title}\n\n" + markdown_table(header, rows)
-
-
-def _over(known: Speeds, other: Speeds, pick: Callable[[Speeds], float | None]) -> str:
-    ours, theirs = pick(known), pick(other)
-    return "–" if ours is None or theirs is None else f"{ours / theirs:.3g}"
 
 
 def paper_cells(images: str, row: str) -> list[str]:
@@ -292,23 +282,19 @@ def caption(results: Results) -> str:
 
 def markdown(results: Results) -> str:
     """The whole report."""
-    parts = [caption(results)]
+    parts, drawn = [caption(results)], by_images(results)
     for images in results["settings"]["sizes"]:
         tables = (speed_table, latency_table, ratio_table)
-        parts += [text for table in tables if (text := table(results, images))]
+        parts += [text for table in tables if (text := table(drawn, images))]
     return "\n\n".join(parts) + "\n"
 
 
 def plot(results: Results, path: Path) -> None:
     """Images per second against images at once, a panel for each kind of images."""
-    panels = []
+    panels, drawn, names = [], by_images(results), results["settings"]["architectures"]
     for images in results["settings"]["sizes"]:
-        curves = []
-        for name in results["settings"]["architectures"]:
-            if known := speeds(results, images, name):
-                way = WAYS[name]
-                curves.append(Curve(way.label, way.color, list(known), list(known.values()), way.style))
-        panels.append((TITLES[images], "images at once", "images per second", curves))
+        lines = curves(drawn, WAYS, names, speed, kind=images)
+        panels.append((TITLES[images], "images at once", "images per second", lines))
     plot_curves(path, panels, note=caption(results), source="benchmarks/image_cost.py")
 
 
@@ -333,12 +319,10 @@ def variant(arguments: argparse.Namespace) -> str:
     return "" if set(arguments.images) == set(SIZES) else f"_{arguments.images[0]}"
 
 
-def settings_for(device: str, quick: bool, architectures: list[str], images: list[str]) -> dict[str, Any]:
+def settings_for(device: str, quick: bool, images: list[str]) -> dict[str, Any]:
     """What is measured."""
-    sizes = TINY if quick else {name: SIZES[name] for name in images}
-    plan = QUICK if quick else FULL
-    written = {name: size.as_dict() for name, size in sizes.items()}
-    return {"device": device, "sizes": written, **plan, "architectures": architectures}
+    sizes, plan = (TINY, QUICK) if quick else ({name: SIZES[name] for name in images}, FULL)
+    return {"sizes": {name: size.as_dict() for name, size in sizes.items()}, **plan}
 
 
 def cases_of(settings: dict[str, Any]) -> list[dict[str, Any]]:

@@ -184,16 +184,11 @@ def plot(results: Results, path: Path) -> None:
     plot_curves(path, panels, columns=3, note=caption(results))
 
 
-def lengths(text: str) -> list[int]:
-    """--lengths."""
-    return [count(length) for length in text.split(",")]
-
-
 def add_options(parser: Parser) -> None:
     """What and how often is measured."""
     parser.add_argument(
         "--lengths",
-        type=lengths,
+        type=lambda text: [count(length) for length in text.split(",")],
         help="comma-separated lengths that divide the number of tokens per batch; default: all",
     )
     parser.add_argument("--rounds", type=count, help="number of times training is measured at each length")
@@ -209,11 +204,10 @@ def complaint(arguments: argparse.Namespace) -> str:
     return f"--lengths is {asked}; expected divisors of {tokens}, comma-separated"
 
 
-def settings_for(device: str, quick: bool, architectures: list[str], **chosen: Any) -> dict[str, Any]:
+def settings_for(device: str, quick: bool, **chosen: Any) -> dict[str, Any]:
     """What is measured, with `chosen` instead of the plan's."""
     size = TINY if quick else BASE if device == "cuda" else SMALL
-    plan = {**(QUICK if quick else FULL), **chosen}
-    return {"device": device, "size": size.as_dict(), **plan, "architectures": architectures}
+    return {"size": size.as_dict(), **(QUICK if quick else FULL), **chosen}
 
 
 def cases_of(settings: dict[str, Any]) -> list[dict[str, Any]]:

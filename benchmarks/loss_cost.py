@@ -277,19 +277,13 @@ def _peak(found: dict) -> str:
 def _updates(records: list[dict]) -> str:
     rows = []
     for r in records:
-        if r["status"] != "ok":
-            limit = f", limit {r['memory_limit'] / GIB:.1f}" if r["memory_limit"] else ""
-            rows.append([f"`{r['criterion']}`", "–", "–", "–", r["status"] + limit])
-            continue
-        rows.append(
-            [
-                f"`{r['criterion']}`",
-                f"{r['tokens'][-1]:,}",
-                f"{r['seconds'][-1]:.1f}",
-                f"{r['losses'][0]:.3f}",
-                f"{r['whole_peak_bytes'] / GIB:.2f}",
-            ]
-        )
+        if r["status"] == "ok":
+            figures = [f"{r['tokens'][-1]:,}", f"{r['seconds'][-1]:.1f}", f"{r['losses'][0]:.3f}"]
+            memory = f"{r['whole_peak_bytes'] / GIB:.2f}"
+        else:
+            figures = ["–", "–", "–"]
+            memory = r["status"] + (f", limit {r['memory_limit'] / GIB:.1f}" if r["memory_limit"] else "")
+        rows.append([f"`{r['criterion']}`", *figures, memory])
     first, sessions = records[0], [record["environment"] for record in records]
     header = ["", "tokens of the last", "its seconds", "loss of the first, bits", "peak of the process, GiB"]
     return (

@@ -27,6 +27,7 @@ from pipeline.methods import ATTENTIONS, performer_note
 from pipeline.papers import read_table
 from pipeline.reports.costs import Cell, Results, Value, cell, measured_on, ratio, shown
 from pipeline.reports.tables import markdown_table
+from pipeline.reports.tables import shown as or_dash
 from pipeline.training.recipe import Experiment, compose_experiment
 
 BASE = Size(layers=2, width=64, heads=2, vocabulary=512)  # of the largest table
@@ -64,18 +65,15 @@ class TaskClassifier(LRAClassifier):
         symbols = preset(self.lra_task.name).get("model", "vocabulary_size")
         return super().data_folder(folder, replace(size, vocabulary=symbols), length)
 
-    def settings(self, architecture: str, size: Size) -> dict[str, Any]:
-        """See `LRAClassifier.settings`."""
+    def settings(self, architecture: str, size: Size, length: int, positions: int) -> dict[str, Any]:
+        """See `LanguageModel.settings`."""
         from user_dir.models.plan_words import PLAN_WORDS
 
         transnormer = {"encoder_ffn": "glu", "encoder_norm": "rmsnorm"}
         settings = {
             **(transnormer if architecture in PLAN_WORDS else {}),
             **preset(self.lra_task.name).settings["model"],
-            "encoder_layers": size.layers,
-            "encoder_embed_dim": size.width,
-            "encoder_attention_heads": size.heads,
-            "encoder_attention": architecture,
+            **super().settings(architecture, size, length, positions),
             "checkpoint_activations": architecture == "softmax",
         }
         return {"arch": settings.pop("_name"), **settings}
@@ -117,7 +115,7 @@ def ratio_table(results: Results, title: str, column: str, value: Value) -> str:
         theirs, cells = paper.get(PAPER_ROWS.get(name, "")), []
         for task in tasks:
             ours = ratio(found(results, task, name), found(results, task, YARDSTICK), value)
-            here = "–" if ours is None else f"{ours:.2f}"
+            here = or_dash(ours, ".2f")
             cells.append(f"{here} ({theirs[task] / least[task]:.2f})" if theirs else here)
         rows.append([ATTENTIONS[name].label, *cells])
     return f"{title}\n\n" + markdown_table(["", *(LRA_TITLES[task] for task in tasks)], rows)
@@ -176,10 +174,8 @@ def markdown(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def settings_for(
-    device: str, quick: bool, architectures: list[str], time_limit: float, steps: int | None = None
-) -> dict[str, Any]:
-    """What is measured."""
+def settings_for(device: str, quick: bool, **chosen: Any) -> dict[str, Any]:
+    """What is measured, with `chosen` instead of the plan's."""
     plan = {"share": 1, "steps": 1} if quick else FULL[device]
     tasks = {
         task: {"length": QUICK_LENGTH, "batch": QUICK_BATCH}
@@ -188,16 +184,13 @@ def settings_for(
         for task in LRA_TITLES
     }
     return {
-        "device": device,
         "size": (TINY if quick else BASE).as_dict(),
         "tasks": tasks,
         "rounds": 1,
         **plan,
-        **({"steps": steps} if steps else {}),
         "threads": 1 if quick else None,
         "keep_frees": True,
-        "time_limit": time_limit,
-        "architectures": architectures,
+        **chosen,
     }
 
 

@@ -90,20 +90,17 @@ class TextClassifier(LRAClassifier):
         """See `LanguageModel.data_folder`."""
         return self.reviews or super().data_folder(folder, size, length)
 
-    def settings(self, architecture: str, size: Size) -> dict[str, Any]:
-        """See `LRAClassifier.settings`."""
+    def settings(self, architecture: str, size: Size, length: int, positions: int) -> dict[str, Any]:
+        """See `LanguageModel.settings`."""
         from user_dir.models.plan_words import PLAN_WORDS
 
         return {
+            **super().settings(architecture, size, length, positions),
             "arch": PRESET,
-            "encoder_layers": size.layers,
-            "encoder_embed_dim": size.width,
-            "encoder_attention_heads": size.heads,
             "encoder_ffn_embed_dim": 2 * size.width,
             "encoder_ffn": "glu" if architecture in PLAN_WORDS else "ffn",
             **BLOCKS,
             **OWN.get(architecture, {}),
-            "encoder_attention": architecture,
         }
 
     def sample(self, rows: int, length: int) -> dict[str, Any]:
@@ -332,15 +329,9 @@ def complaint(arguments: argparse.Namespace) -> str:
 
 
 def settings_for(
-    device: str,
-    quick: bool,
-    architectures: list[str],
-    time_limit: float,
-    lengths: str = "exact",
-    data: Path | None = None,
-    steps: int | None = None,
+    device: str, quick: bool, lengths: str, data: Path | None = None, **chosen: Any
 ) -> dict[str, Any]:
-    """What is measured. UserError for unusable data."""
+    """What is measured, with `chosen` instead of the plan's. UserError for unusable data."""
     size, plan = (TINY, QUICK) if quick else (BASE, FULL[device])
     described = None
     if data:
@@ -353,18 +344,15 @@ def settings_for(
         described = identify(reviews.folder)
         size = replace(size, vocabulary=reviews.manifest["vocabulary"])
     return {
-        "device": device,
         "size": size.as_dict(),
         "mode": lengths,
         "data": described,
         "lengths": QUICK_LENGTHS if quick else LENGTHS,
         "rounds": 1,
         **plan,
-        **({"steps": steps} if steps else {}),
         "threads": 1 if quick else None,
         "keep_frees": True,
-        "time_limit": time_limit,
-        "architectures": architectures,
+        **chosen,
     }
 
 

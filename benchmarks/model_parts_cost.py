@@ -159,17 +159,15 @@ MEASURES = {f.__name__: f for f in (decoding, training, kept, peak, backend)}
 
 def cases(rounds: int) -> list[dict[str, Any]]:
     """What is measured in one turn of a checkout."""
-    shared = {"architectures": NAMES, "rounds": rounds}
+    shared, small = {"architectures": NAMES, "rounds": rounds}, SMALL.as_dict()
     found = [
         {"kind": "decoding", "size": DECODED.as_dict(), **shared, "rounds": 10 * rounds},
         {"kind": "kept", "size": DEEP.as_dict(), **shared, "length": 1024},
     ]
     for length in (512, 1024):
-        size = SMALL.as_dict()
-        found.append({"kind": "training", "size": size, **shared, "length": length, "tokens": 2048})
+        found.append({"kind": "training", "size": small, **shared, "length": length, "tokens": 2048})
     for name in NAMES:
-        size = SMALL.as_dict()
-        found.append({"kind": "peak", "architecture": name, "size": size, "length": 1024, "tokens": 16384})
+        found.append({"kind": "peak", "architecture": name, "size": small, "length": 1024, "tokens": 16384})
     return found + [{"kind": "backend", "length": length, "rounds": 3 * rounds} for length in LENGTHS]
 
 

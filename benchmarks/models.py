@@ -76,31 +76,14 @@ LRA_TITLES = {
 GREY_VALUES = 256
 
 
-def fairseq_flags(architecture: str, size: Size) -> list[str]:
-    """The flags with which fairseq builds `architecture` at `size`, embeddings tied."""
-    flags = {
-        "--arch": architecture,
-        "--decoder-layers": size.layers,
-        "--decoder-embed-dim": size.width,
-        "--decoder-attention-heads": size.heads,
-        "--decoder-ffn-embed-dim": 4 * size.width,
-        "--dropout": 0.1,
-    }
-    if architecture == VANILLA:
-        # fairseq's defaults for these two are those of the base size, not the width.
-        flags |= {"--decoder-input-dim": size.width, "--decoder-output-dim": size.width}
-    words = [str(word) for flag in flags.items() for word in flag]
-    return [*words, "--share-decoder-input-output-embed"]
-
-
 class LanguageModel:
     """A model with its task, loss and optimizer, built from the flags a user would type.
 
     Args:
         architecture: fairseq's name.
         size: layers, width, heads, vocabulary.
-        length: `--tokens-per-sample`.
-        positions: `--max-target-positions`, the longest input the model must take.
+        length: tokens of a sample.
+        positions: the longest input the model must take.
         device: "cpu" or "cuda".
     """
 
@@ -111,12 +94,15 @@ class LanguageModel:
         from fairseq import optim, options, tasks
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+        from pipeline.training.recipe import as_flag
+
+        settings = self.settings(architecture, size, length, positions)
+        flags = [word for key, value in settings.items() for word in as_flag(key, value)]
         with tempfile.TemporaryDirectory() as folder:
             data = self.data_folder(Path(folder), size, length)
-            flags = [str(data), *self.flags(architecture, size, length, positions)]
-            flags += ["--optimizer", "adam", "--lr", "5e-4"]
+            words = [str(data), *flags, "--optimizer", "adam", "--lr", "5e-4"]
             parser = options.get_training_parser()
-            cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, flags))
+            cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words))
             self.task = tasks.setup_task(cfg.task)
             self.model: nn.Module = self.task.build_model(cfg.model).to(device)
         self.cfg = cfg
@@ -142,11 +128,25 @@ class LanguageModel:
         (folder / "dict.txt").write_text(lines, encoding="utf-8")
         return folder
 
-    def flags(self, architecture: str, size: Size, length: int, positions: int) -> list[str]:
-        """The flags of task, model and loss."""
-        flags = ["--task", "language_modeling", *fairseq_flags(architecture, size)]
-        flags += ["--tokens-per-sample", str(length), "--max-target-positions", str(positions)]
-        return [*flags, "--criterion", "cross_entropy"]
+    def settings(self, architecture: str, size: Size, length: int, positions: int) -> dict[str, Any]:
+        """Those of task, model and loss, by the names of fairseq's flags; embeddings are tied."""
+        settings = {
+            "task": "language_modeling",
+            "criterion": "cross_entropy",
+            "tokens_per_sample": length,
+            "max_target_positions": positions,
+            "arch": architecture,
+            "decoder_layers": size.layers,
+            "decoder_embed_dim": size.width,
+            "decoder_attention_heads": size.heads,
+            "decoder_ffn_embed_dim": 4 * size.width,
+            "dropout": 0.1,
+            "share_decoder_input_output_embed": True,
+        }
+        if architecture == VANILLA:
+            # fairseq's defaults for these two are those of the base size, not the width.
+            settings |= {"decoder_input_dim": size.width, "decoder_output_dim": size.width}
+        return settings
 
     @property
     def parameters(self) -> int:
@@ -209,17 +209,17 @@ class LRAClassifier(LanguageModel):
         (folder / "preparation.json").write_text(json.dumps(about), encoding="utf-8")
         return super().data_folder(folder, size, length)
 
-    def settings(self, architecture: str, size: Size) -> dict[str, Any]:
-        """Those of the classifier with an attention at `size`, "arch" among them."""
-        raise NotImplementedError
-
-    def flags(self, architecture: str, size: Size, length: int, positions: int) -> list[str]:
-        """See `LanguageModel.flags`."""
-        from pipeline.training.recipe import as_flag
-
-        settings = {**self.settings(architecture, size), "max_positions": positions}
-        words = [word for key, value in settings.items() for word in as_flag(key, value)]
-        return ["--task", "lra", "--criterion", "lra", *words]
+    def settings(self, architecture: str, size: Size, length: int, positions: int) -> dict[str, Any]:
+        """See `LanguageModel.settings`; a subclass adds "arch"."""
+        return {
+            "task": "lra",
+            "criterion": "lra",
+            "max_positions": positions,
+            "encoder_layers": size.layers,
+            "encoder_embed_dim": size.width,
+            "encoder_attention_heads": size.heads,
+            "encoder_attention": architecture,
+        }
 
     def sample(self, rows: int, length: int) -> dict[str, Any]:
         """A batch as the task makes it, on the device."""

@@ -49,6 +49,7 @@ from benchmarks.operator_peers import (
     FORWARD,
     LIMITS,
     SOFTMAX,
+    TENSORS,
     anchor,
     calls,
     check_build,
@@ -89,13 +90,13 @@ Row = tuple[str, str, str]
 
 def timed(options, q, k, v, functions, part: str, heap: str) -> list[dict]:
     """Records of one part at one length; the compiled kernels' with rates."""
-    batch, heads, length, dim = q.shape
+    *_, length, dim = q.shape
     todo = calls(functions, part, (q, k, v, torch.rand_like(v)))
     print(f"{part}, N = {length}", file=sys.stderr, flush=True)
     both = part != FORWARD
-    # A backward pass does about 2.5 times the forward's operations and moves seven tensors.
-    work = batch * heads * length * (4 * dim * dim + 2 * CHUNK * dim) * (3.5 if both else 1)
-    moved = (11 if both else 4) * batch * heads * length * dim * q.element_size()
+    # A backward pass does about 2.5 times the forward's operations.
+    work = q.numel() * (4 * dim + 2 * CHUNK) * (3.5 if both else 1)
+    moved = TENSORS[BOTH if both else FORWARD] * q.numel() * q.element_size()
     records = []
     for name, times in measure(todo, options.device, options.rounds, ENOUGH_MS).items():
         rates = {"GF/s": work / min(times) / 1e6, "GB/s": moved / min(times) / 1e6}
@@ -196,14 +197,8 @@ def run_heap(options, heap: str) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "records.json"
         known = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "THP_"))}
-        command = [
-            sys.executable,
-            str(Path(__file__).resolve()),
-            *sys.argv[1:],
-            "--only-heap",
-            heap,
-            str(target),
-        ]
+        part = ["--only-heap", heap, str(target)]
+        command = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], *part]
         status = subprocess.run(command, env=known | HEAPS[heap]).returncode
         if status < 0:
             raise UserError(f"the system ended the part with the heap {heap} (signal {-status}); free memory")

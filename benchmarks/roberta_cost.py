@@ -57,40 +57,44 @@ LONG, MOST_PER_DOUBLING = 4096, 2.2
 OUT_OF_MEMORY = "OOM"
 
 
-def encoder_flags(architecture: str, size: Size) -> list[str]:
-    """The flags with which fairseq builds `architecture` at `size`.
+def encoder_settings(architecture: str, size: Size) -> dict[str, Any]:
+    """The settings with which fairseq builds `architecture` at `size`.
 
     Where an architecture differs from RoBERTa's base size (FLASH has twice the layers, one head, …), the
-    ratio is kept; at `BASE` all flags are the architecture's own defaults.
+    ratio is kept; at `BASE` all are the architecture's own defaults.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
     own = MODEL_DATACLASS_REGISTRY[architecture]()
-    flags = {
-        "--arch": architecture,
-        "--encoder-layers": own.encoder_layers * size.layers // BASE.layers,
-        "--encoder-embed-dim": size.width,
-        "--encoder-attention-heads": size.heads if own.encoder_attention_heads == BASE.heads else 1,
-        "--encoder-ffn-embed-dim": own.encoder_ffn_embed_dim * size.width // BASE.width,
+    settings = {
+        "encoder_layers": own.encoder_layers * size.layers // BASE.layers,
+        "encoder_embed_dim": size.width,
+        "encoder_attention_heads": size.heads if own.encoder_attention_heads == BASE.heads else 1,
+        "encoder_ffn_embed_dim": own.encoder_ffn_embed_dim * size.width // BASE.width,
     }
     if own.glu_dim:
-        flags["--glu-dim"] = own.glu_dim * size.width // BASE.width
-    return [str(word) for flag in flags.items() for word in flag]
+        settings["glu_dim"] = own.glu_dim * size.width // BASE.width
+    return settings
 
 
 class MaskedLanguageModel(LanguageModel):
     """An encoder with its task, loss and optimizer, built from the flags a user would type.
 
-    Args: as for `LanguageModel`; `positions` is `--max-positions`.
+    Args: as for `LanguageModel`.
     """
 
     added_symbols = 1  # the mask
 
-    def flags(self, architecture: str, size: Size, length: int, positions: int) -> list[str]:
-        """See `LanguageModel.flags`."""
-        flags = ["--task", "masked_lm", *encoder_flags(architecture, size)]
-        flags += ["--tokens-per-sample", str(length), "--max-positions", str(positions)]
-        return [*flags, "--criterion", "masked_lm"]
+    def settings(self, architecture: str, size: Size, length: int, positions: int) -> dict[str, Any]:
+        """See `LanguageModel.settings`."""
+        return {
+            "task": "masked_lm",
+            "criterion": "masked_lm",
+            "tokens_per_sample": length,
+            "max_positions": positions,
+            "arch": architecture,
+            **encoder_settings(architecture, size),
+        }
 
     def sample(self, rows: int, length: int) -> dict[str, Any]:
         """A training batch as fairseq's masked language modelling dataset makes it."""
@@ -222,13 +226,10 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("--bf16", action="store_true", help="train as fairseq-train --bf16 does")
 
 
-def settings_for(
-    device: str, quick: bool, architectures: list[str], time_limit: float, **chosen: Any
-) -> dict[str, Any]:
+def settings_for(device: str, quick: bool, **chosen: Any) -> dict[str, Any]:
     """What is measured, with `chosen` instead of the plan's."""
     size = TINY if quick else BASE if device == "cuda" else SMALLER
-    plan = {**(QUICK if quick else FULL), **chosen, "time_limit": time_limit}
-    return {"device": device, "size": size.as_dict(), **plan, "architectures": architectures}
+    return {"size": size.as_dict(), **(QUICK if quick else FULL), **chosen}
 
 
 BENCHMARK = CostBenchmark(
@@ -242,7 +243,6 @@ BENCHMARK = CostBenchmark(
     default=DEFAULT,
     add_options=add_options,
     chooses=("lengths", "rounds", "bf16", "time_limit"),
-    question=lambda arguments, settings, case: {"tokens": case["length"]},
 )
 main = BENCHMARK.main
 

@@ -32,8 +32,8 @@ class CostBenchmark:
         text: what --help says.
         looks: what can be measured, by name: each has a `label`.
         time_limit: the default, in seconds.
-        settings_for: called with device, --quick, the names and what was chosen; what it returns decides the
-            results, and runs with equal settings may be joined.
+        settings_for: called with device, --quick and what was chosen; what it returns decides the results
+            besides device and architectures, and runs with equal settings may be joined.
         markdown, plot: make the report, the second a picture, if there is one.
         default: names of those that run; by default all.
         add_options: adds the benchmark's own.
@@ -132,18 +132,19 @@ class CostBenchmark:
         """What is measured by the command line."""
         chosen = {key: value for key in self.chooses if (value := getattr(arguments, key))}
         device = choose_device(arguments.device)
-        return self.settings_for(device, arguments.quick, arguments.architectures, **chosen)
+        plan = self.settings_for(device, arguments.quick, **chosen)
+        return {"device": device, **plan, "architectures": arguments.architectures}
 
-    def measure(self, case: Case, question: Case, arguments: argparse.Namespace, device: str) -> Case:
-        """Run one case in its own process, which also gets `question`."""
+    def measure(self, case: Case, settings: Settings, arguments: argparse.Namespace) -> Case:
+        """Run one case in its own process."""
         limit = arguments.memory_limit_gib
-        if limit is None and device == "cpu":
+        if limit is None and settings["device"] == "cpu":
             limit = 0.8 * memory_available() / 2**30
         question = {
-            **question,
+            **settings,
+            **self.question(arguments, settings, case),
             **case,
             "benchmark": self.file,
-            "device": device,
             "memory_limit": int(limit * 2**30) if limit else None,
             "enough_s": arguments.time_limit / 5,
         }
@@ -175,8 +176,7 @@ class CostBenchmark:
         for number, case in enumerate(todo, 1):
             if is_done(results, case) or self.hopeless(results, case, arguments.time_limit):
                 continue
-            question = {**settings, **self.question(arguments, settings, case)}
-            record = self.measure(case, question, arguments, device)
+            record = self.measure(case, settings, arguments)
             record["session"] = len(results["sessions"]) - 1
             results["records"] = [r for r in results["records"] if not same_case(r, case)] + [record]
             write_json(path, results)

@@ -189,11 +189,10 @@ def plot(results: Results, path: Path) -> None:
         plot_curves(path, [(title, x_label, y_label, [])], note=caption(results))
 
 
-def settings_for(device: str, quick: bool, architectures: list[str]) -> dict[str, Any]:
+def settings_for(device: str, quick: bool) -> dict[str, Any]:
     """What is measured."""
-    size = TINY if quick else PAPER
-    plan = QUICK if quick else {**FULL, "utterances": UTTERANCES[device]}
-    return {"device": device, "size": size.as_dict(), **plan, "architectures": architectures}
+    size, plan = (TINY, QUICK) if quick else (PAPER, {**FULL, "utterances": UTTERANCES[device]})
+    return {"size": size.as_dict(), **plan}
 
 
 BENCHMARK = CostBenchmark(

@@ -86,10 +86,11 @@ def measure_steps(case: Case, build: Build = LanguageModel, step: Step | None = 
     default its training step.
     A small step comes first, so that the baseline holds model, optimizer state and libraries. Then
     one full step under the memory meter, which also warms up, then the timed ones; with
-    "keep_frees", freed memory is kept for them. Each step has a batch of its own. "bf16" is `--bf16`.
+    "keep_frees", freed memory is kept for them. Each step has a batch of its own, of "tokens" tokens, by
+    default one row. "bf16" is `--bf16`.
     """
     device, length = case["device"], case["length"]
-    rows = case["tokens"] // length
+    rows = (case.get("tokens") or length) // length
     begin = time.monotonic()
     lm = build(case["architecture"], Size(**case["size"]), length, length, device)
     if case.get("bf16"):

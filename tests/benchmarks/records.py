@@ -1,6 +1,7 @@
 """Made-up results of the cost benchmarks, and what is recorded of a machine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 SESSION = {
@@ -14,12 +15,23 @@ ENVIRONMENT = {**SESSION, "device": "cpu"}
 
 
 def results(
-    settings: dict[str, Any], cases: list[dict[str, Any]], answer: Callable[[dict[str, Any]], Any]
+    module: ModuleType, names: Iterable[str], answer: Callable[[dict[str, Any]], Any], *words: str
 ) -> dict[str, Any]:
-    """What a benchmark would have written: `answer(case)` is what was measured, or a status."""
+    """What a benchmark would have written of the architectures `names` on a CPU.
+
+    `answer(case)` is what was measured, or a status; `words` are the rest of the command line.
+    """
+    benchmark = module.BENCHMARK
+    command = ["--device", "cpu", "--architectures", ",".join(names), *words]
+    settings = benchmark.settings(benchmark.parse(command))
     records = []
-    for case in cases:
+    for case in benchmark.cases(settings):
         found = answer(case)
         measured = {"status": found} if isinstance(found, str) else {"status": "ok", **found}
         records.append({**case, "session": 0, **measured})
     return {"settings": settings, "sessions": [SESSION], "records": records}
+
+
+def steps(seconds: float, peak: int) -> dict[str, Any]:
+    """An answer: three steps of as many `seconds`, and the `peak` of memory in bytes."""
+    return {"step_seconds": [seconds] * 3, "peak_bytes": peak}

@@ -6,23 +6,11 @@ import torch
 from benchmarks import attention_cost, speech_cost
 from benchmarks.attention_cost import AttentionOperator
 from benchmarks.models import Size
-from benchmarks.run import training_cases
 from benchmarks.speech_cost import SpeechModel
 from pipeline.papers import read_table
-from tests.benchmarks import records
+from tests.benchmarks.records import results, steps
 
 TINY = attention_cost.TINY_HEADS
-
-
-def results(module, ok, names, **settings):
-    """Results of a module's plan on a CPU; `ok(case)` is its seconds and bytes, or None out of memory."""
-    plan = {**module.settings_for("cpu", False, list(names)), **settings}
-
-    def answer(case):
-        found = ok(case)
-        return {"step_seconds": [found[0]] * 3, "peak_bytes": found[1]} if found else "out of memory"
-
-    return records.results(plan, training_cases(plan), answer)
 
 
 def test_both_forms_of_softmax_are_one_attention_and_causal():
@@ -37,22 +25,23 @@ def test_memory_is_judged_by_how_it_doubles():
     def grows(case):
         power = 2 if case["architecture"] == "softmax" else 1
         if power == 2 and case["length"] > 8192:
-            return None
-        return 0.5, 1000 * case["length"] ** power
+            return "out of memory"
+        return steps(0.5, 1000 * case["length"] ** power)
 
-    found = results(attention_cost, grows, names=attention_cost.OPERATORS)
+    found = results(attention_cost, attention_cost.OPERATORS, grows)
     lines = attention_cost.growth(found)
     assert [line.partition(":")[0] for line in lines] == ["met"] * 5 and "4.00 to 4.00" in lines[-1]
     text = attention_cost.markdown(found)
     assert "| softmax, weights kept | 0.5 | 0.5 | 0.5 | 0.5 | 0.5 | out of memory |" in text
-    constant = results(attention_cost, lambda case: (1.0, 2**20), names=attention_cost.OPERATORS)
+    constant = results(attention_cost, attention_cost.OPERATORS, lambda case: steps(1.0, 2**20))
     assert all(line.startswith("NOT MET") for line in attention_cost.growth(constant))
     empty = {**found, "records": []}
     assert all(line.startswith("not measured") for line in attention_cost.growth(empty))
 
 
 def test_figures_are_per_sequence():
-    found = results(attention_cost, lambda case: (8.0, 2**24), names=["elu"], tokens=65_536)
+    found = results(attention_cost, ["elu"], lambda case: steps(8.0, 2**24))
+    found["settings"]["tokens"] = 65_536
     text = attention_cost.markdown(found)
     row = next(line for line in text.splitlines() if line.startswith("| 1+elu"))
     assert row.split("|")[2].strip() == "0.0625" and row.split("|")[9].strip() == "8"
@@ -75,7 +64,7 @@ def test_utterances_are_a_third_of_the_longest_and_padding_changes_nothing():
 
 def test_the_papers_ratios_come_from_their_file():
     times = {"softmax": 4.0, "reformer-4": 6.0, "elu": 2.0}
-    found = results(speech_cost, lambda case: (times[case["architecture"]], 2**30), names=times)
+    found = results(speech_cost, times, lambda case: steps(times[case["architecture"]], 2**30))
     paper = {row["method"]: float(row["seconds_per_epoch"]) for row in read_table("linear_03_speech")}
     text = speech_cost.markdown(found)
     assert f"| 1+elu | 2.00 | 1,024 | 0.50 | {paper['linear'] / paper['softmax']:.2f} |" in text

@@ -18,14 +18,6 @@ from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, MEASURED, ROOT, read_json
 from pipeline.methods import ATTENTIONS, MAIN_LANGUAGE_MODELS
 
-BY_CASE = ("attention_cost", "image_cost", "lm_cost", "lra_cost", "lra_speed", "roberta_cost", "speech_cost")
-RECORDS = {
-    **{name: f"{name}_cpu" for name in (*BY_CASE, "loss_cost", "packed_cost")},
-    "cuda_resources": "cuda/cuda_resources",
-    "model_parts_cost": "model_parts/model_parts_cost",
-    "operator_cost": "operator_cpu/operator_cost",
-}
-"""Of each benchmark, without the suffix."""
 QUICK = {
     "attention_cost": ("elu", 2),
     "image_cost": ("elu", 2),
@@ -35,8 +27,16 @@ QUICK = {
     "roberta_cost": ("roberta_linear", 2),
     "speech_cost": ("elu", 1),
 }
-"""An architecture, and how many cases it has."""
+"""An architecture, and how many cases it has, of each benchmark that runs case by case."""
+RECORDS = {
+    **{name: f"{name}_cpu" for name in (*QUICK, "loss_cost", "packed_cost")},
+    "cuda_resources": "cuda/cuda_resources",
+    "model_parts_cost": "model_parts/model_parts_cost",
+    "operator_cost": "operator_cpu/operator_cost",
+}
+"""Of each benchmark, without the suffix."""
 NONSENSE = ("--architectures nonsense", "--nonsense", "--time-limit nonsense")
+HELP = ".*see .* --help"
 TIMED = {
     "attention_cost": (attention_cost.OPERATORS, attention_cost.TINY_HEADS, 48, -1),
     "lm_cost": ([*MAIN_LANGUAGE_MODELS, "tnn_lm"], TINY, 32, TINY.vocabulary * TINY.width),
@@ -64,7 +64,7 @@ def test_committed_tables_are_those_of_the_record(name, path):
     )
 
 
-@pytest.mark.parametrize("name", BY_CASE)
+@pytest.mark.parametrize("name", QUICK)
 def test_plots_and_tables_do_without_what_was_not_measured(name, tmp_path):
     module, whole = module_of(name), read_json(MEASURED / f"{RECORDS[name]}.json")
     plot = module.BENCHMARK.plot
@@ -79,19 +79,23 @@ def test_plots_and_tables_do_without_what_was_not_measured(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "words", "sentence"),
     [
-        *((name, words, "nonsense") for name in BY_CASE for words in NONSENSE),
-        ("image_cost", "--images svhn", "--images names 'svhn'"),
-        ("lra_speed", "--lengths review", "--lengths review needs --data"),
-        ("lra_speed", "--data somewhere", "--lengths review needs --data"),
-        ("lra_speed", "--steps 0", "'0' is not a whole number"),
+        *((name, words, f"nonsense{HELP}") for name in QUICK for words in NONSENSE),
+        ("image_cost", "--images svhn", f"--images names 'svhn'{HELP}"),
+        ("lra_speed", "--lengths review", f"--lengths review needs --data{HELP}"),
+        ("lra_speed", "--data somewhere", f"--lengths review needs --data{HELP}"),
+        ("lra_speed", "--steps 0", f"'0' is not a whole number{HELP}"),
+        ("loss_cost", "--text nowhere", "no text file nowhere"),
+        ("model_parts_cost", "--baseline /", "/ is no checkout of the project"),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_a_sentence(name, words, sentence):
-    with pytest.raises(UserError, match=f"{sentence}.*see .* --help"):
-        module_of(name).BENCHMARK.parse(words.split())
+    module = module_of(name)
+    parse = module.BENCHMARK.parse if name in QUICK else module.parse_arguments
+    with pytest.raises(UserError, match=sentence):
+        parse(words.split())
 
 
-@pytest.mark.parametrize("name", [name for name in RECORDS if name != "packed_cost"])
+@pytest.mark.parametrize("name", RECORDS)
 def test_without_out_results_go_to_runs(name, monkeypatch):
     """The committed ones are of another machine: they are neither resumed nor replaced."""
 
@@ -104,11 +108,22 @@ def test_without_out_results_go_to_runs(name, monkeypatch):
     module = module_of(name)
     monkeypatch.setattr(run if hasattr(module, "BENCHMARK") else module, "check_output", stop)
     monkeypatch.setattr(build_machine, "nvcc", lambda: "nvcc")
+    data = ["DATA"] if name == "packed_cost" else []
     device = [] if name in ("model_parts_cost", "cuda_resources") else ["--device", "cpu"]
-    monkeypatch.setattr("sys.argv", [name, *device])
+    monkeypatch.setattr("sys.argv", [name, *data, *device])
     with pytest.raises(Reached) as reached:
         module.main()
     assert reached.value.args == (BENCHMARKS / f"{RECORDS[name]}.json",)
+
+
+@pytest.mark.parametrize("name", ["lm_cost", "roberta_cost"])
+def test_cases_take_turns_over_all_lengths(name):
+    benchmark, lengths = module_of(name).BENCHMARK, [512, 1024, 2048, 4096, 8192, 16384]
+    settings = benchmark.settings(benchmark.parse(["--device", "cpu"]))
+    cases = [case for case in benchmark.cases(settings) if case["kind"] == "training"]
+    names = settings["architectures"]
+    assert [case["architecture"] for case in cases] == 2 * len(lengths) * names
+    assert [case["length"] for case in cases[:: len(names)]] == [*lengths, *reversed(lengths)]
 
 
 @pytest.fixture

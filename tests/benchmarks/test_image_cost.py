@@ -6,6 +6,7 @@ from benchmarks import image_cost
 from benchmarks.image_cost import (
     WAYS,
     build_image_model,
+    by_images,
     latency_table,
     markdown,
     measure_sampling,
@@ -19,7 +20,6 @@ from tests.benchmarks import records
 
 def results(seconds, names=("softmax-recompute", "softmax", "elu")):
     """Results of MNIST on a CPU; `seconds(name, batch)` is None for a way that ran out of memory."""
-    settings = image_cost.settings_for("cpu", False, list(names), ["mnist"])
 
     def answer(case):
         spent = seconds(case["architecture"], case["batch"])
@@ -29,7 +29,7 @@ def results(seconds, names=("softmax-recompute", "softmax", "elu")):
         peak = 2**20 * case["batch"]
         return {"seconds": spent, "estimated": estimated, "spent_s": spent, "peak_bytes": peak}
 
-    return records.results(settings, image_cost.cases_of(settings), answer)
+    return records.results(image_cost, names, answer, "--images", "mnist")
 
 
 def test_the_sum_is_exact_for_parabolas():
@@ -90,7 +90,7 @@ def test_one_image_beside_the_papers_seconds_on_such_a_device():
         found["settings"]["device"] = device
         column = "cpu_seconds" if device == "cpu" else "gpu_seconds"
         paper = {row["method"]: float(row[column]) for row in read_table("linear_05a_mnist_latency")}
-        lines = latency_table(found, "mnist").splitlines()
+        lines = latency_table(by_images(found), "mnist").splitlines()
         for line, (way, seconds, name) in zip(
             lines[4:],
             [

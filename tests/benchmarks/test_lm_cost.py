@@ -7,37 +7,34 @@ import pytest
 
 from benchmarks import lm_cost
 from benchmarks.lm_cost import verdicts
-from benchmarks.models import TINY, fairseq_flags
+from benchmarks.models import TINY, LanguageModel
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.reports.costs import cell
-from tests.benchmarks.records import results
+from tests.benchmarks.records import results, steps
 from tests.helpers import forked
 
 
 def sample(step: float = 2.0, late_token: float = 0.001) -> dict:
     """Results in which every step takes 2 s but the longest, and every token 1 ms but the last."""
-    settings = lm_cost.settings_for("cpu", False, list(LANGUAGE_MODELS))
 
     def answer(case):
         if case["kind"] == "decoding":
             late = {"100000": [late_token] * 4}
-            return {"token_seconds": {str(p): [0.001] * 4 for p in settings["positions"]} | late}
+            return {"token_seconds": {str(p): [0.001] * 4 for p in lm_cost.FULL["positions"]} | late}
         long = case["length"] == 16384
         if long and case["architecture"] == "transformer_lm":
             return "out of memory"
-        return {"step_seconds": [step if long else 2.0] * 3, "peak_bytes": 2**30}
+        return steps(step if long else 2.0, 2**30)
 
-    return results(settings, lm_cost.cases_of(settings), answer)
+    return results(lm_cost, LANGUAGE_MODELS, answer)
 
 
-def test_cases_take_turns_over_all_lengths():
-    settings = lm_cost.settings_for("cpu", False, ["a", "b"])
-    cases = lm_cost.cases_of(settings)
-    lengths = {c["length"] for c in cases if c["kind"] == "training"}
-    assert lengths == {512, 1024, 2048, 4096, 8192, 16384}
-    assert settings["positions"] == [10, 1000, 10_000, 100_000]
-    assert all(settings["tokens"] % length == 0 for length in lengths)
-    assert [c["architecture"] for c in cases[:4]] == ["a", "b", "a", "b"]
+def test_batches_are_full_and_decoding_comes_first():
+    plan = lm_cost.FULL
+    assert plan["positions"] == [10, 1000, 10_000, 100_000]
+    assert all(plan["tokens"] % length == 0 for length in plan["lengths"])
+    cases = lm_cost.cases_of({**plan, "architectures": ["a", "b"]})
+    assert [(c["kind"], c["architecture"]) for c in cases[:2]] == [("decoding", "a"), ("decoding", "b")]
 
 
 def test_promises_are_judged_by_the_ratio():
@@ -55,9 +52,8 @@ def test_samples_of_all_rounds_are_joined():
 
 
 def test_vanilla_gets_the_width_everywhere():
-    flags = fairseq_flags("transformer_lm", TINY)
-    assert flags[flags.index("--decoder-input-dim") + 1] == str(TINY.width)
-    assert "--decoder-input-dim" not in fairseq_flags("transnormer_t1", TINY)
+    model = LanguageModel("transformer_lm", TINY, 32, 32, "cpu").cfg.model
+    assert model.decoder_input_dim == model.decoder_output_dim == TINY.width
 
 
 @pytest.mark.slow

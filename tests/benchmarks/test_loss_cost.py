@@ -66,8 +66,3 @@ def test_text_becomes_a_padded_corpus(tmp_path):
     rows = load_indexed_dataset(str(tmp_path / "train"), dictionary)
     assert len(dictionary) == 20
     assert [dictionary.string(rows[i]) for i in range(len(rows))] == ["the cat", "", "the mat"]
-
-
-def test_missing_text():
-    with pytest.raises(UserError, match="no text file"):
-        loss_cost.parse_arguments(["--text", "nowhere"])

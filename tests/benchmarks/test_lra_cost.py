@@ -4,15 +4,13 @@ import pytest
 import torch
 
 from benchmarks import lra_cost
-from benchmarks.lra_cost import MEASURES, TaskClassifier, cases, markdown
+from benchmarks.lra_cost import MEASURES, TaskClassifier, markdown
 from benchmarks.models import TINY
-from tests.benchmarks import records
-
-NAMES = ["softmax", "lln_diag", "elu"]
+from tests.benchmarks.records import results, steps
 
 
 def test_setting_is_the_papers():
-    tasks = lra_cost.settings_for("cuda", False, NAMES, 60)["tasks"]
+    tasks = lra_cost.settings_for("cuda", False)["tasks"]
     assert {name: (about["batch"], about["length"]) for name, about in tasks.items()} == {
         "text": (32, 4096),
         "listops": (32, 2048),
@@ -20,7 +18,7 @@ def test_setting_is_the_papers():
         "pathfinder": (128, 1024),
         "image": (256, 1024),
     }
-    assert lra_cost.settings_for("cpu", False, NAMES, 60)["tasks"]["retrieval"]["batch"] == 2
+    assert lra_cost.settings_for("cpu", False)["tasks"]["retrieval"]["batch"] == 2
 
 
 @pytest.mark.parametrize(
@@ -47,15 +45,13 @@ def test_batches_are_those_of_the_task(task):
 
 
 def test_ratios_stand_beside_the_papers():
-    settings = lra_cost.settings_for("cpu", False, NAMES, 60)
-
     def answer(case):
         if case["architecture"] == "softmax" and case["kind"] == "text":
             return "out of memory"
         seconds = 3.0 if case["architecture"] == "softmax" else 0.5
-        return {"step_seconds": [seconds] * 3, "peak_bytes": int(seconds * 2**20)}
+        return steps(seconds, int(seconds * 2**20))
 
-    text = markdown(records.results(settings, cases(settings), answer))
+    text = markdown(results(lra_cost, ["softmax", "lln_diag", "elu"], answer))
     assert "| softmax | – (7.05) | 6.00 (3.33) |" in text
     assert "| 1+elu | 1.00 | 1.00 | 1.00 | 1.00 | 1.00 |" in text
     assert "| softmax, here | out of memory | 150,000 |" in text

@@ -7,16 +7,8 @@ import pytest
 import torch
 
 from benchmarks import lra_speed
-from benchmarks.lra_speed import (
-    KINDS,
-    TextClassifier,
-    caption,
-    markdown,
-    plot_accuracy,
-    read_sweep,
-)
+from benchmarks.lra_speed import TextClassifier, caption, markdown, plot_accuracy, read_sweep
 from benchmarks.models import TINY
-from benchmarks.run import training_cases
 from pipeline.errors import UserError
 from tests.benchmarks import records
 from tests.helpers import forked
@@ -33,18 +25,16 @@ def cell(task: str, method: str, seed: int, accuracy: float, setting: str = "sho
 
 def sample() -> dict:
     """Softmax takes N² and has no memory at 5,000; the others take N, and elu too long at 5,000."""
-    settings = lra_speed.settings_for("cpu", False, NAMES, 60)
 
     def answer(case):
         n, softmax = case["length"], case["architecture"] == "softmax"
         if n == 5000 and case["architecture"] != "transnormer_t1":
             return "out of memory" if softmax else "time limit"
         seconds = n * n / 1e6 if softmax else n / 1000
-        steps = {"step_seconds": [seconds] * 3, "step_tokens": [n] * 3}
-        return {**steps, "peak_bytes": n * 2**20, "whole_peak_bytes": (n + 100) * 2**20}
+        found = records.steps(seconds, n * 2**20)
+        return {**found, "step_tokens": [n] * 3, "whole_peak_bytes": (n + 100) * 2**20}
 
-    cases = [case for kind in KINDS for case in training_cases(settings, kind)]
-    return records.results(settings, cases, answer)
+    return records.results(lra_speed, NAMES, answer)
 
 
 def test_size_is_that_of_the_authors_scripts():
@@ -89,7 +79,7 @@ def test_accuracy_is_drawn_where_speed_is_known(tmp_path):
 def test_wrong_folders(tmp_path):
     image = write_lra(tmp_path / "image", "image")
     with pytest.raises(UserError, match="holds image; the benchmark reads text"):
-        lra_speed.settings_for("cpu", False, NAMES, 60, "review", image)
+        lra_speed.settings_for("cpu", False, "review", image)
     with pytest.raises(UserError, match=r"holds no record of scripts/study\.sh lra"):
         read_sweep(tmp_path)
     for setting in ("short", "learned"):

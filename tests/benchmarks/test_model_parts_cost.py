@@ -1,12 +1,10 @@
 """The benchmark of TransNormer's parts: what is compared with what, and what its worker counts."""
 
-import pytest
 import torch
 
 from benchmarks import model_parts_cost
-from benchmarks.model_parts_cost import parse_arguments, ratios
+from benchmarks.model_parts_cost import ratios
 from causal_linear_attention import causal_linear_attention
-from pipeline.errors import UserError
 from pipeline.methods import VANILLA
 
 T1 = "transnormer_t1"
@@ -34,11 +32,6 @@ def test_peaks_and_the_backend_have_their_own_yardsticks():
     assert found["peak memory, length 1,024", T1, "before"] == 1.5
     assert found["time of backend, length 512", "torch", "before"] == 0.5
     assert found["time of backend, length 512", "torch, backward too", "before"] == 1.25
-
-
-def test_a_baseline_must_be_a_checkout(tmp_path):
-    with pytest.raises(UserError, match="is no checkout of the project"):
-        parse_arguments(["--baseline", str(tmp_path)])
 
 
 def test_the_plain_chunk_is_the_same_product():

@@ -14,13 +14,12 @@ from benchmarks.roberta_cost import (
     METHODS,
     SMALLER,
     MaskedLanguageModel,
-    encoder_flags,
+    encoder_settings,
     verdict_table,
     verdicts,
 )
-from benchmarks.run import training_cases
 from pipeline.errors import UserError
-from tests.benchmarks.records import results
+from tests.benchmarks.records import results, steps
 from tests.helpers import forked
 
 KNOWN = list(METHODS)
@@ -29,16 +28,15 @@ NAMES = ["roberta_softmax", "roberta_linear", "roberta_bigbird"]
 
 def sample(linear_seconds=1e-3, growth=1.0) -> dict:
     """Softmax takes N² and the others N**growth; softmax has no memory at 16,384 and no time at 8,192."""
-    settings = roberta_cost.settings_for("cpu", False, NAMES, 60)
 
     def answer(case):
         n, softmax = case["length"], case["architecture"] == "roberta_softmax"
         if softmax and n >= 8192:
             return "time limit" if n == 8192 else "out of memory"
         time = 1e-6 * n**2 if softmax else linear_seconds * n**growth
-        return {"step_seconds": [time] * 3, "peak_bytes": 2**20 * (n if softmax else 1)}
+        return steps(time, 2**20 * (n if softmax else 1))
 
-    return results(settings, training_cases(settings), answer)
+    return results(roberta_cost, NAMES, answer)
 
 
 def test_defaults_are_the_rows_asked_for():
@@ -54,24 +52,18 @@ def test_every_encoder_of_the_plugin_is_known():
     assert found == set(KNOWN)
 
 
-def test_cases_take_turns_over_all_lengths():
-    settings = roberta_cost.settings_for("cpu", False, NAMES, 60)
-    cases = training_cases(settings)
-    assert [c["length"] for c in cases[::3]][:6] == [512, 1024, 2048, 4096, 8192, 16384]
-    assert [c["length"] for c in cases[::3]][6:] == [16384, 8192, 4096, 2048, 1024, 512]
-    assert [c["architecture"] for c in cases[:4]] == [*NAMES, NAMES[0]]
-    assert roberta_cost.settings_for("cuda", False, NAMES, 60)["size"] == BASE.as_dict()
-    assert settings["size"] == SMALLER.as_dict()
+def test_only_a_gpu_trains_the_base_size():
+    assert roberta_cost.settings_for("cuda", False)["size"] == BASE.as_dict()
+    assert roberta_cost.settings_for("cpu", False)["size"] == SMALLER.as_dict()
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_at_base_size_the_flags_are_the_defaults(name):
+def test_at_base_size_the_settings_are_the_defaults(name):
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
     own = MODEL_DATACLASS_REGISTRY[name]()
-    flags = encoder_flags(name, BASE)
-    for flag, value in zip(flags[2::2], flags[3::2], strict=True):
-        assert str(getattr(own, flag.removeprefix("--").replace("-", "_"))) == value, flag
+    for key, value in encoder_settings(name, BASE).items():
+        assert getattr(own, key) == value, key
 
 
 def test_a_batch_is_masked_as_fairseq_masks():
@@ -107,7 +99,7 @@ def test_quadratic_peers_are_not_promised_to_be_linear():
 def test_results_of_another_time_limit_are_not_mixed(tmp_path):
     words = ["--quick", "--device", "cpu", "--out", str(tmp_path / "cost.json")]
     arguments = BENCHMARK.parse(words)
-    settings = roberta_cost.settings_for("cpu", True, arguments.architectures, 7.0)
+    settings = {**BENCHMARK.settings(arguments), "time_limit": 7.0}
     record = {"benchmark": "roberta_cost", "settings": settings, "sessions": [], "records": []}
     (tmp_path / "cost.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match="other settings"):
@@ -121,6 +113,6 @@ def test_memory_that_runs_out_is_a_row(monkeypatch):
     words = ["--architectures", "roberta_softmax", "--time-limit", "120", "--memory-limit-gib", "1.5"]
     arguments = BENCHMARK.parse(words)
     case = {"kind": "training", "architecture": "roberta_softmax", "length": 8192, "round": 0}
-    question = {"size": SMALLER.as_dict(), "threads": 1, "steps": 1, "tokens": 8192}
-    record = BENCHMARK.measure(case, question, arguments, "cpu")
+    settings = {"device": "cpu", "size": SMALLER.as_dict(), "threads": 1, "steps": 1}
+    record = BENCHMARK.measure(case, settings, arguments)
     assert record["status"] == "out of memory"

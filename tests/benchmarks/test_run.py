@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import lm_cost, loss_cost, packed_cost, run
+from benchmarks import lm_cost, loss_cost, run
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, MEASURED
 from pipeline.provenance import check_same_machine, environment
@@ -67,8 +67,7 @@ def test_committed_figures_are_of_one_machine_each(monkeypatch):
             check_same_machine(path, sessions, "cpu")
 
 
-def test_other_commands_write_to_runs_as_well():
-    assert packed_cost.parse_arguments(["DATA"]).out == BENCHMARKS
+def test_the_fault_check_writes_to_runs_as_well():
     assert fault_check.parse([]).out == BENCHMARKS / "fault_check.json"
 
 
