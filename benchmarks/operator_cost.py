@@ -283,7 +283,7 @@ def plot(result: dict, path: Path) -> None:
         curves = []
         for name, color in zip(names, COLORS, strict=False):
             mine = sorted((r for r in records if r["name"] == name), key=lambda r: r["length"])
-            times = [sorted(r["ms"])[len(r["ms"]) // 2] for r in mine]
+            times = [statistics.median(r["ms"]) for r in mine]
             curves.append(Curve(name, color, [r["length"] for r in mine], times))
         panels.append((part, "length", "milliseconds", curves))
     plot_curves(path, panels, note=f"Medians; {where(result['environment'])}.")

@@ -1,6 +1,7 @@
 """Resumable driver shared by the cost benchmarks."""
 
 import argparse
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -271,10 +272,9 @@ def describe(record: Case) -> str:
     if record["status"] != "ok":
         return " ".join(filter(None, [record["status"], record.get("message")]))
     if "step_seconds" in record:
-        seconds = sorted(record["step_seconds"])
-        peak = record["peak_bytes"] / 2**20
-        return f"{seconds[len(seconds) // 2]:.2f} s per step, peak {peak:,.0f} MiB"
+        seconds, peak = statistics.median(record["step_seconds"]), record["peak_bytes"] / 2**20
+        return f"{seconds:.2f} s per step, peak {peak:,.0f} MiB"
     if "seconds" in record:
         return f"{record['batch'] / record['seconds']:.3g} images/s"
-    times = (f"{p}: {1e3 * sorted(s)[len(s) // 2]:.2f}" for p, s in record["token_seconds"].items())
+    times = (f"{p}: {1e3 * statistics.median(s):.2f}" for p, s in record["token_seconds"].items())
     return "ms per token at " + ", ".join(times)
