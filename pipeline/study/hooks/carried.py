@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pipeline.methods import label_of
 from pipeline.reports.plots import Curve, plot_curves
-from pipeline.reports.tables import markdown_table
+from pipeline.reports.tables import grouped, markdown_table
 from pipeline.study.declaration import Study
 from pipeline.study.page import looks_of
-from pipeline.study.records import Record, grouped, measured_on, of_first_seed, seed_of
+from pipeline.study.records import Record, note_of_seed, of_first_seed
 
 READINGS = {"read apart": "apart", "read with state": "carried"}
 STYLES = {"apart": "--", "carried": "-"}
@@ -62,8 +62,7 @@ def draw_positions(study: Study, records: Sequence[Record], source: str, path: P
     for segment, group in grouped(shown, lambda one: one["cell"]["segment"]).items():
         curves = [_curve(record, colors[record["cell"]["model"]]) for record in group]
         panels.append((f"Segments of {segment}", "position up to, tokens", "perplexity per token", curves))
-    seed = f"Seed {seed_of(shown[0])}. {measured_on(records)}"
-    note = f"Trained with carried state (solid) and without (dashed). {seed}"
+    note = f"Trained with carried state (solid) and without (dashed). {note_of_seed(shown, records)}"
     plot_curves(path, panels, note=note, source=source)
 
 
