@@ -37,8 +37,12 @@ AVERAGES = ("average of 7, as TransNormer's", "average of 4, as LLN's")
 
 
 def write_sweep(records: Sequence[Record]) -> str:
-    """The table of all records of a sweep."""
-    return write_table(best_rates(records))
+    """The table of a sweep: of each encoder and task the learning rate with the best mean over the seeds."""
+    best = []
+    for group in grouped(records, lambda one: (name_of(one), one["found"]["task"])).values():
+        by_rate = grouped(group, lambda one: one["found"]["learning_rate"]).values()
+        best += max(by_rate, key=lambda some: statistics.mean(one["found"]["score"] for one in some))
+    return write_table(best)
 
 
 def write_table(records: Sequence[Record]) -> str:
@@ -63,15 +67,6 @@ def write_table(records: Sequence[Record]) -> str:
     rows += paper_rows(columns)
     header = ["", "million parameters", *titles, *AVERAGES]
     return markdown_table(header, rows) + "\n\n" + "\n".join(notes(records, encoders))
-
-
-def best_rates(records: Sequence[Record]) -> list[Record]:
-    """Of each encoder and task the records of the learning rate with the best mean over the seeds."""
-    kept = []
-    for group in grouped(records, lambda one: (name_of(one), one["found"]["task"])).values():
-        by_rate = grouped(group, lambda one: one["found"]["learning_rate"]).values()
-        kept += max(by_rate, key=lambda some: statistics.mean(one["found"]["score"] for one in some))
-    return kept
 
 
 def name_of(record: Record) -> str:

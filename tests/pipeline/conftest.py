@@ -48,13 +48,12 @@ def corpus(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("prepared") / "it's a corpus"
     command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source"]
     command += ["--destdir", folder]
-    for split in ("train", "valid", "test"):
-        command += [f"--{split}pref", raw / f"{split}.txt"]
-    forked.run(command, check=True)
     splits = {}
     for split in ("train", "valid", "test"):
+        command += [f"--{split}pref", raw / f"{split}.txt"]
         lines = (raw / f"{split}.txt").read_text().splitlines()
         splits[split] = {"words": sum(len(line.split()) + 1 for line in lines)}
+    forked.run(command, check=True)
     manifest = {"corpus": "tiny", "tokenizer": "words", "splits": splits}
     (folder / "preparation.json").write_text(json.dumps(manifest))
     return folder

@@ -20,7 +20,7 @@ def tables(study: Study, records: Sequence[Record]) -> list[str]:
     """The perplexity of each model trained with carried state, divided by that of the same trained apart."""
     rows, alone = [], []
     axes = study.axes
-    groups = grouped(records, _place)
+    groups = grouped(records, lambda record: (record["cell"]["model"], record["cell"]["segment"]))
     for model, segment in product(axes["model"].choices, axes["segment"].choices):
         group = groups.get((model, segment), [])
         ratios = {title: ratio(group, reading, reading) for title, reading in READINGS.items()}
@@ -71,10 +71,6 @@ def _curve(record: Record, color: str) -> Curve:
     x, y = ([bucket[key] for bucket in buckets] for key in ("end", "perplexity_per_token"))
     way = _way(record)
     return Curve(label_of(model) if way == "carried" else "", color, x, y, STYLES[way])
-
-
-def _place(record: Record) -> tuple[str, str]:
-    return record["cell"]["model"], record["cell"]["segment"]
 
 
 def _way(record: Record) -> str:

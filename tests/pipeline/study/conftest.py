@@ -1,5 +1,6 @@
 """A tiny study on the copy task, and records with made-up figures."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
@@ -37,6 +38,8 @@ claims:
 plot: {curves: train, y: loss}
 notes: "{{updates}} updates, {{over_seeds}}{{flags}}."
 """
+DOCUMENTED = re.search(r"```yaml\n(.*?)```", (ROOT / "docs" / "studies.md").read_text("utf-8"), re.DOTALL)[1]
+"""The study that the documents show."""
 SHORT = ("--train-samples", "160", "--eval-samples", "40", "--log-interval", "1", "--max-update", "4")
 """Flags of fairseq-train with which a cell takes a second."""
 

@@ -11,7 +11,7 @@ from pipeline.study.choosing import best_value, tuning_cells
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.selection import attention_names, check_layer_plans, check_plan, known_values
 from pipeline.training.recipe import option
-from tests.pipeline.study.conftest import cells
+from tests.pipeline.study.conftest import DOCUMENTED, cells
 from user_dir.attention import attention_names as registered
 
 
@@ -34,9 +34,8 @@ def test_the_names_of_attentions_are_those_that_are_registered():
 
 
 def test_the_study_of_the_documents_is_one(tmp_path):
-    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
     path = tmp_path / "mine.yaml"
-    path.write_text(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1])
+    path.write_text(DOCUMENTED)
     study = read_study(path)
     assert list(study.axes["method"].choices) == ["mine", "softmax", "elu", "lln", "performer"]
     assert len(cells(study, seeds=study.seeds)) == 15 and len(study.tune.values) == 3

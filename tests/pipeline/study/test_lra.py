@@ -114,11 +114,8 @@ table: {columns: [["accuracy, %", accuracy, ".2f"]]}
 @pytest.mark.slow
 def test_without_a_valid_split_the_last_checkpoint_is_tested(call, refused, tmp_path):
     data = write_lra(tmp_path / "image", "image", splits={"train": 24, "test": 11})
-    config, path, out = (
-        tiny.write("lra_skyformer", tmp_path, data).config,
-        tmp_path / "tiny.yaml",
-        tmp_path / "out",
-    )
+    config = tiny.write("lra_skyformer", tmp_path, data).config
+    path, out = tmp_path / "tiny.yaml", tmp_path / "out"
     config.write_text(config.read_text().replace("listops", "image"))
     path.write_text(TINY.replace("CONFIG", str(config)))
     words = ("--data", data, "--", "--max-update", 3)

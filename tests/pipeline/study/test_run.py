@@ -1,7 +1,6 @@
 """A study runs its cells once, resumes, refuses what cannot be, and keeps others out of its folder."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
 from tests.helpers import commands, forked
 from tests.helpers.logs import wait_for
 from tests.helpers.once import filled_once
-from tests.pipeline.study.conftest import SHORT, STUDY, cells, record_of
+from tests.pipeline.study.conftest import DOCUMENTED, SHORT, STUDY, cells, record_of
 
 
 def record(out, method="elu", seed=1):
@@ -136,10 +135,8 @@ def test_what_a_failed_start_has_left_does_not_count(call, study_file, tmp_path)
 @pytest.mark.slow
 def test_the_study_of_the_documents_runs(call, tmp_path):
     """Tuned first; the second command finds the first seed done."""
-    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
-    text = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1].replace("[small]", "[tiny]")
     mine, out = tmp_path / "mine.yaml", tmp_path / "out"
-    mine.write_text(text.replace("updates: 1000", "updates: 2"))
+    mine.write_text(DOCUMENTED.replace("[small]", "[tiny]").replace("updates: 1000", "updates: 2"))
     for seeds in (1, 2):
         flags = (*SHORT, "--validate-interval-updates", 2)
         call(study, mine, "--method", "mine", "--seeds", seeds, "--out", out, "--", *flags)
