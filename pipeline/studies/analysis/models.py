@@ -100,12 +100,7 @@ def load(path: Path, data: PreparedData) -> Checkpoint:
     Raises UserError if it is none, was trained with another dictionary, or has no attention.
     """
     checkpoint = read_checkpoint(path).on(data.folder)
-    kept = path.parent / "dict.txt"
-    if kept.is_file() and kept.read_bytes() != data.dictionary.read_bytes():
-        raise UserError(
-            f"{data.dictionary} differs from {kept}, with which {path.name} was trained; give --data with "
-            "that dictionary"
-        )
+    checkpoint.check_dictionary(data, named_by="--data")
     attentions(checkpoint.model)
     return checkpoint
 
