@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pipeline.console import number_of
+
 CONFIRMED, CONTRADICTED = "confirmed", "contradicted"
 UNDECIDED, NOT_COMPARABLE, NOT_RUN = "undecided", "not comparable", "not run"
 SEEDS = 3
@@ -67,7 +69,9 @@ def judge_pair(first: Sequence[float], second: Sequence[float], bound: Bound, ra
 def judge_range(effect: float, least: float, most: float, bound: Bound, seeds: int) -> Verdict:
     """The verdict on an effect between `least` and `most` over the seeds."""
     number, sign = bound.number, "at most" if bound.at_most else "at least"
-    words = f"{effect:.3g} ({least:.3g} to {most:.3g}, {sign} {number:g} claimed, {count_of(seeds)})"
+    words = (
+        f"{effect:.3g} ({least:.3g} to {most:.3g}, {sign} {number:g} claimed, {number_of(seeds, 'seeds')})"
+    )
     holds = (most <= number, least > number) if bound.at_most else (least >= number, most < number)
     if seeds < SEEDS or not any(holds):
         return Verdict(UNDECIDED, words)
@@ -89,7 +93,9 @@ def judge_extreme(rows: Sequence[str], values: Values, lowest: bool) -> Verdict:
     best = min(better or others, key=lambda row: statistics.median(others[row]))
     seeds = min(len(values[row]) for row in (rows[0], best))
     median = statistics.median(values[rows[0]])
-    words = f"{median:.4g} beside {statistics.median(values[best]):.4g} of {best} ({count_of(seeds)})"
+    words = (
+        f"{median:.4g} beside {statistics.median(values[best]):.4g} of {best} ({number_of(seeds, 'seeds')})"
+    )
     if better:
         return Verdict(CONTRADICTED, words)
     if not few and max(own) < min(map(min, others.values())):
@@ -101,34 +107,33 @@ def judge_extreme(rows: Sequence[str], values: Values, lowest: bool) -> Verdict:
 
 def judge_order(values: Values, paper: Mapping[str, float], least: float) -> Verdict:
     """Whether the rows have the paper's order: Spearman's correlation of the medians is `least` or more."""
-    common = [row for row in paper if values.get(row)]
-    ours = [statistics.median(values[row]) for row in common]
-    found = rank_correlation(ours, [paper[row] for row in common])
+    found, common = rank_correlation(values, paper)
     if found is None:
         return Verdict(NOT_RUN, f"{len(common)} rows are in both, of 5 that an order needs")
     seeds = min(len(values[row]) for row in common)
-    words = f"rank correlation {found:.2f} over {len(common)} rows ({count_of(seeds)})"
+    words = f"rank correlation {found:.2f} over {len(common)} rows ({number_of(seeds, 'seeds')})"
     if seeds < SEEDS:
         return Verdict(UNDECIDED, words)
     return Verdict(CONFIRMED if found >= least else CONTRADICTED, words)
 
 
-def rank_correlation(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Spearman's correlation, None for fewer than five pairs or a column without an order."""
-    if len(ours) < 5 or len(set(ours)) == 1 or len(set(theirs)) == 1:
-        return None
-    return statistics.correlation(ranks(ours), ranks(theirs))
+def rank_correlation(values: Values, paper: Mapping[str, float]) -> tuple[float | None, list[str]]:
+    """Spearman's correlation of the medians with the paper's figures, and the rows that have both.
+
+    None for fewer than five rows or a column without an order.
+    """
+    common = [row for row in paper if values.get(row)]
+    ours = [statistics.median(values[row]) for row in common]
+    theirs = [paper[row] for row in common]
+    if len(common) < 5 or len(set(ours)) == 1 or len(set(theirs)) == 1:
+        return None, common
+    return statistics.correlation(ranks(ours), ranks(theirs)), common
 
 
 def ranks(values: Sequence[float]) -> list[float]:
     """The place of each value in ascending order; equal ones share the mean of theirs."""
     ordered = sorted(values)
     return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
-
-
-def count_of(seeds: int) -> str:
-    """How many seeds, in words."""
-    return "1 seed" if seeds == 1 else f"{seeds} seeds"
 
 
 def _loose(factor: float) -> str:

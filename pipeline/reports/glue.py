@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.glue_tasks import TASKS
 from pipeline.methods import ENCODERS, label_of, performer_note
 from pipeline.papers import read_table
-from pipeline.reports.tables import markdown_table
+from pipeline.reports.tables import grouped, markdown_table
 
 Record = dict[str, Any]
 
@@ -37,8 +37,12 @@ AVERAGES = ("average of 7, as TransNormer's", "average of 4, as LLN's")
 
 
 def write_sweep(records: Sequence[Record]) -> str:
-    """The table of all records of a sweep."""
-    return write_table(best_rates(records))
+    """The table of a sweep: of each encoder and task the learning rate with the best mean over the seeds."""
+    best = []
+    for group in grouped(records, lambda one: (name_of(one), one["found"]["task"])).values():
+        by_rate = grouped(group, lambda one: one["found"]["learning_rate"]).values()
+        best += max(by_rate, key=lambda some: statistics.mean(one["found"]["score"] for one in some))
+    return write_table(best)
 
 
 def write_table(records: Sequence[Record]) -> str:
@@ -46,9 +50,7 @@ def write_table(records: Sequence[Record]) -> str:
 
     The records are those of each encoder's best learning rate.
     """
-    encoders: dict[str, list[Record]] = {}
-    for record in sorted(records, key=place_of):
-        encoders.setdefault(name_of(record), []).append(record)
+    encoders = grouped(sorted(records, key=place_of), name_of)
     columns = [column for column in COLUMNS if any(of_column(group, *column) for group in encoders.values())]
     titles = (column_title(task, split) for task, split in columns)
     rows = [
@@ -65,21 +67,6 @@ def write_table(records: Sequence[Record]) -> str:
     rows += paper_rows(columns)
     header = ["", "million parameters", *titles, *AVERAGES]
     return markdown_table(header, rows) + "\n\n" + "\n".join(notes(records, encoders))
-
-
-def best_rates(records: Sequence[Record]) -> list[Record]:
-    """Of each encoder and task the records of the learning rate with the best mean over the seeds."""
-    groups: dict[tuple[str, str], dict[float, list[Record]]] = {}
-    for one in records:
-        by_rate = groups.setdefault((name_of(one), one["found"]["task"]), {})
-        by_rate.setdefault(one["found"]["learning_rate"], []).append(one)
-    return [
-        record
-        for by_rate in groups.values()
-        for record in max(
-            by_rate.values(), key=lambda some: statistics.mean(one["found"]["score"] for one in some)
-        )
-    ]
 
 
 def name_of(record: Record) -> str:

@@ -1,15 +1,20 @@
 """Markdown tables, and figures as they appear in them."""
 
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from pipeline.console import number_of
+
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 
 def where(record: dict[str, Any], threads: int | None = None) -> str:
     """The GPU of an `environment`, or its processor and how many threads were used."""
     threads = threads or record["threads"]
     machine = record["hardware"]
-    return machine.get("gpu") or f"{machine['cpu']}, {threads} thread{'s' if threads > 1 else ''}"
+    return machine.get("gpu") or f"{machine['cpu']}, {number_of(threads, 'threads')}"
 
 
 def ran_on(sessions: Sequence[dict[str, Any]], threads: int | None = None) -> str:
@@ -17,6 +22,14 @@ def ran_on(sessions: Sequence[dict[str, Any]], threads: int | None = None) -> st
     last = sessions[-1]
     runs = sorted({f"{s['date']} (commit {s['commit']})" for s in sessions})
     return f"{where(last, threads)}, torch {last['versions']['torch']}, {' and '.join(runs)}."
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items by `key`, in their order."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def shown(value: float | None, form: str) -> str:

@@ -31,6 +31,11 @@ Test = Callable[[dict[str, Any]], bool]
 TELLING = ("architecture", "seed", "updates", "split", "perplexity_per_token", "context_window")
 """What tells two evaluations apart."""
 
+OF_LRA = {
+    "task", "attention", "accuracy", "preset", "training_data", "updates", "seed", "split", "examples"
+}  # fmt: skip
+"""By which an evaluation of Long Range Arena is known."""
+
 
 def find_results(folders: Iterable[Path]) -> list[Result]:
     """The JSON objects below `folders` but for damaged and hidden files and what --fresh has moved aside."""
@@ -168,10 +173,8 @@ def lra_results(results: list[Result], beside: Path) -> Section:
     parts: list[Part] = []
     rows = []
     for result in results:
-        if not {"task", "attention", "accuracy", "preset"} <= set(result.record):
-            continue
         one = result.record
-        if not {"training_data", "updates", "seed", "split", "examples"} <= set(one):
+        if not OF_LRA.issubset(one):
             continue
         rows.append(
             [one["task"], one["attention"], one["preset"], (one["training_data"] or {}).get("origin", "–"),

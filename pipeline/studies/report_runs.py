@@ -59,22 +59,18 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """A training run; figures that its log does not hold (yet) are None, `settings` then empty.
+    """A training run as its log describes it, however short that is.
 
-    `settings` is fairseq's configuration by section; `train` and `valid` are points (update, loss in bits).
+    `settings` is fairseq's configuration by section, empty if the log does not hold it (yet), `ended` whether
+    fairseq has said so; `figures` are those of `run_figures`.
     """
 
     name: str
     log: Path
     settings: Mapping[str, Settings]
     parameters: int | None
-    updates: int
-    finished: bool
-    train: list[tuple[int, float]]
-    valid: list[tuple[int, float]]
-    tokens_per_second: float | None
-    train_seconds: float | None
-    peak_memory_bytes: int | None
+    ended: bool
+    figures: dict[str, Any]
 
     @property
     def task(self) -> str:
@@ -90,6 +86,20 @@ class Run:
     def last_update(self) -> int | None:
         """The number of updates asked for, None if epochs decide."""
         return self.settings.get("optimization", {}).get("max_update") or None
+
+    @property
+    def updates(self) -> int:
+        """How many it has made."""
+        return self.figures["updates"]
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has made its last update, or fairseq has ended it."""
+        return self.ended or self.updates >= (self.last_update or math.inf)
+
+    def curve(self, split: str) -> list[tuple[int, float]]:
+        """Points (update, loss in bits) of `train` or `valid`."""
+        return self.figures["curves"].get(split, [])
 
     @property
     def method(self) -> Method | None:
@@ -114,7 +124,7 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
         for log in sorted(folder.rglob(LOG)):
             if not is_aside(log, folder):
                 found.setdefault(log.resolve(), run_name(log.parent, folder))
-    return [read_run(log, name) for log, name in found.items()]
+    return [Run(name, log, *read_head(log), run_figures(log)) for log, name in found.items()]
 
 
 def is_aside(path: Path, folder: Path) -> bool:
@@ -125,27 +135,6 @@ def is_aside(path: Path, folder: Path) -> bool:
 def run_name(place: Path, folder: Path) -> str:
     """What a reader sees of `place`, which lies in `folder`."""
     return folder.name if place == folder else os.path.relpath(place, folder)
-
-
-def read_run(log: Path, name: str) -> Run:
-    """A run from its log, however short that is."""
-    settings, parameters, finished = read_head(log)
-    figures = run_figures(log)
-    curves, updates = figures["curves"], figures["updates"]
-    last = settings.get("optimization", {}).get("max_update") or math.inf
-    return Run(
-        name=name,
-        log=log,
-        settings=settings,
-        parameters=parameters,
-        updates=updates,
-        finished=finished or updates >= last,
-        train=curves.get("train", []),
-        valid=curves.get("valid", []),
-        tokens_per_second=figures["tokens_per_second"],
-        train_seconds=figures["seconds"],
-        peak_memory_bytes=figures["peak_memory_bytes"],
-    )
 
 
 def read_head(log: Path) -> tuple[dict[str, Settings], int | None, bool]:
@@ -209,7 +198,8 @@ def models(runs: Iterable[Run], beside: Path) -> Table:
     """What was trained, how far it is and what it cost."""
     rows: list[list[Cell]] = []
     for run in runs:
-        memory = run.peak_memory_bytes
+        train, valid = run.curve("train"), run.curve("valid")
+        seconds, memory = run.figures["seconds"], run.figures["peak_memory_bytes"]
         rows.append(
             [
                 run.name,
@@ -218,10 +208,10 @@ def models(runs: Iterable[Run], beside: Path) -> Table:
                 run.status,
                 f"{run.updates:,}",
                 shown(run.parameters, ",d"),
-                shown(run.train[-1][1] if run.train else None, ".3f"),
-                shown(min((loss for _, loss in run.valid), default=None), ".3f"),
-                shown(run.tokens_per_second, ",.0f"),
-                shown(run.train_seconds and run.train_seconds / 60, ",.1f"),
+                shown(train[-1][1] if train else None, ".3f"),
+                shown(min((loss for _, loss in valid), default=None), ".3f"),
+                shown(run.figures["tokens_per_second"], ",.0f"),
+                shown(seconds and seconds / 60, ",.1f"),
                 shown(memory and memory / 2**20, ",.0f"),
                 Link(run.log.name, os.path.relpath(run.log, beside)),
             ]
@@ -274,7 +264,7 @@ def written(value: Any) -> str:
 
 def pictures(runs: Sequence[Run]) -> list[Picture]:
     """Loss by update in training and on valid, a few runs in each picture; runs of one point are left out."""
-    drawn = [run for run in runs if max(len(run.train), len(run.valid)) > 1]
+    drawn = [run for run in runs if max(len(run.curve("train")), len(run.curve("valid"))) > 1]
     return [picture(drawn[start : start + CURVES]) for start in range(0, len(drawn), CURVES)]
 
 
@@ -282,11 +272,11 @@ def picture(runs: Sequence[Run]) -> Picture:
     """The curves of `runs`."""
     looks = appearances(runs)
     panels = []
-    for title, points in (("training", [run.train for run in runs]), ("valid", [run.valid for run in runs])):
+    for title, split in (("training", "train"), ("valid", "valid")):
         lines = [
-            Curve(label, color, *zip(*curve, strict=True), style)
-            for (label, color, style), curve in zip(looks, points, strict=True)
-            if len(curve) > 1
+            Curve(label, color, *zip(*run.curve(split), strict=True), style)
+            for (label, color, style), run in zip(looks, runs, strict=True)
+            if len(run.curve(split)) > 1
         ]
         if lines:
             panels.append((title, "updates", "loss, bits", lines))

@@ -12,9 +12,9 @@ from typing import Any
 
 from pipeline.data.prepared import has_valid, identify, same_data
 from pipeline.errors import UserError
-from pipeline.files import FINGERPRINT, ROOT, fingerprint, read_json, sha256_of, shown_path
+from pipeline.files import ROOT, fingerprint, finished, known_sha256, shown_path
 from pipeline.study.declaration import GIVEN, RUNS, YAML, Choice, Study, find_study, read_study
-from pipeline.study.hooks import hooks_of
+from pipeline.study.hooks import hook_of
 from pipeline.training.launch import Machines
 from pipeline.training.recipe import (
     Experiment,
@@ -205,7 +205,7 @@ class Cell:
 
         The user's own flags win, but for --max-update, which the hooks have read.
         """
-        flags = getattr(hooks_of(self.study.hooks), "data_flags", None)
+        flags = hook_of(self.study.hooks, "data_flags")
         words, wins = [], False
         for word in flags(self) if flags else []:
             if word.startswith("--"):
@@ -228,7 +228,7 @@ class Cell:
         """
         further = []
         if self.plan.start:
-            further.append(_sha256_once(self.plan.start)[:12])
+            further.append(known_sha256(self.plan.start)[:12])
         elif self.started_from:
             further.append(self.started_from.fingerprint())
         if self.study.data:
@@ -239,14 +239,7 @@ class Cell:
         """Its record if it is finished; UserError if one of other settings or data is in its place."""
         if not self.record_path.is_file():
             return None
-        record = read_json(self.record_path)
-        found, wanted = (record.get(FINGERPRINT) if isinstance(record, dict) else None), self.fingerprint()
-        if found != wanted:
-            raise UserError(
-                f"{shown_path(self.record_path)} was made with other settings (fingerprint {found} instead "
-                f"of {wanted}); move it away or choose another --out"
-            )
-        folder = self.data_folder()
+        record, folder = finished(self.record_path, self.fingerprint()), self.data_folder()
         if folder and folder.is_dir() and not same_data(record.get("data"), identify(folder)):
             raise UserError(
                 f"{shown_path(self.record_path)} was measured on other data than {shown_path(folder)}; move "
@@ -259,12 +252,6 @@ class Cell:
 def _composed(config: Path, changed: int) -> Experiment:
     """A YAML, read once as long as it is not `changed`."""
     return compose_experiment(config)
-
-
-@cache
-def _sha256_once(path: Path) -> str:
-    """The sha256 of a file as it was when first asked for."""
-    return sha256_of(path)
 
 
 @cache
@@ -288,8 +275,3 @@ def shortened(experiment: Experiment, flags: Sequence[str], updates: int) -> lis
         if (length := option(given, flag) or "").isdecimal():
             words += [flag, str(max(1, round(share * int(length))))]
     return words
-
-
-def as_option(key: str) -> str:
-    """A setting as a flag."""
-    return f"--{key.replace('_', '-')}"

@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import UserError
 from pipeline.files import shown_path
+from pipeline.reports.tables import grouped
 from pipeline.study.notation import (
     Expression,
+    check_choice,
     check_keys,
     nearest,
     numbers,
     parse_expression,
     positive_number,
 )
-from pipeline.study.records import Record, grouped
+from pipeline.study.records import Record
 
 if TYPE_CHECKING:
     from pipeline.study.cells import Cell
@@ -78,15 +80,10 @@ def read_tune(given: Any, axes: Mapping[str, Any], where: str) -> Tune | None:
     if not given:
         return None
     where = f"{where}: tune"
-    check_keys(given, ("axis", "values", "updates", "by"), where)
-    for key in ("axis", "values", "updates"):
-        if key not in given:
-            raise UserError(f"{where}: {key} is missing")
+    check_keys(given, ("axis", "values", "updates", "by"), where, required=("axis", "values", "updates"))
     if given["axis"] in axes:
         raise UserError(f"{where}: {given['axis']} is an axis of the study; tune another setting")
-    by = given.get("by", "valid_loss")
-    if by not in TUNED_BY:
-        raise UserError(f"{where}: by is {by!r}{nearest(by, TUNED_BY)}")
+    by = check_choice(given.get("by", "valid_loss"), TUNED_BY, f"{where}: by")
     values = tuple(map(str, given["values"]))
     return Tune(str(given["axis"]), values, positive_number(given["updates"], f"{where}.updates"), by)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.study.notation import Expression, check_keys, parse_expression, read_only
+from pipeline.study.notation import Expression, as_list, check_keys, parse_expression, read_only
 from pipeline.verdicts import (
     NOT_COMPARABLE,
     NOT_RUN,
@@ -50,17 +50,13 @@ class Claim:
 
 def read_claim(given: Any, axes: Mapping[str, Any], where: str) -> Claim:
     """A claim of a YAML; UserError for what is wrong in it."""
-    check_keys(given, ("says", "where", "test", "only"), where)
-    for key in ("says", "where", "test"):
-        if key not in given:
-            raise UserError(f"{where}: {key} is missing")
+    check_keys(given, ("says", "where", "test", "only"), where, required=("says", "where", "test"))
     test = given["test"]
     check_keys(test, (*PAIRS, *EXTREMES, RANK, "at_most", "at_least", "among"), f"{where}: test")
     kinds = [kind for kind in (*PAIRS, *EXTREMES, RANK) if kind in test]
     if len(kinds) != 1:
         raise UserError(f"{where}: a test has one of {', '.join((*PAIRS, *EXTREMES, RANK))}")
-    kind, words = kinds[0], test[kinds[0]]
-    words = words if isinstance(words, list) else [words]
+    kind, words = kinds[0], as_list(test[kinds[0]])
     bounds = [key for key in ("at_most", "at_least") if key in test]
     if len(bounds) != (0 if kind in EXTREMES else 1):
         raise UserError(f"{where}: {kind} needs {'no bound' if kind in EXTREMES else 'at_most or at_least'}")

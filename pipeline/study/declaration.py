@@ -17,7 +17,7 @@ from pipeline.files import ROOT
 from pipeline.methods import label_of
 from pipeline.study.choosing import Best, Tune, read_best, read_tune
 from pipeline.study.claims import Claim, read_claim
-from pipeline.study.notation import check_keys, nearest, positive_number
+from pipeline.study.notation import as_list, check_choice, check_keys, nearest, positive_number
 from pipeline.study.table import Baseline, TableSpec, read_baseline, read_table_spec
 
 STUDIES = ROOT / "configs" / "studies"
@@ -183,11 +183,8 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
     evaluate = content["evaluate"]
     if evaluate not in EVALUATORS:
         raise UserError(f"{path}: there is no evaluator {evaluate!r}{nearest(evaluate, EVALUATORS)}")
-    checkpoint = content.get("checkpoint", "last")
-    if checkpoint not in CHECKPOINTS:
-        raise UserError(f"{path}: checkpoint is {checkpoint!r}; choose from {', '.join(CHECKPOINTS)}")
-    if (keep := content.get("keep", KEPT[0])) not in KEPT:
-        raise UserError(f"{path}: keep is {keep!r}; choose from {', '.join(KEPT)}")
+    checkpoint = check_choice(content.get("checkpoint", CHECKPOINTS[0]), CHECKPOINTS, f"{path}: checkpoint")
+    keep = check_choice(content.get("keep", KEPT[0]), KEPT, f"{path}: keep")
     if (start := str(content.get("start", ""))) not in ("", GIVEN, *study_names()):
         raise UserError(f"{path}: start names no study {start!r}{nearest(start, (GIVEN, *study_names()))}")
     settings = content.get("settings") or {}
@@ -195,8 +192,6 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
         raise UserError(f"{path}: settings needs settings such as {{log_interval: 1}}, found {settings!r}")
     if (hooks := content.get("hooks", "")) and hooks not in HOOKS:
         raise UserError(f"{path}: there are no hooks {hooks!r}{nearest(hooks, HOOKS)}")
-    baselines = content.get("baseline") or []
-    baselines = baselines if isinstance(baselines, list) else [baselines]
     return Study(
         name=path.stem,
         path=path,
@@ -214,7 +209,7 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
         tables=tuple(read_table_spec(spec, axes, str(path)) for spec in tables),
         tune=read_tune(content.get("tune"), axes, str(path)),
         prepare=read_prepare(path, content.get("prepare")),
-        baselines=tuple(read_baseline(one, str(path)) for one in baselines),
+        baselines=tuple(read_baseline(one, str(path)) for one in as_list(content.get("baseline") or [])),
         claims=tuple(read_claim(claim, axes, f"{path}: claims") for claim in content.get("claims") or ()),
         plot=read_plot(path, content.get("plot")),
         notes=str(content.get("notes", "")),
@@ -293,8 +288,7 @@ def read_plot(path: Path, given: Any) -> dict[str, Any]:
         return {}
     where = f"{path}: plot"
     check_keys(given, ("curves", "by", "y", "factor"), where)
-    if given.get("curves") not in ("train", "valid"):
-        raise UserError(f"{where}: curves is {given.get('curves')!r}; choose from train, valid")
+    check_choice(given.get("curves"), ("train", "valid"), f"{where}: curves")
     for word in given.get("by", PLOTTED_BY):
         if word not in PLOTTED_BY:
             raise UserError(f"{where}: by names {word!r}{nearest(word, PLOTTED_BY)}")

@@ -8,7 +8,6 @@ their last epoch.
 """
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conventions import PREPARED
-from pipeline.console import Parser, count, number_of
+from pipeline.console import Parser, count, number_of, positive
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.glue_tasks import TASKS, glue_task
@@ -56,13 +55,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--learning-rates",
-        type=numbers(float),
+        type=several(positive, "numbers"),
         metavar="A,B,...",
         help="learning rates instead of those of configs/studies/glue.yaml",
     )
     parser.add_argument(
         "--seeds",
-        type=numbers(int),
+        type=several(count, "whole numbers"),
         metavar="A,B,...",
         help="seeds instead of those of configs/studies/glue.yaml",
     )
@@ -81,20 +80,16 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def numbers(kind: type) -> Callable[[str], list]:
-    """A reader of comma-separated numbers above 0."""
+def several(kind: Callable[[str], float], what: str) -> Callable[[str], list[float]]:
+    """A reader of comma-separated numbers above 0, of which `kind` reads one and `what` is the name."""
 
-    def read(text: str) -> list:
+    def read(text: str) -> list[float]:
         try:
-            values = [kind(word) for word in text.split(",")]
-        except ValueError:
-            values = [0]
-        if not all(0 < value < math.inf for value in values):
-            what = "whole numbers" if kind is int else "numbers"
+            return list(dict.fromkeys(kind(word) for word in text.split(",")))
+        except argparse.ArgumentTypeError:
             raise argparse.ArgumentTypeError(
                 f"{text!r} is not one or several {what} above 0, with commas between"
-            )
-        return list(dict.fromkeys(values))
+            ) from None
 
     return read
 

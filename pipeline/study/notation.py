@@ -7,7 +7,7 @@ many records the value is true.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -30,13 +30,28 @@ def nearest(word: Any, known: Collection[str]) -> str:
     return f"; did you mean {close[0]}?" if close else f"; choose from {', '.join(known)}"
 
 
-def check_keys(found: Any, known: Collection[str], where: str) -> None:
-    """UserError for the first key that is not known, and for what is no mapping."""
+def check_keys(found: Any, known: Collection[str], where: str, required: Sequence[str] = ()) -> None:
+    """UserError for the first key that is not known or is missing, and for what is no mapping."""
     if not isinstance(found, Mapping):
         raise UserError(f"{where}: expected keys and values, found {found!r}")
     for key in found:
         if key not in known:
             raise UserError(f"{where}: there is no key {key}{nearest(key, known)}")
+    for key in required:
+        if key not in found:
+            raise UserError(f"{where}: {key} is missing")
+
+
+def check_choice(value: Any, known: Collection[str], where: str) -> Any:
+    """`value` if it is one of the `known`; UserError for anything else."""
+    if value not in known:
+        raise UserError(f"{where} is {value!r}{nearest(value, known)}")
+    return value
+
+
+def as_list(given: Any) -> list[Any]:
+    """What a key has that takes one thing or a list."""
+    return given if isinstance(given, list) else [given]
 
 
 def read_only(given: Any, axes: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
@@ -44,7 +59,7 @@ def read_only(given: Any, axes: Mapping[str, Any], where: str) -> dict[str, tupl
     check_keys(given, axes, f"{where}: only")
     found = {}
     for axis, words in given.items():
-        found[axis] = tuple(map(str, words if isinstance(words, list) else [words]))
+        found[axis] = tuple(map(str, as_list(words)))
         for word in found[axis]:
             if axes[axis].closed and word not in axes[axis].choices:
                 raise UserError(f"{where}: only: {axis} has no {word}{nearest(word, axes[axis].choices)}")

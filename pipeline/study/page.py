@@ -15,21 +15,19 @@ from pipeline.data.prepared import same_data
 from pipeline.errors import UserError
 from pipeline.files import fingerprint, shown_path, write_atomically
 from pipeline.methods import NAMED, performer_note
-from pipeline.reports.tables import markdown_table
-from pipeline.study.cells import as_option
+from pipeline.reports.tables import grouped, markdown_table
 from pipeline.study.choosing import best_note, best_records
 from pipeline.study.claims import Claim, decide
 from pipeline.study.declaration import PLOTTED_BY, Study
-from pipeline.study.hooks import hooks_of
+from pipeline.study.hooks import hook_of
 from pipeline.study.notation import numbers
 from pipeline.study.records import (
     Record,
-    grouped,
     measured_on,
+    note_of_seed,
     of_first_seed,
     over_seeds,
     read_records,
-    seed_of,
     with_flags,
 )
 from pipeline.study.table import (
@@ -39,7 +37,7 @@ from pipeline.study.table import (
     row_name,
     write_table,
 )
-from pipeline.training.recipe import option
+from pipeline.training.recipe import as_option, option
 from pipeline.verdicts import NOT_RUN, Verdict
 
 PAGE = "README.md"
@@ -126,7 +124,7 @@ def write_group(study: Study, name: tuple[str, ...], records: Sequence[Record]) 
     """Tables, verdicts and notes of one group."""
     heading = [f"## {', '.join(name)}"] if name else []
     tables = [write_table(spec, records, study.baselines) for spec in study.tables if spec.rows_of(records)]
-    write_more = getattr(hooks_of(study.hooks), "tables", None)
+    write_more = hook_of(study.hooks, "tables")
     extra = write_more(study, records) if write_more else []
     claims = [claims_table(found)] if (found := verdicts(study, records)) else []
     tuned = tuned_table(study, records)
@@ -192,8 +190,7 @@ def pictures_of(study: Study, records: Sequence[Record], out: Path) -> list[Pict
         if study.plot and any(study.plot["curves"] in record["training"]["curves"] for record in group):
             path = out / f"{'-'.join([*name, 'curves'])}.png"
             found.append(Picture(path, source, partial(draw_curves, study, group, source)))
-        draws = getattr(hooks_of(study.hooks), "DRAWS", {})
-        for title, draw in draws.items():
+        for title, draw in (hook_of(study.hooks, "DRAWS") or {}).items():
             path = out / f"{'-'.join([*name, title])}.png"
             found.append(Picture(path, source, partial(draw, study, group, source)))
     return found
@@ -272,8 +269,7 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
                 color, style = looks[key]
                 curves.append(Curve(spec.label(key), color, x, y, style))
         panels.append((title, "training, s" if by == "seconds" else by, study.plot["y"], curves))
-    note = f"Seed {seed_of(shown[0])}. {measured_on(records)}"
-    plot_curves(path, panels, note=note, log=False, markers=False, source=source)
+    plot_curves(path, panels, note=note_of_seed(shown, records), log=False, markers=False, source=source)
 
 
 def seconds_per_update(record: Record) -> float:

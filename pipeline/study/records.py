@@ -1,14 +1,12 @@
-"""The records of finished cells: read, grouped, and what may be said of several of them."""
+"""The records of finished cells: read, and what may be said of several of them."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from pipeline.files import read_json
 from pipeline.reports.tables import where
 from pipeline.study.notation import Record
 
-Key = TypeVar("Key", bound=Hashable)
 PATTERN = "**/seed*.json"
 
 
@@ -28,14 +26,6 @@ def read_records(folder: Path, study: str) -> list[Record]:
     ]
 
 
-def grouped(records: Iterable[Record], key: Callable[[Record], Key]) -> dict[Key, list[Record]]:
-    """The records by `key`, in their order."""
-    found: dict[Key, list[Record]] = {}
-    for record in records:
-        found.setdefault(key(record), []).append(record)
-    return found
-
-
 def seed_of(record: Record) -> int:
     """The seed of a cell."""
     return int(record["cell"]["seed"])
@@ -45,6 +35,11 @@ def of_first_seed(records: Sequence[Record]) -> list[Record]:
     """Those that a picture shows."""
     seed = min(map(seed_of, records))
     return [record for record in records if seed_of(record) == seed]
+
+
+def note_of_seed(shown: Sequence[Record], records: Sequence[Record]) -> str:
+    """What is printed below a picture of the `shown` ones, all of a seed, of the `records` of a page."""
+    return f"Seed {seed_of(shown[0])}. {measured_on(records)}"
 
 
 def over_seeds(records: Sequence[Record]) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.study.cells import Cell, Plan, as_option
+from pipeline.study.cells import Cell, Plan
 from pipeline.study.declaration import YAML, Choice, Study
 from pipeline.study.notation import nearest
-from pipeline.training.recipe import NAME_FLAGS, is_given, option
+from pipeline.training.recipe import NAME_FLAGS, as_option, is_given, option
 
 OWN = {"--seed": "--seeds", "--save-dir": "--out"}
 """Flags that differ from cell to cell, and the option to use instead; an axis adds its own."""

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import UserError
 from pipeline.papers import read_table
-from pipeline.reports.tables import markdown_table, spread
+from pipeline.reports.tables import grouped, markdown_table, spread
 from pipeline.study.notation import (
     COUNT,
     Expression,
+    as_list,
     check_format,
     check_keys,
     follow,
@@ -20,7 +21,7 @@ from pipeline.study.notation import (
     parse_expression,
     read_only,
 )
-from pipeline.study.records import Record, grouped
+from pipeline.study.records import Record
 from pipeline.verdicts import rank_correlation
 
 if TYPE_CHECKING:
@@ -187,8 +188,7 @@ def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpe
     """A table of a YAML; UserError for what is wrong in it."""
     where = f"{where}: table"
     check_keys(given, ("title", "rows", "columns", "only", "paper", "across", "average"), where)
-    rows = given.get("rows") or [list(axes)[-1]]
-    rows = tuple(rows if isinstance(rows, list) else [rows])
+    rows = tuple(as_list(given.get("rows") or list(axes)[-1]))
     only = read_only(given.get("only") or {}, axes, where)
     for axis in rows:
         if axis not in axes:
@@ -201,8 +201,7 @@ def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpe
         columns.append(Column(str(title), parse_expression(text, where), check_format(form, where)))
     if not columns:
         raise UserError(f"{where}: columns is missing; write [[title, expression, format], ...]")
-    across, papers = str(given.get("across", "")), given.get("paper") or []
-    papers = papers if isinstance(papers, list) else [papers]
+    across, papers = str(given.get("across", "")), as_list(given.get("paper") or [])
     if across and (len(rows) < 2 or across != rows[-1]):
         raise UserError(f"{where}: across is {across!r}; it must be the last of several axes in rows")
     if len(papers) > 1 and not across:
@@ -226,8 +225,7 @@ def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: 
         table = read_table(str(given.get("table")))
     except OSError:
         raise UserError(f"{where}: results/paper has no table {given.get('table')}") from None
-    key = given.get("key") or next(iter(table[0]))
-    key = tuple(map(str, key if isinstance(key, list) else [key]))
+    key = tuple(map(str, as_list(given.get("key") or next(iter(table[0])))))
     value, by = given.get("value"), ""
     if isinstance(value, Mapping):
         by, value = next(iter(value.items()))
@@ -307,12 +305,8 @@ def _beside_the_paper(spec: TableSpec, records: Sequence[Record], baselines: Seq
 
 def correlation(spec: TableSpec, rows: Mapping[tuple[str, ...], Sequence[Record]]) -> list[str]:
     """A sentence on the order of the rows beside the paper's, if there are rows enough for one."""
-    theirs = spec.paper_values(rows)
     ours = {row_name(key): list(numbers(spec.columns[0].figure, group)) for key, group in rows.items()}
-    common = [name for name in theirs if ours[name]]
-    found = rank_correlation(
-        [statistics.median(ours[name]) for name in common], [theirs[name] for name in common]
-    )
+    found, common = rank_correlation(ours, spec.paper_values(rows))
     if found is None:
         return []
     return [f"Rank correlation with the paper's column (Spearman, {len(common)} rows): {found:.2f}."]

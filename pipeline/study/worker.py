@@ -55,11 +55,11 @@ def request_of(cell: Cell) -> list[str]:
         "seed": cell.seed,
         "tuning": cell.tuning,
         "chosen": cell.chosen,
-        "data": str(cell.plan.data) if cell.plan.data else None,
+        "data": cell.plan.data,
         "flags": cell.plan.flags,
-        "start": str(cell.plan.start) if cell.plan.start else None,
+        "start": cell.plan.start,
     }
-    return [str(cell.study.path), str(cell.plan.out), json.dumps(asked)]
+    return [str(cell.study.path), str(cell.plan.out), json.dumps(asked, default=str)]
 
 
 def command_of(cell: Cell) -> list[str]:

@@ -211,18 +211,23 @@ class Checkpoint:
         """The number of trained parameters."""
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
-    def check_dictionary(self, data: PreparedData, size: int) -> None:
-        """UserError if the `size` entries of a corpus' dictionary are not those of the training."""
-        if self.vocabulary not in (None, size):
+    def check_dictionary(
+        self, data: PreparedData, size: int | None = None, named_by: str = "the data folder"
+    ) -> None:
+        """UserError if a corpus' dictionary, of `size` entries if that is known, is not that of the training.
+
+        `named_by` is what a user gives to name the corpus.
+        """
+        if size is not None and self.vocabulary not in (None, size):
             raise UserError(
                 f"{data.dictionary} has {size} entries, but {self.path} was trained with "
-                f"{self.vocabulary}; give the data folder with the dictionary of its training"
+                f"{self.vocabulary}; give {named_by} with the dictionary of its training"
             )
         trained_with = self.path.parent / "dict.txt"
         if trained_with.is_file() and trained_with.read_bytes() != data.dictionary.read_bytes():
             raise UserError(
                 f"{data.dictionary} differs from {trained_with}, with which {self.path.name} was "
-                "trained; give the data folder with that dictionary"
+                f"trained; give {named_by} with that dictionary"
             )
 
 

@@ -188,9 +188,14 @@ def suggestion(word: Any, known: Any) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+def as_option(key: str) -> str:
+    """A setting as a flag."""
+    return f"--{key.replace('_', '-')}"
+
+
 def as_flag(key: str, value: Any, default: Any = False) -> list[str]:
     """A setting as `fairseq-train` takes it: a switch is given if it is not at its `default`."""
-    flag = "--" + key.replace("_", "-")
+    flag = as_option(key)
     if isinstance(value, bool):
         return [flag] if value != bool(default) else []
     if value is None:
@@ -267,7 +272,7 @@ def shorter_warmup(experiment: Experiment, extra: Sequence[str]) -> list[str]:
 
 def chooses_precision(extra: Sequence[str]) -> bool:
     """Whether the user's flags have a switch of precision."""
-    return any(is_given(extra, f"--{name.replace('_', '-')}") for name in PRECISIONS)
+    return any(is_given(extra, as_option(name)) for name in PRECISIONS)
 
 
 def replaced_precision(experiment: Experiment, gpus: int, extra: Sequence[str]) -> list[str]:

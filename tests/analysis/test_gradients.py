@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.autograd.functional import jacobian
 
 from user_dir.analysis.gradients import (
     linear_score_gradients,
@@ -27,11 +28,6 @@ def draws(*shape):
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def jacobian_row(normalise, scores):
-    """The derivatives of p_j by s_k of one row, `(n, n)`."""
-    return torch.autograd.functional.jacobian(normalise, scores)
-
-
 def over_their_sum(scores):
     return scores / scores.sum(-1, keepdim=True)
 
@@ -41,16 +37,16 @@ def test_derivatives_of_weights(scale):
     """Equations 8 to 11: at most 1/4, and at most 1 / (4 s_k)."""
     for _ in range(20):
         scores = scale * draws(KEYS)
-        softmax = jacobian_row(lambda s: s.softmax(-1), scores)
+        softmax = jacobian(lambda s: s.softmax(-1), scores)
         assert softmax.abs().max() <= 0.25 + 1e-12
-        linear = jacobian_row(over_their_sum, scores.abs())
+        linear = jacobian(over_their_sum, scores.abs())
         assert (linear.abs() * 4 * scores.abs()).max() <= 1 + 1e-9
 
 
 def test_both_bounds_are_reached_by_two_equal_scores():
     equal = torch.full((2,), 0.7, dtype=torch.float64)
-    assert jacobian_row(lambda s: s.softmax(-1), equal).abs().max().item() == pytest.approx(0.25)
-    assert (jacobian_row(over_their_sum, equal).abs().max() * 4 * 0.7).item() == pytest.approx(1)
+    assert jacobian(lambda s: s.softmax(-1), equal).abs().max().item() == pytest.approx(0.25)
+    assert (jacobian(over_their_sum, equal).abs().max() * 4 * 0.7).item() == pytest.approx(1)
 
 
 def test_proposition_3_1():
@@ -58,7 +54,7 @@ def test_proposition_3_1():
     t, n, d = 10.0, 16, 8
     features = torch.nn.functional.elu(torch.full((n, d), -t, dtype=torch.float64)) + 1
     scores = features[0] @ features.T
-    found = jacobian_row(over_their_sum, scores).diagonal().max().item()
+    found = jacobian(over_their_sum, scores).diagonal().max().item()
     assert found == pytest.approx(math.exp(2 * t) * (1 - 1 / n) / (d * n), rel=1e-6)
     assert found == pytest.approx(3.55e6, rel=0.001)
 

@@ -6,22 +6,14 @@ import pytest
 import torch
 from fairseq.modules import MultiheadAttention
 
-from tests.helpers.mechanisms import MECHANISMS, all_forms, build, ragged
+from tests.helpers.mechanisms import MECHANISMS, all_forms, build, forms_of, ragged
 from user_dir.analysis import attention_matrix, lln_diag_parts, toeplitz_matrices
 from user_dir.attention import ParallelAttention
 from user_dir.errors import UserError
 
 LENGTH = 45
 # Transformer-LS normalises its pooled values.
-linear_forms = pytest.mark.parametrize(
-    ("key", "causal"),
-    [
-        pytest.param(key, causal, id=f"{key}-{'causal' if causal else 'full'}")
-        for key, mechanism in MECHANISMS.items()
-        for causal in (True, False)
-        if (mechanism.has_causal_form or not causal) and mechanism.name != "transformer_ls"
-    ],
-)
+linear_forms = forms_of(without=("transformer_ls", "transformer_ls-16-2"))
 
 
 def output_from_matrix(module, key, x, padding):

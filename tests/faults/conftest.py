@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.runs import Training, write_config
+from tests.faults.runs import Training
 from tests.faults.warm import Warm
+from tests.helpers.tiny import write_experiment
 from tests.pipeline.conftest import (  # noqa: F401  (fixtures)
+    BASE,
     corpus,
     encoder_configs,
     encoder_corpus,
@@ -29,8 +31,14 @@ def fault_library(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def training(tmp_path_factory, corpus, root, fault_library) -> Training:  # noqa: F811
     """A run of 28 updates over three epochs, saved after every fifth."""
-    config = tmp_path_factory.mktemp("configs") / "faults"
-    return Training(Warm(str(fault_library), str(root)), write_config(config), corpus)
+    changes = {
+        "criterion": {"_name": "cross_entropy"},
+        "optimization": {"max_update": 28, "update_freq": [1]},
+        "checkpoint": {"save_interval_updates": 5},
+    }
+    folder = tmp_path_factory.mktemp("configs") / "faults"
+    config = write_experiment(folder, BASE, "transnormer_t1", **changes)
+    return Training(Warm(str(fault_library), str(root)), config, corpus)
 
 
 @pytest.fixture(scope="session")

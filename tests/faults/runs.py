@@ -9,31 +9,9 @@ from pathlib import Path
 from pipeline.training.launch import free_port
 from pipeline.training.log import read_records
 from tests.faults.warm import Started, Warm
-from tests.pipeline.conftest import MODEL
 
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "1"))  # scripts/fault_check.sh takes more
 ROUNDING = 2e-3  # the log has three decimals
-BASE = """
-common: {seed: 1, log_format: json, log_interval: 1}
-task: {_name: language_modeling, data: nowhere, tokens_per_sample: 32, sample_break_mode: none}
-criterion: {_name: cross_entropy}
-dataset: {batch_size: 8, num_workers: 0}
-distributed_training: {distributed_world_size: 2}
-optimization: {max_update: 28, update_freq: [1], lr: [0.01]}
-optimizer: {_name: adam, adam_betas: "(0.9, 0.98)"}
-lr_scheduler: {_name: inverse_sqrt, warmup_updates: 2}
-checkpoint: {no_epoch_checkpoints: true, save_interval_updates: 5, keep_interval_updates: 1}
-model: {decoder_embed_dim: 16, decoder_layers: 2, decoder_attention_heads: 2, dropout: 0.0}
-"""
-
-
-def write_config(folder: Path) -> Path:
-    """The YAML of the run; base.yaml beside it."""
-    folder.mkdir()
-    (folder / "base.yaml").write_text(BASE)
-    path = folder / "transnormer_t1.yaml"
-    path.write_text(MODEL % "transnormer_t1")
-    return path
 
 
 def at(call: str, action: str = "group", path: str = "", text: str = "", nth: int = 1) -> dict[str, str]:
@@ -70,6 +48,12 @@ def same_losses(folder: Path, unbroken: Path, tolerance: float = 0.0) -> bool:
     return ours.keys() == theirs.keys() and all(
         abs(loss - theirs[update][0]) <= tolerance for update in ours for loss in ours[update]
     )
+
+
+def check_resumes(training: "Training", folder: Path, unbroken: Path, tolerance: float = 0.0) -> None:
+    """Left alone, the run ends with the losses of the one that nothing happened to."""
+    assert training.run(folder) == [0]
+    assert same_losses(folder, unbroken, tolerance)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 from conventions import STOPPED
 from pipeline.outputs import LOCK
 from pipeline.training.checkpoint import read_checkpoint
-from tests.faults.runs import ROUNDING, ROUNDS, at, at_update, longer, losses, same_losses
+from tests.faults.runs import ROUNDING, ROUNDS, at, at_update, check_resumes, longer, losses
 
 pytestmark = pytest.mark.slow
 
@@ -57,8 +57,7 @@ def test_killed_at_random(training, unbroken, tmp_path, seed, record_property):
         last = len(records) - (len(records) - start) * done // 28  # of 28 updates; those are not done again
         fault = at("write", path="train.log", nth=chance.randrange(start - 5, last))
         assert training.run(tmp_path, fault=fault) == [-signal.SIGKILL]
-    assert training.run(tmp_path) == [0]
-    assert same_losses(tmp_path, unbroken)
+    check_resumes(training, tmp_path, unbroken)
 
 
 @pytest.mark.fault("killed at system calls")
@@ -68,8 +67,7 @@ def test_killed_while_saving(training, unbroken, tmp_path, calls, record_propert
     record_property("times", len(SYSTEM_CALLS[calls]))
     for fault in SYSTEM_CALLS[calls]:
         assert training.run(tmp_path, fault=fault) == [-signal.SIGKILL], fault
-    assert training.run(tmp_path) == [0]
-    assert same_losses(tmp_path, unbroken)
+    check_resumes(training, tmp_path, unbroken)
     assert {path.name for path in tmp_path.glob("checkpoint*")} == {
         path.name for path in unbroken.glob("checkpoint*")
     }
@@ -85,8 +83,7 @@ def test_parent_killed_alone(training, unbroken, tmp_path, record_property):
         with (tmp_path / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
         assert '"num_updates": "28"' not in (tmp_path / "train.log").read_text()
-    assert training.run(tmp_path) == [0]
-    assert same_losses(tmp_path, unbroken)
+    check_resumes(training, tmp_path, unbroken)
 
 
 @pytest.mark.fault("SIGTERM to the parent")
@@ -100,8 +97,7 @@ def test_parent_asked_to_end(training, unbroken, tmp_path, record_property):
         with (tmp_path / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the training has ended before its parent
         assert update <= read_checkpoint(tmp_path / "checkpoint_last.pt").updates <= update + 2
-    assert training.run(tmp_path) == [0]
-    assert same_losses(tmp_path, unbroken, ROUNDING)
+    check_resumes(training, tmp_path, unbroken, ROUNDING)
     assert all(len(values) == 1 for values in losses(tmp_path).values())  # no update is done again
 
 
@@ -110,8 +106,7 @@ def test_killed_and_resumed(training, unbroken, tmp_path, record_property):
     record_property("times", len(KILLED))
     for processes, update in KILLED:
         assert set(training.run(tmp_path, processes=processes, fault=at_update(update))) == {-9}
-    assert training.run(tmp_path) == [0]
-    assert same_losses(tmp_path, unbroken, ROUNDING)
+    check_resumes(training, tmp_path, unbroken, ROUNDING)
     again = [update for update, values in losses(tmp_path).items() if len(values) > 1]
     assert again == list(longer(6, 11, 16, 21, fast=2))
 
@@ -128,5 +123,4 @@ def test_one_killed(training, unbroken, tmp_path, record_property):
         assert said == f"error: fairseq-train was ended by SIGKILL (log: {tmp_path / 'train.log'})\n"
         with (tmp_path / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    assert training.run(tmp_path) == [0]
-    assert same_losses(tmp_path, unbroken, ROUNDING)
+    check_resumes(training, tmp_path, unbroken, ROUNDING)

@@ -21,10 +21,6 @@ lr_scheduler: {_name: polynomial_decay, warmup_updates: 2, total_num_update: 40}
 checkpoint: {no_epoch_checkpoints: true, save_interval_updates: 2, keep_interval_updates: 1}
 model: {encoder_layers: 2, encoder_embed_dim: 16, encoder_attention_heads: 2, dropout: 0.1}
 """
-MODEL = """
-defaults: [_self_, base]
-model: {_name: %s}
-"""
 WORDS = (
     "cat", "dog", "mat", "house", "river", "stone", "apple", "green", "old", "small", "sat", "ran", "saw",
     "said", "knew", "with", "under", "near",

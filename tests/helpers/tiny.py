@@ -1,8 +1,10 @@
-"""A tiny experiment of each kind of model that scripts train: its YAML, its data, and one run of it."""
+"""Tiny experiments: of each kind of model that scripts train its YAML, its data, and one run of it."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from omegaconf import OmegaConf
 
 from pipeline.training.kinds import KINDS
 from pipeline.training.launch import Machines
@@ -63,6 +65,15 @@ DATA: dict[str, Callable[[Path], Path]] = {
     "pixels": write_images,
     "image_classification": lambda folder: write_images(folder, size=(4, 4, 1)),
 }
+
+
+def write_experiment(folder: Path, base: str, *architectures: str, **changes: dict[str, Any]) -> Path:
+    """Write base.yaml, with `changes` in its groups, and a YAML of each architecture; returns the first."""
+    folder.mkdir()
+    OmegaConf.save(OmegaConf.merge(OmegaConf.create(base), changes), folder / "base.yaml")
+    for name in architectures:
+        (folder / f"{name}.yaml").write_text(f"defaults: [_self_, base]\nmodel: {{_name: {name}}}\n")
+    return folder / f"{architectures[0]}.yaml"
 
 
 class Tiny(NamedTuple):

@@ -5,17 +5,15 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from pipeline.__main__ import MODULES
-from pipeline.console import run_command
-from tests.helpers import encoders, forked
+from tests.helpers import commands, encoders, forked
+from tests.helpers.commands import Command
 from tests.helpers.logs import wait_for
 from tests.helpers.once import filled_once
+from tests.helpers.tiny import write_experiment
 from tests.models.conftest import write_corpus
 
 BASE = """
@@ -30,11 +28,6 @@ lr_scheduler: {_name: inverse_sqrt, warmup_updates: 2}
 checkpoint: {no_epoch_checkpoints: true, save_interval_updates: 2, keep_interval_updates: 1}
 model: {decoder_embed_dim: 16, decoder_layers: 2, decoder_attention_heads: 2, dropout: 0.0}
 """
-MODEL = """
-defaults: [_self_, base]
-model: {_name: %s}
-"""
-Command = ModuleType | str  # that of a script by the script's name
 Refusal = Callable[..., str]
 
 
@@ -55,13 +48,12 @@ def corpus(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("prepared") / "it's a corpus"
     command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source"]
     command += ["--destdir", folder]
-    for split in ("train", "valid", "test"):
-        command += [f"--{split}pref", raw / f"{split}.txt"]
-    forked.run(command, check=True)
     splits = {}
     for split in ("train", "valid", "test"):
+        command += [f"--{split}pref", raw / f"{split}.txt"]
         lines = (raw / f"{split}.txt").read_text().splitlines()
         splits[split] = {"words": sum(len(line.split()) + 1 for line in lines)}
+    forked.run(command, check=True)
     manifest = {"corpus": "tiny", "tokenizer": "words", "splits": splits}
     (folder / "preparation.json").write_text(json.dumps(manifest))
     return folder
@@ -71,12 +63,7 @@ def corpus(tmp_path_factory) -> Path:
 def config(tmp_path_factory) -> Path:
     """The YAML of a tiny experiment; base.yaml and one of the vanilla model lie beside it."""
     folder = tmp_path_factory.mktemp("configs") / "tiny"
-    folder.mkdir()
-    (folder / "base.yaml").write_text(BASE)
-    (folder / "transformer_lm.yaml").write_text(MODEL % "transformer_lm")
-    path = folder / "transnormer_t1.yaml"
-    path.write_text(MODEL % "transnormer_t1")
-    return path
+    return write_experiment(folder, BASE, "transnormer_t1", "transformer_lm")
 
 
 @pytest.fixture(scope="session")
@@ -88,16 +75,9 @@ def trained(corpus, config, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def call(monkeypatch) -> Callable[..., None]:
-    """Runs the command behind a script, or of a module, in this process: `call(command, argument, ...)`."""
-
-    def run(command: Command, *arguments: object) -> None:
-        name = command if isinstance(command, str) else command.__name__
-        module = import_module(f"pipeline.{MODULES[command]}") if isinstance(command, str) else command
-        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
-        run_command(module.main)
-
-    return run
+def call() -> Callable[..., None]:
+    """Runs a command in this process: `call(command, argument, ...)`."""
+    return commands.call
 
 
 @pytest.fixture
@@ -147,11 +127,7 @@ def encoder_corpus(tmp_path_factory) -> Path:
 def encoder_configs(tmp_path_factory) -> Path:
     """The YAMLs of a tiny masked-LM experiment."""
     folder = tmp_path_factory.mktemp("configs") / "encoders"
-    folder.mkdir()
-    (folder / "base.yaml").write_text(encoders.BASE)
-    for name in ("roberta_transnormer_t1", "roberta_lln_diag"):
-        (folder / f"{name}.yaml").write_text(encoders.MODEL % name)
-    return folder
+    return write_experiment(folder, encoders.BASE, "roberta_transnormer_t1", "roberta_lln_diag").parent
 
 
 @pytest.fixture(scope="session")
@@ -187,8 +163,6 @@ def finetuned(pretrained, glue, tmp_path_factory) -> Path:
     def fill(folder: Path) -> None:
         words = [pretrained / "checkpoint_last.pt", "--data", glue, "--out", folder / "results"]
         words += ["--max-update", 3, "--learning-rates", "0.01", "--seeds", "1"]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", ["finetune_glue", *map(str, words)])
-            finetune_glue.main()
+        commands.call(finetune_glue, *words)
 
     return filled_once(tmp_path_factory, "finetuned", fill) / "results"

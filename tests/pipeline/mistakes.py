@@ -1,15 +1,15 @@
 """Command lines that cannot be, each with the pattern of the sentence it gets; see test_bad_input.py.
 
-`CASES` are the project's commands, `RUNS` those on what a run of each kind has left, `BENCHMARKS` those of
-benchmarks/, `FAIRSEQ` fairseq's own with the plugin. Files have the names that the fixtures `place` and
-`runs` give them.
+`CASES` are the project's commands, `RUNS` those on what a run of each kind has left, `FAIRSEQ` fairseq's own
+with the plugin. Files have the names that the fixtures `place` and `runs` give them.
 """
 
 NO_COUNT = "'0' is not a whole number of 1 or more"
 EVAL = "scripts/eval_ppl.sh"
 TRAIN_LM = "scripts/train_lm.sh"
 TRAIN = f"{TRAIN_LM} config.yaml data --gpus 0 --save-dir new"
-GLUE = "study.finetune_glue encoder/checkpoint_last.pt --data glue --out new --task RTE --learning-rates 0.01"
+FINETUNE = "scripts/finetune_glue.sh encoder/checkpoint_last.pt"
+GLUE = f"{FINETUNE} --data glue --out new --task RTE --learning-rates 0.01"
 CASES = [
     # what is no checkpoint of the right kind
     (f"{EVAL} encoder/checkpoint_last.pt data", "holds an encoder, no language model"),
@@ -19,7 +19,7 @@ CASES = [
     (f"{EVAL} words.pt data", "its configuration cannot be read"),
     ("scripts/eval_mlm.sh lm/checkpoint_last.pt mlm --out new", "holds no RoBERTa encoder"),
     ("scripts/eval_mlm.sh text.pt mlm", "is damaged or no checkpoint"),
-    ("evaluation.predict_glue text.pt --task RTE --input config.yaml", "."),
+    ("scripts/predict_glue.sh text.pt --task RTE --input config.yaml", "."),
     # evaluations that would lie
     (f"{EVAL} lm/checkpoint_last.pt data --tokens-per-sample 4096", "was trained for 32 positions"),
     (f"{EVAL} lm/checkpoint_last.pt data --tokens-per-sample 0", "--tokens-per-sample is 0"),
@@ -34,8 +34,11 @@ CASES = [
     ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --split dev", "has no split dev; it has train, "),
     ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --split ,", "--split: ',' is not one name"),
     # images and Long Range Arena
-    ("evaluation.sample_images none/checkpoint_best.pt", "no checkpoint .*none/checkpoint_best.pt; name one"),
-    ("export.export_hf lra.pt new", "a model of Long Range Arena; only language models and RoBERTa encoders"),
+    ("scripts/sample_images.sh none/checkpoint_best.pt", "no checkpoint .*none/checkpoint_best.pt; name one"),
+    (
+        "scripts/export_hf.sh lra.pt new",
+        "a model of Long Range Arena; only language models and RoBERTa encoders",
+    ),
     ("scripts/analyse.sh attention lra.pt --data empty", "of Long Range Arena; .* can be analysed$"),
     ("scripts/analyse.sh bounds pixels.pt --data empty", "holds a model of images; .* can be analysed$"),
     (
@@ -43,8 +46,8 @@ CASES = [
         "has no split dev; it has",
     ),
     # what is imported
-    ("export.import_hf empty mlm new", "empty holds no config.json; name the folder with config.json"),
-    ("export.import_hf empty mlm new --arch foo", "no encoder 'foo'; choose one of .*roberta_lln, "),
+    ("scripts/import_hf.sh empty mlm new", "empty holds no config.json; name the folder with config.json"),
+    ("scripts/import_hf.sh empty mlm new --arch foo", "no encoder 'foo'; choose one of .*roberta_lln, "),
     # damaged data
     (f"{EVAL} lm/checkpoint_last.pt list", "preparation.json is damaged"),
     (f"{EVAL} lm/checkpoint_last.pt words", "preparation.json is damaged"),
@@ -57,17 +60,14 @@ CASES = [
     (f"{TRAIN_LM} latin.yaml data --gpus 0", "latin.yaml cannot be read"),
     (f"{TRAIN_LM} binary.yaml data --gpus 0", "binary.yaml cannot be read"),
     (f"{TRAIN_LM} configs/wikitext2/transnormer_t3.yaml", "nearest below .* are c[^,]*, [^,]*, [^,]*$"),
-    (
-        f"{TRAIN_LM} misspelt.yaml data --gpus 0",
-        "no .*/bsae.yaml, which the defaults .*; did you mean base?",
-    ),
+    (f"{TRAIN_LM} misspelt.yaml data --gpus 0", "no .*/bsae.yaml, which the defaults .*; did you mean base?"),
     (f"{TRAIN_LM} five.yaml data --gpus 0", "five.yaml: optimization is 5; write settings below it"),
     (f"{TRAIN_LM} number.yaml data --gpus 0", "number.yaml: 1 is no group of settings"),
     (f"{TRAIN_LM} empty data --gpus 0", "CONFIG is the folder empty; name one of its YAML files: none"),
     (f"{TRAIN} --arch lra_skyformer", "--arch lra_skyformer does not go with .*yaml, which sets decoder"),
     ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --out=", "--out: it is empty; name a file"),
     (f"{TRAIN_LM} config.yaml data --gpus 0 --save-dir data/run", "prepared data; choose another --save-"),
-    ("studies.report text.pt", "RUNS: .*text.pt is a file"),
+    ("scripts/report.sh text.pt", "RUNS: .*text.pt is a file"),
     (f"{TRAIN_LM} text.pt data --gpus 0", "text.pt is no configuration: its name does not end in .yaml"),
     # flags, found out before the folder of the run is made
     (f"{TRAIN_LM} config.yaml data --gpus -1", "--gpus is -1; it must be 0 or more"),
@@ -93,37 +93,37 @@ CASES = [
     (f"{TRAIN} --decoder-attention diag*99999999999", "is not a number of layers at character 1"),
     (f"{TRAIN} --arch transnormer_t9", "--arch is 'transnormer_t9'.* transnormer_t1"),
     # data-prep
-    ("data.masked_lm text --from empty --dest new --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
-    ("data.wikitext wikitext-2 --dest new --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
-    ("data.bundled_corpus --dest new --vocab-size 0", NO_COUNT),
-    ("data.wikitext wikitext-2 --dest new/folder --from none", "none .given with --from. does not exist"),
-    ("data.masked_lm text --from none --dest new/data", "none .* does not exist"),
-    ("data.lra.prepare text --from none --dest new", "there is no none"),
+    ("data-prep/roberta.sh text --from empty --dest new --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
+    ("data-prep/wikitext.sh wikitext-2 --dest new --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
+    ("data-prep/bundled_corpus.sh --dest new --vocab-size 0", NO_COUNT),
     (
-        "data.glue empty --tokenizer-from mlm --dest new",
+        "data-prep/wikitext.sh wikitext-2 --dest new/folder --from none",
+        "none .given with --from. does not exist",
+    ),
+    ("data-prep/roberta.sh text --from none --dest new/data", "none .* does not exist"),
+    ("data-prep/lra.sh text --from none --dest new", "there is no none"),
+    (
+        "data-prep/glue.sh empty --tokenizer-from mlm --dest new",
         "holds none of GLUE's tasks; name the folder .* CoLA, ",
     ),
     # studies
-    ("study.study copy --preset tiny --out new --lr x", "no option --lr; .*fairseq-train come after --"),
-    ("study.study copy --preset tiny --out new --method nothing", "--method"),
-    ("studies.quickstart --updates 0", NO_COUNT),
-    ("study.study ablations --ablation nothing --out new", "--ablation"),
-    ("study.study roberta_glue --data none --out new", "--data .*none: there is no such folder"),
-    ("study.study roberta_glue --start none.pt --out new", "no checkpoint .*none.pt"),
-    ("study.study roberta --method lnl --out new", "--method lnl: .* did you mean lln"),
-    (
-        "study.finetune_glue encoder/checkpoint_last.pt --learning-rates inf",
-        "'inf' is not one or several numbers",
-    ),
-    ("study.finetune_glue encoder/checkpoint_last.pt --data empty", "no prepared task"),
-    ("study.study nothing", "there is no study nothing; choose from .*ablations"),
-    ("study.study coppy", "copy"),
-    ("study.study missing.yaml", "missing.yaml"),
-    ("study.study", "--list"),
-    ("study.study copy --methd elu", "--method"),
-    ("study.study copy --seeds 0", "--seeds"),
-    ("study.study copy --out config.yaml --method elu", "--out"),
-    ("study.study copy --data nowhere", "--data"),
+    ("scripts/study.sh copy --preset tiny --out new --lr x", "no option --lr; .*fairseq-train come after --"),
+    ("scripts/study.sh copy --preset tiny --out new --method nothing", "--method"),
+    ("scripts/quickstart.sh --updates 0", NO_COUNT),
+    ("scripts/study.sh ablations --ablation nothing --out new", "--ablation"),
+    ("scripts/study.sh roberta_glue --data none --out new", "--data .*none: there is no such folder"),
+    ("scripts/study.sh roberta_glue --start none.pt --out new", "no checkpoint .*none.pt"),
+    ("scripts/study.sh roberta --method lnl --out new", "--method lnl: .* did you mean lln"),
+    (f"{FINETUNE} --learning-rates inf", "'inf' is not one or several numbers"),
+    (f"{FINETUNE} --data empty", "no prepared task"),
+    ("scripts/study.sh nothing", "there is no study nothing; choose from .*ablations"),
+    ("scripts/study.sh coppy", "copy"),
+    ("scripts/study.sh missing.yaml", "missing.yaml"),
+    ("scripts/study.sh", "--list"),
+    ("scripts/study.sh copy --methd elu", "--method"),
+    ("scripts/study.sh copy --seeds 0", "--seeds"),
+    ("scripts/study.sh copy --out config.yaml --method elu", "--out"),
+    ("scripts/study.sh copy --data nowhere", "--data"),
     (f"{GLUE} --task rt", "GLUE task rt .did you mean RTE"),
     (f"{GLUE} --task RTE,cola", "GLUE task cola .did you mean CoLA"),
     (f"{GLUE} --data nowhere", "no folder .*nowhere; prepare it with data-prep/glue.sh"),
@@ -133,6 +133,28 @@ CASES = [
     (f"{GLUE} --jobs 0", "--jobs: '0'"),
     (f"{GLUE} --max-update 0", "--max-update: '0'"),
     (f"{GLUE} --no-such-flag", "--no-such-flag"),
+    # benchmarks
+    ("benchmarks.operator_cost --out new --lengths 0", "--lengths: '0' is not a whole number"),
+    ("benchmarks.operator_cost --out new --dim -1", "--dim: '-1' is not a whole number"),
+    ("benchmarks.operator_cost --out config.yaml", "cannot write .*config.yaml.*; choose another --out"),
+    ("benchmarks.operator_cost --out /proc/none", "cannot write /proc/none"),
+    ("benchmarks.operator_cost --out new --fast-transformers none", "none holds no fast-transformers"),
+    ("benchmarks.packed_cost data --out config.yaml", "cannot write config.yaml.*; choose another --out"),
+    (
+        "benchmarks.loss_cost --out config.yaml --restart",
+        "cannot write .*config.yaml.*; choose another --out",
+    ),
+    ("benchmarks.model_parts_cost --out config.yaml", "cannot write .*config.yaml.*; choose another --out"),
+    ("benchmarks.lm_cost --quick --out empty", "empty, which is a folder; name a file with --out"),
+    ("benchmarks.lm_cost --quick --out /proc/none/new.json", "cannot write /proc/none/new.json"),
+    ("benchmarks.operator_cost --out new --rounds 0", "--rounds: '0' is not a whole number"),
+    ("benchmarks.lm_cost --out new --memory-limit-gib 0", "--memory-limit-gib: '0' is not a number above 0"),
+    (
+        "benchmarks.lra_speed --out new --memory-limit-gib 0.5",
+        "PyTorch and fairseq need to start; give 1 or more",
+    ),
+    ("benchmarks.lm_cost --out new --time-limit nan", "--time-limit: 'nan' is not a number above 0"),
+    ("benchmarks.lm_cost --out new --architectures nothing", "unknown architecture"),
 ]
 TRAIN_VANILLA = TRAIN.replace("config.yaml", "vanilla.yaml")
 TRAIN_LRA = "scripts/train_lra.sh lra.yaml listops --gpus 0 --save-dir new"
@@ -265,24 +287,6 @@ RUNS = [
     ("scripts/export_hf.sh alone/checkpoint_last.pt new", "dict.txt is missing"),
     (f"{EXPORT} new --head x", "'x'"),
 ]
-BENCHMARKS = [
-    ("operator_cost --out new --lengths 0", "--lengths: '0' is not a whole number"),
-    ("operator_cost --out new --dim -1", "--dim: '-1' is not a whole number"),
-    ("operator_cost --out config.yaml", "cannot write .*config.yaml.*; choose another --out"),
-    ("operator_cost --out /proc/none", "cannot write /proc/none"),
-    ("operator_cost --out new --fast-transformers none", "none holds no fast-transformers"),
-    ("packed_cost data --out config.yaml", "cannot write config.yaml.*; choose another --out"),
-    ("loss_cost --out config.yaml --restart", "cannot write .*config.yaml.*; choose another --out"),
-    ("model_parts_cost --out config.yaml", "cannot write .*config.yaml.*; choose another --out"),
-    ("lm_cost --quick --out empty", "empty, which is a folder; name a file with --out"),
-    ("lm_cost --quick --out /proc/none/new.json", "cannot write /proc/none/new.json"),
-    ("operator_cost --out new --rounds 0", "--rounds: '0' is not a whole number"),
-    ("lm_cost --out new --memory-limit-gib 0", "--memory-limit-gib: '0' is not a number above 0"),
-    ("lra_speed --out new --memory-limit-gib 0.5", "PyTorch and fairseq need to start; give 1 or more"),
-    ("lm_cost --out new --time-limit nan", "--time-limit: 'nan' is not a number above 0"),
-    ("lm_cost --out new --architectures nothing", "unknown architecture"),
-]
-
 
 LM = "--task language_modeling --sample-break-mode none --tokens-per-sample 32 --batch-size 8 --cpu"
 EVAL_LM = f"eval_lm data {LM.replace('--task language_modeling ', '')} --path"

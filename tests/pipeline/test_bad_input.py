@@ -13,10 +13,9 @@ import shutil
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -25,7 +24,7 @@ from pipeline.files import ROOT
 from tests.helpers import tiny
 from tests.helpers.evil import Evil
 from tests.helpers.images import write_images
-from tests.pipeline.mistakes import BENCHMARKS, CASES, CUT, FAIRSEQ, ROWS, RUNS
+from tests.pipeline.mistakes import CASES, CUT, FAIRSEQ, ROWS, RUNS
 from user_dir.checks.training import check_processes
 from user_dir.errors import UserError
 
@@ -126,20 +125,6 @@ def damaged_data(folder: Path, corpus: Path) -> None:
         (folder / "rows" / f"{split}.bin").write_bytes(b"")
 
 
-def module_of(command: str, package: str) -> tuple[ModuleType | str, list[str]]:
-    name, *words = command.split()
-    return (name if "/" in name else importlib.import_module(f"{package}.{name}")), words
-
-
-def sentence_of(call: Callable[..., None], module: ModuleType | str, words: list[str]) -> str:
-    """What a command says that ends as for a user's mistake."""
-    with pytest.raises(SystemExit) as exit_:
-        call(module, *words)
-    assert str(exit_.value.code).startswith("error: ")
-    check_wording(exit_.value.code)
-    return exit_.value.code
-
-
 def check_wording(sentence: str) -> None:
     """One line, which advises neither to remove anything nor to load unsafely."""
     assert "\n" not in sentence
@@ -147,13 +132,13 @@ def check_wording(sentence: str) -> None:
 
 
 @pytest.mark.parametrize(("command", "message"), CASES, ids=[command for command, _ in CASES])
-def test_commands_refuse_in_one_sentence(command, message, place, call, monkeypatch, capfd):
+def test_commands_refuse_in_one_sentence(command, message, place, refused, monkeypatch, capfd):
     monkeypatch.chdir(place)
     if "configs/" in command:
         monkeypatch.chdir(ROOT)
-    module, words = module_of(command, "pipeline")
     before = sorted(path for path in place.rglob("*"))
-    sentence = sentence_of(call, module, words)
+    sentence = refused(*command.split())
+    check_wording(sentence)
     assert re.search(message, sentence), sentence
     assert "Traceback" not in "".join(capfd.readouterr())
     assert sorted(path for path in place.rglob("*")) == before
@@ -177,15 +162,6 @@ def test_commands_on_runs_refuse_in_one_sentence(command, sign, runs, refused, m
     # A training that failed as it began has left its folder.
     assert {path.name for path in after.keys() - before.keys()} <= LEFT
     shutil.rmtree(runs / "new", ignore_errors=True)
-
-
-@pytest.mark.parametrize(("command", "message"), BENCHMARKS, ids=[command for command, _ in BENCHMARKS])
-def test_benchmarks_refuse_in_one_sentence(command, message, place, call, monkeypatch):
-    monkeypatch.chdir(place)
-    module, words = module_of(command, "benchmarks")
-    sentence = sentence_of(call, module, words)
-    assert re.search(message, sentence), sentence
-    assert not (place / "new").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -31,15 +29,15 @@ FILES = [
     ("scripts/evaluate_lra.sh in.pt data --out notes.json", "notes.json", "--out"),
     ("scripts/eval_images.sh in.pt --out in.pt", "in.pt", "--out"),
     ("scripts/eval_images.sh in.pt --out notes.json", "notes.json", "--out"),
-    ("pipeline.evaluation.sample_images in.pt --out in.pt", "in.pt", "--out"),
-    ("pipeline.evaluation.sample_images in.pt --out new/notes.png", "new/notes.npy", "--out"),
-    ("pipeline.evaluation.sample_images in.pt --out notes.png", "notes.png", "--out"),
-    ("pipeline.evaluation.predict_glue in.pt --task RTE --input in.tsv --out in.tsv", "in.tsv", "--out"),
-    ("pipeline.evaluation.predict_glue in.pt --task RTE --input in.tsv --out in.pt", "in.pt", "--out"),
-    ("pipeline.studies.report data --out notes.md", "notes.md", "--out"),
-    ("pipeline.studies.report data --out in.pt", "in.pt", "--out"),
-    ("pipeline.studies.quickstart --out figures", "figures/quickstart.json", "--out"),
-    ("pipeline.studies.fault_check --out notes.json", "notes.json", "--out"),
+    ("scripts/sample_images.sh in.pt --out in.pt", "in.pt", "--out"),
+    ("scripts/sample_images.sh in.pt --out new/notes.png", "new/notes.npy", "--out"),
+    ("scripts/sample_images.sh in.pt --out notes.png", "notes.png", "--out"),
+    ("scripts/predict_glue.sh in.pt --task RTE --input in.tsv --out in.tsv", "in.tsv", "--out"),
+    ("scripts/predict_glue.sh in.pt --task RTE --input in.tsv --out in.pt", "in.pt", "--out"),
+    ("scripts/report.sh data --out notes.md", "notes.md", "--out"),
+    ("scripts/report.sh data --out in.pt", "in.pt", "--out"),
+    ("scripts/quickstart.sh --out figures", "figures/quickstart.json", "--out"),
+    ("scripts/fault_check.sh --out notes.json", "notes.json", "--out"),
     ("scripts/analyse.sh report --out figures", "figures/README.md", "--out"),
     ("scripts/analyse.sh tradeoff --out figures", "figures/tradeoff/paper.json", "--out"),
     ("scripts/analyse.sh tradeoff --redraw --out figures", "figures/tradeoff/paper.json", "--out"),
@@ -56,35 +54,35 @@ FILES = [
     ("benchmarks.model_parts_cost --out figures", "figures/model_parts_cost.json", "--out"),
     ("benchmarks.operator_cost --device cpu --out figures", "figures/operator_cost.md", "--out"),
     # folders
-    ("pipeline.export.export_hf in.pt figures", "figures/README.md", "DIR"),
-    ("pipeline.export.export_hf in.pt notes.md", "notes.md", "DIR"),
-    ("pipeline.studies.quickstart --out notes.md", "notes.md", "--out"),
+    ("scripts/export_hf.sh in.pt figures", "figures/README.md", "DIR"),
+    ("scripts/export_hf.sh in.pt notes.md", "notes.md", "DIR"),
+    ("scripts/quickstart.sh --out notes.md", "notes.md", "--out"),
     ("scripts/analyse.sh theory --out notes.md", "notes.md", "--out"),
-    ("pipeline.data.bundled_corpus --dest figures", "figures/README.md", "--dest"),
-    ("pipeline.data.bundled_corpus --dest notes.md", "notes.md", "--dest"),
-    ("pipeline.data.bundled_corpus --dest data/new", "data/preparation.json", "--dest"),
-    ("pipeline.data.images digits --dest data/new", "data/preparation.json", "--dest"),
-    ("pipeline.data.wikitext wikitext-2 --from figures --dest data/new", "data/preparation.json", "--dest"),
-    ("pipeline.data.masked_lm text --from figures --dest data/new", "data/preparation.json", "--dest"),
-    ("pipeline.data.lra.prepare listops --generate --dest data", "data/preparation.json", "--dest"),
-    ("pipeline.data.glue figures --tokenizer-from data --dest data", "data/preparation.json", "--dest"),
-    ("pipeline.studies.quickstart --out data/new", "data/preparation.json", "--out"),
-    ("pipeline.study.study copy --method elu --out figures", "figures/README.md", "--out"),
-    ("pipeline.study.study copy --method elu --out new", "new/curves.png", "--out"),
-    ("pipeline.study.study copy --method elu --out data/new", "data/preparation.json", "--out"),
-    ("pipeline.studies.gpu_check speed --dry-run --out data/new", "data/preparation.json", "--out"),
+    ("data-prep/bundled_corpus.sh --dest figures", "figures/README.md", "--dest"),
+    ("data-prep/bundled_corpus.sh --dest notes.md", "notes.md", "--dest"),
+    ("data-prep/bundled_corpus.sh --dest data/new", "data/preparation.json", "--dest"),
+    ("data-prep/images.sh digits --dest data/new", "data/preparation.json", "--dest"),
+    ("data-prep/wikitext.sh wikitext-2 --from figures --dest data/new", "data/preparation.json", "--dest"),
+    ("data-prep/roberta.sh text --from figures --dest data/new", "data/preparation.json", "--dest"),
+    ("data-prep/lra.sh listops --generate --dest data", "data/preparation.json", "--dest"),
+    ("data-prep/glue.sh figures --tokenizer-from data --dest data", "data/preparation.json", "--dest"),
+    ("scripts/quickstart.sh --out data/new", "data/preparation.json", "--out"),
+    ("scripts/study.sh copy --method elu --out figures", "figures/README.md", "--out"),
+    ("scripts/study.sh copy --method elu --out new", "new/curves.png", "--out"),
+    ("scripts/study.sh copy --method elu --out data/new", "data/preparation.json", "--out"),
+    ("scripts/gpu_check.sh speed --dry-run --out data/new", "data/preparation.json", "--out"),
 ]
 # Places in which nothing may be written, whoever asks.
 PLACES = [
-    ("pipeline.export.export_hf in.pt {}", "DIR"),
-    ("pipeline.studies.quickstart --out {}", "--out"),
+    ("scripts/export_hf.sh in.pt {}", "DIR"),
+    ("scripts/quickstart.sh --out {}", "--out"),
     ("scripts/analyse.sh theory --out {}", "--out"),
-    ("pipeline.data.bundled_corpus --dest {}", "--dest"),
-    ("pipeline.data.images digits --dest {}", "--dest"),
-    ("pipeline.data.lra.prepare listops --generate --dest {}", "--dest"),
-    ("pipeline.studies.report data --out {}/report.html", "--out"),
-    ("pipeline.study.study copy --method elu --out {}", "--out"),
-    ("pipeline.studies.gpu_check speed --dry-run --out {}", "--out"),
+    ("data-prep/bundled_corpus.sh --dest {}", "--dest"),
+    ("data-prep/images.sh digits --dest {}", "--dest"),
+    ("data-prep/lra.sh listops --generate --dest {}", "--dest"),
+    ("scripts/report.sh data --out {}/report.html", "--out"),
+    ("scripts/study.sh copy --method elu --out {}", "--out"),
+    ("scripts/gpu_check.sh speed --dry-run --out {}", "--out"),
 ]
 NAMES = (
     "in.pt", "in.tsv", "in.valid.json", "notes.json", "notes.md", "notes.png", "new/notes.md",
@@ -116,19 +114,10 @@ def content_of(folder: Path) -> dict[str, bytes | None]:
     }
 
 
-def refusal(call: Callable[..., None], command: str) -> str:
-    """The sentence with which a command ends; run_command turns it into exit code 1."""
-    name, *words = command.split()
-    with pytest.raises(SystemExit) as ended:
-        call(name if "/" in name else import_module(name), *words)
-    assert isinstance(ended.value.code, str) and "\n" not in ended.value.code
-    return ended.value.code
-
-
 @pytest.mark.parametrize(("command", "kept", "option"), FILES, ids=[command for command, *_ in FILES])
-def test_what_is_not_the_commands_own_is_kept(command, kept, option, place, call):
+def test_what_is_not_the_commands_own_is_kept(command, kept, option, place, refused):
     before = content_of(place)
-    sentence = refusal(call, command)
+    sentence = refused(*command.split())
     assert option in sentence and Path(kept).parent.name in sentence, sentence
     assert content_of(place) == before
     assert (place / "link.pt").is_symlink()
@@ -136,11 +125,11 @@ def test_what_is_not_the_commands_own_is_kept(command, kept, option, place, call
 
 @pytest.mark.parametrize(("command", "option"), PLACES, ids=[command for command, _ in PLACES])
 @pytest.mark.parametrize("folder", ["/proc/nowhere", "docs"])
-def test_places_that_take_nothing(command, option, folder, place, call, monkeypatch):
+def test_places_that_take_nothing(command, option, folder, place, refused, monkeypatch):
     (place / "docs").mkdir()
     monkeypatch.setattr(outputs, "ROOT", place)
     before = content_of(place)
-    sentence = refusal(call, command.format(folder))
+    sentence = refused(*command.format(folder).split())
     assert option in sentence and folder in sentence, sentence
     assert content_of(place) == before
 

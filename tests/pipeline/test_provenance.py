@@ -15,6 +15,7 @@ def test_environment_says_what_is_needed_to_measure_again():
     record = environment("cpu")
     assert {"commit", "date", "command", "device", "hardware", "threads", "versions"} <= set(record)
     assert record["hardware"]["cores"] >= 1 and record["versions"]["torch"]
+    assert record["versions"]["python"] == sys.version.split()[0]
     json.dumps(record)
 
 
@@ -68,7 +69,3 @@ def test_spread():
 def test_markdown_table():
     lines = markdown_table(["a", "b"], [["x", "1"], ["y", "2"]]).splitlines()
     assert lines == ["| a | b |", "| --- | ---: |", "| x | 1 |", "| y | 2 |"]
-
-
-def test_this_python_is_recorded():
-    assert environment("cpu")["versions"]["python"] == sys.version.split()[0]

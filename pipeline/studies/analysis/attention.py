@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
+from pipeline.reports.tables import grouped
 from pipeline.studies.analysis.measures import Measured, log_normality_by_head, measure, shares
 from pipeline.studies.analysis.models import (
     about,
@@ -131,9 +132,10 @@ def _saved_blocks(found: Measured, matrix: Tensor) -> Tensor:
 
 def _dilution(runs: list[Layers]) -> list[Record]:
     """Whether the early layers attend more locally than those of linear attention, over the seeds of each."""
-    areas: dict[str, list[float]] = {}
-    for one in runs:
-        areas.setdefault(one.method, []).append(one.curves[: one.half].mean().item())
+    areas = {
+        method: [one.curves[: one.half].mean().item() for one in ones]
+        for method, ones in grouped(runs, lambda one: one.method).items()
+    }
     statements = {
         "softmax": "vanilla attention is more local than 1+elu in early layers",
         "transnormer_t2": "TransNormer is more local than 1+elu in early layers",

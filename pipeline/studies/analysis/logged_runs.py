@@ -3,6 +3,7 @@
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice, pairwise
+from statistics import fmean
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from pipeline.errors import UserError
 from pipeline.files import shown_path
 from pipeline.methods import ANALYSED
 from pipeline.papers import read_table, statement
+from pipeline.reports.tables import grouped
 from pipeline.studies.analysis.models import (
     ANALYSED_HERE,
     LoggedRun,
@@ -65,10 +67,7 @@ def run_gradients(options: Namespace) -> None:
 
 def by_method(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
     """The runs of each method, by seed."""
-    found: dict[str, list[LoggedRun]] = {}
-    for run in sorted(runs, key=lambda run: run.seed):
-        found.setdefault(run.method, []).append(run)
-    return found
+    return grouped(sorted(runs, key=lambda run: run.seed), lambda run: run.method)
 
 
 def published() -> dict[str, float]:
@@ -99,7 +98,7 @@ def relative_deviations(runs: Sequence[LoggedRun]) -> Record:
         "series": [
             {
                 "label": "here",
-                "values": [sum(own[key]) / len(own[key]) for key in found],
+                "values": [fmean(own[key]) for key in found],
                 "low": [min(own[key]) for key in found],
                 "high": [max(own[key]) for key in found],
             },
@@ -168,7 +167,7 @@ def _follows(found: dict[str, list[LoggedRun]]) -> list[Record]:
 def _smoothed(x: list[int], y: list[float], parts: int = 20) -> tuple[list[int], list[float]]:
     width = max(1, len(x) // parts)
     starts = range(0, len(x) - width + 1, width)
-    return [x[i + width - 1] for i in starts], [sum(y[i : i + width]) / width for i in starts]
+    return [x[i + width - 1] for i in starts], [fmean(y[i : i + width]) for i in starts]
 
 
 def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
@@ -228,7 +227,7 @@ def at_checkpoints(runs: Sequence[LoggedRun], data: PreparedData, minibatches: i
         x = list(points)
         layers = [[value for name, value in one.items() if name != ALL] for one in points.values()]
         whole.append(curve(label, x, [one[ALL] for one in points.values()], run.method, style="o-"))
-        parts.append(curve(label, x, [sum(one) / len(one) for one in layers], run.method, style="o-"))
+        parts.append(curve(label, x, [fmean(one) for one in layers], run.method, style="o-"))
     unit = "std over mean"
     return {
         "title": "Noise of gradients at checkpoints",
@@ -287,19 +286,18 @@ def exponent(run: LoggedRun) -> float:
 
 
 def _fixed_exponents(runs: list[LoggedRun]) -> Record:
-    losses: dict[float, list[float]] = {}
-    for run in runs:
-        losses.setdefault(exponent(run), []).append(run.valid[max(run.valid)])
+    by_exponent = grouped(runs, exponent)
+    losses = {alpha: [run.valid[max(run.valid)] for run in group] for alpha, group in by_exponent.items()}
     matched = losses.pop(0.0, [])
     x = sorted(losses)
-    y, low, high = ([f(losses[value]) for value in x] for f in (_mean, min, max))
+    y, low, high = ([f(losses[value]) for value in x] for f in (fmean, min, max))
     curves = [curve("fixed", x, y, "lln", style="o-", low=low, high=high)]
     if matched:
         curves.append(
             curve(
                 "matched",
                 x,
-                [_mean(matched)] * len(x),
+                [fmean(matched)] * len(x),
                 "lln",
                 style="--",
                 low=[min(matched)] * len(x),
@@ -307,8 +305,8 @@ def _fixed_exponents(runs: list[LoggedRun]) -> Record:
             )
         )
     edge = float(statement("temperature/fixed-exponents")["low"])
-    below = min((losses[value] for value in x if value < edge), key=_mean, default=[])
-    above = max((losses[value] for value in x if value >= edge), key=_mean, default=[])
+    below = min((losses[value] for value in x if value < edge), key=fmean, default=[])
+    above = max((losses[value] for value in x if value >= edge), key=fmean, default=[])
     seeds = max(len(found) for found in losses.values())
     checks = []
     if below and above:
@@ -330,7 +328,3 @@ def _fixed_exponents(runs: list[LoggedRun]) -> Record:
         f"shows accuracies of a ViT.{few}",
         "checks": checks,
     }
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

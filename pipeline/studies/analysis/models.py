@@ -100,32 +100,23 @@ def load(path: Path, data: PreparedData) -> Checkpoint:
     Raises UserError if it is none, was trained with another dictionary, or has no attention.
     """
     checkpoint = read_checkpoint(path).on(data.folder)
-    kept = path.parent / "dict.txt"
-    if kept.is_file() and kept.read_bytes() != data.dictionary.read_bytes():
-        raise UserError(
-            f"{data.dictionary} differs from {kept}, with which {path.name} was trained; give --data with "
-            "that dictionary"
-        )
+    checkpoint.check_dictionary(data, named_by="--data")
     attentions(checkpoint.model)
     return checkpoint
-
-
-def check_length(length: int, force: bool) -> None:
-    """UserError for matrices that need much memory, unless `force`."""
-    if length > LONGEST and not force:
-        raise UserError(
-            f"a matrix of {length:,} tokens takes {8 * length**2 / 2**20:,.0f} MiB a head and sequence; "
-            f"choose --length {LONGEST} or less, or add --force"
-        )
 
 
 def sequences(trained: Checkpoint, data: PreparedData, options: Namespace) -> Tensor:
     """Whole sequences of the split as the model reads them, `(B, N)`; no padding.
 
-    Encoders' begin with fairseq's first token, as in pre-training. UserError if the split is too short.
+    Encoders' begin with fairseq's first token, as in pre-training. UserError if the split is too short, and
+    for matrices that need much memory, unless --force is given.
     """
     length = options.length or trained.tokens_per_sample
-    check_length(length, options.force)
+    if length > LONGEST and not options.force:
+        raise UserError(
+            f"a matrix of {length:,} tokens takes {8 * length**2 / 2**20:,.0f} MiB a head and sequence; "
+            f"choose --length {LONGEST} or less, or add --force"
+        )
     if length > trained.tokens_per_sample:
         raise UserError(
             f"--length is {length}, but {trained.path} was trained with sequences of "
@@ -266,7 +257,10 @@ def read_run(folder: Path) -> LoggedRun:
             "scripts/study.sh analysis_runs does"
         )
     valid = {int(record["valid_num_updates"]): record["valid_loss"] for record in found["valid"]}
-    checkpoint = read_checkpoint(newest_checkpoint(folder))
+    last = folder / "checkpoint_last.pt"
+    if not last.is_file():
+        raise UserError(f"{shown_path(folder)} holds no {last.name}, which says what was trained")
+    checkpoint = read_checkpoint(last)
     groups = checkpoint.groups
     with readable(checkpoint.path):
         return LoggedRun(
@@ -280,14 +274,6 @@ def read_run(folder: Path) -> LoggedRun:
             settings=checkpoint.settings,
             data=checkpoint.task_settings["data"],
         )
-
-
-def newest_checkpoint(folder: Path) -> Path:
-    """The last checkpoint that a run saved; UserError if there is none."""
-    path = folder / "checkpoint_last.pt"
-    if not path.is_file():
-        raise UserError(f"{shown_path(folder)} holds no checkpoint_last.pt, which says what was trained")
-    return path.absolute()
 
 
 def check_every_update(run: LoggedRun) -> None:

@@ -5,9 +5,9 @@ by their title; and `data_flags(cell)`, flags of fairseq-train that follow from 
 """
 
 import importlib
-from types import ModuleType
+from typing import Any
 
 
-def hooks_of(name: str) -> ModuleType | None:
-    """The module that a study names; None if it names none."""
-    return importlib.import_module(f"pipeline.study.hooks.{name}") if name else None
+def hook_of(module: str, name: str) -> Any:
+    """What the module of a study has under `name`; None if it has nothing, or the study names no module."""
+    return getattr(importlib.import_module(f"pipeline.study.hooks.{module}"), name, None) if module else None

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pipeline.methods import label_of
 from pipeline.reports.plots import Curve, plot_curves
-from pipeline.reports.tables import markdown_table
+from pipeline.reports.tables import grouped, markdown_table
 from pipeline.study.declaration import Study
 from pipeline.study.page import looks_of
-from pipeline.study.records import Record, grouped, measured_on, of_first_seed, seed_of
+from pipeline.study.records import Record, note_of_seed, of_first_seed
 
 READINGS = {"read apart": "apart", "read with state": "carried"}
 STYLES = {"apart": "--", "carried": "-"}
@@ -20,7 +20,7 @@ def tables(study: Study, records: Sequence[Record]) -> list[str]:
     """The perplexity of each model trained with carried state, divided by that of the same trained apart."""
     rows, alone = [], []
     axes = study.axes
-    groups = grouped(records, _place)
+    groups = grouped(records, lambda record: (record["cell"]["model"], record["cell"]["segment"]))
     for model, segment in product(axes["model"].choices, axes["segment"].choices):
         group = groups.get((model, segment), [])
         ratios = {title: ratio(group, reading, reading) for title, reading in READINGS.items()}
@@ -62,8 +62,7 @@ def draw_positions(study: Study, records: Sequence[Record], source: str, path: P
     for segment, group in grouped(shown, lambda one: one["cell"]["segment"]).items():
         curves = [_curve(record, colors[record["cell"]["model"]]) for record in group]
         panels.append((f"Segments of {segment}", "position up to, tokens", "perplexity per token", curves))
-    seed = f"Seed {seed_of(shown[0])}. {measured_on(records)}"
-    note = f"Trained with carried state (solid) and without (dashed). {seed}"
+    note = f"Trained with carried state (solid) and without (dashed). {note_of_seed(shown, records)}"
     plot_curves(path, panels, note=note, source=source)
 
 
@@ -72,10 +71,6 @@ def _curve(record: Record, color: str) -> Curve:
     x, y = ([bucket[key] for bucket in buckets] for key in ("end", "perplexity_per_token"))
     way = _way(record)
     return Curve(label_of(model) if way == "carried" else "", color, x, y, STYLES[way])
-
-
-def _place(record: Record) -> tuple[str, str]:
-    return record["cell"]["model"], record["cell"]["segment"]
 
 
 def _way(record: Record) -> str:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from pipeline.reports.plots import save_figure
 from pipeline.study.declaration import Study
-from pipeline.study.records import Record, measured_on, of_first_seed, seed_of
+from pipeline.study.records import Record, note_of_seed, of_first_seed
 
 WAYS = {"drawn": "drawn", "completed": "upper half given"}
 TRUE = "test images"
@@ -29,8 +29,7 @@ def draw_samples(study: Study, records: Sequence[Record], source: str, path: Pat
             show_row(axis, record, way, label if axis is row[0] else "")
     for axis, title in zip(axes[1], WAYS.values(), strict=True):
         axis.set_title(title, loc="left", fontsize=11)
-    note = f"Seed {seed_of(first)}. {measured_on([first])}"
-    save_figure(figure, path, note, len(shown) + 1, source)
+    save_figure(figure, path, note_of_seed([first], [first]), len(shown) + 1, source)
 
 
 def show_row(axis: Axes, record: Record, which: str, label: str) -> None:

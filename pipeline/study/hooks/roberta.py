@@ -7,7 +7,7 @@ from pipeline.methods import ENCODER_PANELS, ENCODERS
 from pipeline.reports.glue import PAPERS, average_with_note, paper_table
 from pipeline.reports.tables import markdown_table
 from pipeline.study.declaration import Study
-from pipeline.study.records import Record, measured_on, of_first_seed, seed_of
+from pipeline.study.records import Record, note_of_seed, of_first_seed
 
 
 def tables(study: Study, records: Sequence[Record]) -> list[str]:
@@ -50,8 +50,7 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
         (title, "updates", "bits per masked token", [curves[name] for name in names if name in curves])
         for title, names in ENCODER_PANELS.items()
     ]
-    note = f"Seed {seed_of(shown[0])}. {measured_on(records)}"
-    plot_curves(path, panels, note=note, log=False, markers=False, source=source)
+    plot_curves(path, panels, note=note_of_seed(shown, records), log=False, markers=False, source=source)
 
 
 def means(points: Sequence[Sequence[float]], count: int = 40) -> list[tuple[float, float]]:

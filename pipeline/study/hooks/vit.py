@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pipeline.methods import ATTENTIONS
 from pipeline.reports.plots import Curve, Panel, plot_curves
-from pipeline.reports.tables import markdown_table
+from pipeline.reports.tables import grouped, markdown_table
 from pipeline.study.declaration import Study
 from pipeline.study.page import COLORS
-from pipeline.study.records import Record, grouped, measured_on, of_first_seed, seed_of
+from pipeline.study.records import Record, measured_on, of_first_seed, seed_of
 
 LLN, FIXED = "lln_diag", "lln_diag_alpha"
 COLORED = {"t1": "transnormer_t1", "t2": "transnormer_t2", "lln_diag_authors": "lln"}

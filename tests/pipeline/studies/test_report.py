@@ -89,12 +89,13 @@ def test_runs_from_their_logs(runs):
     assert list(found) == ["a/one", "b", "c", "d", "e"]
     assert [run.status for run in found.values()] == ["finished"] * 2 + ["at 10 of 40", "at 0 of 40", "at 0"]
     one = found["a/one"]
-    assert one.parameters == 1234 and one.peak_memory_bytes == 1000
-    assert one.train[-2:] == [(30, 7.5), (40, 7.0)] and one.valid == [(20, 8.5), (40, 7.2)]
+    assert one.parameters == 1234 and one.figures["peak_memory_bytes"] == 1000
+    assert one.curve("train")[-2:] == [(30, 7.5), (40, 7.0)] and one.curve("valid") == [(20, 8.5), (40, 7.2)]
     assert one.settings["dataset"] == {"comm_hook": "none", "extra": {"a": -1}}
-    assert found["c"].train == [(10, 9.0)] and found["c"].method is None
+    assert found["c"].curve("train") == [(10, 9.0)] and found["c"].method is None
     # Speed and time are known before the first validation.
-    assert found["c"].tokens_per_second and found["c"].train_seconds and found["d"].train_seconds is None
+    assert found["c"].figures["tokens_per_second"] and found["c"].figures["seconds"]
+    assert found["d"].figures["seconds"] is None
 
 
 def test_a_configuration_is_never_run(tmp_path):

@@ -1,14 +1,17 @@
 """A tiny study on the copy task, and records with made-up figures."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from pipeline.files import ROOT
 from pipeline.study.cells import Cell, Plan
-from pipeline.study.declaration import Study
+from pipeline.study.declaration import Study, read_study
 from pipeline.study.selection import cells_of
 
 STUDY = """
@@ -35,6 +38,8 @@ claims:
 plot: {curves: train, y: loss}
 notes: "{{updates}} updates, {{over_seeds}}{{flags}}."
 """
+DOCUMENTED = re.search(r"```yaml\n(.*?)```", (ROOT / "docs" / "studies.md").read_text("utf-8"), re.DOTALL)[1]
+"""The study that the documents show."""
 SHORT = ("--train-samples", "160", "--eval-samples", "40", "--log-interval", "1", "--max-update", "4")
 """Flags of fairseq-train with which a cell takes a second."""
 
@@ -45,6 +50,18 @@ def study_file(tmp_path) -> Path:
     path = tmp_path / "tiny.yaml"
     path.write_text(dedent(STUDY))
     return path
+
+
+@pytest.fixture
+def study_with(study_file) -> Callable[..., Study]:
+    """The tiny study with these keys in place of its own, or besides."""
+
+    def read(**keys: Any) -> Study:
+        content = OmegaConf.to_container(OmegaConf.load(study_file))
+        OmegaConf.save(OmegaConf.create({**content, **keys}), study_file)
+        return read_study(study_file)
+
+    return read
 
 
 def record_of(cell: dict, found: dict, **others: object) -> dict:

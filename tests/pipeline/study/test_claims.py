@@ -93,9 +93,13 @@ def test_the_order_of_the_paper():
 
 
 def test_rank_correlation_shares_the_places_of_ties():
-    assert rank_correlation([1, 2, 2, 4, 5], [1, 2, 2, 4, 5]) == pytest.approx(1)
-    assert rank_correlation([1, 2, 3, 4, 5], [5, 4, 3, 2, 1]) == pytest.approx(-1)
-    assert rank_correlation([1, 1, 1, 1, 1], [1, 2, 3, 4, 5]) is None
+    for ours, theirs, expected in (
+        ([1, 2, 2, 4, 5], [1, 2, 2, 4, 5], pytest.approx(1)),
+        ([1, 2, 3, 4, 5], [5, 4, 3, 2, 1], pytest.approx(-1)),
+        ([1, 1, 1, 1, 1], [1, 2, 3, 4, 5], None),
+    ):
+        values = {row: [value] for row, value in zip("abcde", ours, strict=True)}
+        assert rank_correlation(values, dict(zip("abcde", theirs, strict=True))) == (expected, list("abcde"))
 
 
 @pytest.mark.parametrize(

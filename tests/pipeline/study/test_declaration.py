@@ -4,7 +4,6 @@ import math
 import re
 
 import pytest
-from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
@@ -12,7 +11,7 @@ from pipeline.study.choosing import best_value, tuning_cells
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.selection import attention_names, check_layer_plans, check_plan, known_values
 from pipeline.training.recipe import option
-from tests.pipeline.study.conftest import cells
+from tests.pipeline.study.conftest import DOCUMENTED, cells
 from user_dir.attention import attention_names as registered
 
 
@@ -35,19 +34,17 @@ def test_the_names_of_attentions_are_those_that_are_registered():
 
 
 def test_the_study_of_the_documents_is_one(tmp_path):
-    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
     path = tmp_path / "mine.yaml"
-    path.write_text(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1])
+    path.write_text(DOCUMENTED)
     study = read_study(path)
     assert list(study.axes["method"].choices) == ["mine", "softmax", "elu", "lln", "performer"]
     assert len(cells(study, seeds=study.seeds)) == 15 and len(study.tune.values) == 3
     check_layer_plans(cells(study))
 
 
-def test_settings_of_a_study_may_name_the_plan(study_file):
-    text = study_file.read_text().replace("seeds: 1", "seeds: 1\nsettings: {plan: lln, dropout: 0}")
-    study_file.write_text(text.replace("elu: {plan: elu}", "elu: {}"))
-    cell = cells(read_study(study_file), {"method": ["elu"]})[0]
+def test_settings_of_a_study_may_name_the_plan(study_with):
+    axes = {"preset": ["tiny"], "method": {"elu": {}}}
+    [cell] = cells(study_with(settings={"plan": "lln", "dropout": 0}, axes=axes))
     assert cell.own_flags() == ["--decoder-attention", "lln", "--dropout", "0", "--seed", "1"]
 
 
@@ -87,11 +84,10 @@ def test_tuning_shortens_the_whole_schedule():
     assert option(flags, "--total-num-update") == "333"
 
 
-def test_a_switch_can_be_off_in_one_choice(study_file):
-    text = study_file.read_text().replace("{plan: elu}", "{plan: elu, yaml: {common: {fp16: true}}}")
-    text = text.replace("{plan: softmax}", "{plan: softmax, fp16: false, yaml: {common: {fp16: true}}}")
-    study_file.write_text(text)
-    on, off = (cells(read_study(study_file), {"method": [name]})[0] for name in ("elu", "softmax"))
+def test_a_switch_can_be_off_in_one_choice(study_with):
+    half = {"yaml": {"common": {"fp16": True}}}
+    study = study_with(axes={"preset": ["tiny"], "method": {"elu": half, "softmax": {**half, "fp16": False}}})
+    on, off = (cells(study, {"method": [name]})[0] for name in ("elu", "softmax"))
     assert "--fp16" in on.experiment.flags() and "--fp16" not in [*off.experiment.flags(), *off.own_flags()]
 
 
@@ -103,9 +99,9 @@ def tuned(cell, curves):
     return best_value(cell)
 
 
-def test_tuning_passes_over_what_has_diverged(study_file, tmp_path):
-    study_file.write_text(study_file.read_text() + "tune: {axis: lr, values: [1, 2], updates: 3}\n")
-    [cell] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out")
+def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
+    study = study_with(tune={"axis": "lr", "values": [1, 2], "updates": 3})
+    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path / "out")
     assert tuned(cell, ([[1, math.nan]], [[1, 2.5]])) == "2"
     for curve in ([], [[1, math.inf]]):
         with pytest.raises(UserError, match="tiny, elu: no run of tuning has logged a valid_loss"):
@@ -148,20 +144,29 @@ def test_tuning_passes_over_what_has_diverged(study_file, tmp_path):
         *(({"axes": {name: ["1", "2"]}}, "cannot name an axis") for name in ("seed", "data", "block-size")),
         *(({key: value}, "has not the form") for key, value in (("axes", None), ("claims", 5))),
         ({"tune": {"axis": "lr", "values": 5, "updates": 3}}, "has not the form"),
+        ({"best": {"axis": "methd", "highest": "loss_nats"}}, "no axis methd; did you mean method"),
+        ({"best": {"axis": "method"}}, "one of highest, lowest"),
+        ({"best": {"axis": "method", "highest": "a", "lowest": "b"}}, "one of highest, lowest"),
+        ({"best": {"axis": "method", "highst": "a"}}, "no key highst; did you mean highest"),
+        ({"start": "copi"}, "names no study 'copi'; did you mean copy"),
+        ({"keep": "some"}, "choose from measured, all"),
+        ({"settings": 3}, "settings needs settings"),
+        ({"data": "data/{task}"}, "data names {task}"),
+        *(
+            ({"axes": {"method": {"slow": {"yaml": given}}}, "config": "x"}, "method.slow.yaml needs groups")
+            for given in (3, {"model": 3}, ["model"])
+        ),
     ],
 )
-def test_a_bad_study_is_refused_with_the_nearest_name(study_file, change, named):
-    content = OmegaConf.to_container(OmegaConf.load(study_file))
-    OmegaConf.save(OmegaConf.create({**content, **change}), study_file)
+def test_a_bad_study_is_refused_with_the_nearest_name(study_with, change, named):
     with pytest.raises(UserError, match=re.escape(named)) as error:
-        read_study(study_file)
+        study_with(**change)
     assert "\n" not in str(error.value)
 
 
-def test_no_combination_is_a_sentence(study_file):
-    study_file.write_text(study_file.read_text().replace("configs/copy", "configs/nowhere"))
+def test_no_combination_is_a_sentence(study_with):
     with pytest.raises(UserError, match="configs/nowhere"):
-        cells(read_study(study_file))
+        cells(study_with(config="configs/nowhere/{preset}.yaml"))
 
 
 @pytest.mark.parametrize(("asked", "named"), [({"method": ["elv"]}, "elu"), ({"preset": ["tinny"]}, "tiny")])

@@ -13,7 +13,7 @@ import torch
 from pipeline.console import number_of
 from pipeline.errors import UserError
 from pipeline.evaluation.glue import decide, predict, read_rows, read_targets, score
-from pipeline.files import RUN_MARK
+from pipeline.files import RUN_MARK, read_json
 from pipeline.glue_tasks import TASKS
 from pipeline.papers import read_table
 from pipeline.reports import glue as glue_table
@@ -31,15 +31,11 @@ from tests.pipeline.study.conftest import cells
 RUN = "0.01/seed1"
 
 
-def read(path):
-    return json.loads(path.read_text())
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_trains_and_is_evaluated(finetuned, glue, name):
     """The result is that of the weights that were kept, over the whole dev set."""
     folder = finetuned / name / RUN
-    record, task = read(finetuned / name / f"{RUN}.json"), TASKS[name]
+    record, task = read_json(finetuned / name / f"{RUN}.json"), TASKS[name]
     result = record["found"]
     assert record["cell"] == {"task": name, "lr": "0.01", "seed": 1} and result["task"] == name
     assert record["training"]["updates"] == 3 and result["learning_rate"] == 0.01
@@ -71,7 +67,7 @@ def test_result_is_what_fairseq_found(finetuned, name):
     key = {"CoLA": "valid_mcc", "MRPC": "valid_f1", "STS-B": "valid_pearson", "MNLI": "valid_accuracy"}[name]
     with (folder / "train.log").open() as log:
         found = [record[key] for kind, record in read_records(log) if kind == "valid"]
-    ours = read(folder.with_suffix(".json"))["found"]["score"]
+    ours = read_json(folder.with_suffix(".json"))["found"]["score"]
     assert ours == pytest.approx(max(found), abs=0.051)
 
 
@@ -94,7 +90,11 @@ def test_folder_of_a_run_is_complete(finetuned, glue, pretrained):
     kept = {"dict.txt", "sentencepiece.bpe.model", "checkpoint_best.pt", "train.log", "glue_task.json"}
     assert names == {*kept, "tensorboard", ".run.lock", RUN_MARK}
     assert (folder / "dict.txt").read_bytes() == (pretrained / "dict.txt").read_bytes()
-    assert read(folder / "glue_task.json") == {"task": "RTE", "tokenizer": "sentencepiece", "partial": True}
+    assert read_json(folder / "glue_task.json") == {
+        "task": "RTE",
+        "tokenizer": "sentencepiece",
+        "partial": True,
+    }
 
 
 def test_weights_start_from_the_encoder(finetuned, pretrained):
@@ -112,7 +112,7 @@ def test_weights_start_from_the_encoder(finetuned, pretrained):
 
 
 def records_of(out):
-    return [read(path) for path in sorted(out.glob("*/*/seed*.json"))]
+    return [read_json(path) for path in sorted(out.glob("*/*/seed*.json"))]
 
 
 def cells_of_line(line):
@@ -265,7 +265,7 @@ def test_tasks_that_do_not_fit(refused, sweep, glue, tmp_path):
     assert f"{data / 'RTE'} is not prepared" in refused(finetune_glue, *sweep, "--data", data)
     assert "holds no prepared task" in refused(finetune_glue, *sweep, "--data", data, "--task", "all")
     shutil.copytree(glue / "RTE", data / "RTE")
-    manifest = read(data / "RTE" / "preparation.json")
+    manifest = read_json(data / "RTE" / "preparation.json")
     manifest["tokenizer_fingerprint"] = "0"
     (data / "RTE" / "preparation.json").write_text(json.dumps(manifest))
     sentence = refused(finetune_glue, *sweep, "--data", data)
@@ -312,7 +312,7 @@ def test_half_of_the_checkpoint_and_a_whole_one_beside_it(call, sweep, pretraine
         (folder / name).write_bytes((folder / name).read_bytes()[:-100])
     call(finetune_glue, folder / "checkpoint_last.pt", *sweep[1:])
     assert "checkpoint_last.pt is incomplete; taking checkpoint_best.pt" in capsys.readouterr().out
-    assert read(tmp_path / "out" / "RTE" / f"{RUN}.json")["training"]["updates"] == 1
+    assert read_json(tmp_path / "out" / "RTE" / f"{RUN}.json")["training"]["updates"] == 1
 
 
 def test_long_examples_are_cut_and_counted(call, sweep, glue, tmp_path, capsys, encoder_corpus):
@@ -330,7 +330,7 @@ def test_long_examples_are_cut_and_counted(call, sweep, glue, tmp_path, capsys, 
     call(finetune_glue, *sweep, "--data", tmp_path / "data")
     sentence = f"{number_of(count, 'examples')} with more tokens than the 32 positions of the encoder"
     assert f"RTE: {sentence} will be cut" in capsys.readouterr().out
-    found = read(out / "RTE" / f"{RUN}.json")["found"]
+    found = read_json(out / "RTE" / f"{RUN}.json")["found"]
     assert found["cut"] == count
     accuracy = found["dev"]["valid"]["accuracy"]
     right = accuracy / 100 * (ROWS["valid"] + 1)  # the long one counts

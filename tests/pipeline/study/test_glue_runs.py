@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.errors import UserError
-from pipeline.files import ROOT
+from pipeline.files import ROOT, read_json
 from pipeline.outputs import run_lock
 from pipeline.study import finetune_glue, run
 from pipeline.study.declaration import find_study, read_study
@@ -21,13 +21,9 @@ from tests.pipeline.study.conftest import cells
 UPDATES = 6  # two epochs: the first one's checkpoint is there when the second is killed
 
 
-def read(path):
-    return json.loads(path.read_text())
-
-
 def figures(out):
     """The records of a sweep without what differs between equal runs."""
-    records = {path.relative_to(out): read(path) for path in out.glob("*/*/seed*.json")}
+    records = {path.relative_to(out): read_json(path) for path in out.glob("*/*/seed*.json")}
     return {path: {key: one[key] for key in ("cell", "data", "found")} for path, one in records.items()}
 
 
@@ -127,7 +123,7 @@ def test_what_decides_a_result(finetuned, pretrained, glue, tmp_path):
         with pytest.raises(UserError, match="other settings"):
             other.record()
     shutil.copytree(glue / "RTE", tmp_path / "data" / "RTE")
-    changed = read(glue / "RTE" / "preparation.json")
+    changed = read_json(glue / "RTE" / "preparation.json")
     changed["splits"]["train"]["sha256"] = "another"
     (tmp_path / "data" / "RTE" / "preparation.json").write_text(json.dumps(changed))
     with pytest.raises(UserError, match="other data"):
@@ -151,7 +147,7 @@ def test_whole_epochs(call, pretrained, glue, tmp_path, name):
     call(finetune_glue, *words, "--learning-rates", "0.001", "--seeds", "1")
     batches, epochs = -(-ROWS["train"] // 32), 3
     folder = tmp_path / name / "0.001" / "seed1"
-    assert read(folder.with_suffix(".json"))["training"]["updates"] == batches * epochs
+    assert read_json(folder.with_suffix(".json"))["training"]["updates"] == batches * epochs
     with (folder / "train.log").open() as log:
         records = [record for kind, record in read_records(log) if kind == "train"]
     assert [r["train_num_updates"] for r in records] == [batches, 2 * batches, 3 * batches]

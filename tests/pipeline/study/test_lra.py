@@ -10,6 +10,7 @@ from pipeline.study import study
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.page import write_page
 from pipeline.study.table import write_table
+from tests.helpers import tiny
 from tests.helpers.lra import write_lra
 from tests.pipeline.study.conftest import cells, record_of
 from user_dir.models.lra.presets import SIZE
@@ -100,18 +101,6 @@ def test_flags_that_a_setting_leaves_open_are_the_users(lra):
         cells(lra, {**asked, "setting": ["short"]}, flags=["--max-update", "7"])
 
 
-BASE = """
-common: {seed: 5, log_format: json, log_interval: 1}
-task: {_name: lra, lra_task: image, data: DATA}
-criterion: {_name: lra}
-dataset: {batch_size: 8, required_batch_size_multiple: 1, num_workers: 0}
-distributed_training: {distributed_world_size: 1}
-optimization: {max_update: 3, update_freq: [1], lr: [0.01], clip_norm: 0.0}
-optimizer: {_name: adam, adam_betas: "(0.9, 0.999)"}
-lr_scheduler: {_name: fixed}
-checkpoint: {no_epoch_checkpoints: true, best_checkpoint_metric: accuracy}
-model: {_name: lra_skyformer, encoder_embed_dim: 16, encoder_ffn_embed_dim: 24}
-"""
 TINY = """
 about: a tiny study
 config: CONFIG
@@ -125,14 +114,16 @@ table: {columns: [["accuracy, %", accuracy, ".2f"]]}
 @pytest.mark.slow
 def test_without_a_valid_split_the_last_checkpoint_is_tested(call, refused, tmp_path):
     data = write_lra(tmp_path / "image", "image", splits={"train": 24, "test": 11})
-    config, path, out = (tmp_path / name for name in ("image.yaml", "tiny.yaml", "out"))
-    config.write_text(BASE.replace("DATA", str(data)))
+    config = tiny.write("lra_skyformer", tmp_path, data).config
+    path, out = tmp_path / "tiny.yaml", tmp_path / "out"
+    config.write_text(config.read_text().replace("listops", "image"))
     path.write_text(TINY.replace("CONFIG", str(config)))
-    call(study, path, "--out", out)
+    words = ("--data", data, "--", "--max-update", 3)
+    call(study, path, "--out", out, *words)
     record = json.loads((out / "elu" / "seed5.json").read_text())
     assert record["found"]["examples"] == 11 and not record["found"]["chosen_on_valid"]
     assert record["training"]["updates"] == 3 and not record["found"]["published_sizes"]
     assert 0 <= record["found"]["most_frequent"] <= 100
     assert "--disable-validation" not in record["own_flags"]
-    path.write_text(f"{TINY.replace('CONFIG', str(config))}tune: {{axis: lr, values: [0.1], updates: 2}}\n")
-    assert "has no valid split" in refused(study, path, "--out", tmp_path / "tuned")
+    path.write_text(f"{path.read_text()}tune: {{axis: lr, values: [0.1], updates: 3}}\n")
+    assert "has no valid split" in refused(study, path, "--out", tmp_path / "tuned", *words)

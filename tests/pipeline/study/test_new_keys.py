@@ -1,70 +1,68 @@
-"""Keys of a study's YAML: start, best, data, settings, keep; the choices' seeds and on_request."""
+"""Keys of a study's YAML: start, data, settings, keep; the choices' seeds and on_request."""
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.study.cells import Cell
-from pipeline.study.declaration import read_study
 from pipeline.study.run import prepare_data
 from pipeline.study.worker import prune
 from tests.pipeline.study.conftest import cells
 
-STUDY = """
-about: A study
-config: configs/copy/tiny.yaml
-axes:
-  method: {{elu: {{plan: elu, seeds: 1}}, softmax: {{plan: softmax}}, slow: {{plan: lln, on_request: true}}}}
-  lr: [0.1, 0.2]
-seeds: 2
-evaluate: copy
-table: {{rows: [method, lr], columns: [[loss, loss_nats, ".2f"]]}}
-{further}
-"""
+METHODS = {
+    "elu": {"plan": "elu", "seeds": 1},
+    "softmax": {"plan": "softmax"},
+    "slow": {"plan": "lln", "on_request": True},
+    "shallow": {"yaml": {"model": {"decoder_layers": 1}}, "on_request": True},
+}
+KEYS = {
+    "config": "configs/copy/tiny.yaml",
+    "axes": {"method": METHODS, "lr": [0.1, 0.2]},
+    "table": {"rows": ["method", "lr"], "columns": [["loss", "loss_nats", ".2f"]]},
+}
 
 
-def study(folder: Path, further: str = "", name: str = "own"):
-    path = folder / f"{name}.yaml"
-    path.write_text(STUDY.format(further=further))
-    return read_study(path)
+@pytest.fixture
+def own_cells(study_with, tmp_path) -> Callable[..., list]:
+    """The cells of two seeds of a study with further keys; `options` are those of the command."""
+
+    def find(asked=None, options=(), **further):
+        return cells(study_with(**{**KEYS, **further}), asked, 2, out=tmp_path / "out", **dict(options))
+
+    return find
 
 
-def own_cells(folder: Path, further: str = "", asked=None, data=None) -> list[Cell]:
-    return cells(study(folder, further), asked, 2, out=folder / "out", data=data)
-
-
-def test_seeds_and_choices_on_request(tmp_path):
-    found = [(cell.values["method"], cell.values["lr"], cell.seed) for cell in own_cells(tmp_path)]
+def test_seeds_and_choices_on_request(own_cells):
+    found = [(cell.values["method"], cell.values["lr"], cell.seed) for cell in own_cells()]
     assert len(found) == 6 and {name for name, *_ in found} == {"elu", "softmax"}
     first = min(seed for *_, seed in found)
     assert {seed for name, _, seed in found if name == "elu"} == {first}
     assert {seed for name, _, seed in found if name == "softmax"} == {first, first + 1}
-    assert {cell.values["method"] for cell in own_cells(tmp_path, asked={"method": ["slow"]})} == {"slow"}
+    assert {cell.values["method"] for cell in own_cells({"method": ["slow"]})} == {"slow"}
 
 
-def test_settings_are_those_of_every_cell_and_decide(tmp_path):
-    plain, further = own_cells(tmp_path), own_cells(tmp_path, "settings: {log_interval: 3}")
+def test_settings_are_those_of_every_cell_and_decide(own_cells):
+    plain, further = own_cells(), own_cells(settings={"log_interval": 3})
     assert all(cell.own_flags()[:2] == ["--log-interval", "3"] for cell in further)
     assert plain[0].fingerprint() != further[0].fingerprint()
 
 
-def test_data_of_a_choice(tmp_path):
-    (cell, *_) = own_cells(tmp_path, "data: data/some/{method}")
+def test_data_of_a_choice(own_cells, tmp_path):
+    (cell, *_) = own_cells(data="data/some/{method}")
     assert cell.data_folder().parts[-3:] == ("data", "some", "elu")
-    (cell, *_) = own_cells(tmp_path, "data: data/some/{method}", data=tmp_path)
+    (cell, *_) = own_cells(data="data/some/{method}", options={"data": tmp_path})
     assert cell.data_folder() == tmp_path / "elu"
 
 
-def test_raw_data_are_asked_for(tmp_path):
-    found = own_cells(tmp_path, 'data: nowhere/{method}\nprepare: [glue.sh, "{source}", --dest, nowhere]')
+def test_raw_data_are_asked_for(own_cells):
+    found = own_cells(data="nowhere/{method}", prepare=["glue.sh", "{source}", "--dest", "nowhere"])
     with pytest.raises(UserError, match="--source"):
         prepare_data(found[0].study, found, None)
 
 
 @pytest.mark.parametrize("keep", ["measured", "all"])
-def test_what_is_kept_of_a_run(tmp_path, keep):
-    (cell, *_) = own_cells(tmp_path, f"keep: {keep}")
+def test_what_is_kept_of_a_run(own_cells, keep):
+    (cell, *_) = own_cells(keep=keep)
     cell.folder.mkdir(parents=True)
     names = ["checkpoint_1_5.pt", "checkpoint_last.pt"]
     for name in names:
@@ -73,44 +71,16 @@ def test_what_is_kept_of_a_run(tmp_path, keep):
     assert sorted(path.name for path in cell.folder.iterdir()) == (names if keep == "all" else names[1:])
 
 
-@pytest.mark.parametrize(
-    ("further", "message"),
-    [
-        ("best: {axis: rl, highest: loss_nats}", "no axis rl; did you mean lr"),
-        ("best: {axis: lr}", "one of highest, lowest"),
-        ("best: {axis: lr, highest: a, lowest: b}", "one of highest, lowest"),
-        ("best: {axis: lr, highst: a}", "no key highst; did you mean highest"),
-        ("start: copi", "names no study 'copi'; did you mean copy"),
-        ("keep: some", "choose from measured, all"),
-        ("settings: 3", "settings needs settings"),
-        ("data: data/{task}", "data names {task}"),
-    ],
-)
-def test_mistakes_are_named(tmp_path, further, message):
-    with pytest.raises(UserError) as error:
-        study(tmp_path, further)
-    assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_start_without_the_axes_of_its_study(tmp_path):
-    (cell, *_) = own_cells(tmp_path, "start: roberta_glue")
+def test_a_start_without_the_axes_of_its_study(own_cells):
+    (cell, *_) = own_cells(start="roberta_glue")
     with pytest.raises(UserError, match="add it to the axes"):
         cell.fingerprint()
 
 
-def test_settings_below_yaml_are_those_of_the_training_yaml(tmp_path):
-    path = tmp_path / "own.yaml"
-    path.write_text(STUDY.format(further="").replace("{plan: lln,", "{yaml: {model: {decoder_layers: 1}},"))
-    one, two = (cells(read_study(path), {"method": [name]})[0] for name in ("slow", "softmax"))
+def test_settings_below_yaml_are_those_of_the_training_yaml(own_cells):
+    one, two = (own_cells({"method": [name]})[0] for name in ("shallow", "softmax"))
     assert one.experiment.get("model", "decoder_layers") == 1 != two.experiment.get("model", "decoder_layers")
     assert one.experiment.get("model", "_name") == two.experiment.get("model", "_name")
     assert "--decoder-layers" not in one.own_flags() and one.fingerprint() != two.fingerprint()
     with pytest.raises(UserError, match="--decoder-layers differs from cell to cell; use --method"):
-        cells(read_study(path), {"method": ["slow"]}, flags=("--decoder-layers", "3"))
-
-
-@pytest.mark.parametrize("given", ["3", "{model: 3}", "[model]"])
-def test_what_is_below_yaml_are_groups(tmp_path, given):
-    (tmp_path / "own.yaml").write_text(STUDY.format(further="").replace("{plan: lln,", f"{{yaml: {given},"))
-    with pytest.raises(UserError, match="method.slow.yaml needs groups"):
-        read_study(tmp_path / "own.yaml")
+        own_cells({"method": ["shallow"]}, {"flags": ("--decoder-layers", "3")})

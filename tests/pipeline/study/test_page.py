@@ -96,10 +96,9 @@ def test_a_file_that_is_no_record_is_passed_over_and_a_damaged_one_is_named(tmp_
         read_records(tmp_path, "tiny")
 
 
-def test_notes_that_ask_for_what_is_not_there(study_file):
-    study_file.write_text(study_file.read_text().replace("{{updates}}", "{{settings.nothing.here}}"))
+def test_notes_that_ask_for_what_is_not_there(study_with):
     with pytest.raises(UserError, match="notes"):
-        write_page(read_study(study_file), RECORDS)
+        write_page(study_with(notes="{{settings.nothing.here}}"), RECORDS)
 
 
 def test_expressions():

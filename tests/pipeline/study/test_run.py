@@ -1,10 +1,7 @@
 """A study runs its cells once, resumes, refuses what cannot be, and keeps others out of its folder."""
 
 import json
-import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -18,10 +15,10 @@ from pipeline.study import schedule, study
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.run import Pace
 from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
-from tests.helpers import forked
+from tests.helpers import commands, forked
 from tests.helpers.logs import wait_for
 from tests.helpers.once import filled_once
-from tests.pipeline.study.conftest import SHORT, STUDY, cells, record_of
+from tests.pipeline.study.conftest import DOCUMENTED, SHORT, STUDY, cells, record_of
 
 
 def record(out, method="elu", seed=1):
@@ -36,9 +33,7 @@ def finished(tmp_path_factory):
         path = folder / "tiny.yaml"
         path.write_text(dedent(STUDY))
         words = [path, "--method", "softmax,elu", "--jobs", 2, "--out", folder / "out", "--", *SHORT]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", ["study", *map(str, words)])
-            study.main()
+        commands.call(study, *words)
 
     return filled_once(tmp_path_factory, "finished study", fill) / "out"
 
@@ -79,16 +74,12 @@ def test_the_page_of_a_run_below_the_log_interval_has_dashes(call, study_file, t
 
 
 @pytest.mark.slow
-def test_a_killed_study_resumes_and_ends_as_if_nothing_had_happened(call, study_file, tmp_path):
+def test_a_killed_study_resumes_and_ends_as_if_nothing_had_happened(call, kill, study_file, tmp_path):
     flags = ["--", *SHORT, "--max-update", 12, "--save-interval-updates", 2, "--keep-interval-updates", 1]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     call(study, study_file, "--method", "elu", "--out", whole, *flags)
     words = [study_file, "--method", "elu", "--out", cut, *flags]
-    command = [sys.executable, "-m", "pipeline", "study.study", *words]
-    killed = forked.start(command, cwd=ROOT, own_group=True)
-    wait_for('"num_updates": "8"', cut / "tiny/elu/seed1/train.log", killed.process.is_alive)
-    os.killpg(killed.process.pid, signal.SIGKILL)
-    killed.wait()
+    kill(study, words, cut / "tiny/elu/seed1/train.log", '"num_updates": "8"')
     assert not (cut / "tiny/elu/seed1.json").exists()
     call(study, *words)
     states = [
@@ -144,10 +135,8 @@ def test_what_a_failed_start_has_left_does_not_count(call, study_file, tmp_path)
 @pytest.mark.slow
 def test_the_study_of_the_documents_runs(call, tmp_path):
     """Tuned first; the second command finds the first seed done."""
-    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
-    text = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1].replace("[small]", "[tiny]")
     mine, out = tmp_path / "mine.yaml", tmp_path / "out"
-    mine.write_text(text.replace("updates: 1000", "updates: 2"))
+    mine.write_text(DOCUMENTED.replace("[small]", "[tiny]").replace("updates: 1000", "updates: 2"))
     for seeds in (1, 2):
         flags = (*SHORT, "--validate-interval-updates", 2)
         call(study, mine, "--method", "mine", "--seeds", seeds, "--out", out, "--", *flags)

@@ -9,6 +9,7 @@ import torch
 from pipeline.errors import UserError
 from pipeline.outputs import run_lock
 from pipeline.training.save_dir import complete_save, find_resume_point, move_aside, newest_whole
+from tests.helpers.damages import DAMAGES
 
 TRAIN_LM = "scripts/train_lm.sh"
 
@@ -30,29 +31,15 @@ def test_newest_by_update_number_not_by_time(tmp_path):
     assert newest_whole(tmp_path).path.name == "checkpoint_last.pt"
 
 
-def damage(path, kind):
-    content = path.read_bytes()
-    position = content.index(torch.full((1000,), 50.0).numpy().tobytes()) + 2000
-    path.write_bytes(
-        {
-            "empty": b"",
-            "half": content[: len(content) // 2],
-            "last byte missing": content[:-1],
-            "random": os.urandom(len(content)),
-            "text": b"not a checkpoint",
-            "one bit": content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :],
-        }[kind]
-    )
-
-
-@pytest.mark.parametrize("kind", ["empty", "half", "last byte missing", "random", "text", "one bit"])
+@pytest.mark.parametrize("kind", DAMAGES)
 def test_damaged_ones_are_passed_over(tmp_path, kind):
     write(tmp_path / "checkpoint_last.pt", 50)
-    damage(tmp_path / "checkpoint_last.pt", kind)
+    DAMAGES[kind](tmp_path / "checkpoint_last.pt", tmp_path / "trace")
     with pytest.raises(UserError, match=r"no checkpoint in .* is whole .*--fresh"):
         find_resume_point(tmp_path)
     write(tmp_path / "checkpoint_1_25.pt", 25)
     assert find_resume_point(tmp_path).updates == 25
+    assert not (tmp_path / "trace").exists()
 
 
 def test_a_folder_in_place_of_the_checkpoint(tmp_path):

@@ -14,6 +14,7 @@ from pipeline.studies.analysis.training import evenly_spaced
 from pipeline.training import train as train_lm
 from pipeline.training.fairseq_process import run_fairseq
 from tests.helpers import encoders
+from tests.helpers.tiny import write_experiment
 
 FLAGS = ["--clip-norm", "0", "--max-update", "20"]
 FLAGS += ["--save-interval-updates", "10", "--keep-interval-updates", "-1"]
@@ -22,9 +23,6 @@ FLAGS += ["--save-interval-updates", "10", "--keep-interval-updates", "-1"]
 @pytest.fixture(scope="module")
 def runs(encoder_corpus, tmp_path_factory):
     """Runs of tiny encoders by name: every update logged but for `tens`, which logs every tenth."""
-    configs = tmp_path_factory.mktemp("configs") / "tiny"
-    configs.mkdir()
-    (configs / "base.yaml").write_text(encoders.BASE)
     folder = tmp_path_factory.mktemp("runs")
     plans = {
         "softmax": ("roberta_softmax", ()),
@@ -33,9 +31,10 @@ def runs(encoder_corpus, tmp_path_factory):
         "fixed": ("roberta_lln", ("--lln-alpha", "2", "--lln-beta", "2")),
         "norm": ("roberta_linear", ("--encoder-attention", "norm")),
     }
+    architectures = [architecture for architecture, _ in plans.values()]
+    config = write_experiment(tmp_path_factory.mktemp("configs") / "tiny", encoders.BASE, *architectures)
     for name, (architecture, flags) in plans.items():
-        config = configs / f"{architecture}.yaml"
-        config.write_text(encoders.MODEL % architecture)
+        config = config.with_name(f"{architecture}.yaml")
         train_lm.train(config, encoder_corpus, train_lm.Machines(0), folder / name, [*FLAGS, *flags])
     return folder
 

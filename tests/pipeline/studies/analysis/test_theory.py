@@ -7,6 +7,7 @@ import pytest
 from pipeline.reports.analysis import document
 from pipeline.studies.analysis import analyse
 from pipeline.studies.analysis.analyse import THEORY
+from tests.helpers import commands
 
 SMALL = ("--length", 64, "--head-dim", 8)
 
@@ -14,14 +15,8 @@ SMALL = ("--length", 64, "--head-dim", 8)
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     """The folder of all figures, small."""
-    from pytest import MonkeyPatch
-
-    from pipeline.console import run_command
-
     folder = tmp_path_factory.mktemp("analysis")
-    with MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["analyse", "theory", "--out", str(folder), *map(str, SMALL)])
-        run_command(analyse.main)
+    commands.call(analyse, "theory", "--out", folder, *SMALL)
     return folder
 
 
