@@ -16,6 +16,7 @@ from pipeline.console import run_command
 from tests.helpers import encoders, forked
 from tests.helpers.logs import wait_for
 from tests.helpers.once import filled_once
+from tests.helpers.prepared import preprocess
 from tests.models.conftest import write_corpus
 
 BASE = """
@@ -53,11 +54,7 @@ def corpus(tmp_path_factory) -> Path:
     raw = tmp_path_factory.mktemp("raw")
     write_corpus(raw)
     folder = tmp_path_factory.mktemp("prepared") / "it's a corpus"
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source"]
-    command += ["--destdir", folder]
-    for split in ("train", "valid", "test"):
-        command += [f"--{split}pref", raw / f"{split}.txt"]
-    forked.run(command, check=True)
+    preprocess({split: raw / f"{split}.txt" for split in ("train", "valid", "test")}, folder)
     splits = {}
     for split in ("train", "valid", "test"):
         lines = (raw / f"{split}.txt").read_text().splitlines()
