@@ -69,11 +69,8 @@ def read_mnist(options: argparse.Namespace) -> ImageSet:
     source, partial = options.source, options.partial
     if source is None:
         raise UserError(f"name the folder with MNIST's four files with --from; {MNIST_ORIGIN}")
-    sources: dict[str, str] = {}
-    verified = True
-
-    def part(prefix: str) -> Part:
-        nonlocal verified
+    sources, verified, parts = {}, True, []
+    for prefix in ("train", "t10k"):
         arrays = []
         for kind, shape in (("images-idx3", (MNIST_SIDE, MNIST_SIDE)), ("labels-idx1", ())):
             stem = f"{prefix}-{kind}-ubyte"
@@ -96,10 +93,8 @@ def read_mnist(options: argparse.Namespace) -> ImageSet:
             raise UserError(
                 f"label {labels.max()} of image {int(labels.argmax())} of {prefix} is out of range (0 to 9)"
             )
-        return images[..., None], labels
-
-    splits = hold_out(part("train"), part("t10k"))
-    return ImageSet(splits, 256, tuple(map(str, range(10))), sources, verified)
+        parts.append((images[..., None], labels))
+    return ImageSet(hold_out(*parts), 256, tuple(map(str, range(10))), sources, verified)
 
 
 def _find(folder: Path, stem: str) -> Path:

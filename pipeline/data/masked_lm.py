@@ -14,8 +14,8 @@ from pathlib import Path
 from pipeline.console import Parser, count
 from pipeline.data import texts
 from pipeline.data.tokenization import (
+    CopiedTokenizer,
     GPT2Encoder,
-    GPT2Tokenizer,
     SentencePieceEncoder,
     SentencePieceTokenizer,
     Tokenizer,
@@ -42,9 +42,6 @@ too. After an interruption, run the same command again; it continues.
 
 def main() -> None:
     arguments = parse_arguments()
-    settings = {"tokenizer": arguments.tokenizer}
-    if arguments.tokenizer != GPT2Encoder.name:
-        settings["vocabulary"] = arguments.vocab_size
     clean = ENCODERS[arguments.tokenizer].clean
 
     def write(reader: texts.SplitReader, target: Path) -> int:
@@ -57,7 +54,7 @@ def main() -> None:
                 "it away"
             )
 
-    texts.prepare(arguments, make_tokenizer, write, settings, check)
+    texts.prepare(arguments, make_tokenizer, write, check)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -97,7 +94,7 @@ def parse_arguments() -> argparse.Namespace:
 def make_tokenizer(arguments: argparse.Namespace) -> Tokenizer:
     """The tokeniser asked for; GPT-2's files are found or fetched now."""
     if arguments.tokenizer == GPT2Encoder.name:
-        return GPT2Tokenizer(find_gpt2_files(arguments.gpt2_bpe, arguments.dest.parent))
+        return CopiedTokenizer(find_gpt2_files(arguments.gpt2_bpe, arguments.dest.parent), GPT2Encoder)
     return SentencePieceTokenizer(arguments.vocab_size, texts.CHARACTER_COVERAGE)
 
 

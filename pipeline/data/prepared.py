@@ -140,7 +140,7 @@ def identify(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {"files": {one.name: known_sha256(one) for one in sorted(folder.glob("*.idx"))}}
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} is damaged; prepare it again with a script of data-prep/") from None
+        raise UserError(f"{path} is damaged; {PREPARE}") from None
 
 
 def has_valid(identity: dict[str, Any]) -> bool:

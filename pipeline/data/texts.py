@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from pipeline.console import Parser
@@ -27,7 +27,7 @@ from pipeline.data.preparation import (
     text_path,
 )
 from pipeline.data.published import address_mark, fetch
-from pipeline.data.tokenization import Tokenizer
+from pipeline.data.tokenization import SentencePieceTokenizer, Tokenizer
 from pipeline.errors import UserError
 
 CORPORA = {name: corpus for name, corpus in published.CORPORA.items() if "splits" in corpus.entry}
@@ -76,15 +76,19 @@ def prepare(
     arguments: argparse.Namespace,
     make_tokenizer: Callable[[argparse.Namespace], Tokenizer],
     write: Write,
-    settings: dict[str, Any],
     check: Callable[[dict], None] = lambda manifest: None,
 ) -> None:
     """Make --dest of the corpus that the `arguments` name, unless it is there, and say what it holds.
 
-    Raises UserError if it was made with other `settings` or of another text, and what `check` raises
+    Raises UserError if it was made with another tokeniser or of another text, and what `check` raises
     of its manifest.
     """
     dest = arguments.dest
+    settings = {"corpus": arguments.corpus}
+    if arguments.tokenizer:  # else another folder's vocabulary settles it
+        settings["tokenizer"] = arguments.tokenizer
+    if arguments.tokenizer == SentencePieceTokenizer.name:
+        settings["vocabulary"] = arguments.vocab_size
 
     def build(folder: Path) -> dict:
         # What was named is looked for before a vocabulary is downloaded, the corpus downloaded after it.
@@ -97,7 +101,7 @@ def prepare(
         return manifest
 
     manifest = prepare_once(dest, build)
-    check_settings(dest, manifest, {"corpus": arguments.corpus, **settings})
+    check_settings(dest, manifest, settings)
     check(manifest)
     accepted = arguments.allow_unverified or manifest["verified"] is not False
     check_accepted(dest, "unverified files", accepted, "--allow-unverified")

@@ -194,20 +194,32 @@ class Tokenizer(Protocol):
         """Rewrite each split's text as units with spaces between; leave dictionary and model beside them."""
 
 
+class CopiedTokenizer:
+    """The vocabulary of another folder: its words, or what its `encoder` makes of a text."""
+
+    def __init__(self, source: Path, encoder: type[GPT2Encoder | SentencePieceEncoder] | None):
+        self.source = source
+        self.encoder = encoder
+        self.name = encoder.name if encoder else WordTokenizer.name
+
+    def apply(self, texts: dict[str, Path]) -> None:
+        """Copy the files of the vocabulary, then encode; words stay as they are."""
+        folder = texts["train"].parent
+        for name in (DICTIONARY, *(self.encoder.files if self.encoder else ())):
+            shutil.copyfile(self.source / name, folder / name)
+        if self.encoder:
+            encoder = self.encoder(folder)
+            for path in texts.values():
+                _encode(encoder, path)
+
+
 class WordTokenizer:
-    """The text's own words, as WikiText is published; of the train split, or of a prepared folder."""
+    """The words of the train split, as WikiText is published."""
 
     name = "words"
 
-    def __init__(self, vocabulary_from: Path | None = None):
-        self.vocabulary_from = vocabulary_from
-
     def apply(self, texts: dict[str, Path]) -> None:
         """The text is as it shall be: only the dictionary is written."""
-        target = texts["train"].with_name(DICTIONARY)
-        if self.vocabulary_from:
-            shutil.copyfile(self.vocabulary_from / DICTIONARY, target)
-            return
         from fairseq.data import Dictionary
 
         counts: Counter[str] = Counter()
@@ -217,52 +229,29 @@ class WordTokenizer:
         for word, count in counts.items():
             dictionary.add_symbol(word, count)
         dictionary.finalize(padding_factor=WORDS_MULTIPLE)
-        dictionary.save(str(target))
+        dictionary.save(str(texts["train"].with_name(DICTIONARY)))
 
 
 class SentencePieceTokenizer:
-    """BPE pieces learnt from the train text, or of a prepared folder; rare characters are spelt in bytes."""
+    """BPE pieces learnt from the train text; rare characters are spelt in bytes."""
 
     name = SentencePieceEncoder.name
 
-    def __init__(self, vocabulary: int, character_coverage: float, vocabulary_from: Path | None = None):
+    def __init__(self, vocabulary: int, character_coverage: float):
         self.vocabulary = vocabulary
         self.character_coverage = character_coverage
-        self.vocabulary_from = vocabulary_from
 
     def apply(self, texts: dict[str, Path]) -> None:
-        """Learn (or copy) the pieces, then encode."""
+        """Learn the pieces, then encode."""
         folder = texts["train"].parent
-        [model] = SentencePieceEncoder.files
-        if self.vocabulary_from:
-            _copy((model, DICTIONARY), self.vocabulary_from, folder)
-        else:
-            print(f"Learning a vocabulary of {self.vocabulary:,} from the train text ...", flush=True)
-            pieces = train_pieces(_lines(texts["train"]), self.vocabulary, self.character_coverage)
-            (folder / model).write_bytes(pieces)
+        print(f"Learning a vocabulary of {self.vocabulary:,} from the train text ...", flush=True)
+        pieces = train_pieces(_lines(texts["train"]), self.vocabulary, self.character_coverage)
+        (folder / SentencePieceEncoder.files[0]).write_bytes(pieces)
         encoder = SentencePieceEncoder(folder)
         counts: Counter[str] = Counter()
         for split, path in texts.items():
             _encode(encoder, path, counts if split == "train" else None)
-        if not self.vocabulary_from:
-            _write_dictionary(encoder, counts, folder / DICTIONARY)
-
-
-class GPT2Tokenizer:
-    """RoBERTa's tokens (fairseq's multiprocessing_bpe_encoder and its dictionary), from its three files."""
-
-    name = GPT2Encoder.name
-
-    def __init__(self, files: Path):
-        self.files = files
-
-    def apply(self, texts: dict[str, Path]) -> None:
-        """Copy the three files, then encode."""
-        folder = texts["train"].parent
-        _copy(GPT2_BPE.files, self.files, folder)
-        encoder = GPT2Encoder(folder)
-        for path in texts.values():
-            _encode(encoder, path)
+        _write_dictionary(encoder, counts, folder / DICTIONARY)
 
 
 def find_gpt2_files(folder: Path | None, beside: Path, corpus: Corpus = GPT2_BPE) -> Path:
@@ -285,11 +274,6 @@ def find_gpt2_files(folder: Path | None, beside: Path, corpus: Corpus = GPT2_BPE
                 f"{path}{removed} has the sha256 {found} instead of {file.sha256}; get {file.url}"
             )
     return source
-
-
-def _copy(names: Iterable[str], source: Path, target: Path) -> None:
-    for name in names:
-        shutil.copyfile(source / name, target / name)
 
 
 def train_pieces(lines: Iterable[str], vocabulary: int, character_coverage: float) -> bytes:

@@ -6,8 +6,18 @@ from pathlib import Path
 from pipeline.console import Parser, count
 from pipeline.data import texts
 from pipeline.data.preparation import read_manifest
-from pipeline.data.tokenization import SentencePieceTokenizer, Tokenizer, WordTokenizer, tokenizer_fingerprint
+from pipeline.data.tokenization import (
+    CopiedTokenizer,
+    SentencePieceEncoder,
+    SentencePieceTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    tokenizer_fingerprint,
+)
 from pipeline.errors import UserError
+
+ENCODERS = {WordTokenizer.name: None, SentencePieceEncoder.name: SentencePieceEncoder}
+"""What cuts a text, by the name of the tokeniser; words are cut as they are."""
 
 EPILOG = f"""
 The source is --from (a folder, or a zip), else --url, else ${texts.URL_VARIABLE}, else
@@ -21,22 +31,17 @@ refused. If a download is interrupted, the same command resumes it.
 
 def main() -> None:
     arguments = parse_arguments()
-    settings: dict[str, object] = {}
-    if not arguments.vocabulary_from:
-        settings["tokenizer"] = arguments.tokenizer
-        if arguments.tokenizer == "sentencepiece":
-            settings["vocabulary"] = arguments.vocab_size
-    own_words = arguments.tokenizer == "words" and not arguments.vocabulary_from
 
     def check(manifest: dict) -> None:
         expected = texts.CORPORA[arguments.corpus].entry["words_dictionary"]
+        own_words = arguments.tokenizer == WordTokenizer.name
         if own_words and manifest["verified"] and manifest["vocabulary"] != expected:
             raise UserError(
                 f"the dictionary has {manifest['vocabulary']:,} words instead of the {expected:,} that "
                 f"models of {arguments.corpus} have; check the installed fairseq"
             )
 
-    texts.prepare(arguments, make_tokenizer, write_lines, settings, check)
+    texts.prepare(arguments, make_tokenizer, write_lines, check)
     folder = arguments.vocabulary_from
     if folder and tokenizer_fingerprint(folder) != tokenizer_fingerprint(arguments.dest):
         raise UserError(
@@ -57,7 +62,7 @@ def parse_arguments() -> argparse.Namespace:
     texts.add_places(parser, "wiki.{train,valid,test}.tokens or {train,valid,test}.txt")
     parser.add_argument(
         "--tokenizer",
-        choices=("words", "sentencepiece"),
+        choices=ENCODERS,
         help="words as published (default), or pieces learnt from the train split",
     )
     parser.add_argument(
@@ -76,7 +81,8 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.vocabulary_from and (arguments.tokenizer or arguments.vocab_size):
         parser.error("--vocabulary-from settles the tokeniser: give no --tokenizer or --vocab-size")
-    arguments.tokenizer = arguments.tokenizer or "words"
+    if not arguments.vocabulary_from:
+        arguments.tokenizer = arguments.tokenizer or WordTokenizer.name
     if arguments.vocab_size and arguments.tokenizer != "sentencepiece":
         parser.error("--vocab-size goes with --tokenizer sentencepiece")
     arguments.vocab_size = arguments.vocab_size or texts.VOCABULARY
@@ -86,14 +92,14 @@ def parse_arguments() -> argparse.Namespace:
 def make_tokenizer(arguments: argparse.Namespace) -> Tokenizer:
     """The tokeniser asked for, or that of the folder whose vocabulary shall be used."""
     folder = arguments.vocabulary_from
-    name = arguments.tokenizer
     if folder:
         manifest = read_manifest(folder)
         if manifest is None:
             raise UserError(f"--vocabulary-from: {folder} holds no prepared corpus")
         name = manifest["tokenizer"]
-    if name == "words":
-        return WordTokenizer(folder)
-    if name != "sentencepiece":
-        raise UserError(f"--vocabulary-from: {folder} has the tokens of {name}; give another folder")
-    return SentencePieceTokenizer(arguments.vocab_size, texts.CHARACTER_COVERAGE, folder)
+        if name not in ENCODERS:
+            raise UserError(f"--vocabulary-from: {folder} has the tokens of {name}; give another folder")
+        return CopiedTokenizer(folder, ENCODERS[name])
+    if arguments.tokenizer == WordTokenizer.name:
+        return WordTokenizer()
+    return SentencePieceTokenizer(arguments.vocab_size, texts.CHARACTER_COVERAGE)

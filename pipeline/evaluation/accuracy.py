@@ -50,13 +50,11 @@ CONVERGED_LOSS, CONVERGED_ACCURACY = 0.01, 0.999  # of copying
 
 
 def batches_of(
-    task: FairseqTask, split: str, batch_size: int, device: torch.device, max_positions: Any = None
+    task: FairseqTask, split: str, device: torch.device, **limits: Any
 ) -> Iterator[dict[str, Any]]:
-    """The batches of a split in order, on the device."""
+    """The batches of a split in order, on the device; `limits` are those of fairseq's batch iterator."""
     task.load_dataset(split)
-    batches = task.get_batch_iterator(
-        task.dataset(split), max_sentences=batch_size, max_positions=max_positions
-    )
+    batches = task.get_batch_iterator(task.dataset(split), **limits)
     for batch in batches.next_epoch_itr(shuffle=False):
         yield move_to_cuda(batch, device) if device.type == "cuda" else batch
 
@@ -69,7 +67,8 @@ def count_correct(
     model = model.to(device).eval()
     criterion = ClassificationCriterion(task)
     loss, correct, count = 0.0, 0, 0
-    for batch in batches_of(task, split, batch_size, device, model.max_positions()):
+    limits = {"max_sentences": batch_size, "max_positions": model.max_positions()}
+    for batch in batches_of(task, split, device, **limits):
         _, rows, output = criterion(model, batch)
         loss, correct, count = loss + float(output["loss"]), correct + int(output["ncorrect"]), count + rows
     if count == 0:
@@ -184,7 +183,7 @@ def copying(
     model = model.to(device).eval()
     pad, loss, counted = task.target_dictionary.pad(), 0.0, 0
     right, free = [], []
-    for batch in batches_of(task, split, batch_size, device):
+    for batch in batches_of(task, split, device, max_sentences=batch_size):
         target = batch["target"]
         logits = model(**batch["net_input"])[0].float()
         loss += float(F.cross_entropy(logits.transpose(1, 2), target, ignore_index=pad, reduction="sum"))

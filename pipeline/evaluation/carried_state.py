@@ -136,10 +136,8 @@ def segment_losses(
         if start >= length:
             return
         end = min(start + count, length)
-        features, _ = model(
-            streams.source[:, start:end], incremental_state=state, features_only=True, next_segment=True
-        )
-        target = streams.target[:, start:end].to(features.device)
+        source, target = (x[:, start:end].to(weight.device) for x in (streams.source, streams.target))
+        features, _ = model(source, incremental_state=state, features_only=True, next_segment=True)
         losses = token_losses(
             features.flatten(0, 1), weight, target.flatten(), bias, ignore_index=padding_idx
         )
@@ -210,14 +208,12 @@ def evaluate_streams(
 
     `segment` is how many tokens of each stream are read at a time.
     """
-    device = next(model.parameters()).device
     check_model(model, max(batch.source.shape[1] for batch in batches))
     check_growth(model, batches, padding_idx)
     buckets = Buckets()
     total = sum(int(batch.target.ne(padding_idx).sum()) for batch in batches)
     with tqdm(total=total, unit=" tokens", unit_scale=True, disable=None) as bar:
         for streams in batches:
-            streams = Streams(streams.source.to(device), streams.target)
             real = streams.target.ne(padding_idx)
             begin = time.monotonic()
             for start, losses, state in segment_losses(model, streams, padding_idx, repeat(segment)):
@@ -255,7 +251,6 @@ def check_growth(model: nn.Module, batches: list[Streams], padding_idx: int) -> 
         return
     head = Streams(longest.source[:1, : 2 * PROBE], longest.target[:1, : 2 * PROBE])
     device = next(model.parameters()).device
-    head = Streams(head.source.to(device), head.target)
     first, second = (state_bytes(s) for _, _, s in segment_losses(model, head, padding_idx, repeat(PROBE)))
     needed = (second - first) / PROBE * longest.source.numel()
     free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else memory_available()

@@ -28,6 +28,7 @@ from pipeline.console import Parser
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.evaluation import TrainedRun
+from pipeline.evaluation.accuracy import batches_of
 from pipeline.evaluation.evaluate import PPL_SCRIPT
 from pipeline.files import ROOT, shown_path
 from pipeline.training.checkpoint import (
@@ -261,14 +262,10 @@ def masked_lm_loss(model: LinearAttentionRoberta, task: MaskedLMTask, split: str
     """
     device = usual_device()
     model = model.to(device).eval()
-    task.load_dataset(split)
     size = max(MASKED_TOKENS_PER_BATCH, model.max_positions())
-    batches = task.get_batch_iterator(
-        task.dataset(split), max_tokens=size, ignore_invalid_inputs=False
-    ).next_epoch_itr(shuffle=False)
     total, count = 0.0, 0
-    for batch in batches:
-        tokens, targets = batch["net_input"]["src_tokens"].to(device), batch["target"].to(device)
+    for batch in batches_of(task, split, device, max_tokens=size, ignore_invalid_inputs=False):
+        tokens, targets = batch["net_input"]["src_tokens"], batch["target"]
         masked = targets.ne(task.source_dictionary.pad())
         x, (weight, bias) = masked_lm_features(model, {"src_tokens": tokens}, masked)
         total += float(token_losses(x, weight, targets[masked], bias).sum())

@@ -48,7 +48,7 @@ def bits_per_dimension(
     task = checkpoint.task
     criterion, model = PixelLikelihoodCriterion(task), checkpoint.model.to(device)
     nats, images, counted = 0.0, 0, 0
-    for batch in batches_of(task, split, batch_size, device):
+    for batch in batches_of(task, split, device, max_sentences=batch_size):
         loss, size, output = criterion(model, batch)
         nats, counted, images = nats + float(loss), counted + size, images + output["nsentences"]
         if images >= most:

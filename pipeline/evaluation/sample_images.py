@@ -91,8 +91,9 @@ def originals(options: Namespace, folder: Path) -> "np.ndarray":
     return np.array(images[: options.count])
 
 
-def sample(options: Namespace) -> Path:
-    """Draw the images and write them; returns the PNG's path."""
+def main() -> None:
+    """Draw the images, or complete them, and write them."""
+    options = parse(sys.argv[1:])
     import_quickly("pipeline.training.checkpoint")
     import numpy as np
     import torch
@@ -137,9 +138,3 @@ def sample(options: Namespace) -> Path:
         f"{number_of(options.count, 'images')} in {seconds:.1f} s ({options.count / seconds:.3g} images/s, "
         f"{min(options.count, options.batch_size)} at once)\n  written to  {shown_path(out)} and .npy"
     )
-    return out
-
-
-def main() -> None:
-    """Draw, or complete."""
-    sample(parse(sys.argv[1:]))

@@ -43,14 +43,13 @@ SPACE = "\u2581"
 class Source:
     """A model in evaluation mode with the configuration `cfg` it was built from.
 
-    `kind` is "CausalLM" or "MaskedLM", `plan` the names of each layer's attentions.
+    `kind` is "CausalLM" or "MaskedLM".
     """
 
     model: nn.Module
     cfg: Any
     dictionary: Dictionary
     kind: str
-    plan: list[tuple[str, ...]]
 
     @property
     def side(self) -> str:
@@ -62,27 +61,31 @@ class Source:
         """The embeddings and layers."""
         return self.model.decoder if self.kind == "CausalLM" else self.model.encoder.sentence_encoder
 
+    @property
+    def plan(self) -> list[tuple[str, ...]]:
+        """The names of each layer's attentions."""
+        layers = getattr(self.cfg, f"{self.side}_layers")
+        return planned_layers(self.cfg, self.side, type(self.model).default_plan(layers))
+
+    @property
+    def attentions(self) -> set[str]:
+        """The names of those in any layer."""
+        return {name for names in self.plan for name in names}
+
 
 def load_source(path: Path) -> Source:
     """Build the model and load its weights; UserError for what is no model of this project."""
     checkpoint, dictionary = read_checkpoint(path), read_dictionary(path.parent)
     if any(key.startswith("encoder.") for key in checkpoint.weights):
         model = load_encoder(read_encoder(path), dictionary)
-        return make_source(model, model.args, dictionary, "MaskedLM")
+        return Source(model, model.args, dictionary, "MaskedLM")
     checkpoint = checkpoint.on(path.parent)
     if not isinstance(checkpoint.model, LinearAttentionLM):
         raise UserError(
             f"{path} holds a {type(checkpoint.model).__name__}, which is no language model of this project"
         )
-    task = checkpoint.task
-    return make_source(checkpoint.model, checkpoint.config.model, task.source_dictionary, "CausalLM")
-
-
-def make_source(model: nn.Module, cfg: Any, dictionary: Dictionary, kind: str) -> Source:
-    """Of a model and the configuration it was built from; `kind` as in `Source`."""
-    side = "decoder" if kind == "CausalLM" else "encoder"
-    plan = planned_layers(cfg, side, type(model).default_plan(getattr(cfg, f"{side}_layers")))
-    return Source(model, cfg, dictionary, kind, plan)
+    dictionary = checkpoint.task.source_dictionary
+    return Source(checkpoint.model, checkpoint.config.model, dictionary, "CausalLM")
 
 
 def configuration(source: Source) -> dict[str, Any]:
@@ -121,8 +124,7 @@ def configuration(source: Source) -> dict[str, Any]:
 def check_exportable(source: Source) -> None:
     """UserError for a model with parts that the modelling file does not have."""
     cfg, side = source.cfg, source.side
-    other = sorted({name for names in source.plan for name in names} - set(EXPORTED))
-    if other:
+    if other := sorted(source.attentions - set(EXPORTED)):
         raise UserError(
             f"{other[0]!r} attention cannot be exported; those that can are {', '.join(EXPORTED)}"
         )
@@ -134,9 +136,8 @@ def check_exportable(source: Source) -> None:
         raise UserError("adaptive input and adaptive softmax cannot be exported; train with plain embeddings")
     if side == "encoder":
         check_activation(cfg.activation_fn, "activation-fn")
-    used = {name for names in source.plan for name in names} & {"lln", "lln_diag"}
     options = attention_options(cfg)
-    for name in sorted(used):
+    for name in sorted(source.attentions & {"lln", "lln_diag"}):
         if options[name]["statistics"] == "batch" and not options[name]["alpha"]:
             raise UserError(
                 f"{name} attention with statistics 'batch' depends on the rest of the batch and cannot be "
@@ -154,8 +155,7 @@ def check_activation(name: str, flag: str) -> None:
 
 def _attention_options(source: Source) -> dict[str, dict[str, Any]]:
     options = attention_options(source.cfg)
-    used = {name for names in source.plan for name in names}
-    chosen = {name: dict(options[name]) for name in EXPORTED if name in used}
+    chosen = {name: dict(options[name]) for name in EXPORTED if name in source.attentions}
     for module in source.stack.modules():  # the constants of the moment matching, given or fitted
         scale = getattr(module, "scale", None)
         if isinstance(scale, nn.Module) and hasattr(scale, "sigma"):

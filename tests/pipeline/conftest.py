@@ -13,6 +13,7 @@ from tests.helpers import commands, encoders, forked
 from tests.helpers.commands import Command
 from tests.helpers.logs import wait_for
 from tests.helpers.once import filled_once
+from tests.helpers.prepared import preprocess
 from tests.helpers.tiny import write_experiment
 from tests.models.conftest import write_corpus
 
@@ -46,14 +47,11 @@ def corpus(tmp_path_factory) -> Path:
     raw = tmp_path_factory.mktemp("raw")
     write_corpus(raw)
     folder = tmp_path_factory.mktemp("prepared") / "it's a corpus"
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source"]
-    command += ["--destdir", folder]
+    preprocess({split: raw / f"{split}.txt" for split in ("train", "valid", "test")}, folder)
     splits = {}
     for split in ("train", "valid", "test"):
-        command += [f"--{split}pref", raw / f"{split}.txt"]
         lines = (raw / f"{split}.txt").read_text().splitlines()
         splits[split] = {"words": sum(len(line.split()) + 1 for line in lines)}
-    forked.run(command, check=True)
     manifest = {"corpus": "tiny", "tokenizer": "words", "splits": splits}
     (folder / "preparation.json").write_text(json.dumps(manifest))
     return folder

@@ -190,15 +190,17 @@ class Stamps:
 
     def __init__(self, pictures: np.ndarray, least: int, width: int) -> None:
         reach = pictures.shape[1] // 2
-        lists = []
+        offsets, values = [], []
         for picture in pictures:
             y, x = np.nonzero(picture >= least)
-            lists.append(((y - reach) * width + x - reach, picture[y, x]))
-        most = max(len(offsets) for offsets, _ in lists)
-        first = np.arange(most)
-        chosen = [np.where(first < len(offsets), first, 0) for offsets, _ in lists]
-        self.offsets = np.stack([lists[i][0][order] for i, order in enumerate(chosen)])
-        self.values = np.stack([lists[i][1][order] for i, order in enumerate(chosen)])
+            offsets.append((y - reach) * width + x - reach)
+            values.append(picture[y, x])
+        self.offsets, self.values = _filled_up(offsets), _filled_up(values)
+
+
+def _filled_up(rows: list[np.ndarray]) -> np.ndarray:
+    most = max(map(len, rows))
+    return np.stack([np.pad(row, (0, most - len(row)), constant_values=row[0]) for row in rows])
 
 
 class Room:

@@ -7,6 +7,7 @@ merge rows. Their texts become bytes (Skyformer's pipeline) or characters (the s
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -110,8 +111,8 @@ def write_text(
             "some must be, others not (0: no valid split)"
         )
     splits = {
-        "train": [review for review, out in zip(reviews["train"], held_out, strict=True) if not out],
-        "valid": [review for review, out in zip(reviews["train"], held_out, strict=True) if out],
+        "train": list(compress(reviews["train"], ~held_out)),
+        "valid": list(compress(reviews["train"], held_out)),
         "test": reviews["test"],
     }
     return {

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.data.lra import listops, pathfinder
 from tests.helpers.encoders import prepare
+from tests.helpers.prepared import write_splits
 
 
 @pytest.fixture
@@ -33,12 +35,11 @@ def full_disk() -> Callable[[int], AbstractContextManager]:
 
 @pytest.fixture
 def start() -> Callable[..., subprocess.Popen]:
-    """Starts a module of pipeline.data without waiting for it."""
+    """Starts a script without waiting for it."""
 
-    def call(module: str, *arguments: object) -> subprocess.Popen:
-        command = [sys.executable, "-m", "pipeline", f"data.{module}", *map(str, arguments)]
+    def call(*words: object) -> subprocess.Popen:
         return subprocess.Popen(
-            command,
+            [sys.executable, "-m", "pipeline", *map(str, words)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -46,6 +47,13 @@ def start() -> Callable[..., subprocess.Popen]:
         )
 
     return call
+
+
+@pytest.fixture
+def small_blocks(monkeypatch) -> None:
+    """The generators make blocks of a few examples."""
+    monkeypatch.setattr(listops, "BLOCK", 30)
+    monkeypatch.setattr(pathfinder, "BLOCK", 8)
 
 
 @pytest.fixture(scope="session")
@@ -67,10 +75,8 @@ def small_texts(wikitext2) -> dict[str, list[str]]:
 @pytest.fixture(scope="session")
 def small_corpus(small_texts, tmp_path_factory) -> Path:
     """A folder like WikiText's, with other counts."""
-    folder = tmp_path_factory.mktemp("small corpus")
-    for split, lines in small_texts.items():
-        (folder / f"{split}.txt").write_text("".join(lines), encoding="utf-8")
-    return folder
+    texts = {split: "".join(lines) for split, lines in small_texts.items()}
+    return write_splits(tmp_path_factory.mktemp("small corpus"), **texts)
 
 
 @pytest.fixture(scope="session")
@@ -85,11 +91,10 @@ def small_prepared(small_corpus, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_pretraining(tmp_path_factory) -> Path:
     """A pre-training folder with 400 sentencepiece pieces, of three documents in train."""
-    folder = tmp_path_factory.mktemp("tiny")
     lines = ["The cat sat on the mat , it said .", "A dog barked ; nobody heard it !", "Why ? Who knows ."]
-    (folder / "train.txt").write_text("\n\n\n" + "\n".join(lines * 20) + "\n\n  \nOne more .\n\nThe end .")
-    for split in ("valid", "test"):
-        (folder / f"{split}.txt").write_text("The dog sat .\nIt said why .\n\nA cat !\n")
+    train = "\n\n\n" + "\n".join(lines * 20) + "\n\n  \nOne more .\n\nThe end ."
+    other = "The dog sat .\nIt said why .\n\nA cat !\n"
+    folder = write_splits(tmp_path_factory.mktemp("tiny"), train=train, valid=other, test=other)
     dest = folder / "prepared"
     words = ("text", "--from", folder, "--dest", dest)
     prepare("masked_lm", *words, "--tokenizer", "sentencepiece", "--vocab-size", 340)
@@ -100,9 +105,7 @@ def tiny_pretraining(tmp_path_factory) -> Path:
 def samples(shared_dir, tmp_path_factory) -> Path:
     """The samples of all tasks, unpacked side by side."""
     folder = tmp_path_factory.mktemp("samples")
-    for path in [
-        path for name in ("lra", "imdb") for path in (shared_dir / "data" / name).glob("*_sample.tar.gz")
-    ]:
+    for path in shared_dir.glob("data/*/*_sample.tar.gz"):
         with tarfile.open(path) as archive:
             archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4
             archive.extractall(folder)

@@ -111,7 +111,7 @@ def test_prepared(call, splits, tmp_path):
     assert facts["vocabulary"] == len(dictionary) == 2000
     for name, documents in splits.items():
         assert facts["splits"][name]["words"] == sum(item.words for item in documents)
-        dataset = rows(dest, name, dictionary)
+        dataset = rows(dest, name)
         assert facts["splits"][name]["tokens"] == dataset.sizes.sum()
         lines = (line for item in documents for line in item.lines)
         for row, line in zip(dataset, lines, strict=True):

@@ -1,11 +1,10 @@
 """data-prep/check_sources.sh asks a server on this machine; sources.json itself."""
 
 import re
-import sys
 
 import pytest
 
-from pipeline.data.check_sources import check, main
+from pipeline.data.check_sources import check
 from pipeline.data.published import CORPORA, read_corpus
 from pipeline.errors import UserError
 from tests.helpers.serving import Server
@@ -66,10 +65,9 @@ def test_one_dead_host_is_no_missing_network(server, capsys):
     assert "DEAD (" in capsys.readouterr().out.splitlines()[1]
 
 
-def test_unknown_corpus(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["check_sources", "nowhere"])
-    with pytest.raises(UserError, match="there is no corpus nowhere; choose from wikitext-2"):
-        main()
+def test_unknown_corpus(refused):
+    sentence = refused("data-prep/check_sources.sh", "nowhere")
+    assert "there is no corpus nowhere; choose from wikitext-2" in sentence
 
 
 def test_every_entry_is_complete():

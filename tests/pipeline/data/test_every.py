@@ -38,12 +38,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def words(monkeypatch, small_corpus, tiny_pretraining, samples):
+def words(small_blocks, small_corpus, tiny_pretraining, samples):
     """The words of a command line whose blocks are small."""
-    from pipeline.data.lra import listops, pathfinder
-
-    monkeypatch.setattr(listops, "BLOCK", 30)
-    monkeypatch.setattr(pathfinder, "BLOCK", 8)
 
     def split(text, dest):
         places = {"small": small_corpus, "tiny": tiny_pretraining.parent, "samples": samples}

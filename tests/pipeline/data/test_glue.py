@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import pytest
 from fairseq.data import Dictionary
@@ -12,8 +11,8 @@ from pipeline.data import glue
 from pipeline.data.tokenization import TextEncoder, encode_sentences, tokenizer_fingerprint
 from pipeline.errors import UserError
 from pipeline.glue_tasks import TASKS
-from tests.helpers import forked
-from tests.helpers.prepared import manifest, rows
+from tests.helpers import encoders
+from tests.helpers.prepared import manifest, preprocess, rows
 
 FILES = {
     "CoLA": {
@@ -49,15 +48,13 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def prepare(monkeypatch, tiny_pretraining):
+def prepare(tiny_pretraining):
     """Runs the script within this process."""
 
-    def call(folder, dest, *options, tokenizer_from=tiny_pretraining):
-        command = ["glue", folder, "--tokenizer-from", tokenizer_from, "--dest", dest, *options]
-        monkeypatch.setattr(sys, "argv", [str(part) for part in command])
-        glue.main()
+    def run(folder, dest, *options, tokenizer_from=tiny_pretraining):
+        encoders.prepare("glue", folder, "--tokenizer-from", tokenizer_from, "--dest", dest, *options)
 
-    return call
+    return run
 
 
 def opened(folder, task):
@@ -117,9 +114,7 @@ def test_files_are_those_of_fairseq_preprocess(folder, prepare, tmp_path):
     for part, lines in texts.items():
         text = tmp_path / f"{part}.txt"
         text.write_text("".join(f"{line}\n" for line in lines))
-        command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source", "--trainpref", text]
-        command += ["--destdir", tmp_path / part, "--srcdict", dest / part / "dict.txt"]
-        forked.run(command, check=True)
+        preprocess({"train": text}, tmp_path / part, "--srcdict", dest / part / "dict.txt")
         for name in ("train.bin", "train.idx", "dict.txt"):
             assert (tmp_path / part / name).read_bytes() == (dest / part / name).read_bytes(), name
 
@@ -272,7 +267,7 @@ def test_real_tasks(shared_dir, prepare, small_prepared, tmp_path):
             examples = glue.read_examples(found, task, split)
             assert manifest(dest)["splits"][split]["examples"] == len(examples.sentences)
             for number in range(len(task.sentences)):
-                dataset = rows(dest / f"input{number}", split, dictionary)
+                dataset = rows(dest / f"input{number}", split)
                 assert len(dataset) == len(examples.sentences)
                 for index in (0, -1):
                     row = dataset[index % len(dataset)]

@@ -1,7 +1,6 @@
 """data-prep/images.sh: real digits, idx files, the CIFAR-10 sample, and what damaged files get."""
 
 import gzip
-import json
 import re
 import shutil
 import struct
@@ -49,6 +48,9 @@ def test_digits_are_those_of_scikit_learn_split_for_good(call, tmp_path, capsys)
     assert "8 x 8 x 1 of 17 levels; 1,297 train, 250 valid, 250 test" in capsys.readouterr().out
     data = open_image_data(tmp_path / "digits")
     assert data.shape == ImageShape(17, 8, 8, 1)
+    facts = data.manifest
+    assert facts["splits"]["train"] == {"images": 1297} and facts["corpus"] == "digits"
+    assert set(facts["files"]) == {f"{s}.{k}.npy" for s in facts["splits"] for k in ("images", "label")}
     parts = [np.array(data.images(split)) for split in ("test", "valid", "train")]
     order = np.random.default_rng(42).permutation(1797)
     assert np.array_equal(np.concatenate(parts)[..., 0], load_digits().images[order])
@@ -58,12 +60,12 @@ def test_digits_are_those_of_scikit_learn_split_for_good(call, tmp_path, capsys)
 
 def test_mnists_files_packed_and_not(call, refused, tmp_path, capsys):
     arrays = write_mnist(tmp_path / "raw")
-    sentence = refused(command, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "mnist")
+    words = (command, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "mnist")
+    sentence = refused(*words)
     assert "train-images-idx3-ubyte.gz has the sha256" in sentence and not (tmp_path / "mnist").exists()
-    call(command, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "mnist", "--partial")
+    call(*words, "--partial")
     assert "mnist (NOT the original files), 28 x 28 x 1" in capsys.readouterr().out
-    sentence = refused(command, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "mnist")
-    assert "accept it with --partial" in sentence
+    assert "accept it with --partial" in refused(*words)
     data = open_image_data(tmp_path / "mnist")
     train, valid = (data.images(split)[..., 0] for split in ("train", "valid"))
     assert (len(train), len(valid)) == (27, 3)
@@ -101,9 +103,8 @@ def test_mnist_packed_again_is_the_original(call, shared_dir, tmp_path):
 )
 def test_damaged_idx_files(refused, tmp_path, name, change, message):
     write_mnist(tmp_path / "raw", change=(name, change))
-    assert message in refused(
-        command, "mnist", "--from", tmp_path / "raw", "--dest", tmp_path / "out", "--partial"
-    )
+    words = ("--from", tmp_path / "raw", "--dest", tmp_path / "out", "--partial")
+    assert message in refused(command, "mnist", *words)
     assert not (tmp_path / "out").exists()
 
 
@@ -163,14 +164,12 @@ def test_valid_is_the_end_of_train():
     assert len(splits["train"][0]) == 55_000 and splits["valid"][1][0] == 55_000
 
 
-def test_pickles_are_never_opened(refused, tmp_path):
-    (tmp_path / "data_batch_1").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
-    sentence = refused(command, "cifar10", "--from", tmp_path, "--dest", tmp_path / "out", "--partial")
+@pytest.mark.parametrize("script", ["images.sh cifar10", "lra.sh image"])
+def test_pickles_are_never_opened(refused, tmp_path, script):
+    folder = tmp_path / "raw" / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    (folder / "data_batch_1").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    words = ("--from", folder.parent, "--dest", tmp_path / "out", "--partial")
+    sentence = refused(*f"data-prep/{script}".split(), *words)
     assert "holds the pickled version of CIFAR-10, which is never opened" in sentence
-
-
-def test_the_manifest_says_what_was_read(call, tmp_path):
-    call(command, "digits", "--dest", tmp_path / "digits")
-    manifest = json.loads((tmp_path / "digits" / "preparation.json").read_text())
-    assert manifest["splits"]["train"] == {"images": 1297} and manifest["corpus"] == "digits"
-    assert set(manifest["files"]) == {f"{s}.{k}.npy" for s in manifest["splits"] for k in ("images", "label")}
+    assert "cifar-10-binary.tar.gz" in sentence and not list(tmp_path.glob("out/*"))

@@ -10,31 +10,24 @@ import pytest
 from pipeline.children import was_interrupted
 from tests.helpers import forked
 from tests.helpers.logs import wait_for
-
-
-def arguments_for(source, dest):
-    return ["wikitext-2", "--from", source, "--dest", dest, "--allow-unverified"]
+from tests.helpers.prepared import as_wikitext2, write_splits
 
 
 @pytest.mark.parametrize("size", [100_000, 400_000])
 def test_disk_full_while_reading_or_encoding(full_disk, refused, small_corpus, tmp_path, size):
     dest = tmp_path / "out" / "data"
-    arguments = arguments_for(small_corpus, dest)
     with full_disk(size):
-        sentence = refused("data-prep/wikitext.sh", *arguments)
+        sentence = refused(*as_wikitext2(small_corpus, dest))
     assert f"no space left on the disk of {dest}" in sentence
     assert not dest.parent.exists()
 
 
 def test_disk_full_while_writing_rows(full_disk, refused, tmp_path, capsys):
-    source, dest = tmp_path / "source", tmp_path / "out" / "data"
-    source.mkdir()
     # One letter a line: the index is larger than the text, so the limit hits it alone.
-    for split, lines in (("train", 20_000), ("valid", 1), ("test", 1)):
-        (source / f"{split}.txt").write_text("a\n" * lines)
-    arguments = arguments_for(source, dest)
+    source = write_splits(tmp_path / "source", train="a\n" * 20_000, valid="a\n", test="a\n")
+    dest = tmp_path / "out" / "data"
     with full_disk(100_000):
-        sentence = refused("data-prep/wikitext.sh", *arguments)
+        sentence = refused(*as_wikitext2(source, dest))
     assert "Binarising train" in capsys.readouterr().out
     assert f"no space left on the disk of {dest}" in sentence
     assert not dest.parent.exists()
@@ -50,8 +43,7 @@ def wait_for_line(process, beginning):
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_nothing_and_a_second_one_succeeds(start, call, small_corpus, tmp_path, stop):
     dest = tmp_path / "out" / "data"
-    arguments = arguments_for(small_corpus, dest)
-    process = start("wikitext", *arguments)
+    process = start(*as_wikitext2(small_corpus, dest))
     wait_for_line(process, "train:")
     process.send_signal(stop)
     _, errors = process.communicate(timeout=20)
@@ -62,14 +54,13 @@ def test_interrupted_run_leaves_nothing_and_a_second_one_succeeds(start, call, s
         return
     assert was_interrupted(process.returncode)
     assert errors == "error: interrupted; run the same command again\n"
-    call("data-prep/wikitext.sh", *arguments)
+    call(*as_wikitext2(small_corpus, dest))
     assert (dest / "preparation.json").exists()
 
 
 def test_killed_run_leaves_a_folder_that_the_next_one_clears(start, call, small_corpus, tmp_path):
     dest = tmp_path / "data"
-    arguments = arguments_for(small_corpus, dest)
-    process = start("wikitext", *arguments)
+    process = start(*as_wikitext2(small_corpus, dest))
     wait_for_line(process, "valid:")
     process.kill()
     process.communicate()
@@ -77,7 +68,7 @@ def test_killed_run_leaves_a_folder_that_the_next_one_clears(start, call, small_
     assert left.is_dir()
     assert not dest.exists()
     (left / "rubbish").mkdir()
-    call("data-prep/wikitext.sh", *arguments)
+    call(*as_wikitext2(small_corpus, dest))
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     assert not (dest / "rubbish").exists()
 

@@ -15,21 +15,9 @@ from pipeline.data.masked_lm import documents_by_titles
 from pipeline.data.tokenization import TextEncoder, tokenizer_fingerprint
 from pipeline.errors import UserError
 from tests.helpers.encoders import prepare
-from tests.helpers.prepared import manifest, rows
+from tests.helpers.prepared import decoded, manifest, rows
 
 SPLITS = ("train", "valid", "test")
-
-
-def decoded(folder, split):
-    """The lines of a split."""
-    dictionary = Dictionary.load(str(folder / "dict.txt"))
-    encoder = TextEncoder.from_folder(folder)
-    lines = []
-    for row in rows(folder, split, dictionary):
-        assert row[-1] == dictionary.eos()
-        assert dictionary.unk() not in row
-        lines.append(encoder.decode(" ".join(dictionary[index] for index in row[:-1])))
-    return lines
 
 
 def test_articles_of_wikitext():
@@ -75,7 +63,7 @@ def test_own_text_has_one_empty_row_between_documents(tiny_pretraining):
 
 def test_samples_of_fairseq_stay_within_documents(tiny_pretraining):
     dictionary = Dictionary.load(str(tiny_pretraining / "dict.txt"))
-    dataset = rows(tiny_pretraining, "train", dictionary)
+    dataset = rows(tiny_pretraining, "train")
     blocks = TokenBlockDataset(
         dataset, dataset.sizes, 60, dictionary.pad(), dictionary.eos(), break_mode="complete_doc"
     )
@@ -137,7 +125,7 @@ def test_gpt2_rows_decode_to_the_text_and_are_fairseqs(with_gpt2, small_texts, g
         assert all(found[number + 1].startswith("= ") for number in empty)
         facts = manifest(with_gpt2)["splits"][split]
         assert len(empty) == facts["documents"] - 1
-        dataset = rows(with_gpt2, split, dictionary)
+        dataset = rows(with_gpt2, split)
         assert facts["tokens"] == dataset.sizes.sum()
         first = dictionary.encode_line(fairseqs.encode(kept[0]), add_if_not_exist=False)
         assert dataset[0].tolist() == first.tolist()

@@ -1,18 +1,14 @@
 """What a prepared folder holds, read back with fairseq's own readers."""
 
 import os
-import sys
-from itertools import zip_longest
 
 import pytest
-import sentencepiece
 from fairseq.data import Dictionary
 
 from pipeline import files
 from pipeline.data.prepared import identify, same_data
 from pipeline.files import RUN_MARK, sha256_of
-from tests.helpers import forked
-from tests.helpers.prepared import manifest, rows
+from tests.helpers.prepared import as_wikitext2, decoded, manifest, preprocess, rows, write_splits
 
 SPLITS = ("train", "valid", "test")
 
@@ -33,8 +29,8 @@ def test_wikitext2_words(call, wikitext2, tmp_path):
     # 33,278 types with <unk> and the end of line, which are two of fairseq's four symbols.
     assert len(dictionary) == 33_278 - 2 + 4
     assert not any(symbol.startswith("madeupword") for symbol in dictionary.symbols)
-    test_rows = rows(dest, "test", dictionary)
-    assert test_rows.sizes.sum() == words["test"]
+    dataset = rows(dest, "test")  # its sizes die with it
+    assert dataset.sizes.sum() == words["test"]
     rows_of_splits = {f"{split}.{kind}" for split in SPLITS for kind in ("bin", "idx")}
     written = {path.name for path in dest.iterdir()}
     assert written == {RUN_MARK, "dict.txt", "preparation.json"} | rows_of_splits
@@ -42,19 +38,8 @@ def test_wikitext2_words(call, wikitext2, tmp_path):
 
 def test_files_are_those_of_fairseq_preprocess(call, small_corpus, tmp_path):
     dest = tmp_path / "data"
-    arguments = ["wikitext-2", "--from", small_corpus, "--dest", dest, "--allow-unverified"]
-    call("data-prep/wikitext.sh", *arguments)
-    command = [
-        sys.executable,
-        "-m",
-        "fairseq_cli.preprocess",
-        "--only-source",
-        "--destdir",
-        tmp_path / "theirs",
-    ]
-    for split in SPLITS:
-        command += [f"--{split}pref", small_corpus / f"{split}.txt"]
-    forked.run(command, check=True)
+    call(*as_wikitext2(small_corpus, dest))
+    preprocess({split: small_corpus / f"{split}.txt" for split in SPLITS}, tmp_path / "theirs")
     for name in ("dict.txt", *(f"{split}.{kind}" for split in SPLITS for kind in ("bin", "idx"))):
         assert (dest / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes(), name
 
@@ -72,14 +57,11 @@ def test_wikitext2_sentencepiece(call, wikitext2, tmp_path):
 
 
 def test_dictionary_of_wikitext103s_size_is_the_models(call, tmp_path):
-    source = tmp_path / "source"
-    source.mkdir()
     # As many types as WikiText-103 has: 267,735, of which <unk> and the end of line are two.
     words = [f"word{number}" for number in range(267_735 - 2)]
     lines = (" ".join([*words[i : i + 500], "<unk>\n"]) for i in range(0, len(words), 500))
-    (source / "train.txt").write_text("".join(lines))
-    for split in ("valid", "test"):
-        (source / f"{split}.txt").write_text("word1 word2\n")
+    other = "word1 word2\n"
+    source = write_splits(tmp_path / "source", train="".join(lines), valid=other, test=other)
     arguments = ["wikitext-103", "--from", source, "--dest", tmp_path / "data"]
     call("data-prep/wikitext.sh", *arguments, "--allow-unverified")
     assert manifest(tmp_path / "data")["vocabulary"] == 267_744
@@ -96,26 +78,18 @@ def test_counts_are_fairseqs(small_prepared, small_texts):
     assert facts["vocabulary"] == len(dictionary) == 1000
     for split, lines in small_texts.items():
         assert facts["splits"][split]["words"] == sum(len(line.split()) + 1 for line in lines)
-        dataset = rows(small_prepared, split, dictionary)  # its sizes die with it
+        dataset = rows(small_prepared, split)
         assert facts["splits"][split]["tokens"] == dataset.sizes.sum()
         assert len(dataset) == len(lines)
 
 
 def test_rows_decode_to_the_text(small_prepared, small_texts):
     """Also through rare characters, which are spelt in bytes, and without any unknown piece."""
-    dictionary = Dictionary.load(str(small_prepared / "dict.txt"))
-    processor = sentencepiece.SentencePieceProcessor(
-        model_file=str(small_prepared / "sentencepiece.bpe.model")
-    )
-    spelt = 0
     for split, lines in small_texts.items():
-        for row, line in zip_longest(rows(small_prepared, split, dictionary), lines):
-            assert row[-1] == dictionary.eos()
-            assert dictionary.unk() not in row
-            pieces = [dictionary[index] for index in row[:-1]]
-            spelt += sum(piece.startswith("<0x") for piece in pieces)
-            assert processor.decode_pieces(pieces) == " ".join(line.split())
-    assert spelt > 0
+        assert decoded(small_prepared, split) == [" ".join(line.split()) for line in lines]
+    dictionary = Dictionary.load(str(small_prepared / "dict.txt"))
+    tokens = (index for split in small_texts for row in rows(small_prepared, split) for index in row)
+    assert any(dictionary[index].startswith("<0x") for index in tokens)
 
 
 def test_unknown_word_of_wikitext_is_one_piece(small_prepared, small_texts):
@@ -123,7 +97,7 @@ def test_unknown_word_of_wikitext_is_one_piece(small_prepared, small_texts):
     index = dictionary.index("\u2581<unk>")
     assert index != dictionary.unk()
     for split, lines in small_texts.items():
-        found = sum(int((row == index).sum()) for row in rows(small_prepared, split, dictionary))
+        found = sum(int((row == index).sum()) for row in rows(small_prepared, split))
         assert found == sum(line.split().count("<unk>") for line in lines)
 
 
@@ -147,28 +121,23 @@ def test_fairseqs_own_sentencepiece_reads_the_model(small_prepared):
 
 
 def test_vocabulary_of_another_folder(call, refused, small_corpus, small_prepared, tmp_path):
-    source, dest = tmp_path / "source", tmp_path / "data"
-    source.mkdir()
-    for split in SPLITS:
-        (source / f"{split}.txt").write_text("Something else entirely , 你好 .\n")
-    arguments = ["wikitext-2", "--from", source, "--dest", dest, "--allow-unverified"]
-    call("data-prep/wikitext.sh", *arguments, "--vocabulary-from", small_prepared)
+    text = "Something else entirely , 你好 .\n"
+    source = write_splits(tmp_path / "source", train=text, valid=text, test=text)
+    dest, words = tmp_path / "data", tmp_path / "words"
+    call(*as_wikitext2(source, dest), "--vocabulary-from", small_prepared)
     for name in ("dict.txt", "sentencepiece.bpe.model"):
         assert (dest / name).read_bytes() == (small_prepared / name).read_bytes()
-    words = tmp_path / "words"
-    call("data-prep/wikitext.sh", *arguments[:3], "--dest", words, "--allow-unverified")
-    sentence = refused("data-prep/wikitext.sh", *arguments, "--vocabulary-from", words)
+    call(*as_wikitext2(source, words))
+    sentence = refused(*as_wikitext2(source, dest), "--vocabulary-from", words)
     assert f"{dest} was prepared with another vocabulary than that of {words}" in sentence
-    arguments[4] = tmp_path / "other"
-    sentence = refused("data-prep/wikitext.sh", *arguments, "--vocabulary-from", source)
+    sentence = refused(*as_wikitext2(source, tmp_path / "other"), "--vocabulary-from", source)
     assert "holds no prepared corpus" in sentence
 
 
 @pytest.mark.parametrize("size", [100, 900_000])
 def test_impossible_vocabulary(refused, small_corpus, tmp_path, size):
-    arguments = ["wikitext-2", "--from", small_corpus, "--dest", tmp_path / "out" / "data"]
-    arguments += ["--tokenizer", "sentencepiece", "--vocab-size", size, "--allow-unverified"]
-    assert f"no vocabulary of {size:,}" in refused("data-prep/wikitext.sh", *arguments)
+    words = [*as_wikitext2(small_corpus, tmp_path / "out" / "data"), "--tokenizer", "sentencepiece"]
+    assert f"no vocabulary of {size:,}" in refused(*words, "--vocab-size", size)
     assert not (tmp_path / "out").exists()
 
 

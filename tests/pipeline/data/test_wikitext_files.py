@@ -1,7 +1,6 @@
 """Which files are taken for WikiText, and which are not."""
 
 import gzip
-import json
 import shutil
 import zipfile
 
@@ -9,6 +8,7 @@ import pytest
 
 from pipeline.data import texts, wikitext
 from pipeline.data.preparation import Split
+from tests.helpers.prepared import as_wikitext2, manifest
 
 
 def read(source, corpus, split, target):
@@ -111,13 +111,12 @@ def test_splits_that_cannot_be_read(refused, tmp_path, name, content, expected):
 def test_a_damaged_file_beside_what_was_made_of_it(call, refused, small_corpus, tmp_path, cut):
     source, dest = tmp_path / "source", tmp_path / "data"
     shutil.copytree(small_corpus, source)
-    arguments = ["data-prep/wikitext.sh", "wikitext-2", "--from", source, "--dest", dest]
-    arguments += ["--allow-unverified"]
-    call(*arguments)
+    words = as_wikitext2(source, dest)
+    call(*words)
     text = source / "valid.txt"
     (source / "valid.txt.gz").write_bytes(gzip.compress(text.read_bytes())[cut])
     text.unlink()
-    assert f"{source} is damaged in its valid split" in refused(*arguments)
+    assert f"{source} is damaged in its valid split" in refused(*words)
 
 
 def test_wikitext2_is_not_wikitext103(refused, wikitext2, tmp_path):
@@ -126,10 +125,9 @@ def test_wikitext2_is_not_wikitext103(refused, wikitext2, tmp_path):
 
 
 def test_unverified_is_recorded_and_asked_for_again(call, refused, small_corpus, tmp_path, capsys):
-    dest = tmp_path / "data"
-    arguments = ["wikitext-2", "--from", small_corpus, "--dest", dest]
-    assert "--allow-unverified" in refused("data-prep/wikitext.sh", *arguments)
-    call("data-prep/wikitext.sh", *arguments, "--allow-unverified")
+    *words, accepted = as_wikitext2(small_corpus, tmp_path / "data")
+    assert accepted in refused(*words)
+    call(*words, accepted)
     assert "NOT verified" in capsys.readouterr().out
-    assert json.loads((dest / "preparation.json").read_text())["verified"] is False
-    assert "unverified" in refused("data-prep/wikitext.sh", *arguments)
+    assert manifest(tmp_path / "data")["verified"] is False
+    assert "unverified" in refused(*words)

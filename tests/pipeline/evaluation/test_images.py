@@ -23,43 +23,33 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(made):
-    return made.run
-
-
-@pytest.fixture(scope="module")
-def data(made):
-    return made.data
-
-
-@pytest.fixture(scope="module")
 def vit(tmp_path_factory):
     return tiny.trained("image_classification", tmp_path_factory)
 
 
 @pytest.mark.slow
-def test_bits_per_dimension_of_every_split(call, run, capsys):
+def test_bits_per_dimension_of_every_split(call, made, capsys):
     found = {}
     for splits in ("train,valid,test", "test"):
-        call(EVAL_IMAGES, run / "checkpoint_last.pt", "--split", splits)
+        call(EVAL_IMAGES, made.run / "checkpoint_last.pt", "--split", splits)
     for split in ("train", "valid", "test"):
-        found[split] = json.loads((run / f"checkpoint_last.{split}.json").read_text())
+        found[split] = json.loads((made.run / f"checkpoint_last.{split}.json").read_text())
     assert [found[split]["images"] for split in found] == [40, 9, 11]
     # Each byte is one of two levels, which a model that has learned the slope knows.
     assert 0.9 < found["test"]["bits_per_dimension"] < 2.0
     assert found["test"]["counted"] == 11 * 12 and found["test"]["updates"] == 80
     assert "bits per dimension on 11 images (test)" in capsys.readouterr().out
-    call(EVAL_IMAGES, run / "checkpoint_last.pt", "--batch-size", 3, "--out", run / "small.json")
-    small = json.loads((run / "small.json").read_text())["bits_per_dimension"]
+    call(EVAL_IMAGES, made.run / "checkpoint_last.pt", "--batch-size", 3, "--out", made.run / "small.json")
+    small = json.loads((made.run / "small.json").read_text())["bits_per_dimension"]
     assert small == pytest.approx(found["test"]["bits_per_dimension"], rel=1e-6)
 
 
 @pytest.mark.slow
-def test_what_a_study_records(run, data, monkeypatch):
-    images = open_image_data(data)
+def test_what_a_study_records(made, monkeypatch):
+    images = open_image_data(made.data)
     device = torch.device("cpu")
     monkeypatch.setattr(pixels, "OF_TRAIN", 16)
-    found = pixels.measure_run(TrainedRun(run, run / "checkpoint_last.pt", (), images, device))
+    found = pixels.measure_run(TrainedRun(made.run, made.run / "checkpoint_last.pt", (), images, device))
     assert json.loads(json.dumps(found)) == found
     assert found["images"] == {"train": 16, "valid": 9, "test": 11}
     assert all(0.9 < bits < 2.0 for bits in found["bits_per_dimension"].values())
@@ -89,8 +79,8 @@ def test_frequencies_of_levels(tmp_path):
 
 
 @pytest.mark.slow
-def test_samples_are_the_same_in_any_batch_and_completions_keep_what_is_given(call, run, data, tmp_path):
-    checkpoint = run / "checkpoint_last.pt"
+def test_samples_are_the_same_in_any_batch_and_completions_keep_what_is_given(call, made, tmp_path):
+    checkpoint = made.run / "checkpoint_last.pt"
     for size, extra in ((7, []), (7, []), (2, []), (7, ["--recompute"])):  # the second replaces the first
         words = ["--count", 7, "--batch-size", size, "--out", tmp_path / f"{size}{len(extra)}.png", *extra]
         call(sample_images, checkpoint, *words)
@@ -98,7 +88,7 @@ def test_samples_are_the_same_in_any_batch_and_completions_keep_what_is_given(ca
     assert first.shape == (7, 4, 3, 1) and first.dtype == np.uint8 and first.max() < 5
     assert all(np.array_equal(first, other) for other in others)
     call(sample_images, checkpoint, "--count", 4, "--complete", 0.5, "--out", tmp_path / "half.png")
-    completed, true = np.load(tmp_path / "half.npy"), np.load(data / "test.images.npy")[:4]
+    completed, true = np.load(tmp_path / "half.npy"), np.load(made.data / "test.images.npy")[:4]
     assert np.array_equal(completed[:, :2], true[:, :2]) and not np.array_equal(completed, true)
     picture = np.array(Image.open(tmp_path / "half.png"))
     scale = 64 // 4
@@ -109,9 +99,9 @@ def test_samples_are_the_same_in_any_batch_and_completions_keep_what_is_given(ca
 
 
 @pytest.mark.slow
-def test_drawn_images_begin_with_what_training_gives(call, run, data, tmp_path, monkeypatch):
+def test_drawn_images_begin_with_what_training_gives(call, made, tmp_path, monkeypatch):
     """A model trained with --given-pixels has learned nothing of these bytes."""
-    images, load = open_image_data(data), pixels.load_image_model
+    images, load = open_image_data(made.data), pixels.load_image_model
 
     def given_five(*words):
         checkpoint = load(*words)
@@ -120,10 +110,10 @@ def test_drawn_images_begin_with_what_training_gives(call, run, data, tmp_path, 
 
     for module in (pixels, kinds):
         monkeypatch.setattr(module, "load_image_model", given_five)
-    call(sample_images, run / "checkpoint_last.pt", "--count", 4, "--out", tmp_path / "given.png")
+    call(sample_images, made.run / "checkpoint_last.pt", "--count", 4, "--out", tmp_path / "given.png")
     drawn, true = np.load(tmp_path / "given.npy").reshape(4, -1), images.images("test")[:4].reshape(4, -1)
     assert (drawn[:, :5] == true[:, :5]).all() and (drawn != true).any()
-    checkpoint = given_five(run / "checkpoint_last.pt", data, "pixels")
+    checkpoint = given_five(made.run / "checkpoint_last.pt", made.data, "pixels")
     found = pixels.pictures(checkpoint, images, torch.device("cpu"))["drawn"]
     shown = np.frombuffer(b64decode(found), np.uint8).reshape(10, -1)
     assert (shown[:, :5] == images.images("test")[:10].reshape(10, -1)[:, :5]).all()

@@ -23,6 +23,17 @@ def checkpoint(trained):
     return trained / "checkpoint_last.pt"
 
 
+@pytest.fixture
+def evaluated(call, checkpoint, corpus, tmp_path):
+    """Runs eval_ppl.sh with these flags; gives its result."""
+
+    def run(*flags):
+        call("scripts/eval_ppl.sh", checkpoint, corpus, "--out", tmp_path / "result.json", *flags)
+        return json.loads((tmp_path / "result.json").read_text())
+
+    return run
+
+
 def reference(checkpoint, corpus, length: int) -> tuple[float, int]:
     """Mean loss in nats over the test split cut into pieces, and the number of tokens."""
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
@@ -40,10 +51,8 @@ def reference(checkpoint, corpus, length: int) -> tuple[float, int]:
     return total / len(text), len(text)
 
 
-def test_figures(call, checkpoint, corpus, tmp_path, capsys):
-    out = tmp_path / "result.json"
-    call("scripts/eval_ppl.sh", checkpoint, corpus, "--out", out)
-    result = json.loads(out.read_text())
+def test_figures(evaluated, checkpoint, corpus, tmp_path, capsys):
+    result = evaluated()
     nats, tokens = reference(checkpoint, corpus, 32)
     words = json.loads((corpus / "preparation.json").read_text())["splits"]["test"]["words"]
     assert result["tokens"] == tokens
@@ -55,15 +64,15 @@ def test_figures(call, checkpoint, corpus, tmp_path, capsys):
     assert result["updates"] == 4 and result["architecture"] == "transnormer_t1"
     printed = capsys.readouterr().out
     # The last digit is that of cross_entropy over all logits.
-    assert f"{math.exp(nats):.2f} per word" in printed and str(out) in printed
+    assert f"{math.exp(nats):.2f} per word" in printed and str(tmp_path / "result.json") in printed
 
 
-def test_no_logits_of_a_whole_batch(call, checkpoint, corpus, tmp_path, monkeypatch):
+def test_no_logits_of_a_whole_batch(evaluated, monkeypatch):
     def output_layer(*_):
         raise AssertionError("all logits were asked for")
 
     monkeypatch.setattr(LinearAttentionDecoder, "output_layer", output_layer)
-    call("scripts/eval_ppl.sh", checkpoint, corpus, "--out", tmp_path / "result.json")
+    evaluated()
 
 
 def test_pieces_of_words(corpus, tmp_path):
@@ -79,15 +88,11 @@ def test_pieces_of_words(corpus, tmp_path):
     assert perplexities(3.0, tokens - 1, prepared, "test")["perplexity_per_word"] is None
 
 
-def test_context_window_evaluates_the_same_tokens(call, checkpoint, corpus, tmp_path):
-    results = []
-    for window in (0, 16):
-        out = tmp_path / f"{window}.json"
-        call("scripts/eval_ppl.sh", checkpoint, corpus, "--context-window", window, "--out", out)
-        results.append(json.loads(out.read_text()))
-    assert results[0]["tokens"] == results[1]["tokens"]
-    assert results[0]["loss_nats_per_token"] != results[1]["loss_nats_per_token"]
-    assert results[1]["context_window"] == 16
+def test_context_window_evaluates_the_same_tokens(evaluated):
+    without, with_window = (evaluated("--context-window", window) for window in (0, 16))
+    assert without["tokens"] == with_window["tokens"]
+    assert without["loss_nats_per_token"] != with_window["loss_nats_per_token"]
+    assert with_window["context_window"] == 16
 
 
 def test_several_splits_go_beside_the_checkpoint(call, checkpoint, corpus):
@@ -97,22 +102,17 @@ def test_several_splits_go_beside_the_checkpoint(call, checkpoint, corpus):
         assert result["split"] == split
 
 
-def test_fairseq_flags_pass_through(call, checkpoint, corpus, tmp_path):
-    out = tmp_path / "result.json"
-    call(
-        "scripts/eval_ppl.sh", checkpoint, corpus, "--out", out, "--tokens-per-sample", 16, "--batch-size", 1
-    )
+def test_fairseq_flags_pass_through(evaluated, checkpoint, corpus):
+    result = evaluated("--tokens-per-sample", 16, "--batch-size", 1)
     nats, _ = reference(checkpoint, corpus, 16)
-    assert json.loads(out.read_text())["loss_nats_per_token"] == pytest.approx(nats, rel=1e-5)
+    assert result["loss_nats_per_token"] == pytest.approx(nats, rel=1e-5)
 
 
-def test_overrides_are_said_and_kept(call, checkpoint, corpus, tmp_path, capsys):
+def test_overrides_are_said_and_kept(evaluated, capsys):
     """Smaller blocks give other figures."""
     results = []
     for overrides in ({}, {"diag_block_size": 4}):
-        out = tmp_path / f"{len(overrides)}.json"
-        call("scripts/eval_ppl.sh", checkpoint, corpus, "--out", out, "--model-overrides", overrides)
-        results.append(json.loads(out.read_text()))
+        results.append(evaluated("--model-overrides", overrides))
         assert (f"with --model-overrides {overrides}" in capsys.readouterr().out) == bool(overrides)
         assert results[-1]["model_overrides"] == overrides
     assert results[0]["loss_nats_per_token"] != results[1]["loss_nats_per_token"]

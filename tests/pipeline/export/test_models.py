@@ -7,8 +7,9 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
 from pipeline.errors import UserError
-from pipeline.export.exported import Source, make_source, model_files
+from pipeline.export.exported import Source, model_files
 from tests.helpers import lm, roberta
+from tests.helpers.prepared import write_files
 
 PAD = 1
 OTHER = {
@@ -16,7 +17,7 @@ OTHER = {
     "no_share_decoder_input_output_embed": True, "absolute_positions": "learned",
     "decoder_norm_position": "post", "decoder_norm": "scalenorm",
 }  # fmt: skip
-LANGUAGE_MODELS = {
+MODELS = {
     "t1": ("transnormer_t1", {}),
     "t2": ("transnormer_t2", {}),
     "elu": ("linear_transformer_lm", {}),
@@ -28,8 +29,6 @@ LANGUAGE_MODELS = {
         {"decoder_attention": "softmax,diag+lln", "lln_alpha": 0.7, "lln_beta": 1.2},
     ),
     "diag without positions": ("transnormer_t2", {"diag_positions": "none", "norm_positions": "none"}),
-}
-ENCODERS = {
     "roberta t1": ("roberta_transnormer_t1", {}),
     "roberta t2": ("roberta_transnormer_t2", {"encoder_normalize_before": True}),
     "roberta elu": ("roberta_linear", {}),
@@ -39,8 +38,9 @@ ENCODERS = {
 }
 
 
-def build(architecture: str, kind: str, **options) -> Source:
+def build(architecture: str, **options) -> Source:
     """A model with random weights, also where training starts from zeros and ones."""
+    kind = "MaskedLM" if architecture.startswith("roberta") else "CausalLM"
     config = MODEL_DATACLASS_REGISTRY[architecture]()
     small = lm.SMALL if kind == "CausalLM" else roberta.SMALL
     for name, value in {**small, **options}.items():
@@ -57,7 +57,7 @@ def build(architecture: str, kind: str, **options) -> Source:
     for name, buffer in model.named_buffers():
         if name.endswith("sigma"):
             buffer.copy_(torch.tensor([1.1, 0.8]))
-    return make_source(model, config, words, kind)
+    return Source(model, config, words, kind)
 
 
 def padded(rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,12 +82,6 @@ def continued(model, prompts: torch.Tensor, count: int) -> torch.Tensor:
     return tokens[:, prompts.shape[1] :]
 
 
-def write(folder, name: str, source: Source, head: str | None = None) -> None:
-    (folder / name).mkdir()
-    for file, content in model_files(source, head).items():
-        (folder / name / file).write_bytes(content)
-
-
 @pytest.mark.slow
 def test_logits_and_continuations(transformers_answers, tmp_path):
     tokens, real = padded(5, 75)
@@ -95,25 +89,18 @@ def test_logits_and_continuations(transformers_answers, tmp_path):
     for row in range(100):
         prompt_real[row, : row % 9] = False
     prompts = prompts.masked_fill(~prompt_real, PAD)
+    asked = {
+        "CausalLM": {"prompts": prompts, "prompt_mask": prompt_real, "count": 12},
+        "MaskedLM": {"too_long": lm.tokens(1, 1000)},
+    }
     questions, expected = {}, {}
-    for name, (architecture, options) in LANGUAGE_MODELS.items():
-        source = build(architecture, "CausalLM", **options)
-        write(tmp_path, name, source)
-        questions[name] = {
-            "tokens": tokens,
-            "mask": real,
-            "prompts": prompts,
-            "prompt_mask": prompt_real,
-            "count": 12,
-        }
+    for name, (architecture, options) in MODELS.items():
+        source = build(architecture, **options)
+        write_files(tmp_path / name, model_files(source))
+        questions[name] = {"tokens": tokens, "mask": real, **asked[source.kind]}
         with torch.no_grad():
-            expected[name] = source.model(tokens)[0], continued(source.model, prompts, 12)
-    for name, (architecture, options) in ENCODERS.items():
-        source = build(architecture, "MaskedLM", **options)
-        write(tmp_path, name, source)
-        questions[name] = {"tokens": tokens, "mask": real, "too_long": lm.tokens(1, 1000)}
-        with torch.no_grad():
-            expected[name] = source.model(tokens)[0], None
+            continuations = continued(source.model, prompts, 12) if source.kind == "CausalLM" else None
+            expected[name] = source.model(tokens)[0], continuations
     answers = transformers_answers(tmp_path, questions)
     for name, (logits, continuations) in expected.items():
         found = answers[name]
@@ -128,9 +115,9 @@ def test_logits_and_continuations(transformers_answers, tmp_path):
 
 @pytest.mark.slow
 def test_classification_head(transformers_answers, tmp_path):
-    source = build("roberta_lln_diag", "MaskedLM")
+    source = build("roberta_lln_diag")
     source.model.register_classification_head("topic", 3)
-    write(tmp_path, "topic", source, "topic")
+    write_files(tmp_path / "topic", model_files(source, "topic"))
     tokens, real = lm.tokens(4, 20), torch.ones(4, 20, dtype=torch.bool)
     real[1, 15:] = False
     tokens = tokens.masked_fill(~real, PAD)
@@ -145,40 +132,20 @@ def test_classification_head(transformers_answers, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "kind", "options", "message"),
+    ("architecture", "options", "message"),
     [
-        (
-            "performer_lm",
-            "CausalLM",
-            {},
-            "'performer' attention cannot be exported; those that can are softmax, elu",
-        ),
-        (
-            "lln_lm",
-            "CausalLM",
-            {"lln_statistics": "batch"},
-            "statistics 'batch' depends on the rest of the batch",
-        ),
-        (
-            "roberta_linear",
-            "MaskedLM",
-            {"encoder_norm": "batchnorm"},
-            "--encoder-norm batchnorm cannot be exported",
-        ),
-        (
-            "transnormer_t1",
-            "CausalLM",
-            {"adaptive_softmax_cutoff": "20"},
-            "adaptive softmax cannot be exported",
-        ),
+        ("performer_lm", {}, "'performer' attention cannot be exported; those that can are softmax, elu"),
+        ("lln_lm", {"lln_statistics": "batch"}, "statistics 'batch' depends on the rest of the batch"),
+        ("roberta_linear", {"encoder_norm": "batchnorm"}, "--encoder-norm batchnorm cannot be exported"),
+        ("transnormer_t1", {"adaptive_softmax_cutoff": "20"}, "adaptive softmax cannot be exported"),
     ],
 )
-def test_what_cannot_be_exported(architecture, kind, options, message):
+def test_what_cannot_be_exported(architecture, options, message):
     with pytest.raises(UserError, match=message):
-        model_files(build(architecture, kind, **options))
+        model_files(build(architecture, **options))
 
 
 def test_head_that_is_not_there():
-    source = build("roberta_linear", "MaskedLM")
+    source = build("roberta_linear")
     with pytest.raises(UserError, match="has no classification head 'topic'; those it has: none"):
         model_files(source, "topic")

@@ -7,6 +7,7 @@ from fairseq.data import Dictionary
 
 from pipeline.data.tokenization import TextEncoder, encode_sentences
 from pipeline.export.exported import tokenizer_files
+from tests.helpers.prepared import write_files
 
 TEXTS = [
     "The sea was calm .",
@@ -17,19 +18,13 @@ TEXTS = [
 ]
 
 
-def write(folder, files: dict[str, bytes]) -> None:
-    folder.mkdir()
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-
-
 @pytest.mark.slow
 def test_pieces_and_words(transformers_answers, encoder_corpus, corpus, tmp_path):
     pieces = Dictionary.load(str(encoder_corpus / "dict.txt"))
     pieces.add_symbol("<mask>")
     words = Dictionary.load(str(corpus / "dict.txt"))
-    write(tmp_path / "pieces", tokenizer_files(encoder_corpus, pieces, encoder=True))
-    write(tmp_path / "words", tokenizer_files(corpus, words, encoder=False))
+    write_files(tmp_path / "pieces", tokenizer_files(encoder_corpus, pieces, encoder=True))
+    write_files(tmp_path / "words", tokenizer_files(corpus, words, encoder=False))
     text = " ".join(words.symbols[4:9]) + " neverseen"
     found = transformers_answers(tmp_path, {"pieces": {"texts": TEXTS}, "words": {"texts": [text]}})
     encoder = TextEncoder.from_folder(encoder_corpus)
@@ -43,7 +38,7 @@ def test_gpt2(transformers_answers, shared_dir, tmp_path):
     shutil.copytree(next(path.parent for path in (shared_dir / "data").rglob("vocab.bpe")), source)
     words = Dictionary.load(str(source / "dict.txt"))
     words.add_symbol("<mask>")
-    write(tmp_path / "gpt2", tokenizer_files(source, words, encoder=True))
+    write_files(tmp_path / "gpt2", tokenizer_files(source, words, encoder=True))
     texts = [one for one in TEXTS if "<unk>" not in one]  # a special token of transformers', not of GPT-2
     found = transformers_answers(tmp_path, {"gpt2": {"texts": texts}})["gpt2"]
     encoder = TextEncoder.from_folder(source)

@@ -10,9 +10,10 @@ from fairseq.data import iterators
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
-from pipeline.export.exported import make_source, model_files
+from pipeline.export.exported import Source, model_files
 from pipeline.files import ROOT, read_json
 from pipeline.training.train import parsed
+from tests.helpers.prepared import write_files
 
 UPDATES, BATCHES = 20, 2  # batches per update
 SETTINGS = {
@@ -52,10 +53,8 @@ def fairseq_losses(flags: str, data: Path, out: Path) -> list[float]:
     torch.manual_seed(1)
     model = task.build_model(cfg.model)
     kind = "MaskedLM" if cfg.task._name == "masked_lm" else "CausalLM"
-    source = make_source(model.eval(), cfg.model, task.source_dictionary, kind)
-    (out / "model").mkdir(parents=True)
-    for name, content in model_files(source).items():
-        (out / "model" / name).write_bytes(content)
+    source = Source(model.eval(), cfg.model, task.source_dictionary, kind)
+    write_files(out / "model", model_files(source))
 
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
     losses, step = [], task.train_step

@@ -11,14 +11,6 @@ from pipeline.data.image_sets import grey
 HARD = "curv_contour_length_14"
 
 
-def test_grey_is_pillows():
-    colours = np.random.default_rng(0).integers(256, size=(50, 3, 1_024), dtype=np.uint8)
-    expected = [
-        np.asarray(Image.fromarray(image.T.reshape(32, 32, 3)).convert("L")).ravel() for image in colours
-    ]
-    assert (grey(colours.reshape(50, -1)) == np.stack(expected)).all()
-
-
 def test_images_come_back(prepare, opened, samples, tmp_path):
     prepare("image", "--from", samples, "--dest", tmp_path)
     prepared = opened(tmp_path / "image")
@@ -50,14 +42,6 @@ def test_seed_decides_which_images_are_held_out(prepare, opened, samples, tmp_pa
         prepare("image", "--from", samples, "--dest", tmp_path / str(seed), "--seed", seed)
     one, other = (opened(tmp_path / str(seed) / "image").pixels("valid") for seed in (42, 43))
     assert (one != other).any()
-
-
-def test_pickles_are_refused(refusal, tmp_path):
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    for name in ("data_batch_1", "test_batch"):
-        (folder / name).write_bytes(b"\x80\x02}q\x01.")
-    assert "cifar-10-binary.tar.gz" in refusal("image", "--from", tmp_path)
 
 
 def write_batches(folder, **contents):

@@ -9,17 +9,12 @@ import signal
 import numpy as np
 import pytest
 
-from pipeline.data.lra import building, listops, pathfinder
+from pipeline.data.lra import building, listops
 from tests.helpers.prepared import contents
 
 LISTOPS = ("listops", "--generate", "--examples", 200)
 PATHFINDER = ("pathfinder", "--generate", "--examples", 40)
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(listops, "BLOCK", 30)
-    monkeypatch.setattr(pathfinder, "BLOCK", 8)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 @pytest.mark.parametrize("arguments", [LISTOPS, PATHFINDER])

@@ -7,10 +7,12 @@ import io
 import lzma
 import re
 import tarfile
+from collections import Counter
 
 import numpy as np
 import pytest
 
+from pipeline.data.lra import texts
 from tests.helpers.prepared import contents
 
 
@@ -54,16 +56,15 @@ def test_bytes_of_the_samples_come_back(prepare, opened, samples, tmp_path):
     assert prepared.manifest["vocabulary"] == len(prepared.dictionary) == 4 + 256
     assert [prepared.dictionary[4 + byte] for byte in (0, 65, 255)] == ["0", "65", "255"]
     for split, size in (("train", 1_000), ("test", 500)):
-        texts = {}
-        for label, name in enumerate(("neg", "pos")):
-            for path in (samples / "aclImdb" / split / name).iterdir():
-                texts.setdefault((label, path.read_bytes()[:4_000]), 0)
-                texts[label, path.read_bytes()[:4_000]] += 1
+        expected = Counter(
+            (label, path.read_bytes()[:4_000])
+            for label, name in enumerate(("neg", "pos"))
+            for path in (samples / "aclImdb" / split / name).iterdir()
+        )
         rows, labels = prepared.rows(split), prepared.labels(split)
         assert len(rows) == len(labels) == size
-        for row, label in zip(rows, labels, strict=True):
-            texts[int(label), as_bytes(row)] -= 1
-        assert not any(texts.values())
+        found = zip(labels.tolist(), map(as_bytes, rows), strict=True)
+        assert Counter(found) == expected
 
 
 def test_held_out_reviews_are_a_tenth_of_each_class(prepare, opened, samples, tmp_path):
@@ -82,17 +83,17 @@ def test_characters_of_the_samples_come_back(prepare, opened, samples, tmp_path)
     prepared = opened(tmp_path / "text-state-space")
     dictionary = prepared.dictionary
     folder = samples / "aclImdb" / "train"
-    texts = [
+    read = [
         path.read_text(encoding="utf-8")[:4_095]
         for label in ("neg", "pos")
         for path in sorted((folder / label).iterdir(), key=lambda path: int(path.name.split("_")[0]))
     ]
-    everything = "".join(texts)
+    everything = "".join(read)
     known = {char for char in set(everything) if everything.count(char) >= 15}
     assert len(dictionary) == prepared.manifest["vocabulary"] == 4 + len(known)
     counts = [dictionary.count[index] for index in range(4, len(dictionary))]
     assert counts == sorted(counts, reverse=True)
-    for text, row in zip(texts, prepared.rows("train"), strict=True):
+    for text, row in zip(read, prepared.rows("train"), strict=True):
         assert row[-1] == dictionary.eos()
         expected = [f"U+{ord(char):04X}" if char in known else "<unk>" for char in text]
         assert [dictionary[index] for index in row[:-1]] == expected
@@ -205,7 +206,6 @@ def test_wrong_archives_are_refused(refusal, shared_dir, tmp_path):
     assert "damaged" in refusal("image", "--from", tmp_path / "cut.tar.gz")
     (tmp_path / "page.tar.gz").write_bytes(b"<html>403 Forbidden</html>")
     assert "no tar archive" in refusal("image", "--from", tmp_path / "page.tar.gz")
-    assert "there is no" in refusal("image", "--from", tmp_path / "nowhere")
 
 
 def test_names_in_an_archive_cannot_write_anywhere(refusal, tmp_path):
@@ -219,10 +219,6 @@ def test_names_in_an_archive_cannot_write_anywhere(refusal, tmp_path):
 
 
 def test_reviews_are_recognised_whatever_holds_them(reviews, prepare, opened, tmp_path, monkeypatch):
-    import hashlib
-
-    from pipeline.data.lra import texts
-
     lines = sorted(f"{hashlib.sha256(text).hexdigest()}  {'/'.join(key)}\n" for key, text in reviews.items())
     monkeypatch.setattr(texts, "PUBLISHED_REVIEWS", hashlib.sha256("".join(lines).encode()).hexdigest())
     words = ["text", "--from", reviews.folder, "--valid-fraction", 0, "--length", 3, "--dest", tmp_path]
