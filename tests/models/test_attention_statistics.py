@@ -10,7 +10,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.helpers.lm import PAD, build_lm, tokens
 from tests.helpers.roberta import build_roberta
 from user_dir.analysis import attention_matrix, entropy, record_inputs, temperature
-from user_dir.errors import UserError
 
 
 def logged(model, batch, update):
@@ -96,18 +95,6 @@ def test_encoders_and_state_dict():
     batch = tokens(2, 9)
     assert "beta/layer1" in logged(model, batch, 1)
     torch.testing.assert_close(model.train()(batch)[0], plain.train()(batch)[0])
-
-
-@pytest.mark.parametrize(
-    ("arch", "every", "message"),
-    [
-        ("lln_lm", -1, "--log-attention-statistics is -1; it must be a number of updates, or 0"),
-        ("flash_lm", 5, "needs a layer that maps its input to queries and keys"),
-    ],
-)
-def test_user_errors(arch, every, message):
-    with pytest.raises(UserError, match=message):
-        build_lm(arch, log_attention_statistics=every)
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ import copy
 import pytest
 import torch
 
-from tests.helpers.lra import SHORT, SMALL, build_lra, lra_task
+from tests.helpers.build import build_model
+from tests.helpers.lra import SHORT, SMALL, lra_task
 from user_dir.attention import attention_names
 from user_dir.errors import UserError
 
@@ -17,7 +18,7 @@ PRESETS = ("lra_skyformer", "lra_state_space")
 
 
 def build(arch="lra_skyformer", task=TOKENS, **options):
-    return build_lra(arch, task, **{**SMALL, **SHORT, **options}).double()
+    return build_model(arch, task, **{**SMALL, **SHORT, **options}).double()
 
 
 def tokens(lengths, width=None, seed=0):

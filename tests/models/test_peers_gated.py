@@ -35,11 +35,6 @@ def small_roberta(name, **options):
     return build_roberta(f"roberta_{name}", **{**SMALL, **options})
 
 
-def close(a, b, tolerance=1e-8):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
-
-
-# Of the architecture's own, so that its defaults are what is counted.
 @names
 def test_architectures_have_the_papers_settings(name):
     lm, roberta = (MODEL_DATACLASS_REGISTRY[arch]() for arch in (f"{name}_lm", f"roberta_{name}"))

@@ -12,6 +12,9 @@ from tests.helpers import forked
 from tests.helpers.logs import wait_for
 from tests.models.conftest import assert_same_weights, losses, train_in_two_processes
 
+UNTIED = "--no-share-decoder-input-output-embed"
+CARRIED = ("--task", "carried_language_modeling", "--criterion", "chunked_cross_entropy", "--batch-size", "4")
+
 
 def test_training_learns_and_logs(trained):
     values = [float(x) for x in losses(trained[1]).values()]
@@ -53,13 +56,34 @@ def test_chunked_loss_trains_the_same_model(commands, trained, tmp_path):
     assert {update: float(loss) for update, loss in losses(output).items()} == expected
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "chunked_cross_entropy"])
-def test_two_processes_equal_one_with_twice_the_accumulation(loss, commands, tmp_path):
-    options = ("--max-update", "6", "--dropout", "0", "--disable-validation", "--criterion", loss)
-    options += ("--no-share-decoder-input-output-embed",)
-    commands.run(*commands.train(tmp_path / "one", *options, "--update-freq", "2"))
+@pytest.mark.parametrize(
+    ("options", "alone"),
+    [
+        (("--criterion", "cross_entropy", UNTIED), ("--update-freq", "2")),
+        (("--criterion", "chunked_cross_entropy", UNTIED), ("--update-freq", "2")),
+        pytest.param(CARRIED, ("--batch-size", "8"), marks=pytest.mark.slow),
+    ],
+    ids=["cross_entropy", "chunked_cross_entropy", "carried"],
+)
+def test_two_processes_equal_one_with_twice_the_rows(options, alone, commands, tmp_path):
+    """Accumulated, or of consecutive text in a batch with all streams."""
+    options = (*options, "--max-update", "4", "--dropout", "0", "--disable-validation")
+    commands.run(*commands.train(tmp_path / "one", *options, *alone))
     train_in_two_processes(commands.train(tmp_path / "two", *options))
     assert_same_weights(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_on_consecutive_text_goes_on_at_its_place(commands, tmp_path):
+    def train(updates):
+        output = commands.run(*commands.train(tmp_path, *CARRIED, "--max-update", str(updates)))
+        assert "nan" not in " ".join(losses(output).values())
+        return list(losses(output))
+
+    assert train(4) == [1, 2, 3, 4]
+    assert train(7) == [5, 6, 7]
+    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)
+    assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 7
 
 
 def test_new_process_evaluates_to_the_same_perplexity(commands, trained):

@@ -19,8 +19,9 @@ from causal_linear_attention import (
     selection,
     triton_backend,
 )
+from tests.helpers.definition import draw, run
 from tests.operator import test_packed
-from tests.operator.test_kernels import DTYPES, check, draw, kernel, run
+from tests.operator.test_kernels import DTYPES, check, kernel
 
 INSTALLED = importlib.util.find_spec("triton") is not None
 INTERPRETED = INSTALLED and os.environ.get("TRITON_INTERPRET") == "1"
@@ -206,7 +207,7 @@ def test_wider_heads_are_refused(device):
 def test_the_same_inputs_give_the_same_bits(shape, dtype):
     given = [x.cuda() for x in draw(shape, dtype, True)]
     check("triton", shape, dtype, True, device="cuda")
-    for x, y in zip(*(run(kernel("triton", True), *given, True) for _ in range(2)), strict=True):
+    for x, y in zip(*(run(kernel("triton", True), *given) for _ in range(2)), strict=True):
         assert torch.equal(x, y)
 
 
