@@ -1,7 +1,8 @@
-"""Any model of the registry, built of its name, a task and options."""
+"""Any model of the registry, built of its name, a task and options; comparing the gradients of two."""
 
 from typing import Any
 
+import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY, BaseFairseqModel
 
 
@@ -13,3 +14,11 @@ def build_model(arch: str, task: Any, **options: Any) -> BaseFairseqModel:
             raise AttributeError(f"{arch} has no option {name}")
         setattr(config, name, value)
     return MODEL_REGISTRY[arch].build_model(config, task).eval()
+
+
+def assert_same_gradients(one: torch.nn.Module, other: torch.nn.Module, **tolerance: float) -> None:
+    """The same parameters have gradients, and these are equal."""
+    for x, y in zip(one.parameters(), other.parameters(), strict=True):
+        assert (x.grad is None) == (y.grad is None)
+        if x.grad is not None:
+            torch.testing.assert_close(x.grad, y.grad, **tolerance)

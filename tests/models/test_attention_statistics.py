@@ -1,7 +1,5 @@
 """What `--log-attention-statistics` logs, when, and that it changes nothing else."""
 
-import json
-
 import pytest
 import torch
 from fairseq.logging import metrics
@@ -9,6 +7,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.helpers.lm import PAD, build_lm, tokens
 from tests.helpers.roberta import build_roberta
+from tests.models.conftest import updates
 from user_dir.analysis import attention_matrix, entropy, record_inputs, temperature
 
 
@@ -102,11 +101,7 @@ def test_training_writes_them_to_the_log_and_to_tensorboard(commands, tmp_path):
     options = ("--log-attention-statistics", "2", "--max-update", "4", "--no-save", "--disable-validation")
     curves = tmp_path / "curves"
     command = commands.train(tmp_path, *options, "--tensorboard-logdir", str(curves), arch="lln_lm")
-    rows = [
-        json.loads(line[line.index("{") :])
-        for line in commands.run(*command).splitlines()
-        if "| train_inner |" in line
-    ]
+    rows = updates(commands.run(*command))
     assert [row.get("alpha/layer1") is not None for row in rows] == [False, True, False, True]
     events = EventAccumulator(str(curves / "train_inner")).Reload()
     scalars = events.Scalars("alpha/layer1")

@@ -219,22 +219,18 @@ def test_wheel_and_sdist_contain_the_sources(root, without_a_compiler):
     assert {*wanted, "build_kernels.py", "build_machine.py", "setup.py", "pyproject.toml"} <= names
 
 
-def test_a_forced_cuda_build_that_cannot_be_is_an_error(root, tmp_path):
-    done, _ = build(
-        *(root, tmp_path),
-        CXX="no-such-compiler",
-        CAUSAL_LINEAR_ATTENTION_CUDA="force",
-        CUDA_HOME=str(tmp_path),
-    )
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ("force", "CAUSAL_LINEAR_ATTENTION_CUDA=force, but no nvcc"),
+        ("always", "is 'always'; expected auto, skip or force"),
+    ],
+)
+def test_a_wish_that_cannot_be_is_an_error(wish, message, root, tmp_path):
+    environment = {"CXX": "no-such-compiler", "CUDA_HOME": str(tmp_path)}
+    done, _ = build(root, tmp_path, CAUSAL_LINEAR_ATTENTION_CUDA=wish, **environment)
     assert done.returncode != 0
-    assert "CAUSAL_LINEAR_ATTENTION_CUDA=force, but no nvcc" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_misspelt_wish_is_named(root, tmp_path):
-    done, _ = build(root, tmp_path, CXX="no-such-compiler", CAUSAL_LINEAR_ATTENTION_CUDA="always")
-    assert done.returncode != 0
-    assert "is 'always'; expected auto, skip or force" in done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
 
 
 ASKED = """
