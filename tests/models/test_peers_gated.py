@@ -96,7 +96,8 @@ def test_absolute_positions_are_an_option():
 @pytest.mark.parametrize("name", ["flash", "flash_quad"])
 def test_checkpoints_of_the_authors_fork_load(name):
     """Their units hold the norms of the layers."""
-    for build, rows in ((small_lm, tokens(2, 40)), (small_roberta, tokens(2, 40))):
+    rows = tokens(2, 40)
+    for build in (small_lm, small_roberta):
         model, other = build(name), build(name)
         theirs = {
             key.replace("self_attn_layer_norm.", "self_attn.norm."): value

@@ -9,17 +9,13 @@ from causal_linear_attention import causal_linear_attention, causal_linear_atten
 from tests.helpers.definition import definition, draw, run
 
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
-cuda = pytest.mark.cuda
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [
     *[(2, 3, 70, 64, 64), (1, 1, 700, 64, 64), (1, 1, 1500, 16, 48), (2, 2, 33, 5, 7)],
     *[(1, 2, 300, 130, 70), (1, 1, 1, 1, 1), (2, 1, 31, 64, 1), (3, 2, 64, 33, 128), (1, 2, 0, 3, 4)],
     (0, 2, 10, 3, 4),
 ]
-KINDS = [
-    pytest.param("cpp", marks=cpp),
-    pytest.param("cuda", marks=cuda),
-]
+KINDS = [pytest.param("cpp", marks=cpp), pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
 @pytest.fixture(autouse=True)
