@@ -31,7 +31,8 @@ for case in sys.argv[2:]:
         exec(sys.argv[1], {"case": case})
         sys.stdout.flush()
         os._exit(0)
-    os.wait()
+    if os.wait()[1]:
+        sys.exit("a fork failed")
 """
 
 
