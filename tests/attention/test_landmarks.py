@@ -16,11 +16,6 @@ def build(name, heads=2, **options):
     return build_attention(name, 12, heads, causal=False, max_positions=256, **options).double().eval()
 
 
-def heads_of(module, x):
-    """Queries, keys and values `(B, H, N, d)` of `x: (N, B, D)`."""
-    return module._projections(x)
-
-
 @pytest.mark.parametrize("length", [150, 128])
 @pytest.mark.parametrize("conv", ["", "_conv"], ids=["plain", "conv"])
 def test_nystromformer_equals_public_code(golden_dir, length, conv):

@@ -1,6 +1,6 @@
 """Inputs for the operator's kernels, the definition's results, and how far kernels may be from them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -12,28 +12,51 @@ from causal_linear_attention.reference import quadratic
 
 
 def draw(
-    shape: tuple[int, ...], dtype: torch.dtype, normalize: bool, state: bool = True
+    shape: tuple[int, ...], dtype: torch.dtype, normalize: bool, state: bool = True, strides: str = "dense"
 ) -> tuple[Tensor | None, ...]:
-    """q, k, v, state, and the gradients of the output and of the final state."""
+    """q, k, v, state, and the gradients of the output and of the final state.
+
+    `strides` is how the first three lie in memory.
+    """
     batch, heads, length, dim, width = shape
-    q, k, v, grad = (torch.randn(batch, heads, length, x) for x in (dim, dim, width, width))
-    if normalize:
+
+    def rows(columns: int) -> Tensor:
+        x = torch.randn(batch, heads, length, columns, dtype=torch.float64)
+        if strides == "projected":  # (B, N, H, D), as a projection leaves it
+            x = x.transpose(1, 2).contiguous().transpose(1, 2)
+        elif strides == "sliced":
+            x = torch.cat([x, x], -1)[..., :columns]
+        elif strides == "columns":
+            x = x.transpose(2, 3).contiguous().transpose(2, 3)
+        return x
+
+    q, k, v = rows(dim), rows(dim), rows(width)
+    if normalize:  # a denominator near zero says nothing about a kernel
         q, k = q.abs() + 0.1, k.abs() + 0.1
-    initial = torch.rand(batch, heads, dim, width + normalize) if state else None
-    grad_state = torch.randn(batch, heads, dim, width + normalize)
-    return *(x.to(dtype) for x in (q, k, v)), initial, grad.to(dtype), grad_state
+    wide = torch.promote_types(dtype, torch.float32)
+    initial = torch.rand(batch, heads, dim, width + normalize, dtype=wide) if state else None
+    grad = torch.randn(batch, heads, length, width, dtype=torch.float64).to(dtype)
+    grad_state = torch.randn(batch, heads, dim, width + normalize, dtype=wide)
+    return *(x.to(dtype) for x in (q, k, v)), initial, grad, grad_state
+
+
+def run(function: Callable, q, k, v, state, grad, grad_state) -> list[Tensor]:
+    """Output, final state and the gradients of q, k, v and the state given to `function`."""
+    leaves = [x.detach().requires_grad_() for x in (q, k, v, state) if x is not None]
+    out, final = function(*leaves, *[None] * (4 - len(leaves)))
+    loss = (out.double() * grad.double()).sum() + (final.double() * grad_state.double()).sum()
+    return [out.detach(), final.detach(), *torch.autograd.grad(loss, leaves)]
 
 
 def definition(q, k, v, state, grad, grad_state, normalize: bool) -> list[Tensor]:
-    """Output, final state and the gradients of q, k, v and the state."""
-    leaves = [x.detach().requires_grad_() for x in (q, k, v, state) if x is not None]
-    four = [*leaves, None][:4]
-    if normalize:
-        out, final = normalized(quadratic, *four[:3], 1e-6, four[3])
-    else:
-        out, final = quadratic(*four[:3], None if four[3] is None else four[3].to(q.dtype))
-    loss = (out.double() * grad.double()).sum() + (final.double() * grad_state.double()).sum()
-    return [out.detach(), final.detach(), *torch.autograd.grad(loss, leaves)]
+    """As `run`, of the definition in the type of q."""
+
+    def attend(q, k, v, state):
+        if normalize:
+            return normalized(quadratic, q, k, v, 1e-6, state)
+        return quadratic(q, k, v, None if state is None else state.to(q.dtype))
+
+    return run(attend, q, k, v, state, grad, grad_state)
 
 
 def definition_of_packed(q, k, v, states, grad, grad_states, normalize: bool, bounds: Sequence[int]):
@@ -56,8 +79,8 @@ def assert_exact_enough(
 ) -> None:
     """The error is at most twice that of the plain formula in the same dtype, for packed sequences too."""
     wide = [None if x is None else x.double() for x in given]
-    run = definition if bounds is None else partial(definition_of_packed, bounds=bounds)
-    truth, plain = (run(*x, normalize) for x in (wide, given))
+    define = definition if bounds is None else partial(definition_of_packed, bounds=bounds)
+    truth, plain = (define(*x, normalize) for x in (wide, given))
     dtype = given[0].dtype
     # Below, with one feature the normalised output hardly depends on q and k: what is left is rounding.
     floor = 4 * torch.finfo(dtype).eps * float(given[4].norm())

@@ -21,18 +21,16 @@ def build(root: Path, folder: Path, capability: int) -> None:
     kernels, tests = root / "causal_linear_attention" / "csrc" / "cuda", root / "tests" / "cpp"
     level = "-O1" if capability >= 80 else "-O0"  # few tests ask for the older, which is built sooner so
     flags = [*FLAGS, level, f"-DCLA_CAPABILITY={capability}", f"-I{tests}", f"-I{kernels}"]
-    objects = []
 
-    def compile_(source):
-        target = folder / f"{source.stem}.o"
-        objects.append(str(target))
-        command = [COMPILER, *flags, "-x", "c++", "-c", str(source), "-o", str(target)]
-        subprocess.run(command, check=True)
+    def compile_(source: Path) -> str:
+        target = str(folder / f"{source.stem}.o")
+        subprocess.run([COMPILER, *flags, "-x", "c++", "-c", str(source), "-o", target], check=True)
+        return target
 
     sources = [path for path in sorted(kernels.glob("*.cu")) if path.name != "available.cu"]
     with ThreadPoolExecutor(2) as pool:
         emulator = [tests / f"{name}.cpp" for name in ("emulation", "emulated_blocks", "emulated_probes")]
-        list(pool.map(compile_, [*sources, *emulator]))
+        objects = list(pool.map(compile_, [*sources, *emulator]))
     subprocess.run([COMPILER, "-shared", *objects, "-o", str(folder / LIBRARY)], check=True)
 
 

@@ -30,12 +30,7 @@ def state(arrays: dict[str, np.ndarray], prefix: str = "state/") -> dict[str, Te
 
 def check(module: nn.Module, arrays: dict[str, np.ndarray], prefix: str = "") -> None:
     """Output, gradient of the input and gradients of all parameters named in the file."""
-    x = torch.tensor(arrays[f"{prefix[: prefix.find('/') + 1]}input"], requires_grad=True)
-    cotangent = torch.tensor(arrays[f"{prefix[: prefix.find('/') + 1]}cotangent"])
-    out, _ = module(x)
-    assert relative(out, arrays[f"{prefix}output"]) < 1e-5
-    out.backward(cotangent)
-    assert relative(x.grad, arrays[f"{prefix}grad_input"]) < 5e-5
+    _check_input(module, arrays, prefix[: prefix.find("/") + 1], prefix)
     gradients = state(arrays, f"{prefix}grad/")
     assert gradients
     parameters = dict(module.named_parameters())
@@ -62,14 +57,19 @@ def check_run(module: nn.Module, golden_dir: Path, file: str, run: str) -> None:
     """As `check`, of a run of a file that names the parameters whose gradient is zero by analysis."""
     meta = json.loads(str(np.load(golden_dir / file)["meta"]))
     zero = meta["runs"][run]["analytically_zero_gradient"]
-    arrays, place = load(golden_dir, file), run.rpartition("/")[0]
-    x = torch.tensor(arrays[f"{place}/input"], requires_grad=True)
-    out, _ = module(x)
-    out.backward(torch.tensor(arrays[f"{place}/cotangent"]))
-    assert relative(out, arrays[f"{run}/output"]) < 1e-5
-    assert relative(x.grad, arrays[f"{run}/grad_input"]) < 5e-5
+    arrays = load(golden_dir, file)
+    _check_input(module, arrays, run[: run.rindex("/") + 1], f"{run}/")
     for name, parameter in module.named_parameters():
         if name in zero:
             assert parameter.grad.abs().max() < 1e-5
         else:
             assert relative(parameter.grad, arrays[f"{run}/grad/{name}"]) < 5e-5, name
+
+
+def _check_input(module: nn.Module, arrays: dict[str, np.ndarray], place: str, run: str) -> None:
+    """Output and gradient of the input; the parameters then have theirs."""
+    x = torch.tensor(arrays[f"{place}input"], requires_grad=True)
+    out, _ = module(x)
+    assert relative(out, arrays[f"{run}output"]) < 1e-5
+    out.backward(torch.tensor(arrays[f"{place}cotangent"]))
+    assert relative(x.grad, arrays[f"{run}grad_input"]) < 5e-5

@@ -5,8 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
+from tests.helpers.build import build_model
 from user_dir.tasks.image_classification import ImageClassificationConfig, ImageClassificationTask
 from user_dir.tasks.image_data import ImageShape
 from user_dir.tasks.pixels import PixelTask, PixelTaskConfig
@@ -20,6 +20,10 @@ SMALL = {
     "attention_dropout": 0.0,
     "activation_dropout": 0.0,
 }
+SMALL_VIT = {
+    "patch_size": 2, "encoder_layers": 2, "encoder_embed_dim": 12, "encoder_attention_heads": 2,
+    "encoder_ffn_embed_dim": 16,
+}  # fmt: skip
 
 
 def write_images(folder: Path, levels=5, size=(4, 3, 1), splits=(("train", 40), ("valid", 9), ("test", 11))):
@@ -52,17 +56,9 @@ def classification_task(folder: Path, **options) -> ImageClassificationTask:
 
 def build_vit(shape: ImageShape, classes: int = 10, arch: str = "vit", **options):
     """A Vision Transformer, of the architecture's size unless `options` say otherwise, in evaluation mode."""
-    config = MODEL_DATACLASS_REGISTRY[arch]()
-    for name, value in options.items():
-        if not hasattr(config, name):
-            raise AttributeError(f"{arch} has no option {name}")
-        setattr(config, name, value)
-    return MODEL_REGISTRY[arch].build_model(config, SimpleNamespace(shape=shape, classes=classes)).eval()
+    return build_model(arch, SimpleNamespace(shape=shape, classes=classes), **options)
 
 
 def build_pixel_model(task: PixelTask, arch: str = "pixel_linear", **options):
     """A small model, unless `options` say otherwise, in evaluation mode."""
-    config = MODEL_DATACLASS_REGISTRY[arch]()
-    for name, value in {**SMALL, "max_target_positions": None, **options}.items():
-        setattr(config, name, value)
-    return MODEL_REGISTRY[arch].build_model(config, task).eval()
+    return build_model(arch, task, **{**SMALL, "max_target_positions": None, **options})

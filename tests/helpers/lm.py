@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+
+from tests.helpers.build import build_model
 
 SMALL = {
     "decoder_embed_dim": 24,
@@ -27,7 +28,6 @@ def dictionary(words: int) -> Dictionary:
 
 def build_lm(arch: str, words: int = 40, **options):
     """A model of the named architecture, of small size unless `options` say otherwise, in evaluation mode."""
-    config = MODEL_DATACLASS_REGISTRY[arch]()
     settings = {**SMALL, **options}
     if arch == "transformer_lm":  # the vanilla body the others are compared with
         width = settings["decoder_embed_dim"]
@@ -40,13 +40,9 @@ def build_lm(arch: str, words: int = 40, **options):
             "add_bos_token": False,
             **settings,
         }
-    for name, value in settings.items():
-        if not hasattr(config, name):
-            raise AttributeError(f"{arch} has no option {name}")
-        setattr(config, name, value)
     vocabulary = dictionary(words)
     task = SimpleNamespace(source_dictionary=vocabulary, target_dictionary=vocabulary)
-    return MODEL_REGISTRY[arch].build_model(config, task).eval()
+    return build_model(arch, task, **settings)
 
 
 def tokens(batch: int, length: int, words: int = 40, seed: int = 0) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Small prepared tasks of Long Range Arena in the layout of data-prep/lra.sh, and models for them."""
+"""Small prepared tasks of Long Range Arena in the layout of data-prep/lra.sh, and what models ask of them."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from fairseq.data import Dictionary, indexed_dataset
-from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
 from tests.helpers.roberta import SMALL_PARTS
 
@@ -44,16 +43,6 @@ def lra_task(task: str, pipeline: str = "skyformer", length: int | None = None) 
     inputs = ("input0", "input1") if task == "retrieval" else ("input0",) if symbols else ("pixels",)
     data = SimpleNamespace(length=length or LENGTHS[task], inputs=inputs, classes=("",) * CLASSES[task])
     return SimpleNamespace(data=data, source_dictionary=dictionary(symbols) if symbols else None)
-
-
-def build_lra(arch: str, task: SimpleNamespace, **options):
-    """A model of the named preset, in evaluation mode."""
-    config = MODEL_DATACLASS_REGISTRY[arch]()
-    for name, value in options.items():
-        if not hasattr(config, name):
-            raise AttributeError(f"{arch} has no option {name}")
-        setattr(config, name, value)
-    return MODEL_REGISTRY[arch].build_model(config, task).eval()
 
 
 def write_lra(

@@ -78,7 +78,6 @@ MECHANISMS = {
         constant_state=False,
     ),
 }
-all_mechanisms = pytest.mark.parametrize("key", MECHANISMS)
 causal_mechanisms = pytest.mark.parametrize(
     "key", [key for key, mechanism in MECHANISMS.items() if mechanism.has_causal_form]
 )

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
-from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
+from tests.helpers.build import build_model
 from tests.helpers.lm import PAD, dictionary
 
 __all__ = ["PAD", "SMALL_PARTS", "build_roberta", "sentences", "task"]
@@ -47,17 +47,11 @@ def task(words: int) -> SimpleNamespace:
 
 def build_roberta(arch: str, words: int = 40, base_size: bool = False, **options):
     """An encoder of the named architecture, small unless `base_size` (then without storage), to evaluate."""
-    config = MODEL_DATACLASS_REGISTRY[arch]()
-    for name, value in {**({} if base_size else SMALL), **options}.items():
-        if not hasattr(config, name):
-            raise AttributeError(f"{arch} has no option {name}")
-        setattr(config, name, value)
-    build = MODEL_REGISTRY[arch].build_model
     if not base_size:
-        return build(config, task(words)).eval()
+        return build_model(arch, task(words), **{**SMALL, **options})
     # fairseq's initialisation needs values.
     with torch.device("meta"), mock.patch("fairseq.models.roberta.model.init_bert_params"):
-        return build(config, task(words)).eval()
+        return build_model(arch, task(words), **options)
 
 
 def sentences(lengths, width=None, words=40, left=False, seed=0) -> torch.Tensor:

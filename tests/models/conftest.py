@@ -69,14 +69,14 @@ class Commands:
         return done.stdout + done.stderr
 
 
+def updates(output: str) -> list[dict[str, str]]:
+    """What fairseq printed after each update."""
+    return [json.loads(line[line.index("{") :]) for line in output.splitlines() if "| train_inner |" in line]
+
+
 def losses(output: str) -> dict[int, str]:
     """The training loss after each update, as fairseq printed it."""
-    found = {}
-    for line in output.splitlines():
-        if "| train_inner |" in line:
-            entry = json.loads(line[line.index("{") :])
-            found[int(entry["num_updates"])] = entry["loss"]
-    return found
+    return {int(entry["num_updates"]): entry["loss"] for entry in updates(output)}
 
 
 def train_in_two_processes(command: list[str]) -> None:

@@ -1,7 +1,5 @@
 """What `--log-attention-statistics` logs, when, and that it changes nothing else."""
 
-import json
-
 import pytest
 import torch
 from fairseq.logging import metrics
@@ -9,8 +7,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.helpers.lm import PAD, build_lm, tokens
 from tests.helpers.roberta import build_roberta
+from tests.models.conftest import updates
 from user_dir.analysis import attention_matrix, entropy, record_inputs, temperature
-from user_dir.errors import UserError
 
 
 def logged(model, batch, update):
@@ -98,28 +96,12 @@ def test_encoders_and_state_dict():
     torch.testing.assert_close(model.train()(batch)[0], plain.train()(batch)[0])
 
 
-@pytest.mark.parametrize(
-    ("arch", "every", "message"),
-    [
-        ("lln_lm", -1, "--log-attention-statistics is -1; it must be a number of updates, or 0"),
-        ("flash_lm", 5, "needs a layer that maps its input to queries and keys"),
-    ],
-)
-def test_user_errors(arch, every, message):
-    with pytest.raises(UserError, match=message):
-        build_lm(arch, log_attention_statistics=every)
-
-
 @pytest.mark.slow
 def test_training_writes_them_to_the_log_and_to_tensorboard(commands, tmp_path):
     options = ("--log-attention-statistics", "2", "--max-update", "4", "--no-save", "--disable-validation")
     curves = tmp_path / "curves"
     command = commands.train(tmp_path, *options, "--tensorboard-logdir", str(curves), arch="lln_lm")
-    rows = [
-        json.loads(line[line.index("{") :])
-        for line in commands.run(*command).splitlines()
-        if "| train_inner |" in line
-    ]
+    rows = updates(commands.run(*command))
     assert [row.get("alpha/layer1") is not None for row in rows] == [False, True, False, True]
     events = EventAccumulator(str(curves / "train_inner")).Reload()
     scalars = events.Scalars("alpha/layer1")

@@ -1,10 +1,14 @@
 """Each repair is needed: fairseq fails without it and works with it, in a process of its own."""
 
+import pickle
 import sys
 import textwrap
 
+import numpy
 import pytest
+import torch
 
+from tests.helpers.evil import Evil
 from tests.helpers.unpatched import Unpatched
 
 BROKEN = {
@@ -132,11 +136,8 @@ def unpatched():
 
 @pytest.mark.parametrize("repair", BROKEN)
 def test_repair_is_needed_and_works(unpatched, repair):
-    if repair == "restore_numpy_names":
-        import numpy
-
-        if numpy.lib.NumpyVersion(numpy.__version__) < "2.0.0":
-            pytest.skip("NumPy 1 still has np.compat")
+    if repair == "restore_numpy_names" and numpy.lib.NumpyVersion(numpy.__version__) < "2.0.0":
+        pytest.skip("NumPy 1 still has np.compat")
     code = textwrap.dedent(BROKEN[repair])
     assert unpatched.run(code).returncode != 0
     done = unpatched.run(code, patched=True)
@@ -167,20 +168,8 @@ def test_user_error_ends_the_program_without_traceback(unpatched, root):
 
 def test_foreign_pickle_is_refused_and_runs_nothing(tmp_path):
     """The safe loader stays on: a pickle with code in it is not executed."""
-    import pickle
-
-    import torch
-
-    marker = tmp_path / "ran"
-
-    class Evil:
-        def __reduce__(self):
-            import os
-
-            return os.mkdir, (str(marker),)
-
-    file = tmp_path / "checkpoint.pt"
-    file.write_bytes(pickle.dumps({"model": Evil()}))
+    marker, file = tmp_path / "ran", tmp_path / "checkpoint.pt"
+    file.write_bytes(pickle.dumps({"model": Evil(marker)}))
     with pytest.raises(pickle.UnpicklingError):
         torch.load(file)
     assert not marker.exists()

@@ -8,8 +8,10 @@ from tests.helpers.roberta import build_roberta
 from user_dir.errors import UserError
 from user_dir.models.compiled import compile_features
 
-MODELS = ["transnormer_t1", "transnormer_t2", "lln_diag_lm", "transformer_lm"]
-MODELS += ["roberta_transnormer_t1", "roberta_transnormer_t2", "roberta_lln_diag", "roberta_softmax"]
+# With their numbers of layers: two where there are two kinds of them.
+MODELS = {"transnormer_t1": 2, "transnormer_t2": 2, "lln_diag_lm": 1, "transformer_lm": 1}
+MODELS |= {f"roberta_{name}": layers for name, layers in MODELS.items() if "_lm" not in name}
+MODELS |= {"roberta_lln_diag": 1, "roberta_softmax": 1}
 
 
 def build(name, **options):
@@ -37,7 +39,8 @@ def test_the_whole_model_compiles_without_graph_breaks(name, compiled):
 
     In float64, for the gradients of angles cancel to a thousandth of float32's rounding.
     """
-    model = build(name).double()
+    layers = "encoder_layers" if name.startswith("roberta") else "decoder_layers"
+    model = build(name, **{layers: MODELS[name]}).double()
     whole, padded = tokens(2, 70), tokens(2, 70)
     padded[1, 60:] = PAD
     expected = [features(model, given) for given in (whole, padded)]
@@ -50,15 +53,21 @@ def test_the_whole_model_compiles_without_graph_breaks(name, compiled):
             torch.testing.assert_close(x, y)
 
 
-@pytest.mark.parametrize("name", ["transnormer_t1", "roberta_transnormer_t1"])
-def test_only_features_without_padding_are_asked_of_the_graph(name, monkeypatch):
-    asked = []
+@pytest.fixture
+def asked(monkeypatch):
+    """The shapes that a graph is asked for, which does what the model does."""
+    shapes = []
 
     def compile_(function, fullgraph, dynamic, backend):
         assert fullgraph and not dynamic
-        return lambda given, **others: asked.append(given.shape) or function(given, **others)
+        return lambda given, **others: shapes.append(given.shape) or function(given, **others)
 
     monkeypatch.setattr(torch, "compile", compile_)
+    return shapes
+
+
+@pytest.mark.parametrize("name", ["transnormer_t1", "roberta_transnormer_t1"])
+def test_only_features_without_padding_are_asked_of_the_graph(name, asked):
     model = build(name).eval()
     wrapped = torch.nn.Module()
     wrapped.module = model  # as DDP holds it
@@ -74,13 +83,7 @@ def test_only_features_without_padding_are_asked_of_the_graph(name, monkeypatch)
     assert asked == [(2, 9)]
 
 
-def test_only_one_size_is_compiled_for_training_and_one_for_evaluation(monkeypatch):
-    asked = []
-
-    def graph(function, **others):
-        return lambda given, **more: asked.append(given.shape) or function(given, **more)
-
-    monkeypatch.setattr(torch, "compile", graph)
+def test_only_one_size_is_compiled_for_training_and_one_for_evaluation(asked):
     model = build("transnormer_t1")
     compile_features(model)
     for batch, length in ((1, 9), (2, 9), (2, 9), (1, 9), (1, 9), (2, 9), (2, 8)):
@@ -92,10 +95,7 @@ def test_only_one_size_is_compiled_for_training_and_one_for_evaluation(monkeypat
     assert asked == [(2, 9)] * 2 + [(3, 9)]
 
 
-def test_an_update_whose_attention_is_measured_runs_as_before(monkeypatch):
-    asked = []
-    graph = lambda function, **others: lambda given, **more: asked.append(1) or function(given, **more)  # noqa: E731
-    monkeypatch.setattr(torch, "compile", graph)
+def test_an_update_whose_attention_is_measured_runs_as_before(asked):
     model = build("lln_diag_lm", log_attention_statistics=2)
     compile_features(model)
     for update in range(5):

@@ -2,13 +2,14 @@
 
 import re
 
-import numpy as np
 import pytest
 import torch
 from fairseq.models import MODEL_REGISTRY
 from fairseq.models.transformer_lm import TransformerLanguageModel
 
 from pipeline.files import ROOT
+from tests.helpers.build import assert_same_gradients
+from tests.helpers.golden import load, relative, state
 from tests.helpers.lm import PAD, build_lm, tokens
 from user_dir.errors import UserError
 
@@ -34,7 +35,8 @@ BATCH_STATISTICS = ("lln", "lln_diag")
 GROWING = ("softmax", "transformer_ls", "flash_quad", "tnn")
 models = pytest.mark.parametrize("key", MODELS)
 # Those of the attentions themselves have tests of their own (tests/attention/every).
-lengths = pytest.mark.parametrize("length", [1, 65, 150], ids="N{}".format)
+LENGTHS = (1, 65, 150)
+lengths = pytest.mark.parametrize("length", LENGTHS, ids="N{}".format)
 
 
 def build(key, dtype=torch.float64, **options):
@@ -95,21 +97,20 @@ def test_padding_changes_nothing_on_either_side(key, length, training):
 
 
 @models
-@lengths
 @torch.no_grad()
-def test_incremental_equals_full(key, length):
-    model = build(key)
-    x = tokens(3, length)
-    full = model(x)[0]
+def test_incremental_equals_full(key):
+    model, x = build(key), tokens(3, 150)
     state: dict = {}
-    steps = [model(x[:, : i + 1], incremental_state=state)[0] for i in range(length)]
-    close(torch.cat(steps, 1), full)
-    prompt = length // 2 + 1
-    state = {}
-    out = [model(x[:, :prompt], incremental_state=state)[0]]
-    # Going on with the last token alone, not the whole prefix.
-    out += [model(x[:, i : i + 1], incremental_state=state)[0] for i in range(prompt, length)]
-    close(torch.cat(out, 1), full)
+    steps = torch.cat([model(x[:, : i + 1], incremental_state=state)[0] for i in range(150)], 1)
+    for length in LENGTHS:
+        full = model(x[:, :length])[0]
+        close(steps[:, :length], full)
+        prompt = length // 2 + 1
+        state = {}
+        out = [model(x[:, :prompt], incremental_state=state)[0]]
+        # Going on with the last token alone, not the whole prefix.
+        out += [model(x[:, i : i + 1], incremental_state=state)[0] for i in range(prompt, length)]
+        close(torch.cat(out, 1), full)
 
 
 @models
@@ -167,7 +168,7 @@ def test_a_saved_model_gives_the_same(key):
 @pytest.mark.parametrize("run", ["L150", "L128"])
 @pytest.mark.parametrize("kind", ["silu", "head"])
 def test_authors_checkpoint_gives_their_logits_and_gradients(golden_dir, run, kind):
-    arrays = np.load(golden_dir / "transnormer_t1_lm.npz")
+    arrays = load(golden_dir, "transnormer_t1_lm.npz")
     model = build_lm(
         "transnormer_t1",
         words=50,
@@ -176,17 +177,14 @@ def test_authors_checkpoint_gives_their_logits_and_gradients(golden_dir, run, ki
         decoder_attention_heads=4,
         glu_activation={"silu": "silu", "head": "identity"}[kind],
     )
-    state = {k[6:]: torch.tensor(arrays[k]) for k in arrays.files if k.startswith("state/")}
-    model.load_state_dict(state, strict=True)
+    model.load_state_dict(state(arrays), strict=True)
     logits = model(torch.tensor(arrays[f"{run}/tokens"]))[0]
-    want = torch.tensor(arrays[f"{run}/{kind}/logits"])
-    assert (logits - want).abs().max() / want.abs().max() < 1e-5
+    assert relative(logits, arrays[f"{run}/{kind}/logits"]) < 1e-5
     targets = torch.tensor(arrays[f"{run}/targets"])
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            want = torch.tensor(arrays[f"{run}/{kind}/grad/{name}"])
-            assert (parameter.grad - want).abs().max() / want.abs().max() < 5e-5, name
+            assert relative(parameter.grad, arrays[f"{run}/{kind}/grad/{name}"]) < 5e-5, name
 
 
 def test_softmax_plan_is_fairseqs_transformer():
@@ -233,10 +231,7 @@ def test_checkpointed_activations_give_the_same_gradients(key):
     other.load_state_dict(plain.state_dict())
     for model in (plain, other):
         model(tokens(2, 20))[0].square().sum().backward()
-    pairs = zip(plain.parameters(), other.parameters(), strict=True)
-    for a, b in pairs:
-        if a.requires_grad:
-            close(a.grad, b.grad)
+    assert_same_gradients(plain, other, rtol=1e-8, atol=1e-8)
 
 
 def test_layer_drop_and_pruning():

@@ -5,11 +5,12 @@ import copy
 import pytest
 import torch
 
-from tests.helpers.lra import SHORT, SMALL, build_lra, lra_task
+from tests.helpers.build import assert_same_gradients, build_model
+from tests.helpers.lra import SHORT, SMALL, lra_task
+from tests.helpers.roberta import sentences
 from user_dir.attention import attention_names
 from user_dir.errors import UserError
 
-PAD = 1
 TOKENS = lra_task("listops", length=70)
 PAIRS = lra_task("retrieval", length=70)
 PIXELS = lra_task("image", length=64)
@@ -17,16 +18,12 @@ PRESETS = ("lra_skyformer", "lra_state_space")
 
 
 def build(arch="lra_skyformer", task=TOKENS, **options):
-    return build_lra(arch, task, **{**SMALL, **SHORT, **options}).double()
+    return build_model(arch, task, **{**SMALL, **SHORT, **options}).double()
 
 
 def tokens(lengths, width=None, seed=0):
     """Padded rows and their lengths."""
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.full((len(lengths), width or max(lengths)), PAD)
-    for row, length in zip(rows, lengths, strict=True):
-        row[:length] = torch.randint(4, 19, (length,), generator=generator)
-    return rows, torch.tensor(lengths)
+    return sentences(lengths, width, words=19, seed=seed), torch.tensor(lengths)
 
 
 def pixels(rows, length=64):
@@ -140,24 +137,18 @@ def trained_with_and_without_checkpointing(task, *inputs):
     return plain, checkpointed
 
 
-def same_gradients(plain, checkpointed):
-    for x, y in zip(plain.parameters(), checkpointed.parameters(), strict=True):
-        assert (x.grad is None) == (y.grad is None)
-        if x.grad is not None:
-            close(y.grad, x.grad)
-
-
 def test_a_batch_counts_once_with_activation_checkpointing():
     plain, checkpointed = trained_with_and_without_checkpointing(TOKENS, *tokens([40, 20]))
     for (name, x), y in zip(plain.state_dict().items(), checkpointed.state_dict().values(), strict=True):
         if not name.endswith("num_batches_tracked"):
             close(y, x)
-    same_gradients(plain, checkpointed)
+    assert_same_gradients(plain, checkpointed, rtol=1e-9, atol=1e-9)
 
 
 def test_checkpointing_knows_the_padding_of_each_sequence_of_a_pair():
     first, second = tokens([40, 20]), tokens([9, 30], width=40, seed=1)
-    same_gradients(*trained_with_and_without_checkpointing(PAIRS, *first, *second))
+    models = trained_with_and_without_checkpointing(PAIRS, *first, *second)
+    assert_same_gradients(*models, rtol=1e-9, atol=1e-9)
 
 
 def test_a_copy_of_a_checkpointed_model_trains_alone():

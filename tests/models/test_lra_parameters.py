@@ -5,7 +5,8 @@ import torch
 
 from pipeline.files import ROOT
 from pipeline.training.recipe import read_experiment
-from tests.helpers.lra import build_lra, lra_task
+from tests.helpers.build import build_model
+from tests.helpers.lra import lra_task
 from user_dir.models.architectures import TRANSNORMER_ROBERTA
 
 T1, T2 = ({"encoder_attention": f"transnormer_{name}"} for name in ("t1", "t2"))
@@ -26,35 +27,34 @@ STATE_SPACE = {
 }
 
 
-def trainable(preset: str, task: str, pipeline: str, **options: object) -> int:
+def build(preset: str, task: str, **options: object) -> torch.nn.Module:
+    """The model of a configuration, without storage."""
     settings = dict(read_experiment(ROOT / f"configs/lra_{preset}/{task}.yaml").settings["model"])
     name = settings.pop("_name")
     with torch.device("meta"):
-        model = build_lra(name, lra_task(task, pipeline), **{**settings, **options})
-    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+        return build_model(name, lra_task(task, preset.replace("_", "-")), **{**settings, **options})
+
+
+def trainable(preset: str, task: str, **options: object) -> int:
+    return sum(p.numel() for p in build(preset, task, **options).parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize("task", SKYFORMER)
 def test_skyformer(task):
     softmax, transnormer = SKYFORMER[task]
-    assert trainable("skyformer", task, "skyformer") == softmax
+    assert trainable("skyformer", task) == softmax
     for variant in (T1, T2):
-        assert trainable("skyformer", task, "skyformer", **TRANSNORMER_ROBERTA, **variant) == transnormer
+        assert trainable("skyformer", task, **TRANSNORMER_ROBERTA, **variant) == transnormer
 
 
 @pytest.mark.parametrize(("preset", "features"), [("skyformer", 128), ("state_space", 32)])
 def test_features_of_performer(preset, features):
-    settings = dict(read_experiment(ROOT / f"configs/lra_{preset}/text.yaml").settings["model"])
-    pipeline = preset.replace("_", "-")
-    with torch.device("meta"):
-        model = build_lra(
-            settings.pop("_name"), lra_task("text", pipeline), **settings, encoder_attention="performer"
-        )
+    model = build(preset, "text", encoder_attention="performer")
     assert [layer.self_attn.eval_proj.shape[1] for layer in model.layers] == [features] * 2
 
 
 @pytest.mark.parametrize("task", STATE_SPACE)
 def test_state_space(task):
     """T2 lacks the norm inside softmax blocks, which the authors' code builds and does not use."""
-    assert trainable("state_space", task, "state-space", **T1) == STATE_SPACE[task]
-    assert trainable("state_space", task, "state-space", **T2) == STATE_SPACE[task] - 2 * 64
+    assert trainable("state_space", task, **T1) == STATE_SPACE[task]
+    assert trainable("state_space", task, **T2) == STATE_SPACE[task] - 2 * 64

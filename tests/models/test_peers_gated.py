@@ -35,11 +35,6 @@ def small_roberta(name, **options):
     return build_roberta(f"roberta_{name}", **{**SMALL, **options})
 
 
-def close(a, b, tolerance=1e-8):
-    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
-
-
-# Of the architecture's own, so that its defaults are what is counted.
 @names
 def test_architectures_have_the_papers_settings(name):
     lm, roberta = (MODEL_DATACLASS_REGISTRY[arch]() for arch in (f"{name}_lm", f"roberta_{name}"))
@@ -101,7 +96,8 @@ def test_absolute_positions_are_an_option():
 @pytest.mark.parametrize("name", ["flash", "flash_quad"])
 def test_checkpoints_of_the_authors_fork_load(name):
     """Their units hold the norms of the layers."""
-    for build, rows in ((small_lm, tokens(2, 40)), (small_roberta, tokens(2, 40))):
+    rows = tokens(2, 40)
+    for build in (small_lm, small_roberta):
         model, other = build(name), build(name)
         theirs = {
             key.replace("self_attn_layer_norm.", "self_attn.norm."): value

@@ -4,9 +4,10 @@ import pytest
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from tests.helpers.images import build_vit
+from tests.helpers.build import build_model
+from tests.helpers.images import SMALL_VIT, build_vit
 from tests.helpers.lm import build_lm
-from tests.helpers.lra import build_lra, lra_task
+from tests.helpers.lra import lra_task
 from tests.helpers.roberta import build_roberta
 from user_dir.attention.diag import DiagAttention
 from user_dir.attention.norm import NormAttention
@@ -15,7 +16,6 @@ from user_dir.models.layer_plan import parse_layer_plan
 from user_dir.tasks.image_data import ImageShape
 
 T1, T2 = ("relu", "elu"), ("softmax", "1+elu")
-VIT = {"patch_size": 2, "encoder_embed_dim": 12, "encoder_attention_heads": 2, "encoder_ffn_embed_dim": 16}
 
 
 def chosen(model):
@@ -27,9 +27,9 @@ def chosen(model):
 
 def built(kind: str, **given):
     if kind == "vit":
-        return build_vit(ImageShape(17, 8, 6, 3), **VIT, encoder_layers=2, **given)
+        return build_vit(ImageShape(17, 8, 6, 3), **SMALL_VIT, **given)
     if kind.startswith("lra"):
-        return build_lra(kind, lra_task("text", "skyformer"), **given)
+        return build_model(kind, lra_task("text", "skyformer"), **given)
     return (build_roberta if kind.startswith("roberta") else build_lm)(kind, **given)
 
 

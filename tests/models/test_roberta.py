@@ -1,5 +1,7 @@
 """The RoBERTa encoders: fairseq's own as reference, the fork's checkpoints, pruning, positions."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 from fairseq.models.roberta import RobertaModel
@@ -10,8 +12,6 @@ from user_dir.errors import UserError
 
 def test_softmax_equals_the_roberta_of_fairseq():
     """Its checkpoints load, and logits, states and gradients agree."""
-    from argparse import Namespace
-
     ours = build_roberta("roberta_softmax")
     settings = Namespace(
         encoder_layers=2, encoder_embed_dim=24, encoder_ffn_embed_dim=40, encoder_attention_heads=2,

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from argparse import Namespace
 
 import pytest
 import torch
@@ -9,8 +10,13 @@ from fairseq import checkpoint_utils
 from fairseq.sequence_generator import SequenceGenerator
 
 from tests.helpers import forked
+from tests.helpers.golden import load, relative, state
+from tests.helpers.lm import dictionary
 from tests.helpers.logs import wait_for
 from tests.models.conftest import assert_same_weights, losses, train_in_two_processes
+
+UNTIED = "--no-share-decoder-input-output-embed"
+CARRIED = ("--task", "carried_language_modeling", "--criterion", "chunked_cross_entropy", "--batch-size", "4")
 
 
 def test_training_learns_and_logs(trained):
@@ -53,13 +59,34 @@ def test_chunked_loss_trains_the_same_model(commands, trained, tmp_path):
     assert {update: float(loss) for update, loss in losses(output).items()} == expected
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "chunked_cross_entropy"])
-def test_two_processes_equal_one_with_twice_the_accumulation(loss, commands, tmp_path):
-    options = ("--max-update", "6", "--dropout", "0", "--disable-validation", "--criterion", loss)
-    options += ("--no-share-decoder-input-output-embed",)
-    commands.run(*commands.train(tmp_path / "one", *options, "--update-freq", "2"))
+@pytest.mark.parametrize(
+    ("options", "alone"),
+    [
+        (("--criterion", "cross_entropy", UNTIED), ("--update-freq", "2")),
+        (("--criterion", "chunked_cross_entropy", UNTIED), ("--update-freq", "2")),
+        pytest.param(CARRIED, ("--batch-size", "8"), marks=pytest.mark.slow),
+    ],
+    ids=["cross_entropy", "chunked_cross_entropy", "carried"],
+)
+def test_two_processes_equal_one_with_twice_the_rows(options, alone, commands, tmp_path):
+    """Accumulated, or of consecutive text in a batch with all streams."""
+    options = (*options, "--max-update", "4", "--dropout", "0", "--disable-validation")
+    commands.run(*commands.train(tmp_path / "one", *options, *alone))
     train_in_two_processes(commands.train(tmp_path / "two", *options))
     assert_same_weights(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_on_consecutive_text_goes_on_at_its_place(commands, tmp_path):
+    def train(updates):
+        output = commands.run(*commands.train(tmp_path, *CARRIED, "--max-update", str(updates)))
+        assert "nan" not in " ".join(losses(output).values())
+        return list(losses(output))
+
+    assert train(4) == [1, 2, 3, 4]
+    assert train(7) == [5, 6, 7]
+    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)
+    assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 7
 
 
 def test_new_process_evaluates_to_the_same_perplexity(commands, trained):
@@ -137,17 +164,8 @@ def test_options_train(commands, tmp_path, arch, options):
 
 def test_checkpoint_of_the_authors_fork_loads_as_a_file(golden_dir, corpus, tmp_path):
     """A whole checkpoint file as the fork writes it: `args` as a Namespace with the fork's options."""
-    from argparse import Namespace
-
-    import numpy as np
-    from fairseq.data import Dictionary
-
-    arrays = np.load(golden_dir / "transnormer_t1_lm.npz")
-    state = {k[6:]: torch.tensor(arrays[k]) for k in arrays.files if k.startswith("state/")}
-    words = Dictionary()
-    for i in range(46):
-        words.add_symbol(f"w{i}")
-    words.save(str(tmp_path / "dict.txt"))
+    arrays = load(golden_dir, "transnormer_t1_lm.npz")
+    dictionary(50).save(str(tmp_path / "dict.txt"))
     args = Namespace(
         arch="transnormer_t1", task="language_modeling", data=str(tmp_path), tokens_per_sample=150,
         sample_break_mode="none", criterion="cross_entropy", optimizer="adam", lr=[1e-3],
@@ -158,12 +176,11 @@ def test_checkpoint_of_the_authors_fork_loads_as_a_file(golden_dir, corpus, tmp_
     )  # fmt: skip
     file = tmp_path / "checkpoint.pt"
     history = [{"criterion_name": "CrossEntropyCriterion", "best_loss": 1.0}]
-    checkpoint = {"args": args, "cfg": None, "model": state, "extra_state": {}}
+    checkpoint = {"args": args, "cfg": None, "model": state(arrays), "extra_state": {}}
     torch.save({**checkpoint, "optimizer_history": history}, file)
     models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(file)])
     logits = models[0].eval()(torch.tensor(arrays["L150/tokens"]))[0]
-    want = torch.tensor(arrays["L150/silu/logits"])
-    assert (logits - want).abs().max() / want.abs().max() < 1e-5
+    assert relative(logits, arrays["L150/silu/logits"]) < 1e-5
     args.decoder_chunk_size = 32  # has no counterpart; docs/reproducing.md names the override
     torch.save({**checkpoint, "optimizer_history": history}, file)
     for overrides, size in (({}, 64), ({"diag_block_size": 32}, 32)):

@@ -3,23 +3,23 @@
 import pytest
 import torch
 
-from tests.helpers.images import build_pixel_model, build_vit, pixel_task, write_images
+from tests.helpers.build import build_model
+from tests.helpers.images import SMALL_VIT, build_pixel_model, build_vit, pixel_task, write_images
 from tests.helpers.lm import build_lm
-from tests.helpers.lra import build_lra, lra_task
+from tests.helpers.lra import lra_task
 from tests.helpers.roberta import build_roberta
 from user_dir.errors import UserError
 from user_dir.models import stack
 from user_dir.tasks.image_data import ImageShape
 
 JOINED = {"absolute_positions": "joined", "no_share_decoder_input_output_embed": True}
-VIT = {"patch_size": 2, "encoder_layers": 2, "encoder_embed_dim": 12, "encoder_attention_heads": 2}
 BUILD = {
     "language model": lambda folder, options: build_lm("transnormer_t1", **options),
     "joined positions": lambda folder, options: build_lm("linear_transformer_lm", **{**JOINED, **options}),
     "encoder": lambda folder, options: build_roberta("roberta_nystromformer", **options),
-    "Long Range Arena": lambda folder, options: build_lra("lra_skyformer", lra_task("listops"), **options),
+    "Long Range Arena": lambda folder, options: build_model("lra_skyformer", lra_task("listops"), **options),
     "pixels": lambda folder, options: build_pixel_model(pixel_task(write_images(folder / "x")), **options),
-    "ViT": lambda folder, options: build_vit(ImageShape(17, 8, 6, 3), **{**VIT, **options}),
+    "ViT": lambda folder, options: build_vit(ImageShape(17, 8, 6, 3), **{**SMALL_VIT, **options}),
 }
 REFUSED = {
     "language model": [
@@ -35,7 +35,7 @@ REFUSED = {
         ({"norm_feature_map": "x"}, "no feature map 'x'"),
         ({"glu_activation": "swoosh"}, "unknown activation 'swoosh'; choose one of identity, silu"),
         ({"decoder_ffn": "moe"}, "unknown feed-forward network 'moe'; choose one of glu, ffn"),
-        ({"decoder_norm": "batch"}, "unknown norm 'batch'"),
+        ({"decoder_norm": "batch"}, "unknown norm 'batch'; choose one of rmsnorm, layernorm"),
         ({"decoder_layers": 0}, "--decoder-layers is 0"),
         ({"tokens_per_sample": 512}, "--tokens-per-sample is 512, more than the 256 positions"),
         ({"adaptive_input": True}, "--adaptive-input needs --adaptive-input-cutoff"),
@@ -50,6 +50,14 @@ REFUSED = {
         ({"decoder_norm_position": "middle"}, "--decoder-norm-position is 'middle'; choose one of pre, post"),
         ({"decoder_output_bias": "yes"}, "--decoder-output-bias is 'yes'; choose one of none, learned"),
         ({"decoder_init_std": -1.0}, "--decoder-init-std is -1.0"),
+        (
+            {"log_attention_statistics": -1},
+            "-statistics is -1; it must be a number of updates, or 0",
+        ),
+        (
+            {"decoder_attention": "flash*2", "decoder_attention_heads": 1, "log_attention_statistics": 5},
+            "needs a layer that maps its input to queries and keys",
+        ),
         ({"decoder_attention": "performer*2", "performer_features": 0}, "--performer-features is 0"),
         ({"decoder_attention": "cosformer*2", "cosformer_length": 0}, "--cosformer-length is 0"),
         ({"decoder_attention": "transformer_ls*2", "transformer_ls_window": 63}, "-ls-window is 63"),

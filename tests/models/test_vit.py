@@ -12,7 +12,7 @@ from pipeline.study.cells import Plan
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.selection import cells_of
 from pipeline.training.train import parsed
-from tests.helpers.images import build_vit
+from tests.helpers.images import SMALL_VIT, build_vit
 from tests.helpers.lra import SHORT
 from user_dir.attention import attention_names
 from user_dir.errors import UserError
@@ -20,10 +20,6 @@ from user_dir.tasks.image_data import ImageShape
 
 PETS, CIFAR = ImageShape(256, 224, 224, 3), ImageShape(256, 32, 32, 3)
 DIGITS = ImageShape(17, 8, 8, 1)
-SMALL = {
-    "patch_size": 2, "encoder_layers": 2, "encoder_embed_dim": 12, "encoder_attention_heads": 2,
-    "encoder_ffn_embed_dim": 16,
-}  # fmt: skip
 SHAPE = ImageShape(17, 8, 6, 3)
 SEPARATE = {"encoder_attention": "linformer", "linformer_rank": 64, "linformer_projection": "separate"}
 
@@ -67,7 +63,7 @@ def test_every_cell_of_the_study_builds_its_model(name):
 
 
 def test_patches_are_squares_row_by_row():
-    model = build_vit(SHAPE, no_patch_norm=True, **SMALL)
+    model = build_vit(SHAPE, no_patch_norm=True, **SMALL_VIT)
     x = images()
     found = model.patches(x)
     assert found.shape == (3, 4 * 3, 12)
@@ -76,14 +72,14 @@ def test_patches_are_squares_row_by_row():
 
 
 def test_a_patch_of_one_value_is_not_erased():
-    model = build_vit(ImageShape(17, 8, 6, 1), **{**SMALL, "patch_size": 1})
+    model = build_vit(ImageShape(17, 8, 6, 1), **{**SMALL_VIT, "patch_size": 1})
     assert model.patches.norm_in is None and model.patches.norm_out is not None
-    assert build_vit(SHAPE, **{**SMALL, "patch_size": 1}).patches.norm_in is not None
+    assert build_vit(SHAPE, **{**SMALL_VIT, "patch_size": 1}).patches.norm_in is not None
 
 
 @torch.no_grad()
 def test_pooling_takes_cls_or_the_mean():
-    cls, mean = (build_vit(SHAPE, pooling=pooling, **SMALL) for pooling in ("cls", "mean"))
+    cls, mean = (build_vit(SHAPE, pooling=pooling, **SMALL_VIT) for pooling in ("cls", "mean"))
     seen = {}
     for model in (cls, mean):
         model.layer_norm.register_forward_hook(lambda module, args, out, key=model: seen.update({key: out}))
@@ -96,7 +92,7 @@ def test_pooling_takes_cls_or_the_mean():
 @torch.no_grad()
 def test_positions_tell_patches_apart():
     for kind, same in (("learned", False), ("none", True)):
-        model = build_vit(SHAPE, absolute_positions=kind, **SMALL).double()
+        model = build_vit(SHAPE, absolute_positions=kind, **SMALL_VIT).double()
         x = images()
         turned = torch.cat([x[:, 4:], x[:, :4]], dim=1)
         assert torch.allclose(model(x), model(turned)) is same
@@ -104,7 +100,7 @@ def test_positions_tell_patches_apart():
 
 @pytest.mark.parametrize("name", attention_names(causal=False))
 def test_every_mechanism_gives_an_image_the_same_logits_in_any_batch(name):
-    options = {**SHORT, **SMALL, "patch_size": 1, "encoder_attention": name}
+    options = {**SHORT, **SMALL_VIT, "patch_size": 1, "encoder_attention": name}
     if name in ("flash", "flash_quad"):
         options["encoder_attention_heads"] = 1
     with torch.random.fork_rng():
@@ -120,7 +116,7 @@ def test_every_mechanism_gives_an_image_the_same_logits_in_any_batch(name):
 
 
 def test_queries_keys_and_values_without_bias():
-    model = build_vit(SHAPE, encoder_attention="lln_diag,diag+norm", no_encoder_qkv_bias=True, **SMALL)
+    model = build_vit(SHAPE, encoder_attention="lln_diag,diag+norm", no_encoder_qkv_bias=True, **SMALL_VIT)
     names = [name for name, _ in model.named_parameters() if name.endswith("proj.bias")]
     assert names and all(name.endswith("out_proj.bias") for name in names)
     assert model(images()).isfinite().all()
@@ -128,7 +124,7 @@ def test_queries_keys_and_values_without_bias():
 
 def test_alpha_alone_fixes_beta_too():
     for name in ("lln", "lln_diag"):
-        model = build_vit(SHAPE, encoder_attention=name, **{f"{name}_alpha": 3.0}, **SMALL)
+        model = build_vit(SHAPE, encoder_attention=name, **{f"{name}_alpha": 3.0}, **SMALL_VIT)
         assert model.layers[0].self_attn.scale.fixed == (3.0, 3.0)
     with pytest.raises(UserError, match=r"alpha = 0.0, beta = 2.0; give a positive alpha"):
-        build_vit(SHAPE, encoder_attention="lln_diag", lln_diag_beta=2.0, **SMALL)
+        build_vit(SHAPE, encoder_attention="lln_diag", lln_diag_beta=2.0, **SMALL_VIT)

@@ -87,6 +87,7 @@ def test_glu_under_autocast():
 
 
 def test_sinusoidal_positions_are_exact_at_any_position():
+    """As in float64; angles in float32 would be off by up to 4e-3."""
     rows = SinusoidalPositions(64, 1)(torch.tensor([[100_000]]))[0, 0]
     frequencies = [10000 ** (-i / 31) for i in range(32)]
     angles = torch.tensor([100_002 * x for x in frequencies], dtype=torch.float64)

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.helpers.counting import Made
 from user_dir.modules import linear_cross_entropy as module
 from user_dir.modules.linear_cross_entropy import linear_cross_entropy, token_losses
 
@@ -143,17 +144,9 @@ def test_token_losses(rows):
 def test_never_more_logits_than_rows(way, compute, monkeypatch):
     leaves, target = case(64, 40)
     x, weight, bias = leaves
-    sizes = []
-
-    class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            out = function(*args, **(kwargs or {}))
-            sizes.extend(y.numel() for y in (out if isinstance(out, tuple) else (out,)) if torch.is_tensor(y))
-            return out
-
-    with Sizes(), torch.no_grad():
+    with Made() as made, torch.no_grad():
         if compute == "loss":
             module.linear_cross_entropy(x, weight, target, bias, ignore_index=PAD, rows=8)
         else:
             token_losses(x, weight, target, bias, rows=8)
-    assert max(sizes) <= max(8 * 40, weight.numel(), x.numel())
+    assert max(made.every) <= max(8 * 40, weight.numel(), x.numel())

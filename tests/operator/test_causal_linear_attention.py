@@ -14,6 +14,7 @@ from causal_linear_attention import (
     reference,
 )
 from causal_linear_attention.chunked import CHUNK, SEGMENT
+from tests.helpers.counting import Made, kept_for_backward
 
 LENGTHS = [0, 1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 150, SEGMENT, SEGMENT + 70]
 
@@ -148,17 +149,8 @@ def test_random_shapes(batch, heads, length, dim, width, dtype, with_state, stri
 @pytest.mark.parametrize("lengths", [(1024, 4096)])
 def test_saved_tensors_grow_linearly(lengths):
     def saved(length):
-        numbers = 0
-
-        def pack(x):
-            nonlocal numbers
-            numbers += x.numel()
-            return x
-
         q, k, v, _ = inputs(1, 2, length, 8, 8, torch.float32, state=False)
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            causal_linear_attention(q, k, v).sum().backward()
-        return numbers
+        return kept_for_backward(lambda: causal_linear_attention(q, k, v).sum().backward())
 
     short, long = (saved(n) for n in lengths)
     assert short <= 3 * 2 * 8 * lengths[0] + 8 * 8 * 2
@@ -167,23 +159,11 @@ def test_saved_tensors_grow_linearly(lengths):
 
 def test_backward_temporaries_do_not_grow_with_length_squared():
     """No tensor made on the way, forward or backward, is larger than an input or a segment's scores."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Largest(TorchDispatchMode):
-        numbers = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            out = func(*args, **(kwargs or {}))
-            for x in out if isinstance(out, (tuple, list)) else [out]:
-                if isinstance(x, torch.Tensor):
-                    self.numbers = max(self.numbers, x.numel())
-            return out
-
     length, dim = 8192, 16
     q, k, v, _ = inputs(1, 1, length, dim, dim, torch.float32, state=False)
-    with Largest() as mode:
+    with Made() as made:
         causal_linear_attention(q, k, v).sum().backward()
-    assert mode.numbers <= max(length * dim, SEGMENT * CHUNK)
+    assert max(made.every) <= max(length * dim, SEGMENT * CHUNK)
 
 
 def test_non_causal_matches_definition_and_ignores_padding():

@@ -1,7 +1,6 @@
 """What can be shown of the CUDA kernels without a GPU: a CPU that emulates it (tests/cpp/emulated_device.h),
 running the same sources thread by thread, gets the definition's results."""
 
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from causal_linear_attention import causal_linear_attention_step
 from tests.helpers import emulation
 from tests.helpers.definition import assert_exact_enough, definition, draw
-from tests.helpers.once import filled_once
 
 H200, SMALL, TURING = (90, 132, 232448), (86, 132, 101376), (75, 40, 65536)
 BUSY = (90, 0, 232448)  # any number of heads fills it
@@ -20,23 +18,14 @@ SHAPES += [(1, 1, 1, 1, 1), (1, 2, 0, 3, 4), (0, 2, 9, 3, 4), (1, 1, 65, 100, 33
 SHAPES += [(1, 1, 9, 0, 4), (1, 1, 9, 4, 0)]
 WIDE = [(1, 1, 70, 256, 256), (1, 2, 33, 129, 5), (1, 1, 40, 20, 200), (2, 1, 1, 256, 1), (1, 1, 0, 130, 130)]
 THREE_SEGMENTS = (1, 2, 1300, 7, 20)  # of each head: six blocks
-needs_compiler = pytest.mark.skipif(emulation.COMPILER is None, reason="no g++")
+normalizes = pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
 
 
 @pytest.fixture(scope="module")
-def library(root, tmp_path_factory):
-    """The kernels by compute capability; each is built when a test first asks for it."""
-    built = {}
-
-    def get(device):
-        capability = min(device[0], 80)
-        if capability not in built:
-            fill = partial(emulation.build, root, capability=capability)
-            folder = filled_once(tmp_path_factory, f"emulation{capability}", fill)
-            built[capability] = emulation.load(folder)
-        return built[capability]
-
-    return get
+def library(library_of):
+    """The kernels that a device runs."""
+    return lambda device: library_of(min(device[0], 80))
 
 
 def check(library, shape, dtype, normalize, device=H200, state=True, strides=None, **how):
@@ -49,26 +38,23 @@ def check(library, shape, dtype, normalize, device=H200, state=True, strides=Non
     assert_exact_enough(found, given, normalize, shape)
 
 
-@needs_compiler
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+@normalizes
+@dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "B{}-H{}-N{}-D{}-M{}".format(*s))
 def test_shapes(library, shape, dtype, normalize):
     check(library, shape, dtype, normalize)
 
 
-@needs_compiler
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+@normalizes
+@dtypes
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 def test_any_order_of_threads(library, order, dtype, normalize):
     """Warps that run far ahead of others, backwards or at random; arrays that begin behind a guard page."""
     check(library, (1, 2, 200, 20, 32), dtype, normalize, order=order, at_end=order % 2 == 0)
 
 
-@needs_compiler
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+@normalizes
+@dtypes
 @pytest.mark.parametrize(("device", "order"), [(H200, 1), (H200, 6), (BUSY, 3)])
 def test_long_heads(library, device, order, dtype, normalize):
     """Cut into segments for a GPU with room, whose blocks then wait for each other, or whole: then the
@@ -76,15 +62,13 @@ def test_long_heads(library, device, order, dtype, normalize):
     check(library, (1, 2, 1300, 9, 20), dtype, normalize, device=device, order=order, at_end=order == 6)
 
 
-@needs_compiler
 @pytest.mark.parametrize("device", [H200, BUSY], ids=["segments", "whole"])
 def test_long_wide_heads(library, device):
     """Their states are further apart."""
     check(library, (1, 1, 1600, 70, 16), torch.bfloat16, True, device=device, order=2)
 
 
-@needs_compiler
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@normalizes
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=lambda x: str(x).removeprefix("torch."))
 @pytest.mark.parametrize("shape", WIDE, ids=lambda s: "B{}-H{}-N{}-D{}-M{}".format(*s))
 def test_heads_of_up_to_256_columns(library, shape, dtype, normalize):
@@ -92,15 +76,13 @@ def test_heads_of_up_to_256_columns(library, shape, dtype, normalize):
     check(library, shape, dtype, normalize, order=shape[4] % 7, at_end=shape[4] % 2 == 0)
 
 
-@needs_compiler
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@normalizes
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=lambda x: str(x).removeprefix("torch."))
 @pytest.mark.parametrize(("device", "order"), [(H200, 6), (BUSY, 3)], ids=["segments", "whole"])
 def test_long_heads_of_more_than_128_columns(library, device, order, dtype, normalize):
     check(library, (1, 1, 1100, 130, 9), dtype, normalize, device=device, order=order)
 
 
-@needs_compiler
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=lambda x: str(x).removeprefix("torch."))
 @pytest.mark.parametrize("device", [SMALL, TURING], ids=["8.6", "7.5"])
 def test_heads_of_256_columns_on_smaller_gpus(library, device, dtype):
@@ -120,30 +102,26 @@ def check_packed(library, lengths, columns, dtype, normalize, state=True, device
     assert_exact_enough(found, given, normalize, (1, 2, int(bounds[-1]), *columns), bounds.tolist())
 
 
-@needs_compiler
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+@normalizes
+@dtypes
 def test_packed_sequences(library, dtype, normalize):
     """Empty ones, one position, one longer than the rows between two kept states."""
     check_packed(library, LENGTHS, (9, 20), dtype, normalize, order=3)
     check_packed(library, [5, 70, 1], (64, 64), dtype, normalize, state=False, order=4, at_end=False)
 
 
-@needs_compiler
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@normalizes
 def test_packed_sequences_of_wide_heads(library, normalize):
     check_packed(library, [3, 0, 65, 1], (130, 140), torch.bfloat16, normalize, order=5)
 
 
-@needs_compiler
 def test_packed_sequences_that_keep_many_states(library):
     """The places of two sequences' states are never the same, wherever they begin."""
     lengths = [511, 513, 1, 1030, 512, 1537]
     check_packed(library, lengths, (4, 3), torch.float32, True, order=7)
 
 
-@needs_compiler
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@normalizes
 def test_a_packed_sequence_has_the_bits_of_one_alone(library, normalize):
     lengths = [40, 600, 9]
     bounds = torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
@@ -158,8 +136,7 @@ def test_a_packed_sequence_has_the_bits_of_one_alone(library, normalize):
             assert torch.equal(own, y)
 
 
-@needs_compiler
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@normalizes
 @pytest.mark.parametrize("device", [H200, BUSY], ids=["segments", "whole"])
 def test_the_same_bits_in_any_order(library, device, normalize):
     """Of threads and blocks: one at a time from either end, a few at once, all at once in the wrong order."""
@@ -172,7 +149,6 @@ def test_the_same_bits_in_any_order(library, device, normalize):
         assert all(torch.equal(x, y) for x, y in zip(first, other, strict=True))
 
 
-@needs_compiler
 @pytest.mark.parametrize("order", [-1, -2, -4])
 def test_blocks_that_wait_for_later_ones_are_found(library, order):
     """Tickets dealt from the last to the first, to fewer blocks at once than there are segments: the
@@ -182,17 +158,15 @@ def test_blocks_that_wait_for_later_ones_are_found(library, order):
         emulation.emulate(library(H200), *given, False, H200, order=order)
 
 
-@needs_compiler
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+@normalizes
+@dtypes
 @pytest.mark.parametrize("device", [SMALL, TURING], ids=["8.6", "7.5"])
 def test_smaller_gpus(library, device, dtype, normalize):
     check(library, (1, 1, 90, 64, 64), dtype, normalize, device=device, state=False)
     check(library, (1, 1, 50, 100, 128), dtype, normalize, device=device)
 
 
-@needs_compiler
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+@dtypes
 @pytest.mark.parametrize(
     "strides",
     [
@@ -205,17 +179,15 @@ def test_strides(library, strides, dtype):
     check(library, (2, 2, 70, 16, 16), dtype, True, strides=strides)
 
 
-@needs_compiler
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@dtypes
+@normalizes
 def test_nan_and_inf_stay_where_they_belong(library, normalize, dtype):
     """Against the definition, which masks: what is finite there must be, and the first head is untouched.
     Nor do they get lost on the way to rows further on."""
     check_not_finite(library, normalize, dtype, 20)
 
 
-@needs_compiler
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@normalizes
 def test_nan_and_inf_in_wide_heads(library, normalize):
     check_not_finite(library, normalize, torch.bfloat16, 132)
 
@@ -245,7 +217,6 @@ def check_not_finite(library, normalize, dtype, columns):
         assert not reached.isfinite().any()
 
 
-@needs_compiler
 def test_float16_sums_may_leave_its_range(library):
     """States beyond 65,504 and inverse denominators below 6e-8."""
     q, k, v, _, grad, _ = draw((1, 1, 200, 16, 16), torch.float16, False, state=False)
@@ -263,7 +234,6 @@ def test_float16_sums_may_leave_its_range(library):
     assert float((found[4].double() - truth[4]).norm()) <= 2e-3 * float(truth[4].norm())
 
 
-@needs_compiler
 @pytest.mark.parametrize("dirty", [False, True], ids=["finite", "infinite"])
 def test_columns_of_float16_states_may_differ(library, dirty):
     """Each keeps its accuracy beside columns of states up to 2^22 times as large, of gradients up to 100
@@ -283,7 +253,6 @@ def test_columns_of_float16_states_may_differ(library, dirty):
         assert f[..., 5].isfinite().any() != dirty
 
 
-@needs_compiler
 def test_float16_gradients_of_weak_features(library):
     """Each keeps its accuracy, though one scale serves the sums of all warps."""
     q, k, v, _, grad, _ = draw((1, 1, 100, 48, 16), torch.float16, False, state=False)
@@ -295,7 +264,6 @@ def test_float16_gradients_of_weak_features(library):
     assert float(error.max()) <= 2e-3
 
 
-@needs_compiler
 @pytest.mark.parametrize(
     ("heads", "length", "fitting", "segments"),
     [
@@ -315,17 +283,15 @@ def test_segments_of_few_heads(library, heads, length, fitting, segments):
     assert library(H200).planned_segments(heads, length, 132, fitting) == segments
 
 
-@needs_compiler
 def test_too_little_shared_memory_is_said(library):
     given = draw((1, 1, 10, 128, 128), torch.float32, False)
     with pytest.raises(RuntimeError, match="do not fit this GPU's shared memory"):
         emulation.emulate(library(H200), *given, False, (80, 132, 16384))
 
 
-@needs_compiler
 @pytest.mark.parametrize("order", [0, 1, 2])
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
+@normalizes
+@dtypes
 def test_step(library, dtype, normalize, order):
     """Any sizes, against the definition in float64: the state is float32, the output rounded once."""
     for shape in [(2, 3, 64, 64), (1, 2, 5, 33), (1, 1, 300, 1), (2, 2, 1, 7), (0, 2, 4, 4), (1, 1, 0, 3)]:

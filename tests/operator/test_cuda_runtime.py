@@ -1,8 +1,6 @@
 """Launches of the CUDA kernels on a runtime that fails on request (tests/cpp/fake_cuda)."""
 
 import ctypes
-import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,14 +10,8 @@ DEVICE_MAXIMUM = 99_000
 
 
 @pytest.fixture(scope="module")
-def library(root, tmp_path_factory):
-    if shutil.which("g++") is None:
-        pytest.skip("no g++")
-    target, tests = tmp_path_factory.mktemp("fake_launch") / "fake.so", root / "tests" / "cpp"
-    includes = [f"-I{tests / 'fake_cuda'}", f"-I{root / 'causal_linear_attention' / 'csrc' / 'cuda'}"]
-    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", *includes]
-    subprocess.run([*command, str(tests / "fake_launch.cpp"), "-o", str(target)], check=True)
-    result = ctypes.CDLL(str(target))
+def library(root, on_fake_cuda):
+    result = on_fake_cuda(root / "tests" / "cpp" / "fake_launch.cpp")
     result.fake_launch.restype = result.fake_clear.restype = ctypes.c_char_p
     return result
 

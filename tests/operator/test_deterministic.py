@@ -7,7 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from causal_linear_attention import causal_linear_attention, chunked
-from tests.operator.test_kernels import draw, kernel, run
+from tests.helpers.definition import draw, run
+from tests.operator.test_kernels import kernel
 
 # https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html, as far as an
 # attention may come across them.
@@ -70,7 +71,7 @@ def test_heads_too_wide_for_the_kernels_in_deterministic_mode(normalize):
     given = [x.cuda() for x in draw((1, 2, 70, 130, 6), torch.float32, normalize)]
     torch.use_deterministic_algorithms(True)
     try:
-        first, second = (run(kernel("torch", normalize), *given, normalize) for _ in range(2))
+        first, second = (run(kernel("torch", normalize), *given) for _ in range(2))
     finally:
         torch.use_deterministic_algorithms(False)
     assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))

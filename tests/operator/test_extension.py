@@ -24,15 +24,32 @@ from causal_linear_attention import (
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
 
 
-def python(code, root, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=root,
-        env={**os.environ, **environment},
-        check=False,
+FORKS = """
+import os, sys, torch
+for case in sys.argv[2:]:
+    if not os.fork():
+        exec(sys.argv[1], {"case": case})
+        sys.stdout.flush()
+        os._exit(0)
+    if os.wait()[1]:
+        sys.exit("a fork failed")
+"""
+
+
+def in_forks(code, cases, cwd):
+    """The line that `code` prints for each `case`; in forks, for torch is slow to import."""
+    command = [sys.executable, "-c", FORKS, code, *map(str, cases)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": ""}
     )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def copy_package(root, target):
+    """The sources of the package, without what was built of them."""
+    built = shutil.ignore_patterns("*.so", "_build.json", "__pycache__")
+    shutil.copytree(root / "causal_linear_attention", target, ignore=built)
 
 
 def test_auto_is_the_kernels_of_the_device():
@@ -94,33 +111,22 @@ def test_auto_says_once_what_runs(caplog, monkeypatch):
     assert f"runs on backend {select_backend('auto')}" in caplog.messages[0]
 
 
-# In a fork each, since torch is slow to import and the kernels are chosen when they are loaded.
-IN_FORKS = """
-import os, torch
-for name in os.environ["NAMES"].split():
-    if not os.fork():
-        os.environ["CAUSAL_LINEAR_ATTENTION_ISA"] = name
-        from causal_linear_attention import extension
-        print(extension.instruction_set(), flush=True)
-        os._exit(0)
-    os.wait()
+FORCED = """
+import os
+os.environ["CAUSAL_LINEAR_ATTENTION_ISA"] = case
+from causal_linear_attention import extension, select_backend
+print(select_backend("auto"), extension.reason("cpp") or extension.instruction_set())
 """
 
 
 @cpp
 def test_the_environment_forces_an_instruction_set(root):
+    """One that is unknown is a sentence, and PyTorch runs."""
     names = extension.available_instruction_sets()
-    assert python(IN_FORKS, root, NAMES=" ".join(names)).stdout.split() == names
-
-
-@cpp
-def test_an_unknown_instruction_set_falls_back_with_a_sentence(root):
-    code = "from causal_linear_attention import select_backend, extension as e; "
-    code += "print(select_backend('auto'), e.reason('cpp'))"
-    done = python(code, root, CAUSAL_LINEAR_ATTENTION_ISA="mmx")
-    assert done.returncode == 0
-    assert done.stdout.startswith("torch CAUSAL_LINEAR_ATTENTION_ISA cannot be used")
-    assert "expected one of baseline" in done.stdout
+    *found, unknown = in_forks(FORCED, [*names, "mmx"], root)
+    assert found == [f"cpp {name}" for name in names]
+    assert unknown.startswith("torch CAUSAL_LINEAR_ATTENTION_ISA cannot be used")
+    assert "expected one of baseline" in unknown
 
 
 def test_info_passes_its_self_test(capsys):
@@ -137,11 +143,7 @@ def build(root, tmp_path, **environment):
     """Runs the build on a copy of the tree's build files, into a folder of its own."""
     for name in ("setup.py", "build_kernels.py", "build_machine.py", "pyproject.toml"):
         shutil.copy(root / name, tmp_path)
-    shutil.copytree(
-        root / "causal_linear_attention",
-        tmp_path / "causal_linear_attention",
-        ignore=shutil.ignore_patterns("*.so", "_build.json", "__pycache__"),
-    )
+    copy_package(root, tmp_path / "causal_linear_attention")
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "build", "--build-base", "out"],
         capture_output=True,
@@ -218,46 +220,45 @@ def test_wheel_and_sdist_contain_the_sources(root, without_a_compiler):
     assert {*wanted, "build_kernels.py", "build_machine.py", "setup.py", "pyproject.toml"} <= names
 
 
-def test_a_forced_cuda_build_that_cannot_be_is_an_error(root, tmp_path):
-    done, _ = build(
-        *(root, tmp_path),
-        CXX="no-such-compiler",
-        CAUSAL_LINEAR_ATTENTION_CUDA="force",
-        CUDA_HOME=str(tmp_path),
-    )
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ("force", "CAUSAL_LINEAR_ATTENTION_CUDA=force, but no nvcc"),
+        ("always", "is 'always'; expected auto, skip or force"),
+    ],
+)
+def test_a_wish_that_cannot_be_is_an_error(wish, message, root, tmp_path):
+    environment = {"CXX": "no-such-compiler", "CUDA_HOME": str(tmp_path)}
+    done, _ = build(root, tmp_path, CAUSAL_LINEAR_ATTENTION_CUDA=wish, **environment)
     assert done.returncode != 0
-    assert "CAUSAL_LINEAR_ATTENTION_CUDA=force, but no nvcc" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_misspelt_wish_is_named(root, tmp_path):
-    done, _ = build(root, tmp_path, CXX="no-such-compiler", CAUSAL_LINEAR_ATTENTION_CUDA="always")
-    assert done.returncode != 0
-    assert "is 'always'; expected auto, skip or force" in done.stderr
+ASKED = """
+import os
+os.chdir(case)
+from causal_linear_attention import extension
+print(extension.FOLDER, extension.reason("cpp") or "loaded")
+"""
 
 
 @cpp
 def test_kernels_built_elsewhere_run_in_another_folder(root, tmp_path):
     """The three files of a build, copied into a checkout of the same sources; not of others."""
-    package = tmp_path / "checkout" / "causal_linear_attention"
-    shutil.copytree(
-        root / "causal_linear_attention",
-        package,
-        ignore=shutil.ignore_patterns("*.so", "_build.json", "__pycache__"),
-    )
-    ask = "from causal_linear_attention import extension as e; print(e.FOLDER, e.reason('cpp') or 'loaded')"
-
-    def asked():
-        done = python(ask, package.parent, PYTHONPATH="")
-        folder, _, answer = done.stdout.strip().partition(" ")
-        assert folder == str(package), done.stderr
-        return answer
-
-    assert asked().startswith("the C++ kernels were not built")
-    for path in (root / "causal_linear_attention").glob("_*"):
-        if path.suffix == ".so" or path.name == "_build.json":
-            shutil.copy(path, package)
-    assert asked() == "loaded"
-    with (package / "csrc" / "problem.h").open("a") as source:
+    expected = {
+        "without": "the C++ kernels were not built",
+        "same": "loaded",
+        "changed": "built from other sources",
+    }
+    for name in expected:
+        package = tmp_path / name / "causal_linear_attention"
+        copy_package(root, package)
+        for path in (root / "causal_linear_attention").glob("_*"):
+            if name != "without" and (path.suffix == ".so" or path.name == "_build.json"):
+                shutil.copy(path, package)
+    with (package / "csrc" / "problem.h").open("a") as source:  # of the last
         source.write("// changed\n")
-    assert "built from other sources" in asked()
+    answers = in_forks(ASKED, [tmp_path / name for name in expected], tmp_path)
+    for answer, (name, said) in zip(answers, expected.items(), strict=True):
+        folder, _, reason = answer.partition(" ")
+        assert folder == str(tmp_path / name / "causal_linear_attention") and said in reason

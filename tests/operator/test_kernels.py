@@ -6,21 +6,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from causal_linear_attention import causal_linear_attention, causal_linear_attention_step, extension
-from causal_linear_attention.chunked import normalized
-from causal_linear_attention.reference import quadratic
+from tests.helpers.definition import definition, draw, run
 
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
-cuda = pytest.mark.cuda
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [
     *[(2, 3, 70, 64, 64), (1, 1, 700, 64, 64), (1, 1, 1500, 16, 48), (2, 2, 33, 5, 7)],
     *[(1, 2, 300, 130, 70), (1, 1, 1, 1, 1), (2, 1, 31, 64, 1), (3, 2, 64, 33, 128), (1, 2, 0, 3, 4)],
     (0, 2, 10, 3, 4),
 ]
-KINDS = [
-    pytest.param("cpp", marks=cpp),
-    pytest.param("cuda", marks=cuda),
-]
+KINDS = [pytest.param("cpp", marks=cpp), pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
 @pytest.fixture(autouse=True)
@@ -46,48 +41,6 @@ def device_of(backend):
     return "cuda" if backend == "cuda" else "cpu"
 
 
-def draw(shape, dtype, normalize, strides="dense", state=True):
-    """q, k, v, state, weights of the outputs; `strides` is how the first three lie in memory."""
-    batch, heads, length, dim, width = shape
-
-    def rows(columns):
-        x = torch.randn(batch, heads, length, columns, dtype=torch.float64)
-        if strides == "projected":  # (B, N, H, D), as a projection leaves it
-            x = x.transpose(1, 2).contiguous().transpose(1, 2)
-        elif strides == "sliced":
-            x = torch.cat([x, x], -1)[..., :columns]
-        elif strides == "columns":
-            x = x.transpose(2, 3).contiguous().transpose(2, 3)
-        return x
-
-    q, k, v = rows(dim), rows(dim), rows(width)
-    if normalize:  # a denominator near zero says nothing about a kernel
-        q, k = q.abs() + 0.1, k.abs() + 0.1
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    s = torch.rand(batch, heads, dim, width + normalize, dtype=wide) if state else None
-    weights = torch.randn(batch, heads, length, width, dtype=torch.float64).to(dtype)
-    state_weights = torch.randn(batch, heads, dim, width + normalize, dtype=wide)
-    cast = [x.to(dtype) for x in (q, k, v)]
-    return *cast, s, weights, state_weights
-
-
-def run(function, q, k, v, state, weights, state_weights, normalize):
-    """Output, final state and the gradients of q, k, v and the state given to function."""
-    leaves = [x.detach().requires_grad_() for x in (q, k, v, state) if x is not None]
-    out, final = function(*leaves, *[None] * (4 - len(leaves)))
-    loss = (out.double() * weights.double()).sum() + (final.double() * state_weights.double()).sum()
-    return [out.detach(), final.detach(), *torch.autograd.grad(loss, leaves)]
-
-
-def definition(normalize):
-    def function(q, k, v, state):
-        if normalize:
-            return normalized(quadratic, q, k, v, 1e-6, state)
-        return quadratic(q, k, v, None if state is None else state.to(q.dtype))
-
-    return function
-
-
 def kernel(backend, normalize):
     def function(q, k, v, state):
         return causal_linear_attention(
@@ -104,11 +57,11 @@ def norm(x):
 def check(backend, shape, dtype, normalize, strides="dense", state=True, device=None):
     """The kernel's error is at most twice that of the plain formula in the same dtype."""
     device = device or device_of(backend)
-    given = draw(shape, dtype, normalize, strides, state)
-    truth = run(definition(normalize), *[None if x is None else x.double() for x in given], normalize)
-    plain = run(definition(normalize), *given, normalize)
+    given = draw(shape, dtype, normalize, state, strides)
+    truth = definition(*[None if x is None else x.double() for x in given], normalize)
+    plain = definition(*given, normalize)
     moved = [None if x is None else x.to(device) for x in given]
-    found = run(kernel(backend, normalize), *moved, normalize)
+    found = run(kernel(backend, normalize), *moved)
     rounding = 1e-14 if dtype == torch.float64 else 4 * torch.finfo(dtype).eps
     # With one feature or position the normalised output hardly depends on q and k; what is left of
     # their gradients is rounding, so it is measured against the size of what cancelled.
@@ -172,7 +125,7 @@ def test_every_instruction_set(isa, normalize):
 
 def results_with(threads, given, normalize):
     torch.set_num_threads(threads)
-    return run(kernel("cpp", normalize), *given, normalize)
+    return run(kernel("cpp", normalize), *given)
 
 
 @cpp

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from causal_linear_attention import causal_linear_attention, extension, linear_attention, operators, packed
 from causal_linear_attention.chunked import CHUNK
 from causal_linear_attention.reference import each_sequence
+from tests.helpers.counting import Made
 
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
 BACKENDS = [pytest.param("cpp", marks=cpp), "torch"]
@@ -181,19 +181,6 @@ def test_chunks_at_most_triple_the_rows(longest):
         assert len(chunks.positions) == chunks.size * len(chunks.first) <= 3 * sum(lengths)
 
 
-class Numbers(TorchDispatchMode):
-    """Counts the numbers of all new tensors."""
-
-    made = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(x, torch.Tensor) and not x._is_view():
-                self.made += x.numel()
-        return out
-
-
 @pytest.mark.parametrize("name", ["causal", "bidirectional"])
 def test_cost_in_pytorch_does_not_grow_with_the_number_of_sequences(one_by_one, name):
     def made(count):
@@ -202,9 +189,9 @@ def test_cost_in_pytorch_does_not_grow_with_the_number_of_sequences(one_by_one, 
         run = (
             linear_attention if name == "bidirectional" else partial(causal_linear_attention, backend="torch")
         )
-        with Numbers() as numbers:
+        with Made() as tensors:
             run(*leaves, cu_seqlens=cu_seqlens).sum().backward()
-        return numbers.made
+        return sum(tensors.new)
 
     assert made(128) <= 1.5 * made(4)
 

@@ -3,8 +3,6 @@
 import ctypes
 import dataclasses
 import logging
-import shutil
-import subprocess
 import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -28,16 +26,8 @@ GPU = torch.device("cuda", 0)
 
 
 @pytest.fixture(scope="module")
-def runtime(root, tmp_path_factory):
-    """csrc/cuda/available.cu compiled for the fake CUDA runtime of tests/cpp/fake_cuda."""
-    if shutil.which("g++") is None:
-        pytest.skip("no g++")
-    target = tmp_path_factory.mktemp("fake_cuda") / "fake.so"
-    source = root / "causal_linear_attention" / "csrc" / "cuda" / "available.cu"
-    includes = f"-I{root / 'tests' / 'cpp' / 'fake_cuda'}"
-    command = ["g++", "-std=c++20", "-shared", "-fPIC", includes, "-x", "c++", str(source)]
-    subprocess.run([*command, "-o", str(target)], check=True)
-    return ctypes.CDLL(str(target))
+def runtime(root, on_fake_cuda):
+    return on_fake_cuda(root / "causal_linear_attention" / "csrc" / "cuda" / "available.cu")
 
 
 @pytest.fixture

@@ -30,10 +30,11 @@ def fresh(tmp_path) -> Path:
     return copy
 
 
-def run(script: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+def run(*command: str | Path, cwd: str | Path = "/", **environment: str) -> subprocess.CompletedProcess:
+    """How a command ends that nobody can answer, with what it prints."""
     return subprocess.run(
-        [script, *arguments],
-        cwd="/",
+        command,
+        cwd=cwd,
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -70,18 +71,12 @@ def test_help_needs_no_environment(path):
 @pytest.mark.parametrize("folder", ["scripts", "data-prep"])
 def test_a_script_finds_its_command_from_its_own_folder(folder):
     name = {"scripts": "report.sh", "data-prep": "images.sh"}[folder]
-    done = subprocess.run(["bash", name, "--help"], cwd=ROOT / folder, capture_output=True, text=True)
+    done = run("bash", name, "--help", cwd=ROOT / folder)
     assert done.returncode == 0 and done.stdout.startswith(f"usage: {folder}/{name} ")
 
 
 def test_folders_that_cd_searches_lead_nowhere():
-    done = subprocess.run(
-        ["bash", "scripts/report.sh", "--help"],
-        cwd=ROOT,
-        env={**os.environ, "CDPATH": f".:{ROOT}"},
-        capture_output=True,
-        text=True,
-    )
+    done = run("bash", "scripts/report.sh", "--help", cwd=ROOT, CDPATH=f".:{ROOT}")
     assert done.returncode == 0 and done.stdout.startswith("usage: scripts/report.sh "), done.stderr
 
 
@@ -117,14 +112,8 @@ def test_a_folder_of_others_is_refused(name, fresh, tmp_path):
 def test_the_wheelhouse_is_that_of_the_callers_folder(given, found, tmp_path):
     """test_triton.sh installs from it after it has gone to the project's folder."""
     text = 'source "$1"; ensure_environment() { :; }; begin_tests; printf "%s\\n" "$PWD" "$WHEELHOUSE"'
-    done = subprocess.run(
-        ["bash", "-euc", text, "test", ROOT / "scripts" / "lib.sh"],
-        cwd=tmp_path,
-        env={**os.environ, "WHEELHOUSE": given},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run("bash", "-euc", text, "test", ROOT / "scripts" / "lib.sh", cwd=tmp_path, WHEELHOUSE=given)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == [str(ROOT), found.format(tmp_path)]
 
 
@@ -152,13 +141,8 @@ def finished(fresh, tmp_path) -> Path:
 
 
 def ensure(project: Path, **environment: str) -> subprocess.CompletedProcess:
-    text = 'source "$1"; ensure_environment'
-    return subprocess.run(
-        ["bash", "-euc", text, "test", project / "scripts" / "lib.sh"],
-        env={**os.environ, "PYTHON": "no-such-python", **environment},
-        capture_output=True,
-        text=True,
-    )
+    words = ("bash", "-euc", 'source "$1"; ensure_environment', "test", project / "scripts" / "lib.sh")
+    return run(*words, **{"PYTHON": "no-such-python", **environment})
 
 
 def test_an_environment_that_is_ready_costs_one_start_of_its_own_python(finished, tmp_path):
@@ -222,12 +206,8 @@ def test_a_slurm_job_that_is_asked_to_stop_goes_back_to_the_queue(code, requeued
     scontrol.chmod(0o755)
     job = 'set -euo pipefail; source "$0"; step "$@"'
     command = [sys.executable, "-S", "-c", ASKED, code]
-    done = subprocess.run(
-        ["bash", "-c", job, root / "scripts" / "slurm" / "requeue.sh", *command],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "42"},
-    )
+    words = ("bash", "-c", job, root / "scripts" / "slurm" / "requeue.sh", *command)
+    done = run(*words, PATH=f"{tmp_path}:{os.environ['PATH']}", SLURM_JOB_ID="42")
     assert ("scontrol requeue 42" in done.stdout) == requeued
     assert done.returncode == (0 if requeued else int(code)), done.stderr
 

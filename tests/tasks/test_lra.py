@@ -9,7 +9,8 @@ import torch
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.logging import metrics
 
-from tests.helpers.lra import SPLITS, write_lra
+from tests.helpers.build import build_model
+from tests.helpers.lra import SPLITS, lra_task, write_lra
 from user_dir.criterions import LRACriterion
 from user_dir.errors import UserError
 from user_dir.tasks import LRATask
@@ -158,9 +159,8 @@ def test_no_samples_are_an_empty_batch(folders):
 
 
 def test_a_mechanism_without_bidirectional_form(monkeypatch):
-    from tests.helpers.lra import build_lra, lra_task
     from user_dir.attention import attention_class
 
     monkeypatch.setattr(attention_class("elu"), "causal_only", True)
     with pytest.raises(UserError, match="'elu' has no bidirectional form at character 9 of the layer plan"):
-        build_lra("lra_skyformer", lra_task("listops"), encoder_attention="softmax,elu")
+        build_model("lra_skyformer", lra_task("listops"), encoder_attention="softmax,elu")

@@ -100,8 +100,10 @@ def test_widths_and_heads(name, width, heads, message):
 
 @pytest.mark.parametrize("name", ["bigbird", "cosformer", "informer", "linformer", "reformer"])
 def test_parts_that_depend_on_the_longest_sequence(name):
-    with pytest.raises(UserError, match=f"'{name}' attention depends on the longest sequence of the model"):
-        build_attention(name, 12, 2, causal=False)
+    message = f"'{name}' attention depends on the longest sequence of the model"
+    for causal in {False, name not in BIDIRECTIONAL}:
+        with pytest.raises(UserError, match=message):
+            build_attention(name, 12, 2, causal=causal)
 
 
 LIMITED = [key for key, each in MECHANISMS.items() if each.name in ("bigbird", "informer", "linformer")]

@@ -115,11 +115,8 @@ def copy_parameter(machine: Machine, i: Instruction) -> Step:
 
 def atomic_add(machine: Machine, i: Instruction) -> Step:
     """One thread after the other, in any order."""
-    to, at, by = (
-        write(machine, i.operands[0], "u32"),
-        address(machine, i.operands[1]),
-        read(machine, i.operands[2], "u32"),
-    )
+    to, at = write(machine, i.operands[0], "u32"), address(machine, i.operands[1])
+    by = read(machine, i.operands[2], "u32")
 
     def run(lanes: Lanes) -> None:
         places, added = machine.memory.places(at(lanes), 4, i.text), by(lanes)

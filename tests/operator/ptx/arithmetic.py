@@ -44,11 +44,8 @@ _COMPARE = {
 
 
 def unary(machine: Machine, i: Instruction) -> Step:
-    function, to, x = (
-        _UNARY[i.name],
-        write(machine, i.operands[0], i.type),
-        read(machine, i.operands[1], i.type),
-    )
+    function, to = _UNARY[i.name], write(machine, i.operands[0], i.type)
+    x = read(machine, i.operands[1], i.type)
     return lambda lanes: to(lanes, function(x(lanes)))
 
 
@@ -140,10 +137,8 @@ def select(machine: Machine, i: Instruction) -> Step:
 
 def permute(machine: Machine, i: Instruction) -> Step:
     """prmt: each half byte of the third source chooses one of the eight bytes of the others."""
-    to, (x, y, choice) = (
-        write(machine, i.operands[0], "u32"),
-        (read(machine, o, "u32") for o in i.operands[1:]),
-    )
+    to = write(machine, i.operands[0], "u32")
+    x, y, choice = (read(machine, operand, "u32") for operand in i.operands[1:])
 
     def run(lanes: Lanes) -> None:
         both = x(lanes).astype(np.uint64) | y(lanes).astype(np.uint64) << np.uint64(32)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import accesses, arithmetic, warps
-from .operands import read
 from .parser import Instruction
 from .values import TYPES, Step
 
 if TYPE_CHECKING:
     from .machine import Machine
-
-__all__ = ["read", "step"]
 
 _DECODERS = {
     **dict.fromkeys(("not", "neg", "abs", "rcp"), arithmetic.unary),
@@ -40,10 +37,7 @@ _MODIFIERS = {
 def step(machine: Machine, instruction: Instruction) -> Step:
     """The function for one instruction, without its guard."""
     unknown = set(instruction.parts[1:]) - _MODIFIERS - set(TYPES)
-    if (
-        instruction.name not in _DECODERS
-        or unknown
-        or ("hi" in instruction.parts and instruction.name != "setp")
-    ):
+    high = "hi" in instruction.parts and instruction.name != "setp"
+    if instruction.name not in _DECODERS or unknown or high:
         raise NotImplementedError(instruction.text)
     return _DECODERS[instruction.name](machine, instruction)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from . import decoding
 from .memory import AsyncCopies, Fault, GlobalMemory, SharedMemory
+from .operands import read
 from .parser import Instruction, Module, Negated, Register
 from .races import Races
 from .values import TYPES, UNSIGNED, Lanes, Step, size_of
@@ -186,8 +187,7 @@ class Machine:
         step = self.steps[place]
         if step is None:
             step = self.steps[place] = decoding.step(self, instruction)
-        if instruction.guard is not None:
-            numbers = self._guarded(instruction, numbers)
+        numbers = self._guarded(instruction, numbers)
         if len(numbers) == len(self.everyone):
             step(slice(None))
         elif len(numbers):
@@ -246,7 +246,7 @@ class Machine:
         self.place[numbers], self.state[numbers] = place + 1, _AT_BARRIER
         if instruction.parts[1] == "red":
             to, _, voted = instruction.operands
-            self.vote[numbers] = decoding.read(self, voted, "pred")(numbers)
+            self.vote[numbers] = read(self, voted, "pred")(numbers)
             self.vote_to[numbers] = to.number
 
     def _incomplete(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -99,7 +99,6 @@ class Module:
 _FUNCTION = re.compile(r"\.(entry|func)\s+(?:\(([^)]*)\)\s*)?(\w+)\s*\(([^)]*)\)[^;{]*([;{])")
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[busf](\d+)\s+(\w+)(?:\[(\d+)\])?")
 _STATEMENT = re.compile(r"\s*(?:(\$\w+):|([{}])|([^;{}][^;]*);)")
-_WORD = re.compile(r"[%$\w.]+")
 
 
 def parse(text: str) -> Module:

@@ -20,10 +20,7 @@ class Races:
         """For blocks of so many threads and a multiple of 64 places each."""
         threads_of_all = np.arange(blocks * threads)
         self.thread, self.warp = threads_of_all, threads_of_all // 32
-        self.epochs, self.warp_epochs = (
-            np.ones(blocks * threads, np.int64),
-            np.ones(blocks * threads, np.int64),
-        )
+        self.epochs, self.warp_epochs = (np.ones(blocks * threads, np.int64) for _ in range(2))
         self.found: Counter[str] = Counter()
         count = blocks * places
         self.write_epoch, self.write_warp_epoch = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -111,7 +108,5 @@ class Races:
 
     def _mark_written(self, threads: NDArray, places: NDArray) -> None:
         self.writer[places] = threads
-        self.write_epoch[places], self.write_warp_epoch[places] = (
-            self.epochs[threads],
-            self.warp_epochs[threads],
-        )
+        self.write_epoch[places] = self.epochs[threads]
+        self.write_warp_epoch[places] = self.warp_epochs[threads]

@@ -3,22 +3,10 @@
 The emulation was written from the PTX ISA, lane_maps.json was made from CUTLASS's layouts.
 """
 
-from functools import partial
-
 import numpy as np
 import pytest
 
-from tests.helpers import emulation
-from tests.helpers.once import filled_once
 from tests.operator.ptx.lane_maps import LDMATRIX, MMA
-
-pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason="no g++")
-
-
-@pytest.fixture(scope="module")
-def library(root, tmp_path_factory):
-    fill = partial(emulation.build, root, capability=80)
-    return emulation.load(filled_once(tmp_path_factory, "emulation80", fill))
 
 
 def bits_of(numbers: np.ndarray, kind: str) -> np.ndarray:
@@ -34,7 +22,7 @@ def in_lanes(matrix: np.ndarray, places: np.ndarray, kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
-def test_products(library, kind):
+def test_products(library_of, kind):
     """A one at each place of A in turn picks a row of B, all of whose numbers differ."""
     maps = MMA[kind]
     b = np.arange(16)[:, None] * 8 + np.arange(8) + 1
@@ -44,7 +32,7 @@ def test_products(library, kind):
             a, d = np.zeros((16, 16)), np.zeros((32, 4), np.float32)
             a[m, k] = 1
             left = in_lanes(a, maps["A"], kind)
-            error = library.probe_product(kind == "bf16", left.ctypes, right.ctypes, d.ctypes)
+            error = library_of(80).probe_product(kind == "bf16", left.ctypes, right.ctypes, d.ctypes)
             assert error is None
             expected = a @ b
             assert (d == expected[maps["C"][..., 0], maps["C"][..., 1]]).all(), (m, k)
@@ -62,10 +50,10 @@ def test_the_older_product_is_half_of_the_newer():
 
 
 @pytest.mark.parametrize("transpose", [False, True])
-def test_loads(library, transpose):
+def test_loads(library_of, transpose):
     rows = np.arange(256, dtype=np.uint16).reshape(32, 8)
     found = np.zeros((32, 4), np.uint32)
-    assert library.probe_load(transpose, rows.ctypes, found.ctypes) is None
+    assert library_of(80).probe_load(transpose, rows.ctypes, found.ctypes) is None
     places = LDMATRIX["ldmatrix.trans" if transpose else "ldmatrix"]
     expected = np.ascontiguousarray(rows[places[..., 0], places[..., 1]]).view(np.uint32)
     assert (found == expected).all()

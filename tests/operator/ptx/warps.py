@@ -72,10 +72,8 @@ def load_matrices(machine: Machine, i: Instruction) -> Step:
 def shuffle(machine: Machine, i: Instruction) -> Step:
     """Among all lanes, from any lane (`idx`) or the one with some bits of its number changed (`bfly`)."""
     to = i.operands[0][0] if isinstance(i.operands[0], tuple) else i.operands[0]
-    target, (x, by, clamp, mask) = (
-        write(machine, to, "u32"),
-        (read(machine, o, "u32") for o in i.operands[1:]),
-    )
+    target = write(machine, to, "u32")
+    x, by, clamp, mask = (read(machine, operand, "u32") for operand in i.operands[1:])
     butterfly = "bfly" in i.parts
 
     def run(lanes: Lanes) -> None:

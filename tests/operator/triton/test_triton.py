@@ -19,29 +19,19 @@ from causal_linear_attention import (
     selection,
     triton_backend,
 )
+from tests.helpers.definition import draw, run
 from tests.operator import test_packed
-from tests.operator.test_kernels import DTYPES, check, draw, kernel, run
+from tests.operator.test_kernels import DTYPES, check, kernel
 
 INSTALLED = importlib.util.find_spec("triton") is not None
 INTERPRETED = INSTALLED and os.environ.get("TRITON_INTERPRET") == "1"
 GPU = torch.device("cuda", 0)
 SHAPES = [(1, 2, 37, 5, 7), (1, 1, 20, 24, 65), (2, 1, 1, 1, 1), (1, 1, 9, 128, 17), (1, 2, 0, 3, 4)]
 SHAPES += [(0, 2, 10, 3, 4)]
-DEVICES = [
-    pytest.param(
-        "cpu",
-        marks=pytest.mark.skipif(
-            not INTERPRETED, reason="run by scripts/test_triton.sh where there is no GPU"
-        ),
-    ),
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.cuda,
-            pytest.mark.skipif(not torch.cuda.is_available() or INTERPRETED, reason="no GPU"),
-        ],
-    ),
-]
+installed = pytest.mark.skipif(not INSTALLED, reason="without a GPU scripts/test_triton.sh runs this")
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="without a GPU scripts/test_triton.sh runs this")
+no_gpu = pytest.mark.skipif(not torch.cuda.is_available() or INTERPRETED, reason="no GPU")
+DEVICES = [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=[pytest.mark.cuda, no_gpu])]
 
 
 @pytest.fixture(params=DEVICES)
@@ -75,8 +65,8 @@ def multiply_bfloat16(monkeypatch):
     )
 
 
-def cut_into_segments(monkeypatch):
-    monkeypatch.setattr(triton_backend, "_multiprocessors", lambda device: 6)
+def cut_into_segments(monkeypatch, multiprocessors=6):
+    monkeypatch.setattr(triton_backend, "_multiprocessors", lambda device: multiprocessors)
     monkeypatch.setattr(triton_backend, "_SHORTEST_SEGMENT", 16)
 
 
@@ -102,8 +92,7 @@ def test_segments(device, monkeypatch, state, dtype, normalize):
 @pytest.mark.parametrize("state", [False, True], ids=["zero", "state"])
 def test_packed_sequences(device, monkeypatch, state, normalize, cut):
     if cut:
-        monkeypatch.setattr(triton_backend, "_multiprocessors", lambda device: 25)
-        monkeypatch.setattr(triton_backend, "_SHORTEST_SEGMENT", 16)
+        cut_into_segments(monkeypatch, 25)
     lengths = [0, 37, 1, 0, 16, 60]
     *tensors, cu_seqlens = test_packed.draw(lengths, dim=5, width=18, normalize=normalize, state=state)
     *tensors, cu_seqlens = (None if x is None else x.to(device) for x in (*tensors, cu_seqlens))
@@ -200,13 +189,13 @@ def test_wider_heads_are_refused(device):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available() or INTERPRETED, reason="no GPU")
+@no_gpu
 @pytest.mark.parametrize("shape", [(2, 3, 700, 64, 64), (1, 1, 5000, 128, 48), (4, 40, 300, 128, 128)])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
 def test_the_same_inputs_give_the_same_bits(shape, dtype):
     given = [x.cuda() for x in draw(shape, dtype, True)]
     check("triton", shape, dtype, True, device="cuda")
-    for x, y in zip(*(run(kernel("triton", True), *given, True) for _ in range(2)), strict=True):
+    for x, y in zip(*(run(kernel("triton", True), *given) for _ in range(2)), strict=True):
         assert torch.equal(x, y)
 
 
@@ -220,7 +209,7 @@ def compiled(root, tmp_path, *cases):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.skipif(not INSTALLED, reason="without a GPU scripts/test_triton.sh runs this")
+@installed
 def test_kernels_compile_for_gpus_that_are_not_there(root, tmp_path):
     """The interpreter lets pass what a GPU would not: types, small products, too much shared memory."""
     kernels = compiled(root, tmp_path, "80:bfloat16:1:17:1", "80:bfloat16:1:17:1:packed")
@@ -229,7 +218,7 @@ def test_kernels_compile_for_gpus_that_are_not_there(root, tmp_path):
         assert found["stack"] == 0 and found["shared"] <= 99 * 1024, found
 
 
-@pytest.mark.skipif(not INSTALLED, reason="without a GPU scripts/test_triton.sh runs this")
+@installed
 def test_another_batch_or_length_runs_the_same_code(root, tmp_path):
     assert compiled(root, tmp_path, "variants") == [[]]
 
@@ -248,6 +237,14 @@ def test_auto_falls_back_to_triton(monkeypatch):
     assert select_backend("auto", GPU) == "torch"
 
 
+def pretend(monkeypatch, version, capability):
+    """A version of Triton, and a GPU of this compute capability."""
+    monkeypatch.setattr(triton_backend, "version", lambda: version)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+
+
 @pytest.mark.parametrize(
     ("version", "capability", "reason"),
     [
@@ -258,10 +255,7 @@ def test_auto_falls_back_to_triton(monkeypatch):
     ],
 )
 def test_reasons(monkeypatch, version, capability, reason):
-    monkeypatch.setattr(triton_backend, "version", lambda: version)
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    pretend(monkeypatch, version, capability)
     monkeypatch.setattr(triton_backend, "_trial", lambda device: "")
     assert triton_backend._reason.__wrapped__(GPU) == reason
 
@@ -283,10 +277,7 @@ def test_segments_fit_the_multiprocessors_at_once(monkeypatch, heads, segments):
 
 def test_what_a_graph_capture_forbids_is_not_remembered(monkeypatch):
     device, capturing = torch.device("cuda", 5), [True]
-    monkeypatch.setattr(triton_backend, "version", lambda: "3.9.0")
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    pretend(monkeypatch, "3.9.0", (9, 0))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
     monkeypatch.setattr(triton_backend, "_kernels", lambda: pytest.fail("launched in a capture"))
     assert "before this CUDA graph" in triton_backend.reason(device)
@@ -295,7 +286,7 @@ def test_what_a_graph_capture_forbids_is_not_remembered(monkeypatch):
     triton_backend._reason.cache_clear()
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="without a GPU scripts/test_triton.sh runs this")
+@interpreted
 def test_operands_are_rounded_to_the_nearest_tf32():
     from tests.helpers.triton_rounding import rounded
 
@@ -312,7 +303,7 @@ def test_operands_are_rounded_to_the_nearest_tf32():
     torch.testing.assert_close(found, given, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="without a GPU scripts/test_triton.sh runs this")
+@interpreted
 def test_a_trial_finds_what_would_fail_later(monkeypatch):
     cpu = torch.device("cpu")
     assert triton_backend._trial(cpu) == ""

@@ -1,0 +1,36 @@
+"""How many numbers the tensors have that a computation makes or keeps: counted, not timed."""
+
+from collections.abc import Callable
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Made(TorchDispatchMode):
+    """The numbers of the tensors that operators give: of `every` one, and of the `new` ones, no views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.every: list[int] = []
+        self.new: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(x, torch.Tensor):
+                self.every.append(x.numel())
+                self.new += [] if x._is_view() else [x.numel()]
+        return out
+
+
+def kept_for_backward(run: Callable[[], object]) -> int:
+    """The numbers of all tensors that a forward pass keeps for its backward pass."""
+    sizes = []
+
+    def pack(x):
+        sizes.append(x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        run()
+    return sum(sizes)
