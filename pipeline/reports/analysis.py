@@ -45,8 +45,7 @@ defined, and where the papers leave a choice.
 
 The studies [analysis_runs](../analysis_runs/README.md) and
 [analysis_encoders](../analysis_encoders/README.md) trained the language models and the two encoders behind
-the figures; these are far below the bits of token frequencies. Only those of the loss scale, after 300
-updates, are of encoders that had learned nothing else.
+the figures; all of them are far below the bits of token frequencies.
 """
 
 

@@ -174,14 +174,15 @@ def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
     """Fig. 8b and 10b: the inverse loss scale in fp16."""
     curves: list[Record] = []
     largest: dict[str, list[float]] = {}  # of each run
-    exponents = sorted({run.settings.get("lln_alpha") for run in runs} - {None})
-    styles = {None: "-", **dict(zip(exponents, cycle(("--", ":")), strict=False))}
+    fixed = sorted({run.settings.get("lln_alpha") or 0 for run in runs} - {0})
+    styles = {0: "-", **dict(zip(fixed, cycle(("--", ":")), strict=False))}
     for run in runs:
-        x, y = run.series("loss_scale")
-        alpha = run.settings.get("lln_alpha")
+        updates, scales = run.series("loss_scale")
+        inverse = [1 / scale for scale in scales]
+        alpha = run.settings.get("lln_alpha") or 0
         label = ANALYSED[run.method].label + (f", α = {alpha:g}" if alpha else "")
-        curves.append(curve(label, x, [1 / value for value in y], run.method, style=styles[alpha]))
-        largest.setdefault(label, []).append(max(1 / value for value in y[len(y) // 4 :]))
+        curves.append(curve(label, *_smoothed(updates, inverse), run.method, style=styles[alpha]))
+        largest.setdefault(label, []).append(max(inverse[len(inverse) // 4 :]))
     windows = sorted({run.scale_window for run in runs})
     checks = []
     flat, steep = (f"LLN, α = {value}" for value in HALF_FIXED)
@@ -206,8 +207,9 @@ def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
         "title": "Inverse loss scale in fp16",
         "training": runs[0].training(),
         "panels": [lines("Inverse loss scale", "updates", "1 / loss scale", curves, "linear", "log")],
-        "note": f"fp16, scale window of {' or '.join(map(str, windows))} updates; updates that overflowed "
-        "have no figure. The first quarter, in which the scale is found, does not count for the maximum.",
+        "note": f"fp16, scale window of {' or '.join(map(str, windows))} updates; means of 20 parts of the "
+        "run, without updates that overflowed. The maximum is over the updates after the first quarter, in "
+        "which the scale is found.",
         "checks": checks,
     }
 
