@@ -174,12 +174,12 @@ def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
     """Fig. 8b and 10b: the inverse loss scale in fp16."""
     curves: list[Record] = []
     largest: dict[str, list[float]] = {}  # of each run
-    fixed = sorted({run.settings.get("lln_alpha") or 0 for run in runs} - {0})
+    fixed = sorted({exponent(run) for run in runs} - {0})
     styles = {0: "-", **dict(zip(fixed, cycle(("--", ":")), strict=False))}
     for run in runs:
         updates, scales = run.series("loss_scale")
         inverse = [1 / scale for scale in scales]
-        alpha = run.settings.get("lln_alpha") or 0
+        alpha = exponent(run)
         label = ANALYSED[run.method].label + (f", α = {alpha:g}" if alpha else "")
         curves.append(curve(label, *_smoothed(updates, inverse), run.method, style=styles[alpha]))
         largest.setdefault(label, []).append(max(inverse[len(inverse) // 4 :]))
