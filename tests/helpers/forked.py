@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -79,7 +80,28 @@ def run(command: Sequence[object], check: bool = False, **options: Any) -> subpr
     return start(command, **options).wait(check)
 
 
-class Popen:
+class Child:
+    """A started `process` of multiprocessing as its users see one of `subprocess`."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        self.process = process
+        self.terminate, self.kill = process.terminate, process.kill
+        self.returncode: int | None = None  # known once it was waited for, as with subprocess
+
+    def wait(self, timeout: float | None = None) -> None:
+        self.process.join(timeout)
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired("a fork", timeout)
+
+    def poll(self) -> int | None:
+        self.returncode = self.process.exitcode
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+
+class Popen(Child):
     """What `children.started` needs of `subprocess.Popen`."""
 
     def __init__(
@@ -94,22 +116,9 @@ class Popen:
         # It would end at once: the process that forks is not the one that started it.
         env = {name: value for name, value in env.items() if name != PARENT}
         target = (command[2], list(command[3:]), [log, log], Path.cwd(), env)
-        self.process = context.Process(target=_main, args=target)
-        self.process.start()
-        self.terminate, self.kill = self.process.terminate, self.process.kill
-        self.returncode: int | None = None  # known once it was waited for, as with subprocess
-
-    def wait(self, timeout: float | None = None) -> None:
-        self.process.join(timeout)
-        if self.poll() is None:
-            raise subprocess.TimeoutExpired("a fork", timeout)
-
-    def poll(self) -> int | None:
-        self.returncode = self.process.exitcode
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.process.pid, number)
+        process = context.Process(target=_main, args=target)
+        process.start()
+        super().__init__(process)
 
 
 def measure(command: Sequence[str], env: Mapping[str, str], context: BaseContext, **unused: Any) -> object:
