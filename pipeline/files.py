@@ -69,7 +69,7 @@ def write_json(path: Path, record: Any) -> None:
     write_atomically(path, (json_text(record) + "\n").encode())
 
 
-LONGEST_LINE = 150
+LONGEST_LINE = 250
 
 
 def json_text(value: Any, indent: str = "") -> str:
