@@ -27,15 +27,10 @@ def test_it_fits_400_listops_examples(shared_dir):
     model = build_model("lra_skyformer", lra_task("listops", length=LENGTH), **quiet).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     for _ in range(60):
-        right = 0
         for batch in torch.randperm(400).split(100):
             optimizer.zero_grad()
-            logits = model(tokens[batch], lengths[batch])
-            right += int((logits.argmax(1) == targets[batch]).sum())
-            F.cross_entropy(logits, targets[batch]).backward()
+            F.cross_entropy(model(tokens[batch], lengths[batch]), targets[batch]).backward()
             torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)
             optimizer.step()
-        if right > 0.99 * 400:
-            break
     accuracy = (model.eval()(tokens, lengths).argmax(1) == targets).float().mean()
     assert accuracy > 0.97

@@ -70,7 +70,7 @@ def test_chunked_loss_trains_the_same_model(commands, trained, tmp_path):
 )
 def test_two_processes_equal_one_with_twice_the_rows(options, alone, commands, tmp_path):
     """Accumulated, or of consecutive text in a batch with all streams."""
-    options = (*options, "--max-update", "4", "--dropout", "0", "--disable-validation")
+    options = (*options, "--max-update", "6", "--dropout", "0", "--disable-validation")
     commands.run(*commands.train(tmp_path / "one", *options, *alone))
     train_in_two_processes(commands.train(tmp_path / "two", *options))
     assert_same_weights(tmp_path)

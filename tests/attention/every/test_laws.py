@@ -161,10 +161,10 @@ def test_memory_grows_linearly(key, causal):
         x = torch.randn(length, 1, 12, requires_grad=True)
         return kept_for_backward(lambda: module(x)[0].sum().backward())
 
-    growth = kept(2048) / kept(512)
+    growth = kept(4096) / kept(1024)
     mechanism = MECHANISMS[key]
     linear = mechanism.linear_memory and (mechanism.linear_causal_memory or not causal)
-    assert (growth <= 4.1) == linear  # that of N ln N is 4.18
+    assert (growth <= 4.2) == linear
 
 
 @causal_mechanisms
@@ -243,9 +243,7 @@ def test_half_precision_stays_finite_and_near(key, causal, dtype):
 
 
 # Those that differ in sizes only from others that are compiled.
-SAME_CODE = (
-    "diag-1", "flash-16", "reformer-16-3", "reformer-8-5-redraw", "longformer-32", "transformer_ls-16-2",
-)  # fmt: skip
+SAME_CODE = ("flash-16", "reformer-16-3", "reformer-8-5-redraw", "longformer-32", "transformer_ls-16-2")
 
 
 @forms_of(without=SAME_CODE)
