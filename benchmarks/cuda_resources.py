@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-if find_spec("torch") is None:
-    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/cuda_resources.py")
+if not (find_spec("torch") and find_spec("benchmarks")):
+    raise SystemExit("error: not this project's Python; run .venv/bin/python benchmarks/cuda_resources.py")
 
 import build_machine
 from pipeline.console import Parser, add_out_dir, out_dir, run_command

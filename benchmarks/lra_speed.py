@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-if find_spec("torch") is None:
-    raise SystemExit("error: this Python has no torch; run .venv/bin/python benchmarks/lra_speed.py")
+if not (find_spec("torch") and find_spec("benchmarks")):
+    raise SystemExit("error: not this project's Python; run .venv/bin/python benchmarks/lra_speed.py")
 
 import torch
 

@@ -23,7 +23,7 @@ from pipeline.data.tokenization import (
 )
 from pipeline.errors import UserError
 
-ENCODERS = {encoder.name: encoder for encoder in (GPT2Encoder, SentencePieceEncoder)}
+TOKENIZERS = {encoder.name: encoder for encoder in (GPT2Encoder, SentencePieceEncoder)}
 TITLE = re.compile(r"= (?!= ).*(?<! =) =")
 """The title of an article of WikiText's; its sections have more equals signs."""
 
@@ -42,7 +42,7 @@ too. After an interruption, run the same command again; it continues.
 
 def main() -> None:
     arguments = parse_arguments()
-    clean = ENCODERS[arguments.tokenizer].clean
+    clean = TOKENIZERS[arguments.tokenizer].clean
 
     def write(reader: texts.SplitReader, target: Path) -> int:
         return write_documents(reader, clean, target)
@@ -66,7 +66,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--tokenizer",
-        choices=ENCODERS,
+        choices=TOKENIZERS,
         default=GPT2Encoder.name,
         help="RoBERTa's own (default), or pieces learnt from the train split",
     )

@@ -16,7 +16,7 @@ from pipeline.data.tokenization import (
 )
 from pipeline.errors import UserError
 
-ENCODERS = {WordTokenizer.name: None, SentencePieceEncoder.name: SentencePieceEncoder}
+TOKENIZERS = {WordTokenizer.name: None, SentencePieceEncoder.name: SentencePieceEncoder}
 """What cuts a text, by the name of the tokeniser; words are cut as they are."""
 
 EPILOG = f"""
@@ -62,7 +62,7 @@ def parse_arguments() -> argparse.Namespace:
     texts.add_places(parser, "wiki.{train,valid,test}.tokens or {train,valid,test}.txt")
     parser.add_argument(
         "--tokenizer",
-        choices=ENCODERS,
+        choices=TOKENIZERS,
         help="words as published (default), or pieces learnt from the train split",
     )
     parser.add_argument(
@@ -97,9 +97,9 @@ def make_tokenizer(arguments: argparse.Namespace) -> Tokenizer:
         if manifest is None:
             raise UserError(f"--vocabulary-from: {folder} holds no prepared corpus")
         name = manifest["tokenizer"]
-        if name not in ENCODERS:
+        if name not in TOKENIZERS:
             raise UserError(f"--vocabulary-from: {folder} has the tokens of {name}; give another folder")
-        return CopiedTokenizer(folder, ENCODERS[name])
+        return CopiedTokenizer(folder, TOKENIZERS[name])
     if arguments.tokenizer == WordTokenizer.name:
         return WordTokenizer()
     return SentencePieceTokenizer(arguments.vocab_size, texts.CHARACTER_COVERAGE)

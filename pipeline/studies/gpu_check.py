@@ -25,6 +25,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -84,7 +85,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 @dataclass
-class Running:
+class RunningPart:
     """A part that has been started: its process, or why there is none, and when it must have ended."""
 
     part: Part
@@ -125,10 +126,10 @@ class Running:
         return record
 
 
-def begin(part: Part, out: Path, seconds: float) -> Running:
+def begin(part: Part, out: Path, seconds: float) -> RunningPart:
     """Start it with its output in OUT/<name>.log; never raises for what it does."""
     now = time.monotonic()
-    running = Running(part, out / f"{part.name}.log", now, now + min(seconds, part.seconds))
+    running = RunningPart(part, out / f"{part.name}.log", now, now + min(seconds, part.seconds))
     if missing := [name for name in part.needs if importlib.util.find_spec(name) is None]:
         running.outcome = f"failed: this Python has no {missing[0]}"
         return running
@@ -147,7 +148,7 @@ def begin(part: Part, out: Path, seconds: float) -> Running:
 
 def run_together(parts: Sequence[Part], out: Path, seconds: float) -> Iterator[dict[str, Any]]:
     """Run them side by side for `seconds` at most; the result of each as it ends."""
-    left: list[Running] = []
+    left: list[RunningPart] = []
     try:
         for part in parts:
             left.append(begin(part, out, seconds))
@@ -176,10 +177,9 @@ def speed_of_training(log: Path) -> dict[str, float]:
 
     records = read_log(log)
     speeds = [x["wps"] for x in records["train_inner"] if x["wps"]]
-    speeds = sorted(speeds[len(speeds) // 2 :])
     if not speeds:
         return {}
-    median = speeds[len(speeds) // 2]
+    median = statistics.median(speeds[len(speeds) // 2 :])
     figures = {"tokens_per_second": median, "wikitext103_hours": WIKITEXT103_TOKENS / median / 3600}
     return figures | {"peak_memory_bytes": peak_memory(records)}
 

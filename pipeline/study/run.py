@@ -89,7 +89,7 @@ def runs_of_tuning(cells: Sequence[Cell]) -> list[Cell]:
     return [one for cell in reversed(first.values()) for one in tuning_cells(cell)]
 
 
-class Pace:
+class Estimate:
     """Seconds per update in the records of a folder: of the same choices if any ran, else of all."""
 
     def __init__(self, folder: Path, study: str) -> None:
@@ -133,7 +133,7 @@ def show_list() -> None:
             cells = cells_of(Plan(study, folder, None, ()), {}, study.seeds)
             done = sum(cell.record_path.is_file() for cell in cells)
             runs = [*runs_of_tuning(cells), *cells]
-            left = Pace(folder, study.name).left(runs) if 0 < done < len(cells) else None
+            left = Estimate(folder, study.name).left(runs) if 0 < done < len(cells) else None
             time = f", {in_words(left)} left" if left is not None else ""
             others = len(read_records(folder, study.name)) - done
             more = f" and {others} of other choices" if others > 0 else ""
@@ -150,7 +150,7 @@ def show_status(cells: Sequence[Cell]) -> None:
         else:
             state = "begun" if cell.folder.is_dir() else "missing"
         print(f"{cell.name}: {state}")
-    left = Pace(cells[0].plan.out, cells[0].study.name).left(runs)
+    left = Estimate(cells[0].plan.out, cells[0].study.name).left(runs)
     unknown = "unknown until a cell is finished and the data are prepared"
     print(f"time left: {in_words(left) if left is not None else unknown}")
 

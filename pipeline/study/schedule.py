@@ -52,7 +52,7 @@ def placement(place: int, jobs: int) -> dict[str, str]:
 
 
 @dataclass
-class Running:
+class RunningCell:
     """A cell whose process runs at a `place`."""
 
     cell: Cell
@@ -98,7 +98,7 @@ class Follower:
             self.file.close()
 
 
-def start(cell: Cell, place: int, jobs: int, held: Sequence[int]) -> Running:
+def start(cell: Cell, place: int, jobs: int, held: Sequence[int]) -> RunningCell:
     """Start the process of a cell; it ends with this one, and inherits the descriptors `held`."""
     stack = ExitStack()
     messages = stack.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115
@@ -106,7 +106,7 @@ def start(cell: Cell, place: int, jobs: int, held: Sequence[int]) -> Running:
     process = stack.enter_context(
         children.started("pipeline.study.worker", request_of(cell), messages, environment, held)
     )
-    return Running(cell, place, process, Path(messages.name), stack)
+    return RunningCell(cell, place, process, Path(messages.name), stack)
 
 
 def run_cells(
@@ -118,7 +118,7 @@ def run_cells(
     SystemExit if the command was asked to stop.
     """
     waiting, places, failures = list(cells), list(range(jobs)), []
-    running: list[Running] = []
+    running: list[RunningCell] = []
     try:
         while waiting or running:
             while waiting and places:
@@ -140,7 +140,7 @@ def run_cells(
     return failures
 
 
-def wait_for_one(running: Sequence[Running], follower: Follower | None) -> Running:
+def wait_for_one(running: Sequence[RunningCell], follower: Follower | None) -> RunningCell:
     """The first cell whose process has ended."""
     try:
         while True:
@@ -156,7 +156,7 @@ def wait_for_one(running: Sequence[Running], follower: Follower | None) -> Runni
             follower.close()
 
 
-def settle(ended: Running, describe: Callable[[Cell], str]) -> str | None:
+def settle(ended: RunningCell, describe: Callable[[Cell], str]) -> str | None:
     """Say how a cell has ended; its line if it has failed."""
     code, last = ended.process.returncode, ended.outcome()
     if children.was_stopped(code):

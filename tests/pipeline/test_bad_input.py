@@ -172,7 +172,7 @@ def test_a_python_without_torch_is_told_the_right_one(name):
     command = [sys.executable, "-S", script]  # -S: no packages
     done = subprocess.run(command, capture_output=True, text=True, env={})
     assert done.returncode == 1
-    assert done.stderr == f"error: this Python has no torch; run .venv/bin/python benchmarks/{name}.py\n"
+    assert done.stderr == f"error: not this project's Python; run .venv/bin/python benchmarks/{name}.py\n"
 
 
 @pytest.mark.parametrize("name", ["lm_cost", "loss_cost", "lra_speed", "packed_cost", "speech_cost"])

@@ -13,7 +13,7 @@ import torch
 from pipeline.files import ROOT, write_json
 from pipeline.study import schedule, study
 from pipeline.study.declaration import find_study, read_study
-from pipeline.study.run import Pace
+from pipeline.study.run import Estimate
 from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
 from tests.helpers import commands, forked
 from tests.helpers.logs import wait_for
@@ -174,7 +174,7 @@ def test_time_left_where_the_data_decide_the_updates(tmp_path):
     first, other, second, _ = cells(of, asked, 2, out=out, data=tmp_path)
     training = {"updates": 10, "seconds": 60.0, "curves": {}}
     write_json(first.record_path, record_of(first.key, {}, study="roberta_glue", training=training))
-    pace = Pace(out, "roberta_glue")
+    pace = Estimate(out, "roberta_glue")
     assert (first.updates(), pace.left([first, second]), pace.left([second, other])) == (0, 60, None)
 
 
