@@ -55,7 +55,7 @@ def causal_linear_attention(
             numbers are checked, which waits for a GPU.
         backend: "cpp" or "cuda" (the compiled kernels), "triton" (GPUs, without nvcc), "torch" (linear time
             on any device), "reference" (quadratic, for tests) or "auto": the first of these that supports
-            the inputs and can run, "triton" before "cuda". Heads with D or M of 0 run on "torch".
+            the inputs and can run. Heads with D or M of 0 run on "torch".
 
     Returns:
         `out: (B, H, N, M)` in v's dtype, or `(out, state)`.

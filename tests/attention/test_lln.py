@@ -168,6 +168,16 @@ def test_shapes_that_do_not_fit():
     with pytest.raises(ValueError, match=r"padding_mask has .* \(2, 3\); expected .* \(2, 4\)"):
         mask = torch.zeros(2, 3, dtype=torch.bool)
         lln_attention(q, k, v, alpha=1.0, beta=1.0, causal=True, key_padding_mask=mask)
+    with pytest.raises(ValueError, match=r"beta has shape \(5,\); expected one element"):
+        lln_attention(q, k, v, alpha=1.0, beta=torch.ones(5), causal=False)
+
+
+@both
+def test_no_gradient_goes_to_the_exponents(causal):
+    q, k, v = inputs(4)
+    alpha = torch.tensor(1.5, requires_grad=True)
+    lln_attention(q.requires_grad_(), k, v, alpha=alpha, beta=2.0, causal=causal).sum().backward()
+    assert alpha.grad is None and q.grad is not None
 
 
 def projections(module, x):

@@ -7,6 +7,7 @@ import pytest
 
 from tests.faults.runs import Training
 from tests.faults.warm import Warm
+from tests.helpers.once import filled_once
 from tests.helpers.tiny import write_experiment
 from tests.pipeline.conftest import (  # noqa: F401  (fixtures)
     BASE,
@@ -44,9 +45,11 @@ def training(tmp_path_factory, corpus, root, fault_library) -> Training:  # noqa
 @pytest.fixture(scope="session")
 def unbroken(training, tmp_path_factory) -> Path:
     """The folder of a run that nothing happened to."""
-    folder = tmp_path_factory.mktemp("unbroken") / "run"
-    assert training.run(folder) == [0]
-    return folder
+
+    def fill(folder: Path) -> None:
+        assert training.run(folder / "run") == [0]
+
+    return filled_once(tmp_path_factory, "unbroken", fill) / "run"
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from torch.func import functional_call
 
 from user_dir.attention.parts.features import elu, one_plus_elu
 from user_dir.modules import GLU, LRPE, RMSNorm, SinusoidalPositions
+from user_dir.modules.linear_maps import linear_maps
 from user_dir.modules.lrpe import turn
 
 
@@ -72,6 +73,14 @@ def test_derivatives_of_glu():
 
     x = torch.randn(3, 2, 4, dtype=torch.float64, requires_grad=True)
     assert gradcheck(run, (x, *parameters.values()))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_joined_maps_are_the_separate_ones(bias, monkeypatch):
+    maps, x = [torch.nn.Linear(5, width, bias=bias) for width in (3, 4)], torch.randn(2, 5)
+    separate = linear_maps(x, *maps)
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
+    torch.testing.assert_close(list(linear_maps(x, *maps)), separate)
 
 
 def test_glu_under_autocast():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -44,32 +45,39 @@ def quick() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Path:
     """A folder as data-prep/ leaves it, its path with spaces and a quote."""
-    raw = tmp_path_factory.mktemp("raw")
-    write_corpus(raw)
-    folder = tmp_path_factory.mktemp("prepared") / "it's a corpus"
-    preprocess({split: raw / f"{split}.txt" for split in ("train", "valid", "test")}, folder)
-    splits = {}
-    for split in ("train", "valid", "test"):
-        lines = (raw / f"{split}.txt").read_text().splitlines()
-        splits[split] = {"words": sum(len(line.split()) + 1 for line in lines)}
-    manifest = {"corpus": "tiny", "tokenizer": "words", "splits": splits}
-    (folder / "preparation.json").write_text(json.dumps(manifest))
-    return folder
+
+    def fill(folder: Path) -> None:
+        write_corpus(folder)
+        prepared, splits = folder / "it's a corpus", {}
+        preprocess({split: folder / f"{split}.txt" for split in ("train", "valid", "test")}, prepared)
+        for split in ("train", "valid", "test"):
+            lines = (folder / f"{split}.txt").read_text().splitlines()
+            splits[split] = {"words": sum(len(line.split()) + 1 for line in lines)}
+        manifest = {"corpus": "tiny", "tokenizer": "words", "splits": splits}
+        (prepared / "preparation.json").write_text(json.dumps(manifest))
+
+    return filled_once(tmp_path_factory, "tiny corpus", fill) / "it's a corpus"
 
 
 @pytest.fixture(scope="session")
 def config(tmp_path_factory) -> Path:
     """The YAML of a tiny experiment; base.yaml and one of the vanilla model lie beside it."""
-    folder = tmp_path_factory.mktemp("configs") / "tiny"
-    return write_experiment(folder, BASE, "transnormer_t1", "transformer_lm")
+
+    def fill(folder: Path) -> None:
+        write_experiment(folder / "tiny", BASE, "transnormer_t1", "transformer_lm")
+
+    return filled_once(tmp_path_factory, "tiny experiment", fill) / "tiny" / "transnormer_t1.yaml"
 
 
 @pytest.fixture(scope="session")
 def trained(corpus, config, tmp_path_factory) -> Path:
-    """The folder of a run of the tiny experiment."""
+    """A copy, of this process, of a run of the tiny experiment."""
     from pipeline.training.train import Machines, train
 
-    return train(config, corpus, Machines(0), tmp_path_factory.mktemp("runs") / "a run")
+    made = filled_once(
+        tmp_path_factory, "tiny run", lambda folder: train(config, corpus, Machines(0), folder / "run")
+    )
+    return Path(shutil.copytree(made / "run", tmp_path_factory.mktemp("runs") / "a run"))
 
 
 @pytest.fixture

@@ -357,6 +357,11 @@ FAIRSEQ = [
         f"{FAIRSEQ_TRAIN} --criterion adaptive_loss --adaptive-softmax-cutoff 9,20",
         "add --ddp-backend legacy_ddp",
     ),
+    (
+        f"{FAIRSEQ_TRAIN} --criterion chunked_cross_entropy --find-unused-parameters "
+        "--decoder-output-bias learned",
+        "--find-unused-parameters misses it; give --criterion cross_entropy or --ddp-backend legacy_ddp",
+    ),
     (f"{FAIRSEQ_TRAIN} --task masked_lm", "--arch transnormer_t1 needs the setting .* --task masked_lm does"),
     (f"{INTERACTIVE} none.txt", "no file none.txt to read"),
     (f"{INTERACTIVE} empty", "--input is empty, a folder"),

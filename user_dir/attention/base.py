@@ -132,7 +132,7 @@ class Attention(DecodingState, nn.Module):
             self._check_call(query, key, value, incremental_state, attn_mask)
         if key_padding_mask is not None:
             check_mask(key_padding_mask, query.shape[1], query.shape[0], query.device)
-        if incremental_state is None:
+        if incremental_state is None or len(query) == 0:
             return self.mix(query, key_padding_mask), None
         state = self.get_state(incremental_state)
         if new_tokens is None:

@@ -107,7 +107,7 @@ def lln_attention(
     Args:
         q, k: `(B, H, N, D)`.
         v: `(B, H, N, M)`.
-        alpha, beta: positive numbers, or tensors of one element; no gradient goes to them.
+        alpha, beta: numbers from 0 up, or tensors of one element; no gradient goes to them.
         causal: a position sees itself and earlier ones only.
         key_padding_mask: bool `(B, N)`, True where a key is padding and counts for nothing.
 
@@ -122,8 +122,12 @@ def lln_attention(
     if key_padding_mask is not None:
         check_mask(key_padding_mask, q.shape[0], q.shape[2], q.device)
     for name, scale in (("alpha", alpha), ("beta", beta)):
-        if not isinstance(scale, Tensor) and not 0 <= scale < math.inf:
+        if isinstance(scale, Tensor):
+            if scale.numel() != 1:
+                raise ValueError(f"{name} has shape {tuple(scale.shape)}; expected one element")
+        elif not 0 <= scale < math.inf:
             raise ValueError(f"{name} is {scale}; expected a finite number from 0 up")
+    alpha, beta = (x.detach() if isinstance(x, Tensor) else x for x in (alpha, beta))
     if q.shape[2] == 0:
         return v
     with torch.autocast(q.device.type, enabled=False):

@@ -140,6 +140,14 @@ def check_criterion(cfg: Any) -> None:
             f"--criterion {criterion} is for encoders, but {arch} is a language model; take cross_entropy "
             "or chunked_cross_entropy"
         )
+    settings = cfg.distributed_training
+    of_torch = settings.ddp_backend in ("c10d", "pytorch_ddp")
+    if of_torch and settings.find_unused_parameters and _has_head_of_its_own(criterion, cfg.model):
+        raise UserError(
+            f"--criterion {criterion} applies the output matrix outside the model, where "
+            f"--find-unused-parameters misses it; give --criterion {criterion.removeprefix('chunked_')} or "
+            "--ddp-backend legacy_ddp"
+        )
     if criterion != "adaptive_loss":
         return
     if not getattr(cfg.model, "adaptive_softmax_cutoff", None):
@@ -147,8 +155,17 @@ def check_criterion(cfg: Any) -> None:
             "--criterion adaptive_loss needs the limits of its classes of words; add "
             "--adaptive-softmax-cutoff, such as 20000,60000"
         )
-    if cfg.distributed_training.ddp_backend in ("c10d", "pytorch_ddp"):
+    if of_torch:
         raise UserError("--criterion adaptive_loss needs another --ddp-backend; add --ddp-backend legacy_ddp")
+
+
+def _has_head_of_its_own(criterion: str | None, model: Any) -> bool:
+    """Whether the criterion applies parameters that the model itself does not."""
+    if criterion != "chunked_cross_entropy":
+        return criterion == "chunked_masked_lm"
+    shared = getattr(model, "share_decoder_input_output_embed", False)
+    untied = getattr(model, "no_share_decoder_input_output_embed", not shared)  # fairseq has the other flag
+    return untied or getattr(model, "decoder_output_bias", "none") == "learned"
 
 
 def check_task_of_model(parsed: Namespace) -> None:

@@ -224,6 +224,18 @@ def test_length_zero(key, causal):
     assert build(key, causal)(torch.zeros(0, 2, 12))[0].shape == (0, 2, 12)
 
 
+@causal_mechanisms
+@torch.no_grad()
+def test_no_new_tokens_leave_the_state_as_it_is(key):
+    module, state, other = build(key, True), {}, {}
+    x = torch.randn(9, 2, 12)
+    module(x[:5], incremental_state=state)
+    assert module(x[5:5], incremental_state=state)[0].shape == (0, 2, 12)
+    module(x[:5], incremental_state=other)
+    pair = (module(x[5:], incremental_state=one)[0] for one in (state, other))
+    torch.testing.assert_close(*pair, rtol=0, atol=0)
+
+
 @all_forms
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "f16"])
 def test_half_precision_stays_finite_and_near(key, causal, dtype):

@@ -13,6 +13,7 @@ from fairseq.trainer import Trainer
 from pipeline.export.exported import Source, model_files
 from pipeline.files import ROOT, read_json
 from pipeline.training.train import parsed
+from tests.helpers.once import filled_once
 from tests.helpers.prepared import write_files
 
 UPDATES, BATCHES = 20, 2  # batches per update
@@ -90,9 +91,14 @@ def as_transformers(sample: dict, kind: str) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def losses(with_transformers, corpus, tmp_path_factory) -> dict[str, list[list[float]]]:
     """By model: fairseq's losses and those of `transformers.Trainer`, in one process for all."""
-    folder = tmp_path_factory.mktemp("trained on")
-    expected = {name: fairseq_losses(flags, corpus, folder / name) for name, flags in MODELS.items()}
-    with_transformers("train", folder)
+
+    def fill(folder: Path) -> None:
+        expected = {name: fairseq_losses(flags, corpus, folder / name) for name, flags in MODELS.items()}
+        (folder / "expected.json").write_text(json.dumps(expected))
+        with_transformers("train", folder)
+
+    folder = filled_once(tmp_path_factory, "trained on", fill)
+    expected = read_json(folder / "expected.json")
     return {name: [expected[name], read_json(folder / name / "losses.json")] for name in MODELS}
 
 

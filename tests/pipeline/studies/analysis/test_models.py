@@ -14,6 +14,7 @@ from pipeline.studies.analysis.training import evenly_spaced
 from pipeline.training import train as train_lm
 from pipeline.training.fairseq_process import run_fairseq
 from tests.helpers import encoders
+from tests.helpers.once import filled_once
 from tests.helpers.tiny import write_experiment
 
 FLAGS = ["--clip-norm", "0", "--max-update", "20"]
@@ -23,7 +24,6 @@ FLAGS += ["--save-interval-updates", "10", "--keep-interval-updates", "-1"]
 @pytest.fixture(scope="module")
 def runs(encoder_corpus, tmp_path_factory):
     """Runs of tiny encoders by name: every update logged but for `tens`, which logs every tenth."""
-    folder = tmp_path_factory.mktemp("runs")
     plans = {
         "softmax": ("roberta_softmax", ()),
         "tens": ("roberta_softmax", ("--log-interval", "10")),
@@ -32,11 +32,14 @@ def runs(encoder_corpus, tmp_path_factory):
         "norm": ("roberta_linear", ("--encoder-attention", "norm")),
     }
     architectures = [architecture for architecture, _ in plans.values()]
-    config = write_experiment(tmp_path_factory.mktemp("configs") / "tiny", encoders.BASE, *architectures)
-    for name, (architecture, flags) in plans.items():
-        config = config.with_name(f"{architecture}.yaml")
-        train_lm.train(config, encoder_corpus, train_lm.Machines(0), folder / name, [*FLAGS, *flags])
-    return folder
+
+    def fill(folder: Path) -> None:
+        config = write_experiment(folder / "configs", encoders.BASE, *architectures)
+        for name, (architecture, flags) in plans.items():
+            config = config.with_name(f"{architecture}.yaml")
+            train_lm.train(config, encoder_corpus, train_lm.Machines(0), folder / name, [*FLAGS, *flags])
+
+    return filled_once(tmp_path_factory, "analysed runs", fill)
 
 
 @pytest.mark.parametrize("what", sorted(SUBCOMMANDS))
@@ -143,10 +146,13 @@ def test_training_of_lln(runs, call, tmp_path, encoder_corpus):
 
 @pytest.fixture(scope="module")
 def language_model(config, corpus, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs of language models") / "softmax"
     flags = [*FLAGS, "--decoder-attention", "softmax", "--tokens-per-sample", "64"]
     flags += ["--save-interval-updates", "6"]
-    return train_lm.train(config, corpus, train_lm.Machines(0), folder, flags)
+
+    def fill(folder):
+        train_lm.train(config, corpus, train_lm.Machines(0), folder / "softmax", flags)
+
+    return filled_once(tmp_path_factory, "analysed language model", fill) / "softmax"
 
 
 def test_language_models(language_model, call, tmp_path, corpus):
