@@ -188,8 +188,10 @@ def add_options(parser: Parser) -> None:
     """What and how often is measured."""
     parser.add_argument(
         "--lengths",
-        type=lambda text: [count(length) for length in text.split(",")],
-        help="comma-separated lengths that divide the number of tokens per batch; default: all",
+        nargs="+",
+        type=count,
+        metavar="N",
+        help="lengths that divide the number of tokens per batch; default: all",
     )
     parser.add_argument("--rounds", type=count, help="number of times training is measured at each length")
     parser.add_argument("--bf16", action="store_true", help="train as fairseq-train --bf16 does")
@@ -200,8 +202,7 @@ def complaint(arguments: argparse.Namespace) -> str:
     tokens = (QUICK if arguments.quick else FULL)["tokens"]
     if all(tokens % length == 0 for length in arguments.lengths or ()):
         return ""
-    asked = ",".join(map(str, arguments.lengths))
-    return f"--lengths is {asked}; expected divisors of {tokens}, comma-separated"
+    return f"--lengths is {' '.join(map(str, arguments.lengths))}; expected divisors of {tokens}"
 
 
 def settings_for(device: str, quick: bool, **chosen: Any) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 SET is digits (8 x 8, comes with scikit-learn, no download), mnist (a folder with the four idx files, packed
 or not), cifar10 (cifar-10-binary.tar.gz or its folder) or dogs-vs-cats (kagglecatsanddogs_5340.zip or
 train.zip, or the folder of one of them; images that cannot be read are left out and named). valid is the last
-5,000 images of train, of digits 250, of Dogs vs Cats a fifth, which has no test.
+5,000 images of train (a tenth if there are fewer than 50,000), of digits 250, of Dogs vs Cats a fifth,
+which is also its test split.
 
     data-prep/images.sh digits --dest data/images/digits
     data-prep/images.sh mnist --from ~/Downloads --dest data/images/mnist

@@ -187,6 +187,13 @@ def write_report(folder: Path) -> None:
     print(f"written: {shown_path(folder / 'README.md')}")
 
 
+def stale(folder: Path) -> list[Path]:
+    """README.md if it is not what the figures in `folder` make of it."""
+    page = folder / "README.md"
+    current = page.is_file() and page.read_text(encoding="utf-8") == document(folder)
+    return [] if current else [page]
+
+
 def document(folder: Path) -> str:
     """The whole text in the order of `statements.csv`; empty if `folder` holds no figure."""
     names = sorted(f"{path.parent.name}/{path.stem}" for path in folder.glob("*/*.json"))

@@ -1,6 +1,6 @@
-"""Bring the documents up to date with the committed results: pages of studies, the index, other tables.
+"""Bring the documents up to date with the committed results: pages of studies, analyses, the index, other tables.
 
-The page of a study is results/STUDY/README.md. Other tables live between two comments in results/README.md,
+The page of a study is results/STUDY/README.md, that of all analyses results/analysis/README.md. Other tables live between two comments in results/README.md,
 README.md or docs/; what is between them is replaced, the prose around them is left alone. A benchmark writes
 its own tables beside its JSON file.
 """
@@ -33,20 +33,21 @@ def known_sections() -> None:
 
 def stale() -> list[Path]:
     """The files that the committed results have left behind."""
-    from pipeline.reports import documents
+    from pipeline.reports import analysis, documents
     from pipeline.study.declaration import our_studies
     from pipeline.study.page import stale_files
 
     pages = [path for study in our_studies() for path in stale_files(study, RESULTS / study.name)]
-    return [*documents.stale(), *pages]
+    return [*documents.stale(), *pages, *analysis.stale(RESULTS / "analysis")]
 
 
 def write_all() -> None:
     """Write what is out of date."""
-    from pipeline.reports import documents
+    from pipeline.reports import analysis, documents
     from pipeline.study.declaration import our_studies
     from pipeline.study.page import publish
 
+    analysis.write_report(RESULTS / "analysis")
     for study in our_studies():
         publish(study, RESULTS / study.name)
     documents.write_all()  # the index links to the pages that are there

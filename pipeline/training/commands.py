@@ -138,8 +138,8 @@ def training_parser(script: str) -> tuple[Parser, Parser]:
     options.add_argument(
         "--fast",
         action="store_true",
-        help="a fused Adam; on GPUs also bf16 and, for language models, a compiled model (flags of your own "
-        "replace them)",
+        help="a fused Adam; on GPUs also bf16 and, for language models and RoBERTa encoders, a compiled "
+        "model (flags of your own replace them)",
     )
     options.add_argument(
         "--dry-run", action="store_true", help="print the fairseq-train command and stop; needs no GPU"
