@@ -114,7 +114,8 @@ def speed(out: Path, data: Path | None, dry: bool = False) -> list[Part]:
         lm += ["--quick", "--architectures", "transnormer_t1", "--lengths", "64"]
         roberta += ["--quick", "--lengths", "64"]
     else:
-        lm += ["--architectures", "transnormer_t1,transnormer_t2,transformer_lm", "--lengths", "2048", "16384"]
+        lm += ["--architectures", "transnormer_t1,transnormer_t2,transformer_lm"]
+        lm += ["--lengths", "2048", "16384"]
         roberta += ["--lengths", "512", "4096"]
     models = ("torch", "fairseq")
     return [

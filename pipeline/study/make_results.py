@@ -1,8 +1,8 @@
-"""Bring the documents up to date with the committed results: pages of studies, analyses, the index, other tables.
+"""Bring the documents up to date with the committed results: pages of studies and of analyses, the index.
 
-The page of a study is results/STUDY/README.md, that of all analyses results/analysis/README.md. Other tables live between two comments in results/README.md,
-README.md or docs/; what is between them is replaced, the prose around them is left alone. A benchmark writes
-its own tables beside its JSON file.
+The page of a study is results/STUDY/README.md, that of all analyses results/analysis/README.md. Other tables
+live between two comments in results/README.md, README.md or docs/; what is between them is replaced, the
+prose around them is left alone. A benchmark writes its own tables beside its JSON file.
 """
 
 import argparse

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from causal_linear_attention.chunked import accumulation_dtype
+
 from .base import SelfAttention, real_tokens
 from .parts.limits import check_count, check_length, needed_length
 from .parts.sampling import SampledPositions
@@ -92,7 +94,7 @@ class InformerAttention(SelfAttention):
     @torch.no_grad()
     def _scores(self, q, k, padding_mask, lengths, counts) -> Tensor:
         """`(B, H, N)`, -inf at padding; in float32 for half precision."""
-        wide = torch.promote_types(q.dtype, torch.float32)
+        wide = accumulation_dtype(q.dtype)
         samples = self.sampled(lengths, q.shape[2], self._count(q.shape[2]))
         unused = (torch.arange(samples.shape[2], device=q.device) >= counts[:, None])[:, None, None]
         parts = []
@@ -111,5 +113,5 @@ def _mean(v: Tensor, padding_mask: Tensor | None, lengths: Tensor) -> Tensor:
     """Mean over real positions, `(B, H, 1, d)`, summed in float32 for half precision."""
     if padding_mask is not None:
         v = v.masked_fill(padding_mask[:, None, :, None], 0.0)
-    total = v.sum(2, keepdim=True, dtype=torch.promote_types(v.dtype, torch.float32))
+    total = v.sum(2, keepdim=True, dtype=accumulation_dtype(v.dtype))
     return (total / lengths[:, None, None, None]).to(v.dtype)

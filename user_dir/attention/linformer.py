@@ -67,7 +67,7 @@ class LinformerAttention(SelfAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`; for matrices behind the projections, one per head."""
-        self._check_length(q.shape[2], padding_mask)
+        check_length("linformer", q.shape[2], padding_mask, self.longest)
         if padding_mask is not None:
             k, v = (x.masked_fill(padding_mask[:, None, :, None], 0.0) for x in (k, v))
         k, v = k[:, :, : self.longest], v[:, :, : self.longest]
@@ -78,7 +78,7 @@ class LinformerAttention(SelfAttention):
         """See `Attention.mix`."""
         if self.options.projection == "heads":
             return super().mix(x, padding_mask)
-        self._check_length(len(x), padding_mask)
+        check_length("linformer", len(x), padding_mask, self.longest)
         real = x if padding_mask is None else x.masked_fill(padding_mask.t().unsqueeze(-1), 0.0)
         real = real[: self.longest]
         compress_v = self.compress_k if self.options.projection == "shared" else self.compress_v
@@ -88,9 +88,6 @@ class LinformerAttention(SelfAttention):
         )
         out = self._over_slots(*(self.heads(y) for y in (self.q_proj(x), self.k_proj(k), self.v_proj(v))))
         return self._join(out, x)
-
-    def _check_length(self, length: int, padding_mask: Tensor | None) -> None:
-        check_length("linformer", length, padding_mask, self.longest)
 
     def _over_slots(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.mT * self.head_dim**-0.5

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from causal_linear_attention.chunked import accumulation_dtype
+
 from ..errors import UserError
 from .base import SelfAttention, real_tokens
 from .parts.landmarks import iterative_inverse, segment_means
@@ -57,7 +59,7 @@ class NystromformerAttention(SelfAttention):
         """See `SelfAttention.attend`."""
         if q.shape[2] == 0:
             return v
-        wide = torch.promote_types(q.dtype, torch.float32)
+        wide = accumulation_dtype(q.dtype)
         scale = self.head_dim**-0.25
         with torch.autocast(q.device.type, enabled=False):
             q, k, v = q.to(wide) * scale, k.to(wide) * scale, v.to(wide)

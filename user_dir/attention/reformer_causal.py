@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from causal_linear_attention.chunked import accumulation_dtype
+
 from .parts.blocks import block_windows, split_blocks
 from .parts.hashing import PADDING_SCORE, SELF_SCORE, HashedAttention, merge_rounds, unit_keys
 from .parts.new_tokens import NewTokens
@@ -137,5 +139,5 @@ def _rows(x: Tensor, index: Tensor) -> Tensor:
 
 def _seen(scores: Tensor, visible: Tensor, itself: Tensor) -> Tensor:
     """Scores, in float32 for half precision, of what a token sees; -1e9 elsewhere, -1e5 for itself."""
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    scores = scores.to(accumulation_dtype(scores.dtype))
     return scores.masked_fill(~visible, PADDING_SCORE).masked_fill(itself, SELF_SCORE)

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from causal_linear_attention.chunked import accumulation_dtype
+
 from .base import real_tokens
 from .parts.blocks import block_count, gather_blocks, split_blocks
 from .parts.hashing import PADDING_SCORE, SELF_SCORE, HashedAttention, merge_rounds, unit_keys
@@ -74,7 +76,7 @@ class FullReformerAttention(HashedAttention):
         place = split_blocks(position, size, dim=2)
         key_place = with_chunk_before(place)[..., None, :]
         scores = queries @ keys.transpose(-2, -1)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = scores.to(accumulation_dtype(scores.dtype))
         scores = scores.masked_fill(key_place >= real.view(-1, 1, 1, 1, 1), PADDING_SCORE)
         scores = scores.masked_fill(key_place == place[..., None], SELF_SCORE)
         weights = self.dropout(torch.softmax(scores, dim=-1).to(v.dtype))

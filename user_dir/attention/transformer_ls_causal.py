@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from causal_linear_attention.chunked import accumulation_dtype
+
 from ..modules import build_norm
 from .base import Attention, no_positions
 from .parts.blocks import block_count, block_windows, join_blocks, masked_softmax, split_blocks
@@ -104,7 +106,7 @@ class CausalLongShortAttention(Attention):
         """Keys, values, scores `(B, chunks, C, 2 D + H r)` to r vectors a chunk, `(B, H, chunks r, 2 d)`."""
         heads = (self.num_heads, -1)
         *both, scores = chunks.split([self.embed_dim, self.embed_dim, self.num_heads * self.rank], -1)
-        wide = torch.promote_types(scores.dtype, torch.float32)
+        wide = accumulation_dtype(scores.dtype)
         weights = torch.softmax(scores, 2, dtype=wide).to(scores.dtype)
         weights = weights.unflatten(3, heads).permute(0, 1, 3, 4, 2)
         sums = (weights @ x.unflatten(3, heads).transpose(2, 3) for x in both)
@@ -119,7 +121,7 @@ class CausalLongShortAttention(Attention):
 
     def _table(self, projection: nn.Linear, count: int) -> Tensor:
         device, dtype = projection.weight.device, projection.weight.dtype
-        wide = torch.promote_types(dtype, torch.float32)
+        wide = accumulation_dtype(dtype)
         exponents = torch.arange(0, self.embed_dim, 2, device=device, dtype=wide) / self.embed_dim
         angles = torch.arange(count, device=device, dtype=wide)[:, None] * 10000**-exponents
         rows = torch.cat([angles.sin(), angles.cos()], -1)[:, : self.embed_dim]

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from causal_linear_attention.chunked import accumulation_dtype
+
 
 class BatchNorm(nn.BatchNorm1d):
     """Each channel over all positions of all rows that are not padding; running statistics in evaluation.
@@ -24,7 +26,7 @@ class BatchNorm(nn.BatchNorm1d):
         return torch.zeros_like(x).masked_scatter(real.unsqueeze(-1), self._normalised(x[real]))
 
     def _normalised(self, x: Tensor) -> Tensor:
-        wide = x if x.dtype == torch.float64 else x.float()
+        wide = x.to(accumulation_dtype(x.dtype))
         mean, variance = self.running_mean, self.running_var
         if self.training and not torch.is_grad_enabled():
             mean = variance = None

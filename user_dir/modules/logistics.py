@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from causal_linear_attention.chunked import accumulation_dtype
+
 LARGEST_RAW_SCALE = 7.0
 
 
@@ -26,7 +28,7 @@ def logistic_mixture_log_prob(outputs: Tensor, levels: Tensor, count: int) -> Te
     Returns:
         The broadcast of `(...)` and the shape of `levels`.
     """
-    outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+    outputs = outputs.to(accumulation_dtype(outputs.dtype))
     logits, means, raw = outputs.chunk(3, dim=-1)
     rate = torch.exp(-raw.clamp(-LARGEST_RAW_SCALE, LARGEST_RAW_SCALE))
     levels = levels.unsqueeze(-1)
@@ -48,7 +50,7 @@ def logistic_mixture_sample(outputs: Tensor, uniform: Tensor, count: int) -> Ten
         uniform: `(B, 2)` numbers of (0, 1): for the component, and for the value.
         count: L.
     """
-    outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+    outputs = outputs.to(accumulation_dtype(outputs.dtype))
     logits, means, raw = outputs.chunk(3, dim=-1)
     chosen = pick(torch.softmax(logits, dim=-1), uniform[:, 0])[:, None]
     mean = means.gather(1, chosen)[:, 0]

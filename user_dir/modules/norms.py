@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from causal_linear_attention.chunked import accumulation_dtype
 from causal_linear_attention.decoding import decodes, rms_norm
 
 from ..errors import UserError
@@ -35,7 +36,7 @@ class RMSNorm(nn.Module):
 
 def _rms_norm(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The normalised rows, and their root mean squares in the dtype that they are computed in."""
-    wide = x if x.dtype == torch.float64 else x.float()
+    wide = x.to(accumulation_dtype(x.dtype))
     root = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).mul_(x.shape[-1] ** -0.5)
     return (wide / (root + eps)).to(x.dtype), root
 
@@ -88,7 +89,7 @@ class ScaleNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape; returns the same shape and dtype."""
-        wide = x if x.dtype == torch.float64 else x.float()
+        wide = x.to(accumulation_dtype(x.dtype))
         scale = self.scala.to(wide.dtype) * (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
         return (wide * scale).to(x.dtype)
 
@@ -106,7 +107,7 @@ class GatedRMSNorm(RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape `(..., D)`; returns the same shape and dtype."""
-        wide = x if x.dtype == torch.float64 else x.float()
+        wide = x.to(accumulation_dtype(x.dtype))
         scale, gate = self.scale.to(wide.dtype), self.gate.to(wide.dtype)
         return (scale * super().forward(wide) * torch.sigmoid(gate * wide)).to(x.dtype)
 

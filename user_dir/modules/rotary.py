@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from causal_linear_attention.chunked import accumulation_dtype
+
 
 def rotate_halves(x: Tensor, positions: Tensor) -> Tensor:
     """Channels i and i + s/2 turned by the angle `position 10000^(-i / (s/2))`, computed in float32 at least.
@@ -14,7 +16,7 @@ def rotate_halves(x: Tensor, positions: Tensor) -> Tensor:
     Returns:
         x's shape and dtype.
     """
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    wide = x.to(accumulation_dtype(x.dtype))
     half = x.shape[-1] // 2
     steps = torch.arange(half, dtype=wide.dtype, device=x.device)
     angles = positions.to(wide.dtype).unsqueeze(-1) * 10000.0 ** (-steps / half)

@@ -10,6 +10,8 @@ from fairseq.optim import FairseqOptimizer, register_optimizer
 from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from torch import Tensor
 
+from causal_linear_attention.chunked import accumulation_dtype
+
 from ..errors import UserError
 
 
@@ -41,7 +43,7 @@ class FusedStep(Adam):
             if parameter.grad.is_sparse:
                 raise RuntimeError("adamw_fused takes no sparse gradients; choose --optimizer adam")
             state = self.state[parameter]
-            wide = torch.promote_types(parameter.dtype, torch.float32)
+            wide = accumulation_dtype(parameter.dtype)
             if not state:
                 zeros = torch.zeros_like(parameter, dtype=wide)
                 state.update(step=0, exp_avg=zeros, exp_avg_sq=zeros.clone())

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from causal_linear_attention.chunked import accumulation_dtype
+
 
 def block_count(length: int, size: int) -> int:
     """How many blocks of `size` positions hold `length` of them."""
@@ -70,7 +72,7 @@ def masked_softmax(scores: Tensor, visible: Tensor | None) -> Tensor:
     What is not visible weighs exactly 0; a row that sees nothing is finite and means nothing. With None
     everything is visible.
     """
-    wide = torch.promote_types(scores.dtype, torch.float32)
+    wide = accumulation_dtype(scores.dtype)
     if visible is None:
         return torch.softmax(scores, dim=-1, dtype=wide).to(scores.dtype)
     hidden = scores.to(wide).masked_fill(~visible, torch.finfo(wide).min)  # the lowest number, not -inf

@@ -1,12 +1,13 @@
 """The Gaussian kernel in place of softmax (Chen et al. 2021, Skyformer)."""
 
-import torch
 from torch import Tensor
+
+from causal_linear_attention.chunked import accumulation_dtype
 
 
 def scaled(x: Tensor) -> Tensor:
     """`x: (..., d)` times d^(-1/4), in float32 for half precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32)) * x.shape[-1] ** -0.25
+    return x.to(accumulation_dtype(x.dtype)) * x.shape[-1] ** -0.25
 
 
 def gaussian_kernel(a: Tensor, b: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from causal_linear_attention.chunked import accumulation_dtype
+
 from ..base import Attention
 from .limits import needed_length
 from .sampling import RedrawnEachUpdate
@@ -76,7 +78,7 @@ class HashedAttention(RedrawnEachUpdate, Attention):
         Longer sequences have more buckets, so that the distances to all of them would be quadratic: they are
         held for a few queries at a time.
         """
-        wide = torch.promote_types(x.dtype, torch.float32)
+        wide = accumulation_dtype(x.dtype)
         rotations = self.rotations.to(wide)
         distances = max(1, x.shape[0] * rotations[:, 0].numel())  # of a query of each sequence
         found = []
@@ -98,7 +100,7 @@ def merge_rounds(out: Tensor, mass: Tensor) -> Tensor:
 
 def unit_keys(x: Tensor) -> Tensor:
     """Keys: x over its root mean square and sqrt(d), in float32 for half precision."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    wide = x.to(accumulation_dtype(x.dtype))
     scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + 1e-6) * x.shape[-1] ** -0.5
     return (wide * scale).to(x.dtype)
 

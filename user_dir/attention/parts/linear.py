@@ -1,6 +1,5 @@
 """What linear mechanisms share: feature maps of q and k, the product, and a state of constant size."""
 
-import torch
 from torch import Tensor
 
 from causal_linear_attention import (
@@ -8,6 +7,7 @@ from causal_linear_attention import (
     causal_linear_attention_step,
     linear_attention,
 )
+from causal_linear_attention.chunked import accumulation_dtype
 
 from ..base import SelfAttention
 from .new_tokens import NewTokens
@@ -37,8 +37,8 @@ class LinearAttention(SelfAttention):
     def first_state(self, q: Tensor) -> State:
         """See `SelfAttention.first_state`."""
         batch, heads, _, dim = q.shape
-        dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-        return {"sum": q.new_zeros(batch, heads, dim, dim + self.normalize, dtype=dtype)}
+        wide = accumulation_dtype(q.dtype)
+        return {"sum": q.new_zeros(batch, heads, dim, dim + self.normalize, dtype=wide)}
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(d^2) per token."""

@@ -9,6 +9,8 @@ from fairseq.models import BaseFairseqModel
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
+from causal_linear_attention.chunked import accumulation_dtype
+
 from ...attention.diag import DiagAttention
 from ...attention.norm import NormAttention
 from ...errors import UserError
@@ -125,7 +127,7 @@ class LRAModel(BaseFairseqModel):
             return x[:, 0]
         if self.pooling == "last":
             return x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)]
-        wide = x.masked_fill(padding_mask.unsqueeze(-1), 0.0).to(torch.promote_types(x.dtype, torch.float32))
+        wide = x.masked_fill(padding_mask.unsqueeze(-1), 0.0).to(accumulation_dtype(x.dtype))
         if self.pooling == "padded-mean":
             return (wide.sum(1) / self.longest).to(x.dtype)
         return (wide.sum(1) / lengths.clamp(min=1).unsqueeze(-1)).to(x.dtype)
