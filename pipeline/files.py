@@ -69,6 +69,11 @@ def write_json(path: Path, record: Any) -> None:
     write_atomically(path, (json_text(record) + "\n").encode())
 
 
+def has_text(path: Path, text: str) -> bool:
+    """Whether `path` is a file with this text."""
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
 LONGEST_LINE = 250
 
 

@@ -47,7 +47,8 @@ def write_all() -> None:
     from pipeline.study.declaration import our_studies
     from pipeline.study.page import publish
 
-    analysis.write_report(RESULTS / "analysis")
+    if analysis.stale(RESULTS / "analysis"):
+        analysis.write_report(RESULTS / "analysis")
     for study in our_studies():
         publish(study, RESULTS / study.name)
     documents.write_all()  # the index links to the pages that are there

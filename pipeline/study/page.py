@@ -13,7 +13,7 @@ from PIL import Image
 
 from pipeline.data.prepared import same_data
 from pipeline.errors import UserError
-from pipeline.files import fingerprint, shown_path, write_atomically
+from pipeline.files import fingerprint, has_text, shown_path, write_atomically
 from pipeline.methods import NAMED, performer_note
 from pipeline.reports.tables import grouped, markdown_table
 from pipeline.study.choosing import best_note, best_records
@@ -222,7 +222,7 @@ def publish(study: Study, out: Path) -> list[Path]:
         if not picture.is_current():
             picture.draw(picture.path)
     page = out / PAGE
-    if not page.is_file() or page.read_text(encoding="utf-8") != text:
+    if not has_text(page, text):
         write_atomically(page, text.encode())
     return [page, *(picture.path for picture in pictures)]
 
@@ -231,7 +231,7 @@ def stale_files(study: Study, out: Path) -> list[Path]:
     """The page and the pictures of `out` that its records have left behind."""
     text, pictures = page_of(study, out)
     page = out / PAGE
-    current = not text or (page.is_file() and page.read_text(encoding="utf-8") == text)
+    current = not text or has_text(page, text)
     return [*([] if current else [page]), *(one.path for one in pictures if not one.is_current())]
 
 

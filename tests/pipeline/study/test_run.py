@@ -174,8 +174,8 @@ def test_time_left_where_the_data_decide_the_updates(tmp_path):
     first, other, second, _ = cells(of, asked, 2, out=out, data=tmp_path)
     training = {"updates": 10, "seconds": 60.0, "curves": {}}
     write_json(first.record_path, record_of(first.key, {}, study="roberta_glue", training=training))
-    pace = Estimate(out, "roberta_glue")
-    assert (first.updates(), pace.left([first, second]), pace.left([second, other])) == (0, 60, None)
+    time = Estimate(out, "roberta_glue")
+    assert (first.updates(), time.left([first, second]), time.left([second, other])) == (0, 60, None)
 
 
 def test_gpus_are_counted_without_torch(monkeypatch):
