@@ -23,8 +23,10 @@ struct Instance {
   }
   static Kernel<L> kernel(const Device& device) {
     constexpr int64_t kSums = S<80>::kSums * kThreads;
-    return device.capability < 80 ? Kernel<L>{{S<75>::kRing, S<75>::kStage, kSums, blocks}, launch}
-                                  : Kernel<L>{{S<80>::kRing, S<80>::kStage, kSums, blocks}, launch};
+    // Of what it reads and writes, a segment of the fused backward pass has less again than one of a single output.
+    constexpr double kCut = S<80>::kBackward && !S<80>::kWide ? 1.2 : 1.5;
+    return device.capability < 80 ? Kernel<L>{{S<75>::kRing, S<75>::kStage, kSums, kCut, blocks}, launch}
+                                  : Kernel<L>{{S<80>::kRing, S<80>::kStage, kSums, kCut, blocks}, launch};
   }
 };
 

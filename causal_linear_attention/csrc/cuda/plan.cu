@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include <algorithm>
 #include <initializer_list>
 
 namespace cla::cuda {
@@ -27,24 +28,41 @@ int choose_stages(Launch& s, Plan& p, const Needs& needs, const Device& device) 
   return best;
 }
 
-// Cuts the heads into segments where that takes less time, counted in rows: whole heads run in waves of `places`
-// blocks, of which the last may hardly fill the GPU; segments fill it evenly, but a block reads some arrays twice,
-// half as much again, and waits for the state of those before, the later of the first wave for the sums of many.
-// They begin where a state is kept; there are at most kWaves waves of them, which bounds scratch memory. Packed
-// sequences are not cut: their lengths are on the GPU.
-void choose_segments(Launch& s, int64_t places) {
+// How long so many equally long blocks take, in their rows. A multiprocessor works through rows at one speed, whether it
+// holds two blocks or as many as fit, with a single one at four fifths of it; where only some hold one block more, these
+// have more of the memory's bandwidth. Measured on an H100.
+double rows_of_time(int64_t count, int64_t blocks, int64_t multiprocessors) {
+  const int64_t places = blocks * multiprocessors, last = count % places;
+  const double even = static_cast<double>(last) / static_cast<double>(multiprocessors);
+  const double wave = std::max({1.25, 0.8 * static_cast<double>(ceil_div(last, multiprocessors)), even});
+  return static_cast<double>(count / places * blocks) + (last > 0 ? wave : 0.0);
+}
+
+// Cuts the heads into segments where that takes less time. Whole heads may leave multiprocessors idle; segments fill
+// them evenly, but a block reads some arrays twice and waits for the state of those before, the later of the first wave
+// for the sums of many. They begin where a state is kept; there are at most kWaves waves of them, which bounds scratch
+// memory, and no more than needed. Packed sequences are not cut: their lengths are on the GPU.
+void choose_segments(Launch& s, const Needs& needs, int64_t blocks, int64_t multiprocessors) {
   s.segment_rows = s.length;
-  if (s.heads == 0 || s.length == 0 || places == 0 || s.bounds != nullptr) return;
-  const int64_t units = int64_t{s.heads} * ceil_div(s.length, s.kept_rows);
-  const int64_t rows = s.kept_rows * ceil_div(units, kWaves * places), segments = ceil_div(s.length, rows);
-  const double whole = static_cast<double>(ceil_div(s.heads, places)) * s.length;
-  const int64_t at_once = ceil_div(places, s.heads);  // of one head
-  const double waiting = 0.5 * s.inputs[kV].columns * static_cast<double>(segments < at_once ? segments : at_once);
-  const double shared = 1.5 * s.heads * s.length / static_cast<double>(places);
-  const double least = 1.5 * static_cast<double>(rows);  // however many places there are
-  if (segments < 2 || (shared > least ? shared : least) + waiting >= whole) return;
-  s.segments = static_cast<int>(segments);
-  s.segment_rows = static_cast<int>(rows);
+  if (s.heads == 0 || s.length == 0 || multiprocessors == 0 || s.bounds != nullptr) return;
+  const int64_t units = ceil_div(s.length, s.kept_rows), at_once = ceil_div(blocks * multiprocessors, s.heads);
+  double least = rows_of_time(s.heads, blocks, multiprocessors) * s.length;
+  for (int64_t step = 0; step < 2 + kWaves * blocks; ++step) {
+    // Blocks for a quarter and half of the multiprocessors, then one, two and so on for each.
+    const int64_t count = step < 2 ? multiprocessors >> (2 - step) : (step - 1) * multiprocessors;
+    const int64_t wanted = std::min(count / s.heads, units);
+    if (wanted < 2) continue;
+    const int64_t rows = s.kept_rows * ceil_div(units, wanted), segments = ceil_div(s.length, rows);
+    const double waiting = 0.5 * s.inputs[kV].columns * static_cast<double>(std::min(segments, at_once));
+    const double time =
+        needs.cut * static_cast<double>(rows) * rows_of_time(s.heads * segments, blocks, multiprocessors) + waiting;
+    if (time < 0.999 * least) {
+      least = time;
+      s.segments = static_cast<int>(segments);
+      s.segment_rows = static_cast<int>(rows);
+    }
+    if (wanted == units) return;
+  }
 }
 
 }  // namespace
@@ -54,7 +72,7 @@ Plan plan(Launch& s, const Needs& needs, const Device& device) {
   const int blocks = choose_stages(s, p, needs, device);
   if (blocks == 0) return p;
   p.fits = true;
-  choose_segments(s, static_cast<int64_t>(blocks) * device.multiprocessors);
+  choose_segments(s, needs, blocks, device.multiprocessors);
   if (s.segments > 1) {
     const int64_t count = int64_t{s.heads} * s.segments;
     p.tickets = ceil_div(1 + count, 32) * 32;  // sums begin at a multiple of 128 bytes

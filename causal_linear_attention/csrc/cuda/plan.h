@@ -10,6 +10,7 @@ namespace cla::cuda {
 struct Needs {
   int64_t fixed_bytes = 0, stage_bytes = 0;  // of shared memory
   int64_t sums = 0;                          // float32 numbers that a segment's sum takes
+  double cut = 1.5;                          // times as long that a row of a segment takes as one of a whole head
   // Blocks that a multiprocessor holds at once; 0 if it holds none.
   int (*blocks)(const Device&, int stages, int64_t shared_bytes) = nullptr;
 };
