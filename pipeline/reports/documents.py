@@ -102,7 +102,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     ),
     "operator_on_a_gpu": partial(
         made_of,
-        "operator_cuda/operator_cost.json",
+        "operator_h100/operator_cost.json",
         OPERATOR,
         partial(operator_table, title="forward + backward, milliseconds"),
     ),

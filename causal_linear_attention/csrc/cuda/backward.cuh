@@ -2,16 +2,14 @@
 //
 // dq needs the state before each chunk of rows, dk and dv the one after it. Forward kept the former before every
 // kept_rows-th row. A block takes these segments from the last to the first: it walks each one forwards from the
-// kept state and writes dq, then back to its beginning and writes dk and dv, for which one sum, R, serves. From
-// memory come q, k, v and grad_out once and the states, at most a quarter of a tensor; dq, dk and dv go there: 7.25
-// tensors.
+// kept state and writes dq, then back to its beginning and writes dk and dv, for which one sum, R, serves. It reads
+// q, k, v and grad_out twice and the states, at most a quarter of a tensor, and writes dq, dk and dv: 11.25 tensors.
 //
-// What the way back reads again has just been read, the last rows first, half a segment ago on average. Heads of 64
-// columns in 16 bits have 256 KB a segment, of which 128 KB wait for the way back on average: 34 MB in two blocks on
-// each of 132 multiprocessors, 50 MB in three, where the second-level cache has 50. Segments of 128 columns in 16
-// bits are four times as large: of these a part is read again from memory, up to all four arrays. Keeping the state
-// of every chunk for the way back instead of dq would write and read as many bytes as these rows have, and need as
-// much of that cache. During the walk for dq, R lies where the gradient of the initial state will.
+// What the way back reads again was read half a segment ago on average. Heads of 64 columns in 16 bits have 256 KB a
+// segment, of which 128 KB wait for the way back: 50 MB in three blocks on each of 132 multiprocessors. That is an
+// H100's second-level cache, and as a profiler counts, nearly all of it comes from memory again, with segments half as
+// long, too. Keeping the state of every chunk for the way back instead of dq would write and read as many bytes as
+// these rows have. During the walk for dq, R lies where the gradient of the initial state will.
 //
 // Where heads are few they are cut into segments (see lookback.cuh), each with a block of its own that reads q and
 // grad_out once more between the two walks, for its sum; the walk for dq comes first because this needs the slopes.
