@@ -35,7 +35,17 @@ from pipeline.methods import (
     label_of,
     performer_note,
 )
-from pipeline.reports.costs import Results, Verdict, cell, curves, length_table, measured_on, precision, ratio
+from pipeline.reports.costs import (
+    Goal,
+    Results,
+    cell,
+    curves,
+    goal_table,
+    length_table,
+    measured_on,
+    precision,
+    ratio,
+)
 from pipeline.reports.plots import plot_curves
 from pipeline.reports.tables import spread
 
@@ -143,25 +153,25 @@ def caption(results: Results) -> str:
     )
 
 
-def verdicts(results: Results) -> list[Verdict]:
+def goals(results: Results) -> list[Goal]:
     """Whether T1 and T2 cost the same per token at any length, in training and in decoding."""
     found = []
     for name in TRANSNORMERS:
         label = label_of(name)
         near, far = (cell(results, "training", name, at) for at in (NEAR, FAR))
         for what, value in (("time", lambda c: c.median), ("peak memory", lambda c: c.peak)):
-            promise = f"{label}, training {what} per token at {FAR:,} over that at {NEAR:,}"
-            found.append(Verdict(promise, ratio(far, near, value), MOST_TRAINING))
+            figure = f"{label}, training {what} per token at {FAR:,} over that at {NEAR:,}"
+            found.append(Goal(figure, ratio(far, near, value), MOST_TRAINING))
         near, far = (cell(results, "decoding", name, at) for at in (EARLY, LATE))
-        promise = f"{label}, time per decoded token at {LATE:,} over that at {EARLY:,}"
-        found.append(Verdict(promise, ratio(far, near, lambda c: c.median), MOST_DECODING))
+        figure = f"{label}, time per decoded token at {LATE:,} over that at {EARLY:,}"
+        found.append(Goal(figure, ratio(far, near, lambda c: c.median), MOST_DECODING))
     return found
 
 
 def markdown(results: Results) -> str:
     """The whole report."""
-    promises = "\n".join(f"- {verdict}" for verdict in verdicts(results))
-    parts = [caption(results), training_tables(results), decoding_table(results), promises]
+    judged = goal_table([goal.row() for goal in goals(results)])
+    parts = [caption(results), training_tables(results), decoding_table(results), judged]
     parts += performer_note(results["settings"]["architectures"])
     return "\n\n".join(parts) + "\n"
 

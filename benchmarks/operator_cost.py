@@ -25,7 +25,6 @@ import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 if not (find_spec("torch") and find_spec("benchmarks")):
     raise SystemExit("error: not this project's Python; run .venv/bin/python benchmarks/operator_cost.py")
@@ -69,6 +68,7 @@ from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, shown_path, write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
+from pipeline.reports.costs import Goal, goal_table
 from pipeline.reports.tables import markdown_table, spread, where
 
 RESULT = json_with("environment", "peak", "records")
@@ -85,7 +85,6 @@ CHUNK = 16  # of the compiled CPU kernels, in the count of operations
 ONE_HEAD = "one head, forward + backward"
 DECODING, CACHE = "decoding", "softmax over a cache"
 COLORS = ("tab:blue", "tab:cyan", "tab:orange", "tab:red", "tab:green", "tab:purple", "tab:brown", "0.4")
-Row = tuple[str, str, str]
 
 
 def timed(options, q, k, v, functions, part: str, heap: str) -> list[dict]:
@@ -246,7 +245,7 @@ def markdown(result: dict) -> str:
     pieces.append(
         markdown_table(["forward + backward, N = 8,192", "peak above the inputs, in tensors"], memory)
     )
-    pieces.append(markdown_table(["goal", "measured", ""], result["goals"]))
+    pieces.append(goal_table(result["goals"]))
     return "\n\n".join(pieces) + "\n"
 
 
@@ -289,15 +288,8 @@ def plot(result: dict, path: Path) -> None:
     plot_curves(path, panels, note=f"Medians; {where(result['environment'])}.")
 
 
-def judged(goal: str, value: float, bound: float, at_least: bool = True, digits: int = 2) -> Row:
-    """(goal, measured, verdict) of a value that is to be at least, or at most, `bound`."""
-    met = value >= bound if at_least else value <= bound
-    sign = "at least" if at_least else "at most"
-    return f"{goal}: {sign} {bound:g}", f"{value:.{digits}f}", "met" if met else "not met"
-
-
-def goals(result: dict) -> list[Row]:
-    """What this run could measure of the goals, judged; ratios are of medians.
+def goals(result: dict) -> list[list[str]]:
+    """What this run could measure of the goals, as rows of a table; ratios are of medians.
 
     `result["main"]` is the name of the rows that the goals are for.
     """
@@ -305,11 +297,13 @@ def goals(result: dict) -> list[Row]:
     middle = {
         (r["part"], r["heap"], r["length"], r["name"]): statistics.median(r["ms"]) for r in result["records"]
     }
-    rows: list[Row] = []
+    rows: list[list[str]] = []
 
-    def ratio(goal: str, above: tuple, below: tuple, bound: float, **how: Any) -> None:
+    def ratio(
+        figure: str, above: tuple, below: tuple, bound: float, at_least: bool = True, digits: int = 2
+    ) -> None:
         if above in middle and below in middle:
-            rows.append(judged(goal, middle[above] / middle[below], bound, **how))
+            rows.append(Goal(figure, middle[above] / middle[below], bound, at_least).row(digits))
 
     for part, heap, length in sorted({key[:3] for key in middle}):
         place = f"{part}, N = {length:,}" + (f", heap {heap}" if heap else "")
@@ -329,16 +323,16 @@ def goals(result: dict) -> list[Row]:
             ratio(f"{place}: times {SOFTMAX}", (*here, SOFTMAX), (*here, main), least)
     for r in result["records"]:
         if device == "cuda" and r["name"] == main and "of floor" in r and r["length"] >= 8192:
-            goal = f"{r['part']}, N = {r['length']:,}: times the byte floor"
-            rows.append(judged(goal, 1 / r["of floor"], 1.5 if r["part"] == FORWARD else 2.0, at_least=False))
+            figure = f"{r['part']}, N = {r['length']:,}: times the byte floor"
+            rows.append(Goal(figure, 1 / r["of floor"], 1.5 if r["part"] == FORWARD else 2.0).row())
     early, late = (DECODING, "", 1024), (DECODING, "", 32768)
     for name, least in (("step, the operator itself", 1000), ("step", 100)):
         ratio(f"decoding at 32,768, {name}: times {CACHE}", (*late, CACHE), (*late, name), least, digits=0)
     ratio("decoding at 32,768 over 1,024", (*late, "step"), (*early, "step"), 1.05, at_least=False)
     if main in result["memory"]:
-        goal = "peak memory above the inputs, forward + backward, in tensors"
+        figure = "peak memory above the inputs, forward + backward, in tensors"
         most = 4.1 if device == "cpu" else 4.3  # the states that the CUDA kernels keep
-        rows.append(judged(goal, result["memory"][main], most, at_least=False))
+        rows.append(Goal(figure, result["memory"][main], most).row())
     return rows
 
 

@@ -26,10 +26,11 @@ from pipeline.console import Parser, count, run_command
 from pipeline.methods import ENCODER_PANELS, ENCODERS, MAIN_ENCODERS, SOFTMAX, groups, performer_note
 from pipeline.papers import read_table
 from pipeline.reports.costs import (
+    NOT_MEASURED,
     Cell,
+    Goal,
     Results,
     Value,
-    Verdict,
     curves,
     length_table,
     measured,
@@ -163,7 +164,7 @@ def tables(results: Results) -> str:
     return "\n\n".join(parts)
 
 
-def verdicts(results: Results) -> dict[str, list[Verdict]]:
+def goals(results: Results) -> dict[str, list[Goal]]:
     """Whether linear encoders cost less than softmax on long sequences, and in proportion to the length."""
     return {
         name: [
@@ -176,30 +177,37 @@ def verdicts(results: Results) -> dict[str, list[Verdict]]:
     }
 
 
-def verdict_table(results: Results) -> str:
-    """What is promised of each encoder but the quadratic ones, and what was measured, in Markdown."""
-    found = verdicts(results)
-    promises = [f"{v.promise}: at most {v.most:g}" for v in next(iter(found.values()), [])]
-    rows = [[METHODS[name].label, *(v.short() for v in row)] for name, row in found.items()]
-    return markdown_table(["", *promises], rows)
+def goal_table(results: Results) -> str:
+    """What each encoder but the quadratic ones shall cost, and what was measured, in Markdown."""
+    found = goals(results)
+    header = [goal.wanted for goal in next(iter(found.values()), [])]
+    rows = [[METHODS[name].label, *(_judged(goal) for goal in row)] for name, row in found.items()]
+    return markdown_table(["", *header], rows)
 
 
-def _against_softmax(results: Results, name: str, what: str, value: Value) -> Verdict:
+def _judged(goal: Goal) -> str:
+    if goal.value is None:
+        return NOT_MEASURED
+    return f"{goal.value:.2f}" + ("" if goal.outcome == "met" else ", not met")
+
+
+def _against_softmax(results: Results, name: str, what: str, value: Value) -> Goal:
     ours, theirs = (measured(results, x) for x in (name, ENCODERS[SOFTMAX].encoder_architecture))
     ratios = [value(ours[n]) / value(theirs[n]) for n in ours if n >= LONG and n in theirs]
-    return Verdict(f"largest {what} over softmax's, from {LONG:,} on", max(ratios, default=None), 1.0)
+    return Goal(f"largest {what} over softmax's, from {LONG:,} on", max(ratios, default=None), 1.0)
 
 
-def _per_doubling(results: Results, name: str) -> Verdict:
+def _per_doubling(results: Results, name: str) -> Goal:
     cells: dict[int, Cell] = measured(results, name)
     ratios = [cells[b].median / cells[a].median for a, b in pairwise(cells) if b == 2 * a]
-    promise = "largest growth of time when the length doubles"
-    return Verdict(promise, max(ratios, default=None), MOST_PER_DOUBLING)
+    return Goal(
+        "largest growth of time when the length doubles", max(ratios, default=None), MOST_PER_DOUBLING
+    )
 
 
 def markdown(results: Results) -> str:
     """The whole report."""
-    parts = [caption(results), tables(results), differences(results), verdict_table(results)]
+    parts = [caption(results), tables(results), differences(results), goal_table(results)]
     parts += performer_note(results["settings"]["architectures"])
     return "\n\n".join(parts) + "\n"
 

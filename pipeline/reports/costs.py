@@ -136,21 +136,33 @@ def ratio(above: Cell | None, below: Cell | None, value: Value) -> float | None:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """A promise about cost, and what was measured: `ratio` is None where a part is missing."""
+class Goal:
+    """What a figure shall be, at most or at least; `value` is None where a part of it was not measured."""
 
-    promise: str
-    ratio: float | None
-    most: float
+    figure: str
+    value: float | None
+    bound: float
+    at_least: bool = False
 
-    def __str__(self) -> str:
-        if self.ratio is None:
-            return f"not measured: {self.promise}"
-        met = "met" if self.ratio <= self.most else "NOT MET"
-        return f"{met}: {self.promise}; measured {self.ratio:.2f}, allowed {self.most}"
+    @property
+    def wanted(self) -> str:
+        """The figure and its bound."""
+        return f"{self.figure}: {'at least' if self.at_least else 'at most'} {self.bound:g}"
 
-    def short(self) -> str:
-        """The figure, for a table whose header has the promise."""
-        if self.ratio is None:
+    @property
+    def outcome(self) -> str:
+        """Whether it is met."""
+        if self.value is None:
             return NOT_MEASURED
-        return f"{self.ratio:.2f}" if self.ratio <= self.most else f"{self.ratio:.2f}, NOT MET"
+        met = self.value >= self.bound if self.at_least else self.value <= self.bound
+        return "met" if met else "not met"
+
+    def row(self, digits: int = 2) -> list[str]:
+        """Of a table of goals."""
+        value = "–" if self.value is None else f"{self.value:.{digits}f}"
+        return [self.wanted, value, self.outcome]
+
+
+def goal_table(rows: Sequence[Sequence[str]]) -> str:
+    """The `row`s of goals in Markdown."""
+    return markdown_table(["goal", "measured", ""], rows)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from benchmarks import lm_cost
-from benchmarks.lm_cost import verdicts
+from benchmarks.lm_cost import goals
 from benchmarks.models import TINY, LanguageModel
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.reports.costs import cell
@@ -37,13 +37,14 @@ def test_batches_are_full_and_decoding_comes_first():
     assert [(c["kind"], c["architecture"]) for c in cases[:2]] == [("decoding", "a"), ("decoding", "b")]
 
 
-def test_promises_are_judged_by_the_ratio():
-    assert all("met:" in str(v) and "NOT" not in str(v) for v in verdicts(sample()))
-    slow = [str(v) for v in verdicts(sample(step=2.5, late_token=0.002))]
-    assert [text.startswith("NOT MET") for text in slow] == [True, False, True] * 2
-    assert "measured 1.25, allowed 1.2" in slow[0]
-    empty = {**sample(), "records": []}
-    assert all(str(v).startswith("not measured") for v in verdicts(empty))
+def test_goals_are_judged_by_the_ratio():
+    assert {goal.outcome for goal in goals(sample())} == {"met"}
+    slow = goals(sample(step=2.5, late_token=0.002))
+    assert [goal.outcome for goal in slow] == ["not met", "met", "not met"] * 2
+    assert slow[0].wanted.endswith("training time per token at 16,384 over that at 1,024: at most 1.2")
+    assert slow[0].row()[1:] == ["1.25", "not met"]
+    empty = goals({**sample(), "records": []})
+    assert all(goal.row()[1:] == ["–", "not measured"] for goal in empty)
 
 
 def test_samples_of_all_rounds_are_joined():

@@ -47,19 +47,19 @@ def result(device="cpu", **times):
     return {"settings": {"device": device}, "main": MAIN, "records": records, "memory": {}}
 
 
-def verdicts(found):
-    return {goal: (measured, verdict) for goal, measured, verdict in goals(found)}
+def judged(found):
+    return {wanted: (measured, outcome) for wanted, measured, outcome in goals(found)}
 
 
 def test_goals_compare_medians():
     found = result(**{FORWARD: {MAIN: 2.0, FAST: 9.0}, BOTH: {MAIN: 2.0, FAST: 8.9}})
-    rows = verdicts(found)
+    rows = judged(found)
     assert rows[f"forward, N = 512, heap kept: times {FAST}: at least 4.5"] == ("4.50", "met")
     assert rows[f"forward + backward, N = 512, heap kept: times {FAST}: at least 4.5"][1] == "not met"
     found = result(**{ONE_HEAD: {MAIN: 1.0, FAST: 6.9}})
-    assert next(iter(verdicts(found).values())) == ("6.90", "not met")
+    assert next(iter(judged(found).values())) == ("6.90", "not met")
     found["memory"] = {MAIN: 4.05}
-    assert [*verdicts(found).values()][-1] == ("4.05", "met")
+    assert [*judged(found).values()][-1] == ("4.05", "met")
 
 
 def test_decoding_must_not_depend_on_the_position():
@@ -68,7 +68,7 @@ def test_decoding_must_not_depend_on_the_position():
         {"part": DECODING, "heap": "", "length": at, "name": name, "ms": [ms]}
         for (name, at), ms in times.items()
     ]
-    rows = verdicts({"settings": {"device": "cpu"}, "main": MAIN, "records": records, "memory": {}})
+    rows = judged({"settings": {"device": "cpu"}, "main": MAIN, "records": records, "memory": {}})
     assert rows["decoding at 32,768 over 1,024: at most 1.05"] == ("1.50", "not met")
     assert rows[f"decoding at 32,768, step: times {CACHE}: at least 100"] == ("133", "met")
 

@@ -15,8 +15,8 @@ from benchmarks.roberta_cost import (
     SMALLER,
     MaskedLanguageModel,
     encoder_settings,
-    verdict_table,
-    verdicts,
+    goal_table,
+    goals,
 )
 from pipeline.errors import UserError
 from tests.benchmarks.records import results, steps
@@ -78,21 +78,21 @@ def test_a_batch_is_masked_as_fairseq_masks():
     assert any(not torch.equal(a, b) for a, b in zip(before, model.model.parameters(), strict=True))
 
 
-def test_promises_are_judged():
-    table = verdict_table(sample())
-    assert "NOT MET" not in table and "from 4,096 on: at most 1" in table
+def test_goals_are_judged():
+    table = goal_table(sample())
+    assert "not met" not in table and "from 4,096 on: at most 1" in table
     assert "| 1+elu | 0.24 | 0.00 | 2.00 |" in table
-    fast = verdict_table(sample(growth=1.2))
-    assert "| 1+elu | 1.29, NOT MET | 0.00 | 2.30, NOT MET |" in fast
-    assert "| 1+elu | 2.44, NOT MET | 0.00 | 2.00 |" in verdict_table(sample(linear_seconds=1e-2))
-    nothing = verdict_table({**sample(), "records": []})
+    fast = goal_table(sample(growth=1.2))
+    assert "| 1+elu | 1.29, not met | 0.00 | 2.30, not met |" in fast
+    assert "| 1+elu | 2.44, not met | 0.00 | 2.00 |" in goal_table(sample(linear_seconds=1e-2))
+    nothing = goal_table({**sample(), "records": []})
     assert "| BigBird | not measured | not measured | not measured |" in nothing
 
 
 def test_quadratic_peers_are_not_promised_to_be_linear():
     results = sample()
     results["settings"]["architectures"] = ["roberta_softmax", "roberta_kernelized", "roberta_flash_quad"]
-    assert verdicts(results) == {}
+    assert goals(results) == {}
     assert METHODS["roberta_kernelized"].label == "Kernelized"
 
 
