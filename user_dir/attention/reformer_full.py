@@ -37,7 +37,7 @@ class FullReformerAttention(HashedAttention):
         # Back to the order of the text, (B, H, rounds, N, ...), and the rounds merged.
         back = order.argsort(dim=-1)
         mass = mass.view_as(order).gather(3, back)
-        out = out.view(*order.shape, -1)
+        out = out.view(*order.shape, v.shape[-1])
         out = out.gather(3, back[..., None].expand_as(out))
         return merge_rounds(out, mass)[:, :, :length]
 

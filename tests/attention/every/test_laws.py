@@ -220,8 +220,9 @@ def test_dropout_acts_on_the_weights_in_training_only(key, causal):
 
 
 @all_forms
-def test_length_zero(key, causal):
-    assert build(key, causal)(torch.zeros(0, 2, 12))[0].shape == (0, 2, 12)
+@pytest.mark.parametrize("shape", [(0, 2, 12), (3, 0, 12)], ids=["no positions", "no rows"])
+def test_empty_batches(key, causal, shape):
+    assert build(key, causal)(torch.zeros(shape))[0].shape == shape
 
 
 @causal_mechanisms
