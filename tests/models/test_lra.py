@@ -1,6 +1,7 @@
 """Long Range Arena encoders: every mechanism, padding, pooling, pixels and pairs."""
 
 import copy
+from argparse import Namespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tests.helpers.lra import SHORT, SMALL, lra_task
 from tests.helpers.roberta import sentences
 from user_dir.attention import attention_names
 from user_dir.errors import UserError
+from user_dir.fairseq_patches.trainer import note_what_the_data_decided
 
 TOKENS = lra_task("listops", length=70)
 PAIRS = lra_task("retrieval", length=70)
@@ -163,9 +165,16 @@ def test_a_sequence_longer_than_the_positions():
         build()(*tokens([129]))
 
 
-def test_checkpoint_holds_what_was_filled_in_from_the_data():
-    from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+def test_checkpoints_hold_what_was_filled_in_from_the_data():
+    """In the configuration of the trainer, of which fairseq gives the model a copy."""
+    config = Namespace(model=Namespace(), task=Namespace())
+    task = lra_task("retrieval", "state-space")
+    model = build_model("lra_state_space", task)
+    note_what_the_data_decided(config, task, model)
+    assert vars(config.model) == {"max_positions": 4096, "glu_dim": 85, "classifier_dim": 64}
 
-    config = MODEL_DATACLASS_REGISTRY["lra_state_space"]()
-    MODEL_REGISTRY["lra_state_space"].build_model(config, lra_task("retrieval", "state-space"))
-    assert (config.max_positions, config.glu_dim, config.classifier_dim) == (4096, 85, 64)
+
+def test_a_classifier_without_an_inner_layer():
+    assert isinstance(build(classifier_dim=0).classifier, torch.nn.Linear)
+    with pytest.raises(UserError, match="--classifier-dim is -1; it must be 0 or more"):
+        build(classifier_dim=-1)

@@ -48,6 +48,10 @@ REFUSED = {
         ({"attention_backend": "magic"}, "backend is 'magic'; expected one of auto"),
         ({"decoder_final_norm": "batch"}, "unknown norm 'batch'; choose one of .*scalenorm"),
         ({"decoder_norm_position": "middle"}, "--decoder-norm-position is 'middle'; choose one of pre, post"),
+        (
+            {"decoder_attention": "flash*2", "decoder_attention_heads": 1, "decoder_norm_position": "post"},
+            "post does not fit FLASH",
+        ),
         ({"decoder_output_bias": "yes"}, "--decoder-output-bias is 'yes'; choose one of none, learned"),
         ({"decoder_init_std": -1.0}, "--decoder-init-std is -1.0"),
         (

@@ -13,7 +13,8 @@ from user_dir.optim import RAdam
 def radam(parameters, **options):
     settings = {
         "lr": [0.1], "radam_beta1": 0.9, "radam_beta2": 0.999, "radam_eps": 1e-8, "radam_clip_tensor": 0.0,
-        "weight_decay": 0.0, "fp16": False, "memory_efficient_fp16": False, "fp16_no_flatten_grads": False,
+        "weight_decay": 0.0, "fp16": False, "memory_efficient_fp16": False, "memory_efficient_bf16": False,
+        "fp16_no_flatten_grads": False,
     }  # fmt: skip
     return RAdam(SimpleNamespace(**{**settings, **options}), parameters)
 
@@ -64,5 +65,7 @@ def test_what_is_refused():
     for clip in (0.0, 1.0):
         with pytest.raises(UserError, match="add --fp16-no-flatten-grads"):
             radam(parameters, radam_clip_tensor=clip, fp16=True)
-        for whole in ("fp16_no_flatten_grads", "memory_efficient_fp16"):
-            radam(parameters, radam_clip_tensor=clip, fp16=True, **{whole: True})
+        radam(parameters, radam_clip_tensor=clip, fp16=True, fp16_no_flatten_grads=True)
+    for kind in ("memory_efficient_fp16", "memory_efficient_bf16"):
+        with pytest.raises(UserError, match="has no memory-efficient form; use --bf16"):
+            radam(parameters, **{kind: True})

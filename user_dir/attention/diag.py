@@ -9,6 +9,7 @@ from causal_linear_attention.decoding import block_step
 
 from ..errors import UserError
 from ..modules import LRPE, RMSNorm
+from ..modules.dropout import drops
 from ..modules.lrpe import turn_both
 from .base import SelfAttention
 from .parts.block_diagonal import (
@@ -79,7 +80,7 @@ class DiagAttention(SelfAttention):
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(C d) per token, one token on a CPU in one call."""
-        if self.urpe is not None and not self.training and self.steps(q):
+        if self.urpe is not None and not drops(self.dropout) and self.steps(q):
             places, keys, values = new.places(self.block_size).flatten(), state["k"], state["v"]
             angles = self.urpe.angles(q.dtype)
             softmax = self.norm is None

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..modules.dropout import drops
 from .base import SelfAttention
 from .parts.new_tokens import NewTokens
 from .parts.state import State, append_to_cache
@@ -61,5 +62,5 @@ class SoftmaxAttention(SelfAttention):
         }
 
     def _attention(self, q, k, v, mask, is_causal=False) -> Tensor:
-        dropout = self.dropout.p if self.training else 0.0
+        dropout = self.dropout.p if drops(self.dropout) else 0.0
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal)

@@ -19,7 +19,10 @@ FREE = {
 }  # fmt: skip
 # Of a model that starts with the weights of another one these may differ as well. Sizes that the weights
 # depend on are compared with theirs.
-FREE_AT_START = ("dropout", "layerdrop", "layers_to_keep", "init_std", "positions", "tokens_per_sample")
+FREE_AT_START = (
+    "dropout", "layerdrop", "layers_to_keep", "init_std", "max_positions", "max_target_positions",
+    "tokens_per_sample",
+)  # fmt: skip
 HEADS = ("pooler_", "load_checkpoint_heads", "spectral_norm_", "untie_weights_roberta")
 OURS = "attention_backend"
 """A setting that every model of the plugin has."""

@@ -34,6 +34,17 @@ def check_training(cfg: Any, here: bool = True) -> None:
     check_criterion(cfg)
     check_start(cfg.checkpoint)
     check_folders(cfg)
+    check_pruning(cfg.model)
+
+
+def check_pruning(model: Any) -> None:
+    """UserError for a model that is pruned before it is trained: no model fits its checkpoints."""
+    for side in ("encoder", "decoder"):
+        if keep := getattr(model, f"{side}_layers_to_keep", None):
+            raise UserError(
+                f"--{side}-layers-to-keep prunes a trained model; train fewer layers, or give it to "
+                f"""evaluation with --model-overrides "{{'{side}_layers_to_keep': '{keep}'}}\""""
+            )
 
 
 def check_start(checkpoint: Any) -> None:

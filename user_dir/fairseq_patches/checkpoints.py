@@ -3,19 +3,23 @@
 import contextlib
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 from ..checks.checkpoints import UNREADABLE, read_safely
+from ..checks.same_settings import OURS
 from ..errors import UserError
 from . import stopping, train_loop
 from .replacing import replaces
+
+LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
 def apply() -> None:
@@ -33,6 +37,11 @@ def apply() -> None:
         stopping.note_loaded(trainer)
         train_loop.before_first_update(trainer, epoch_itr)
         return extra_state, epoch_itr
+
+    @replaces(checkpoint_utils, "prune_state_dict")
+    def prune_state_dict(prune, state_dict, model_cfg):
+        keep = layers_to_keep(model_cfg)
+        return pruned(state_dict, keep) if keep else prune(state_dict, model_cfg)
 
     @replaces(checkpoint_utils, "torch_persistent_save")
     def torch_persistent_save(save, obj, filename, async_write=False):
@@ -63,6 +72,31 @@ def apply() -> None:
             for filename in filenames:
                 read_safely(Path(filename))
         return load_models(filenames, arg_overrides, task, strict, suffix, num_shards, state)
+
+
+def layers_to_keep(model_cfg: Any) -> list[int]:
+    """Those of a model of the plugin that shall be pruned, else none."""
+    if not hasattr(model_cfg, OURS):
+        return []
+    sides = (getattr(model_cfg, f"{side}_layers_to_keep", None) for side in ("encoder", "decoder"))
+    return sorted({int(number) for keep in sides if keep for number in keep.split(",")})
+
+
+def pruned(state_dict: dict[str, Any], keep: list[int]) -> dict[str, Any]:
+    """The weights with the layers `keep` alone, numbered anew.
+
+    fairseq (every version) takes the last `layers.N` of a name, which may be a part of a layer, and overlooks
+    a stack that is called `layers` itself.
+    """
+    numbers = {str(old): str(new) for new, old in enumerate(keep)}
+    found = {}
+    for name, x in state_dict.items():
+        match = LAYER.search(name)
+        if match is None:
+            found[name] = x
+        elif match[1] in numbers:
+            found[name[: match.start(1)] + numbers[match[1]] + name[match.end(1) :]] = x
+    return found
 
 
 def plain_score(score: float | None) -> float | None:

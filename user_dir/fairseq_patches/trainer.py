@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq.models.ema.ema import EMA
 from fairseq.trainer import Trainer
 
 from ..checks.checkpoints import configuration, difference, read_safely
@@ -27,7 +28,7 @@ def apply() -> None:
     """The wrappers of the trainer's methods."""
 
     @replaces(Trainer, "__init__")
-    def make_trainer(init, self, cfg, task, *args, **kwargs):
+    def make_trainer(init, self, cfg, task, model, *args, **kwargs):
         for group in (cfg.dataset, cfg.optimization):  # fairseq-hydra-train has no parser
             check_settings(group)
         check_schedule(cfg)
@@ -35,10 +36,14 @@ def apply() -> None:
         note_long_warmup(cfg)
         fill_in_options(cfg.model, getattr(cfg.model, "_name", None))
         note_dictionary(cfg, task)
-        note_shape(cfg, task)
-        init(self, cfg, task, *args, **kwargs)
+        note_what_the_data_decided(cfg, task, model)
+        init(self, cfg, task, model, *args, **kwargs)
         stopping.listen(self)
         train_loop.apply()
+
+    @replaces(EMA, "__init__")
+    def make_ema(init, self, model, config, device=None, skip_keys=None):
+        init(self, model, config, device, {*(skip_keys or ()), *counters(model)})
 
     @replaces(Trainer, "train_step")
     def train_step(step, self, *args, **kwargs):
@@ -67,10 +72,18 @@ def apply() -> None:
             return load(self, filename, reset_optimizer, *args, **kwargs)
 
 
-def note_shape(cfg: Any, task: Any) -> None:
-    """A task of images notes their shape in the configuration that checkpoints hold."""
+def note_what_the_data_decided(cfg: Any, task: Any, model: Any) -> None:
+    """Tasks note their data's shape and models their sizes in the configuration that checkpoints hold."""
     if hasattr(task, "note_shape"):
         task.note_shape(cfg.task)
+    if hasattr(model, "note_sizes"):
+        model.note_sizes(cfg.model)
+
+
+def counters(model: torch.nn.Module) -> list[str]:
+    """The names of its whole numbers, which fairseq (every version) would average as if they were weights."""
+    state = model.state_dict()
+    return [key for key, x in state.items() if isinstance(x, torch.Tensor) and not x.is_floating_point()]
 
 
 @contextlib.contextmanager

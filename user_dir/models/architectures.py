@@ -37,6 +37,9 @@ class Architecture:
             fill_in_options = staticmethod(partial(fill_in_options, defaults=defaults))
 
         Named.__name__ = Named.__qualname__ = self.name
+        for made in (Named, own):  # where pickle looks for it
+            made.__module__ = __name__
+            globals()[made.__name__] = made
         register_model(self.name, dataclass=own)(Named)
 
 

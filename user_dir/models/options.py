@@ -50,6 +50,7 @@ def _copy(source: Field, default: object) -> Any:
 
 # The last words of the fields that are sizes, and of those that are probabilities.
 SIZES = ("layers", "dim", "heads", "positions", "tokens_per_sample")
+NONE_AT_ZERO = ("classifier_dim",)
 PROBABILITIES = ("dropout", "layerdrop")
 
 
@@ -66,8 +67,9 @@ def check_numbers(cfg: Any) -> None:
         option = f"--{name.replace('_', '-')}"
         if not math.isfinite(value):
             raise UserError(f"{option} is {value}; it must be a finite number")
-        if name.endswith(SIZES) and value < 1:
-            raise UserError(f"{option} is {value}; it must be 1 or more")
+        least = 0 if name in NONE_AT_ZERO else 1
+        if name.endswith(SIZES) and value < least:
+            raise UserError(f"{option} is {value}; it must be {least} or more")
         if name.endswith(PROBABILITIES) and not 0 <= value <= 1:
             raise UserError(f"{option} is {value}; it must be a number from 0 to 1")
 

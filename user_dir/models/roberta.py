@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq import hub_utils
+from fairseq import hub_utils, utils
 from fairseq.models import BaseFairseqModel, FairseqEncoder
 from fairseq.models.roberta.model import RobertaClassificationHead, RobertaLMHead, RobertaModel
 from fairseq.models.roberta.model import RobertaHubInterface as Hub
@@ -14,12 +14,19 @@ from torch import Tensor, nn
 
 from ..checks.dictionaries import check_dictionary
 from ..errors import UserError
+from ..modules.feed_forward import activation
 from .attention_statistics import log_attention_statistics
 from .encoder import LinearAttentionEncoder
 from .layer_plan import Layer
 from .options import check_numbers
 from .stack import planned_layers
 from .vocabulary import check_size
+
+
+def head_activation(name: str) -> Callable[[Tensor], Tensor]:
+    """fairseq's activation called `name`, or ours; UserError if neither has one."""
+    known = utils.get_available_activation_fns()
+    return utils.get_activation_fn(name) if name in known else activation(name)
 
 
 class RobertaEncoder(FairseqEncoder):
@@ -39,9 +46,10 @@ class RobertaEncoder(FairseqEncoder):
         self.lm_head = RobertaLMHead(
             embed_dim=cfg.encoder_embed_dim,
             output_dim=len(dictionary),
-            activation_fn=cfg.activation_fn,
+            activation_fn="gelu",
             weight=None if cfg.untie_weights_roberta else embed_tokens.weight,
         )
+        self.lm_head.activation_fn = head_activation(cfg.activation_fn)
 
     def forward(
         self,
@@ -156,14 +164,16 @@ class LinearAttentionRoberta(RobertaModel):
         self, name: str, num_classes: int | None = None, inner_dim: int | None = None, **unused: object
     ) -> None:
         """A head called `name` on the first token; it replaces one of the same name."""
-        self.classification_heads[name] = RobertaClassificationHead(
+        head = RobertaClassificationHead(
             input_dim=self.args.encoder_embed_dim,
             inner_dim=inner_dim or self.args.encoder_embed_dim,
             num_classes=num_classes,
-            activation_fn=self.args.pooler_activation_fn,
+            activation_fn="tanh",
             pooler_dropout=self.args.pooler_dropout,
             do_spectral_norm=self.args.spectral_norm_classification_head,
         )
+        head.activation_fn = head_activation(self.args.pooler_activation_fn)
+        self.classification_heads[name] = head
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Accept checkpoints of fairseq's RoBERTa and of the authors' fork."""

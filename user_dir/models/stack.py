@@ -107,6 +107,11 @@ def _build_layer(cfg: Any, side: str, layer: Layer) -> nn.Module:
         options=attention_options(cfg),
     )
     if replaces_feed_forward(layer):
+        if causal and not is_pre_norm(cfg, side):
+            raise UserError(
+                "--decoder-norm-position post does not fit FLASH, whose norm comes before its gated unit; "
+                "leave it out"
+            )
         return GatedLayer(attention, width, norm)
     feed_forward = build_feed_forward(
         getattr(cfg, f"{side}_ffn"),

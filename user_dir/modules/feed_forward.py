@@ -8,10 +8,17 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from ..errors import UserError
+from .dropout import drops
 from .linear_maps import linear_maps
 
+
+def identity(x: Tensor) -> Tensor:
+    """x."""
+    return x
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "identity": lambda x: x,
+    "identity": identity,
     "silu": F.silu,
     "gelu": F.gelu,
     "relu": F.relu,
@@ -56,7 +63,7 @@ class GLU(nn.Module):
         """`(..., N, D)` to `(..., N, D)`."""
         rows = x.flatten(0, -2)
         gate, value = linear_maps(rows, self.l1, self.l2)
-        dropped = self.training and self.dropout.p > 0
+        dropped = drops(self.dropout)
         if self.activation is F.silu and not dropped and torch.is_grad_enabled():
             out = _SiluGatedLinear.apply(gate, value, self.l3.weight, self.l3.bias)
         else:

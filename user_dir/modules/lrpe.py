@@ -83,7 +83,7 @@ class LRPE(nn.Module):
         return self._kept("angles", dtype, lambda dtype: (self.v.to(dtype), self.theta.double().flatten()))
 
     def train(self, mode: bool = True) -> "LRPE":
-        """See `nn.Module.train`; forgets what was kept, since an optimizer may change theta unnoticed."""
+        """See `nn.Module.train`; forgets what was kept, since `.data` may have been changed unnoticed."""
         self._cache.clear()
         return super().train(mode)
 
@@ -96,12 +96,16 @@ class LRPE(nn.Module):
         """`make(dtype)`, without gradients kept in evaluation and made again when it is too short."""
         if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return make(dtype)
-        theta = self.theta
-        key = (theta.data_ptr(), theta._version, self.v.data_ptr(), self.v._version, dtype, theta.device)
+        key = dtype, *(version(p) for p in (self.theta, self.v))
         kept = self._cache.get(name)
         if kept is None or kept[0] != key or kept[1] < length:
             self._cache[name] = kept = key, length, make(dtype)
         return kept[2]
+
+
+def version(p: Tensor) -> tuple:
+    """What tells that p was changed, but through `.data`; tensors of inference mode are only replaced."""
+    return p.data_ptr(), p.device, 0 if p.is_inference() else p._version
 
 
 def turn(x: Tensor, rotations: Rotations) -> Tensor:

@@ -27,6 +27,7 @@ class RAdamConfig(FairseqDataclass):
     lr: List[float] = field(default=II("optimization.lr"))
     fp16: bool = field(default=II("common.fp16"))
     memory_efficient_fp16: bool = field(default=II("common.memory_efficient_fp16"))
+    memory_efficient_bf16: bool = field(default=II("common.memory_efficient_bf16"))
     fp16_no_flatten_grads: bool = field(default=II("common.fp16_no_flatten_grads"))
 
 
@@ -34,14 +35,20 @@ class RAdamConfig(FairseqDataclass):
 class RAdam(FairseqOptimizer):
     """torch's RAdam with decoupled weight decay, behind an optional clipping of each tensor on its own.
 
-    Raises UserError for a negative norm, and in fp16 where fairseq would join all gradients in one tensor.
+    Raises UserError for a negative norm, for memory-efficient precision, which fairseq has for its own
+    optimizers, and in fp16 where it would join all gradients in one tensor.
     """
 
     def __init__(self, cfg: RAdamConfig, params: list) -> None:
         super().__init__(cfg)
         if cfg.radam_clip_tensor < 0:
             raise UserError(f"--radam-clip-tensor is {cfg.radam_clip_tensor}; it must be 0 or more")
-        if cfg.fp16 and not (cfg.fp16_no_flatten_grads or cfg.memory_efficient_fp16):
+        if cfg.memory_efficient_fp16 or cfg.memory_efficient_bf16:
+            raise UserError(
+                "--optimizer radam has no memory-efficient form; use --bf16, or --fp16 with "
+                "--fp16-no-flatten-grads"
+            )
+        if cfg.fp16 and not cfg.fp16_no_flatten_grads:
             raise UserError("--optimizer radam needs each tensor on its own; add --fp16-no-flatten-grads")
         self._optimizer = torch.optim.RAdam(params, decoupled_weight_decay=True, **self.optimizer_config)
 

@@ -43,15 +43,18 @@ class LRATask(WholeRowsTask):
 
     @classmethod
     def setup_task(cls, cfg: LRATaskConfig, **kwargs: Any) -> "LRATask":
-        """The task of `cfg.data`, whose name goes into `cfg`, so that a checkpoint holds it."""
+        """The task of `cfg.data`."""
         data = open_lra_data(Path(cfg.data))
         if cfg.lra_task not in (None, data.task):
             raise UserError(
                 f"{cfg.data} holds {data.task}, but the settings or the checkpoint are for {cfg.lra_task}; "
                 "name the folder of that task"
             )
-        cfg.lra_task = data.task
         return cls(cfg, data)
+
+    def note_shape(self, cfg: Any) -> None:
+        """Write the name of the task into the configuration that checkpoints hold (ours is a copy)."""
+        cfg.lra_task = self.data.task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
         """The model; UserError if the data were prepared for the pipeline of the other preset."""

@@ -21,6 +21,8 @@ from ..stack import build_layers, planned_layers
 from .input import LRAInput
 
 POOLINGS = ("mean", "padded-mean", "cls", "last")
+FROM_DATA = ("max_positions", "glu_dim", "classifier_dim")
+"""Settings that are filled in where they are left open."""
 PAIR_FEATURES = 4  # x1, x2, their product and their difference
 
 
@@ -56,10 +58,7 @@ class LRAModel(BaseFairseqModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LRAModel":
-        """The model that `cfg` describes for the data of `task`; raises UserError for one that cannot be.
-
-        Fills in `cfg`'s open fields, so that a checkpoint holds them.
-        """
+        """The model that `cfg` describes for the data of `task`; raises UserError for one that cannot be."""
         check_numbers(cfg)
         if cfg.pooling not in POOLINGS:
             raise UserError(f"--pooling is {cfg.pooling!r}; choose one of {', '.join(POOLINGS)}")
@@ -75,8 +74,14 @@ class LRAModel(BaseFairseqModel):
             cfg.classifier_dim = cfg.encoder_embed_dim if len(task.data.inputs) == 2 else 0
         cls.fill_in_options(cfg)
         model = cls(cfg, task.source_dictionary, len(task.data.classes), len(task.data.inputs))
+        model.filled_in = {name: getattr(cfg, name) for name in FROM_DATA}
         log_attention_statistics(model, model.layers, cfg.log_attention_statistics)
         return model
+
+    def note_sizes(self, cfg: Any) -> None:
+        """Write what the data decided into the configuration that checkpoints hold (ours is a copy)."""
+        for name, value in self.filled_in.items():
+            setattr(cfg, name, value)
 
     def forward(
         self,

@@ -1,0 +1,129 @@
+"""What users of fairseq and PyTorch do with any model: prune, average, pickle, keep dropout, start anew."""
+
+import copy
+import pickle
+from argparse import Namespace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.models.ema.ema import EMA
+
+from tests.helpers.build import build_model
+from tests.helpers.lm import build_lm, tokens
+from tests.helpers.lra import SHORT, SMALL, lra_task
+from tests.helpers.roberta import build_roberta, sentences
+from user_dir.checks.same_settings import check_same_settings
+from user_dir.checks.training import check_pruning
+from user_dir.errors import UserError
+
+
+def test_training_a_pruned_model_is_refused():
+    check_pruning(Namespace(decoder_layers_to_keep=None))
+    with pytest.raises(UserError, match=r"--decoder-layers-to-keep prunes a trained model; .*: '0,2'"):
+        check_pruning(Namespace(decoder_layers_to_keep="0,2"))
+
+
+@pytest.mark.parametrize("arch", ["transnormer_t1", "tnn_lm", "lra_skyformer"])
+def test_pruned_weights_fit_the_pruned_model(arch):
+    """Also layers with layers inside (TNN), and a stack that is not inside another module."""
+
+    def build(**options):
+        if arch == "lra_skyformer":
+            return build_model(arch, lra_task("listops", length=70), **{**SMALL, **SHORT, **options})
+        return build_lm(arch, **options)
+
+    side = "encoder" if arch == "lra_skyformer" else "decoder"
+    whole = build(**{f"{side}_layers": 4})
+    keep = {f"{side}_layers_to_keep": "0,2"}
+    pruned = build(**{f"{side}_layers": 4}, **keep)
+    cfg = Namespace(attention_backend="auto", arch=arch, **keep)
+    pruned.load_state_dict(checkpoint_utils.prune_state_dict(whole.state_dict(), cfg), strict=True)
+    stacks = [getattr(model, side, model).layers for model in (whole, pruned)]
+    for old, new in zip((stacks[0][0], stacks[0][2]), stacks[1], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(old.parameters(), new.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("arch", ["lln_lm", "performer_lm", "transnormer_t1"])
+def test_averaged_weights(arch):
+    """Counters are copied, weights averaged; fairseq averages a tied matrix twice."""
+    model = build_lm(arch).train()
+    settings = {"ema_decay": 0.75, "ema_seed_model": None, "ema_fp32": False}
+    ema = EMA(model, SimpleNamespace(**settings, ema_start_update=0, ema_update_freq=1))
+    before = copy.deepcopy(model.state_dict())
+    model(tokens(2, 20))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    ema.step(model, updates=1)
+    for key, x in ema.get_model().state_dict().items():
+        if key in ("decoder.embed_tokens.weight", "decoder.output_projection.weight"):
+            continue
+        now = model.state_dict()[key]
+        wanted = 0.75 * before[key] + 0.25 * now if x.is_floating_point() else now
+        torch.testing.assert_close(x, wanted)
+
+
+@pytest.mark.parametrize("arch", ["transnormer_t2", "lln_diag_lm", "flash_lm"])
+def test_language_models_are_pickled(arch):
+    options = {"glu_activation": "identity"} if arch == "transnormer_t2" else {}
+    model = build_lm(arch, **options)
+    copied = pickle.loads(pickle.dumps(model))
+    assert type(copied) is type(model) and torch.equal(copied(tokens(2, 9))[0], model(tokens(2, 9))[0])
+
+
+def test_encoders_are_pickled():
+    model = build_roberta("roberta_transnormer_t1")
+    copied = pickle.loads(pickle.dumps(model))
+    assert torch.equal(copied(sentences([9]))[0], model(sentences([9]))[0])
+
+
+@pytest.mark.parametrize("attention", ["softmax*2", "diag*2", "lln_diag*2", "norm*2"])
+@torch.no_grad()
+def test_dropout_that_is_retained(attention):
+    """In whole sequences and step by step; none without `--retain-dropout`."""
+    model = build_lm(
+        "transnormer_t2", decoder_attention=attention, attention_dropout=0.5, activation_dropout=0.5
+    )
+    text = tokens(2, 20)
+
+    def steps():
+        state = {}
+        return torch.cat([model(text[:, : n + 1], incremental_state=state)[0] for n in range(20)], 1)
+
+    for run in (lambda: model(text)[0], steps):
+        assert torch.equal(run(), run())
+    model.make_generation_fast_(retain_dropout=True)
+    for run in (lambda: model(text)[0], steps):
+        assert not torch.equal(run(), run())
+
+
+def test_a_model_of_inference_mode_runs():
+    with torch.inference_mode():
+        model = build_lm("transnormer_t1")
+        assert torch.equal(model(tokens(2, 9))[0], model(tokens(2, 9))[0])
+
+
+def test_other_positions_do_not_start_from_the_weights():
+    model = {"_name": "a", "attention_backend": "auto", "absolute_positions": "none", "max_positions": 8}
+    saved = {"model": Namespace(**model), "task": Namespace()}
+    given = {"model": Namespace(**model), "task": Namespace()}
+    given["model"].max_positions = 16
+    check_same_settings("x.pt", saved, given, resumes=False)
+    given["model"].absolute_positions = "sinusoidal"
+    with pytest.raises(UserError, match="absolute_positions is 'none', not 'sinusoidal'"):
+        check_same_settings("x.pt", saved, given, resumes=False)
+
+
+@pytest.mark.parametrize("name", ["silu", "elu", "gelu", "gelu_accurate"])
+def test_activations_of_an_encoders_heads(name):
+    """fairseq's and ours; the feed-forward network has one of its own."""
+    model = build_roberta("roberta_linear", activation_fn=name, encoder_ffn_activation="gelu")
+    model.args.pooler_activation_fn = name
+    model.register_classification_head("task", num_classes=2)
+    assert torch.isfinite(model(sentences([9]))[0]).all()
+    features, _ = model(sentences([9]), features_only=True, classification_head_name="task")
+    assert features.shape == (1, 2)
+    with pytest.raises(UserError, match="unknown activation 'swoosh'"):
+        build_roberta("roberta_linear", activation_fn="swoosh", encoder_ffn_activation="gelu")
