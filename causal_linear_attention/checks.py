@@ -83,21 +83,24 @@ def _check_bounds(bounds: list[int], length: int) -> None:
         raise ValueError(f"cu_seqlens ends at {bounds[-1]}; expected {length}, the length of q")
 
 
-def check_state(state: Tensor, q: Tensor, columns: int, count: int | None = None) -> None:
+def check_state(
+    state: Tensor, q: Tensor, columns: int, count: int | None = None, name: str = "state"
+) -> None:
     """Raises ValueError unless `state` is `(count, H, D, columns)` for `q: (B, H, ..., D)`, wide enough.
 
     Args:
         count: B unless given.
+        name: of the argument.
     """
-    check_tensors(state=state)
+    check_tensors(**{name: state})
     count = q.shape[0] if count is None else count
     expected, dtype = (count, q.shape[1], q.shape[-1], columns), accumulation_dtype(q.dtype)
     if tuple(state.shape) != expected:
-        raise ValueError(f"state has shape {tuple(state.shape)}; expected {expected}")
+        raise ValueError(f"{name} has shape {tuple(state.shape)}; expected {expected}")
     if state.dtype != dtype:
-        raise ValueError(f"state has dtype {state.dtype}; expected {dtype}")
+        raise ValueError(f"{name} has dtype {state.dtype}; expected {dtype}")
     if state.device != q.device:
-        raise ValueError(f"state is on {state.device}; expected {q.device}, the device of q")
+        raise ValueError(f"{name} is on {state.device}; expected {q.device}, the device of q")
 
 
 def check_mask(mask: Tensor, batch: int, length: int, device: torch.device) -> None:

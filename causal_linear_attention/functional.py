@@ -70,7 +70,7 @@ def causal_linear_attention(
         check_cu_seqlens(cu_seqlens, q)
     if initial_state is not None:
         count = None if cu_seqlens is None else len(cu_seqlens) - 1
-        check_state(initial_state, q, v.shape[-1] + normalize, count)
+        check_state(initial_state, q, v.shape[-1] + normalize, count, "initial_state")
     dim, width = q.shape[-1], v.shape[-1]
     name = select_backend(backend, q.device, q.dtype, max(dim, width))
     cu_seqlens = _of_several(cu_seqlens)

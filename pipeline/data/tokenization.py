@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -285,12 +286,13 @@ def train_pieces(lines: Iterable[str], vocabulary: int, character_coverage: floa
     from sentencepiece import SentencePieceTrainer
 
     model = io.BytesIO()
+    own = len(SPECIAL_SYMBOLS) - 1  # that fairseq adds; sentencepiece counts its own <unk>
     try:
         SentencePieceTrainer.train(
             sentence_iterator=(line for line in lines if line),
             model_writer=model,
             model_type="bpe",
-            vocab_size=vocabulary - len(SPECIAL_SYMBOLS) + 1,  # it counts its own <unk>
+            vocab_size=vocabulary - own,
             character_coverage=character_coverage,
             byte_fallback=True,
             normalization_rule_name="identity",
@@ -304,10 +306,19 @@ def train_pieces(lines: Iterable[str], vocabulary: int, character_coverage: floa
         )
     except (RuntimeError, OSError) as error:
         raise UserError(
-            f"sentencepiece can make no vocabulary of {vocabulary:,} from this text "
-            f"({str(error).strip().splitlines()[-1]}); give another --vocab-size"
+            f"sentencepiece can make no vocabulary of {vocabulary:,} from this text; "
+            f"{possible_size(str(error), own)}"
         ) from None
     return model.getvalue()
+
+
+def possible_size(message: str, own: int) -> str:
+    """What to do, from sentencepiece's message, whose bound lacks the `own` symbols that fairseq adds."""
+    if bound := re.search(r"required_chars\D*\d+ vs (\d+)", message):
+        return f"give --vocab-size {int(bound[1]) + own} or more"
+    if bound := re.search(r"<= (\d+)", message):
+        return f"give --vocab-size {int(bound[1]) + own} or less"
+    return f"give another --vocab-size ({message.strip().splitlines()[-1]})"
 
 
 def _encode(encoder: TextEncoder, path: Path, counts: Counter[str] | None = None) -> None:

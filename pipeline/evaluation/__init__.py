@@ -16,22 +16,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """The `function` of a `module` that measures a run, and the `splits` that its data must have."""
+    """The `function` of a `module` that measures runs of fairseq's `tasks`, and the `splits` it needs."""
 
     module: str
     splits: tuple[str, ...]
+    tasks: tuple[str, ...]
     function: str = "measure_run"
 
 
+TEXTS = ("language_modeling", "carried_language_modeling")
 EVALUATORS = {
-    "carried": Evaluator("carried_state", ("train", "valid", "test")),
-    "copy": Evaluator("accuracy", (), "measure_copying"),
-    "glue": Evaluator("glue", ("train", "valid")),
-    "image_classification": Evaluator("accuracy", ("train", "valid"), "measure_images"),
-    "language_model": Evaluator("perplexity", ("train", "valid", "test")),
-    "lra": Evaluator("accuracy", ("train", "valid", "test"), "measure_lra"),
-    "masked_lm": Evaluator("perplexity", ("train", "valid", "test"), "measure_masked_lm"),
-    "pixels": Evaluator("pixels", ("train", "valid", "test")),
+    "carried": Evaluator("carried_state", ("train", "valid", "test"), TEXTS),
+    "copy": Evaluator("accuracy", (), ("copy",), "measure_copying"),
+    "glue": Evaluator("glue", ("train", "valid"), ("sentence_prediction",)),
+    "image_classification": Evaluator(
+        "accuracy", ("train", "valid"), ("image_classification",), "measure_images"
+    ),
+    "language_model": Evaluator("perplexity", ("train", "valid", "test"), TEXTS),
+    "lra": Evaluator("accuracy", ("train", "valid", "test"), ("lra",), "measure_lra"),
+    "masked_lm": Evaluator("perplexity", ("train", "valid", "test"), ("masked_lm",), "measure_masked_lm"),
+    "pixels": Evaluator("pixels", ("train", "valid", "test"), ("pixels",)),
 }
 """By the name in a study's YAML."""
 

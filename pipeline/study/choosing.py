@@ -20,9 +20,11 @@ from pipeline.files import shown_path
 from pipeline.reports.tables import grouped
 from pipeline.study.notation import (
     Expression,
+    as_list,
     check_choice,
     check_keys,
     nearest,
+    not_measured,
     numbers,
     parse_expression,
     positive_number,
@@ -84,12 +86,15 @@ def read_tune(given: Any, axes: Mapping[str, Any], where: str) -> Tune | None:
     if given["axis"] in axes:
         raise UserError(f"{where}: {given['axis']} is an axis of the study; tune another setting")
     by = check_choice(given.get("by", "valid_loss"), TUNED_BY, f"{where}: by")
-    values = tuple(map(str, given["values"]))
+    values = tuple(map(str, as_list(given["values"])))
     return Tune(str(given["axis"]), values, positive_number(given["updates"], f"{where}.updates"), by)
 
 
 def best_records(best: Best | None, records: Sequence[Record]) -> list[Record]:
-    """The records of the best choice, marked with what it was chosen from; all of them without `best`."""
+    """The records of the best choice, marked with what it was chosen from; all of them without `best`.
+
+    Raises UserError where no record has the figure that decides.
+    """
     if best is None:
         return list(records)
     kept = []
@@ -103,6 +108,8 @@ def best_records(best: Best | None, records: Sequence[Record]) -> list[Record]:
         if means:
             chosen = max(means, key=lambda choice: means[choice])
             kept += [{**record, "best": sorted(means)} for record in by_choice[chosen]]
+    if records and not kept:
+        raise UserError(f"best: {best.by} is of {not_measured(best.figure, records[0])}")
     return kept
 
 

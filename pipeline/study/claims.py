@@ -17,7 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.study.notation import Expression, as_list, check_keys, parse_expression, read_only
+from pipeline.study.notation import (
+    Expression,
+    as_list,
+    check_keys,
+    nearest,
+    number,
+    parse_expression,
+    read_only,
+)
 from pipeline.verdicts import (
     NOT_COMPARABLE,
     NOT_RUN,
@@ -48,8 +56,8 @@ class Claim:
     only: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def read_claim(given: Any, axes: Mapping[str, Any], where: str) -> Claim:
-    """A claim of a YAML; UserError for what is wrong in it."""
+def read_claim(given: Any, axes: Mapping[str, Any], row_axes: Mapping[str, Any], where: str) -> Claim:
+    """A claim of a YAML on tables whose rows are choices of `row_axes`; UserError for what is wrong in it."""
     check_keys(given, ("says", "where", "test", "only"), where, required=("says", "where", "test"))
     test = given["test"]
     check_keys(test, (*PAIRS, *EXTREMES, RANK, "at_most", "at_least", "among"), f"{where}: test")
@@ -63,12 +71,23 @@ def read_claim(given: Any, axes: Mapping[str, Any], where: str) -> Claim:
     rows = tuple(map(str, [*words[1:], *test.get("among", [])]))
     if len(words) != {RANK: 1, "lowest": 2, "highest": 2}.get(kind, 3):
         raise UserError(f"{where}: {kind} takes a figure and {'two rows' if kind in PAIRS else 'a row'}")
-    bound = Bound(float(test[bounds[0]]), "at_most" in test) if bounds else None
+    check_rows(rows, row_axes, where)
+    bound = Bound(number(test[bounds[0]], f"{where}: {bounds[0]}"), "at_most" in test) if bounds else None
     figure = parse_expression(words[0], where)
     only = given.get("only") or {}
     return Claim(
         str(given["says"]), str(given["where"]), kind, figure, rows, bound, read_only(only, axes, where)
     )
+
+
+def check_rows(rows: Sequence[str], axes: Mapping[str, Any], where: str) -> None:
+    """UserError for a row that names no choice, where the axes have all of their choices in the YAML."""
+    if not all(axis.closed for axis in axes.values()):
+        return
+    known = [name for axis in axes.values() for name in axis.choices]
+    for word in (word for row in rows for word in row.split("/")):
+        if word not in known:
+            raise UserError(f"{where}: there is no row {word}{nearest(word, known)}")
 
 
 def decide(claim: Claim, values: Values, at_baseline: Sequence[str], paper: Mapping[str, float]) -> Verdict:

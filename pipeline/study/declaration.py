@@ -7,6 +7,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+from jinja2 import Environment, TemplateSyntaxError
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -17,7 +18,14 @@ from pipeline.files import ROOT
 from pipeline.methods import label_of
 from pipeline.study.choosing import Best, Tune, read_best, read_tune
 from pipeline.study.claims import Claim, read_claim
-from pipeline.study.notation import as_list, check_choice, check_keys, nearest, positive_number
+from pipeline.study.notation import (
+    as_list,
+    check_choice,
+    check_keys,
+    nearest,
+    number,
+    positive_number,
+)
 from pipeline.study.table import Baseline, TableSpec, read_baseline, read_table_spec
 
 STUDIES = ROOT / "configs" / "studies"
@@ -39,7 +47,15 @@ OPTIONS = ("study", "list", "status", "dry_run", "seeds", "jobs", "out", "data",
 OPTIONS += ("seed", "tuning")
 """Of scripts/study.sh, and what else identifies a record."""
 NAME = re.compile(r"[\w.+-]+")
-HOOKS = ("carried", "glue", "images", "language_models", "roberta", "vit")
+HOOKS = {
+    "carried": ("carried", ("model", "segment", "way")),
+    "glue": ("glue", ("task",)),
+    "images": ("pixels", ("method",)),
+    "language_models": ("language_model", ("method",)),
+    "roberta": ("masked_lm", ("method",)),
+    "vit": ("image_classification", ("method",)),
+}
+"""The evaluator and the axes that they need."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +206,9 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
     settings = content.get("settings") or {}
     if not isinstance(settings, Mapping):
         raise UserError(f"{path}: settings needs settings such as {{log_interval: 1}}, found {settings!r}")
-    if (hooks := content.get("hooks", "")) and hooks not in HOOKS:
-        raise UserError(f"{path}: there are no hooks {hooks!r}{nearest(hooks, HOOKS)}")
+    hooks = read_hooks(path, content.get("hooks", ""), evaluate, axes)
+    specs = tuple(read_table_spec(spec, axes, str(path)) for spec in tables)
+    rows = {name: axis for spec in specs for name, axis in spec.rows.items()}
     return Study(
         name=path.stem,
         path=path,
@@ -206,15 +223,41 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
         seeds=positive_number(content.get("seeds", 1), f"{path}: seeds"),
         evaluate=evaluate,
         checkpoint=checkpoint,
-        tables=tuple(read_table_spec(spec, axes, str(path)) for spec in tables),
+        tables=specs,
         tune=read_tune(content.get("tune"), axes, str(path)),
         prepare=read_prepare(path, content.get("prepare")),
         baselines=tuple(read_baseline(one, str(path)) for one in as_list(content.get("baseline") or [])),
-        claims=tuple(read_claim(claim, axes, f"{path}: claims") for claim in content.get("claims") or ()),
+        claims=tuple(
+            read_claim(claim, axes, rows, f"{path}: claims") for claim in content.get("claims") or ()
+        ),
         plot=read_plot(path, content.get("plot")),
-        notes=str(content.get("notes", "")),
+        notes=read_notes(path, content.get("notes", "")),
         hooks=hooks,
     )
+
+
+def read_hooks(path: Path, name: str, evaluate: str, axes: Mapping[str, Axis]) -> str:
+    """The key `hooks`; UserError for unknown ones, and those of studies that are declared otherwise."""
+    if not name:
+        return ""
+    if name not in HOOKS:
+        raise UserError(f"{path}: there are no hooks {name!r}{nearest(name, HOOKS)}")
+    evaluator, needed = HOOKS[name]
+    if evaluate != evaluator or not set(needed) <= set(axes):
+        raise UserError(
+            f"{path}: the hooks {name} are for studies with evaluate: {evaluator} and the axes "
+            f"{', '.join(needed)}; leave them out"
+        )
+    return name
+
+
+def read_notes(path: Path, given: Any) -> str:
+    """The key `notes`, in jinja2's syntax."""
+    try:
+        Environment().parse(str(given))
+    except TemplateSyntaxError as error:
+        raise UserError(f"{path}: notes cannot be read: {error}") from None
+    return str(given)
 
 
 def read_axis(path: Path, name: str, value: Any, content: Mapping[str, Any]) -> Axis:
@@ -266,8 +309,12 @@ def check_groups(settings: Mapping[str, Any], where: str) -> None:
 
 def check_placeholders(path: Path, key: str, text: Any, axes: Mapping[str, Axis]) -> None:
     """UserError for a `{name}` in the path of the configurations or the data that no axis has."""
-    for _, name, _, _ in Formatter().parse(str(text)):
-        if name is not None and name not in axes:
+    try:
+        names = [name for _, name, _, _ in Formatter().parse(str(text)) if name is not None]
+    except ValueError as error:
+        raise UserError(f"{path}: {key} is {text!r}: {error}") from None
+    for name in names:
+        if name not in axes:
             raise UserError(f"{path}: {key} names {{{name}}}, which is no axis{nearest(name, axes)}")
 
 
@@ -289,10 +336,9 @@ def read_plot(path: Path, given: Any) -> dict[str, Any]:
     where = f"{path}: plot"
     check_keys(given, ("curves", "by", "y", "factor"), where)
     check_choice(given.get("curves"), ("train", "valid"), f"{where}: curves")
-    for word in given.get("by", PLOTTED_BY):
+    by = as_list(given.get("by") or PLOTTED_BY[0])
+    for word in by:
         if word not in PLOTTED_BY:
             raise UserError(f"{where}: by names {word!r}{nearest(word, PLOTTED_BY)}")
-    factor = given.get("factor", 1.0)
-    if isinstance(factor, bool) or not isinstance(factor, int | float):
-        raise UserError(f"{where}: factor is {factor!r}; it must be a number")
-    return {"y": f"{given['curves']} loss, bits", "factor": 1.0, **given}
+    number(given.get("factor", 1.0), f"{where}: factor")
+    return {"y": f"{given['curves']} loss, bits", "factor": 1.0, **given, "by": by}

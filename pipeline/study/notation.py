@@ -95,6 +95,19 @@ class Expression:
         return value if self.factor is None else self.factor * value
 
 
+def not_measured(figure: Expression, record: Record) -> str:
+    """A figure that the record of a finished cell lacks, whose it is, and the nearest one that it has."""
+    path, known = ".".join(figure.path), [*record["found"], *record["training"]]
+    return f"{path}, which {record['study']} has not measured{nearest(path, known)}"
+
+
+def number(value: Any, where: str) -> float:
+    """`value`, a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"{where} is {value!r}; it must be a number")
+    return float(value)
+
+
 def sections(record: Record) -> list[Any]:
     """Where figures are looked up, in this order."""
     return [*(record.get(name) for name in SECTIONS), record]

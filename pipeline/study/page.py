@@ -18,7 +18,7 @@ from pipeline.methods import NAMED, performer_note
 from pipeline.reports.tables import grouped, markdown_table
 from pipeline.study.choosing import best_note, best_records
 from pipeline.study.claims import Claim, decide
-from pipeline.study.declaration import PLOTTED_BY, Study
+from pipeline.study.declaration import Study
 from pipeline.study.hooks import hook_of
 from pipeline.study.notation import numbers
 from pipeline.study.records import (
@@ -98,7 +98,7 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
     }
     try:
         return Environment(undefined=StrictUndefined).from_string(study.notes).render(known).strip()
-    except (TemplateError, TypeError, ValueError) as error:
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
         raise UserError(f"{study.path}: notes cannot be filled in: {error}") from None
 
 
@@ -257,7 +257,7 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
     shown, spec = of_first_seed(records), study.tables[0].whole()
     panels = []
     title = ", ".join([study.name, *next(iter(groups_of(study, records)))])
-    for by in study.plot.get("by", PLOTTED_BY[:1]):
+    for by in study.plot["by"]:
         curves = []
         rows = spec.rows_of(shown)
         looks = looks_of(list(rows))

@@ -17,6 +17,8 @@ from pipeline.study.notation import (
     check_keys,
     follow,
     nearest,
+    not_measured,
+    number,
     numbers,
     parse_expression,
     read_only,
@@ -25,6 +27,7 @@ from pipeline.study.records import Record
 from pipeline.verdicts import rank_correlation
 
 if TYPE_CHECKING:
+    from pipeline.study.claims import Claim
     from pipeline.study.declaration import Axis
 
 NONE = "–"
@@ -74,16 +77,16 @@ class PaperColumn:
         return [(name, row) for name, row in keyed if name.casefold() in named]
 
 
-def unknown_figures(tables: Sequence["TableSpec"], record: Record) -> list[str]:
-    """A sentence for each column whose figure the record of a finished cell lacks."""
-    known = [*record["found"], *record["training"]]
-    return [
-        f"the column {column.title!r} shows {'.'.join(column.figure.path)}, which {record['study']} has not "
-        f"measured{nearest('.'.join(column.figure.path), known)}"
-        for spec in tables
-        for column in spec.columns
-        if not column.figure.is_in(record)
-    ]
+def unknown_figures(
+    tables: Sequence["TableSpec"], claims: Sequence["Claim"], baselines: Sequence["Baseline"], record: Record
+) -> list[str]:
+    """A sentence for each column, claim and baseline whose figure the record of a finished cell lacks."""
+    asked = [(f"the column {one.title!r} shows", one.figure) for spec in tables for one in spec.columns]
+    asked += [(f"the claim {one.says!r} is about", one.figure) for one in claims]
+    for one in baselines:
+        paths = [word for pair in one.found.items() for word in pair if isinstance(word, str)]
+        asked += [(f"the baseline {one.name!r} has", parse_expression(path, one.name)) for path in paths]
+    return [f"{what} {not_measured(figure, record)}" for what, figure in asked if not figure.is_in(record)]
 
 
 def key_of(row: Mapping[str, str], key: Sequence[str]) -> str:
@@ -246,6 +249,9 @@ def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: 
         if word in theirs
     }
     matches = {str(name): str(row) for name, row in named.items()}
+    for name in matches if axes[rows[0]].closed else ():
+        if name not in choices:
+            raise UserError(f"{where}: {rows[0]} has no choice {name}{nearest(name, choices)}")
     for row in matches.values():
         if row.casefold() not in theirs:
             raise UserError(f"{where}: {given['table']} has no row {row}{nearest(row, theirs.values())}")
@@ -393,7 +399,8 @@ def read_baseline(given: Any, where: str) -> Baseline:
     check_keys(given, ("name", "found", "margin"), where)
     if not isinstance(given.get("found"), Mapping) or not given.get("name"):
         raise UserError(f"{where}: write name and found, such as {{name: guessing, found: {{accuracy: 50}}}}")
-    margin = {str(path): float(value) for path, value in (given.get("margin") or {}).items()}
+    margins = (given.get("margin") or {}).items()
+    margin = {str(path): number(value, f"{where}: margin of {path}") for path, value in margins}
     if unknown := [path for path in margin if path not in given["found"]]:
         raise UserError(
             f"{where}: margin has no figure {unknown[0]} in found{nearest(unknown[0], given['found'])}"

@@ -86,6 +86,11 @@ def check_settings(cell: Cell, arguments: list[str]) -> Any:
 
     read_experiment(cell.config)
     read = checked(arguments)
+    if read.task not in EVALUATORS[cell.study.evaluate].tasks:
+        raise UserError(
+            f"{cell.study.path}: evaluate is {cell.study.evaluate}, which measures no runs of the task "
+            f"{read.task}"
+        )
     folder, kind = cell.data_folder(), KINDS.get(read.task)
     if not folder or not kind:
         return None

@@ -1,6 +1,7 @@
 """What a prepared folder holds, read back with fairseq's own readers."""
 
 import os
+import re
 from itertools import zip_longest
 
 import pytest
@@ -144,11 +145,16 @@ def test_vocabulary_of_another_folder(call, refused, small_corpus, small_prepare
     assert "holds no prepared corpus" in sentence
 
 
-@pytest.mark.parametrize("size", [100, 900_000])
-def test_impossible_vocabulary(refused, small_corpus, tmp_path, size):
+@pytest.mark.parametrize(("size", "bound"), [(100, "or more"), (900_000, "or less")])
+def test_impossible_vocabulary(refused, call, small_corpus, tmp_path, size, bound):
+    """The bound that is named is one that works, and nothing beyond it."""
     words = [*as_wikitext2(small_corpus, tmp_path / "out" / "data"), "--tokenizer", "sentencepiece"]
-    assert f"no vocabulary of {size:,}" in refused(*words, "--vocab-size", size)
+    sentence = refused(*words, "--vocab-size", size)
+    assert f"no vocabulary of {size:,} from this text; give --vocab-size" in sentence
+    possible = int(re.fullmatch(rf".* --vocab-size (\d+) {bound}", sentence)[1])
+    assert bound in refused(*words, "--vocab-size", possible + (1 if bound == "or less" else -1))
     assert not (tmp_path / "out").exists()
+    call(*words, "--vocab-size", possible)
 
 
 def test_files_without_a_manifest_are_read_again_only_when_they_change(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.study.claims import decide, read_claim
+from pipeline.study.declaration import Axis
 from pipeline.verdicts import (
     CONFIRMED,
     CONTRADICTED,
@@ -14,9 +15,11 @@ from pipeline.verdicts import (
     rank_correlation,
 )
 
+OPEN = {"method": Axis("method", {}, placeholder=False, closed=False)}
+
 
 def verdict(test, values, at_baseline=(), paper=()):
-    claim = read_claim({"says": "it is so", "where": "Table 1", "test": test}, {}, "claims")
+    claim = read_claim({"says": "it is so", "where": "Table 1", "test": test}, {}, OPEN, "claims")
     return decide(claim, values, at_baseline, dict(paper))
 
 

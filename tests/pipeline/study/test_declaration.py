@@ -14,6 +14,8 @@ from pipeline.training.recipe import option
 from tests.pipeline.study.conftest import DOCUMENTED, cells
 from user_dir.attention import attention_names as registered
 
+CLAIM = {"says": "it is so", "where": "Table 1"}
+
 
 @pytest.mark.parametrize("name", study_names())
 def test_every_study_has_cells_and_a_place_for_each(name):
@@ -44,7 +46,7 @@ def test_the_study_of_the_documents_is_one(tmp_path):
 
 def test_settings_of_a_study_may_name_the_plan(study_with):
     axes = {"preset": ["tiny"], "method": {"elu": {}}}
-    [cell] = cells(study_with(settings={"plan": "lln", "dropout": 0}, axes=axes))
+    [cell] = cells(study_with(settings={"plan": "lln", "dropout": 0}, axes=axes, claims=[]))
     assert cell.own_flags() == ["--decoder-attention", "lln", "--dropout", "0", "--seed", "1"]
 
 
@@ -140,10 +142,22 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
         ({"plot": {"curves": "train", "factor": "a"}}, "factor is 'a'"),
         ({"table": {"only": {"method": "elv"}, "columns": [["x", "loss_nats", ".2f"]]}}, "did you mean elu"),
         ({"config": "configs/copy/{preset.x}.yaml"}, "preset.x"),
-        ({"config": "configs/copy/{preset.yaml"}, "has not the form"),
+        ({"config": "configs/copy/{preset.yaml"}, "config is 'configs/copy/{preset.yaml': expected '}'"),
         *(({"axes": {name: ["1", "2"]}}, "cannot name an axis") for name in ("seed", "data", "block-size")),
         *(({key: value}, "has not the form") for key, value in (("axes", None), ("claims", 5))),
-        ({"tune": {"axis": "lr", "values": 5, "updates": 3}}, "has not the form"),
+        ({"plot": {"curves": "train", "by": "second"}}, "by names 'second'; did you mean seconds"),
+        ({"notes": "{% if %}"}, "notes cannot be read: Expected an expression"),
+        ({"hooks": "images"}, "evaluate: pixels and the axes method; leave them out"),
+        ({"claims": [{**CLAIM, "test": {"ratio": ["x", "eluu", "softmax"], "at_most": 1}}]}, "mean elu"),
+        (
+            {"claims": [{**CLAIM, "test": {"rank": "x", "at_least": "a"}}]},
+            "at_least is 'a'; it must be a number",
+        ),
+        ({"baseline": {"name": "guess", "found": {"x": 1}, "margin": {"x": "a"}}}, "margin of x is 'a'"),
+        (
+            {"paper": {"table": "linear_01_mnist", "value": "bits_per_dim", "rows": {"eluu": "softmax"}}},
+            "method has no choice eluu; did you mean elu",
+        ),
         ({"best": {"axis": "methd", "highest": "loss_nats"}}, "no axis methd; did you mean method"),
         ({"best": {"axis": "method"}}, "one of highest, lowest"),
         ({"best": {"axis": "method", "highest": "a", "lowest": "b"}}, "one of highest, lowest"),

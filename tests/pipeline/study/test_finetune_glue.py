@@ -335,3 +335,12 @@ def test_long_examples_are_cut_and_counted(call, sweep, glue, tmp_path, capsys, 
     accuracy = found["dev"]["valid"]["accuracy"]
     right = accuracy / 100 * (ROWS["valid"] + 1)  # the long one counts
     assert right == pytest.approx(round(right), abs=1e-4)
+
+
+def test_a_best_figure_that_nothing_has_is_named():
+    axes = {"lr": None}
+    best = read_best({"axis": "lr", "highest": "scor"}, axes, "x.yaml")
+    record = {"study": "mine", "cell": {"lr": "1"}, "found": {"score": 1.0}, "training": {}}
+    with pytest.raises(UserError, match="scor, which mine has not measured; did you mean score"):
+        best_records(best, [record])
+    assert best_records(best, []) == []

@@ -12,7 +12,7 @@ from pipeline.study.make_results import page_of, verdict_of
 from pipeline.study.notation import parse_expression
 from pipeline.study.page import looks_of, publish, stale_files, verdicts, write_page
 from pipeline.study.records import read_records
-from pipeline.study.table import write_table
+from pipeline.study.table import unknown_figures, write_table
 from tests.pipeline.study.conftest import made_up
 
 RECORDS = [
@@ -96,9 +96,21 @@ def test_a_file_that_is_no_record_is_passed_over_and_a_damaged_one_is_named(tmp_
         read_records(tmp_path, "tiny")
 
 
-def test_notes_that_ask_for_what_is_not_there(study_with):
-    with pytest.raises(UserError, match="notes"):
-        write_page(study_with(notes="{{settings.nothing.here}}"), RECORDS)
+@pytest.mark.parametrize("notes", ["{{settings.nothing.here}}", "{{1 / 0}}"])
+def test_notes_that_cannot_be_filled_in(notes, study_with):
+    with pytest.raises(UserError, match="notes cannot be filled in"):
+        write_page(study_with(notes=notes), RECORDS)
+
+
+def test_figures_that_nothing_measures_are_named(study_with):
+    claim = {"says": "so", "where": "1", "test": {"ratio": ["los_nats", "elu", "softmax"], "at_most": 1}}
+    study = study_with(claims=[claim], baseline={"name": "guess", "found": {"loss_nats": "abc"}})
+    sentences = unknown_figures(study.tables, study.claims, study.baselines, RECORDS[0])
+    assert [sentence.partition(", which")[0] for sentence in sentences] == [
+        "the claim 'so' is about los_nats",
+        "the baseline 'guess' has abc",
+    ]
+    assert "did you mean loss_nats" in sentences[0]
 
 
 def test_expressions():
