@@ -336,9 +336,8 @@ def read_plot(path: Path, given: Any) -> dict[str, Any]:
     where = f"{path}: plot"
     check_keys(given, ("curves", "by", "y", "factor"), where)
     check_choice(given.get("curves"), ("train", "valid"), f"{where}: curves")
-    by = as_list(given.get("by") or PLOTTED_BY[0])
-    for word in by:
+    for word in as_list(given.get("by") or PLOTTED_BY[0]):
         if word not in PLOTTED_BY:
             raise UserError(f"{where}: by names {word!r}{nearest(word, PLOTTED_BY)}")
     number(given.get("factor", 1.0), f"{where}: factor")
-    return {"y": f"{given['curves']} loss, bits", "factor": 1.0, **given, "by": by}
+    return {"y": f"{given['curves']} loss, bits", "factor": 1.0, **given}
