@@ -23,6 +23,8 @@ FREE_AT_START = (
     "dropout", "layerdrop", "layers_to_keep", "init_std", "max_positions", "max_target_positions",
     "tokens_per_sample",
 )  # fmt: skip
+# What the data decide where it is left open: None until the trainer is made.
+LEFT_OPEN = {"max_positions", "glu_dim", "classifier_dim", "lra_task"}
 HEADS = ("pooler_", "load_checkpoint_heads", "spectral_norm_", "untie_weights_roberta")
 OURS = "attention_backend"
 """A setting that every model of the plugin has."""
@@ -69,7 +71,9 @@ def check_same_settings(filename: str, saved: Mapping[str, Namespace], cfg: Any,
 def differences(kind: str, saved: Settings, given: Settings) -> Iterator[tuple[str, Any, Any]]:
     """The settings that both have with different values; `kind` is what `_name` is called."""
     for key, old in saved.items():
-        if key in given and key not in FREE and old != given[key]:
+        if key not in given or key in FREE or (key in LEFT_OPEN and None in (old, given[key])):
+            continue
+        if old != given[key]:
             yield (kind if key == "_name" else key), old, given[key]
 
 
