@@ -26,7 +26,6 @@ from pipeline.console import Parser, count, run_command
 from pipeline.methods import ENCODER_PANELS, ENCODERS, MAIN_ENCODERS, SOFTMAX, groups, performer_note
 from pipeline.papers import read_table
 from pipeline.reports.costs import (
-    NOT_MEASURED,
     Cell,
     Goal,
     Results,
@@ -177,7 +176,7 @@ def goals(results: Results) -> dict[str, list[Goal]]:
     }
 
 
-def goal_table(results: Results) -> str:
+def goals_by_encoder(results: Results) -> str:
     """What each encoder but the quadratic ones shall cost, and what was measured, in Markdown."""
     found = goals(results)
     header = [goal.wanted for goal in next(iter(found.values()), [])]
@@ -187,8 +186,8 @@ def goal_table(results: Results) -> str:
 
 def _judged(goal: Goal) -> str:
     if goal.value is None:
-        return NOT_MEASURED
-    return f"{goal.value:.2f}" + ("" if goal.outcome == "met" else ", not met")
+        return goal.outcome
+    return f"{goal.value:.2f}" if goal.outcome == "met" else f"{goal.value:.2f}, {goal.outcome}"
 
 
 def _against_softmax(results: Results, name: str, what: str, value: Value) -> Goal:
@@ -207,7 +206,7 @@ def _per_doubling(results: Results, name: str) -> Goal:
 
 def markdown(results: Results) -> str:
     """The whole report."""
-    parts = [caption(results), tables(results), differences(results), goal_table(results)]
+    parts = [caption(results), tables(results), differences(results), goals_by_encoder(results)]
     parts += performer_note(results["settings"]["architectures"])
     return "\n\n".join(parts) + "\n"
 

@@ -329,6 +329,11 @@ def read_prepare(path: Path, given: Any) -> dict[str, tuple[str, ...]]:
     return {str(folder): tuple(map(str, words)) for folder, words in by_folder.items()}
 
 
+def plotted_by(plot: Mapping[str, Any]) -> list[Any]:
+    """What the panels of the curves are over."""
+    return as_list(plot.get("by") or PLOTTED_BY[0])
+
+
 def read_plot(path: Path, given: Any) -> dict[str, Any]:
     """The key `plot`: which curves of the first seed are drawn, by what, the unit on the axis, its factor."""
     if not given:
@@ -336,7 +341,7 @@ def read_plot(path: Path, given: Any) -> dict[str, Any]:
     where = f"{path}: plot"
     check_keys(given, ("curves", "by", "y", "factor"), where)
     check_choice(given.get("curves"), ("train", "valid"), f"{where}: curves")
-    for word in as_list(given.get("by") or PLOTTED_BY[0]):
+    for word in plotted_by(given):
         if word not in PLOTTED_BY:
             raise UserError(f"{where}: by names {word!r}{nearest(word, PLOTTED_BY)}")
     number(given.get("factor", 1.0), f"{where}: factor")

@@ -18,9 +18,9 @@ from pipeline.methods import NAMED, performer_note
 from pipeline.reports.tables import grouped, markdown_table
 from pipeline.study.choosing import best_note, best_records
 from pipeline.study.claims import Claim, decide
-from pipeline.study.declaration import PLOTTED_BY, Study
+from pipeline.study.declaration import Study, plotted_by
 from pipeline.study.hooks import hook_of
-from pipeline.study.notation import as_list, numbers
+from pipeline.study.notation import numbers
 from pipeline.study.records import (
     Record,
     measured_on,
@@ -257,7 +257,7 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
     shown, spec = of_first_seed(records), study.tables[0].whole()
     panels = []
     title = ", ".join([study.name, *next(iter(groups_of(study, records)))])
-    for by in as_list(study.plot.get("by") or PLOTTED_BY[0]):
+    for by in plotted_by(study.plot):
         curves = []
         rows = spec.rows_of(shown)
         looks = looks_of(list(rows))

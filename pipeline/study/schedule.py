@@ -73,7 +73,7 @@ class Follower:
 
     def __init__(self, cell: Cell) -> None:
         self.log = cell.folder / LOG
-        resumes = any(cell.folder.glob("checkpoint*.pt"))  # else the log begins anew
+        resumes = any(cell.folder.glob("checkpoint*.pt"))  # else the log starts over
         self.start = self.log.stat().st_size if resumes and self.log.is_file() else 0
         self.old = None if resumes or not self.log.is_file() else self.log.stat().st_ino
         self.file: BinaryIO | None = None

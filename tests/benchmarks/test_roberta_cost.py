@@ -15,8 +15,8 @@ from benchmarks.roberta_cost import (
     SMALLER,
     MaskedLanguageModel,
     encoder_settings,
-    goal_table,
     goals,
+    goals_by_encoder,
 )
 from pipeline.errors import UserError
 from tests.benchmarks.records import results, steps
@@ -79,13 +79,13 @@ def test_a_batch_is_masked_as_fairseq_masks():
 
 
 def test_goals_are_judged():
-    table = goal_table(sample())
+    table = goals_by_encoder(sample())
     assert "not met" not in table and "from 4,096 on: at most 1" in table
     assert "| 1+elu | 0.24 | 0.00 | 2.00 |" in table
-    fast = goal_table(sample(growth=1.2))
+    fast = goals_by_encoder(sample(growth=1.2))
     assert "| 1+elu | 1.29, not met | 0.00 | 2.30, not met |" in fast
-    assert "| 1+elu | 2.44, not met | 0.00 | 2.00 |" in goal_table(sample(linear_seconds=1e-2))
-    nothing = goal_table({**sample(), "records": []})
+    assert "| 1+elu | 2.44, not met | 0.00 | 2.00 |" in goals_by_encoder(sample(linear_seconds=1e-2))
+    nothing = goals_by_encoder({**sample(), "records": []})
     assert "| BigBird | not measured | not measured | not measured |" in nothing
 
 

@@ -1,4 +1,4 @@
-"""What users of fairseq and PyTorch do with any model: prune, average, pickle, keep dropout, start anew."""
+"""What users of fairseq and PyTorch do with any model: prune, average, pickle, keep dropout, fine-tune."""
 
 import copy
 import pickle
@@ -114,6 +114,17 @@ def test_other_positions_do_not_start_from_the_weights():
     given["model"].absolute_positions = "sinusoidal"
     with pytest.raises(UserError, match="absolute_positions is 'none', not 'sinusoidal'"):
         check_same_settings("x.pt", saved, given, resumes=False)
+
+
+def test_only_the_data_of_long_range_arena_decide_what_is_left_open():
+    def check(**more):
+        saved, given = ({"attention_backend": "auto", "glu_dim": size, **more} for size in (512, None))
+        groups = [{"model": Namespace(**model), "task": Namespace()} for model in (saved, given)]
+        check_same_settings("x.pt", *groups, resumes=True)
+
+    check(classifier_dim=0)
+    with pytest.raises(UserError, match="glu_dim is 512, not None"):
+        check()
 
 
 @pytest.mark.parametrize("name", ["silu", "elu", "gelu", "gelu_accurate"])

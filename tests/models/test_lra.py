@@ -11,7 +11,7 @@ from tests.helpers.lra import SHORT, SMALL, lra_task
 from tests.helpers.roberta import sentences
 from user_dir.attention import attention_names
 from user_dir.errors import UserError
-from user_dir.fairseq_patches.trainer import note_what_the_data_decided
+from user_dir.fairseq_patches.trainer import note_data
 
 TOKENS = lra_task("listops", length=70)
 PAIRS = lra_task("retrieval", length=70)
@@ -170,7 +170,7 @@ def test_checkpoints_hold_what_was_filled_in_from_the_data():
     config = Namespace(model=Namespace(), task=Namespace())
     task = lra_task("retrieval", "state-space")
     model = build_model("lra_state_space", task)
-    note_what_the_data_decided(config, task, model)
+    note_data(config, task, model)
     assert vars(config.model) == {"max_positions": 4096, "glu_dim": 85, "classifier_dim": 64}
 
 

@@ -101,7 +101,7 @@ def test_augmentations_keep_size_and_levels():
 
 def test_a_checkpoint_knows_shape_and_classes(folder, tmp_path):
     task = classification_task(folder)
-    task.note_shape(task.cfg)
+    task.note_data(task.cfg)
     kept = {name: getattr(task.cfg, name) for name in ("levels", "height", "width", "channels", "classes")}
     assert kept == {"levels": 5, "height": 4, "width": 3, "channels": 1, "classes": 10}
     gone = classification_task(tmp_path / "gone", **kept)

@@ -68,7 +68,7 @@ def test_training_batches_are_others_in_every_epoch_and_the_same_again(folders):
 def test_the_checkpoint_will_know_the_task(folders):
     config, task = LRATaskConfig(), open_task(folders["image"])
     assert task.source_dictionary is None
-    task.note_shape(config)
+    task.note_data(config)
     assert config.lra_task == "image"
     with pytest.raises(UserError, match="holds image, but the settings or the checkpoint are for listops"):
         open_task(folders["image"], lra_task="listops")

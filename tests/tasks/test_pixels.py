@@ -29,7 +29,7 @@ def test_sources_are_shifted_targets_of_all_bytes(folder):
     assert batch["ntokens"] == 5 * 24 == int(batch["target"].ne(task.dictionary.pad()).sum())
     assert task.dictionary[4] == "0" and len(task.dictionary) == 9
     assert task.cfg.tokens_per_sample == 24
-    task.note_shape(task.cfg)
+    task.note_data(task.cfg)
     assert (task.cfg.levels, task.cfg.height, task.cfg.width, task.cfg.channels) == (5, 4, 3, 2)
 
 

@@ -1,4 +1,4 @@
-"""Whether a run goes on with the model and the task of the checkpoint it starts from."""
+"""Whether a run has the model and the task of the checkpoint it starts from."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -23,8 +23,10 @@ FREE_AT_START = (
     "dropout", "layerdrop", "layers_to_keep", "init_std", "max_positions", "max_target_positions",
     "tokens_per_sample",
 )  # fmt: skip
-# What the data decide where it is left open: None until the trainer is made.
+# What the data of Long Range Arena decide where it is left open, None until the trainer is made; of these
+# settings only its models and its task have the second set.
 LEFT_OPEN = {"max_positions", "glu_dim", "classifier_dim", "lra_task"}
+LRA_ALONE = {"classifier_dim", "lra_task"}
 HEADS = ("pooler_", "load_checkpoint_heads", "spectral_norm_", "untie_weights_roberta")
 OURS = "attention_backend"
 """A setting that every model of the plugin has."""
@@ -70,10 +72,10 @@ def check_same_settings(filename: str, saved: Mapping[str, Namespace], cfg: Any,
 
 def differences(kind: str, saved: Settings, given: Settings) -> Iterator[tuple[str, Any, Any]]:
     """The settings that both have with different values; `kind` is what `_name` is called."""
+    of_lra = not LRA_ALONE.isdisjoint(given)
+    decided = {key for key in LEFT_OPEN if of_lra and None in (saved.get(key), given.get(key))}
     for key, old in saved.items():
-        if key not in given or key in FREE or (key in LEFT_OPEN and None in (old, given[key])):
-            continue
-        if old != given[key]:
+        if key in given and key not in FREE | decided and old != given[key]:
             yield (kind if key == "_name" else key), old, given[key]
 
 

@@ -83,7 +83,7 @@ def layers_to_keep(model_cfg: Any) -> list[int]:
 
 
 def pruned(state_dict: dict[str, Any], keep: list[int]) -> dict[str, Any]:
-    """The weights with the layers `keep` alone, numbered anew.
+    """The weights with the layers `keep` alone, renumbered.
 
     fairseq (every version) takes the last `layers.N` of a name, which may be a part of a layer, and overlooks
     a stack that is called `layers` itself.

@@ -36,7 +36,7 @@ def apply() -> None:
         note_long_warmup(cfg)
         fill_in_options(cfg.model, getattr(cfg.model, "_name", None))
         note_dictionary(cfg, task)
-        note_what_the_data_decided(cfg, task, model)
+        note_data(cfg, task, model)
         init(self, cfg, task, model, *args, **kwargs)
         stopping.listen(self)
         train_loop.apply()
@@ -72,12 +72,11 @@ def apply() -> None:
             return load(self, filename, reset_optimizer, *args, **kwargs)
 
 
-def note_what_the_data_decided(cfg: Any, task: Any, model: Any) -> None:
-    """Tasks note their data's shape and models their sizes in the configuration that checkpoints hold."""
-    if hasattr(task, "note_shape"):
-        task.note_shape(cfg.task)
-    if hasattr(model, "note_sizes"):
-        model.note_sizes(cfg.model)
+def note_data(cfg: Any, task: Any, model: Any) -> None:
+    """Task and model note what their data decided in the configuration that checkpoints hold."""
+    for part, settings in ((task, cfg.task), (model, cfg.model)):
+        if hasattr(part, "note_data"):
+            part.note_data(settings)
 
 
 def counters(model: torch.nn.Module) -> list[str]:

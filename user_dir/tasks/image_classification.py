@@ -64,9 +64,9 @@ class ImageClassificationTask(ImageTask):
             )
         return cls(cfg, shape, found)
 
-    def note_shape(self, cfg: Any) -> None:
-        """See `ImageTask.note_shape`; the number of classes, too."""
-        super().note_shape(cfg)
+    def note_data(self, cfg: Any) -> None:
+        """See `ImageTask.note_data`; the number of classes, too."""
+        super().note_data(cfg)
         cfg.classes = self.classes
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:

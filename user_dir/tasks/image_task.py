@@ -33,7 +33,7 @@ class ImageTask(WholeRowsTask):
         super().__init__(cfg)
         self.shape = shape
 
-    def note_shape(self, cfg: Any) -> None:
+    def note_data(self, cfg: Any) -> None:
         """Write the images' shape into the configuration that checkpoints hold (ours is a copy)."""
         for name, value in asdict(self.shape).items():
             setattr(cfg, name, value)

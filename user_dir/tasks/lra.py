@@ -52,7 +52,7 @@ class LRATask(WholeRowsTask):
             )
         return cls(cfg, data)
 
-    def note_shape(self, cfg: Any) -> None:
+    def note_data(self, cfg: Any) -> None:
         """Write the name of the task into the configuration that checkpoints hold (ours is a copy)."""
         cfg.lra_task = self.data.task
 

@@ -78,7 +78,7 @@ class LRAModel(BaseFairseqModel):
         log_attention_statistics(model, model.layers, cfg.log_attention_statistics)
         return model
 
-    def note_sizes(self, cfg: Any) -> None:
+    def note_data(self, cfg: Any) -> None:
         """Write what the data decided into the configuration that checkpoints hold (ours is a copy)."""
         for name, value in self.filled_in.items():
             setattr(cfg, name, value)
