@@ -18,12 +18,13 @@ from pipeline.files import ROOT
 
 TRAINED = ("transnormer_t1", "transformer_lm")
 PARTS = {
-    "correctness": ("kernels", "info", "tests", "triton", "memcheck", "racecheck"),
+    "correctness": ("kernels", "info", "tests", "triton", "models", "memcheck", "racecheck"),
     "speed": ("anchor", "operator", "lm", "roberta", *(f"train-{name}" for name in TRAINED)),
 }
 PYTHON = sys.executable
 UPDATES = 500
 TRITON = "tests/operator/triton"
+MODELS = ("tests/attention/every/test_cuda.py", "tests/models/test_every_architecture_trains.py")
 ENCODERS = ("roberta_softmax", "roberta_lln_diag", "roberta_transnormer_t1")
 SPECIAL = 4  # <s>, <pad>, </s>, <unk> lead every dictionary of fairseq's
 ROW = 1000
@@ -72,15 +73,19 @@ def correctness(dry: bool = False) -> list[Part]:
     info = [PYTHON, "-m", "causal_linear_attention.info", "--json", "--no-self-test"]
     once = [PYTHON, "-m", "tests.helpers.one_pass", "cpp" if dry else "cuda"]
     sanitizer = ["compute-sanitizer", "--error-exitcode", "9", "--launch-timeout", "60", "--tool"]
-    tests = {
-        "tests": pytest("tests/operator", f"--ignore={TRITON}", dry=dry),
-        "triton": pytest(TRITON, dry=dry),
-    }
+    tests = [
+        ("tests", ("torch",), ["tests/operator", f"--ignore={TRITON}"]),
+        ("triton", ("torch",), [TRITON]),
+        ("models", ("torch", "fairseq"), MODELS),
+    ]
     tools = {tool: once if dry else [*sanitizer, tool, *once] for tool in ("memcheck", "racecheck")}
     return [
         Part("kernels", kernels, 300),
         Part("info", info, 40, alone=False),
-        *(Part(name, command, 240, tests=True, alone=False) for name, command in tests.items()),
+        *(
+            Part(name, pytest(*where, dry=dry), 240, needs, tests=True, alone=False)
+            for name, needs, where in tests
+        ),
         *(Part(name, command, 240, alone=False) for name, command in tools.items()),
     ]
 

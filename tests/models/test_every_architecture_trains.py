@@ -1,9 +1,11 @@
-"""Ten updates of every architecture on the corpus that needs no download, and two processes of two peers."""
+"""Ten updates of every architecture on the corpus that needs no download, on a CPU and on a GPU in half
+precision, and two processes of two peers."""
 
 import math
 import sys
 
 import pytest
+import torch
 from fairseq.models import MODEL_REGISTRY
 
 from pipeline.files import ROOT
@@ -19,7 +21,7 @@ ARCHITECTURES = sorted(
 COMMON = (
     "--user-dir", str(ROOT / "user_dir"), "--max-update", "10", "--batch-size", "4",
     "--tokens-per-sample", "64", "--sample-break-mode", "none", "--optimizer", "adam",
-    "--lr", "0.003", "--clip-norm", "1", "--cpu",
+    "--lr", "0.003", "--clip-norm", "1",
     "--seed", "1", "--log-format", "json", "--log-interval", "1", "--no-save", "--disable-validation",
     "--num-workers", "0",
 )  # fmt: skip
@@ -56,13 +58,26 @@ def test_all_methods_are_there():
     assert len(ARCHITECTURES) == 11 + 20  # language models and encoders
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_ten_updates(bundled, name):
-    command = [sys.executable, "-m", "fairseq_cli.train", bundled, *COMMON, *flags(name)]
+def assert_learns(data, *options):
+    command = [sys.executable, "-m", "fairseq_cli.train", data, *COMMON, *options]
     values = [float(loss) for loss in losses(forked.run(command, check=True).stdout).values()]
     assert len(values) == 10
     assert all(map(math.isfinite, values))
     assert values[-1] < values[0]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_ten_updates(bundled, name):
+    assert_learns(bundled, "--cpu", *flags(name))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("precision", ["--fp16", "--bf16"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_ten_updates_on_a_gpu(bundled, name, precision):
+    width = "--encoder-embed-dim" if name.startswith("roberta_") else "--decoder-embed-dim"
+    assert_learns(bundled, precision, "--fp16-init-scale", "4", *flags(name), width, "64")
 
 
 @pytest.mark.slow
@@ -77,7 +92,7 @@ def test_ten_updates(bundled, name):
 def test_two_processes_equal_one_with_twice_the_accumulation(bundled, tmp_path, name, options):
     saving = [word for word in COMMON if word != "--no-save"]
     command = [sys.executable, "-m", "fairseq_cli.train", str(bundled), *saving, *flags(name), *options]
-    command += ["--dropout", "0", "--max-update", "4"]
+    command += ["--cpu", "--dropout", "0", "--max-update", "4"]
     one, two = ([*command, "--save-dir", str(tmp_path / folder)] for folder in ("one", "two"))
     forked.run([*one, "--update-freq", "2"], check=True)
     train_in_two_processes(two)

@@ -126,7 +126,7 @@ def test_a_part_without_its_package_or_program_has_failed(tmp_path):
 
 def test_the_operators_parts_need_no_fairseq(by_name):
     for name, part in by_name.items():
-        assert ("fairseq" in part.needs) == (name in ("lm", "roberta") or name.startswith("train-"))
+        assert ("fairseq" in part.needs) == (name in ("models", "lm", "roberta") or name.startswith("train-"))
 
 
 def test_parts_that_need_not_be_alone_run_side_by_side(tmp_path):
