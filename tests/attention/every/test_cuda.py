@@ -26,8 +26,12 @@ def rows_and_padding(dtype):
 
 
 def error(got, expected):
-    """The norm of the difference over that of what is expected."""
-    return (got.float().cpu() - expected.float()).norm() / expected.float().norm()
+    """The norm of the difference over that of what is expected, or over 1.
+
+    Under softmax the gradient of the keys' bias is zero but for rounding.
+    """
+    got, expected = got.cpu().to(expected.dtype), expected.detach()
+    return (got - expected).norm() / expected.norm().clamp(min=1)
 
 
 @all_forms
@@ -52,7 +56,7 @@ def test_values_and_gradients(key, causal, dtype, tolerance, training):
         results.append([out.detach(), given.grad, *gradients])
     for expected, got in zip(*results, strict=True):
         assert got.device.type == "cuda"
-        assert expected.norm() < 1e-9 or error(got, expected) <= tolerance
+        assert error(got, expected) <= tolerance
 
 
 @causal_mechanisms

@@ -8,7 +8,9 @@ import select
 import subprocess
 import sys
 import tarfile
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from pipeline.files import ROOT
 from pipeline.studies import gpu_check
 from pipeline.studies.gpu_check import outcome_of_tests, pack, parse, run, run_together
 from pipeline.studies.gpu_parts import PARTS, Part, build_environment, parts, write_random_words
+from tests.helpers import forked
 
 HERE = {"gpu": "one"}
 
@@ -193,14 +196,18 @@ def test_hours_are_those_of_the_recipe(tmp_path):
 @pytest.mark.slow
 @pytest.mark.longest
 @pytest.mark.parametrize("stage", PARTS)
-def test_a_dry_run_goes_through_every_part(stage, tmp_path):
-    command = [ROOT / "scripts" / "gpu_check.sh", stage, "--out", tmp_path / "out", "--dry-run"]
-    environment = {**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+def test_a_dry_run_goes_through_every_part(stage, tmp_path, monkeypatch, capfd):
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    fork = partial(forked.Popen, env=environment)
+    monkeypatch.setattr(gpu_check, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": fork}))
+    words = ["scripts/gpu_check.sh", stage, "--out", str(tmp_path / "out"), "--dry-run"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as end:
+        gpu_check.main()
     record = json.loads((tmp_path / "out" / "gpu_check.json").read_text())
     assert [x["part"] for x in record["parts"]] == list(PARTS[stage])
     assert {x["part"]: x["outcome"] for x in record["parts"]} == dict.fromkeys(PARTS[stage], "passed")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert end.value.code == 0, capfd.readouterr()
     with tarfile.open(tmp_path / "out" / "gpu_check.tar.gz") as archive:
         names = set(archive.getnames())
     assert {"gpu_check.json", *(f"{name}.log" for name in PARTS[stage])} <= names
