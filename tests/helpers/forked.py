@@ -20,6 +20,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
+import torch
+
 from benchmarks import worker
 from conventions import REQUESTS
 from pipeline import children
@@ -84,7 +86,7 @@ class Child:
     """A started `process` of multiprocessing as its users see one of `subprocess`."""
 
     def __init__(self, process: BaseProcess) -> None:
-        self.process = process
+        self.process, self.pid = process, process.pid
         self.terminate, self.kill = process.terminate, process.kill
         self.returncode: int | None = None  # known once it was waited for, as with subprocess
 
@@ -153,6 +155,8 @@ def _main(module: str, arguments: list[str], logs: list[Path], cwd: Path, env: d
         signal.signal(number, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(env)
+    if threads := env.get("OMP_NUM_THREADS"):  # a process that has threads cannot be forked from
+        torch.set_num_threads(int(threads))
     os.chdir(cwd)
     multiprocessing.set_start_method("fork", force=True)  # the usual one; data loaders go by it
     for patch in patches(multiprocessing.get_context("fork")):

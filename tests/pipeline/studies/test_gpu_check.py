@@ -197,7 +197,7 @@ def test_hours_are_those_of_the_recipe(tmp_path):
 @pytest.mark.longest
 @pytest.mark.parametrize("stage", PARTS)
 def test_a_dry_run_goes_through_every_part(stage, tmp_path, monkeypatch, capfd):
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     fork = partial(forked.Popen, env=environment)
     monkeypatch.setattr(gpu_check, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": fork}))
     words = ["scripts/gpu_check.sh", stage, "--out", str(tmp_path / "out"), "--dry-run"]
