@@ -20,6 +20,7 @@ from torch import Tensor
 from . import extension, operators, packed, reference
 from .checks import check_cu_seqlens, check_eps, check_inputs, check_mask, check_state, check_tensors
 from .chunked import accumulation_dtype, chunked, normalized, values_are_known, without_autocast
+from .recomputing import recomputed
 from .selection import KERNELS, announce, select_backend
 
 _STEP_IS_COMPILED = extension.loaded("cpp")
@@ -171,17 +172,23 @@ def linear_attention(
     if padding_mask is not None:
         check_mask(padding_mask, k.shape[0], k.shape[2], k.device)
         k, v = (x.masked_fill(padding_mask[:, None, :, None], 0.0) for x in (k, v))  # 0 * NaN is NaN
+    with without_autocast(q.device):
+        return recomputed(_linear_attention, q, k, v, normalize, eps, _of_several(cu_seqlens))
+
+
+def _linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, normalize: bool, eps: float, cu_seqlens: Tensor | None
+) -> Tensor:
     wide = accumulation_dtype(q.dtype)
     queries, keys, values = q.to(wide), k.to(wide), v.to(wide)
-    with without_autocast(q.device):
-        if (cu_seqlens := _of_several(cu_seqlens)) is not None:
-            values = F.pad(values, (0, 1), value=1.0) if normalize else values
-            out = packed.bidirectional(queries, keys, values, cu_seqlens=cu_seqlens)
-            out = out[..., :-1] / (out[..., -1:] + eps) if normalize else out
-        else:
-            out = queries @ (keys.transpose(-2, -1) @ values)
-            if normalize:
-                out = out / (queries @ keys.sum(2).unsqueeze(-1) + eps)
+    if cu_seqlens is not None:
+        values = F.pad(values, (0, 1), value=1.0) if normalize else values
+        out = packed.bidirectional(queries, keys, values, cu_seqlens=cu_seqlens)
+        out = out[..., :-1] / (out[..., -1:] + eps) if normalize else out
+    else:
+        out = queries @ (keys.transpose(-2, -1) @ values)
+        if normalize:
+            out = out / (queries @ keys.sum(2).unsqueeze(-1) + eps)
     return out.to(v.dtype)
 
 

@@ -25,12 +25,22 @@ class Made(TorchDispatchMode):
 
 def kept_for_backward(run: Callable[[], object]) -> int:
     """The numbers of all tensors that a forward pass keeps for its backward pass."""
-    sizes = []
+    return sum(x.numel() for x in _kept(run))
+
+
+def kept_bytes(run: Callable[[], object]) -> int:
+    """The bytes of memory in which these tensors are."""
+    storages = {x.untyped_storage() for x in _kept(run)}
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def _kept(run: Callable[[], object]) -> list[torch.Tensor]:
+    kept = []
 
     def pack(x):
-        sizes.append(x.numel())
+        kept.append(x)
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         run()
-    return sum(sizes)
+    return kept

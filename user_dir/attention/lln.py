@@ -28,6 +28,7 @@ from torch import Tensor
 from causal_linear_attention import linear_attention
 from causal_linear_attention.checks import check_inputs, check_mask, check_tensors
 from causal_linear_attention.chunked import accumulation_dtype
+from causal_linear_attention.recomputing import recomputed
 
 from ..errors import UserError
 from .base import SelfAttention
@@ -133,7 +134,7 @@ def lln_attention(
     with torch.autocast(q.device.type, enabled=False):
         if causal:
             return causal_exponential_attention(q, k, v, alpha, beta, key_padding_mask)[0]
-        return _full_exponential_attention(q, k, v, alpha, beta, key_padding_mask)
+        return recomputed(_full_exponential_attention, q, k, v, alpha, beta, key_padding_mask)
 
 
 def _full_exponential_attention(q, k, v, alpha, beta, padding_mask) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from causal_linear_attention import causal_linear_attention, linear_attention
 from causal_linear_attention.chunked import CHUNK, accumulation_dtype
+from causal_linear_attention.recomputing import recomputed
 
 from ..errors import UserError
 from .base import SelfAttention
@@ -109,11 +110,14 @@ class PerformerAttention(SavedSeed, SelfAttention):
                 return self._attend_as_in_the_paper(q, k, v, padding_mask)
             if self.causal:
                 return self._attend_causally(q, k, v, padding_mask, self.first_state(q))[0]
-            phi_q = self._query_features(q)
-            exponents, tops = self._key_exponents(k, padding_mask)
-            phi_k = torch.exp(exponents - tops.amax(2)[:, :, None, None])
-            features = _with_plain_sum(phi_q, phi_q), _with_ones(phi_k, padding_mask)
-            return linear_attention(*features, v.to(phi_q.dtype), normalize=True, eps=TINY)
+            return recomputed(self._attend_fully, q, k, v, padding_mask)
+
+    def _attend_fully(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        phi_q = self._query_features(q)
+        exponents, tops = self._key_exponents(k, padding_mask)
+        phi_k = torch.exp(exponents - tops.amax(2)[:, :, None, None])
+        features = _with_plain_sum(phi_q, phi_q), _with_ones(phi_k, padding_mask)
+        return linear_attention(*features, v.to(phi_q.dtype), normalize=True, eps=TINY)
 
     def first_state(self, q: Tensor) -> State:
         """See `SelfAttention.first_state`: the running maximum, and sums relative to it.

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.helpers.counting import kept_for_backward
+from tests.helpers.counting import kept_bytes, kept_for_backward
 from tests.helpers.mechanisms import MECHANISMS, all_forms, build, causal_mechanisms, forms_of, ragged
 
 LENGTHS = (1, 17, 63, 64, 65, 150)  # around the ends of chunks
@@ -165,6 +165,18 @@ def test_memory_grows_linearly(key, causal):
     mechanism = MECHANISMS[key]
     linear = mechanism.linear_memory and (mechanism.linear_causal_memory or not causal)
     assert (growth <= 4.2) == linear
+
+
+@pytest.mark.parametrize(
+    ("key", "most"),
+    [("softmax", 5), ("elu", 7), ("norm-elu", 8), ("performer", 5), ("lln", 5), ("lln_diag", 9)],
+)
+def test_memory_in_half_precision(key, most):
+    """In arrays of the input's size; parameters and what blocks and features add are at most another half."""
+    module = build(key, False, torch.bfloat16, dim=64).train()
+    x = torch.randn(1024, 1, 64, dtype=torch.bfloat16, requires_grad=True)
+    outputs = []
+    assert kept_bytes(lambda: outputs.append(module(x)[0])) <= (most + 0.6) * x.nbytes
 
 
 @causal_mechanisms

@@ -1,0 +1,24 @@
+"""Half as much memory in half precision: what forward computes in float32, backward computes again."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
+
+NARROW = (torch.float16, torch.bfloat16)
+
+
+def recomputed(function: Callable[..., Tensor], *args: Any) -> Tensor:
+    """`function(*args)`; with a 16-bit tensor first, only `args` are kept for its backward pass.
+
+    Its copies in float32, which sums need, are twice as large as what they copy. A compiler decides by itself
+    what it computes again, forward mode has no backward pass, and torch.func takes no such functions.
+    """
+    transformed = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+    narrow = args[0].dtype in NARROW and torch.is_grad_enabled()
+    if not narrow or transformed or torch.compiler.is_compiling():
+        return function(*args)
+    return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
