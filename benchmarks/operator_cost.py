@@ -18,7 +18,6 @@ On a GPU results are written after every length or shape.
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -44,7 +43,6 @@ from benchmarks.operator_peers import (
     BOTH,
     FAST,
     FAST_TUNED,
-    FLA,
     FORWARD,
     LIMITS,
     SOFTMAX,
@@ -56,6 +54,7 @@ from benchmarks.operator_peers import (
     ours,
     shapes,
 )
+from benchmarks.operator_report import CACHE, DECODING, ONE_HEAD, goals, markdown, plot
 from benchmarks.run import choose_device, write_tables
 from causal_linear_attention import (
     causal_linear_attention,
@@ -68,8 +67,6 @@ from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, shown_path, write_json
 from pipeline.outputs import check_output, json_with
 from pipeline.provenance import environment
-from pipeline.reports.costs import Goal, goal_table
-from pipeline.reports.tables import markdown_table, spread, where
 
 RESULT = json_with("environment", "peak", "records")
 LENGTHS = (512, 2048, 8192, 32768)
@@ -82,9 +79,6 @@ LONGEST_ONLY = ("stock", "stock with huge pages")
 QUICKER = 64  # times shorter with --quick
 CROSSOVER_DIMS, CROSSOVER_LENGTHS = (16, 32, 64, 128), (64, 128, 256, 512, 1024, 2048, 4096)
 CHUNK = 16  # of the compiled CPU kernels, in the count of operations
-ONE_HEAD = "one head, forward + backward"
-DECODING, CACHE = "decoding", "softmax over a cache"
-COLORS = ("tab:blue", "tab:cyan", "tab:orange", "tab:red", "tab:green", "tab:purple", "tab:brown", "0.4")
 
 
 def timed(options, q, k, v, functions, part: str, heap: str) -> list[dict]:
@@ -212,128 +206,6 @@ def floors(records: list[dict], peak: dict[str, float], device: str) -> None:
     for record in records:
         if unit in record:
             record["of floor"] = record[unit] / peak[unit]
-
-
-def crossover_table(result: dict) -> str:
-    """By head width: from which length on linear attention beats softmax, and by how much at the end."""
-    rows = []
-    for dim in sorted({x["dim"] for x in result["crossover"]}):
-        here = sorted((x for x in result["crossover"] if x["dim"] == dim), key=lambda x: x["length"])
-        ratios = [
-            x["ms"][SOFTMAX] / next(ms for name, ms in x["ms"].items() if name != SOFTMAX) for x in here
-        ]
-        # The last length at which softmax still wins decides; before it a win may be chance.
-        lost = max((i for i, ratio in enumerate(ratios) if ratio < 1), default=-1)
-        if lost + 1 == len(here):
-            start = f"beyond {here[-1]['length']:,}"
-        else:
-            start = f"{'≤ ' if lost < 0 else ''}{here[lost + 1]['length']:,}"
-        rows.append([str(dim), start, f"{ratios[-1]:.1f}"])
-    longest = max(x["length"] for x in result["crossover"])
-    return markdown_table(["head width", "faster from N", f"speed-up over softmax at N = {longest:,}"], rows)
-
-
-def markdown(result: dict) -> str:
-    """All tables as Markdown."""
-    record = result["environment"]
-    pieces = [f"{where(record)}; torch {record['versions']['torch']}, {result['settings']['dtype']}"]
-    for part in (FORWARD, BOTH, ONE_HEAD, DECODING):
-        for heap in dict.fromkeys(r["heap"] for r in result["records"] if r["part"] == part):
-            pieces.append(_times(result, part, heap))
-    pieces += [_rates(result), "Linear against softmax, forward\n\n" + crossover_table(result)]
-    memory = [[name, f"{tensors:.2f}"] for name, tensors in result["memory"].items()]
-    pieces.append(
-        markdown_table(["forward + backward, N = 8,192", "peak above the inputs, in tensors"], memory)
-    )
-    pieces.append(goal_table(result["goals"]))
-    return "\n\n".join(pieces) + "\n"
-
-
-def _times(result: dict, part: str, heap: str) -> str:
-    records = [r for r in result["records"] if r["part"] == part and r["heap"] == heap]
-    lengths = sorted({r["length"] for r in records})
-    cells = {(r["name"], r["length"]): spread(r["ms"], "{:.3f}") for r in records}
-    names = list(dict.fromkeys(r["name"] for r in records))
-    rows = [[n, *(cells.get((n, x), "–") for x in lengths)] for n in names]
-    title = f"{part}, milliseconds" + (f", heap {heap}" if heap else "")
-    return f"{title}\n\n" + markdown_table(["N", *(f"{x:,}" for x in lengths)], rows)
-
-
-def _rates(result: dict) -> str:
-    rows = []
-    for r in result["records"]:
-        if "GF/s" in r:
-            row = [r["name"], r["part"] + (f", heap {r['heap']}" if r["heap"] else ""), f"{r['length']:,}"]
-            row += [f"{r['GF/s']:.0f}", f"{r['GF/s'] / result['peak']['GF/s']:.2f}"]
-            rows.append([*row, f"{r['GB/s']:.1f}", f"{r['GB/s'] / result['peak']['GB/s']:.2f}"])
-    return markdown_table(
-        ["best of the run", "", "N", "GF/s", "of a matrix product", "GB/s", "of a copy"], rows
-    )
-
-
-def plot(result: dict, path: Path) -> None:
-    """Time against length, forward and forward + backward, medians, the heap kept. Needs matplotlib."""
-    from pipeline.reports.plots import Curve, plot_curves
-
-    panels = []
-    for part in (FORWARD, BOTH):
-        records = [r for r in result["records"] if r["part"] == part and r["heap"] in ("kept", "")]
-        names = list(dict.fromkeys(r["name"] for r in records))
-        curves = []
-        for name, color in zip(names, COLORS, strict=False):
-            mine = sorted((r for r in records if r["name"] == name), key=lambda r: r["length"])
-            times = [statistics.median(r["ms"]) for r in mine]
-            curves.append(Curve(name, color, [r["length"] for r in mine], times))
-        panels.append((part, "length", "milliseconds", curves))
-    plot_curves(path, panels, note=f"Medians; {where(result['environment'])}.")
-
-
-def goals(result: dict) -> list[list[str]]:
-    """What this run could measure of the goals, as rows of a table; ratios are of medians.
-
-    `result["main"]` is the name of the rows that the goals are for.
-    """
-    device, main = result["settings"]["device"], result["main"]
-    middle = {
-        (r["part"], r["heap"], r["length"], r["name"]): statistics.median(r["ms"]) for r in result["records"]
-    }
-    rows: list[list[str]] = []
-
-    def ratio(
-        figure: str, above: tuple, below: tuple, bound: float, at_least: bool = True, digits: int = 2
-    ) -> None:
-        if above in middle and below in middle:
-            rows.append(Goal(figure, middle[above] / middle[below], bound, at_least).row(digits))
-
-    for part, heap, length in sorted({key[:3] for key in middle}):
-        place = f"{part}, N = {length:,}" + (f", heap {heap}" if heap else "")
-        here = (part, heap, length)
-        if part in (FORWARD, BOTH):
-            least = 2.8 if heap == "stock" else 4.5
-            ratio(f"{place}: times {FAST}", (*here, FAST), (*here, main), least)
-            ratio(f"{place}: times {FAST_TUNED}", (*here, FAST_TUNED), (*here, main), 2)
-            ratio(f"{place}: times {FLA}", (*here, FLA), (*here, main), 2)
-        if part == ONE_HEAD:
-            ratio(f"{place}: times {FAST}", (*here, FAST), (*here, main), 7)
-        if part == FORWARD and device == "cpu":
-            ratio(f"{place}: PyTorch path, times {FAST}", (*here, FAST), (*here, "ours, torch"), 1.4)
-            ratio(f"{place}: bfloat16, times float32", (*here, main), (*here, f"{main}, bfloat16"), 1)
-        if part == FORWARD and device == "cuda" and length in (8192, 16384):
-            least = 12 if length == 8192 else 24
-            ratio(f"{place}: times {SOFTMAX}", (*here, SOFTMAX), (*here, main), least)
-    for r in result["records"]:
-        if device == "cuda" and r["name"] == main and "of floor" in r and r["length"] >= 8192:
-            figure = f"{r['part']}, N = {r['length']:,}: times the byte floor"
-            rows.append(Goal(figure, 1 / r["of floor"], 1.5 if r["part"] == FORWARD else 2.0).row())
-    early, late = (DECODING, "", 1024), (DECODING, "", 32768)
-    for name, least in (("step, the operator itself", 1000), ("step", 100)):
-        ratio(f"decoding at 32,768, {name}: times {CACHE}", (*late, CACHE), (*late, name), least, digits=0)
-    ratio("decoding at 32,768 over 1,024", (*late, "step"), (*early, "step"), 1.05, at_least=False)
-    if main in result["memory"]:
-        figure = "peak memory above the inputs, forward + backward, in tensors"
-        most = 4.1 if device == "cpu" else 4.3  # the states that the CUDA kernels keep
-        rows.append(Goal(figure, result["memory"][main], most).row())
-    return rows
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:

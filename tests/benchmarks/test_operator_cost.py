@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from benchmarks import operator_cost, operator_peers
-from benchmarks.operator_cost import CACHE, DECODING, ONE_HEAD, crossover_table, goals
 from benchmarks.operator_peers import BOTH, FAST, FLA, FORWARD, SOFTMAX, fast_transformers, own_layout
+from benchmarks.operator_report import CACHE, DECODING, ONE_HEAD, crossover_table, goals
 from pipeline.errors import UserError
 from pipeline.outputs import check_output
 
