@@ -74,7 +74,7 @@ def has_text(path: Path, text: str) -> bool:
     return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
-LONGEST_LINE = 250
+LONGEST_LINE = 350
 
 
 def json_text(value: Any, indent: str = "") -> str:
