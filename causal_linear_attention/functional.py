@@ -149,6 +149,8 @@ def linear_attention(
 ) -> Tensor:
     """Bidirectional linear attention `q @ (k^T v)`, two products, O(N D M).
 
+    With 16-bit inputs the backward pass keeps q, k and v alone and makes their float32 copies again.
+
     Args:
         q, k: `(B, H, N, D)`, feature maps already applied (k may differ from q in length, not from v).
         v: `(B, H, N, M)`.
