@@ -7,6 +7,7 @@ import torch
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 
 from user_dir.attention import build_attention, lln_attention
+from user_dir.attention.parts import exponential
 from user_dir.attention.parts.exponential import (
     causal_exponential_attention,
     exponential_attention_step,
@@ -53,6 +54,20 @@ def test_equals_the_formula_with_gradients(length, causal, masked):
     got = with_gradients(lln_attention, tensors, **scales)
     for a, b in zip(got, with_gradients(plain, tensors, **scales), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("segment", [64, 256, 1024])
+def test_segments_of_any_length_give_the_same(segment, monkeypatch):
+    monkeypatch.setattr(exponential, "segment_length", lambda q: segment)
+    tensors, scales = inputs(330), {"alpha": 2.1, "beta": 1.7, "causal": True}
+    got = with_gradients(lln_attention, tensors, **scales)
+    for a, b in zip(got, with_gradients(plain, tensors, **scales), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 4096), (8, 2048), (1000, 512), (0, 4096)])
+def test_segments_fill_a_gpu(batch, length):
+    assert exponential.segment_length(torch.empty(batch, 8, 1, 64, device="meta")) == length
 
 
 @both

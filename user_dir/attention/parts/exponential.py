@@ -32,6 +32,9 @@ from causal_linear_attention.chunked import accumulation_dtype
 BLOCK = 4
 CHUNK = 64
 SEGMENT = 8 * CHUNK
+# On a GPU segments are longer, since each costs some two hundred kernel launches: up to so many positions of
+# a row, and of all rows together.
+LONGEST_SEGMENT, POSITIONS = 64 * CHUNK, 256 * CHUNK
 # The maximum over no keys: finite, so that differences are, and below every exponent.
 LOWEST = -1e30
 # The logarithm of a sum over no keys, for the backward pass: so large that all weights are zero.
@@ -104,10 +107,10 @@ class ExponentialAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, alpha, beta, padding_mask, total, top):
-        outs, saved = [], []
-        for start in range(0, q.shape[2], SEGMENT):
-            segment = _segment(q, k, v, alpha, beta, padding_mask, top, start)
-            length = min(SEGMENT, q.shape[2] - start)
+        outs, saved, most = [], [], segment_length(q)
+        for start in range(0, q.shape[2], most):
+            length = min(most, q.shape[2] - start)
+            segment = _segment(q, k, v, alpha, beta, padding_mask, top, start, length)
             saved += [total, top]
             out, log, total = _forward(segment, total)
             top = segment.top[:, :, -1:].clone()  # a view would keep the whole segment for the backward pass
@@ -125,9 +128,9 @@ class ExponentialAttention(torch.autograd.Function):
     def backward(ctx, grad_out, grad_total, _):
         q, k, v, padding_mask, out, *saved = ctx.saved_tensors
         grads = [torch.empty_like(x) for x in (q, k, v)]
-        for start in reversed(range(0, q.shape[2], SEGMENT)):
+        for start in reversed(range(0, q.shape[2], segment_length(q))):
             log, top, total = saved.pop(), saved.pop(), saved.pop()
-            segment = _segment(q, k, v, *ctx.scales, padding_mask, top, start)
+            segment = _segment(q, k, v, *ctx.scales, padding_mask, top, start, log.shape[2])
             here = slice(start, start + log.shape[2])
             g, o = (x[:, :, here].to(log.dtype) for x in (grad_out, out))
             cotangent = torch.cat([g, -(g * o).sum(-1, keepdim=True)], -1)
@@ -148,8 +151,15 @@ class _Segment(NamedTuple):
     chunk: int
 
 
-def _segment(q, k, v, alpha, beta, padding_mask, top, start) -> _Segment:
-    length = min(SEGMENT, q.shape[2] - start)
+def segment_length(q: Tensor) -> int:
+    """How many positions of `q: (B, H, N, D)` are taken at once."""
+    if q.device.type == "cpu":
+        return SEGMENT
+    chunks = POSITIONS // CHUNK // max(len(q), 1)
+    return min(max(SEGMENT, chunks * CHUNK), LONGEST_SEGMENT)
+
+
+def _segment(q, k, v, alpha, beta, padding_mask, top, start, length) -> _Segment:
     q, k, v = (x.narrow(2, start, length).to(top.dtype) for x in (q, k, v))
     a, b, v = q * alpha, k * beta, F.pad(v, (0, 1), value=1.0)
     if padding_mask is not None:
@@ -174,7 +184,8 @@ def _forward(s: _Segment, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         right += (phi_q @ phi_k.mT) @ _halves(s.v, size)[0]
     phi_q, phi_k, decay = _chunks(a, s)
     products = phi_k.mT @ s.v.unflatten(2, (-1, s.chunk))
-    before, total = _running(products, decay, total)
+    running = _running(decay, total, products)
+    before, total = running[:, :, :-1], running[:, :, -1]
     sums += (phi_q @ before).flatten(2, 3)
     denominator = sums[..., -1:]
     log = torch.where(denominator > 0, largest + denominator.log(), NOTHING)
@@ -203,8 +214,9 @@ def _backward(s: _Segment, log: Tensor, cotangent: Tensor, total: Tensor, grad_t
         left_v += (phi_q @ phi_k.mT).mT @ right_u
     phi_q, phi_k, decay = _chunks(a, s)
     chunks_u, chunks_v = u.unflatten(2, (-1, s.chunk)), s.v.unflatten(2, (-1, s.chunk))
-    before, _ = _running(phi_k.mT @ chunks_v, decay, total)
-    after, grad_total = _running(phi_q.mT @ chunks_u, decay, grad_total, reverse=True)
+    before = _running(decay, total, phi_k.mT @ chunks_v)[:, :, :-1]
+    running = _running(decay.mT, phi_q.mT @ chunks_u, grad_total)
+    grad_total, after = running[:, :, 0], running[:, :, 1:]
     da += (chunks_u @ before.mT).mul_(phi_q).flatten(2, 3)
     db += (chunks_v @ after.mT).mul_(phi_k).flatten(2, 3)
     dv += (phi_k @ after).flatten(2, 3)
@@ -232,21 +244,21 @@ def _halved_blocks(a: Tensor, s: _Segment) -> Iterator[tuple[int, Tensor, Tensor
 
 
 def _chunks(a: Tensor, s: _Segment) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries' features for the sums before their chunk, keys' for those after it, and the sums' decay."""
+    """Queries' features for the sums before their chunk, keys' for those after it, and what sums decay by.
+
+    The decay from chunk end i to j, `(B, H, D, C + 1, C + 1)`, zero for i > j; 0 is the segment's beginning.
+    """
     a, b = a.unflatten(2, (-1, s.chunk)), s.b.unflatten(2, (-1, s.chunk))
-    after = s.top.unflatten(2, (-1, s.chunk))[:, :, :, -1:]
-    before = torch.cat([s.before.unsqueeze(2), after[:, :, :-1]], 2)
-    return (a + before).exp_(), (b - after).exp_(), (before - after).exp_().mT
+    ends = torch.cat([s.before.unsqueeze(2), s.top.unflatten(2, (-1, s.chunk))[:, :, :, -1:]], 2)
+    marks = ends.squeeze(3).mT
+    decay = (marks.unsqueeze(-2) - marks.unsqueeze(-1)).clamp_(max=0).exp_().tril_()
+    return (a + ends[:, :, :-1]).exp_(), (b - ends[:, :, 1:]).exp_(), decay
 
 
-def _running(products: Tensor, decay: Tensor, total: Tensor, reverse: bool = False) -> tuple[Tensor, Tensor]:
-    """The sum that meets each chunk, and the one behind the last; `reverse` runs from the last chunk on."""
-    met = torch.empty_like(products)
-    chunks = range(products.shape[2])
-    for chunk in reversed(chunks) if reverse else chunks:
-        met[:, :, chunk] = total
-        total = torch.addcmul(products[:, :, chunk], decay[:, :, chunk], total)
-    return met, total
+def _running(decay: Tensor, *sums: Tensor) -> Tensor:
+    """At each end the decayed sum of all before it; `sums` `(B, H, C, D, M + 1)` or, of one, without C."""
+    every = torch.cat([x if x.dim() == 5 else x.unsqueeze(2) for x in sums], 2)
+    return (decay @ every.transpose(2, 3)).transpose(2, 3)
 
 
 def _quotient(sums: Tensor) -> Tensor:
