@@ -107,13 +107,17 @@ class Moments:
     @classmethod
     def of(cls, q: Tensor, k: Tensor, padding_mask: Tensor | None) -> "Moments":
         """Of `q, k: (B, H, N, d)` at the positions that are not `padding_mask: (B, N)`."""
+        q, k = (x.to(accumulation_dtype(x.dtype)) for x in (q, k))
+        if padding_mask is None and q.numel():  # one pass over each, where masking takes five
+            variances, means = zip(*(torch.var_mean(x, correction=0) for x in (q, k)), strict=True)
+            count = torch.full((), q.numel(), device=q.device)
+            return cls(count, torch.stack(means), torch.stack(variances) * count)
         if padding_mask is None:
-            padding_mask = torch.zeros(1, 1, dtype=torch.bool, device=q.device).expand(q.shape[0], q.shape[2])
+            padding_mask = torch.zeros(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device)
         hidden = padding_mask[:, None, :, None]
         count = (~hidden).sum() * (q.shape[1] * q.shape[3])
         means, squares = [], []
         for x in (q, k):
-            x = x.to(accumulation_dtype(x.dtype))
             mean = x.masked_fill(hidden, 0.0).sum() / count.clamp(min=1)
             means.append(mean)
             squares.append((x - mean).masked_fill(hidden, 0.0).square().sum())
