@@ -113,7 +113,8 @@ class ExponentialAttention(torch.autograd.Function):
             segment = _segment(q, k, v, alpha, beta, padding_mask, top, start, length)
             saved += [total, top]
             out, log, total = _forward(segment, total)
-            top = segment.top[:, :, -1:].clone()  # a view would keep the whole segment for the backward pass
+            # Clones: views would keep all of the segment's maxima, and sums, for the backward pass.
+            top = segment.top[:, :, -1:].clone()
             outs.append(out[:, :, :length].to(v.dtype))
             saved.append(log[:, :, :length])
         out = torch.cat(outs, 2) if outs else torch.zeros_like(v)
@@ -160,7 +161,8 @@ def segment_length(q: Tensor) -> int:
 
 
 def _segment(q, k, v, alpha, beta, padding_mask, top, start, length) -> _Segment:
-    q, k, v = (x.narrow(2, start, length).to(top.dtype) for x in (q, k, v))
+    # Contiguous, else most products below copy them.
+    q, k, v = (x.narrow(2, start, length).contiguous().to(top.dtype) for x in (q, k, v))
     a, b, v = q * alpha, k * beta, F.pad(v, (0, 1), value=1.0)
     if padding_mask is not None:
         b = b.masked_fill(padding_mask.narrow(1, start, length)[:, None, :, None], -torch.inf)
@@ -185,7 +187,7 @@ def _forward(s: _Segment, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     phi_q, phi_k, decay = _chunks(a, s)
     products = phi_k.mT @ s.v.unflatten(2, (-1, s.chunk))
     running = _running(decay, total, products)
-    before, total = running[:, :, :-1], running[:, :, -1]
+    before, total = running[:, :, :-1], running[:, :, -1].clone()
     sums += (phi_q @ before).flatten(2, 3)
     denominator = sums[..., -1:]
     log = torch.where(denominator > 0, largest + denominator.log(), NOTHING)
