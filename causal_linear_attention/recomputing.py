@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
-NARROW = (torch.float16, torch.bfloat16)
+from .chunked import accumulation_dtype
+from .operators import in_forward_mode
 
 
 def recomputed(function: Callable[..., Tensor], *args: Any) -> Tensor:
@@ -17,8 +17,8 @@ def recomputed(function: Callable[..., Tensor], *args: Any) -> Tensor:
     Its copies in float32, which sums need, are twice as large as what they copy. A compiler decides by itself
     what it computes again, forward mode has no backward pass, and torch.func takes no such functions.
     """
-    transformed = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
-    narrow = args[0].dtype in NARROW and torch.is_grad_enabled()
-    if not narrow or transformed or torch.compiler.is_compiling():
+    copied = accumulation_dtype(args[0].dtype) != args[0].dtype and torch.is_grad_enabled()
+    transformed = in_forward_mode() or torch._C._are_functorch_transforms_active()
+    if not copied or transformed or torch.compiler.is_compiling():
         return function(*args)
     return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)

@@ -30,7 +30,7 @@ def kept_for_backward(run: Callable[[], object]) -> int:
 
 def kept_bytes(run: Callable[[], object]) -> int:
     """The bytes of memory in which these tensors are."""
-    storages = {x.untyped_storage() for x in _kept(run)}
+    storages = [x.untyped_storage() for x in _kept(run)]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 

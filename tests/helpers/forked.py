@@ -131,12 +131,13 @@ def measure(command: Sequence[str], env: Mapping[str, str], context: BaseContext
 def patches(context: BaseContext = CONTEXT) -> list[tuple[object, str, object]]:
     """Modules, their attributes, and the values with which what they start is a fork."""
     return [
-        (children, "subprocess", _subprocess(Popen=partial(Popen, context=context))),
-        (worker, "subprocess", _subprocess(run=partial(measure, context=context))),
+        (children, "subprocess", subprocess_with(Popen=partial(Popen, context=context))),
+        (worker, "subprocess", subprocess_with(run=partial(measure, context=context))),
     ]
 
 
-def _subprocess(**replaced: Any) -> SimpleNamespace:
+def subprocess_with(**replaced: Any) -> SimpleNamespace:
+    """`subprocess` with some of its names `replaced`."""
     return SimpleNamespace(**{**vars(subprocess), **replaced})
 
 

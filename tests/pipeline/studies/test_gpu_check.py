@@ -10,7 +10,6 @@ import sys
 import tarfile
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -199,7 +198,7 @@ def test_hours_are_those_of_the_recipe(tmp_path):
 def test_a_dry_run_goes_through_every_part(stage, tmp_path, monkeypatch, capfd):
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     fork = partial(forked.Popen, env=environment)
-    monkeypatch.setattr(gpu_check, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": fork}))
+    monkeypatch.setattr(gpu_check, "subprocess", forked.subprocess_with(Popen=fork))
     words = ["scripts/gpu_check.sh", stage, "--out", str(tmp_path / "out"), "--dry-run"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as end:

@@ -186,7 +186,7 @@ def _forward(s: _Segment, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         right += (phi_q @ phi_k.mT) @ _halves(s.v, size)[0]
     phi_q, phi_k, decay = _chunks(a, s)
     products = phi_k.mT @ s.v.unflatten(2, (-1, s.chunk))
-    running = _running(decay, total, products)
+    running = _running(decay, total.unsqueeze(2), products)
     before, total = running[:, :, :-1], running[:, :, -1].clone()
     sums += (phi_q @ before).flatten(2, 3)
     denominator = sums[..., -1:]
@@ -216,8 +216,8 @@ def _backward(s: _Segment, log: Tensor, cotangent: Tensor, total: Tensor, grad_t
         left_v += (phi_q @ phi_k.mT).mT @ right_u
     phi_q, phi_k, decay = _chunks(a, s)
     chunks_u, chunks_v = u.unflatten(2, (-1, s.chunk)), s.v.unflatten(2, (-1, s.chunk))
-    before = _running(decay, total, phi_k.mT @ chunks_v)[:, :, :-1]
-    running = _running(decay.mT, phi_q.mT @ chunks_u, grad_total)
+    before = _running(decay, total.unsqueeze(2), phi_k.mT @ chunks_v)[:, :, :-1]
+    running = _running(decay.mT, phi_q.mT @ chunks_u, grad_total.unsqueeze(2))
     grad_total, after = running[:, :, 0], running[:, :, 1:]
     da += (chunks_u @ before.mT).mul_(phi_q).flatten(2, 3)
     db += (chunks_v @ after.mT).mul_(phi_k).flatten(2, 3)
@@ -258,9 +258,8 @@ def _chunks(a: Tensor, s: _Segment) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _running(decay: Tensor, *sums: Tensor) -> Tensor:
-    """At each end the decayed sum of all before it; `sums` `(B, H, C, D, M + 1)` or, of one, without C."""
-    every = torch.cat([x if x.dim() == 5 else x.unsqueeze(2) for x in sums], 2)
-    return (decay @ every.transpose(2, 3)).transpose(2, 3)
+    """At each of C + 1 ends the decayed sum of all before it; `sums` make `(B, H, C + 1, D, M + 1)`."""
+    return (decay @ torch.cat(sums, 2).transpose(2, 3)).transpose(2, 3)
 
 
 def _quotient(sums: Tensor) -> Tensor:
