@@ -1,8 +1,8 @@
-"""One new token of TransNormer's attentions, each in one call of the C++ kernels, without derivatives.
+"""One new token of TransNormer's attentions, and RMSNorm, each in one call of the compiled kernels.
 
 A decoding step of a small model is thirty operators an attention, each of which costs more than its
-arithmetic. What these compute, with PyTorch's operators and derivatives, is in
-`user_dir/attention/{norm,diag}.py` and `user_dir/modules/{lrpe,norms}.py`. float32 on a CPU alone.
+arithmetic, and so is RMSNorm on a GPU, in training too. What these compute, with PyTorch's operators, is in
+`user_dir/attention/{norm,diag}.py` and `user_dir/modules/{lrpe,norms}.py`.
 """
 
 import torch
@@ -11,43 +11,46 @@ from torch import Tensor
 from . import extension, operators
 
 norm_step = operators.norm_step
-"""`(q, k, v, direction, theta, positions, state, one_plus) -> (out, state)`: NormAttention.
+"""`(q, k, v, direction, theta, positions, state, one_plus) -> (out, state)`: NormAttention, float32.
 
 q, k, v, out: `(B, H, 1, d)`; direction `(d,)` and theta `(d // 2,)` float64 of LRPE; positions `(B,)`; state
-`(B, H, d, d)`; one_plus: features 1 + elu instead of elu.
+`(B, H, d, d)`; one_plus: features 1 + elu instead of elu. No derivative.
 """
 
 block_step = operators.block_step
-"""`(q, k, v, direction, theta, scale, places, keys, values, softmax) -> out`: DiagAttention.
+"""`(q, k, v, direction, theta, scale, places, keys, values, softmax) -> out`: DiagAttention, float32.
 
 As for `norm_step`; places `(B,)` in the block, whose keys and values `(B, H, C, d)` are written there;
-scale of LRPE; softmax: weights by softmax instead of ReLU.
+scale of LRPE; softmax: weights by softmax instead of ReLU. A place outside the block is an error on a CPU; on
+a GPU, which nobody waits for, its token becomes NaN.
 """
 
 rms_norm = operators.rms_norm
-"""`(x, eps) -> x / (root mean square over the last dimension + eps)`, x of any shape."""
+"""`(x, eps) -> x / (root mean square over the last dimension + eps)`, x of any shape: on a CPU float32. No
+derivative."""
+
+rms_norm_forward = operators.rms_norm_forward
+"""`rms_norm` and the root mean squares `(rows,)` in float32, of which there is one a row; CUDA alone."""
+
+rms_norm_backward = operators.rms_norm_backward
+"""`(grad, out, root, eps) -> grad_x` from what `rms_norm_forward` returned; CUDA alone."""
 
 
-def _built() -> bool:
-    """Not so where the kernels were built from older sources, which lack these."""
-    if not extension.loaded("cpp"):
+_CPP = extension.loaded("cpp")
+
+
+def _compiled(x: Tensor) -> bool:
+    """Whether there are kernels for x's device, which no tracing can see into."""
+    if torch.compiler.is_compiling():
         return False
-    try:
-        rms_norm(torch.zeros(1), 0.1)
-    except NotImplementedError:
-        return False
-    return True
-
-
-_BUILT = _built()
+    return (x.is_cpu and _CPP) or (x.is_cuda and not extension.reason_on_gpu(x.device))
 
 
 def decodes(x: Tensor) -> bool:
-    """Whether these run for inputs like x: built, float32, on the CPU, without gradients or tracing."""
-    return (
-        _BUILT
-        and x.dtype is torch.float32
-        and x.device.type == "cpu"
-        and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-    )
+    """Whether the steps run for inputs like x: float32, without gradients."""
+    return x.dtype is torch.float32 and not torch.is_grad_enabled() and _compiled(x)
+
+
+def normalizes(x: Tensor) -> bool:
+    """Whether `rms_norm_forward` and `rms_norm_backward` run for inputs like x."""
+    return x.is_cuda and x.dtype is not torch.float64 and _compiled(x)

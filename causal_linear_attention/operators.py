@@ -4,7 +4,8 @@
     causal_linear_attention::backward  -> (grad_q, grad_k, grad_v, grad_state)
     causal_linear_attention::triton_forward, triton_backward      both on Triton, see `triton_backend.py`
     causal_linear_attention::step      one position, no derivative
-    causal_linear_attention::norm_step, block_step, rms_norm      see `decoding.py`
+    causal_linear_attention::norm_step, block_step, rms_norm, rms_norm_forward, rms_norm_backward
+                                       see `decoding.py`
 
 States are `(B, H, D, M)`, with `cu_seqlens` `(S, H, D, M)`; they then have no rows unless `return_state`, and
 neither has the gradient of a state that is None. `inverse` is 1 / (q[i] @ z[i] + eps), (B, H, N), saved for
@@ -47,6 +48,8 @@ _SCHEMAS = (
     f"block_step({_TOKEN}, float scale, Tensor places, Tensor(a!) keys, Tensor(b!) values, bool softmax) "
     "-> Tensor",
     "rms_norm(Tensor x, float eps) -> Tensor",
+    "rms_norm_forward(Tensor x, float eps) -> (Tensor out, Tensor root)",
+    "rms_norm_backward(Tensor grad, Tensor out, Tensor root, float eps) -> Tensor",
 )
 for _schema in _SCHEMAS:
     _LIBRARY.define(_schema, tags=torch.Tag.pt2_compliant_tag)
@@ -61,6 +64,8 @@ step = torch.ops.causal_linear_attention.step.default
 norm_step = torch.ops.causal_linear_attention.norm_step.default
 block_step = torch.ops.causal_linear_attention.block_step.default
 rms_norm = torch.ops.causal_linear_attention.rms_norm.default
+rms_norm_forward = torch.ops.causal_linear_attention.rms_norm_forward.default
+rms_norm_backward = torch.ops.causal_linear_attention.rms_norm_backward.default
 
 
 def new_like(x: Tensor) -> Tensor:
@@ -158,6 +163,17 @@ def _(q, k, v, direction, theta, scale, places, keys, values, softmax):
 @register_fake(f"{NAMESPACE}::rms_norm")
 def _(x, eps):
     return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@register_fake(f"{NAMESPACE}::rms_norm_forward")
+def _(x, eps):
+    root = x.new_empty(x.shape[:-1].numel(), dtype=torch.float32)
+    return torch.empty_like(x, memory_format=torch.contiguous_format), root
+
+
+@register_fake(f"{NAMESPACE}::rms_norm_backward")
+def _(grad, out, root, eps):
+    return torch.empty_like(out, memory_format=torch.contiguous_format)
 
 
 class _Forward(torch.autograd.Function):

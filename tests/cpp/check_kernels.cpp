@@ -235,11 +235,12 @@ void check_decoding(int64_t batch, int64_t heads, int64_t dim, int threads) {
   std::vector<float> out(batch * row), state_out(state.size()), keys(batch * row * size), values(keys);
   const cla::Turn turn{direction.data(), theta.data(), positions.data(), 0.5f};
   for (const bool flag : {false, true}) {
-    cla::norm_step({batch, heads, dim, q.data(), k.data(), v.data(), turn, flag, state.data()}, out.data(),
-                   state_out.data(), pool);
+    cla::norm_step({batch, heads, dim, q.data(), k.data(), v.data(), turn, flag, state.data(), out.data(),
+                    state_out.data()},
+                   pool);
     cla::block_step({batch, heads, dim, size, q.data(), k.data(), v.data(), turn, flag, keys.data(),
-                     values.data()},
-                    out.data(), pool);
+                     values.data(), out.data()},
+                    pool);
   }
   cla::rms_norm(q.data(), batch * heads, dim, 1e-8, out.data(), pool);
 }

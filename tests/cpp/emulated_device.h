@@ -72,6 +72,16 @@ CLA_DEVICE float from_bits(uint32_t bits) {
 }
 
 CLA_DEVICE float larger(float x, float y) { return std::fmax(x, std::fabs(y)); }
+CLA_DEVICE float maximum(float x, float y) { return std::fmax(x, y); }
+CLA_DEVICE float square_root(float x) { return std::sqrt(x); }
+CLA_DEVICE float exponential(float x) { return std::exp(x); }
+CLA_DEVICE float exponential_minus_one(float x) { return std::expm1(x); }
+CLA_DEVICE Rotation rotation(double angle) {
+  const double half_turns = angle * kHalfTurnsOfRadian;
+  const float left = static_cast<float>(half_turns - 2.0 * std::rint(0.5 * half_turns));
+  return {static_cast<float>(std::cos(left / kHalfTurnsOfRadian)),
+          static_cast<float>(std::sin(left / kHalfTurnsOfRadian))};
+}
 
 CLA_DEVICE void sync_warp() {
   emulation::together(1, nullptr, [](void* const*) {});

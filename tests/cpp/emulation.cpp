@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "attention.h"
+#include "decoding.h"
 #include "device.cuh"
 #include "guarded.h"
 #include "plan.h"
@@ -45,6 +45,7 @@ class Arrays {
     }
   }
   void* operator[](int x) const { return moved_[x]->data(); }
+  float* floats(int x) const { return static_cast<float*>(moved_[x]->data()); }
   cla::Array array(int x) const {
     return {moved_[x]->data(), arrays_[x].batch, arrays_[x].head, arrays_[x].row};
   }
@@ -56,6 +57,20 @@ class Arrays {
   const HostArray* arrays_;
   std::vector<std::unique_ptr<Moved>> moved_;
 };
+
+// A decoding step's first six arrays.
+template <class Step>
+void set_tokens(Step& s, const int64_t* shape, const Arrays& arrays) {
+  s.batch = shape[0];
+  s.heads = shape[1];
+  s.dim = shape[2];
+  s.q = arrays.floats(0);
+  s.k = arrays.floats(1);
+  s.v = arrays.floats(2);
+  s.turn.direction = arrays.floats(3);
+  s.turn.theta = static_cast<const double*>(arrays[4]);
+  s.turn.positions = static_cast<const int64_t*>(arrays[5]);
+}
 
 }  // namespace emulation
 
@@ -121,6 +136,55 @@ extern "C" const char* emulate_step(const int64_t* shape, int dtype, int normali
   p.v = moved.array(2);
   p.state = moved[3];
   const char* const error = cuda::step(p, moved[4], moved[5], cuda::Device{}, nullptr);
+  moved.back();
+  return error;
+}
+
+// NormAttention's step. The arrays: q, k, v, direction, theta, positions, state, out and the new state, contiguous.
+extern "C" const char* emulate_norm_step(const int64_t* shape, int one_plus, HostArray* arrays, int order, int at_end) {
+  emulation::set_order(order);
+  emulation::Arrays moved(arrays, 9, at_end != 0);
+  cla::NormStep s;
+  s.one_plus = one_plus != 0;
+  emulation::set_tokens(s, shape, moved);
+  s.state = moved.floats(6);
+  s.out = moved.floats(7);
+  s.state_out = moved.floats(8);
+  const char* const error = cla::cuda::norm_step(s, cla::cuda::Device{}, nullptr);
+  moved.back();
+  return error;
+}
+
+// DiagAttention's step. The arrays: q, k, v, direction, theta, places, keys, values and out, contiguous.
+extern "C" const char* emulate_block_step(const int64_t* shape, int softmax, float scale, HostArray* arrays, int order,
+                                          int at_end) {
+  emulation::set_order(order);
+  emulation::Arrays moved(arrays, 9, at_end != 0);
+  cla::BlockStep s;
+  s.softmax = softmax != 0;
+  emulation::set_tokens(s, shape, moved);
+  s.turn.scale = scale;
+  s.size = shape[3];
+  s.keys = moved.floats(6);
+  s.values = moved.floats(7);
+  s.out = moved.floats(8);
+  const char* const error = cla::cuda::block_step(s, cla::cuda::Device{}, nullptr);
+  moved.back();
+  return error;
+}
+
+// RMSNorm and its derivative. The arrays: x, grad, out, root and grad_x, contiguous.
+extern "C" const char* emulate_rms_norm(const int64_t* shape, int dtype, HostArray* arrays, int order, int at_end) {
+  using namespace cla;
+  emulation::set_order(order);
+  emulation::Arrays moved(arrays, 5, at_end != 0);
+  const auto type = static_cast<Dtype>(dtype);
+  const cuda::RmsNorm s{shape[0], shape[1], type, 1e-8, moved[0], moved[2], moved.floats(3)};
+  const char* error = cuda::rms_norm(s, cuda::Device{}, nullptr);
+  if (error == nullptr) {
+    const cuda::RmsNormGradient g{shape[0], shape[1], type, 1e-8, moved[1], moved[2], moved.floats(3), moved[4]};
+    error = cuda::rms_norm_backward(g, cuda::Device{}, nullptr);
+  }
   moved.back();
   return error;
 }

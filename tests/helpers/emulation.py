@@ -37,7 +37,8 @@ def build(root: Path, folder: Path, capability: int) -> None:
 def load(folder: Path) -> ctypes.CDLL:
     """The kernels that `build` left in `folder`."""
     result = ctypes.CDLL(str(folder / LIBRARY))
-    for name in ("emulate", "emulate_step", "probe_product", "probe_load"):
+    steps = ("emulate_step", "emulate_norm_step", "emulate_block_step", "emulate_rms_norm")
+    for name in ("emulate", *steps, "probe_product", "probe_load"):
         getattr(result, name).restype = ctypes.c_char_p
     return result
 
@@ -95,3 +96,46 @@ def emulate_step(library, q, k, v, state, normalize, order=0, at_end=True):
     if error:
         raise RuntimeError(error.decode())
     return out, new
+
+
+def _call(function, shape: list[int], *options, arrays: list[torch.Tensor], order: int, at_end: bool) -> None:
+    error = function(
+        (ctypes.c_int64 * len(shape))(*shape),
+        *options,
+        (HostArray * len(arrays))(*[_array(x) for x in arrays]),
+        order,
+        int(at_end),
+    )
+    if error:
+        raise RuntimeError(error.decode())
+
+
+def norm_step(library, *given, order=0, at_end=True):
+    """As `decoding.norm_step`; what the kernel does not write stays NaN."""
+    *tensors, state, one_plus = given
+    tensors = [x.contiguous() for x in (*tensors, state)]
+    q, state = tensors[0], tensors[-1]
+    out, new = torch.full_like(q, torch.nan), torch.full_like(state, torch.nan)
+    shape, arrays = [*q.shape[:2], q.shape[3]], [*tensors, out, new]
+    _call(library.emulate_norm_step, shape, int(one_plus), arrays=arrays, order=order, at_end=at_end)
+    return out, new
+
+
+def block_step(library, *given, order=0, at_end=True):
+    """As `decoding.block_step`."""
+    *tensors, scale, places, keys, values, softmax = given
+    tensors = [x.contiguous() for x in (*tensors, places)]
+    q, out = tensors[0], torch.full_like(tensors[0], torch.nan)
+    shape, arrays = [*q.shape[:2], q.shape[3], keys.shape[2]], [*tensors, keys, values, out]
+    options = int(softmax), ctypes.c_float(scale)
+    _call(library.emulate_block_step, shape, *options, arrays=arrays, order=order, at_end=at_end)
+    return out
+
+
+def rms_norm(library, x, grad, order=0, at_end=True):
+    """Output, root mean squares and gradient of RMSNorm over `x: (rows, D)`."""
+    out, grad_x = torch.full_like(x, torch.nan), torch.full_like(x, torch.nan)
+    root = torch.full((len(x),), torch.nan)
+    options, arrays = (DTYPES[x.dtype],), [x, grad, out, root, grad_x]
+    _call(library.emulate_rms_norm, list(x.shape), *options, arrays=arrays, order=order, at_end=at_end)
+    return out, root, grad_x

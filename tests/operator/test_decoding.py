@@ -1,18 +1,19 @@
 """A new token in one call: equal to PyTorch's operators, whatever the sizes, places and layouts."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from causal_linear_attention import decoding, extension
+from tests.helpers import emulation
 from user_dir.attention.parts.features import FEATURE_MAPS
-from user_dir.modules import LRPE
+from user_dir.modules import LRPE, RMSNorm
 from user_dir.modules.lrpe import turn_both
 from user_dir.modules.norms import _rms_norm
 
-pytestmark = [
-    pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded"),
-    pytest.mark.usefixtures("without_gradients"),
-]
+pytestmark = pytest.mark.usefixtures("without_gradients")
+cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
 SIZES = [(1, 1, 1), (3, 4, 8), (2, 3, 33), (1, 2, 64), (5, 1, 2), (0, 2, 4)]  # batch, heads, d
 
 
@@ -20,6 +21,46 @@ SIZES = [(1, 1, 1), (3, 4, 8), (2, 3, 33), (1, 2, 64), (5, 1, 2), (0, 2, 4)]  # 
 def without_gradients():
     with torch.no_grad():
         yield
+
+
+def on_gpu(operator):
+    """Calls it with tensors of the CPU, whose changes come back."""
+
+    def call(*arguments):
+        moved = [x.cuda() if isinstance(x, torch.Tensor) else x for x in arguments]
+        found = operator(*moved)
+        for x, y in zip(arguments, moved, strict=True):
+            if isinstance(x, torch.Tensor):
+                x.copy_(y)
+        return found.cpu() if isinstance(found, torch.Tensor) else [x.cpu() for x in found]
+
+    return call
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("cpp", marks=cpp),
+        pytest.param(0, id="emulated"),
+        pytest.param(3, id="emulated, warps in any order"),
+        pytest.param("cuda", marks=pytest.mark.cuda),
+    ]
+)
+def steps(request):
+    """`norm_step` and `block_step` of the C++ kernels, and of the CUDA kernels on a CPU and a GPU."""
+    if request.param == "cpp":
+        return decoding
+    if request.param == "cuda":
+        if not torch.cuda.is_available():
+            pytest.skip("no GPU")
+        if why := extension.reason_on_gpu(torch.device("cuda")):
+            pytest.skip(why)
+        names = ("norm_step", "block_step")
+        return SimpleNamespace(**{name: on_gpu(getattr(decoding, name)) for name in names})
+    library, order = request.getfixturevalue("library_of")(80), request.param
+    return SimpleNamespace(
+        norm_step=lambda *given: emulation.norm_step(library, *given, order=order, at_end=order == 0),
+        block_step=lambda *given: emulation.block_step(library, *given, order=order, at_end=order == 0),
+    )
 
 
 def tokens(batch, heads, dim):
@@ -35,7 +76,7 @@ def close(found, expected):
 
 @pytest.mark.parametrize("name", FEATURE_MAPS)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_norm_step(sizes, name):
+def test_norm_step(steps, sizes, name):
     q, k, v, lrpe, angles = tokens(*sizes)
     batch, heads, dim = sizes
     lrpe.scale = 1.0
@@ -45,14 +86,14 @@ def test_norm_step(sizes, name):
         *map(FEATURE_MAPS[name], (q, k)), lrpe.rotations(positions[:, None, None], q.dtype)
     )
     expected = state + turned_k.mT @ v
-    out, found = decoding.norm_step(q, k, v, *angles, positions, state, name == "1+elu")
+    out, found = steps.norm_step(q, k, v, *angles, positions, state, name == "1+elu")
     close(found, expected)
     close(out, turned_q @ expected)
 
 
 @pytest.mark.parametrize("softmax", [False, True], ids=["relu", "softmax"])
 @pytest.mark.parametrize("sizes", SIZES)
-def test_block_step(sizes, softmax):
+def test_block_step(steps, sizes, softmax):
     q, k, v, lrpe, angles = tokens(*sizes)
     batch, heads, dim = sizes
     size, places = 7, torch.tensor([0, 6, 3, 5, 1])[:batch]
@@ -68,12 +109,13 @@ def test_block_step(sizes, softmax):
         if softmax
         else scores.relu().masked_fill(hidden, 0)
     )
-    out = decoding.block_step(q, k, v, *angles, lrpe.scale, places, found_keys, found_values, softmax)
+    out = steps.block_step(q, k, v, *angles, lrpe.scale, places, found_keys, found_values, softmax)
     close(found_keys, keys)
     close(found_values, values)
     close(out, weights @ values)
 
 
+@cpp
 @pytest.mark.parametrize("shape", [(1,), (7, 33), (200, 3, 64), (0, 5), (1, 1, 128)])
 def test_rms_norm(shape):
     x = torch.randn(shape)
@@ -82,6 +124,64 @@ def test_rms_norm(shape):
     close(decoding.rms_norm(x, 1e-8), _rms_norm(x, 1e-8)[0])
 
 
+def norm_and_derivative(x, grad):
+    """Output, root mean squares and gradient with PyTorch's operators."""
+    out, root = _rms_norm(x, RMSNorm.eps)
+    with torch.enable_grad():
+        given = x.clone().requires_grad_()
+        (grad_x,) = torch.autograd.grad(RMSNorm()(given), given, grad)
+    return out, root.flatten(), grad_x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=lambda x: str(x)[6:])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 33), (20, 64), (0, 5), (9, 130)], ids=str)
+@pytest.mark.parametrize("where", ["emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_rms_norm_and_its_derivative_on_a_gpu(request, where, shape, dtype):
+    """Also of a row of zeros, whose derivative is 1e8 times the gradient but in float16."""
+    x, grad = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
+    x[:1] = 0.0
+    expected = norm_and_derivative(x, grad)
+    if where == "emulated":
+        library = request.getfixturevalue("library_of")(80)
+        found = emulation.rms_norm(library, x, grad, order=2, at_end=shape[0] % 2 == 0)
+    else:
+        if not torch.cuda.is_available() or extension.reason_on_gpu(torch.device("cuda")):
+            pytest.skip("no GPU that the CUDA kernels run on")
+        out, root = decoding.rms_norm_forward(x.cuda(), RMSNorm.eps)
+        grad_x = decoding.rms_norm_backward(grad.cuda(), out, root, RMSNorm.eps)
+        found = out.cpu(), root.cpu(), grad_x.cpu()
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-2 if x.dtype != torch.float32 else 2e-5, atol=2e-3)
+
+
+@pytest.mark.cuda
+def test_normalized_rows_and_their_gradients_reach_the_kernels():
+    """`RMSNorm` on a GPU, in training and without gradients, in any layout."""
+    if not torch.cuda.is_available() or extension.reason_on_gpu(torch.device("cuda")):
+        pytest.skip("no GPU that the CUDA kernels run on")
+    x = torch.randn(5, 33, 4, device="cuda").mT
+    assert decoding.normalizes(x)
+    out, _, grad_x = norm_and_derivative(x, torch.ones_like(x))
+    expected = norm_and_derivative(x.cpu(), torch.ones(x.shape))
+    close(out.cpu(), expected[0])
+    close(RMSNorm()(x).cpu(), expected[0])
+    torch.testing.assert_close(grad_x.cpu(), expected[2], rtol=1e-4, atol=1e-4)
+
+
+def test_a_place_outside_the_block_becomes_nan_on_a_gpu(library_of):
+    """Where nobody can wait for an error; nothing is written and the other tokens are right."""
+    q, k, v, lrpe, angles = tokens(3, 2, 8)
+    keys, values = torch.randn(2, 3, 2, 4, 8).unbind(0)
+    before = keys.clone(), values.clone()
+    places = torch.tensor([4, 1, -1])
+    given = (q, k, v, *angles, lrpe.scale, places, keys, values, True)
+    out = emulation.block_step(library_of(80), *given)
+    assert out[[0, 2]].isnan().all() and out[1].isfinite().all()
+    for x, y in zip((keys, values), before, strict=True):
+        assert torch.equal(x[[0, 2]], y[[0, 2]]) and not torch.equal(x[1], y[1])
+
+
+@cpp
 def test_opcheck():
     q, k, v, _, angles = tokens(2, 3, 8)
     places, state = torch.tensor([0, 2]), torch.randn(2, 3, 8, 8)
@@ -95,6 +195,7 @@ def test_opcheck():
         assert set(torch.library.opcheck(operator, arguments).values()) == {"SUCCESS"}
 
 
+@cpp
 def test_what_would_read_beyond_a_tensor_is_refused():
     q, k, v, _, (direction, theta) = tokens(2, 3, 8)
     places, state, block = torch.tensor([0, 2]), torch.randn(2, 3, 8, 8), torch.randn(2, 3, 4, 8)
@@ -118,6 +219,7 @@ def test_what_would_read_beyond_a_tensor_is_refused():
             operator(*arguments)
 
 
+@cpp
 def test_only_where_they_run():
     x = torch.zeros(1)
     assert decoding.decodes(x) and not decoding.decodes(x.double()) and not decoding.decodes(x.to("meta"))

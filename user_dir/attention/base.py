@@ -167,7 +167,7 @@ class Attention(DecodingState, nn.Module):
 
     def steps(self, q: Tensor) -> bool:
         """Whether the compiled kernels may take the single tokens `q: (B, H, 1, d)`."""
-        return q.shape[2] == 1 and self.backend in ("auto", "cpp") and decodes(q)
+        return q.shape[2] == 1 and self.backend in ("auto", "cpp", "cuda") and decodes(q)
 
     def heads(self, x: Tensor) -> Tensor:
         """`(N, B, D)` to `(B, H, N, d)`, a view; `(B, D)`, of single tokens, to `(B, H, 1, d)`."""

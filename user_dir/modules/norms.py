@@ -5,7 +5,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from causal_linear_attention.chunked import accumulation_dtype
-from causal_linear_attention.decoding import decodes, rms_norm
+from causal_linear_attention.decoding import (
+    decodes,
+    normalizes,
+    rms_norm,
+    rms_norm_backward,
+    rms_norm_forward,
+)
 
 from ..errors import UserError
 from .batch_norm import BatchNorm
@@ -29,7 +35,7 @@ class RMSNorm(nn.Module):
         """Any shape; returns the same shape and dtype."""
         if torch.is_grad_enabled() and x.requires_grad:
             return _RMSNorm.apply(x, self.eps)
-        if decodes(x):
+        if decodes(x) or normalizes(x):
             return rms_norm(x, self.eps)
         return _rms_norm(x, self.eps)[0]
 
@@ -46,7 +52,8 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, eps):
-        out, root = _rms_norm(x, eps)
+        ctx.compiled = normalizes(x)
+        out, root = rms_norm_forward(x, eps) if ctx.compiled else _rms_norm(x, eps)
         ctx.save_for_backward(out, root)
         ctx.eps = eps
         return out
@@ -55,6 +62,8 @@ class _RMSNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad):
         out, root = ctx.saved_tensors
+        if ctx.compiled:
+            return rms_norm_backward(grad, out, root, ctx.eps), None
         wide, y, scale = grad.to(root.dtype), out.to(root.dtype), root + ctx.eps
         along = (wide * y).mean(-1, keepdim=True) * torch.where(root > 0, scale / root, 0.0)
         result = torch.addcmul(wide, y, along, value=-1) / scale

@@ -83,7 +83,7 @@ void attend_to_block(const BlockStep& s, int64_t place, const float* q, const fl
 
 }  // namespace
 
-void norm_step(const NormStep& s, float* out, float* state_out, const Threads& threads) {
+void norm_step(const NormStep& s, const Threads& threads) {
   const int64_t row = s.heads * s.dim;
   const Buffer<float> q = allocate<float>(s.batch * row), k = allocate<float>(s.batch * row);
   for_each(s.batch, 20 * row, 2 * s.dim, threads, [&](int64_t b, float* scratch) {
@@ -105,10 +105,10 @@ void norm_step(const NormStep& s, float* out, float* state_out, const Threads& t
   p.k.data = k.get();
   p.v.data = const_cast<float*>(s.v);
   p.state = s.state;
-  step(p, out, state_out, threads);
+  step(p, s.out, s.state_out, threads);
 }
 
-void block_step(const BlockStep& s, float* out, const Threads& threads) {
+void block_step(const BlockStep& s, const Threads& threads) {
   const int64_t row = s.heads * s.dim, block = s.size * s.dim;
   for_each(s.batch, 4 * s.heads * block, 2 * s.dim + s.size, threads, [&](int64_t b, float* scratch) {
     float *turns = scratch, *q = turns + s.dim, *weights = q + s.dim;
@@ -121,7 +121,7 @@ void block_step(const BlockStep& s, float* out, const Threads& threads) {
       turned(s.turn, turns, s.dim, s.q + start, q);
       turned(s.turn, turns, s.dim, s.k + start, keys + place * s.dim);
       std::copy(s.v + start, s.v + start + s.dim, values + place * s.dim);
-      attend_to_block(s, place, q, keys, values, weights, out + start);
+      attend_to_block(s, place, q, keys, values, weights, s.out + start);
     }
   });
 }

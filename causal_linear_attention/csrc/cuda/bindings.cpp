@@ -1,10 +1,12 @@
 // The operators on CUDA, launched on the current stream of the inputs' device.
-#include "../bindings.h"
+#include "../decoding_bindings.h"
 
 #include <cuda_runtime_api.h>
 #include <torch/csrc/stable/accelerator.h>
 
-#include "attention.h"
+#include <algorithm>
+
+#include "decoding.h"
 
 namespace cla {
 namespace {
@@ -36,14 +38,12 @@ void* stream_of(const Tensor& x) {
   return stream;
 }
 
-float* floats(const Tensor& x) { return static_cast<float*>(x.mutable_data_ptr()); }
-
 // Scratch memory that `kept` owns.
 cuda::Allocate allocator(const Tensor& like, std::optional<Tensor>& kept) {
   return [&](int64_t numbers) {
     const int64_t size[] = {numbers};
     kept = torch::stable::new_empty(like, {size, 1}, ScalarType::Float);
-    return floats(*kept);
+    return floats_of(*kept);
   };
 }
 
@@ -142,6 +142,74 @@ std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, b
   return {out, state_out};
 }
 
+std::tuple<Tensor, Tensor> norm_step_op(Tensor q, Tensor k, Tensor v, Tensor direction, Tensor theta,
+                                        Tensor positions, Tensor state, bool one_plus) {
+  const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
+  NormStep s = norm_step_of(q, k, v, direction, theta, positions, state, one_plus);
+  Tensor out = torch::stable::new_empty(q, q.sizes()), state_out = torch::stable::new_empty(state, state.sizes());
+  s.out = floats_of(out);
+  s.state_out = floats_of(state_out);
+  check_launch(cuda::norm_step(s, device_of(q), stream_of(q)));
+  return {out, state_out};
+}
+
+Tensor block_step_op(Tensor q, Tensor k, Tensor v, Tensor direction, Tensor theta, double scale, Tensor places,
+                     Tensor keys, Tensor values, bool softmax) {
+  const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
+  BlockStep s = block_step_of(q, k, v, direction, theta, scale, places, keys, values, softmax);
+  Tensor out = torch::stable::new_empty(q, q.sizes());
+  s.out = floats_of(out);
+  check_launch(cuda::block_step(s, device_of(q), stream_of(q)));
+  return out;
+}
+
+// For a new tensor like x, whose rows are x's.
+template <class Norm>
+Norm norm_of(const Tensor& x, double eps) {
+  require(x.scalar_type() != ScalarType::Double, kDtypes);
+  require(x.dim() > 0, "x must have a last dimension");
+  Norm s;
+  s.width = x.size(x.dim() - 1);
+  s.rows = x.numel() / std::max<int64_t>(s.width, 1);
+  s.dtype = dtype_of(x);
+  s.eps = eps;
+  require(s.rows < kMost, "the CUDA kernels take at most 2^28 rows");
+  return s;
+}
+
+std::tuple<Tensor, Tensor> rms_norm_forward_op(Tensor x, double eps) {
+  const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
+  x = as_contiguous(x);
+  auto s = norm_of<cuda::RmsNorm>(x, eps);
+  const int64_t size[] = {s.rows};
+  Tensor out = torch::stable::empty_like(x), root = torch::stable::new_empty(x, {size, 1}, ScalarType::Float);
+  s.x = x.const_data_ptr();
+  s.out = out.mutable_data_ptr();
+  s.root = floats_of(root);
+  check_launch(cuda::rms_norm(s, device_of(x), stream_of(x)));
+  return {out, root};
+}
+
+Tensor rms_norm_op(Tensor x, double eps) { return std::get<0>(rms_norm_forward_op(x, eps)); }
+
+Tensor rms_norm_backward_op(Tensor grad, Tensor out, Tensor root, double eps) {
+  const torch::stable::accelerator::DeviceGuard guard(out.get_device_index());
+  grad = as_contiguous(grad);
+  out = as_contiguous(out);
+  auto s = norm_of<cuda::RmsNormGradient>(out, eps);
+  require(grad.numel() == out.numel() && grad.scalar_type() == out.scalar_type() && on_one_device(grad, out),
+          "grad must be like out");
+  check_float(root, out, "root must be what forward returned");
+  require(root.numel() == s.rows, "root must be what forward returned");
+  Tensor grad_x = torch::stable::empty_like(out);
+  s.grad = grad.const_data_ptr();
+  s.out = out.const_data_ptr();
+  s.root = floats(root);
+  s.grad_x = grad_x.mutable_data_ptr();
+  check_launch(cuda::rms_norm_backward(s, device_of(out), stream_of(out)));
+  return grad_x;
+}
+
 }  // namespace
 }  // namespace cla
 
@@ -149,4 +217,9 @@ STABLE_TORCH_LIBRARY_IMPL(causal_linear_attention, CUDA, m) {
   m.impl("forward", TORCH_BOX(&cla::forward_op));
   m.impl("backward", TORCH_BOX(&cla::backward_op));
   m.impl("step", TORCH_BOX(&cla::step_op));
+  m.impl("norm_step", TORCH_BOX(&cla::norm_step_op));
+  m.impl("block_step", TORCH_BOX(&cla::block_step_op));
+  m.impl("rms_norm", TORCH_BOX(&cla::rms_norm_op));
+  m.impl("rms_norm_forward", TORCH_BOX(&cla::rms_norm_forward_op));
+  m.impl("rms_norm_backward", TORCH_BOX(&cla::rms_norm_backward_op));
 }

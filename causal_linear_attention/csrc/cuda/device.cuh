@@ -14,6 +14,10 @@ struct Bf16 {
 struct Half {
   uint16_t bits;
 };
+struct Rotation {
+  float cosine, sine;
+};
+constexpr double kHalfTurnsOfRadian = 0.31830988618379067154;
 
 }  // namespace cla::cuda
 
@@ -85,6 +89,17 @@ CLA_DEVICE uint32_t bits_of(float x) { return __float_as_uint(x); }
 CLA_DEVICE float from_bits(uint32_t x) { return __uint_as_float(x); }
 // The larger of x and the magnitude of y; x if that is not a number.
 CLA_DEVICE float larger(float x, float y) { return fmaxf(x, fabsf(y)); }
+CLA_DEVICE float maximum(float x, float y) { return fmaxf(x, y); }
+CLA_DEVICE float square_root(float x) { return sqrtf(x); }
+CLA_DEVICE float exponential(float x) { return expf(x); }
+CLA_DEVICE float exponential_minus_one(float x) { return expm1f(x); }
+// Of an angle; what is left of it without whole turns is exact enough for float32.
+CLA_DEVICE Rotation rotation(double angle) {
+  const double half_turns = angle * kHalfTurnsOfRadian;
+  Rotation by;
+  sincospif(static_cast<float>(half_turns - 2.0 * rint(0.5 * half_turns)), &by.sine, &by.cosine);
+  return by;
+}
 
 CLA_DEVICE unsigned char* shared_memory() {
   extern __shared__ __align__(128) unsigned char memory[];

@@ -2,12 +2,10 @@
 //
 // A block takes 32 columns of one head's state, a lane one of them, a warp every eighth row. Nearly all of the
 // time is for reading and writing the state, once each.
-#include "mma.cuh"
+#include "step.cuh"
 
 namespace cla::cuda {
 namespace {
-
-constexpr int kWarps = 8, kColumns = 32;
 
 struct Step {
   const void *q = nullptr, *k = nullptr, *v = nullptr;  // (heads, depth) and (heads, width)
@@ -24,19 +22,17 @@ template <class In>
 CLA_DEVICE float share_of_denominator(const Step& s, const In* q, const In* k, const float* state) {
   const int columns = s.width + 1;
   float total = 0.0f;
-  for (int d = thread_index(); d < s.depth; d += 32 * kWarps) {
+  for (int d = thread_index(); d < s.depth; d += 32 * kStepWarps) {
     total += number(q[d]) * (state[int64_t{d} * columns + s.width] + number(k[d]));
   }
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
-  return total;
+  return sum_of_lanes(total);
 }
 
 template <class In>
-CLA_KERNEL(32 * kWarps, 1)
+CLA_KERNEL(32 * kStepWarps, 1)
 step_kernel(CLA_PARAMETER Step s) {
   const int lane = lane_index(), warp = warp_index();
-  const int columns = s.width + s.normalize, column = segment_index() * kColumns + lane;
+  const int columns = s.width + s.normalize, column = segment_index() * kStepColumns + lane;
   const int64_t head = block_index(), offset = head * s.depth * columns;
   const In* const q = static_cast<const In*>(s.q) + head * s.depth;
   const In* const k = static_cast<const In*>(s.k) + head * s.depth;
@@ -44,34 +40,27 @@ step_kernel(CLA_PARAMETER Step s) {
   float total = 0.0f;
   if (column < columns) {
     const float value = column < s.width ? number(static_cast<const In*>(s.v)[head * s.width + column]) : 1.0f;
-#pragma unroll 8
-    for (int d = warp; d < s.depth; d += kWarps) {
-      const int64_t at = offset + int64_t{d} * columns + column;
-      const float sum = s.state[at] + number(k[d]) * value;
-      s.state_out[at] = sum;
-      total += number(q[d]) * sum;
-    }
+    total = add_to_column(q, k, value, s.depth, columns, s.state + offset + column, s.state_out + offset + column);
   }
-  totals[warp * kColumns + lane] = total;
+  totals[warp * kStepColumns + lane] = total;
   if (s.normalize) {
     sync_warp();
     const float share = share_of_denominator(s, q, k, s.state + offset);
-    if (lane == 0) totals[kWarps * kColumns + warp] = share;
+    if (lane == 0) totals[kStepWarps * kStepColumns + warp] = share;
   }
   sync_threads();
   if (warp > 0 || column >= s.width) return;
   float denominator = s.eps;
-#pragma unroll
-  for (int w = 1; w < kWarps; ++w) total += totals[w * kColumns + lane];
-  for (int w = 0; w < kWarps && s.normalize; ++w) denominator += totals[kWarps * kColumns + w];
+  total = sum_of_warps(totals);
+  for (int w = 0; w < kStepWarps && s.normalize; ++w) denominator += totals[kStepWarps * kStepColumns + w];
   store(s.normalize ? total / denominator : total, static_cast<In*>(s.out) + head * s.width + column);
 }
 
 template <class In>
 const char* launch_step(const Step& s, int64_t heads, const Device& device, void* stream) {
-  constexpr int kSharedBytes = (kWarps + 1) * kColumns * 4;
-  const int tiles = (s.width + s.normalize + kColumns - 1) / kColumns;
-  return launch_kernel<step_kernel<In>>(s, device, heads, tiles, 32 * kWarps, kSharedBytes, stream);
+  constexpr int kSharedBytes = (kStepWarps + 1) * kStepColumns * 4;
+  const int tiles = (s.width + s.normalize + kStepColumns - 1) / kStepColumns;
+  return launch_kernel<step_kernel<In>>(s, device, heads, tiles, 32 * kStepWarps, kSharedBytes, stream);
 }
 
 }  // namespace

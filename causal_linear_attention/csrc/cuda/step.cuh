@@ -1,0 +1,41 @@
+// Decoding: a column of a head's state takes in one more position.
+#pragma once
+
+#include "mma.cuh"
+
+namespace cla::cuda {
+
+constexpr int kStepWarps = 8, kStepColumns = 32;
+
+// A sum over the lanes of a warp, in all of them.
+CLA_DEVICE float sum_of_lanes(float x) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
+  return x;
+}
+
+// state_out = state + k value for this column of `columns`, every eighth row of it; returns the same rows of
+// q . state_out.
+template <class In>
+CLA_DEVICE float add_to_column(const In* q, const In* k, float value, int depth, int columns, const float* state,
+                               float* state_out) {
+  float total = 0.0f;
+#pragma unroll 8
+  for (int d = warp_index(); d < depth; d += kStepWarps) {
+    const int64_t at = int64_t{d} * columns;
+    const float sum = state[at] + number(k[d]) * value;
+    state_out[at] = sum;
+    total += number(q[d]) * sum;
+  }
+  return total;
+}
+
+// The warps' shares of this lane's column, which each has left in `totals` (warps, columns), in the first warp.
+CLA_DEVICE float sum_of_warps(const float* totals) {
+  float total = 0.0f;
+#pragma unroll
+  for (int w = 0; w < kStepWarps; ++w) total += totals[w * kStepColumns + lane_index()];
+  return total;
+}
+
+}  // namespace cla::cuda
