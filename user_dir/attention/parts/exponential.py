@@ -32,9 +32,9 @@ from causal_linear_attention.chunked import accumulation_dtype
 BLOCK = 4
 CHUNK = 64
 SEGMENT = 8 * CHUNK
-# On a GPU segments are longer, since each costs some two hundred kernel launches: up to so many positions of
-# a row, and of all rows together.
-LONGEST_SEGMENT, POSITIONS = 64 * CHUNK, 256 * CHUNK
+# On a GPU segments are longer, since each costs some two hundred kernel launches: so many positions of all rows
+# together. The decay between all pairs of their chunks then takes as much memory as the blocks' terms.
+POSITIONS = 256 * CHUNK
 # The maximum over no keys: finite, so that differences are, and below every exponent.
 LOWEST = -1e30
 # The logarithm of a sum over no keys, for the backward pass: so large that all weights are zero.
@@ -156,8 +156,7 @@ def segment_length(q: Tensor) -> int:
     """How many positions of `q: (B, H, N, D)` are taken at once."""
     if q.device.type == "cpu":
         return SEGMENT
-    chunks = POSITIONS // CHUNK // max(len(q), 1)
-    return min(max(SEGMENT, chunks * CHUNK), LONGEST_SEGMENT)
+    return max(SEGMENT, POSITIONS // CHUNK // max(len(q), 1) * CHUNK)
 
 
 def _segment(q, k, v, alpha, beta, padding_mask, top, start, length) -> _Segment:
@@ -207,6 +206,7 @@ def _backward(s: _Segment, log: Tensor, cotangent: Tensor, total: Tensor, grad_t
     dv = (terms.sum(-1).tril_().mT @ blocks_u).flatten(2, 3)
     terms *= (blocks_u @ blocks_v.mT).tril_().unsqueeze(-1)
     da, db = terms.sum(-2).flatten(2, 3), terms.sum(-3).flatten(2, 3)
+    del terms
     for size, phi_q, phi_k in _halved_blocks(a, s):
         right_u, left_v = _halves(u, size)[1], _halves(s.v, size)[0]
         products = right_u @ left_v.mT
