@@ -1,6 +1,7 @@
 """alpha and beta of LLN attention from the standard deviations of queries and keys."""
 
 import logging
+import math
 
 import torch
 from fairseq.distributed import utils as workers
@@ -51,26 +52,27 @@ class LogNormalScale(nn.Module):
         remember = self.training and torch.is_grad_enabled()
         with torch.no_grad():
             moments = Moments.of(q, k, padding_mask if self.running else None)
+            sigma = moments.sigma()
             if remember:
-                self._remember(moments.over_workers().sigma())
-            return self.matched(moments.sigma())
+                everywhere = moments.over_workers()
+                self._remember(sigma if everywhere is moments else everywhere.sigma())
+            return self.matched(sigma)
 
     @torch.no_grad()
     def matched(self, sigma: Tensor) -> tuple[Tensor, Tensor]:
         """alpha and beta for `sigma: (2,)`, the standard deviations of q and k; the fixed ones if given."""
         if self.fixed is not None:
             return sigma.new_tensor(self.fixed[0]), sigma.new_tensor(self.fixed[1])
-        square_q, square_k = sigma.clamp(min=SMALLEST_SIGMA).square()
+        square = sigma.clamp(min=SMALLEST_SIGMA).square()
         # s / sigma with s written out: the product of two large squares would overflow.
-        alpha = (square_k - self.b / square_q).clamp(min=0) / (2 * self.a)
-        beta = (square_q - self.b / square_k).clamp(min=0) / (2 * self.a)
-        return alpha.sqrt(), beta.sqrt()
+        alpha, beta = ((square.flip(0) - self.b / square).clamp(min=0) / (2 * self.a)).sqrt()
+        return alpha, beta
 
     def _remember(self, sigma: Tensor) -> None:
         newest = (1 / (self.batches + 1)).clamp(min=MOMENTUM)
         average = torch.lerp(self.sigma, sigma.to(self.sigma.dtype), newest.to(self.sigma.dtype))
         # A batch of padding, or one that overflowed, is left out.
-        usable = (torch.isfinite(sigma) & (sigma > 0)).all()
+        usable = ((sigma > 0) & (sigma < math.inf)).all()
         self.sigma.copy_(torch.where(usable, average, self.sigma))
         self.batches.add_(usable)
 
