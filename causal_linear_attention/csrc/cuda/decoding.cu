@@ -101,16 +101,17 @@ block_step_kernel(CLA_PARAMETER BlockStep s) {
     const float* const from = (warp == 0 ? s.q : s.k) + head * dim;
     for (int i = lane; i < dim; i += 32) to[i] = from[i];
     turn_in_place(s.turn, place, dim, to);
+    if (warp == 1) {
+      for (int i = lane; i < dim; i += 32) keys[place * dim + i] = to[i];
+    }
   } else {
     for (int i = thread_index() - 64; i < dim; i += 32 * (kBlockWarps - 2)) values[place * dim + i] = s.v[head * dim + i];
   }
   sync_threads();
-  for (int i = thread_index(); i < dim; i += 32 * kBlockWarps) keys[place * dim + i] = k[i];
   const int count = static_cast<int>(place) + 1;
   for (int j = warp; j < count; j += kBlockWarps) {
-    const float* const key = j < place ? keys + int64_t{j} * dim : k;
     float share = 0.0f;
-    for (int i = lane; i < dim; i += 32) share += q[i] * key[i];
+    for (int i = lane; i < dim; i += 32) share += q[i] * keys[int64_t{j} * dim + i];
     sync_warp();
     const float score = sum_of_lanes(share);
     if (lane == 0) scores[j] = score;

@@ -96,11 +96,16 @@ def _parameter(machine: Machine, addresses: NDArray) -> tuple[str, int]:
 
 
 def _parameter_bytes(machine: Machine, lanes: Lanes, addresses: NDArray, size: int, text: str) -> NDArray:
-    name, offset = _parameter(machine, addresses)
-    data = machine.parameters[name][lanes, offset : offset + size]
-    if data.shape[1] < size:
-        raise Fault(f"out of bounds: {text}")
-    return np.ascontiguousarray(data)
+    numbers = machine.numbers(lanes)
+    result = np.empty((len(numbers), size), np.uint8)
+    for start in np.unique(addresses):
+        which = addresses == start
+        name, offset = _parameter(machine, addresses[which])
+        data = machine.parameters[name][numbers[which], offset : offset + size]
+        if data.shape[1] < size:
+            raise Fault(f"out of bounds: {text}")
+        result[which] = data
+    return result
 
 
 def copy_parameter(machine: Machine, i: Instruction) -> Step:

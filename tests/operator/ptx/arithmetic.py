@@ -35,6 +35,7 @@ _BINARY = {
     **{"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor},
 }
 _UNARY = {"not": np.invert, "neg": np.negative, "abs": np.abs, "rcp": np.reciprocal}
+_UNARY |= {"sqrt": np.sqrt, "ex2": np.exp2}
 # An ordered comparison with a NaN is false, an unordered one ("u") true; lo to hs compare unsigned integers.
 _COMPARE = {
     **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal},
@@ -71,7 +72,11 @@ def multiply_add(machine: Machine, i: Instruction) -> Step:
         return lambda lanes: to(lanes, x(lanes) * y(lanes) + z(lanes))
 
     def fused(lanes: Lanes) -> None:
-        to(lanes, (x(lanes).astype(np.float64) * y(lanes) + z(lanes)).astype(np.float32))
+        exact = x(lanes).astype(np.float64) * y(lanes) + z(lanes)
+        nearest = exact.astype(np.float32)
+        if "rm" in i.parts:  # towards minus infinity
+            nearest = np.where(nearest > exact, np.nextafter(nearest, np.float32(-np.inf)), nearest)
+        to(lanes, nearest)
 
     return fused
 
@@ -163,6 +168,11 @@ def convert(machine: Machine, i: Instruction) -> Step:
         narrow = write(machine, i.operands[0], "u16")
         return lambda lanes: narrow(lanes, bfloat16_bits(x(lanes)).astype(np.uint16))
     to, kind = write(machine, i.operands[0], to_kind), TYPES[to_kind]
+    if "sat" in i.parts:  # to [0, 1], 0 for a NaN
+        return lambda lanes: to(lanes, np.nan_to_num(x(lanes), nan=0.0).clip(0, 1).astype(kind))
+    if to_kind == from_kind:
+        whole = np.rint if "rni" in i.parts else np.trunc
+        return lambda lanes: to(lanes, whole(x(lanes)))
     if from_kind[0] == "f" and to_kind[0] != "f":
         limits = np.iinfo(kind)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 _DECODERS = {
-    **dict.fromkeys(("not", "neg", "abs", "rcp"), arithmetic.unary),
+    **dict.fromkeys(("not", "neg", "abs", "rcp", "sqrt", "ex2"), arithmetic.unary),
     **dict.fromkeys(("add", "sub", "mul", "div", "rem", "min", "max", "and", "or", "xor"), arithmetic.binary),
     **dict.fromkeys(("mad", "fma"), arithmetic.multiply_add),
     **dict.fromkeys(("mov", "cvta"), arithmetic.move),
@@ -26,7 +26,8 @@ _DECODERS = {
 }
 # Modifiers that mean something to the decoders, or nothing to one thread after the other.
 _MODIFIERS = {
-    *("rn", "rzi", "lo", "wide", "to", "sync", "aligned", "any", "bfly", "idx", "pred", "async"),
+    *("rn", "rm", "rni", "rzi", "sat", "approx", "ftz"),
+    *("lo", "wide", "to", "sync", "aligned", "any", "bfly", "idx", "pred", "async"),
     *("param", "shared", "global", "v2", "v4", "cg", "ca", "commit_group", "wait_group"),
     *("release", "acquire", "gpu", "gl", "m16n8k16", "m16n8k8", "m8n8", "x4", "trans", "row", "col"),
     *("f16x2", "bf16x2", "bf16", "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"),

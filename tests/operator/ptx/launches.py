@@ -4,9 +4,11 @@ import ctypes
 import dataclasses
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -17,6 +19,7 @@ from .memory import Fault
 from .parser import Instruction, Module, parse
 
 DEVICES = {"90a": (90, 132, 232448), "75": (75, 40, 65536)}  # as emulation.emulate takes them
+_ANY_KERNEL = re.compile(r"kKernel = [^;]*?(\w+_kernel)(?:<(?:cla::cuda::)?(\w+)>)?")
 _KERNEL = re.compile(r"(forward|backward)_kernel<(?:cla::cuda::)?(\w+), (\w+), (\d+), (\w+)>")
 _MOST_RANGES = 64
 _EMULATE = 1  # as in emulated_blocks.cpp
@@ -26,17 +29,19 @@ _LAUNCHER = ctypes.CFUNCTYPE(
     *(ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_int64),
 )
 Edit = Callable[[str, Module], Module]
+T = TypeVar("T")
 
 
-def compile_ptx(root: Path, nvcc: str, instance: str, arch: str, folder: Path) -> None:
-    """The forward and the backward kernel of an instance ("Bf16,true,4,true") as PTX in `folder`."""
-    source = root / "tests" / "cpp" / "ptx_kernels.cu"
+def compile_ptx(root: Path, nvcc: str, name: str, arch: str, folder: Path) -> None:
+    """As PTX in `folder`, forward and backward kernel of an instance ("Bf16,true,4,true"), or a file."""
     include = root / "causal_linear_attention" / "csrc" / "cuda"
     command = [nvcc, "-std=c++20", "-O3", "-w", "-ptx", f"-arch=compute_{arch}", f"-I{include}"]
-    names = ("TYPE", "NORMALIZE", "COLUMN_BLOCKS", "ALIGNED")
-    command += [f"-DCLA_{name}={x}" for name, x in zip(names, instance.split(","), strict=True)]
-    command += [str(source), "-o", str(folder / "kernels.ptx")]
-    subprocess.run(command, check=True)
+    source = include / f"{name}.cu"
+    if "," in name:
+        names = ("TYPE", "NORMALIZE", "COLUMN_BLOCKS", "ALIGNED")
+        command += [f"-DCLA_{key}={x}" for key, x in zip(names, name.split(","), strict=True)]
+        source = root / "tests" / "cpp" / "ptx_kernels.cu"
+    subprocess.run([*command, str(source), "-o", str(folder / "kernels.ptx")], check=True)
 
 
 @cache
@@ -82,19 +87,59 @@ class Interpreter:
             bounds: of packed sequences.
         """
         machines: dict[str, Machine] = {}
+
+        def choose(kernel: str) -> tuple[str, Module, str] | None:
+            found = _KERNEL.search(kernel)
+            if found is None or found[1] not in passes:
+                return None
+            name, *instance = found.groups()
+            module = _parsed(self.ptx(",".join(instance), arch) / "kernels.ptx")
+            module = edit(name, module) if edit else module
+            return name, module, next(x for x in module.entries if f"{name}_kernel" in x)
+
+        capability, multiprocessors, shared_bytes = DEVICES[arch]
+        device = capability, 0 if busy else multiprocessors, shared_bytes
+        with self._interpreted(choose, machines, order, seed, stop_at_a_race):
+            found = emulation.emulate(self.library, *given, normalize, device, bounds=bounds)
+        return list(found), machines
+
+    def run_file(
+        self, name: str, call: Callable[[ctypes.CDLL], T], seed: int = 0
+    ) -> tuple[T, dict[str, Machine]]:
+        """What `call` returns when the kernels of csrc/cuda/`name`.cu are interpreted, and their machines."""
+        module, machines = _parsed(self.ptx(name, "90a") / "kernels.ptx"), {}
+
+        def choose(kernel: str) -> tuple[str, Module, str] | None:
+            found = _ANY_KERNEL.search(kernel)
+            if found is None:
+                return None
+            kind, mark = found[1], {None: "", "float": "If"}.get(found[2], found[2])
+            entry = next((x for x in module.entries if f"{len(kind)}{kind}" in x and mark in x), None)
+            return entry and (kind, module, entry)
+
+        with self._interpreted(choose, machines, "random", seed):
+            result = call(self.library)
+        return result, machines
+
+    @contextmanager
+    def _interpreted(
+        self,
+        choose: Callable,
+        machines: dict[str, Machine],
+        order: str,
+        seed: int,
+        stop_at_a_race: bool = False,
+    ) -> Iterator[None]:
+        """Launches run on a machine of `machines` where `choose(kernel)` gives its name, module and entry."""
         errors: list[Exception] = []
 
-        def launch(kernel, parameter, blocks, segments, threads, shared_bytes) -> int | None:
+        def launch(kernel, parameter, columns, rows, threads, shared_bytes) -> int | None:
             try:
-                found = _KERNEL.search(kernel.decode())
-                if found is None or found[1] not in passes:
+                if (chosen := choose(kernel.decode())) is None:
                     return _EMULATE
-                name, *instance = found.groups()
-                module = _parsed(self.ptx(",".join(instance), arch) / "kernels.ptx")
-                module = edit(name, module) if edit else module
-                entry = next(x for x in module.entries if f"{name}_kernel" in x)
+                name, module, entry = chosen
                 content = ctypes.string_at(parameter, module.parameters[module.entries[entry]])
-                start = Launch(entry, content, blocks * segments, threads, shared_bytes, self._ranges())
+                start = Launch(entry, content, columns, threads, shared_bytes, self._ranges(), rows)
                 machines[name] = Machine(module, start, order, seed)
                 machines[name].run(stop_at_a_race=stop_at_a_race)
             except Exception as error:
@@ -105,16 +150,13 @@ class Interpreter:
         launcher = _LAUNCHER(launch)
         self.library.set_launcher(launcher)
         try:
-            capability, multiprocessors, shared_bytes = DEVICES[arch]
-            device = capability, 0 if busy else multiprocessors, shared_bytes
-            found = emulation.emulate(self.library, *given, normalize, device, bounds=bounds)
+            yield
         except RuntimeError:
             if errors:
                 raise errors[0] from None
             raise
         finally:
             self.library.set_launcher(None)
-        return list(found), machines
 
     def _ranges(self) -> list[tuple[int, int]]:
         flat = (ctypes.c_int64 * (2 * _MOST_RANGES))()

@@ -26,14 +26,18 @@ _POISON = {1: 0xDD, 2: 0x7FFF, 4: 0xFFFFDEAD, 8: 0xDEAD_DEAD_DEAD_DEAD}
 
 @dataclass(frozen=True)
 class Launch:
-    """What a kernel is started with. `ranges` are addresses and sizes of the memory that it may touch."""
+    """What a kernel is started with: `columns` times `rows` blocks.
+
+    `ranges` are addresses and sizes of the memory that it may touch.
+    """
 
     kernel: str
     parameter: bytes
-    blocks: int
+    columns: int
     threads: int
     shared_bytes: int
     ranges: Sequence[tuple[int, int]]
+    rows: int = 1
 
 
 class Machine:
@@ -41,14 +45,15 @@ class Machine:
 
     def __init__(self, module: Module, launch: Launch, order: str = "random", seed: int = 0):
         self.module, self.order, self.random = module, order, np.random.default_rng(seed)
-        self.blocks, self.block_threads = launch.blocks, launch.threads
-        count = launch.blocks * launch.threads
+        self.columns, self.blocks = launch.columns, launch.columns * launch.rows
+        self.block_threads = launch.threads
+        count = self.blocks * launch.threads
         self.everyone = np.arange(count)
         self.thread, self.block = self.everyone % launch.threads, self.everyone // launch.threads
         pitch = -(-launch.shared_bytes // 128) * 128
-        self.races = Races(launch.blocks, launch.threads, pitch // 2)
+        self.races = Races(self.blocks, launch.threads, pitch // 2)
         self.memory = GlobalMemory(launch.ranges)
-        self.shared = SharedMemory(launch.blocks, launch.shared_bytes, self.races)
+        self.shared = SharedMemory(self.blocks, launch.shared_bytes, self.races)
         self.copies = AsyncCopies(self.memory, self.shared, count)
         self.parameters = {x: np.zeros((count, size), np.uint8) for x, size in module.parameters.items()}
         self.parameters[module.entries[launch.kernel]][:] = np.frombuffer(launch.parameter, np.uint8)

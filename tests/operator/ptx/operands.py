@@ -74,7 +74,9 @@ def _special(machine: Machine, name: str) -> NDArray:
     if name == "%tid.x":
         return machine.thread
     if name == "%ctaid.x":
-        return machine.block
+        return machine.block % machine.columns
+    if name == "%ctaid.y":
+        return machine.block // machine.columns
     raise NotImplementedError(f"there is no {name}")
 
 

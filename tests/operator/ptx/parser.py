@@ -227,7 +227,7 @@ class _Function:
         if text[0] == "[":
             base, _, offset = text[1:-1].partition("+")
             return Address(self._operand(base), int(offset or 0))
-        if text.startswith("0f"):
+        if text[:2] in ("0f", "0d"):
             return Immediate(int(text[2:], 16))
         if text[0].isdigit() or text[0] == "-":
             return Immediate(int(text, 0))
