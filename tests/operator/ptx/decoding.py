@@ -26,18 +26,19 @@ _DECODERS = {
 }
 # Modifiers that mean something to the decoders, or nothing to one thread after the other.
 _MODIFIERS = {
-    *("rn", "rm", "rni", "rzi", "sat", "approx", "ftz"),
-    *("lo", "wide", "to", "sync", "aligned", "any", "bfly", "idx", "pred", "async"),
+    *("rn", "rzi", "lo", "wide", "to", "sync", "aligned", "any", "bfly", "idx", "pred", "async"),
     *("param", "shared", "global", "v2", "v4", "cg", "ca", "commit_group", "wait_group"),
     *("release", "acquire", "gpu", "gl", "m16n8k16", "m16n8k8", "m8n8", "x4", "trans", "row", "col"),
     *("f16x2", "bf16x2", "bf16", "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"),
     *("equ", "neu", "ltu", "leu", "gtu", "geu", "add", "uni"),
 }
+# Those that one kind of instruction may have beside them.
+_OF = {"cvt": {"rni", "sat"}, "fma": {"rm"}, "ex2": {"approx", "ftz"}}
 
 
 def step(machine: Machine, instruction: Instruction) -> Step:
     """The function for one instruction, without its guard."""
-    unknown = set(instruction.parts[1:]) - _MODIFIERS - set(TYPES)
+    unknown = set(instruction.parts[1:]) - _MODIFIERS - _OF.get(instruction.name, set()) - set(TYPES)
     high = "hi" in instruction.parts and instruction.name != "setp"
     if instruction.name not in _DECODERS or unknown or high:
         raise NotImplementedError(instruction.text)
