@@ -32,8 +32,8 @@ from causal_linear_attention.chunked import accumulation_dtype
 BLOCK = 4
 CHUNK = 64
 SEGMENT = 8 * CHUNK
-# On a GPU segments are longer, since each costs some two hundred kernel launches: so many positions of all rows
-# together. The decay between all pairs of their chunks then takes as much memory as the blocks' terms.
+# On a GPU, where each segment costs some two hundred kernel launches, one has so many positions of all rows
+# together. The decay between all pairs of its chunks then takes as much memory as the blocks' terms.
 POSITIONS = 256 * CHUNK
 # The maximum over no keys: finite, so that differences are, and below every exponent.
 LOWEST = -1e30
