@@ -1,7 +1,7 @@
 """One new token of TransNormer's attentions, and RMSNorm, each in one call of the compiled kernels.
 
 A decoding step of a small model is thirty operators an attention, each of which costs more than its
-arithmetic, and so is RMSNorm on a GPU, in training too. What these compute, with PyTorch's operators, is in
+arithmetic, and RMSNorm with its derivative is a dozen. What these compute, with PyTorch's operators, is in
 `user_dir/attention/{norm,diag}.py` and `user_dir/modules/{lrpe,norms}.py`.
 """
 
@@ -47,7 +47,7 @@ def _compiled(x: Tensor) -> bool:
 
 
 def decodes(x: Tensor) -> bool:
-    """Whether the steps run for inputs like x: float32, without gradients."""
+    """Whether the steps run for inputs like x: float32, on a device with kernels, without gradients."""
     return x.dtype is torch.float32 and not torch.is_grad_enabled() and _compiled(x)
 
 
