@@ -23,6 +23,11 @@ def without_gradients():
         yield
 
 
+def skip_without_cuda_kernels():
+    if why := extension.reason_on_gpu(torch.device("cuda")):
+        pytest.skip(why)
+
+
 def on_gpu(operator):
     """Calls it with tensors of the CPU, whose changes come back."""
 
@@ -50,10 +55,7 @@ def steps(request):
     if request.param == "cpp":
         return decoding
     if request.param == "cuda":
-        if not torch.cuda.is_available():
-            pytest.skip("no GPU")
-        if why := extension.reason_on_gpu(torch.device("cuda")):
-            pytest.skip(why)
+        skip_without_cuda_kernels()
         names = ("norm_step", "block_step")
         return SimpleNamespace(**{name: on_gpu(getattr(decoding, name)) for name in names})
     library, order = request.getfixturevalue("library_of")(80), request.param
@@ -145,8 +147,7 @@ def test_rms_norm_and_its_derivative_on_a_gpu(request, where, shape, dtype):
         library = request.getfixturevalue("library_of")(80)
         found = emulation.rms_norm(library, x, grad, order=2, at_end=shape[0] % 2 == 0)
     else:
-        if not torch.cuda.is_available() or extension.reason_on_gpu(torch.device("cuda")):
-            pytest.skip("no GPU that the CUDA kernels run on")
+        skip_without_cuda_kernels()
         out, root = decoding.rms_norm_forward(x.cuda(), RMSNorm.eps)
         grad_x = decoding.rms_norm_backward(grad.cuda(), out, root, RMSNorm.eps)
         found = out.cpu(), root.cpu(), grad_x.cpu()
@@ -157,8 +158,7 @@ def test_rms_norm_and_its_derivative_on_a_gpu(request, where, shape, dtype):
 @pytest.mark.cuda
 def test_normalized_rows_and_their_gradients_reach_the_kernels():
     """`RMSNorm` on a GPU, in training and without gradients, in any layout."""
-    if not torch.cuda.is_available() or extension.reason_on_gpu(torch.device("cuda")):
-        pytest.skip("no GPU that the CUDA kernels run on")
+    skip_without_cuda_kernels()
     x = torch.randn(5, 33, 4, device="cuda").mT
     assert decoding.normalizes(x)
     out, _, grad_x = norm_and_derivative(x, torch.ones_like(x))

@@ -37,6 +37,13 @@ enum class Factor { left, right };
 
 CLA_DEVICE int lane_index() { return thread_index() % 32; }
 CLA_DEVICE int warp_index() { return thread_index() / 32; }
+// A sum over the lanes of a warp, in all of them.
+CLA_DEVICE float sum_of_lanes(float x) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
+  return x;
+}
+
 // Rows g and g + 8 and columns 2 t, 2 t + 1 of a lane.
 CLA_DEVICE int lane_row() { return lane_index() / 4; }
 CLA_DEVICE int lane_column() { return lane_index() % 4 * 2; }

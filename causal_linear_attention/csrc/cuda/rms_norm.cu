@@ -1,7 +1,7 @@
 // RMSNorm and its derivative, a warp for each row.
 #include "decoding.h"
 
-#include "step.cuh"
+#include "mma.cuh"
 
 namespace cla::cuda {
 namespace {

@@ -30,8 +30,7 @@ slopes_kernel(CLA_PARAMETER SlopesLaunch s) {
     total += number(out[column]) * number(grad[column]);
   }
   sync_warp();
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
+  total = sum_of_lanes(total);
   if (inside && lane_index() == 0) s.slopes[which] = -total * s.inverse[which];
 }
 

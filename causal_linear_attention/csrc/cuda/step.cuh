@@ -7,13 +7,6 @@ namespace cla::cuda {
 
 constexpr int kStepWarps = 8, kStepColumns = 32;
 
-// A sum over the lanes of a warp, in all of them.
-CLA_DEVICE float sum_of_lanes(float x) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
-  return x;
-}
-
 // state_out = state + k value for this column of `columns`, every eighth row of it; returns the same rows of
 // q . state_out.
 template <class In>
