@@ -5,8 +5,8 @@
 
 `tune` tries every value with the first seed in shorter runs, and only the best is repeated. With `best` all
 choices of an axis are repeated, and the others stay in the records, not in the tables: the best has the
-highest (or lowest) mean of a figure over the seeds, for each choice of the other axes. Only the weights of
-the best single run are kept.
+highest (or lowest) mean of a figure over the seeds that all have, for each choice of the other axes. Only the
+weights of the best single run are kept.
 """
 
 import math
@@ -100,11 +100,7 @@ def best_records(best: Best | None, records: Sequence[Record]) -> list[Record]:
     kept = []
     for group in grouped(records, lambda record: _others(record["cell"], best.axis)).values():
         by_choice = grouped(group, lambda record: str(record["cell"][best.axis]))
-        means = {
-            choice: best.order(statistics.mean(values))
-            for choice, some in by_choice.items()
-            if (values := list(numbers(best.figure, some)))
-        }
+        means = _means(best, by_choice)
         if means:
             chosen = max(means, key=lambda choice: means[choice])
             kept += [{**record, "best": sorted(means)} for record in by_choice[chosen]]
@@ -113,13 +109,32 @@ def best_records(best: Best | None, records: Sequence[Record]) -> list[Record]:
     return kept
 
 
+def _means(best: Best, by_choice: Mapping[str, Sequence[Record]]) -> dict[str, float]:
+    """Of each choice the mean over the seeds that all choices have, or over its own if they share none."""
+    values = {
+        choice: {
+            record["cell"]["seed"]: value for record in records for value in numbers(best.figure, [record])
+        }
+        for choice, records in by_choice.items()
+    }
+    values = {choice: by_seed for choice, by_seed in values.items() if by_seed}
+    common = set.intersection(*map(set, values.values())) if values else set()
+    return {
+        choice: best.order(
+            statistics.mean(value for seed, value in by_seed.items() if seed in common or not common)
+        )
+        for choice, by_seed in values.items()
+    }
+
+
 def best_note(best: Best | None, records: Sequence[Record]) -> str:
     """What the best was chosen from and by what, in a sentence; empty without it."""
     if best is None:
         return ""
     figure = ".".join(best.figure.path)
     tried = sorted({choice for record in records for choice in record["best"]})
-    return f"Of {best.axis} ({', '.join(tried)}): the choice with the {best.by} mean {figure} over the seeds."
+    choice = f"the choice with the {best.by} mean {figure} over the seeds that all have"
+    return f"Of {best.axis} ({', '.join(tried)}): {choice}."
 
 
 def keep_best_weights(best: Best, cells: Sequence["Cell"]) -> None:

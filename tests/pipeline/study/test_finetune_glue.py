@@ -189,6 +189,15 @@ def test_best_is_the_rate_with_the_best_mean():
     assert {one["cell"]["lr"] for one in best_records(lowest, records)} == {"0.2"}
 
 
+def test_best_compares_over_the_seeds_that_all_choices_have():
+    """A rate that was not repeated wins by the seed it has; without a common seed the own means decide."""
+    best = read_best({"axis": "lr", "highest": "score"}, {"task": None, "lr": None}, "here")
+    repeated = [made_up("0.1", seed, value) for seed, value in ((1, 62.0), (2, 55.0), (3, 54.0))]
+    assert len(best_records(best, [*repeated, made_up("0.2", 1, 61.0)])) == 3
+    assert [one["cell"]["lr"] for one in best_records(best, [*repeated, made_up("0.2", 1, 63.0)])] == ["0.2"]
+    assert [one["cell"]["lr"] for one in best_records(best, [*repeated, made_up("0.2", 4, 61.0)])] == ["0.2"]
+
+
 @dataclass(frozen=True)
 class Finished:
     """A finished cell, as `keep_best_weights` sees one."""
