@@ -20,6 +20,11 @@ def test_table_parses(path):
         assert all(value.strip() for value in row.values())
 
 
+def test_every_row_of_the_contents_has_the_columns_of_the_header():
+    """A comma in a note without quotes would cut the note short."""
+    assert all(None not in row and None not in row.values() for row in read_table("contents"))
+
+
 def test_every_table_is_described():
     readme = (PAPER / "README.md").read_text(encoding="utf-8")
     assert len(TABLES) == 26
