@@ -36,15 +36,6 @@ AVERAGED = (
 AVERAGES = ("average of 7, as TransNormer's", "average of 4, as LLN's")
 
 
-def write_sweep(records: Sequence[Record]) -> str:
-    """The table of a sweep: of each encoder and task the learning rate with the best mean over the seeds."""
-    best = []
-    for group in grouped(records, lambda one: (name_of(one), one["found"]["task"])).values():
-        by_rate = grouped(group, lambda one: one["found"]["learning_rate"]).values()
-        best += max(by_rate, key=lambda some: statistics.mean(one["found"]["score"] for one in some))
-    return write_table(best)
-
-
 def write_table(records: Sequence[Record]) -> str:
     """Our rows and the papers', by task; figures of parts of a data set are marked.
 

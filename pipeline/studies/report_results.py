@@ -3,13 +3,11 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.files import read_json
-from pipeline.reports import glue
 from pipeline.reports.page import Link, Part, Section, Table, markdown_parts, png
 from pipeline.reports.tables import shown, where
 from pipeline.studies.report_runs import is_aside, run_name, written
@@ -98,16 +96,6 @@ def link(result: Result, beside: Path) -> Link:
     return Link(result.path.name, os.path.relpath(result.path, beside))
 
 
-def document(name: str, write: Callable[[], str]) -> list[Part]:
-    """What `write` returns, in Markdown, under the `name` of its record; a sentence where it cannot."""
-    try:
-        return [f"{name}:", *markdown_parts(write())]
-    except UserError as error:
-        return [f"{name}: {error}"]
-    except (KeyError, TypeError, StopIteration):
-        return [f"{name} is no record of this version; run its command again."]
-
-
 def perplexities(results: list[Result], beside: Path) -> Section:
     """Every evaluation of a model of text: of eval_ppl.sh, eval_mlm.sh, and within other results."""
     header = (
@@ -141,16 +129,14 @@ def perplexities(results: list[Result], beside: Path) -> Section:
 
 
 def glue_results(results: list[Result], beside: Path) -> Section:
-    """The tables of sweeps beside the papers' rows, and every finished run of them."""
+    """Every finished run of fine-tuning; the comparison with the papers is on the pages of the studies."""
     rows = []
-    sweeps: dict[Path, list[dict[str, Any]]] = {}
     for result in results:
         found = result.record.get("found")
         if not isinstance(found, dict) or not {"dev", "learning_rate", "task", "score"} <= set(found):
             continue
         cell = result.record["cell"]
         folder = result.path.parents[len(cell) - 1]  # the choices, then the file of the seed
-        sweeps.setdefault(folder, []).append(result.record)
         figures = "; ".join(
             f"{split} {name} {value:.2f}" for split, d in found["dev"].items() for name, value in d.items()
         )
@@ -159,13 +145,8 @@ def glue_results(results: list[Result], beside: Path) -> Section:
              f"{found['learning_rate']:g}", str(cell["seed"]), f"{result.record['training']['updates']:,}",
              figures, link(result, beside)]
         )  # fmt: skip
-    parts: list[Part] = []
-    for folder, records in sweeps.items():
-        parts += document(folder.name, partial(glue.write_sweep, records))
-    if rows:
-        header = ("run", "task", "learning rate", "seed", "updates", "dev, percent", "result")
-        parts.append(Table(header, rows, "Finished runs of fine-tuning:"))
-    return Section("GLUE", parts)
+    header = ("run", "task", "learning rate", "seed", "updates", "dev, percent", "result")
+    return Section("GLUE", [Table(header, rows, "Finished runs of fine-tuning:")] if rows else [])
 
 
 def lra_results(results: list[Result], beside: Path) -> Section:
