@@ -24,7 +24,7 @@ from pipeline.studies.analysis.models import (
     sequences,
     training_of,
 )
-from pipeline.studies.analysis.record import Record, chosen, claim, curve, lines, publish
+from pipeline.studies.analysis.record import Figure, Record, chosen, publish
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.verdicts import Bound, judge_pair
 from user_dir.analysis import (
@@ -130,68 +130,53 @@ def _saved_blocks(found: Measured, matrix: Tensor) -> Tensor:
     return matrix.gather(1, column.clamp(max=length - 1)).masked_fill(column >= length, 0.0)
 
 
-def _dilution(runs: list[Layers]) -> list[Record]:
+def _check_dilution(figure: Figure, runs: list[Layers]) -> None:
     """Whether the early layers attend more locally than those of linear attention, over the seeds of each."""
     areas = {
         method: [one.curves[: one.half].mean().item() for one in ones]
         for method, ones in grouped(runs, lambda one: one.method).items()
     }
-    statements = {
-        "softmax": "vanilla attention is more local than 1+elu in early layers",
-        "transnormer_t2": "TransNormer is more local than 1+elu in early layers",
-    }
-    return [
-        claim(
-            statement,
-            "a difference of at least 0",
-            judge_pair(areas[method], areas["elu"], Bound(0, at_most=False), ratio=False),
-        )
-        for method, statement in statements.items()
-        if method in areas and "elu" in areas
-    ]
+    for method, name in (("softmax", "vanilla attention"), ("transnormer_t2", "TransNormer")):
+        if method in areas and "elu" in areas:
+            figure.claim(
+                f"{name} is more local than 1+elu in early layers",
+                "a difference of at least 0",
+                judge_pair(areas[method], areas["elu"], Bound(0, at_most=False), ratio=False),
+            )
 
 
 def _local_scores(models: list[Layers], runs: list[Layers], options: Namespace) -> Record:
     """Curves of `models`, the first run of each method; the checks are over all `runs`."""
+    figure = Figure("Locally accumulated attention", training=training_of(models[0].trained), columns=2)
     half = models[0].half
-    parts = {
-        "Early half of the layers": slice(None, half),
-        "Late half": slice(half, None),
-        "All layers": slice(None),
-    }
-    panels = []
-    for title, part in parts.items():
-        curves = [
-            curve(one.label, RATIOS, one.curves[part].mean(0).tolist(), one.method)
-            for one in models
-            if len(one.curves[part])
-        ]
-        uniform = curve("uniform", RATIOS, RATIOS, style=":")
-        panels.append(lines(title, "neighbourhood, share of N", "share of attention", [*curves, uniform]))
+    for title, part in (
+        ("Early half of the layers", slice(None, half)),
+        ("Late half", slice(half, None)),
+        ("All layers", slice(None)),
+    ):
+        panel = figure.lines(title, "neighbourhood, share of N", "share of attention")
+        for one in models:
+            if len(one.curves[part]):
+                panel.curve(one.label, RATIOS, one.curves[part].mean(0).tolist(), one.method)
+        panel.curve("uniform", RATIOS, RATIOS, style=":")
     areas = {one.label: one.curves.mean(-1).tolist() for one in models}
-    by_layer = [
-        curve(label, range(1, len(y) + 1), y, one.method, style="o-")
-        for one, (label, y) in zip(models, areas.items(), strict=True)
-    ]
     longest = max(map(len, areas.values()))
-    uniform_area = [sum(RATIOS) / len(RATIOS)] * longest
-    by_layer.append(curve("uniform", range(1, longest + 1), uniform_area, style=":"))
-    panels.append(lines("Mean over the neighbourhoods", "layer", "share of attention", by_layer))
+    panel = figure.lines("Mean over the neighbourhoods", "layer", "share of attention")
+    for one in models:
+        y = areas[one.label]
+        panel.curve(one.label, range(1, len(y) + 1), y, one.method, style="o-")
+    panel.curve("uniform", range(1, longest + 1), [sum(RATIOS) / len(RATIOS)] * longest, style=":")
+    _check_dilution(figure, runs)
     causal = models[0].measured[0].given.causal
     count, length = models[0].tokens.shape
-    return {
-        "title": "Locally accumulated attention",
-        "training": training_of(models[0].trained),
-        "columns": 2,
-        "panels": panels,
-        "area_by_layer": areas,
-        "checks": _dilution(runs),
-        "excluded": {one.label: [shares(found) for found in one.measured] for one in models},
-        "note": f"{count} sequences of {length} tokens, mean over heads; "
+    return figure.record(
+        f"{count} sequences of {length} tokens, mean over heads; "
         + ("the last share of the visible tokens" if causal else "a window around each token")
         + f"; rows: {options.rows}, score: {options.score}. "
         f"{_budgets([one.trained for one in models])} {_signed(models)}",
-    }
+        area_by_layer=areas,
+        excluded={one.label: [shares(found) for found in one.measured] for one in models},
+    )
 
 
 def _budgets(models: list[Checkpoint]) -> str:
@@ -213,7 +198,7 @@ def _signed(models: list[Layers]) -> str:
 
 
 def _maps(models: list[Checkpoint], data: PreparedData, options: Namespace) -> Record:
-    panels = []
+    figure = Figure("Attention maps of the first layers", training=training_of(models[0]), columns=MAP_LAYERS)
     for number, trained in enumerate(models):
         length = min(MAP_LENGTH, options.length or trained.tokens_per_sample)
         tokens = sequences(trained, data, Namespace(**{**vars(options), "sequences": 1, "length": length}))
@@ -222,44 +207,41 @@ def _maps(models: list[Checkpoint], data: PreparedData, options: Namespace) -> R
         ]
         for given in inputs(trained.model, tokens)[:MAP_LAYERS]:
             matrix = attention_matrix(given.module, given.x, causal=given.causal)
-            panels.append(
+            figure.panels.append(
                 {
                     "kind": "map",
                     "title": f"{label_of(trained)}, {given.name}",
                     "tokens": words,
                     "values": normalized_rows(matrix)[0].mean(0),
-                    "color_bar": len(panels) % MAP_LAYERS == 1,
+                    "color_bar": len(figure.panels) % MAP_LAYERS == 1,
                     "model": number,
                 }
             )
-    return {
-        "title": "Attention maps of the first layers",
-        "training": training_of(models[0]),
-        "panels": panels,
-        "columns": MAP_LAYERS,
-        "note": f"One sequence of the {options.split} split, mean of the absolute weights over heads, rows "
-        f"summing to 1; 0 is uniform attention, white is no attention. {_budgets(models)}",
-    }
+    return figure.record(
+        f"One sequence of the {options.split} split, mean of the absolute weights over heads, rows "
+        f"summing to 1; 0 is uniform attention, white is no attention. {_budgets(models)}"
+    )
 
 
 def _concentration(models: list[Layers]) -> Record:
-    rows = [
-        ("Entropy", "H, bits", "relative_entropy" if models[0].measured[0].given.causal else "entropy"),
-        ("Spectral gap", "γ", "gap"),
-        ("Temperature of the scores", "τ", "temperature"),
-        ("Top singular value", "s₁", "singular_value"),
-    ]
-    panels = []
-    for title, unit, key in rows:
-        curves = []
+    figure = Figure("Concentration of attention", training=training_of(models[0].trained), columns=2)
+    if models[0].measured[0].given.causal:
+        entropy, bits = "relative_entropy", "H over log2 of what is visible"
+    else:
+        entropy, bits = "entropy", "H, bits"
+    for title, unit, key, scale in (
+        ("Entropy", bits, entropy, "linear"),
+        ("Spectral gap", "γ", "gap", "linear"),
+        ("Temperature of the scores", "τ", "temperature", "log"),
+        ("Top singular value", "s₁", "singular_value", "linear"),
+    ):
+        panel = figure.lines(title, "layer", unit, y=scale)
         for one in models:
             found = [measured.quartiles(key) for measured in one.measured]
             if all(found):
                 low, mean, high = zip(*found, strict=True)
-                layers = list(range(1, len(mean) + 1))
-                curves.append(curve(one.label, layers, mean, one.method, style="o-", low=low, high=high))
-        label = "H over log2 of what is visible" if key == "relative_entropy" else unit
-        panels.append(lines(title, "layer", label, curves, y="log" if key == "temperature" else "linear"))
+                layers = range(1, len(mean) + 1)
+                panel.curve(one.label, layers, mean, one.method, style="o-", low=low, high=high)
     heads = {
         one.label: {
             measured.given.name: {name: measured.mean_by_head(name) for name in measured.numbers}
@@ -267,38 +249,30 @@ def _concentration(models: list[Layers]) -> Record:
         }
         for one in models
     }
-    return {
-        "title": "Concentration of attention",
-        "training": training_of(models[0].trained),
-        "columns": 2,
-        "panels": panels,
-        "by_head": heads,
-        "note": "Mean and quartiles over sequences and heads. "
+    return figure.record(
+        "Mean and quartiles over sequences and heads. "
         f"{_budgets([one.trained for one in models])} {_signed(models)}",
-    }
+        by_head=heads,
+    )
 
 
 def _log_normality(models: list[Layers]) -> Record:
     found = {one.label: {m.given.name: log_normality_by_head(m) for m in one.measured} for one in models}
-    panels = []
+    figure = Figure("Log-normality of trained attention", training=training_of(models[0].trained))
     for title, key, unit in (
         ("Variance of ln P", "variance", "variance"),
         ("Skew of ln P", "skew", "skew"),
         ("Distance from log-normal", "distance", "Kolmogorov distance"),
     ):
-        curves = []
+        panel = figure.lines(title, "layer", unit)
         for one in models:
             by_layer = [[head[key] for head in heads if key in head] for heads in found[one.label].values()]
             pairs = [(i, sum(values) / len(values)) for i, values in enumerate(by_layer, 1) if values]
             if pairs:
                 x, y = zip(*pairs, strict=True)
-                curves.append(curve(one.label, x, y, one.method, style="o-"))
-        panels.append(lines(title, "layer", unit, curves))
-    return {
-        "title": "Log-normality of trained attention",
-        "training": training_of(models[0].trained),
-        "panels": panels,
-        "by_head": found,
-        "note": "Mean over heads. Weights of zero are left out; their share is in the JSON file. A normal "
+                panel.curve(one.label, x, y, one.method, style="o-")
+    return figure.record(
+        "Mean over heads. Weights of zero are left out; their share is in the JSON file. A normal "
         "ln P has skew 0 and distance 0. " + _budgets([one.trained for one in models]),
-    }
+        by_head=found,
+    )

@@ -23,7 +23,7 @@ from pipeline.studies.analysis.models import (
     sequences,
     training_of,
 )
-from pipeline.studies.analysis.record import Record, chosen, claim, curve, lines, publish
+from pipeline.studies.analysis.record import Figure, Record, chosen, publish
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.verdicts import judge_bound
 from user_dir.analysis import AttentionInput, attention_matrix
@@ -85,6 +85,35 @@ def recording(attention: SelfAttention) -> Iterator[Recorded]:
 
 
 def _figure(trained: Checkpoint, tokens: Tensor) -> Record:
+    found = _measured(trained, tokens)
+    layers = [int(name.removeprefix("layer").partition(".")[0]) + 1 for name in found]
+    bounded = {name: one for name, one in found.items() if one["bound"] is not None}
+    figure = Figure(f"Gradients by the scores, {label_of(trained)}", training=training_of(trained))
+    panel = figure.lines("Largest gradient by a score", "layer", "|∂L/∂s|", y="log")
+    largest = [one["largest"] for one in found.values()]
+    panel.curve("|∂L/∂s|", layers, largest, method_of(trained), style="o-")
+    if bounded:
+        panel.curve("bound", layers, [one["bound"] for one in bounded.values()], style="o--")
+    panel = figure.lines("Smallest score", "layer", "|s|", y="log")
+    smallest = [one["smallest_score"] for one in found.values()]
+    panel.curve("smallest |s|", layers, smallest, method_of(trained), style="o-")
+    for name, one in bounded.items():
+        figure.claim(
+            f"{name}: |∂L/∂s| ≤ bound",
+            f"at most {one['bound']:.3g}",
+            judge_bound(one["largest"], one["bound"]),
+            f"{one['largest']:.3g}",
+        )
+    return figure.record(
+        f"{label_of(trained)}, {len(tokens)} sequences of {tokens.shape[1]} tokens; the loss is the "
+        "mean over tokens. Bounds: c1 c2/2 for softmax, c1 c2/1e-8 for NormAttention with c1 behind "
+        "RMSNorm; linear attention divided by its sum has none.",
+        layers=found,
+    )
+
+
+def _measured(trained: Checkpoint, tokens: Tensor) -> dict[str, dict[str, float | None]]:
+    """What `_layer` says of each layer; UserError if there is none whose gradients have closed forms."""
     found = {}
     for given in inputs(trained.model, tokens):
         part = attentions(trained.model)[given.name]
@@ -101,43 +130,7 @@ def _figure(trained: Checkpoint, tokens: Tensor) -> Record:
             f"{trained.path} has no layer of softmax, norm, elu or lln attention, whose gradients have "
             "closed forms"
         )
-    layers = [int(name.removeprefix("layer").partition(".")[0]) + 1 for name in found]
-    curves = [
-        curve("|∂L/∂s|", layers, [one["largest"] for one in found.values()], method_of(trained), style="o-")
-    ]
-    bounded = {name: one for name, one in found.items() if one["bound"] is not None}
-    if bounded:
-        curves.append(curve("bound", layers, [one["bound"] for one in bounded.values()], style="o--"))
-    smallest = [
-        curve(
-            "smallest |s|",
-            layers,
-            [one["smallest_score"] for one in found.values()],
-            method_of(trained),
-            style="o-",
-        )
-    ]
-    return {
-        "title": f"Gradients by the scores, {label_of(trained)}",
-        "training": training_of(trained),
-        "panels": [
-            lines("Largest gradient by a score", "layer", "|∂L/∂s|", curves, "linear", "log"),
-            lines("Smallest score", "layer", "|s|", smallest, "linear", "log"),
-        ],
-        "layers": found,
-        "note": f"{label_of(trained)}, {len(tokens)} sequences of {tokens.shape[1]} tokens; the loss is the "
-        "mean over tokens. Bounds: c1 c2/2 for softmax, c1 c2/1e-8 for NormAttention with c1 behind "
-        "RMSNorm; linear attention divided by its sum has none.",
-        "checks": [
-            claim(
-                f"{name}: |∂L/∂s| ≤ bound",
-                f"at most {one['bound']:.3g}",
-                judge_bound(one["largest"], one["bound"]),
-                f"{one['largest']:.3g}",
-            )
-            for name, one in bounded.items()
-        ],
-    }
+    return found
 
 
 def _loss(trained: Checkpoint, tokens: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from pipeline.studies.analysis.models import (
     read_run,
     what_was_read,
 )
-from pipeline.studies.analysis.record import Record, claim, curve, lines, publish
+from pipeline.studies.analysis.record import Figure, Record, publish
 from pipeline.studies.analysis.training import checkpoints_of
 from pipeline.training.checkpoint import Checkpoint, check_reads_text
 from pipeline.verdicts import Bound, judge_pair
@@ -80,88 +80,63 @@ def relative_deviations(runs: Sequence[LoggedRun]) -> Record:
     """R1: the population's standard deviation of gradient norms over their mean, over all updates."""
     found, paper = by_method(runs), published()
     deviations = {key: [run.deviations() for run in group] for key, group in found.items()}
-    norms = lines(
-        "Norm of the gradient",
-        "updates",
-        "gradient norm",
-        [curve(ANALYSED[key].label, *group[0].series("gnorm"), key) for key, group in found.items()],
-        "linear",
-        "log",
-    )
+    figure = Figure("Relative deviation of gradients", training=runs[0].training())
+    panel = figure.lines("Norm of the gradient", "updates", "gradient norm", y="log")
+    for key, group in found.items():
+        panel.curve(ANALYSED[key].label, *group[0].series("gnorm"), key)
     own = {key: [one["all"] for one in ones] for key, ones in deviations.items()}
-    bars = {
-        "kind": "bars",
-        "title": "Relative deviation, here and in the paper",
-        "y_label": "std over mean of all updates",
-        "groups": [ANALYSED[key].label for key in found],
-        "methods": list(found),
-        "series": [
-            {
-                "label": "here",
-                "values": [fmean(own[key]) for key in found],
-                "low": [min(own[key]) for key in found],
-                "high": [max(own[key]) for key in found],
-            },
-            {"label": "paper", "values": [paper.get(key) for key in found], "hollow": True},
-        ],
-    }
-    seeds = max(len(group) for group in found.values())
-    return {
-        "title": "Relative deviation of gradients",
-        "panels": [norms, bars],
-        "deviations": deviations,
-        "training": runs[0].training(),
-        "note": f"Norm of the gradient before clipping in every update, {len(norms['curves'][0]['x']):,} "
-        f"updates, {number_of(seeds, 'seeds')}; bars: mean over seeds, lines their range. The "
-        "first updates decide much of it; figures without warm-up and for the second half are in the JSON "
-        "file.",
-        "checks": _orders(own, paper),
-    }
+    mean, low, high = ([f(own[key]) for key in found] for f in (fmean, min, max))
+    figure.bars(
+        "Relative deviation, here and in the paper",
+        "std over mean of all updates",
+        [ANALYSED[key].label for key in found],
+        found,
+        {"label": "here", "values": mean, "low": low, "high": high},
+        {"label": "paper", "values": [paper.get(key) for key in found], "hollow": True},
+    )
+    _check_orders(figure, own, paper)
+    updates, seeds = len(panel["curves"][0]["x"]), max(map(len, found.values()))
+    return figure.record(
+        f"Norm of the gradient before clipping in every update, {updates:,} updates, "
+        f"{number_of(seeds, 'seeds')}; bars: mean over seeds, lines their range. The first updates decide "
+        "much of it; figures without warm-up and for the second half are in the JSON file.",
+        deviations=deviations,
+    )
 
 
-def _orders(own: dict[str, list[float]], paper: dict[str, float]) -> list[Record]:
+def _check_orders(figure: Figure, own: dict[str, list[float]], paper: dict[str, float]) -> None:
     """Whether neighbours in the paper's order of relative deviations have the same order here."""
     both = sorted((key for key in own if key in paper), key=paper.__getitem__)
-    return [
-        claim(
+    for less, more in pairwise(both):
+        figure.claim(
             f"{ANALYSED[less].label} varies less than {ANALYSED[more].label}",
             f"{paper[less]:g} and {paper[more]:g}, a ratio of at most 1",
             judge_pair(own[less], own[more], Bound(1, at_most=True), ratio=True),
         )
-        for less, more in pairwise(both)
-    ]
 
 
 def _losses(runs: Sequence[LoggedRun]) -> Record:
     """Fig. 8a: training and validation loss."""
-    found = by_method(runs)
-    training, validation = [], []
+    found, unit = by_method(runs), runs[0].unit
+    figure = Figure("Loss in training", training=runs[0].training())
+    training = figure.lines("Training loss", "updates", unit)
+    validation = figure.lines("Validation loss", "updates", unit)
     for key, group in found.items():
-        x, y = _smoothed(*group[0].series("loss"))
-        training.append(curve(ANALYSED[key].label, x, y, key))
+        training.curve(ANALYSED[key].label, *_smoothed(*group[0].series("loss")), key)
         if valid := sorted(group[0].valid.items()):
-            validation.append(curve(ANALYSED[key].label, *zip(*valid, strict=True), key, style="o-"))
-    unit = runs[0].unit
-    return {
-        "title": "Loss in training",
-        "training": runs[0].training(),
-        "panels": [
-            lines("Training loss", "updates", unit, training),
-            lines("Validation loss", "updates", unit, validation),
-        ],
-        "note": "One run per method; training loss as means of 20 parts of the run; the verdict is over all "
-        "seeds.",
-        "checks": _follows(found),
-    }
+            validation.curve(ANALYSED[key].label, *zip(*valid, strict=True), key, style="o-")
+    _check_follows(figure, found)
+    return figure.record(
+        "One run per method; training loss as means of 20 parts of the run; the verdict is over all seeds."
+    )
 
 
-def _follows(found: dict[str, list[LoggedRun]]) -> list[Record]:
+def _check_follows(figure: Figure, found: dict[str, list[LoggedRun]]) -> None:
     """Whether LLN ends where softmax attention does, by the validation loss after the last update."""
     last = {key: [run.valid[max(run.valid)] for run in group if run.valid] for key, group in found.items()}
-    if not (last.get("lln") and last.get("softmax")):
-        return []
-    verdict = judge_pair(last["lln"], last["softmax"], Bound(FOLLOWS, at_most=True), ratio=True)
-    return [claim("LLN's loss follows that of softmax", f"a ratio of at most {FOLLOWS}", verdict)]
+    if last.get("lln") and last.get("softmax"):
+        verdict = judge_pair(last["lln"], last["softmax"], Bound(FOLLOWS, at_most=True), ratio=True)
+        figure.claim("LLN's loss follows that of softmax", f"a ratio of at most {FOLLOWS}", verdict)
 
 
 def _smoothed(x: list[int], y: list[float], parts: int = 20) -> tuple[list[int], list[float]]:
@@ -172,7 +147,8 @@ def _smoothed(x: list[int], y: list[float], parts: int = 20) -> tuple[list[int],
 
 def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
     """Fig. 8b and 10b: the inverse loss scale in fp16."""
-    curves: list[Record] = []
+    figure = Figure("Inverse loss scale in fp16", training=runs[0].training())
+    panel = figure.lines("Inverse loss scale", "updates", "1 / loss scale", y="log")
     largest: dict[str, list[float]] = {}  # of each run
     fixed = sorted({exponent(run) for run in runs} - {0})
     styles = {0: "-", **dict(zip(fixed, cycle(("--", ":")), strict=False))}
@@ -181,66 +157,58 @@ def _loss_scales(runs: Sequence[LoggedRun]) -> Record:
         inverse = [1 / scale for scale in scales]
         alpha = exponent(run)
         label = ANALYSED[run.method].label + (f", α = {alpha:g}" if alpha else "")
-        curves.append(curve(label, *_smoothed(updates, inverse), run.method, style=styles[alpha]))
+        panel.curve(label, *_smoothed(updates, inverse), run.method, style=styles[alpha])
         largest.setdefault(label, []).append(max(inverse[len(inverse) // 4 :]))
+    _check_loss_scales(figure, largest)
     windows = sorted({run.scale_window for run in runs})
-    checks = []
+    return figure.record(
+        f"fp16, scale window of {' or '.join(map(str, windows))} updates; means of 20 parts of the "
+        "run, without updates that overflowed. The maximum is over the updates after the first quarter, in "
+        "which the scale is found."
+    )
+
+
+def _check_loss_scales(figure: Figure, largest: dict[str, list[float]]) -> None:
+    """What the paper says of the largest inverse scales, if the runs that it speaks of are there."""
     flat, steep = (f"LLN, α = {value}" for value in HALF_FIXED)
     if {"LLN", flat, steep} <= largest.keys():
         others = [*largest["LLN"], *largest[flat]]
-        checks.append(
-            claim(
-                f"α = β = {HALF_FIXED[1]} has a much larger inverse scale than {HALF_FIXED[0]} and matching",
-                "at least 4 times",
-                judge_pair(largest[steep], others, Bound(4, at_most=False), ratio=True),
-            )
+        figure.claim(
+            f"α = β = {HALF_FIXED[1]} has a much larger inverse scale than {HALF_FIXED[0]} and matching",
+            "at least 4 times",
+            judge_pair(largest[steep], others, Bound(4, at_most=False), ratio=True),
         )
     if {"LLN", "softmax"} <= largest.keys():
-        checks.append(
-            claim(
-                "LLN's largest inverse loss scale does not exceed softmax's",
-                "a ratio of at most 1",
-                judge_pair(largest["LLN"], largest["softmax"], Bound(1, at_most=True), ratio=True),
-            )
+        figure.claim(
+            "LLN's largest inverse loss scale does not exceed softmax's",
+            "a ratio of at most 1",
+            judge_pair(largest["LLN"], largest["softmax"], Bound(1, at_most=True), ratio=True),
         )
-    return {
-        "title": "Inverse loss scale in fp16",
-        "training": runs[0].training(),
-        "panels": [lines("Inverse loss scale", "updates", "1 / loss scale", curves, "linear", "log")],
-        "note": f"fp16, scale window of {' or '.join(map(str, windows))} updates; means of 20 parts of the "
-        "run, without updates that overflowed. The maximum is over the updates after the first quarter, in "
-        "which the scale is found.",
-        "checks": checks,
-    }
 
 
 def at_checkpoints(runs: Sequence[LoggedRun], data: PreparedData, minibatches: int) -> Record:
     """R2 against updates, for all parameters and for the mean over the attentions of the layers."""
     for run in runs:
         check_reads_text(checkpoints_of(run.folder)[-1][1], ANALYSED_HERE)
-    whole, parts, found = [], [], {}
+    figure = Figure("Noise of gradients at checkpoints")
+    whole = figure.lines("All parameters", "updates", "std over mean")
+    parts = figure.lines("Attention, mean of the layers", "updates", "std over mean")
+    by_layer: dict[str, dict[str, dict[str, float]]] = {}
     for run in {run.method: run for run in reversed(runs)}.values():
         label = ANALYSED[run.method].label
         points: dict[int, dict[str, float]] = {}
         for update, path in checkpoints_of(run.folder):
             print(f"  {label}: update {update:,}", flush=True)
             points[update] = _deviations(load(path, data), data, minibatches)
-        found[label] = points
-        x = list(points)
+        by_layer[label] = {str(update): one for update, one in points.items()}
         layers = [[value for name, value in one.items() if name != ALL] for one in points.values()]
-        whole.append(curve(label, x, [one[ALL] for one in points.values()], run.method, style="o-"))
-        parts.append(curve(label, x, [fmean(one) for one in layers], run.method, style="o-"))
-    unit = "std over mean"
-    return {
-        "title": "Noise of gradients at checkpoints",
-        "panels": [
-            lines("All parameters", "updates", unit, whole),
-            lines("Attention, mean of the layers", "updates", unit, parts),
-        ],
-        "by_layer": {label: {str(x): one for x, one in points.items()} for label, points in found.items()},
-        "note": f"Relative deviation of the norm of the gradient over {minibatches} minibatches at "
+        whole.curve(label, points, [one[ALL] for one in points.values()], run.method, style="o-")
+        parts.curve(label, points, [fmean(one) for one in layers], run.method, style="o-")
+    return figure.record(
+        f"Relative deviation of the norm of the gradient over {minibatches} minibatches at "
         "fixed weights: noise without the drift of training.",
-    }
+        by_layer=by_layer,
+    )
 
 
 def _deviations(trained: Checkpoint, data: PreparedData, count: int) -> dict[str, float]:
@@ -292,41 +260,32 @@ def _fixed_exponents(runs: list[LoggedRun]) -> Record:
     losses = {alpha: [run.valid[max(run.valid)] for run in group] for alpha, group in by_exponent.items()}
     matched = losses.pop(0.0, [])
     x = sorted(losses)
-    y, low, high = ([f(losses[value]) for value in x] for f in (fmean, min, max))
-    curves = [curve("fixed", x, y, "lln", style="o-", low=low, high=high)]
+    figure = Figure("LLN with fixed exponents", training=runs[0].training())
+    panel = figure.lines("Validation loss", "α = β", runs[0].unit)
+    mean, low, high = ([f(losses[alpha]) for alpha in x] for f in (fmean, min, max))
+    panel.curve("fixed", x, mean, "lln", style="o-", low=low, high=high)
+    close = max(mean) - min(mean) < TOO_CLOSE
     if matched:
-        curves.append(
-            curve(
-                "matched",
-                x,
-                [fmean(matched)] * len(x),
-                "lln",
-                style="--",
-                low=[min(matched)] * len(x),
-                high=[max(matched)] * len(x),
-            )
-        )
-    edge = float(statement("temperature/fixed-exponents")["low"])
-    below = min((losses[value] for value in x if value < edge), key=fmean, default=[])
-    above = max((losses[value] for value in x if value >= edge), key=fmean, default=[])
-    seeds = max(len(found) for found in losses.values())
-    checks = []
-    if below and above:
-        checks.append(
-            claim(
-                f"loss is higher for α = β below {edge:g} than from there on",
-                "accuracy drops there (paper, ViT)",
-                judge_pair(below, above, Bound(0, at_most=False), ratio=False),
-            )
-        )
-    close = max(y) - min(y) < TOO_CLOSE
+        mean, low, high = ([f(matched)] * len(x) for f in (fmean, min, max))
+        panel.curve("matched", x, mean, "lln", style="--", low=low, high=high)
+    _check_edge(figure, losses)
+    seeds = max(map(len, losses.values()))
     spread = "; range over seeds" if seeds > 1 else ""
     few = " The losses here are too close to tell the exponents apart: too few updates." if close else ""
-    return {
-        "title": "LLN with fixed exponents",
-        "training": runs[0].training(),
-        "panels": [lines("Validation loss", "α = β", runs[0].unit, curves)],
-        "note": f"After {max(runs[0].records):,} updates, {number_of(seeds, 'seeds')}{spread}. The paper "
-        f"shows accuracies of a ViT.{few}",
-        "checks": checks,
-    }
+    return figure.record(
+        f"After {max(runs[0].records):,} updates, {number_of(seeds, 'seeds')}{spread}. The paper "
+        f"shows accuracies of a ViT.{few}"
+    )
+
+
+def _check_edge(figure: Figure, losses: dict[float, list[float]]) -> None:
+    """Whether the loss is worse below the paper's exponent: the best one there against the worst above."""
+    edge = float(statement("temperature/fixed-exponents")["low"])
+    below = min((found for alpha, found in losses.items() if alpha < edge), key=fmean, default=[])
+    above = max((found for alpha, found in losses.items() if alpha >= edge), key=fmean, default=[])
+    if below and above:
+        figure.claim(
+            f"loss is higher for α = β below {edge:g} than from there on",
+            "accuracy drops there (paper, ViT)",
+            judge_pair(below, above, Bound(0, at_most=False), ratio=False),
+        )

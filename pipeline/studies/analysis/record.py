@@ -2,7 +2,7 @@
 
 import math
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -72,56 +72,61 @@ def rounded(value: Any) -> Any:
     return value
 
 
-def check(statement: str, expected: str, measured: str, holds: bool) -> Record:
-    """A statement that a computation decides: what it says, what was found, and the verdict."""
-    return claim(statement, expected, judge_fact(holds), measured)
-
-
-def claim(statement: str, expected: str, verdict: Verdict, measured: str = "") -> Record:
-    """A statement with its verdict, which says what was found unless `measured` does."""
-    found = f"{measured}; {verdict.effect}" if measured and verdict.effect else measured or verdict.effect
-    return {"statement": statement, "expected": expected, "measured": found, "verdict": verdict.outcome}
-
-
-Part = tuple[Record, list[Record]]
-"""A panel and what is checked about it."""
-
-
-def of_parts(parts: Sequence[Part]) -> Record:
-    """The panels and checks of a figure that is made of parts."""
-    return {
-        "panels": [panel for panel, _ in parts],
-        "checks": [one for _, checks in parts for one in checks],
-    }
-
-
 def chosen(options: Namespace, *names: str) -> Record:
     """The options of these names, for the settings of a figure."""
     return {name: getattr(options, name) for name in names}
 
 
-def curve(
-    label: str, x: Sequence[float], y: Sequence[float], method: str | None = None, **look: Any
-) -> Record:
-    """A curve of a panel; `look`: `style`, `shade`, `low` and `high`."""
-    return {"label": label, "method": method, "x": list(x), "y": list(y), **look}
+class Panel(dict[str, Any]):
+    """A panel of lines, as a record holds it."""
+
+    def curve(
+        self, label: str, x: Iterable[float], y: Iterable[float], method: str | None = None, **look: Any
+    ) -> None:
+        """Add a curve; `look`: `style`, `shade`, `low` and `high`."""
+        self["curves"].append({"label": label, "method": method, "x": list(x), "y": list(y), **look})
+
+    def banded(
+        self, label: str, x: Iterable[float], draws: torch.Tensor, method: str | None = None, **look: Any
+    ) -> None:
+        """Add the mean of `draws: (draws, points)` with their range as a band."""
+        self.curve(label, x, draws.mean(0).tolist(), method, low=draws.amin(0), high=draws.amax(0), **look)
 
 
-def banded(label: str, x: Sequence[float], draws: torch.Tensor, method: str | None = None, **look) -> Record:
-    """The mean of `draws: (draws, points)` with their range as a band."""
-    band = {"low": draws.amin(0), "high": draws.amax(0)}
-    return curve(label, x, draws.mean(0).tolist(), method, **band, **look)
+class Figure:
+    """A figure that is being made: its panels, what is checked about them, and what else its record says."""
 
+    def __init__(self, title: str, **about: Any) -> None:
+        self.about: Record = {"title": title, **about}
+        self.panels: list[Record] = []
+        self.checks: list[Record] = []
 
-def lines(
-    title: str, x_label: str, y_label: str, curves: list[Record], x: str = "linear", y: str = "linear"
-) -> Record:
-    """A panel of lines; `x` and `y` are the scales."""
-    return {
-        "kind": "lines",
-        "title": title,
-        "x_label": x_label,
-        "y_label": y_label,
-        "scales": [x, y],
-        "curves": curves,
-    }
+    def lines(self, title: str, x_label: str, y_label: str, x: str = "linear", y: str = "linear") -> Panel:
+        """Add a panel, without curves so far; `x` and `y` are the scales."""
+        labels = {"title": title, "x_label": x_label, "y_label": y_label}
+        panel = Panel(kind="lines", **labels, scales=[x, y], curves=[])
+        self.panels.append(panel)
+        return panel
+
+    def bars(
+        self, title: str, y_label: str, groups: Iterable[str], methods: Iterable[str], *series: Record
+    ) -> None:
+        """Add a panel of bars; each of `series` has a `label` and a value for each group."""
+        names = {"groups": list(groups), "methods": list(methods)}
+        self.panels.append({"kind": "bars", "title": title, "y_label": y_label, **names, "series": [*series]})
+
+    def check(self, statement: str, expected: str, measured: str, holds: bool) -> None:
+        """Add a statement that a computation decides: what it says, what was found, and the verdict."""
+        self.claim(statement, expected, judge_fact(holds), measured)
+
+    def claim(self, statement: str, expected: str, verdict: Verdict, measured: str = "") -> None:
+        """Add a statement with its verdict, which says what was found unless `measured` does."""
+        found = "; ".join(words for words in (measured, verdict.effect) if words)
+        self.checks.append(
+            {"statement": statement, "expected": expected, "measured": found, "verdict": verdict.outcome}
+        )
+
+    def record(self, note: str, **more: Any) -> Record:
+        """What `publish` writes: all that was added, the note and `more`; bubbles come without panels."""
+        panels = {"panels": self.panels} if self.panels else {}
+        return {**self.about, **panels, **more, "note": note, "checks": self.checks}

@@ -6,7 +6,7 @@ from pipeline.files import MEASURED, ROOT, fingerprint, read_json, sha256_of
 from pipeline.methods import ANALYSED, ENCODERS, LINEAR
 from pipeline.papers import read_table
 from pipeline.reports.costs import cell, measured_on
-from pipeline.studies.analysis.record import Record, check, chosen, publish
+from pipeline.studies.analysis.record import Figure, Record, chosen, publish
 
 COST = MEASURED / "roberta_cost_cpu.json"
 LOSSES = ROOT / "results" / "roberta"
@@ -51,23 +51,19 @@ def _paper(options: Namespace) -> Record:
     faster = max(b["x"] for b in rest) < min(b["x"] for b in ours)
     better = max(b["y"] for b in rest) < min(b["y"] for b in ours)
     kind = "training" if options.speed == "train" else "inference"
-    return {
-        "title": "Accuracy and speed, as the paper's tables have them",
-        "x_label": f"{kind} steps per second at {options.length}",
-        "y_label": "mean accuracy on Long Range Arena, %",
-        "bubbles": bubbles,
-        "inverted": False,
-        "note": "TransNormer, Tables 6 and 7; methods in both. The sizes of the paper's circles, memory, "
-        "are in none of its tables.",
-        "checks": [
-            check(
-                "TransNormer is faster and better than all others",
-                "both",
-                f"faster: {faster}, better: {better}",
-                faster and better,
-            )
-        ],
-    }
+    figure = Figure(
+        "Accuracy and speed, as the paper's tables have them",
+        x_label=f"{kind} steps per second at {options.length}",
+        y_label="mean accuracy on Long Range Arena, %",
+        bubbles=bubbles,
+        inverted=False,
+    )
+    found = f"faster: {faster}, better: {better}"
+    figure.check("TransNormer is faster and better than all others", "both", found, faster and better)
+    return figure.record(
+        "TransNormer, Tables 6 and 7; methods in both. The sizes of the paper's circles, memory, "
+        "are in none of its tables."
+    )
 
 
 def _measured(results: Record, tokens: int) -> Record:
@@ -80,15 +76,17 @@ def _measured(results: Record, tokens: int) -> Record:
             loss = read_json(record)["found"]["valid"]["bits"]
             bubbles.append(_bubble(key, tokens / cost.median, loss, cost.peak))
     areas = [bubble["area"] for bubble in bubbles]
-    return {
-        "title": "Loss, speed and memory, measured here",
-        "x_label": f"training tokens per second at {tokens:,} tokens",
-        "y_label": "bits per masked token (WikiText-2, valid)",
-        "bubbles": bubbles,
-        "inverted": True,
-        "note": f"Areas: peak memory of a training step, {min(areas):,.0f} to {max(areas):,.0f} MiB. Loss: "
-        f"the small encoders of results/roberta/README.md, at 128 tokens. Speed: {measured_on(results)}",
-    }
+    figure = Figure(
+        "Loss, speed and memory, measured here",
+        x_label=f"training tokens per second at {tokens:,} tokens",
+        y_label="bits per masked token (WikiText-2, valid)",
+        bubbles=bubbles,
+        inverted=True,
+    )
+    return figure.record(
+        f"Areas: peak memory of a training step, {min(areas):,.0f} to {max(areas):,.0f} MiB. Loss: "
+        f"the small encoders of results/roberta/README.md, at 128 tokens. Speed: {measured_on(results)}"
+    )
 
 
 def _bubble(key: str, x: float, y: float, area: float) -> Record:

@@ -25,7 +25,7 @@ from pipeline.studies.analysis.models import (
     sequences,
     training_of,
 )
-from pipeline.studies.analysis.record import Record, check, chosen, curve, lines, publish
+from pipeline.studies.analysis.record import Figure, Record, chosen, publish
 from pipeline.training.checkpoint import Checkpoint, read_checkpoint
 from user_dir.analysis.capture import attentions
 from user_dir.attention.diag import DiagAttention
@@ -136,52 +136,46 @@ def _lln(found: Measured) -> dict[str, float]:
 
 
 def _concentration(points: list[Point], last: Checkpoint, length: int) -> Record:
+    encoder = is_masked_lm(last)
+    entropy = "entropy" if encoder else "relative_entropy"
+    ending = ", an encoder" if encoder else ""
+    figure = Figure(f"{label_of(last)} in training{ending}", training=training_of(last))
     x, layers = [point.update for point in points], range(len(points[0].quartiles))
-    entropy = "entropy" if is_masked_lm(last) else "relative_entropy"
-    panels = []
     for key, (title, unit) in MEASURES.items():
         if key.endswith("entropy") and key != entropy:
             continue
-        curves = []
+        panel = figure.lines(title, "updates", unit)
         for layer in layers:
             found = [point.quartiles[layer].get(key) for point in points]
             if all(found):
                 low, mean, high = zip(*found, strict=True)
                 shade = layer / max(len(layers) - 1, 1)
-                curves.append(curve(f"layer {layer + 1}", x, mean, shade=shade, low=low, high=high))
-        panels.append(lines(title, "updates", unit, curves))
-    return {
-        "title": f"{label_of(last)} in training" + (", an encoder" if is_masked_lm(last) else ""),
-        "training": training_of(last),
-        "panels": panels,
-        "note": f"{label_of(last)}, N = {length}; mean and quartiles over sequences and heads. "
-        "Update 0 is the model rebuilt from its configuration and seed.",
-        "checks": [
-            *_starts([quartiles[entropy][1] for quartiles in points[0].quartiles], last, length),
-            *_moves(points, entropy, is_masked_lm(last)),
-        ],
-    }
+                panel.curve(f"layer {layer + 1}", x, mean, shade=shade, low=low, high=high)
+    _check_start(figure, [quartiles[entropy][1] for quartiles in points[0].quartiles], last, length)
+    _check_moves(figure, points, entropy, encoder)
+    return figure.record(
+        f"{label_of(last)}, N = {length}; mean and quartiles over sequences and heads. "
+        "Update 0 is the model rebuilt from its configuration and seed."
+    )
 
 
-def _moves(points: list[Point], entropy: str, bidirectional: bool) -> list[Record]:
+def _check_moves(figure: Figure, points: list[Point], entropy: str, bidirectional: bool) -> None:
     """In how many layers temperature and entropy fall and the spectral gap rises, as LLN's Figure 1 has it.
 
     The gap of a causal matrix is that of its diagonal, so it says nothing there.
     """
     first, last = points[0].quartiles, points[-1].quartiles
     moves = [("temperature", "falls"), (entropy, "falls"), *([("gap", "rises")] if bidirectional else [])]
-    checks = []
     for key, word in moves:
         layers = [pair for pair in zip(first, last, strict=True) if all(one.get(key) for one in pair)]
         means = [(before[key][1], after[key][1]) for before, after in layers]
         moved = sum(after > before if word == "rises" else after < before for before, after in means)
-        statement, found = f"{MEASURES[key][0].lower()} {word} in training", f"in {moved} of {len(means)}"
+        name, found = MEASURES[key][0].lower(), f"in {moved} of {len(means)}"
         if means:
-            checks.append(check(statement, "in most layers", found, 2 * moved > len(means)))
-    return checks
+            figure.check(f"{name} {word} in training", "in most layers", found, 2 * moved > len(means))
 
 
-def _starts(entropies: list[float], last: Checkpoint, length: int) -> list[Record]:
+def _check_start(figure: Figure, entropies: list[float], last: Checkpoint, length: int) -> None:
     """Whether attention begins near uniform, in the layers that attend to more than blocks."""
     parts = attentions(last.model).values()
     whole = [
@@ -189,60 +183,39 @@ def _starts(entropies: list[float], last: Checkpoint, length: int) -> list[Recor
         for value, part in zip(entropies, parts, strict=True)
         if not isinstance(part, DiagAttention | LLNDiagAttention)
     ]
-    if not whole:
-        return []
-    most = math.log2(length) if is_masked_lm(last) else 1.0
-    near = f"log2 N = {most:.2f}" if is_masked_lm(last) else "log2 of what is visible"
-    low = min(whole) / most
-    return [check("H before training", f"within 2 % of {near}", f"from {low:.1%} of it", low > 0.98)]
+    if whole:
+        most = math.log2(length) if is_masked_lm(last) else 1.0
+        near = f"log2 N = {most:.2f}" if is_masked_lm(last) else "log2 of what is visible"
+        low = min(whole) / most
+        figure.check("H before training", f"within 2 % of {near}", f"from {low:.1%} of it", low > 0.98)
 
 
 def _exponents(points: list[Point], last: Checkpoint) -> Record:
     trained = points[1:]  # before training the buffers hold no average
     x, layers = [point.update for point in trained], range(len(points[0].exponents))
-    least = points[0].exponents[0]["least"]
-    panels = []
-    for key, title in (("alpha", "α"), ("beta", "β")):
-        curves = [
-            curve(
-                f"layer {layer + 1}",
-                x,
-                [point.exponents[layer][key] for point in trained],
-                shade=layer / max(len(layers) - 1, 1),
-            )
-            for layer in layers
-        ]
-        panels.append(lines(title, "updates", title, curves))
+    figure = Figure("Exponents of LLN in training", training=training_of(last))
+    for key, letter in (("alpha", "α"), ("beta", "β")):
+        panel = figure.lines(letter, "updates", letter)
+        for layer in layers:
+            y = [point.exponents[layer][key] for point in trained]
+            panel.curve(f"layer {layer + 1}", x, y, shade=layer / max(len(layers) - 1, 1))
     exponents = [one for point in trained for one in point.exponents]
     means = [(one["alpha"] * one["beta"]) ** 0.5 for one in exponents]
     products = [one["sigma_q"] * one["sigma_k"] for one in exponents]
+    least = points[0].exponents[0]["least"]
+    law, reached = f"√(αβ) ≥ √(√(-b)/a) = {least:.4f}", min(means) > least * (1 - 1e-4)
+    figure.check(f"law of matching: {law}", "in every layer", f"{min(means):.4f} at least", reached)
     row = statement(f"training/{run_name(last.path.parent)}-exponents")
     low, high = float(row["low"]), float(row["high"])
-    both = [one[key] for one in exponents for key in ("alpha", "beta")]
-    within = sum(low < value < high for value in both)
-    return {
-        "title": "Exponents of LLN in training",
-        "training": training_of(last),
-        "panels": panels,
-        "note": "From the running averages in the checkpoints; those of all layers together: √(αβ) from "
+    inside = [low < one[key] < high for one in exponents for key in ("alpha", "beta")]
+    found = f"{sum(inside)} of {len(inside)}"
+    figure.check(f"α and β within ({low:g}; {high:g}) (paper, ViT)", "all", found, all(inside))
+    return figure.record(
+        "From the running averages in the checkpoints; those of all layers together: √(αβ) from "
         f"{min(means):.3f} to {max(means):.3f}, σ_q σ_k from {min(products):.3f} to {max(products):.3f}."
         + _well_matched(trained),
-        "by_layer": {str(point.update): point.exponents for point in trained},
-        "checks": [
-            check(
-                f"law of matching: √(αβ) ≥ √(√(-b)/a) = {least:.4f}",
-                "in every layer",
-                f"{min(means):.4f} at least",
-                min(means) > least * (1 - 1e-4),
-            ),
-            check(
-                f"α and β within ({low:g}; {high:g}) (paper, ViT)",
-                "all",
-                f"{within} of {len(both)}",
-                within == len(both),
-            ),
-        ],
-    }
+        by_layer={str(point.update): point.exponents for point in trained},
+    )
 
 
 def _well_matched(points: list[Point]) -> str:
