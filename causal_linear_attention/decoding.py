@@ -7,6 +7,7 @@ arithmetic, and RMSNorm with its derivative is a dozen. What these compute, with
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active
 
 from . import extension, operators
 
@@ -25,6 +26,9 @@ scale of LRPE; softmax: weights by softmax instead of ReLU. A place outside the 
 a GPU, which nobody waits for, its token becomes NaN.
 """
 
+LARGEST_BLOCK = 8192
+"""Positions of a block whose weights `block_step` is sure to have shared memory for on a GPU."""
+
 rms_norm = operators.rms_norm
 """`(x, eps) -> x / (root mean square over the last dimension + eps)`, x of any shape: on a CPU float32. No
 derivative."""
@@ -40,8 +44,8 @@ _CPP = extension.loaded("cpp")
 
 
 def _compiled(x: Tensor) -> bool:
-    """Whether there are kernels for x's device, which no tracing can see into."""
-    if torch.compiler.is_compiling():
+    """Whether there are kernels for x's device, which no tracing and no `torch.func` can see into."""
+    if torch.compiler.is_compiling() or operators.in_forward_mode() or _are_functorch_transforms_active():
         return False
     return (x.is_cpu and _CPP) or (x.is_cuda and not extension.reason_on_gpu(x.device))
 

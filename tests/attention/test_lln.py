@@ -176,6 +176,16 @@ def test_autocast_does_not_round_the_sums(causal):
         assert torch.equal(lln_attention(*tensors, **scales), expected)
 
 
+def test_a_backward_pass_within_autocast_does_not_round_the_sums_either():
+    """Of the causal form, which has a derivative of its own; PyTorch's products would round them."""
+    tensors = [x.requires_grad_() for x in inputs(90, dtype=torch.float32)]
+    out = lln_attention(*tensors, alpha=2.0, beta=2.0, causal=True).sum()
+    expected = torch.autograd.grad(out, tensors, retain_graph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(out, tensors)
+    assert all(map(torch.equal, found, expected))
+
+
 def test_shapes_that_do_not_fit():
     q, k, v = inputs(4)
     with pytest.raises(ValueError, match=r"does not fit q: q \(2, 2, 4, 5\), k \(2, 2, 3, 5\)"):

@@ -7,6 +7,7 @@ import torch
 
 from causal_linear_attention import decoding, extension
 from tests.helpers import emulation
+from user_dir.attention import build_attention
 from user_dir.attention.parts.features import FEATURE_MAPS
 from user_dir.modules import LRPE, RMSNorm
 from user_dir.modules.lrpe import turn_both
@@ -225,3 +226,28 @@ def test_only_where_they_run():
     assert decoding.decodes(x) and not decoding.decodes(x.double()) and not decoding.decodes(x.to("meta"))
     with torch.enable_grad():
         assert not decoding.decodes(x)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of vmap over scatter
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("name", ["rmsnorm", "norm", "diag"])
+def test_transforms_of_torch_func_see_the_operators(name, device):
+    """The kernels, which have no rule for them, would drop the derivative, or could not be batched."""
+    if device == "cuda":
+        skip_without_cuda_kernels()
+    if name == "rmsnorm":
+        compute = RMSNorm()
+    else:
+        attention = build_attention(name, 8, 2, causal=True).eval().to(device)
+
+        def compute(x):
+            return attention(x[None], incremental_state={})[0]
+
+    x, direction = torch.randn(2, 3, 8, dtype=torch.float32, device=device).unbind(0)
+    for enabled in (False, True):
+        with torch.set_grad_enabled(enabled):
+            _, slope = torch.func.jvp(compute, (x,), (direction,))
+            near = [compute(x + step * direction) for step in (1e-3, -1e-3)]
+            torch.testing.assert_close(slope, (near[0] - near[1]) / 2e-3, rtol=1e-2, atol=5e-3)
+    rows = torch.randn(4, 3, 8, device=device)
+    close(torch.vmap(compute)(rows), torch.stack([compute(row) for row in rows]))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from causal_linear_attention.decoding import block_step
+from causal_linear_attention.decoding import LARGEST_BLOCK, block_step
 
 from ..errors import UserError
 from ..modules import LRPE, RMSNorm
@@ -79,8 +79,9 @@ class DiagAttention(SelfAttention):
         return first_block(q, self.block_size)
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
-        """See `SelfAttention.decode`; O(C d) per token, one token on a CPU in one call."""
-        if self.urpe is not None and not drops(self.dropout) and self.steps(q):
+        """See `SelfAttention.decode`; O(C d) per token, one token in one call where kernels run."""
+        fits = self.block_size <= LARGEST_BLOCK
+        if self.urpe is not None and fits and not drops(self.dropout) and self.steps(q):
             places, keys, values = new.places(self.block_size).flatten(), state["k"], state["v"]
             angles = self.urpe.angles(q.dtype)
             softmax = self.norm is None

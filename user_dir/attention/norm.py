@@ -68,7 +68,7 @@ class NormAttention(LinearAttention):
         return turn_both(q, k, rotations)
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
-        """See `LinearAttention.decode`; one token on a CPU in one call."""
+        """See `LinearAttention.decode`; one token in one call where kernels run."""
         if self.urpe is None or new.padding_mask is not None or not self.steps(q):
             return super().decode(q, k, v, new, state)
         one_plus = self.options.feature_map == "1+elu"

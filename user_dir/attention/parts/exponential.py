@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from causal_linear_attention.chunked import accumulation_dtype
+from causal_linear_attention.chunked import accumulation_dtype, without_autocast
 
 BLOCK = 4
 CHUNK = 64
@@ -62,6 +62,8 @@ def causal_exponential_attention(
     state: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """The `out` of the module's docstring, and the state after the last position.
+
+    A key or value that is not finite makes earlier outputs of its segment NaN, too.
 
     Args:
         q, k: `(B, H, N, D)`; v: `(B, H, N, M)`.
@@ -129,15 +131,16 @@ class ExponentialAttention(torch.autograd.Function):
     def backward(ctx, grad_out, grad_total, _):
         q, k, v, padding_mask, out, *saved = ctx.saved_tensors
         grads = [torch.empty_like(x) for x in (q, k, v)]
-        for start in reversed(range(0, q.shape[2], segment_length(q))):
-            log, top, total = saved.pop(), saved.pop(), saved.pop()
-            segment = _segment(q, k, v, *ctx.scales, padding_mask, top, start, log.shape[2])
-            here = slice(start, start + log.shape[2])
-            g, o = (x[:, :, here].to(log.dtype) for x in (grad_out, out))
-            cotangent = torch.cat([g, -(g * o).sum(-1, keepdim=True)], -1)
-            *parts, grad_total = _backward(segment, log, cotangent, total, grad_total)
-            for grad, part, scale in zip(grads, parts, (*ctx.scales, 1.0), strict=True):
-                grad[:, :, here] = part[:, :, : log.shape[2]] * scale
+        with without_autocast(q.device):
+            for start in reversed(range(0, q.shape[2], segment_length(q))):
+                log, top, total = saved.pop(), saved.pop(), saved.pop()
+                segment = _segment(q, k, v, *ctx.scales, padding_mask, top, start, log.shape[2])
+                here = slice(start, start + log.shape[2])
+                g, o = (x[:, :, here].to(log.dtype) for x in (grad_out, out))
+                cotangent = torch.cat([g, -(g * o).sum(-1, keepdim=True)], -1)
+                *parts, grad_total = _backward(segment, log, cotangent, total, grad_total)
+                for grad, part, scale in zip(grads, parts, (*ctx.scales, 1.0), strict=True):
+                    grad[:, :, here] = part[:, :, : log.shape[2]] * scale
         return *grads, None, None, None, grad_total, None
 
 
