@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -69,9 +69,14 @@ def write_json(path: Path, record: Any) -> None:
     write_atomically(path, (json_text(record) + "\n").encode())
 
 
-def has_text(path: Path, text: str) -> bool:
-    """Whether `path` is a file with this text."""
-    return path.is_file() and path.read_text(encoding="utf-8") == text
+def renewed(texts: Mapping[Path, str], check: bool) -> list[Path]:
+    """Write the files that do not have their text, unless this is a `check`; returns these files."""
+    old = [
+        path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+    for path in () if check else old:
+        write_atomically(path, texts[path].encode())
+    return old
 
 
 LONGEST_LINE = 350

@@ -18,20 +18,20 @@ class GlueTask:
     """One task; the keys of `files` and `sizes` are fairseq's names of its splits."""
 
     name: str
-    sentences: tuple[str, ...]
-    """Header of the column of each sentence, one or two."""
-
-    label: str
-    """Header of the column with the label."""
-
-    labels: tuple[str, ...]
-    """In the order of the label dictionary: label i is class i; none if the target is a score."""
-
-    metrics: tuple[str, ...]
-    """Of accuracy, f1 (of class 1), matthews, pearson, spearman; the one reported first comes first."""
-
     sizes: dict[str, tuple[int, ...]]
     """Examples of each split as published; more than one number where releases differ."""
+
+    sentences: tuple[str, ...] = ("sentence1", "sentence2")
+    """Header of the column of each sentence, one or two."""
+
+    label: str = "label"
+    """Header of the column with the label."""
+
+    labels: tuple[str, ...] = BINARY
+    """In the order of the label dictionary: label i is class i; none if the target is a score."""
+
+    metrics: tuple[str, ...] = ("accuracy",)
+    """Of accuracy, f1 (of class 1), matthews, pearson, spearman; the one reported first comes first."""
 
     files: dict[str, str] = field(default_factory=lambda: DEV)
     """Name of each split's file, without its ending."""
@@ -69,61 +69,47 @@ TASKS: dict[str, GlueTask] = {
     task.name: task
     for task in (
         GlueTask(
-            name="CoLA",
+            "CoLA",
+            _sizes(8_551, 1_043, 1_063),
             sentences=("sentence",),
-            label="label",
-            labels=BINARY,
             metrics=("matthews", "accuracy"),
-            sizes=_sizes(8_551, 1_043, 1_063),
             columns=("source", "label", "mark", "sentence"),
         ),
+        GlueTask("SST-2", _sizes(67_349, 872, 1_821), sentences=("sentence",)),
         GlueTask(
-            name="SST-2",
-            sentences=("sentence",),
-            label="label",
-            labels=BINARY,
-            metrics=("accuracy",),
-            sizes=_sizes(67_349, 872, 1_821),
-        ),
-        GlueTask(
-            name="MRPC",
+            "MRPC",
+            _sizes(3_668, 408, 1_725),
             sentences=("#1 String", "#2 String"),
             label="Quality",
-            labels=BINARY,
             metrics=("f1", "accuracy"),
-            sizes=_sizes(3_668, 408, 1_725),
         ),
         GlueTask(
-            name="STS-B",
-            sentences=("sentence1", "sentence2"),
+            "STS-B",
+            _sizes(5_749, 1_500, 1_379),
             label="score",
             labels=(),
             metrics=("pearson", "spearman"),
-            sizes=_sizes(5_749, 1_500, 1_379),
             highest_score=5.0,
         ),
         GlueTask(
-            name="QQP",
+            "QQP",
+            {"train": (363_846, 363_849), "valid": (40_430, 40_431), "test": (390_965,)},
             sentences=("question1", "question2"),
             label="is_duplicate",
-            labels=BINARY,
             metrics=("accuracy", "f1"),
-            sizes={"train": (363_846, 363_849), "valid": (40_430, 40_431), "test": (390_965,)},
             drops_broken_rows=True,
         ),
         GlueTask(
-            name="MNLI",
-            sentences=("sentence1", "sentence2"),
-            label="gold_label",
-            labels=("contradiction", "entailment", "neutral"),
-            metrics=("accuracy",),
-            sizes={
+            "MNLI",
+            {
                 "train": (392_702,),
                 "valid": (9_815,),
                 "valid1": (9_832,),
                 "test": (9_796,),
                 "test1": (9_847,),
             },
+            label="gold_label",
+            labels=("contradiction", "entailment", "neutral"),
             files={
                 "train": "train",
                 "valid": "dev_matched",
@@ -133,29 +119,13 @@ TASKS: dict[str, GlueTask] = {
             },
         ),
         GlueTask(
-            name="QNLI",
+            "QNLI",
+            {"train": (104_743, 108_436), "valid": (5_463, 5_732), "test": (5_463, 5_740)},
             sentences=("question", "sentence"),
-            label="label",
             labels=ENTAILMENT,
-            metrics=("accuracy",),
-            sizes={"train": (104_743, 108_436), "valid": (5_463, 5_732), "test": (5_463, 5_740)},
         ),
-        GlueTask(
-            name="RTE",
-            sentences=("sentence1", "sentence2"),
-            label="label",
-            labels=ENTAILMENT,
-            metrics=("accuracy",),
-            sizes=_sizes(2_490, 277, 3_000),
-        ),
-        GlueTask(
-            name="WNLI",
-            sentences=("sentence1", "sentence2"),
-            label="label",
-            labels=BINARY,
-            metrics=("accuracy",),
-            sizes=_sizes(635, 71, 146),
-        ),
+        GlueTask("RTE", _sizes(2_490, 277, 3_000), labels=ENTAILMENT),
+        GlueTask("WNLI", _sizes(635, 71, 146)),
     )
 }
 

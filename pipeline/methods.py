@@ -32,7 +32,7 @@ class Method:
 
 VANILLA = "transformer_lm"
 SOFTMAX = "softmax"
-METHODS = (
+PAPERS = (
     Method("vanilla", "#000000", VANILLA, "", "Vanilla", quadratic=True),
     Method("softmax", "#000000", "", SOFTMAX, "Vanilla", "Softmax baseline", quadratic=True),
     Method(
@@ -44,13 +44,16 @@ METHODS = (
     Method("1+elu", "#009E73", "linear_transformer_lm", "linear", "1+elu", "ELU"),
     Method("LLN", "#CC79A7", "lln_lm", "lln", "", "LLN"),
     Method("LLN+Diag", "#E69F00", "lln_diag_lm", "lln_diag", "", "LLN+Diag"),
+)
+OTHERS = (  # that have a causal form
     Method("Performer", "#882255", "performer_lm", "performer", "Performer", "Performer"),
     Method("cosFormer", "#332288", "cosformer_lm", "cosformer", "", "cosFormer"),
     Method("Transformer-LS", "#999933", "transformer_ls_lm", "transformer_ls", "LS", "Transformer LS"),
     Method("FLASH", "#56B4E9", "flash_lm", "flash", "FLASH", "FLASH"),
     Method("FLASH-quad", "#AA4499", "flash_quad_lm", "flash_quad", "FLASH-quad", quadratic=True),
     Method("TNN", "#888888", "tnn_lm", "tnn", "", "TNN"),
-    # Encoders only, whose colours are used a second time.
+)
+ENCODERS_ONLY = (  # whose colours are used a second time
     Method("Nyströmformer", "#0072B2", "", "nystromformer", "", "Nystromformer"),
     Method("Linformer", "#D55E00", "", "linformer"),
     Method("Skyformer", "#CC79A7", "", "skyformer"),
@@ -60,6 +63,7 @@ METHODS = (
     Method("BigBird", "#332288", "", "bigbird"),
     Method("Longformer", "#56B4E9", "", "longformer", "", "Longformer"),
 )
+METHODS = (*PAPERS, *OTHERS, *ENCODERS_ONLY)
 TRANSNORMERS = ("transnormer_t1", "transnormer_t2")
 # Those that the benchmarks compare by default.
 MAIN_LANGUAGE_MODELS = (VANILLA, *TRANSNORMERS, "linear_transformer_lm")
@@ -69,38 +73,12 @@ MAIN_ENCODERS = (SOFTMAX, *TRANSNORMERS, "lln", "lln_diag", "linear")
 # the common yardstick; no colour occurs twice in a panel.
 LANGUAGE_MODEL_PANELS = {
     "Linear attention of the papers": (*MAIN_LANGUAGE_MODELS, "lln_lm", "lln_diag_lm"),
-    "Methods they compare with": (
-        VANILLA,
-        "performer_lm",
-        "cosformer_lm",
-        "transformer_ls_lm",
-        "flash_lm",
-        "flash_quad_lm",
-        "tnn_lm",
-    ),
+    "Methods they compare with": (VANILLA, *(method.language_model for method in OTHERS)),
 }
 ENCODER_PANELS = {
     "Linear attention of the papers": MAIN_ENCODERS,
-    "Others with a causal form": (
-        SOFTMAX,
-        "performer",
-        "cosformer",
-        "transformer_ls",
-        "flash",
-        "flash_quad",
-        "tnn",
-    ),
-    "Others, encoders only": (
-        SOFTMAX,
-        "nystromformer",
-        "linformer",
-        "skyformer",
-        "kernelized",
-        "informer",
-        "reformer",
-        "bigbird",
-        "longformer",
-    ),
+    "Others with a causal form": (SOFTMAX, *(method.encoder for method in OTHERS)),
+    "Others, encoders only": (SOFTMAX, *(method.encoder for method in ENCODERS_ONLY)),
 }
 
 

@@ -25,7 +25,7 @@ from matplotlib.colors import Normalize
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from pipeline.errors import UserError
-from pipeline.files import has_text, read_json, shown_path, write_atomically
+from pipeline.files import read_json, shown_path, write_atomically
 from pipeline.methods import ANALYSED
 from pipeline.outputs import begins, check_output
 from pipeline.papers import statements
@@ -185,12 +185,6 @@ def write_report(folder: Path) -> None:
         )
     write_atomically(folder / "README.md", text.encode())
     print(f"written: {shown_path(folder / 'README.md')}")
-
-
-def stale(folder: Path) -> list[Path]:
-    """README.md if it is not what the figures in `folder` make of it."""
-    page = folder / "README.md"
-    return [] if has_text(page, document(folder)) else [page]
 
 
 def document(folder: Path) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.files import MEASURED, ROOT, read_json, shown_path, write_atomically
+from pipeline.files import MEASURED, ROOT, read_json, shown_path
 from pipeline.reports.tables import shown, where
 
 WIDTH = 118  # of the prose around a paragraph
@@ -124,18 +124,6 @@ def filled(text: str, document: Path) -> str:
     return SECTION.sub(section, text)
 
 
-def stale() -> dict[Path, str]:
-    """The documents that the measured results have left behind, and how they should read."""
-    found = {}
-    for document in filter(Path.is_file, DOCUMENTS):
-        text = document.read_text(encoding="utf-8")
-        if (new := filled(text, document)) != text:
-            found[document] = new
-    return found
-
-
-def write_all() -> None:
-    """Bring the documents up to date."""
-    for document, text in stale().items():
-        write_atomically(document, text.encode())
-        print(f"written: {shown_path(document)}")
+def texts() -> dict[Path, str]:
+    """The documents, and how they should read after the measured results."""
+    return {one: filled(one.read_text(encoding="utf-8"), one) for one in filter(Path.is_file, DOCUMENTS)}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pipeline.console import Parser
 from pipeline.errors import UserError
-from pipeline.files import RESULTS, read_json, shown_path
+from pipeline.files import RESULTS, read_json, renewed, shown_path
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -24,34 +24,18 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def known_sections() -> None:
-    """Let the documents have the index of all studies."""
-    from pipeline.reports import documents
-
-    documents.SECTIONS["index"] = index_section
-
-
-def stale() -> list[Path]:
-    """The files that the committed results have left behind."""
-    from pipeline.reports import analysis, documents
-    from pipeline.study.declaration import our_studies
-    from pipeline.study.page import stale_files
-
-    pages = [path for study in our_studies() for path in stale_files(study, RESULTS / study.name)]
-    return [*documents.stale(), *pages, *analysis.stale(RESULTS / "analysis")]
-
-
-def write_all() -> None:
-    """Write what is out of date."""
+def renew(check: bool) -> list[Path]:
+    """Write the files that the committed results have left behind, or only tell them."""
     from pipeline.reports import analysis, documents
     from pipeline.study.declaration import our_studies
     from pipeline.study.page import publish
 
-    if analysis.stale(RESULTS / "analysis"):
-        analysis.write_report(RESULTS / "analysis")
+    documents.SECTIONS["index"] = index_section
+    text = analysis.document(RESULTS / "analysis")
+    old = renewed({RESULTS / "analysis" / "README.md": text} if text else {}, check)
     for study in our_studies():
-        publish(study, RESULTS / study.name)
-    documents.write_all()  # the index links to the pages that are there
+        old += publish(study, RESULTS / study.name, check)
+    return old + renewed(documents.texts(), check)  # the index links to the pages that are there
 
 
 def index_section() -> str:
@@ -107,10 +91,9 @@ def page_of(item: dict[str, str]) -> str:
 def main() -> None:
     """Write what is out of date, or name it."""
     check = parse(sys.argv[1:]).check
-    known_sections()
-    if not check:
-        write_all()
-    elif old := stale():
-        names = ", ".join(shown_path(path) for path in old)
+    names = ", ".join(map(shown_path, renew(check)))
+    if names and check:
         raise UserError(f"{names} out of date; run scripts/make_results.sh and commit what it writes")
+    if names:
+        print(f"written: {names}")
     print("Tables and plots are up to date with the measured results.")

@@ -13,7 +13,7 @@ from PIL import Image
 
 from pipeline.data.prepared import same_data
 from pipeline.errors import UserError
-from pipeline.files import fingerprint, has_text, shown_path, write_atomically
+from pipeline.files import fingerprint, renewed, shown_path
 from pipeline.methods import NAMED, performer_note
 from pipeline.reports.tables import grouped, markdown_table
 from pipeline.study.choosing import best_note, best_records
@@ -213,26 +213,14 @@ def page_of(study: Study, out: Path) -> tuple[str, list[Picture]]:
     return "\n\n".join([write_page(study, records).strip(), *links]) + "\n", pictures
 
 
-def publish(study: Study, out: Path) -> list[Path]:
-    """Write README.md and the pictures of all records in `out`; the files of the page, none without any."""
+def publish(study: Study, out: Path, check: bool = False) -> list[Path]:
+    """Write what the records in `out` have left behind of README.md and its pictures, or only tell it."""
     text, pictures = page_of(study, out)
-    if not text:
-        return []
-    for picture in pictures:
-        if not picture.is_current():
-            picture.draw(picture.path)
-    page = out / PAGE
-    if not has_text(page, text):
-        write_atomically(page, text.encode())
-    return [page, *(picture.path for picture in pictures)]
-
-
-def stale_files(study: Study, out: Path) -> list[Path]:
-    """The page and the pictures of `out` that its records have left behind."""
-    text, pictures = page_of(study, out)
-    page = out / PAGE
-    current = not text or has_text(page, text)
-    return [*([] if current else [page]), *(one.path for one in pictures if not one.is_current())]
+    old = [picture for picture in pictures if not picture.is_current()]
+    for picture in () if check else old:
+        picture.draw(picture.path)
+    page = renewed({out / PAGE: text} if text else {}, check)
+    return [*page, *(picture.path for picture in old)]
 
 
 def check_one_setting(records: Sequence[Record], out: Path) -> None:

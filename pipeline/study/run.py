@@ -182,9 +182,10 @@ def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Pat
             keep_best_weights(study.best, cells)
         with run_lock(out, SECONDS_TO_WRITE, "--out"):
             written = publish(study, out)
-        if written:
-            print(f"\n{written[0].read_text(encoding='utf-8')}")
-            print(f"written: {', '.join(map(shown_path, written))}")
+        if (page := out / PAGE).is_file():
+            print(f"\n{page.read_text(encoding='utf-8')}")
+            shown = ", ".join(map(shown_path, written))
+            print(f"written: {shown}" if written else f"up to date: {shown_path(page)}")
         if failures:
             raise runs_failed(failures)
 

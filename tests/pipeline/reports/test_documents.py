@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.files import ROOT, read_json
+from pipeline.files import ROOT, read_json, renewed
 from pipeline.reports import carried_state, documents
 from pipeline.study import make_results
 
@@ -31,41 +31,40 @@ def project(tmp_path, monkeypatch):
 
 
 def test_committed_tables_and_pages_are_those_of_the_committed_results():
-    make_results.known_sections()
-    assert make_results.stale() == []
+    assert make_results.renew(check=True) == []
 
 
 def test_tables_are_written_once_and_then_up_to_date(project):
-    assert list(documents.stale()) == [project]
-    documents.write_all()
-    assert list(documents.stale()) == []
+    assert renewed(documents.texts(), check=True) == [project]
+    assert renewed(documents.texts(), check=False) == [project]
+    assert renewed(documents.texts(), check=True) == []
     text = project.read_text(encoding="utf-8")
     assert text.startswith("# Prose\n") and text.endswith("\nMore prose.\n")
     assert "| head width | faster from N |" in text
     assert "Not measured yet; `scripts/quickstart.sh` measures it." in text
     before = project.stat().st_mtime_ns
-    documents.write_all()
+    renewed(documents.texts(), check=False)
     assert project.stat().st_mtime_ns == before
 
 
 def test_a_new_result_makes_its_table_stale(project):
-    documents.write_all()
+    renewed(documents.texts(), check=False)
     path = documents.MEASURED / "operator_cpu" / "operator_cost.md"
     path.write_text(path.read_text().replace("| 16 |", "| 17 |"))
-    assert list(documents.stale()) == [project]
+    assert renewed(documents.texts(), check=True) == [project]
 
 
 def test_an_edited_table_is_noticed(project):
-    documents.write_all()
+    renewed(documents.texts(), check=False)
     text = project.read_text(encoding="utf-8")
     project.write_text(text.replace("faster from N", "faster"), encoding="utf-8")
-    assert list(documents.stale()) == [project]
+    assert renewed(documents.texts(), check=True) == [project]
 
 
 def test_unknown_table_is_a_users_error(project):
     project.write_text("<!-- table: nonsense -->\n<!-- end -->", encoding="utf-8")
     with pytest.raises(UserError, match="asks for table nonsense"):
-        documents.write_all()
+        renewed(documents.texts(), check=False)
 
 
 def test_tables_of_the_long_stream_are_those_of_its_record():

@@ -10,7 +10,7 @@ from pipeline.methods import LANGUAGE_MODELS
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.make_results import page_of, verdict_of
 from pipeline.study.notation import parse_expression
-from pipeline.study.page import looks_of, publish, stale_files, verdicts, write_page
+from pipeline.study.page import looks_of, publish, verdicts, write_page
 from pipeline.study.records import read_records
 from pipeline.study.table import unknown_figures, write_table
 from tests.pipeline.study.conftest import made_up
@@ -49,12 +49,13 @@ def test_the_whole_page(study_file, tmp_path):
     assert "| linear is as good | Figure 2 | not comparable | softmax at the baseline |" in page
     assert "4 updates, median (lowest to highest) over the seeds 1, 2, 3." in page
     assert "Measured on a CPU, 2 threads, 2000-01-02 (commit abc)" in page
-    assert stale_files(study, out) == []
+    assert publish(study, out, check=True) == []
     before = [path.stat().st_mtime_ns for path in files]
-    publish(study, out)
+    assert publish(study, out) == []
     assert [path.stat().st_mtime_ns for path in files] == before
     written(out, [made_up("elu", 3, loss_nats=0.4)])
-    assert stale_files(study, out) == files
+    assert publish(study, out, check=True) == files
+    assert [path.stat().st_mtime_ns for path in files] == before
 
 
 def test_a_claim_is_decided_in_the_table_that_has_its_rows(study_file):
