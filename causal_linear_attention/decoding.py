@@ -7,7 +7,6 @@ arithmetic, and RMSNorm with its derivative is a dozen. What these compute, with
 
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active
 
 from . import extension, operators
 
@@ -45,7 +44,7 @@ _CPP = extension.loaded("cpp")
 
 def _compiled(x: Tensor) -> bool:
     """Whether there are kernels for x's device, which no tracing and no `torch.func` can see into."""
-    if torch.compiler.is_compiling() or operators.in_forward_mode() or _are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or operators.in_transform():
         return False
     return (x.is_cpu and _CPP) or (x.is_cuda and not extension.reason_on_gpu(x.device))
 

@@ -202,7 +202,7 @@ def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
         compiled = select_backend("auto", q.device, q.dtype) == "cuda"
     else:
         compiled = _STEP_IS_COMPILED and q.is_cpu and q.dtype in KERNELS["cpp"].dtypes
-    if not compiled or operators.in_forward_mode():
+    if not compiled or operators.in_transform():
         return False
     if not torch.is_grad_enabled():
         return True

@@ -243,6 +243,11 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+def in_transform() -> bool:
+    """Whether forward mode or `torch.func` is at work, whose rules an operator without derivatives lacks."""
+    return in_forward_mode() or torch._C._are_functorch_transforms_active()
+
+
 def attend(
     q: Tensor,
     k: Tensor,

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .chunked import accumulation_dtype
-from .operators import in_forward_mode
+from .operators import in_transform
 
 
 def recomputed(function: Callable[..., Tensor], *args: Any) -> Tensor:
@@ -18,7 +18,6 @@ def recomputed(function: Callable[..., Tensor], *args: Any) -> Tensor:
     what it computes again, forward mode has no backward pass, and torch.func takes no such functions.
     """
     copied = accumulation_dtype(args[0].dtype) != args[0].dtype and torch.is_grad_enabled()
-    transformed = in_forward_mode() or torch._C._are_functorch_transforms_active()
-    if not copied or transformed or torch.compiler.is_compiling():
+    if not copied or in_transform() or torch.compiler.is_compiling():
         return function(*args)
     return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)

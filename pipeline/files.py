@@ -74,8 +74,9 @@ def renewed(texts: Mapping[Path, str], check: bool) -> list[Path]:
     old = [
         path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
     ]
-    for path in () if check else old:
-        write_atomically(path, texts[path].encode())
+    if not check:
+        for path in old:
+            write_atomically(path, texts[path].encode())
     return old
 
 

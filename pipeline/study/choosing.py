@@ -112,19 +112,16 @@ def best_records(best: Best | None, records: Sequence[Record]) -> list[Record]:
 def _means(best: Best, by_choice: Mapping[str, Sequence[Record]]) -> dict[str, float]:
     """Of each choice the mean over the seeds that all choices have, or over its own if they share none."""
     values = {
-        choice: {
-            record["cell"]["seed"]: value for record in records for value in numbers(best.figure, [record])
-        }
+        choice: {one["cell"]["seed"]: value for one in records if (value := best.figure(one)) is not None}
         for choice, records in by_choice.items()
     }
     values = {choice: by_seed for choice, by_seed in values.items() if by_seed}
     common = set.intersection(*map(set, values.values())) if values else set()
-    return {
-        choice: best.order(
-            statistics.mean(value for seed, value in by_seed.items() if seed in common or not common)
-        )
-        for choice, by_seed in values.items()
-    }
+    means = {}
+    for choice, by_seed in values.items():
+        compared = [by_seed[seed] for seed in common or by_seed]
+        means[choice] = best.order(statistics.mean(compared))
+    return means
 
 
 def best_note(best: Best | None, records: Sequence[Record]) -> str:

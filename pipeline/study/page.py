@@ -217,8 +217,9 @@ def publish(study: Study, out: Path, check: bool = False) -> list[Path]:
     """Write what the records in `out` have left behind of README.md and its pictures, or only tell it."""
     text, pictures = page_of(study, out)
     old = [picture for picture in pictures if not picture.is_current()]
-    for picture in () if check else old:
-        picture.draw(picture.path)
+    if not check:
+        for picture in old:
+            picture.draw(picture.path)
     page = renewed({out / PAGE: text} if text else {}, check)
     return [*page, *(picture.path for picture in old)]
 

@@ -165,6 +165,15 @@ def test_forward_mode_derivatives_are_refused_and_never_zero():
 
     out, change = torch.func.jvp(step, (tokens[0],), (tokens[0],))
     torch.testing.assert_close(change, out)  # linear in q
+    torch.testing.assert_close(torch.func.grad(lambda x: step(x).sum())(tokens[0]), slopes(step, tokens[0]))
+    batched = torch.func.grad(lambda x: torch.vmap(step)(x[None]).sum())(tokens[0])
+    torch.testing.assert_close(batched, slopes(step, tokens[0]))
+
+
+def slopes(function, x):
+    """The derivatives of the sum of `function` by x, from autograd itself."""
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(function(x).sum(), x)[0]
 
 
 def test_second_derivatives_of_packed_sequences_are_not_cast_down_under_autocast():

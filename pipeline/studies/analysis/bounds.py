@@ -86,17 +86,18 @@ def recording(attention: SelfAttention) -> Iterator[Recorded]:
 
 def _figure(trained: Checkpoint, tokens: Tensor) -> Record:
     found = _measured(trained, tokens)
-    layers = [int(name.removeprefix("layer").partition(".")[0]) + 1 for name in found]
+    layers = {name: int(name.removeprefix("layer").partition(".")[0]) + 1 for name in found}
     bounded = {name: one for name, one in found.items() if one["bound"] is not None}
     figure = Figure(f"Gradients by the scores, {label_of(trained)}", training=training_of(trained))
     panel = figure.lines("Largest gradient by a score", "layer", "|∂L/∂s|", y="log")
     largest = [one["largest"] for one in found.values()]
-    panel.curve("|∂L/∂s|", layers, largest, method_of(trained), style="o-")
+    panel.curve("|∂L/∂s|", layers.values(), largest, method_of(trained), style="o-")
     if bounded:
-        panel.curve("bound", layers, [one["bound"] for one in bounded.values()], style="o--")
+        x = [layers[name] for name in bounded]
+        panel.curve("bound", x, [one["bound"] for one in bounded.values()], style="o--")
     panel = figure.lines("Smallest score", "layer", "|s|", y="log")
     smallest = [one["smallest_score"] for one in found.values()]
-    panel.curve("smallest |s|", layers, smallest, method_of(trained), style="o-")
+    panel.curve("smallest |s|", layers.values(), smallest, method_of(trained), style="o-")
     for name, one in bounded.items():
         figure.claim(
             f"{name}: |∂L/∂s| ≤ bound",
