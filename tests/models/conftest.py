@@ -85,8 +85,11 @@ def train_in_two_processes(command: list[str]) -> None:
     assert [one.returncode for one in done] == [0, 0], (done[0].stdout + done[0].stderr)[-3000:]
 
 
-def assert_same_weights(folder: Path, rtol: float = 1e-4, atol: float = 1e-5) -> None:
-    """Of the last checkpoints of the runs `one` and `two` in `folder`."""
+def assert_same_weights(folder: Path, rtol: float = 1e-4, atol: float = 1e-4) -> None:
+    """Of the last checkpoints of the runs `one` and `two` in `folder`, up to the hundredth of a step.
+
+    Where a gradient is nearly zero, Adam turns its rounding into a part of the step, 0.01.
+    """
     one, two = (torch.load(folder / name / "checkpoint_last.pt")["model"] for name in ("one", "two"))
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, rtol=rtol, atol=atol, msg=name)
