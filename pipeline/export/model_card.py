@@ -90,8 +90,8 @@ class RunRecord:
 def read_run(checkpoint: Checkpoint) -> RunRecord:
     """All that is on file; UserError for a file that cannot be read.
 
-    The figures come from the records of eval_ppl.sh and eval_mlm.sh, of a study or of the quickstart, else
-    from the validation during training. A record of another number of updates is passed over.
+    The figures come from the records of eval_ppl.sh and eval_mlm.sh, else of a study, else from the
+    validation during training. A record of another number of updates is passed over.
     """
     path, made = checkpoint.path, checkpoint.updates
     study = _study_record(path.parent, made)
@@ -118,16 +118,13 @@ def _trained_on(folder: Path) -> dict[str, Any]:
 
 
 def _evaluated(checkpoint: Path, made: int) -> list[Evaluation]:
-    """The results beside the checkpoint: those of evaluation commands, else those of the quickstart."""
-    quickstart = _read(checkpoint.parent / "result.json")
+    """The results of evaluation commands beside the checkpoint."""
     found = []
     for split in SPLITS:
-        own = _read(checkpoint.with_suffix(f".{split}.json"))
-        result, source = (own, _command(own)) if own else (quickstart.get(split, {}), "scripts/quickstart.sh")
+        result = _read(checkpoint.with_suffix(f".{split}.json"))
         if result.get("updates") == made and not result.get("model_overrides"):
-            found += _evaluation(
-                split, result.get("perplexity_per_token"), result.get("perplexity_per_word"), source
-            )
+            perplexities = result.get("perplexity_per_token"), result.get("perplexity_per_word")
+            found += _evaluation(split, *perplexities, _command(result))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Generate the tables of the documents from results/measured/.
+"""Generate the tables of the documents from results/.
 
 A table lives between two comments in README.md, results/README.md or docs/; what is between them is
 replaced, the prose around them is left alone. No figure in a table is typed by hand.
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.files import MEASURED, ROOT, read_json, shown_path
-from pipeline.reports.tables import shown, where
+from pipeline.files import RESULTS, ROOT, read_json, shown_path
+from pipeline.reports.tables import where
 
 WIDTH = 118  # of the prose around a paragraph
 OPERATOR = "benchmarks/operator_cost.py"
@@ -22,17 +22,6 @@ DOCUMENTS = (
     ROOT / "README.md",
     ROOT / "docs" / "commands.md",
     ROOT / "docs" / "operator.md",
-)
-QUICKSTART_COLUMNS = (
-    "architecture",
-    "parameters",
-    "updates",
-    "valid ppl/word",
-    "test ppl/word",
-    "valid ppl/token",
-    "test ppl/token",
-    "tokens/s",
-    "peak memory",
 )
 
 
@@ -43,35 +32,10 @@ def operator_table(path: Path, title: str) -> str:
     return f"{table}\n\n{where(read_json(path)['environment'])}"
 
 
-def quickstart(path: Path) -> str:
-    """The table that quickstart.sh ended with when its result was kept."""
-    record = read_json(path)
-    return f"```text\n{quickstart_table(record['models'])}\n```\n\n{where(record)}"
-
-
-def quickstart_table(results: dict[str, dict[str, Any]]) -> str:
-    """The comparison that quickstart.sh ends with, as text in columns."""
-    rows = [QUICKSTART_COLUMNS]
-    for architecture, result in results.items():
-        valid, test, training = result["valid"], result["test"], result["training"]
-        memory = training["peak_memory_bytes"]
-        rows.append(
-            (
-                architecture,
-                f"{valid['parameters']:,}",
-                f"{valid['updates']:,}",
-                f"{valid['perplexity_per_word']:,.1f}",
-                f"{test['perplexity_per_word']:,.1f}",
-                f"{valid['perplexity_per_token']:,.1f}",
-                f"{test['perplexity_per_token']:,.1f}",
-                shown(training["tokens_per_second"], ",.0f"),
-                shown(memory and memory / 2**20, ",.0f") + " MiB",
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    )
+def quickstart(page: Path) -> str:
+    """The table of the quickstart's page, and where it was measured."""
+    _, table, _, measured, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    return f"{table}\n\n{measured}"
 
 
 def faults(path: Path) -> str:
@@ -88,25 +52,25 @@ def survivors(record: dict[str, Any], machine: str) -> str:
 
 def made_of(record: str, script: str, table: Callable[[Path], str]) -> str:
     """The table of a record, or which script would measure it."""
-    path = MEASURED / record
+    path = RESULTS / record
     return table(path) if path.is_file() else f"Not measured yet; `{script}` measures it."
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
-    "quickstart": partial(made_of, "quickstart.json", "scripts/quickstart.sh", quickstart),
+    "quickstart": partial(made_of, "quickstart/README.md", "scripts/quickstart.sh", quickstart),
     "crossover": partial(
         made_of,
-        "operator_cpu/operator_cost.json",
+        "measured/operator_cpu/operator_cost.json",
         OPERATOR,
         partial(operator_table, title="Linear against softmax, forward"),
     ),
     "operator_on_a_gpu": partial(
         made_of,
-        "operator_h100/operator_cost.json",
+        "measured/operator_h100/operator_cost.json",
         OPERATOR,
         partial(operator_table, title="forward + backward, milliseconds"),
     ),
-    "faults": partial(made_of, "fault_check.json", "scripts/fault_check.sh", faults),
+    "faults": partial(made_of, "measured/fault_check.json", "scripts/fault_check.sh", faults),
 }
 SECTION = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

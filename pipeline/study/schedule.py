@@ -82,6 +82,7 @@ class Follower:
 
     def look(self) -> None:
         """Show what has been written since the last look."""
+        self.progress.wait()
         if self.file is None:
             if not self.log.is_file() or self.log.stat().st_ino == self.old:
                 return

@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm
-
-from pipeline.errors import UserError
 
 Record = dict[str, float]
 RECORD = re.compile(r"\| INFO \| (train_inner|train|valid|usage) \| (\{.*\})$")
@@ -21,8 +19,12 @@ INTERVAL = ("num_updates", "loss", "wps", "wpb")
 EPOCH = tuple(f"train_{key}" for key in INTERVAL)
 SECONDS_BETWEEN_LINES = 15
 SECONDS_OF_SILENCE = 20
-# By what fairseq logs: what it does from then on.
-DOING = {"Start iterating over samples": "training", 'begin validation on "': "validating"}
+# By what the log says: what is done from then on.
+DOING = {
+    "Start iterating over samples": "training",
+    'begin validation on "': "validating",
+    "evaluating checkpoint": "evaluating",
+}
 BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}, {remaining} left{postfix}"
 BAR_WITHOUT_END = "{n_fmt} updates, {elapsed}{postfix}"
 
@@ -46,14 +48,6 @@ def read_log(log: Path) -> dict[str, list[Record]]:
         for kind, record in read_records(lines):
             records[kind].append(record)
     return records
-
-
-def training_figures(log: Path) -> dict[str, Any]:
-    """As `run_figures`, of a run that must have a curve of training and of validation; UserError without."""
-    figures = run_figures(log)
-    if not {"train", "valid"} <= figures["curves"].keys():
-        raise UserError("the training log holds no losses; was log_format in the YAML changed?")
-    return figures
 
 
 def run_figures(log: Path) -> dict[str, Any]:
@@ -100,31 +94,16 @@ def seconds_at_speed(updates: Sequence[float], batches: Sequence[float], speeds:
     return sum(interval * batch / (speed or usual) for batch, speed in pairs if speed or usual)
 
 
-class Place(NamedTuple):
-    """Where a run is in a row of runs: the updates of those before and after it."""
-
-    before: int = 0
-    after: int = 0
-
-
-ALONE = Place()
-
-
 class Progress:
-    """Shows a training run's log as one progress bar on a terminal, elsewhere as a line now and then.
-
-    Bar and time left are those of the whole row that has this run in its `place`.
-    """
+    """Shows a training run's log as one progress bar on a terminal, elsewhere as a line now and then."""
 
     def __init__(
         self,
         total_updates: int | None,
         out: TextIO = sys.stdout,
         clock: Callable[[], float] = time.monotonic,
-        place: Place = ALONE,
     ) -> None:
         self.total_updates = total_updates
-        self.place = place
         self.out = out
         self.clock = clock
         self.bar: tqdm | None = None
@@ -165,10 +144,9 @@ class Progress:
 
     def new_bar(self, update: int) -> tqdm:
         """A bar of at most 80 columns, if the terminal has no more, that begins at `update`."""
-        before, after = self.place
-        total = before + self.total_updates + after if self.total_updates else None
+        total = self.total_updates
         form = BAR if total else BAR_WITHOUT_END
-        return tqdm(total=total, initial=before + update, file=self.out, bar_format=form, dynamic_ncols=True)
+        return tqdm(total=total, initial=update, file=self.out, bar_format=form, dynamic_ncols=True)
 
     def show(self, record: Record) -> None:
         """Show how far training is; a line only if none was printed a moment ago."""
@@ -182,7 +160,7 @@ class Progress:
                     self.bar.close()
                 self.bar = self.new_bar(int(update))
             self.bar.set_postfix_str(self.figures(record, short=True), refresh=False)
-            self.bar.update(self.place.before + int(update) - self.bar.n)
+            self.bar.update(int(update) - self.bar.n)
             return
         ended = self.total_updates is not None and update >= self.total_updates
         if not (started or ended) and now - self.shown < SECONDS_BETWEEN_LINES:
@@ -209,10 +187,8 @@ class Progress:
         start, began = self.first or (update, now)
         if not self.total_updates or update <= start:
             return ""
-        still = self.total_updates - update + self.place.after
-        seconds = still * (now - began) / (update - start)
-        whole = " in all" if self.place != ALONE else ""
-        return f", {tqdm.format_interval(seconds)} left{whole}" if seconds >= 1 else ""
+        seconds = (self.total_updates - update) * (now - began) / (update - start)
+        return f", {tqdm.format_interval(seconds)} left" if seconds >= 1 else ""
 
     def close(self) -> None:
         """Draw the bar a last time and end its line."""

@@ -26,7 +26,7 @@ from pipeline.training.checkpoint import Checkpoint, read_checkpoint
 from pipeline.training.fairseq_process import run_fairseq
 from pipeline.training.kinds import KINDS
 from pipeline.training.launch import Machines
-from pipeline.training.log import ALONE, Place, Progress, peak_memory, read_log
+from pipeline.training.log import Progress, peak_memory, read_log
 from pipeline.training.recipe import (
     Experiment,
     check_arch,
@@ -94,7 +94,6 @@ def train(
     allow_changed: Collection[str] = (),
     fast: bool = False,
     plan: bool = False,
-    place: Place = ALONE,
 ) -> Path:
     """Train until the YAML's last update, from the newest whole checkpoint if there is one.
 
@@ -102,7 +101,7 @@ def train(
     `fresh` moves what an earlier run has left in `save_dir` aside and starts at update 1. A run that
     has made its last update is left as it is. Model, task and data must be those of the checkpoints,
     but for the settings named in `allow_changed`. `fast` adds the flags of `fast_flags`.
-    `plan` says what the run will take and trains no more than that needs. `place` is for the time left.
+    `plan` says what the run will take and trains no more than that needs.
 
     Returns the folder with checkpoints, log and TensorBoard curves.
     """
@@ -168,7 +167,7 @@ def train(
             if restore and Path(restore).absolute().parent != save_dir:
                 arguments += ["--restore-file", LAST]  # where the run began; by now it has its own
         kind.record(save_dir, experiment.name, prepared, arguments)
-        run_training(arguments, save_dir, machines, last_update, (lock,), place)
+        run_training(arguments, save_dir, machines, last_update, (lock,))
     return save_dir
 
 
@@ -286,12 +285,11 @@ def run_training(
     machines: Machines,
     last_update: int | None,
     held: Sequence[int] = (),
-    place: Place = ALONE,
 ) -> None:
     """Run `fairseq-train`, its log in `save_dir`; it inherits the descriptors `held`."""
     log = save_dir / machines.log_name
     print(f"log, checkpoints and TensorBoard curves: {save_dir}", flush=True)
-    progress = Progress(last_update, sys.stdout, place=place)
+    progress = Progress(last_update, sys.stdout)
     failed = False
     try:
         environment, ranks = machines.environment(), machines.ranks()

@@ -36,7 +36,7 @@ FILES = [
     ("scripts/predict_glue.sh in.pt --task RTE --input in.tsv --out in.pt", "in.pt", "--out"),
     ("scripts/report.sh data --out notes.md", "notes.md", "--out"),
     ("scripts/report.sh data --out in.pt", "in.pt", "--out"),
-    ("scripts/quickstart.sh --out figures", "figures/quickstart.json", "--out"),
+    ("scripts/quickstart.sh --out figures", "figures/README.md", "--out"),
     ("scripts/fault_check.sh --out notes.json", "notes.json", "--out"),
     ("scripts/analyse.sh report --out figures", "figures/README.md", "--out"),
     ("scripts/analyse.sh tradeoff --out figures", "figures/tradeoff/paper.json", "--out"),
@@ -86,7 +86,7 @@ PLACES = [
 ]
 NAMES = (
     "in.pt", "in.tsv", "in.valid.json", "notes.json", "notes.md", "notes.png", "new/notes.md",
-    "new/notes.npy", "new/curves.png", "figures/README.md", "figures/quickstart.json",
+    "new/notes.npy", "new/curves.png", "figures/README.md",
     "figures/loss_cost_cpu.json", "figures/model_parts_cost.json", "figures/packed_cost_cpu.json",
     "figures/cuda_resources.json", "figures/operator_cost.md", "figures/tradeoff/paper.json",
     "data/preparation.json",

@@ -92,13 +92,6 @@ def test_record_of_a_study(run):
     ]
 
 
-def test_quickstart(run):
-    result = {"updates": 4, "perplexity_per_token": 7.0, "perplexity_per_word": 8.0, "model_overrides": {}}
-    write_json(run / "result.json", {"valid": result, "test": {**result, "updates": 2}})
-    [one] = read_run(read_checkpoint(run / CHECKPOINT)).evaluations
-    assert one.split == "valid" and one.source == "scripts/quickstart.sh" and len(one.perplexities) == 2
-
-
 def test_a_damaged_record_is_named(refused, run, tmp_path):
     (run / "checkpoint_last.test.json").write_text("{")
     sentence = refused(export_hf, run / CHECKPOINT, tmp_path / "out")

@@ -25,7 +25,7 @@ def project(tmp_path, monkeypatch):
     for suffix in (".json", ".md"):
         name = f"operator_cpu/operator_cost{suffix}"
         (tmp_path / "measured" / name).write_bytes((COMMITTED / name).read_bytes())
-    monkeypatch.setattr(documents, "MEASURED", tmp_path / "measured")
+    monkeypatch.setattr(documents, "RESULTS", tmp_path)
     monkeypatch.setattr(documents, "DOCUMENTS", (document, tmp_path / "missing.md"))
     return document
 
@@ -49,7 +49,7 @@ def test_tables_are_written_once_and_then_up_to_date(project):
 
 def test_a_new_result_makes_its_table_stale(project):
     renewed(documents.texts(), check=False)
-    path = documents.MEASURED / "operator_cpu" / "operator_cost.md"
+    path = documents.RESULTS / "measured" / "operator_cpu" / "operator_cost.md"
     path.write_text(path.read_text().replace("| 16 |", "| 17 |"))
     assert renewed(documents.texts(), check=True) == [project]
 

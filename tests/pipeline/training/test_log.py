@@ -5,9 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from pipeline.errors import UserError
 from pipeline.reports.tables import shown, spread
-from pipeline.training.log import Place, Progress, read_records, run_figures, training_figures
+from pipeline.training.log import Progress, read_records, run_figures
 from tests.helpers.logs import LOG, line
 
 RUN = """\
@@ -30,7 +29,7 @@ def log(tmp_path):
 
 
 def test_curves_and_time_of_an_interrupted_run(log):
-    figures = training_figures(log(LOG))
+    figures = run_figures(log(LOG))
     assert figures["curves"]["train"] == [(10, 9.0), (20, 8.0), (30, 7.5), (40, 7.0)]
     assert figures["curves"]["valid"] == [(20, 8.5), (40, 7.2)]
     assert figures["seconds"] == 5 + 5 + 10 + 5 + 4  # the first is without a speed: the usual one
@@ -40,7 +39,7 @@ def test_curves_and_time_of_an_interrupted_run(log):
 
 def test_a_run_shorter_than_an_interval_has_the_figures_of_its_epochs(log):
     epoch = line("train", train_loss=5.0, train_wps=32, train_wpb=16, train_num_updates=4)
-    figures = training_figures(log([line("valid", valid_loss=6.0, valid_num_updates=4), epoch]))
+    figures = run_figures(log([line("valid", valid_loss=6.0, valid_num_updates=4), epoch]))
     assert figures["tokens_per_second"] == 32 and figures["curves"]["train"] == [(4, 5.0)]
     assert figures["seconds"] == 4 * 16 / 32 and figures["updates"] == 4
 
@@ -49,11 +48,6 @@ def test_a_run_without_an_interval_has_a_dash_in_every_table(log):
     seconds = run_figures(log([line("valid", valid_loss=6.0, valid_num_updates=4)]))["seconds"]
     assert spread([seconds, seconds]) == shown(seconds, ".1f") == "–"
     assert spread([seconds, 2.0, 4.0], "{:.0f}") == "3 (2 to 4)"
-
-
-def test_a_log_without_losses_is_said(log):
-    with pytest.raises(UserError, match="log_format"):
-        training_figures(log(LOG[:1]))
 
 
 def test_records():
@@ -69,10 +63,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def followed(out, updates=20, lines=RUN.splitlines(), place=Place()):  # noqa: B008
+def followed(out, updates=20, lines=RUN):
     """What is shown of a run, redrawn lines each for itself."""
-    progress = Progress(updates, out, place=place)
-    for one in lines:
+    progress = Progress(updates, out)
+    for one in lines.splitlines():
         progress.feed(one)
     if progress.bar is not None:
         progress.bar.dynamic_ncols = lambda file: (80, 24)
@@ -94,17 +88,12 @@ def test_a_bar_on_a_terminal():
     assert "10/20" in first and "20/20" in last and "loss 7.25, valid 8.25, 2,000 tok/s" in last
 
 
-def test_a_bar_covers_all_runs_of_a_row():
-    first, *_, last = followed(Terminal(), place=Place(before=20, after=40))
-    assert "30/80" in first and "40/80" in last
-
-
 def test_a_bar_of_a_long_run_fits_80_columns():
-    lines = [
-        '| INFO | train_inner | {"loss": "12.5", "wps": "1234567", "num_updates": "100000"}',
-        '| INFO | valid | {"valid_loss": "12.25", "valid_accuracy": "56.78", "valid_num_updates": "100000"}',
-        '| INFO | train_inner | {"loss": "12.5", "wps": "1234567", "num_updates": "100050"}',
-    ]
+    lines = """\
+| INFO | train_inner | {"loss": "12.5", "wps": "1234567", "num_updates": "100000"}
+| INFO | valid | {"valid_loss": "12.25", "valid_accuracy": "56.78", "valid_num_updates": "100000"}
+| INFO | train_inner | {"loss": "12.5", "wps": "1234567", "num_updates": "100050"}
+"""
     last = followed(Terminal(), 200_000, lines)[-1].rstrip()
     assert len(last) <= 80 and last.endswith("loss 12.50, valid 56.8 %, 1,234,567 tok/s"), last
 
@@ -117,13 +106,13 @@ def test_a_terminal_shows_a_run_that_starts():
     progress.close()
 
 
-def test_time_left_is_that_of_all_runs_of_a_row():
+def test_time_left():
     out, seconds = io.StringIO(), iter(range(0, 1000, 20))
-    progress = Progress(40, out, clock=lambda: next(seconds), place=Place(before=40, after=80))
+    progress = Progress(40, out, clock=lambda: next(seconds))
     for update in (10, 20):  # 20 seconds for 10 updates
         progress.feed(f'| INFO | train_inner | {{"loss": "9.5", "wps": "1000", "num_updates": "{update}"}}')
     last = out.getvalue().splitlines()[-1]
-    assert last.endswith("update 20/40, loss 9.50 bits, 1,000 tokens/s, 03:20 left in all")
+    assert last.endswith("update 20/40, loss 9.50 bits, 1,000 tokens/s, 00:40 left")
 
 
 def test_silence_is_broken_where_there_is_no_terminal():
