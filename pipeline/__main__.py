@@ -30,7 +30,7 @@ MODULES = {
     "scripts/make_results.sh": "study.make_results",
     "scripts/predict_glue.sh": "evaluation.predict_glue",
     "scripts/pretrain_roberta.sh": "training.commands",
-    "scripts/quickstart.sh": "studies.quickstart",
+    "scripts/quickstart.sh": "study.quickstart",
     "scripts/report.sh": "studies.report",
     "scripts/sample_images.sh": "evaluation.sample_images",
     "scripts/study.sh": "study.study",

@@ -1,1 +1,1 @@
-"""What is more than a training: quickstart, report, analyses, and the checks of faults and of a GPU."""
+"""What is more than a training: report, analyses, and the checks of faults and of a GPU."""

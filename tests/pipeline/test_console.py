@@ -12,8 +12,8 @@ from benchmarks.operator_cost import parse_arguments
 from pipeline.children import was_interrupted
 from pipeline.console import number_of, out_dir, run_command, runs_failed
 from pipeline.errors import UserError
-from pipeline.studies import gpu_check, quickstart
-from pipeline.study import finetune_glue
+from pipeline.studies import gpu_check
+from pipeline.study import finetune_glue, quickstart
 from pipeline.training.commands import parse
 from pipeline.training.fairseq_process import check_end
 

@@ -11,7 +11,7 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.files import ROOT, begin
 from pipeline.outputs import run_lock
-from pipeline.studies import quickstart
+from pipeline.study import quickstart
 from pipeline.study.page import PAGE
 from pipeline.training.log import read_records
 
@@ -21,7 +21,7 @@ UPDATES = 60  # an epoch, after which there is a checkpoint, has 57
 @pytest.fixture
 def cells(tmp_path):
     """The runs of the command in `tmp_path`."""
-    return quickstart.cells_of(quickstart.parse(["--out", str(tmp_path)]))
+    return quickstart.planned(quickstart.parse(["--out", str(tmp_path)]))
 
 
 def updates(log: Path) -> list[int]:

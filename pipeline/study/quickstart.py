@@ -61,7 +61,7 @@ def parse(words: Sequence[str]) -> Namespace:
     return options
 
 
-def cells_of(options: Namespace) -> list["Cell"]:
+def planned(options: Namespace) -> list["Cell"]:
     """The models to train; with another number of updates the warm-up is shortened in proportion."""
     from pipeline.study.cells import Plan, shortened
     from pipeline.study.declaration import find_study, read_study
@@ -122,7 +122,7 @@ def main() -> None:
     options = parse(sys.argv[1:])
     from pipeline.study.run import run_study
 
-    cells = cells_of(options)
+    cells = planned(options)
     if options.fresh:
         start_over(cells)
     run_study(cells[0].study, cells, None, None)
