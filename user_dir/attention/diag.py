@@ -20,7 +20,7 @@ from .parts.block_diagonal import (
 )
 from .parts.blocks import masked_softmax
 from .parts.new_tokens import NewTokens
-from .parts.state import State
+from .parts.state import State, in_dtype
 from .registry import register_attention
 
 
@@ -80,7 +80,7 @@ class DiagAttention(SelfAttention):
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(C d) per token, one token in one call where kernels run."""
-        fits = self.block_size <= LARGEST_BLOCK
+        fits, state = self.block_size <= LARGEST_BLOCK, in_dtype(state, q.dtype, "k", "v")
         if self.urpe is not None and fits and not drops(self.dropout) and self.steps(q):
             places, keys, values = new.places(self.block_size).flatten(), state["k"], state["v"]
             angles = self.urpe.angles(q.dtype)

@@ -8,7 +8,7 @@ from causal_linear_attention.chunked import accumulation_dtype
 from .parts.blocks import block_windows, split_blocks
 from .parts.hashing import PADDING_SCORE, SELF_SCORE, HashedAttention, merge_rounds, unit_keys
 from .parts.new_tokens import NewTokens
-from .parts.state import State
+from .parts.state import State, in_dtype
 
 
 class CausalReformerAttention(HashedAttention):
@@ -34,7 +34,7 @@ class CausalReformerAttention(HashedAttention):
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`; O(rounds w d) for one token."""
         q, v = self.projections(x)
-        state = self._first_state(q) if state is None else state
+        state = self._first_state(q) if state is None else in_dtype(state, q.dtype, "k", "v")
         if len(x) == 1 and new.padding_mask is None:
             out = self._step(q, v, new, state)
         else:

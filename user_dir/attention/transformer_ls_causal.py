@@ -61,9 +61,9 @@ class CausalLongShortAttention(Attention):
         q = self.heads(self.proj_query(x)) * self.head_dim**-0.5
         k, v = self.proj_key(x), self.proj_val(x)
         near = torch.cat([self.heads(self.dual_ln_win(k)), self.heads(self.dual_ln_win(v))], -1)
-        near = torch.cat([state["recent"], near], 2)
+        near = torch.cat([state["recent"].to(near.dtype), near], 2)
         pooled, begun = self._pool(torch.cat([k, v, self.dconv_1(x)], -1).transpose(0, 1), new, state)
-        tables = self._tables(state, pooled.shape[2])
+        tables = tuple(table.to(q.dtype) for table in self._tables(state, pooled.shape[2]))
         out = self._attend(q, near, pooled, tables, new, state)
         # The keys and values that the next token sees are those before it; padding moves nothing.
         kept = (new.end - new.start)[:, None] + torch.arange(self.window - 1, device=x.device)

@@ -80,15 +80,20 @@ def test_incremental_equals_full(key, dtype):
 
 
 @causal_mechanisms
+@pytest.mark.parametrize("within", ["all", "prompt", "rest"])
 @torch.no_grad()
-def test_incremental_equals_full_under_autocast(key):
-    """Far enough for what bfloat16 does to distances and to sums."""
+def test_incremental_equals_full_under_autocast(key, within):
+    """Far enough for what bfloat16 does to distances and to sums; also on in some steps and off in others."""
     module = build(key, True)
     x = torch.randn(330, 1, 12)
     state: dict = {}
     with torch.autocast("cpu", dtype=torch.bfloat16):
         full = module(x)[0].float()
-        pieces = [module(piece, incremental_state=state)[0] for piece in x.split([300, *[1] * 10, 20])]
+    pieces = []
+    for piece in x.split([300, *[1] * 10, 20]):
+        part = "rest" if pieces else "prompt"
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=within in ("all", part)):
+            pieces.append(module(piece, incremental_state=state)[0].float())
     error = (torch.cat(pieces) - full).norm() / full.norm()
     assert not MECHANISMS[key].continuous or error < 0.02
 

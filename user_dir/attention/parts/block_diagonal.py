@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .blocks import block_count, join_blocks, split_blocks
 from .new_tokens import NewTokens
-from .state import State, write_to_cache
+from .state import State, in_dtype, write_to_cache
 
 Weigh = Callable[[Tensor, Tensor | None], Tensor]
 
@@ -59,7 +59,7 @@ def decode_in_blocks(
     A padding token is overwritten by the next one.
     """
     read = _read_one if new.count == 1 else _read_many
-    out, keys, values = read(q, k, v, new, state, size, weigh)
+    out, keys, values = read(q, k, v, new, in_dtype(state, k.dtype, "k", "v"), size, weigh)
     return out, {"k": keys, "v": values}
 
 

@@ -38,6 +38,11 @@ class DecodingState:
             )
 
 
+def in_dtype(state: State, dtype: torch.dtype, *names: str) -> State:
+    """`state` with the tensors `names` in `dtype`: autocast may not have been on in all steps alike."""
+    return {**state, **{name: state[name].to(dtype) for name in names}}
+
+
 def state_bytes(incremental_state: dict[str, State]) -> int:
     """Of all tensors in fairseq's `incremental_state`."""
     tensors = [x for entry in incremental_state.values() for x in entry.values() if isinstance(x, Tensor)]
