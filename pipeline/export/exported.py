@@ -25,7 +25,8 @@ from user_dir.modules.feed_forward import ACTIVATIONS, default_glu_width
 
 EXPORTED = ("softmax", "elu", "norm", "diag", "lln", "lln_diag")
 NORMS = ("layernorm", "rmsnorm", "scalenorm")
-MODELING = Path(__file__).with_name("modeling_linear_attention.py")
+HUB = Path(__file__).with_name("hub")
+"""The files that run an exported model, whoever loads it."""
 # Beginnings of names here and in the modelling file.
 PREFIXES = {
     "decoder.output_projection.": "lm_head.",
@@ -220,23 +221,22 @@ def exported_weights(source: Source, head: str | None, tied: bool) -> dict[str, 
 
 
 def model_files(source: Source, head: str | None = None) -> dict[str, bytes]:
-    """Configuration, weights and modelling file; UserError for a model that cannot be exported."""
+    """Configuration, weights and code; UserError for a model that cannot be exported."""
     settings = configuration(source)
     if head is not None:
         settings.update(classifier_settings(source, head))
     kind = source.kind if head is None else "SequenceClassification"
-    module = MODELING.stem
     settings["architectures"] = [f"LinearAttentionFor{kind}"]
     settings["auto_map"] = {
-        "AutoConfig": f"{module}.LinearAttentionConfig",
-        "AutoModel": f"{module}.LinearAttentionModel",
-        f"AutoModelFor{kind}": f"{module}.LinearAttentionFor{kind}",
+        "AutoConfig": "configuration_linear_attention.LinearAttentionConfig",
+        "AutoModel": "modeling_linear_attention.LinearAttentionModel",
+        f"AutoModelFor{kind}": f"modeling_linear_attention.LinearAttentionFor{kind}",
     }
     weights = exported_weights(source, head, settings["tie_word_embeddings"])
     return {
         "config.json": json.dumps(settings, indent=2).encode(),
         "model.safetensors": save(weights, metadata={"format": "pt"}),
-        MODELING.name: MODELING.read_bytes(),
+        **{path.name: path.read_bytes() for path in sorted(HUB.glob("*.py"))},
     }
 
 

@@ -1,0 +1,348 @@
+"""The attentions of an exported linear-attention Transformer, and norms and positions, in plain PyTorch.
+
+softmax, elu (Katharopoulos et al. 2020), norm and diag (TransNormer, Qin et al. 2022), lln and lln_diag
+(Nahshan et al. 2024). LLN's standard deviations of queries and keys are those of the exported checkpoint;
+they do not change in fine-tuning.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+CHUNK = 64  # positions that linear attention takes at once
+BLOCK = 16  # those of LLN, whose terms within a block are formed one by one
+LOWEST, FLOOR = -1e30, 1e-20  # of LLN: the maximum over no keys; the least denominator
+
+
+@dataclass
+class Tokens:
+    """What all layers share of one call: the next tokens of each row, padding behind the real ones.
+
+    `padding: (B, T)`, True at padding; `start, end: (B,)` count the real tokens before and with these.
+    """
+
+    padding: torch.Tensor
+    start: torch.Tensor
+
+    def __post_init__(self):
+        self.end = self.start + (~self.padding).sum(1)
+        self.positions = self.start[:, None] + torch.arange(self.padding.shape[1], device=self.start.device)
+
+
+class RMSNorm(nn.Module):
+    """`x / (||x|| D^(-1/2) + 1e-8)`, without parameters."""
+
+    def forward(self, x):
+        """`(..., D)`."""
+        root = torch.linalg.vector_norm(x.float(), dim=-1, keepdim=True) * x.shape[-1] ** -0.5
+        return (x.float() / (root + 1e-8)).to(x.dtype)
+
+
+class ScaleNorm(nn.Module):
+    """`g x / sqrt(mean x^2 + 1e-5)`, g one number."""
+
+    def __init__(self):
+        super().__init__()
+        self.scala = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        """`(..., D)`."""
+        return (self.scala * x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-5).rsqrt()).to(
+            x.dtype
+        )
+
+
+NORMS = {
+    "layernorm": nn.LayerNorm,
+    "rmsnorm": lambda width: RMSNorm(),
+    "scalenorm": lambda width: ScaleNorm(),
+}
+
+
+class LRPE(nn.Module):
+    """A reflection, then a rotation of each pair of channels by position times theta."""
+
+    def __init__(self, head_dim, scale=1.0):
+        super().__init__()
+        self.scale = scale
+        exponents = torch.arange(head_dim // 2, dtype=torch.float32) * (-2.0 / head_dim)
+        self.theta = nn.Parameter((10000.0**exponents).view(1, 1, -1))
+        # No parameter: `from_pretrained` would make it one that is trained.
+        self.register_buffer("v", F.normalize(torch.randn(head_dim), dim=0))
+
+    def forward(self, x, positions):
+        """`x: (B, H, N, d)` at `positions` that broadcast to `(B, H, N)`."""
+        v, wide = self.v.float(), x.float()
+        wide = self.scale * (wide - 2 * (wide @ v)[..., None] * v)
+        angles = positions[..., None] * self.theta.double().flatten()
+        cos, sin = angles.cos().float(), angles.sin().float()
+        pairs = 2 * cos.shape[-1]
+        even, odd = wide[..., 0:pairs:2], wide[..., 1:pairs:2]
+        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+        return torch.cat([turned, wide[..., pairs:]], -1).to(x.dtype)
+
+
+class SelfAttention(nn.Module):
+    """Projections and heads; a subclass computes `attend`."""
+
+    def __init__(self, config, options):
+        super().__init__()
+        width, self.heads, self.causal = config.hidden_size, config.num_attention_heads, config.causal
+        self.head_dim = width // self.heads
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
+        self.dropout = nn.Dropout(config.attention_dropout)
+
+    def attend(self, q, k, v, tokens, state):
+        """`q, k, v: (B, H, T, d)`; `state`: a dictionary to read and write, None where none is kept."""
+        raise NotImplementedError
+
+    def finish(self, x):
+        """What happens to the joined heads before the output map."""
+        return x
+
+    def forward(self, x, tokens, state):
+        """`x: (B, T, D)`."""
+        q, k, v = (
+            project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        out = self.attend(q, k, v, tokens, state)
+        return self.out_proj(self.finish(out.transpose(1, 2).flatten(2)).to(x.dtype))
+
+
+class SoftmaxAttention(SelfAttention):
+    """`softmax(q k^T / sqrt(d)) v`."""
+
+    def attend(self, q, k, v, tokens, state):
+        """See `SelfAttention`."""
+        hidden = tokens.padding
+        if state:
+            k, v = torch.cat([state["k"], k], 2), torch.cat([state["v"], v], 2)
+            hidden = torch.cat([state["hidden"], hidden], 1)
+        if state is not None:
+            state.update(k=k, v=v, hidden=hidden)
+        place = torch.arange(k.shape[2], device=q.device)
+        own = place[-q.shape[2] :, None]
+        visible = ~hidden[:, None, None] & ((place <= own) | (not self.causal))
+        # Every token sees itself, so that no row of padding is without keys.
+        mask = visible | (place == own)
+        p = self.dropout.p if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
+
+
+class LinearAttention(SelfAttention):
+    """`phi(q_t) sum_s phi(k_s)^T v_s`, divided by the sum of the weights if `normalize`."""
+
+    normalize = False
+
+    def features(self, q, k, positions):
+        """phi of queries and keys."""
+        raise NotImplementedError
+
+    def attend(self, q, k, v, tokens, state):
+        """See `SelfAttention`."""
+        q, k = self.features(q, k, tokens.positions[:, None])
+        q, k, v = q.float(), k.float().masked_fill(tokens.padding[:, None, :, None], 0.0), v.float()
+        if self.normalize:
+            v = F.pad(v, (0, 1), value=1.0)
+        total = state["sum"] if state else v.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
+        outs = []
+        if self.causal:
+            for a, b, c in zip(q.split(CHUNK, 2), k.split(CHUNK, 2), v.split(CHUNK, 2), strict=True):
+                outs.append((a @ b.mT).tril() @ c + a @ total)
+                total = total + b.mT @ c
+        else:
+            outs.append(q @ (k.mT @ v))
+        if state is not None:
+            state["sum"] = total
+        out = torch.cat(outs, 2)
+        return out[..., :-1] / (out[..., -1:] + 1e-6) if self.normalize else out
+
+
+class EluAttention(LinearAttention):
+    """phi = 1 + elu, with a denominator unless the options say "none"."""
+
+    def __init__(self, config, options):
+        super().__init__(config, options)
+        self.normalize = options["normalizer"] == "sum"
+
+    def features(self, q, k, positions):
+        """See `LinearAttention`."""
+        return one_plus_elu(q.float()), one_plus_elu(k.float())
+
+
+class NormAttention(LinearAttention):
+    """phi = elu or 1 + elu, then LRPE; RMSNorm in place of a denominator."""
+
+    def __init__(self, config, options):
+        super().__init__(config, options)
+        self.map = F.elu if options["feature_map"] == "elu" else one_plus_elu
+        self.urpe = LRPE(self.head_dim) if options["positions"] == "lrpe" else None
+        self.norm = RMSNorm()
+
+    def features(self, q, k, positions):
+        """See `LinearAttention`."""
+        q, k = self.map(q.float()), self.map(k.float())
+        return (q, k) if self.urpe is None else (self.urpe(q, positions), self.urpe(k, positions))
+
+    def finish(self, x):
+        """See `SelfAttention`."""
+        return self.norm(x)
+
+
+def one_plus_elu(x):
+    """1 + x where positive, else exp(x)."""
+    return F.relu(x) + torch.exp(x.clamp(max=0))
+
+
+def attend_in_blocks(q, k, v, tokens, state, size, causal, weigh):
+    """Attention inside blocks of `size` positions; the state is the block that is begun."""
+    rows, heads, count, dim = q.shape
+    start = tokens.start % size if causal else torch.zeros_like(tokens.start)
+    blocks = -(-((size - 1 if state else 0) + count) // size)
+    places = (start[:, None] + torch.arange(count, device=q.device))[:, None, :, None].expand_as(q)
+
+    def laid_out(new, begun):
+        room = new.new_zeros(rows, heads, blocks * size, dim)
+        if begun is not None:
+            room[:, :, :size] = begun
+        return room.scatter(2, places, new).unflatten(2, (blocks, size))
+
+    keys, values = (laid_out(x, state[name] if state else None) for x, name in ((k, "bk"), (v, "bv")))
+    visible = torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
+    if not causal:
+        hidden = F.pad(tokens.padding, (0, blocks * size - count), value=True)
+        visible = ~hidden.unflatten(1, (blocks, size))[:, None, :, None]
+    out = weigh(laid_out(q, None) @ keys.mT, visible).to(v.dtype) @ values
+    if state is not None:
+        current = ((start + tokens.end - tokens.start) // size).clamp(max=blocks - 1)
+        row = torch.arange(rows, device=q.device)
+        state.update(bk=keys[row, :, current], bv=values[row, :, current])
+    return out.flatten(2, 3).gather(2, places)
+
+
+def softmax_weights(scores, visible):
+    """Softmax over what is visible; zero for a row that sees nothing."""
+    return scores.float().masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num(0.0)
+
+
+def relu_weights(scores, visible):
+    """ReLU, zero where hidden."""
+    return F.relu(torch.where(visible, scores, 0.0))
+
+
+class DiagAttention(SelfAttention):
+    """ReLU (then RMSNorm) or softmax attention inside blocks."""
+
+    def __init__(self, config, options):
+        super().__init__(config, options)
+        self.size = options["block_size"]
+        self.urpe = LRPE(self.head_dim, self.head_dim**-0.25) if options["positions"] == "lrpe" else None
+        self.norm = RMSNorm() if options["activation"] == "relu" else nn.Identity()
+        self.weights = relu_weights if options["activation"] == "relu" else softmax_weights
+
+    def attend(self, q, k, v, tokens, state):
+        """See `SelfAttention`."""
+        places = (tokens.positions % self.size)[:, None]
+        q, k = (
+            (q * self.head_dim**-0.5, k)
+            if self.urpe is None
+            else (self.urpe(q, places), self.urpe(k, places))
+        )
+        weigh = lambda scores, visible: self.dropout(self.weights(scores, visible))  # noqa: E731
+        return attend_in_blocks(q, k, v, tokens, state, self.size, self.causal, weigh)
+
+    def finish(self, x):
+        """See `SelfAttention`."""
+        return self.norm(x)
+
+
+class LLNAttention(SelfAttention):
+    """Features exp(alpha q) and exp(beta k), by moment matching of their standard deviations or fixed."""
+
+    def __init__(self, config, options):
+        super().__init__(config, options)
+        self.options = options
+        self.register_buffer("sigma", torch.ones(2))
+
+    def exponents(self):
+        """alpha and beta."""
+        if self.options["alpha"]:
+            return self.options["alpha"], self.options["beta"] or self.options["alpha"]
+        q, k = self.sigma.float().clamp(min=1e-6).square()
+        a, b = self.options["a"], self.options["b"]
+        return (((k - b / q).clamp(min=0) / (2 * a)).sqrt(), ((q - b / k).clamp(min=0) / (2 * a)).sqrt())
+
+    def attend(self, q, k, v, tokens, state):
+        """See `SelfAttention`."""
+        alpha, beta = self.exponents()
+        a = q.float() * alpha
+        b = (k.float() * beta).masked_fill(tokens.padding[:, None, :, None], -torch.inf)
+        v = F.pad(v.float(), (0, 1), value=1.0)
+        top = state["top"] if state else torch.full_like(b[:, :, :1], LOWEST)
+        total = state["sum"] if state else v.new_zeros(*b.shape[:2], b.shape[-1], v.shape[-1])
+        outs = []
+        size = BLOCK if self.causal else max(1, q.shape[2])
+        for parts in zip(a.split(size, 2), b.split(size, 2), v.split(size, 2), strict=True):
+            out, top, total = (self.block if self.causal else self.whole)(*parts, top, total)
+            outs.append(out)
+        if state is not None:
+            state.update(top=top, sum=total)
+        out = torch.cat(outs, 2)
+        return out[..., :-1] / out[..., -1:].clamp(min=FLOOR)
+
+    def block(self, a, b, v, top, total):
+        """Some positions after those in `total`, all relative to running maxima of the keys."""
+        highest = torch.maximum(b.cummax(2).values, top)
+        largest = (a + highest).amax(-1, keepdim=True)
+        a = a - largest
+        terms = (a[:, :, :, None] + b[:, :, None]).clamp(max=0).exp().sum(-1).tril()
+        out = terms @ v + (a + top).exp() @ total
+        new = highest[:, :, -1:]
+        return out, new, (top - new).exp().mT * total + (b - new).exp().mT @ v
+
+    def whole(self, a, b, v, top, total):
+        """All positions at once, each seeing all."""
+        highest = torch.maximum(b.amax(2, keepdim=True), top)
+        exponent = a + highest
+        phi = (exponent - exponent.amax(-1, keepdim=True)).exp()
+        return phi @ ((b - highest).exp().mT @ v), top, total
+
+
+class LLNDiagAttention(LLNAttention):
+    """LLN and softmax attention inside blocks, averaged or mixed by learned numbers."""
+
+    def __init__(self, config, options):
+        super().__init__(config, options)
+        self.size = options["block_size"] or self.head_dim
+        shape = (1, self.heads, 1, self.head_dim)
+        if options["combination"] != "average":
+            self.r = nn.Parameter(torch.full(shape, 0.5))
+        if options["combination"] == "learnable_scale":
+            self.p = nn.Parameter(torch.full(shape, 0.5))
+
+    def attend(self, q, k, v, tokens, state):
+        """See `SelfAttention`."""
+        weigh = lambda scores, visible: self.dropout(softmax_weights(scores, visible))  # noqa: E731
+        begun = None if state is None else {name: state[name] for name in ("bk", "bv") if state}
+        scaled = q * self.head_dim**-0.5
+        diag = attend_in_blocks(scaled, k, v, tokens, begun, self.size, self.causal, weigh)
+        lln = super().attend(q, k, v, tokens, state)
+        if state is not None:
+            state.update(begun)
+        kind = self.options["combination"]
+        if kind == "average":
+            return 0.5 * (lln + diag)
+        return self.r * lln + (self.p if kind == "learnable_scale" else 1 - self.r) * diag
+
+
+ATTENTIONS = {
+    "softmax": SoftmaxAttention,
+    "elu": EluAttention,
+    "norm": NormAttention,
+    "diag": DiagAttention,
+    "lln": LLNAttention,
+    "lln_diag": LLNDiagAttention,
+}

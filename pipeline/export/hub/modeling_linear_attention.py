@@ -1,0 +1,319 @@
+"""Linear-attention Transformers for `transformers`, in plain PyTorch.
+
+`scripts/export_hf.sh` of the project that trains these models copies this file and the two that it imports
+beside the exported weights; they need `torch` and `transformers` only:
+
+    AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)
+
+Generation keeps a state of constant size per layer (softmax: the keys and values of all tokens). Padding may
+be on either side of a row.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput
+from transformers.utils import ModelOutput
+
+from .attention_linear_attention import ATTENTIONS, NORMS, SelfAttention, Tokens
+from .configuration_linear_attention import LinearAttentionConfig
+
+ACTIVATIONS = {
+    "identity": lambda x: x,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "elu": F.elu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+
+
+class DecodingState:
+    """Of each row: how many real tokens and columns were seen, and what each attention remembers of them."""
+
+    def __init__(self, rows, device):
+        self.seen = torch.zeros(rows, dtype=torch.long, device=device)
+        self.columns, self.layers = 0, {}
+
+    def get_seq_length(self, layer_idx=0):
+        """Columns seen, padding included."""
+        return self.columns
+
+    def reorder_cache(self, beam_idx):
+        """Row i becomes the former row `beam_idx[i]`."""
+        self.seen = self.seen.index_select(0, beam_idx)
+        self.layers = {
+            key: {name: x.index_select(0, beam_idx) for name, x in layer.items()}
+            for key, layer in self.layers.items()
+        }
+
+
+class Layer(nn.Module):
+    """Attention, then a feed-forward network, each with its norm and its residual sum."""
+
+    def __init__(self, config, names):
+        super().__init__()
+        width, inner = config.hidden_size, config.feed_forward_size
+        parts = [ATTENTIONS[name](config, config.attention_options.get(name, {})) for name in names]
+        self.self_attn = parts[0] if len(parts) == 1 else nn.ModuleDict({"parts": nn.ModuleList(parts)})
+        self.self_attn_layer_norm, self.final_layer_norm = (NORMS[config.norm](width) for _ in range(2))
+        self.activation = ACTIVATIONS[config.feed_forward_activation]
+        if config.feed_forward == "glu":
+            linear = {"l1": nn.Linear(width, inner), "l2": nn.Linear(width, inner)}
+            self.glu = nn.ModuleDict({**linear, "l3": nn.Linear(inner, width)})
+        else:
+            self.fc1, self.fc2 = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.dropout, self.inner_dropout = nn.Dropout(config.dropout), nn.Dropout(config.activation_dropout)
+        self.pre_norm = config.pre_norm
+
+    def attend(self, x, tokens, state):
+        """The sum of the attentions; `state` has a dictionary for each of them."""
+        single = isinstance(self.self_attn, SelfAttention)
+        parts = [self.self_attn] if single else self.self_attn["parts"]
+        return sum(part(x, tokens, state and state[i]) for i, part in enumerate(parts))
+
+    def feed_forward(self, x):
+        """The position-wise network."""
+        if hasattr(self, "glu"):
+            inner = self.activation(self.glu["l1"](x)) * self.glu["l2"](x)
+            return self.glu["l3"](self.inner_dropout(inner))
+        return self.fc2(self.inner_dropout(self.activation(self.fc1(x))))
+
+    def forward(self, x, tokens, state):
+        """`x: (B, T, D)`."""
+        y = self.self_attn_layer_norm(x) if self.pre_norm else x
+        x = x + self.dropout(self.attend(y, tokens, state))
+        x = x if self.pre_norm else self.self_attn_layer_norm(x)
+        y = self.final_layer_norm(x) if self.pre_norm else x
+        x = x + self.dropout(self.feed_forward(y))
+        return x if self.pre_norm else self.final_layer_norm(x)
+
+
+class LinearAttentionPreTrainedModel(PreTrainedModel):
+    """What the models below share."""
+
+    config_class = LinearAttentionConfig
+    base_model_prefix = "model"
+    _no_split_modules = ("Layer",)
+    _is_stateful = True
+
+    def _init_weights(self, module):
+        """Each part's own initialisation stays; training from scratch belongs to the project itself."""
+
+
+class LinearAttentionModel(LinearAttentionPreTrainedModel):
+    """Embeddings and layers, causal or bidirectional."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        width = config.hidden_size
+        self.embed_tokens = nn.Embedding(config.vocab_size, width, config.pad_token_id)
+        self.offset = config.pad_token_id + 1
+        self.embed_positions = None
+        if config.positions == "learned":
+            self.embed_positions = nn.Embedding(config.max_position_embeddings + self.offset, width)
+        self.layernorm_embedding = None if config.causal else nn.LayerNorm(width)
+        self.layers = nn.ModuleList(Layer(config, names) for names in config.plan)
+        self.layer_norm = None
+        if config.final_norm is not None:
+            self.layer_norm = NORMS[config.final_norm](width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.post_init()
+
+    def get_input_embeddings(self):
+        """See `PreTrainedModel`."""
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value):
+        """See `PreTrainedModel`."""
+        self.embed_tokens = value
+
+    def forward(self, input_ids, attention_mask=None, past_key_values=None):
+        """Features `(B, T, D)`, and where each row's first real token is, `(B,)`.
+
+        `attention_mask: (B, T)` is 0 at padding; without it, padding is where `pad_token_id` is. A
+        `DecodingState` as `past_key_values` is updated in place.
+        """
+        real = input_ids.ne(self.config.pad_token_id)
+        if attention_mask is not None:
+            real = attention_mask[:, -input_ids.shape[1] :].bool()
+        first = real.long().cumsum(1).eq(0).sum(1) % max(1, real.shape[1])
+        ids, real = roll(input_ids, first), roll(real, first)
+        state = past_key_values
+        start = torch.zeros_like(first) if state is None else state.seen
+        tokens = Tokens(~real, start)
+        x = self.embed(ids, tokens, ids.shape[1] + (0 if state is None else state.columns))
+        for i, layer in enumerate(self.layers):
+            names = range(len(self.config.plan[i]))
+            kept = None if state is None else [state.layers.setdefault((i, j), {}) for j in names]
+            x = layer(x, tokens, kept)
+        if state is not None:
+            state.seen, state.columns = tokens.end, state.columns + ids.shape[1]
+        x = x if self.layer_norm is None else self.layer_norm(x)
+        return roll(x, -first), first
+
+    def embed(self, ids, tokens, columns):
+        """Token and position embeddings; `columns` counts the positions so far, with padding."""
+        x = self.config.embedding_scale * self.embed_tokens(ids)
+        places = tokens.positions + self.offset
+        if self.embed_positions is not None:
+            known = self.embed_positions.num_embeddings - self.offset
+            if columns > known and int(places.masked_fill(tokens.padding, 0).max()) >= known + self.offset:
+                raise ValueError(f"the model has learned {known} positions; give it no more tokens than that")
+            x = x + self.embed_positions(places.clamp(max=self.embed_positions.num_embeddings - 1))
+        elif self.config.positions == "sinusoidal":
+            half = x.shape[-1] // 2
+            steps = torch.arange(half, dtype=torch.float64, device=x.device)
+            angles = places[..., None] * torch.exp(steps * -(math.log(10000) / max(half - 1, 1)))
+            x = x + F.pad(torch.cat([angles.sin(), angles.cos()], -1), (0, x.shape[-1] % 2)).to(x.dtype)
+        x = x if self.layernorm_embedding is None else self.layernorm_embedding(x)
+        x = self.dropout(x)
+        return x if self.config.causal else x.masked_fill(tokens.padding[..., None], 0.0)
+
+
+def roll(x, shift):
+    """Rows of `x: (B, T, ...)` moved to the left by `shift: (B,)`, what falls out coming in on the right."""
+    index = (torch.arange(x.shape[1], device=x.device) + shift[:, None]) % max(1, x.shape[1])
+    return x.gather(1, index.view(*index.shape, *[1] * (x.dim() - 2)).expand_as(x))
+
+
+def mean_loss(logits, labels, count=None):
+    """Cross-entropy over the labels that are not -100: their mean, or their sum divided by `count`.
+
+    `transformers.Trainer` gives the number of labels of all batches of an update as `count`.
+    """
+    reduction = "mean" if count is None else "sum"
+    return F.cross_entropy(logits.float(), labels, reduction=reduction) / (1 if count is None else count)
+
+
+@dataclass
+class LanguageModelOutput(ModelOutput):
+    """Logits `(B, T, vocabulary)`, the loss where there are labels, and the state for the next tokens."""
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    past_key_values: DecodingState | None = None
+
+
+class LinearAttentionForCausalLM(LinearAttentionPreTrainedModel, GenerationMixin):
+    """A language model."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = LinearAttentionModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.output_bias)
+        self.post_init()
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls):
+        """`generate` leaves the state to the model."""
+        return False
+
+    def get_output_embeddings(self):
+        """See `PreTrainedModel`."""
+        return self.lm_head
+
+    def prepare_inputs_for_generation(self, input_ids, past_key_values=None, attention_mask=None, **unused):
+        """The columns that the state has not seen."""
+        seen = 0 if past_key_values is None else min(past_key_values.columns, input_ids.shape[1] - 1)
+        return {
+            "input_ids": input_ids[:, seen:],
+            "attention_mask": attention_mask,
+            "past_key_values": past_key_values,
+            "use_cache": unused.get("use_cache", True),
+        }
+
+    def forward(
+        self,
+        input_ids,
+        attention_mask=None,
+        labels=None,
+        past_key_values=None,
+        use_cache=False,
+        num_items_in_batch=None,
+        **unused,
+    ):
+        """`labels: (B, T)`, -100 where none; they are shifted here, as `transformers` has it."""
+        if past_key_values is None and use_cache:
+            past_key_values = DecodingState(len(input_ids), input_ids.device)
+        features, _ = self.model(input_ids, attention_mask, past_key_values)
+        logits, loss = self.lm_head(features), None
+        if labels is not None:
+            loss = mean_loss(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), num_items_in_batch)
+        return LanguageModelOutput(loss, logits, past_key_values)
+
+
+class MaskedLMHead(nn.Module):
+    """A layer and the projection to the vocabulary."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.head_activation]
+        self.layer_norm = nn.LayerNorm(config.hidden_size)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+
+    def forward(self, x):
+        """`(B, T, D)`."""
+        return self.decoder(self.layer_norm(self.activation(self.dense(x))))
+
+
+class LinearAttentionForMaskedLM(LinearAttentionPreTrainedModel):
+    """A RoBERTa encoder with its masked-LM head."""
+
+    _tied_weights_keys = {"lm_head.decoder.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model, self.lm_head = LinearAttentionModel(config), MaskedLMHead(config)
+        self.post_init()
+
+    def get_output_embeddings(self):
+        """See `PreTrainedModel`."""
+        return self.lm_head.decoder
+
+    def forward(self, input_ids, attention_mask=None, labels=None, num_items_in_batch=None, **unused):
+        """`labels: (B, T)`, -100 where none."""
+        logits, loss = self.lm_head(self.model(input_ids, attention_mask)[0]), None
+        if labels is not None:
+            loss = mean_loss(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
+        return MaskedLMOutput(loss=loss, logits=logits)
+
+
+class LinearAttentionForSequenceClassification(LinearAttentionPreTrainedModel):
+    """A RoBERTa encoder with a classification head on the first token."""
+
+    accepts_loss_kwargs = False  # `Trainer` divides the mean over each batch by their number
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = LinearAttentionModel(config)
+        self.classifier = nn.ModuleDict(
+            {
+                "dense": nn.Linear(config.hidden_size, config.classifier_size),
+                "out_proj": nn.Linear(config.classifier_size, config.num_labels),
+            }
+        )
+        self.activation = ACTIVATIONS[config.classifier_activation]
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.post_init()
+
+    def forward(self, input_ids, attention_mask=None, labels=None, **unused):
+        """`labels: (B,)`: classes, or floating targets where there is one output."""
+        features, first = self.model(input_ids, attention_mask)
+        x = features[torch.arange(len(first), device=first.device), first]
+        x = self.activation(self.classifier["dense"](self.dropout(x)))
+        logits, loss = self.classifier["out_proj"](self.dropout(x)), None
+        if labels is not None and self.num_labels == 1:
+            loss = F.mse_loss(logits[:, 0].float(), labels.float())
+        elif labels is not None:
+            loss = F.cross_entropy(logits.float(), labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
