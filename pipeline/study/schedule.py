@@ -78,7 +78,7 @@ class Follower:
         self.old = None if resumes or not self.log.is_file() else self.log.stat().st_ino
         self.file: BinaryIO | None = None
         self.rest = b""
-        self.progress = Progress(cell.updates() or None)
+        self.progress = Progress(cell.updates() or None, sys.stdout)
 
     def look(self) -> None:
         """Show what has been written since the last look."""

@@ -3,7 +3,6 @@
 import json
 import re
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -100,7 +99,7 @@ class Progress:
     def __init__(
         self,
         total_updates: int | None,
-        out: TextIO = sys.stdout,
+        out: TextIO,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total_updates = total_updates
