@@ -27,6 +27,7 @@ from pipeline.study.notation import (
     read_only,
 )
 from pipeline.verdicts import (
+    CONFIRMED,
     NOT_COMPARABLE,
     NOT_RUN,
     Bound,
@@ -102,12 +103,17 @@ def decide(claim: Claim, values: Values, at_baseline: Sequence[str], paper: Mapp
     if missing and (claim.kind in PAIRS or missing[0] == rows[0]):
         return Verdict(NOT_RUN, f"no figure of {', '.join(missing)}")
     if claim.kind == RANK:
-        return judge_order(values, paper, claim.bound.number)
+        learned = {row: found for row, found in values.items() if row not in at_baseline}
+        return judge_order(learned, paper, claim.bound.number)
     if len(rows) - len(missing) < 2:
         return Verdict(NOT_RUN, "there is no other row")
     standing = [row for row in rows if row in at_baseline]
-    if standing and (claim.kind in PAIRS or rows[0] in standing):
-        return Verdict(NOT_COMPARABLE, f"{', '.join(standing)} at the baseline")
+    words = f"{', '.join(standing)} at the baseline"
+    left = [row for row in rows if row not in standing]
+    if standing and (claim.kind in PAIRS or rows[0] in standing or len(left) < 2):
+        return Verdict(NOT_COMPARABLE, words)
     if claim.kind in EXTREMES:
-        return judge_extreme(rows, values, claim.kind == "lowest")
+        verdict = judge_extreme(left, values, claim.kind == "lowest")
+        decided = verdict.outcome != CONFIRMED or not standing
+        return verdict if decided else Verdict(NOT_COMPARABLE, f"{verdict.effect}; {words}")
     return judge_pair(values[rows[0]], values[rows[1]], claim.bound, claim.kind == "ratio")

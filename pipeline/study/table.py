@@ -294,19 +294,22 @@ def write_table(spec: TableSpec, records: Sequence[Record], baselines: Sequence[
 def _beside_the_paper(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Baseline]) -> list[str]:
     """A column for each figure and the paper's, and the rank correlation with it."""
     rows = spec.rows_of(records)
+    learned_nothing = at_baseline(rows, baselines)
     paper = spec.paper.figures() if spec.paper else {}
     header = ["", *(column.title for column in spec.columns), *([spec.paper.title] if spec.paper else [])]
     lines = []
     for key, group in rows.items():
         cells = [figure_of(column, group) for column in spec.columns]
         theirs = [paper.get(spec.paper_key(key), NONE)] if spec.paper else []
-        lines.append([spec.label(key), *cells, *theirs, str(len(group))])
+        mark = "\\*" if row_name(key) in learned_nothing else ""
+        lines.append([spec.label(key) + mark, *cells, *theirs, str(len(group))])
     for baseline in baselines:
         pseudo = baseline.as_record(next(iter(rows.values()))[0])
         cells = [figure_of(column, [pseudo]) if column.form != COUNT else NONE for column in spec.columns]
         if any(cell != NONE for cell in cells):
             lines.append([baseline.name, *cells, *([NONE] if spec.paper else []), ""])
-    return [markdown_table([*header, "seeds"], lines), *correlation(spec, rows)]
+    order = correlation(spec, {key: rows[key] for key in rows if row_name(key) not in learned_nothing})
+    return [markdown_table([*header, "seeds"], lines), *notes_on(learned_nothing), *order]
 
 
 def correlation(spec: TableSpec, rows: Mapping[tuple[str, ...], Sequence[Record]]) -> list[str]:
@@ -316,6 +319,11 @@ def correlation(spec: TableSpec, rows: Mapping[tuple[str, ...], Sequence[Record]
     if found is None:
         return []
     return [f"Rank correlation with the paper's column (Spearman, {len(common)} rows): {found:.2f}."]
+
+
+def notes_on(learned_nothing: Sequence[str]) -> list[str]:
+    """What the mark of rows at the baseline means, if there are any."""
+    return [AT_BASELINE] if learned_nothing else []
 
 
 def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Baseline]) -> list[str]:
@@ -369,8 +377,7 @@ def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Base
             lines.append([f"{name} ({paper.title})", *figures, *mean, *rest])
     titles = [axis.choices[name].label if name in axis.choices else name for name in names]
     header = ["", *titles, *([spec.average] if averaged else []), *(column.title for column in others)]
-    notes = [AT_BASELINE] if learned_nothing else []
-    return [f"{figure.title}:", markdown_table(header, lines), *notes]
+    return [f"{figure.title}:", markdown_table(header, lines), *notes_on(learned_nothing)]
 
 
 def span(column: Column, records: Sequence[Record]) -> str:

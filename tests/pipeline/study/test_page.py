@@ -12,7 +12,7 @@ from pipeline.study.make_results import page_of, verdict_of
 from pipeline.study.notation import parse_expression
 from pipeline.study.page import looks_of, publish, verdicts, write_page
 from pipeline.study.records import read_records
-from pipeline.study.table import unknown_figures, write_table
+from pipeline.study.table import AT_BASELINE, unknown_figures, write_table
 from tests.pipeline.study.conftest import made_up
 
 RECORDS = [
@@ -29,9 +29,10 @@ def written(out, records=RECORDS):
 def test_a_row_is_a_choice_in_the_order_of_the_axis(study_file):
     study = read_study(study_file)
     lines = write_table(study.tables[0], RECORDS, study.baselines).splitlines()
-    assert lines[2] == "| softmax | 2.3050 | – | – | 3 |"
+    assert lines[2] == "| softmax\\* | 2.3050 | – | – | 3 |"
     assert lines[3] == "| 1+elu | 0.2000 (0.1000 to 0.3000) | 50.0 | 2 of 3 | 3 |"
     assert lines[4] == "| guessing | 2.3000 | – | – |  |"
+    assert lines[-1] == AT_BASELINE
 
 
 def test_a_figure_that_some_seeds_lack_says_so(study_file):
