@@ -16,6 +16,7 @@ from pipeline.errors import UserError
 from pipeline.evaluation import EVALUATORS
 from pipeline.files import ROOT
 from pipeline.methods import label_of
+from pipeline.study.baseline import Baseline, read_baseline
 from pipeline.study.choosing import Best, Tune, read_best, read_tune
 from pipeline.study.claims import Claim, read_claim
 from pipeline.study.notation import (
@@ -26,7 +27,7 @@ from pipeline.study.notation import (
     number,
     positive_number,
 )
-from pipeline.study.table import Baseline, TableSpec, read_baseline, read_table_spec
+from pipeline.study.table import TableSpec, read_table_spec
 
 STUDIES = ROOT / "configs" / "studies"
 RUNS = ROOT / "runs" / "studies"

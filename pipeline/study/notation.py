@@ -146,3 +146,8 @@ def numbers(expression: Expression, records: Iterable[Record]) -> Iterator[float
     for record in records:
         if (value := expression(record)) is not None:
             yield value
+
+
+def row_name(key: Sequence[str]) -> str:
+    """How a claim names a row."""
+    return "/".join(key)

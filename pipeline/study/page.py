@@ -16,11 +16,12 @@ from pipeline.errors import UserError
 from pipeline.files import fingerprint, renewed, shown_path
 from pipeline.methods import NAMED, performer_note
 from pipeline.reports.tables import grouped, markdown_table
+from pipeline.study.baseline import at_baseline
 from pipeline.study.choosing import best_note, best_records
 from pipeline.study.claims import Claim, decide
 from pipeline.study.declaration import Study, plotted_by
 from pipeline.study.hooks import hook_of
-from pipeline.study.notation import numbers
+from pipeline.study.notation import numbers, row_name
 from pipeline.study.records import (
     Record,
     measured_on,
@@ -30,13 +31,7 @@ from pipeline.study.records import (
     read_records,
     with_flags,
 )
-from pipeline.study.table import (
-    NONE,
-    at_baseline,
-    kept_by,
-    row_name,
-    write_table,
-)
+from pipeline.study.table import NONE, kept_by, write_table
 from pipeline.training.recipe import as_option, option
 from pipeline.verdicts import NOT_RUN, Verdict
 

@@ -3,12 +3,13 @@
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import UserError
 from pipeline.papers import read_table
 from pipeline.reports.tables import grouped, markdown_table, spread
+from pipeline.study.baseline import Baseline, at_baseline, notes_on
 from pipeline.study.notation import (
     COUNT,
     Expression,
@@ -18,10 +19,10 @@ from pipeline.study.notation import (
     follow,
     nearest,
     not_measured,
-    number,
     numbers,
     parse_expression,
     read_only,
+    row_name,
 )
 from pipeline.study.records import Record
 from pipeline.verdicts import rank_correlation
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pipeline.study.declaration import Axis
 
 NONE = "–"
-AT_BASELINE = "\\*: within the margin of the baseline, so nothing has been learned there."
 
 
 @dataclass(frozen=True)
@@ -161,32 +161,6 @@ class TableSpec:
         return found
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """What guessing scores: figures by path, a number each or a path in a record; `margin` is what decides.
-
-    A row whose figure comes within its margin has learned nothing.
-    """
-
-    name: str
-    found: dict[str, float | str]
-    margin: dict[str, float] = field(default_factory=dict)
-
-    def as_record(self, like: Record) -> Record:
-        """A record that has the baseline's figures; those that are paths are of the record `like`."""
-        found: dict[str, Any] = {}
-        for path, value in self.found.items():
-            if isinstance(value, str):
-                value = parse_expression(value, "baseline")(like)
-            *outer, last = path.split(".")
-            place = found
-            for key in outer:
-                place = place.setdefault(key, {})
-            if value is not None:
-                place[last] = value
-        return {"found": found}
-
-
 def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpec:
     """A table of a YAML; UserError for what is wrong in it."""
     where = f"{where}: table"
@@ -266,11 +240,6 @@ def kept_by(only: Mapping[str, Sequence[str]], records: Sequence[Record]) -> lis
     ]
 
 
-def row_name(key: Sequence[str]) -> str:
-    """How a claim names a row."""
-    return "/".join(key)
-
-
 def figure_of(column: Column, records: Sequence[Record]) -> str:
     """A cell of the table: median and range over seeds, how many are true, or a dash."""
     if column.form == COUNT:
@@ -319,11 +288,6 @@ def correlation(spec: TableSpec, rows: Mapping[tuple[str, ...], Sequence[Record]
     if found is None:
         return []
     return [f"Rank correlation with the paper's column (Spearman, {len(common)} rows): {found:.2f}."]
-
-
-def notes_on(learned_nothing: Sequence[str]) -> list[str]:
-    """What the mark of rows at the baseline means, if there are any."""
-    return [AT_BASELINE] if learned_nothing else []
 
 
 def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Baseline]) -> list[str]:
@@ -384,32 +348,3 @@ def span(column: Column, records: Sequence[Record]) -> str:
     """A figure of a whole row, from the lowest to the highest."""
     values = [f"{value:{column.form}}" for value in sorted(numbers(column.figure, records))]
     return " to ".join(dict.fromkeys((values[0], values[-1]))) if values else NONE
-
-
-def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Sequence[Baseline]) -> list[str]:
-    """The names of the rows of which the median of some figure comes within its margin of a baseline's."""
-    found = []
-    for key, group in rows.items():
-        for baseline in baselines:
-            pseudo = baseline.as_record(group[0])
-            for path, margin in baseline.margin.items():
-                figure = parse_expression(path, "baseline")
-                values, level = list(numbers(figure, group)), figure(pseudo)
-                if values and level is not None and abs(statistics.median(values) - level) <= margin:
-                    found.append(row_name(key))
-    return list(dict.fromkeys(found))
-
-
-def read_baseline(given: Any, where: str) -> Baseline:
-    """A baseline of a YAML; UserError for what is wrong in it."""
-    where = f"{where}: baseline"
-    check_keys(given, ("name", "found", "margin"), where)
-    if not isinstance(given.get("found"), Mapping) or not given.get("name"):
-        raise UserError(f"{where}: write name and found, such as {{name: guessing, found: {{accuracy: 50}}}}")
-    margins = (given.get("margin") or {}).items()
-    margin = {str(path): number(value, f"{where}: margin of {path}") for path, value in margins}
-    if unknown := [path for path in margin if path not in given["found"]]:
-        raise UserError(
-            f"{where}: margin has no figure {unknown[0]} in found{nearest(unknown[0], given['found'])}"
-        )
-    return Baseline(str(given["name"]), dict(given["found"]), margin)

@@ -7,12 +7,13 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
 from pipeline.methods import LANGUAGE_MODELS
+from pipeline.study.baseline import AT_BASELINE
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.make_results import page_of, verdict_of
 from pipeline.study.notation import parse_expression
 from pipeline.study.page import looks_of, publish, verdicts, write_page
 from pipeline.study.records import read_records
-from pipeline.study.table import AT_BASELINE, unknown_figures, write_table
+from pipeline.study.table import unknown_figures, write_table
 from tests.pipeline.study.conftest import made_up
 
 RECORDS = [

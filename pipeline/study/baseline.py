@@ -1,0 +1,72 @@
+"""What guessing scores: a row of a study's tables, and which rows stand there and so have learned nothing."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.errors import UserError
+from pipeline.study.notation import check_keys, nearest, number, numbers, parse_expression, row_name
+from pipeline.study.records import Record
+
+AT_BASELINE = "\\*: within the margin of the baseline, so nothing has been learned there."
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What guessing scores: figures by path, a number each or a path in a record; `margin` is what decides.
+
+    A row whose figure comes within its margin has learned nothing.
+    """
+
+    name: str
+    found: dict[str, float | str]
+    margin: dict[str, float] = field(default_factory=dict)
+
+    def as_record(self, like: Record) -> Record:
+        """A record that has the baseline's figures; those that are paths are of the record `like`."""
+        found: dict[str, Any] = {}
+        for path, value in self.found.items():
+            if isinstance(value, str):
+                value = parse_expression(value, "baseline")(like)
+            *outer, last = path.split(".")
+            place = found
+            for key in outer:
+                place = place.setdefault(key, {})
+            if value is not None:
+                place[last] = value
+        return {"found": found}
+
+
+def read_baseline(given: Any, where: str) -> Baseline:
+    """A baseline of a YAML; UserError for what is wrong in it."""
+    where = f"{where}: baseline"
+    check_keys(given, ("name", "found", "margin"), where)
+    if not isinstance(given.get("found"), Mapping) or not given.get("name"):
+        raise UserError(f"{where}: write name and found, such as {{name: guessing, found: {{accuracy: 50}}}}")
+    margins = (given.get("margin") or {}).items()
+    margin = {str(path): number(value, f"{where}: margin of {path}") for path, value in margins}
+    if unknown := [path for path in margin if path not in given["found"]]:
+        raise UserError(
+            f"{where}: margin has no figure {unknown[0]} in found{nearest(unknown[0], given['found'])}"
+        )
+    return Baseline(str(given["name"]), dict(given["found"]), margin)
+
+
+def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Sequence[Baseline]) -> list[str]:
+    """The names of the rows of which the median of some figure comes within its margin of a baseline's."""
+    found = []
+    for key, group in rows.items():
+        for baseline in baselines:
+            pseudo = baseline.as_record(group[0])
+            for path, margin in baseline.margin.items():
+                figure = parse_expression(path, "baseline")
+                values, level = list(numbers(figure, group)), figure(pseudo)
+                if values and level is not None and abs(statistics.median(values) - level) <= margin:
+                    found.append(row_name(key))
+    return list(dict.fromkeys(found))
+
+
+def notes_on(learned_nothing: Sequence[str]) -> list[str]:
+    """What the mark of rows at the baseline means, if there are any."""
+    return [AT_BASELINE] if learned_nothing else []
