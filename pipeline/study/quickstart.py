@@ -76,7 +76,7 @@ def planned(options: Namespace) -> list["Cell"]:
 
 
 def start_over(cells: Sequence["Cell"]) -> None:
-    """Move the runs of this command, their records, page and pictures aside; other files stay."""
+    """Move the runs of this command, their records, page and curves aside; other files stay."""
     from pipeline.study.page import PAGE
     from pipeline.study.worker import MARK
     from pipeline.training.save_dir import move_aside
@@ -87,7 +87,7 @@ def start_over(cells: Sequence["Cell"]) -> None:
         for folder in folders:
             locks.enter_context(run_lock(folder, option="--out"))
         if folders:
-            move_aside(out, [*folders, *out.glob(PAGE), *sorted(out.glob("*.png"))])
+            move_aside(out, [*folders, *out.glob(PAGE), *out.glob("curves.png")])
 
 
 def continuations(cell: "Cell") -> list[str]:

@@ -98,12 +98,13 @@ def test_fresh_moves_runs_of_quickstart_alone_aside(cells, tmp_path, capsys):
     quickstart.start_over(cells)
     (tmp_path / "earlier-1").mkdir()
     (tmp_path / PAGE).touch()
+    (tmp_path / "portrait.png").touch()
     begin(tmp_path / "another", "finetune_glue.sh", "f")
     run = cells[0].folder
     begin(run, "study.sh", "f")
     (run / "thesis.tex").touch()
     quickstart.start_over(cells)
-    assert {path.name for path in tmp_path.iterdir()} == {"earlier-1", "earlier-2", "another"}
+    assert {path.name for path in tmp_path.iterdir()} == {"earlier-1", "earlier-2", "another", "portrait.png"}
     aside = tmp_path / "earlier-2"
     assert (aside / PAGE).is_file() and (aside / run.relative_to(tmp_path) / "thesis.tex").is_file()
     assert capsys.readouterr().out == f"moved to {aside}: transnormer_t1, {PAGE}\n"
