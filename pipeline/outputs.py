@@ -9,7 +9,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -181,9 +181,14 @@ def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> I
 def _open_lock(path: Path) -> int:
     """The lock's file, which a run that ends early removes together with its folder."""
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            continue
+        except FileExistsError:  # which mkdir raises, too, if the folder vanishes while it looks at it
+            if path.parent.exists() and not path.parent.is_dir():
+                raise
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

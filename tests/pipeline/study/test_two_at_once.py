@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,22 @@ def test_a_lock_that_was_removed_is_taken_anew(tmp_path):
         pass
     ends.set()
     second.join()
+
+
+def test_a_folder_that_vanishes_while_it_is_made_is_made_again(tmp_path, monkeypatch):
+    mkdir, removals = Path.mkdir, [True]
+
+    def vanishing(path, *arguments, **options):
+        if removals and removals.pop():
+            raise FileExistsError(path)
+        mkdir(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", vanishing)
+    with run_lock(tmp_path / "out"):
+        assert (tmp_path / "out").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError), run_lock(tmp_path / "file"):
+        pass
 
 
 def test_fine_tuning(refused, pretrained, glue, tmp_path):
