@@ -100,20 +100,20 @@ def decide(claim: Claim, values: Values, at_baseline: Sequence[str], paper: Mapp
     if claim.kind in EXTREMES and len(claim.rows) == 1:
         rows = (*claim.rows, *(row for row in values if row != claim.rows[0]))
     missing = [row for row in rows if not values.get(row)]
-    if missing and (claim.kind in PAIRS or missing[0] == rows[0]):
-        return Verdict(NOT_RUN, f"no figure of {', '.join(missing)}")
     if claim.kind == RANK:
         learned = {row: found for row, found in values.items() if row not in at_baseline}
         return judge_order(learned, paper, claim.bound.number)
+    if missing and (claim.kind in PAIRS or missing[0] == rows[0]):
+        return Verdict(NOT_RUN, f"no figure of {', '.join(missing)}")
     if len(rows) - len(missing) < 2:
         return Verdict(NOT_RUN, "there is no other row")
     standing = [row for row in rows if row in at_baseline]
     words = f"{', '.join(standing)} at the baseline"
-    left = [row for row in rows if row not in standing]
+    left = [row for row in rows if row not in standing and values.get(row)]
     if standing and (claim.kind in PAIRS or rows[0] in standing or len(left) < 2):
         return Verdict(NOT_COMPARABLE, words)
     if claim.kind in EXTREMES:
-        verdict = judge_extreme(left, values, claim.kind == "lowest")
+        verdict = judge_extreme([*left, *missing], values, claim.kind == "lowest")
         decided = verdict.outcome != CONFIRMED or not standing
         return verdict if decided else Verdict(NOT_COMPARABLE, f"{verdict.effect}; {words}")
     return judge_pair(values[rows[0]], values[rows[1]], claim.bound, claim.kind == "ratio")

@@ -101,3 +101,30 @@ def test_sinusoidal_positions_are_exact_at_any_position():
     frequencies = [10000 ** (-i / 31) for i in range(32)]
     angles = torch.tensor([100_002 * x for x in frequencies], dtype=torch.float64)
     torch.testing.assert_close(rows, torch.cat([angles.sin(), angles.cos()]).float(), atol=1e-6, rtol=0)
+
+
+@torch.no_grad()
+def test_what_lrpe_keeps_is_of_the_weights_that_it_is_called_with():
+    lrpe, x = LRPE(512).eval(), torch.randn(1, 1, 8, 512)
+    positions = torch.arange(8)
+    thetas = [lrpe.theta * (1 + i) for i in range(4)]
+
+    def turned(theta):
+        return functional_call(lrpe, {"theta": theta}, (x, positions))
+
+    expected = []
+    for theta in thetas:
+        lrpe._cache.clear()
+        expected.append(turned(theta))
+    for i, wanted in enumerate(expected):  # each a tensor of the moment, for which memory is used again
+        assert torch.equal(turned(lrpe.theta * (1 + i)), wanted)
+    batched = torch.func.vmap(turned)(torch.stack(thetas))
+    torch.testing.assert_close(batched, torch.stack(expected))
+
+
+def test_lrpe_of_inference_mode_sees_weights_that_are_loaded():
+    with torch.inference_mode():
+        lrpe, other, x = LRPE(8).eval(), LRPE(8).eval(), torch.randn(1, 1, 4, 8)
+        lrpe(x, torch.arange(4))
+        lrpe.load_state_dict(other.state_dict())
+        assert torch.equal(lrpe(x, torch.arange(4)), other(x, torch.arange(4)))

@@ -7,7 +7,7 @@ from torch import Tensor
 from ..modules.dropout import drops
 from .base import SelfAttention
 from .parts.new_tokens import NewTokens
-from .parts.state import State, append_to_cache
+from .parts.state import State, append_to_cache, in_dtype
 from .registry import register_attention
 
 
@@ -39,6 +39,7 @@ class SoftmaxAttention(SelfAttention):
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(length) time and memory per token."""
+        state = in_dtype(state, q.dtype, "k", "v")
         old, padding_mask = state["length"], new.padding_mask
         length = old + new.count
         keys, values = append_to_cache(state["k"], k, old, 2), append_to_cache(state["v"], v, old, 2)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from causal_linear_attention.chunked import accumulation_dtype, without_autocast
+from causal_linear_attention.operators import in_transform
 
 
 class Rotations(NamedTuple):
@@ -94,18 +95,22 @@ class LRPE(nn.Module):
 
     def _kept(self, name: str, dtype: torch.dtype, make: Callable, length: int = 0) -> Any:
         """`make(dtype)`, without gradients kept in evaluation and made again when it is too short."""
-        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling() or in_transform():
             return make(dtype)
-        key = dtype, *(version(p) for p in (self.theta, self.v))
+        made_of = self.theta, self.v
+        if any(p.is_inference() for p in made_of):  # which have no version to tell that they were changed
+            return make(dtype)
+        key = dtype, *(version(p) for p in made_of)
         kept = self._cache.get(name)
         if kept is None or kept[0] != key or kept[1] < length:
-            self._cache[name] = kept = key, length, make(dtype)
+            # Kept with what it was made of, so that no other tensor gets the address.
+            self._cache[name] = kept = key, length, make(dtype), [p.detach() for p in made_of]
         return kept[2]
 
 
 def version(p: Tensor) -> tuple:
-    """What tells that p was changed, but through `.data`; tensors of inference mode are only replaced."""
-    return p.data_ptr(), p.device, 0 if p.is_inference() else p._version
+    """What tells that p was changed, but through `.data`."""
+    return p.data_ptr(), p.device, p._version
 
 
 def turn(x: Tensor, rotations: Rotations) -> Tensor:

@@ -60,6 +60,8 @@ def test_a_method_at_the_baseline_decides_nothing():
     assert verdict({"lowest": ["loss", "a"]}, values, at_baseline=["b"]).outcome == NOT_COMPARABLE
     assert verdict({"lowest": ["loss", "a"]}, values, at_baseline=["b", "c"]).outcome == NOT_COMPARABLE
     assert verdict({"lowest": ["loss", "c"]}, values, at_baseline=["b"]).outcome == CONTRADICTED
+    values["c"] = []
+    assert verdict({"lowest": ["loss", "a"]}, values, at_baseline=["b"]).outcome == NOT_COMPARABLE
 
 
 def test_a_difference_and_its_direction():
@@ -91,6 +93,7 @@ def test_the_order_of_the_paper():
     test = {"rank": "loss", "at_least": 0.8}
     assert verdict(test, same, paper=paper).outcome == CONFIRMED
     assert verdict(test, turned, paper=paper).outcome == CONTRADICTED
+    assert verdict(test, {"z": [], **same}, paper=paper).outcome == CONFIRMED
     assert (
         verdict(test, {name: values[:1] for name, values in same.items()}, paper=paper).outcome == UNDECIDED
     )
