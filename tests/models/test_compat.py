@@ -11,7 +11,123 @@ import torch
 from tests.helpers.evil import Evil
 from tests.helpers.unpatched import Unpatched
 
+TRAINER = """
+import tempfile
+import torch
+import fairseq.benchmark
+from fairseq import options, tasks, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
+
+folder = tempfile.TemporaryDirectory()
+
+def trainer(flags):
+    words = (
+        "--task dummy_lm --dict-size 20 --tokens-per-sample 8 --dataset-size 32 --arch transformer_lm "
+        "--decoder-embed-dim 8 --decoder-ffn-embed-dim 8 --decoder-layers 1 --decoder-attention-heads 1 "
+        "--dropout 0.0 --batch-size 8 --lr 0.1 --cpu "
+    )
+    args = options.parse_args_and_arch(options.get_training_parser(), (words + flags).split())
+    cfg = convert_namespace_to_omegaconf(args)
+    utils.set_torch_seed(1)
+    task = tasks.setup_task(cfg.task)
+    made = Trainer(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))
+    task.load_dataset("train")
+    [*batches] = made.get_train_iterator(1).next_epoch_itr(shuffle=False)
+    return made, batches
+
+def weights(made):
+    return torch.cat([x.detach().flatten() for x in made.model.parameters()])
+
+def resumed(made, flags):
+    made.consolidate_optimizer()
+    made.save_checkpoint(f"{folder.name}/a.pt", {"train_iterator": {"epoch": 1}})
+    again, _ = trainer(flags)
+    again.load_checkpoint(f"{folder.name}/a.pt")
+    return again
+"""
+
 BROKEN = {
+    "padding_first": TRAINER
+    + """
+found = []
+for padding in ([], [{}]):
+    made, batches = trainer("--optimizer sgd")
+    made.train_step(batches[:1] + padding)
+    found.append(weights(made))
+torch.testing.assert_close(*found)
+""",
+    "restore_master_weights": TRAINER
+    + """
+flags = "--optimizer adam --bf16"
+made, batches = trainer(flags)
+made.train_step(batches[:1])
+both = made, resumed(made, flags)
+for one in both:
+    one.train_step(batches[1:2])
+assert torch.equal(*map(weights, both))
+half = {name: x + 1 for name, x in made.model.state_dict().items()}  # as if averaged
+made.model.load_state_dict(half)
+again = resumed(made, flags)
+assert torch.equal(torch.cat([x.flatten() for x in again.optimizer.fp32_params]), weights(made).float())
+""",
+    "load_without_averages": TRAINER
+    + """
+made, batches = trainer("--optimizer sgd")
+made.train_step(batches[:1])
+again = resumed(made, "--optimizer sgd --store-ema --ema-decay 0.5")
+assert torch.equal(weights(again.ema), weights(made))
+again.train_step(batches[1:2])
+assert not torch.equal(weights(again.ema), weights(again))
+third = resumed(again, "--optimizer sgd --store-ema --ema-fp32 --ema-decay 0.5")
+assert torch.equal(weights(third.ema), weights(again.ema))
+""",
+    "plateau_state": TRAINER
+    + """
+flags = "--optimizer sgd --lr-scheduler reduce_lr_on_plateau --lr-patience 1 --lr-shrink 0.5"
+made, batches = trainer(flags)
+made.train_step(batches[:1])
+for epoch, loss in enumerate((1.0, 2.0)):
+    made.lr_step(epoch, loss)
+again = resumed(made, flags)
+again.lr_step(2, 2.0)
+assert again.get_lr() == 0.05
+""",
+    "reuse_dataloader": """
+        from fairseq.data import FairseqDataset
+        from fairseq.tasks import FairseqTask
+
+        class Epochs(FairseqDataset):
+            epoch = 1
+            def __len__(self): return 6
+            def __getitem__(self, index): return self.epoch
+            def size(self, index): return 1
+            num_tokens = size
+            def collater(self, samples): return samples
+            def set_epoch(self, epoch): self.epoch = epoch
+
+        batches = FairseqTask(None).get_batch_iterator(Epochs(), max_sentences=3, num_workers=1)
+        assert [list(batches.next_epoch_itr()) for _ in range(2)] == [[[1, 1, 1]] * 2, [[2, 2, 2]] * 2]
+        """,
+    "groups_left": """
+        from fairseq.data import ListDataset
+        from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
+
+        def groups(size, state=None, skip=False):
+            batches = EpochBatchIterator(ListDataset(list(range(10))), list, [[i] for i in range(10)])
+            if state:
+                batches.load_state_dict(state)
+            return batches, GroupedIterator(batches.next_epoch_itr(shuffle=False), size, skip)
+
+        for done, size, left in ((5, 4, [4, 1]), (5, 2, [2, 2, 1]), (9, 4, [1]), (0, 4, [4, 4, 2])):
+            for skip in (False, True):
+                batches, rest = groups(1)
+                for _ in range(done):
+                    next(rest)
+                resumed, rest = groups(size, batches.state_dict(), skip)
+                assert [len(group) for group in rest] == [n for n in left if n == size or not skip]
+                assert resumed.next_epoch_idx == 2
+        """,
     "allow_plain_types_in_checkpoints": """
         import argparse, io, torch
         file = io.BytesIO()
@@ -54,6 +170,10 @@ BROKEN = {
                 next(rest)
             assert next(batches(after, iterator.state_dict())[1]) == [32]
             assert next(batches(after, iterator.state_dict(), size=2)[1]) == [32, 33]
+        iterator, rest = batches(1)
+        for _ in range(63):
+            next(rest)
+        assert next(batches(1, iterator.state_dict(), size=16)[1]) == list(range(48, 64))
         """,
     "write_durably": """
         import os, tempfile, torch

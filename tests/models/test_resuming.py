@@ -42,9 +42,17 @@ def test_what_may_change_is_named(commands, trained, tmp_path):
     commands.run(*other)
 
 
-@pytest.mark.parametrize("limit", ["--max-update", "--max-epoch"])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        ("--max-update", "3"),
+        ("--max-epoch", "1"),
+        ("--patience", "2", "--validate-interval-updates", "1", "--maximize-best-checkpoint-metric"),
+    ],
+    ids=["updates", "epochs", "patience"],
+)
 def test_a_finished_run_trains_nothing(limit, commands, tmp_path):
-    command = commands.train(tmp_path / "run", limit, "3" if limit == "--max-update" else "1")
+    command = commands.train(tmp_path / "run", *limit)
     updates = max(losses(commands.run(*command)))
     saved = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
     again = commands.run(*command)

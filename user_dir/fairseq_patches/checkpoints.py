@@ -35,6 +35,8 @@ def apply() -> None:
     def load_checkpoint(load, cfg, trainer, **kwargs):
         extra_state, epoch_itr = load(cfg, trainer, **kwargs)
         stopping.note_loaded(trainer)
+        if extra_state and trainer.get_num_updates() and not cfg.reset_meters:
+            train_loop.resume_patience(extra_state.get("patience", {}))
         train_loop.before_first_update(trainer, epoch_itr)
         return extra_state, epoch_itr
 

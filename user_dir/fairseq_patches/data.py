@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from fairseq import tasks
 from fairseq.data import Dictionary, data_utils
-from fairseq.data.iterators import EpochBatchIterator
+from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
@@ -52,7 +52,15 @@ def apply() -> None:
     def get_batch_iterator(original, self, dataset, *args, **kwargs):
         call = BATCHES.bind(self, dataset, *args, **kwargs)
         call.apply_defaults()
-        return keep_batches_when_resuming(original, call)
+        iterator = keep_batches_when_resuming(original, call)
+        iterator.reuse_dataloader = False  # its workers would keep the first epoch's masks and order
+        return iterator
+
+    @replaces(GroupedIterator, "__init__")
+    def group(init, self, iterable, chunk_size, skip_remainder_batch=False):
+        groups = groups_left(iterable, chunk_size, skip_remainder_batch)
+        init(self, iterable, chunk_size)
+        self.total = self.n + groups
 
     @replaces(LanguageModelingTask, "eval_lm_dataloader")
     def eval_lm_dataloader(load, self, dataset, *args, max_tokens=36000, max_positions=None, **kwargs):
@@ -141,8 +149,22 @@ def keep_place_in_epoch(iterator: EpochBatchIterator, state: Mapping[str, Any]) 
     """
     done = state.get("iterations_in_epoch", 0) * state.get("processes", iterator.num_shards)
     if before := state.get("batches"):
-        done = round(done * len(iterator.frozen_batches) / before)
+        done = done * len(iterator.frozen_batches) // before
     return {**state, "iterations_in_epoch": done // iterator.num_shards}
+
+
+def groups_left(batches: CountingIterator, size: int, skip_rest: bool) -> int:
+    """The updates left in an epoch; with `skip_rest`, batches that are too few for another are left out.
+
+    fairseq (every version) counts them as if all before had been of this size. A run resumed with another
+    `--update-freq` then ends the epoch too late, in a traceback, or too early, and repeats it.
+    """
+    done = getattr(batches, "n", 0)
+    groups, rest = divmod(len(batches) - done, size)
+    if skip_rest:
+        batches.take(done + groups * size)
+        return groups
+    return groups + (rest > 0)
 
 
 def keep_batches_when_resuming(original: Any, call: inspect.BoundArguments) -> EpochBatchIterator:

@@ -3,7 +3,7 @@
 import logging
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -32,7 +32,7 @@ def _loops() -> Iterator[ModuleType]:
 def _apply(loop: ModuleType) -> None:
     @replaces(loop, "train")
     def train(original, cfg, trainer, task, epoch_itr):
-        if is_finished(cfg.optimization, trainer.get_num_updates(), epoch_itr.next_epoch_idx):
+        if is_finished(cfg, trainer.get_num_updates(), epoch_itr.next_epoch_idx):
             return [None], True
         with stopping.interrupts_noted():
             return original(cfg, trainer, task, epoch_itr)
@@ -53,16 +53,30 @@ def _apply(loop: ModuleType) -> None:
         return stopping.end(trainer)
 
 
-def is_finished(optimization: Any, updates: int, next_epoch: int) -> bool:
+def is_finished(cfg: Any, updates: int, next_epoch: int) -> bool:
     """Whether a run has made its last update: resumed in the middle of an epoch, fairseq makes one more."""
-    last_update, last_epoch = (x or math.inf for x in (optimization.max_update, optimization.max_epoch))
-    return updates >= last_update or next_epoch > last_epoch
+    last_update, last_epoch = (
+        x or math.inf for x in (cfg.optimization.max_update, cfg.optimization.max_epoch)
+    )
+    stopped_early = 0 < cfg.checkpoint.patience <= patience_state().get("num_runs", 0)
+    return updates >= last_update or next_epoch > last_epoch or stopped_early
+
+
+def patience_state() -> dict[str, Any]:
+    """What `--patience` counts, which fairseq forgets when it resumes: it is in a function's attributes."""
+    return {key: x for loop in _loops() for key, x in vars(loop.should_stop_early).items()}
+
+
+def resume_patience(state: Mapping[str, Any]) -> None:
+    """Count on from `patience_state`."""
+    for loop in _loops():
+        vars(loop.should_stop_early).update(state)
 
 
 def before_first_update(trainer: Any, epoch_itr: Any) -> None:
     """Say in one line that a run has made its last update, or find out what validation would break on."""
     updates = trainer.get_num_updates()
-    if is_finished(trainer.cfg.optimization, updates, epoch_itr.next_epoch_idx):
+    if is_finished(trainer.cfg, updates, epoch_itr.next_epoch_idx):
         logger.info("training is finished: the checkpoint has made %d updates; nothing to do", updates)
     else:
         check_metric(trainer)

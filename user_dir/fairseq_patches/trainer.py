@@ -2,13 +2,14 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.models.ema.ema import EMA
+from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
+from torch import Tensor
 
 from ..checks.checkpoints import configuration, difference, read_safely
 from ..checks.dictionaries import check_dictionary, note_dictionary
@@ -22,6 +23,7 @@ from . import stopping, train_loop
 from .checkpoints import plain_score
 from .diverged import check_loss, explained_divergence
 from .replacing import replaces
+from .run_state import load_without_averages
 
 
 def apply() -> None:
@@ -41,16 +43,17 @@ def apply() -> None:
         stopping.listen(self)
         train_loop.apply()
 
-    @replaces(EMA, "__init__")
-    def make_ema(init, self, model, config, device=None, skip_keys=None):
-        init(self, model, config, device, {*(skip_keys or ()), *counters(model)})
-
     @replaces(Trainer, "train_step")
-    def train_step(step, self, *args, **kwargs):
+    def train_step(step, self, samples, *args, **kwargs):
         with explained_divergence(self), overflow_on_the_cpu(self):
-            stats = step(self, *args, **kwargs)
+            stats = step(self, padding_first(samples), *args, **kwargs)
         check_loss(self, stats)
         return stats
+
+    @replaces(FairseqTask, "train_step")
+    def step_of_task(step, *args, ignore_grad=False, **kwargs):
+        results = step(*args, ignore_grad=ignore_grad, **kwargs)
+        return nothing_counted(*results) if ignore_grad else results
 
     @replaces(Trainer, "_aggregate_logging_outputs")
     def aggregate(original, self, logging_outputs, *stats, ignore=False):
@@ -63,13 +66,15 @@ def apply() -> None:
 
     @replaces(Trainer, "save_checkpoint")
     def save_checkpoint(save, self, filename, extra_state):
-        return None if is_unwanted_crash(self, filename) else save(self, filename, extra_state)
+        if is_unwanted_crash(self, filename):
+            return None
+        return save(self, filename, {**extra_state, "patience": train_loop.patience_state()})
 
     @replaces(Trainer, "load_checkpoint")
     def load_checkpoint(load, self, filename, reset_optimizer=False, *args, **kwargs):
         check_start(self, filename, reset_optimizer)
         with explained_misfit(filename):
-            return load(self, filename, reset_optimizer, *args, **kwargs)
+            return load_without_averages(load, self, filename, reset_optimizer, *args, **kwargs)
 
 
 def note_data(cfg: Any, task: Any, model: Any) -> None:
@@ -79,10 +84,20 @@ def note_data(cfg: Any, task: Any, model: Any) -> None:
             part.note_data(settings)
 
 
-def counters(model: torch.nn.Module) -> list[str]:
-    """The names of its whole numbers, which fairseq (every version) would average as if they were weights."""
-    state = model.state_dict()
-    return [key for key, x in state.items() if isinstance(x, torch.Tensor) and not x.is_floating_point()]
+def padding_first(samples: Sequence[Any]) -> list[Any]:
+    """The batches of an update, the empty ones that fill up a process's share of an epoch before the others.
+
+    fairseq (every version) takes all batches of the process for empty where the last is, and divides the
+    gradients by too few tokens.
+    """
+    return sorted(samples, key=bool)
+
+
+def nothing_counted(
+    loss: Tensor, sample_size: Any, log: Mapping[str, Any]
+) -> tuple[Tensor, Any, dict[str, Any]]:
+    """What an empty batch adds: fairseq evaluates another in its place and would count that one's tokens."""
+    return loss, sample_size * 0, {key: value * 0 for key, value in log.items()}
 
 
 @contextlib.contextmanager

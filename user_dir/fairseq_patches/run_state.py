@@ -1,0 +1,91 @@
+"""What of a run fairseq (every version) leaves out of a checkpoint, so that a resumed run is another one."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq.models.ema.ema import EMA
+from fairseq.optim.fp16_optimizer import _FP16OptimizerMixin
+from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
+from fairseq.trainer import Trainer
+
+from .replacing import replaces
+
+
+def apply() -> None:
+    """The wrappers of optimizers, averages and schedules."""
+
+    @replaces(_FP16OptimizerMixin, "state_dict")
+    def optimizer_state(state, self):
+        return {**state(self), "fp32_params": self.fp32_params}
+
+    @replaces(_FP16OptimizerMixin, "load_state_dict")
+    def load_optimizer_state(load, self, state_dict, optimizer_overrides=None):
+        load(self, {key: x for key, x in state_dict.items() if key != "fp32_params"}, optimizer_overrides)
+        restore_master_weights(self, state_dict.get("fp32_params", ()))
+
+    @replaces(EMA, "__init__")
+    def make_ema(init, self, model, config, device=None, skip_keys=None):
+        init(self, model, config, device, {*(skip_keys or ()), *counters(model)})
+
+    @replaces(EMA, "_step_internal")
+    def average(step, self, new_model, updates=None):
+        step(self, SimpleNamespace(state_dict=lambda: tied_once(new_model)), updates)
+
+    @replaces(ReduceLROnPlateauLRSchedule, "state_dict")
+    def plateau_state(state, self):
+        return {**state(self), "num_bad_epochs": self.lr_scheduler.num_bad_epochs}
+
+    @replaces(ReduceLROnPlateauLRSchedule, "load_state_dict")
+    def load_plateau_state(load, self, state_dict):
+        load(self, state_dict)
+        self.lr_scheduler.num_bad_epochs = state_dict.get("num_bad_epochs", 0)
+
+
+def restore_master_weights(optimizer: Any, saved: Any) -> None:
+    """Go on from the float32 weights that were saved, if the model's are those in half precision.
+
+    They are not where weights were averaged, whose checkpoint keeps the optimizer of one of them.
+    """
+    ours, theirs = (
+        list(x.values()) if isinstance(x, dict) else list(x) for x in (optimizer.fp32_params, saved)
+    )
+    half = optimizer.fp16_params[0].dtype
+    if [x.shape for x in ours] != [x.shape for x in theirs]:
+        return
+    theirs = [x.to(own.device) for own, x in zip(ours, theirs, strict=True)]
+    if all(torch.equal(own.to(half), x.to(half)) for own, x in zip(ours, theirs, strict=True)):
+        for own, x in zip(ours, theirs, strict=True):
+            own.data.copy_(x)
+
+
+def counters(model: torch.nn.Module) -> list[str]:
+    """The names of its whole numbers, which fairseq would average as if they were weights."""
+    state = model.state_dict()
+    return [key for key, x in state.items() if isinstance(x, torch.Tensor) and not x.is_floating_point()]
+
+
+def tied_once(model: torch.nn.Module) -> dict[str, Any]:
+    """Its state with tied weights under one of their names: fairseq averages them once for each."""
+    once = {name for name, _ in model.named_parameters()}
+    others = {name for name, _ in model.named_parameters(remove_duplicate=False)} - once
+    return {key: x for key, x in model.state_dict().items() if key not in others}
+
+
+def load_without_averages(load: Any, trainer: Trainer, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+    """Load a checkpoint, then its averages if it has them.
+
+    fairseq breaks where `--store-ema` begins with a checkpoint that has none. Here they begin with its
+    weights, of which `trainer.ema` is a copy.
+    """
+    settings = trainer.cfg.ema
+    stores, settings.store_ema = settings.store_ema, False
+    try:
+        extra_state = load(trainer, *args, **kwargs)
+    finally:
+        settings.store_ema = stores
+    if stores and extra_state and "ema" in extra_state:
+        trainer.ema.restore(extra_state["ema"])
+        if settings.ema_fp32:
+            trainer.ema.build_fp32_params(extra_state.get("ema_fp32_params"))
+    return extra_state
