@@ -8,6 +8,10 @@ class UserError(ValueError):
     """A user's mistake; the one-line message says what is wrong and what to do."""
 
 
+class Diverged(UserError):
+    """A training whose loss or gradients are no longer finite."""
+
+
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 INTERRUPTED = 128 + signal.SIGINT
 """Exit code after Ctrl-C."""

@@ -3,9 +3,9 @@
 import pickle
 import re
 
-from conventions import OUT_OF_SPACE, UserError
+from conventions import OUT_OF_SPACE, Diverged, UserError
 
-__all__ = ["UserError", "explain"]
+__all__ = ["Diverged", "UserError", "explain"]
 
 DAMAGED = (
     "the checkpoint is damaged or not a fairseq checkpoint; nothing in it was run; "
@@ -18,9 +18,6 @@ MEANINGS = {
     "Error(s) in loading state_dict": (
         "the checkpoint does not fit the model: it was trained with another architecture, size or "
         "dictionary; give the settings it was trained with"
-    ),
-    "Criterion does not match": (
-        "the checkpoint was trained with another --criterion; give that one, or another --save-dir"
     ),
     "PytorchStreamReader failed": DAMAGED,
     "Weights only load failed": DAMAGED,
@@ -68,6 +65,6 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, pickle.UnpicklingError | EOFError):
         return DAMAGED
     text = str(error)
-    if raised_by_worker := re.search(r"UserError: (.+)\s*\Z", text):
+    if raised_by_worker := re.search(r"conventions\.\w+: (.+)\s*\Z", text):
         return raised_by_worker[1].strip()
     return next((meaning for sign, meaning in MEANINGS.items() if sign in text), None)

@@ -1,5 +1,6 @@
 """Verdicts of studies and analyses: whether figures bear a statement out, by their ranges over seeds."""
 
+import operator
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,15 +52,12 @@ def judge_bound(largest: float, bound: float) -> Verdict:
 
 def judge_pair(first: Sequence[float], second: Sequence[float], bound: Bound, ratio: bool) -> Verdict:
     """The verdict on the ratio or the difference of two rows: whether the ranges over seeds agree on it."""
-    if ratio and min(map(abs, second)) == 0:
+    if ratio and min(second) <= 0 <= max(second):
         return Verdict(UNDECIDED, "the ratio to zero is not defined")
-    middle_1, middle_2 = statistics.median(first), statistics.median(second)
-    low, high = min(first), max(first)
-    below, above = min(second), max(second)
-    if ratio:
-        effect, least, most = middle_1 / middle_2, low / above, high / below
-    else:
-        effect, least, most = middle_1 - middle_2, low - above, high - below
+    apply = operator.truediv if ratio else operator.sub
+    effect = apply(statistics.median(first), statistics.median(second))
+    ends = [apply(x, y) for x in (min(first), max(first)) for y in (min(second), max(second))]
+    least, most = min(ends), max(ends)
     values = {*first, *second}
     if len(values) == 1:
         return Verdict(UNDECIDED, f"a tie: every run has {next(iter(values)):g}")

@@ -5,9 +5,9 @@ import re
 import sys
 from types import TracebackType
 
-from conventions import UserError
+from conventions import Diverged, UserError
 
-__all__ = ["UserError", "install_excepthook"]
+__all__ = ["Diverged", "UserError", "install_excepthook"]
 
 
 def _message(value: BaseException) -> str | None:
@@ -15,7 +15,7 @@ def _message(value: BaseException) -> str | None:
     text = str(value)
     if isinstance(value, UserError) and "\nTraceback" not in text and "\nOriginal Traceback" not in text:
         return text
-    raised = re.findall(rf"^{re.escape(UserError.__module__)}\.UserError: (.+)$", text, re.MULTILINE)
+    raised = re.findall(rf"^{re.escape(UserError.__module__)}\.\w+: (.+)$", text, re.MULTILINE)
     return raised[-1] if raised else None
 
 

@@ -235,11 +235,24 @@ class Cell:
             further.append(shown_path(self.filled_in(self.study.data)))
         return fingerprint([self.experiment.settings, self.own_flags(), *further])
 
+    def measurement(self) -> dict[str, str]:
+        """What its study says of how a trained run is measured; nothing of a run of tuning, which is not."""
+        return (
+            {}
+            if self.tuning is not None
+            else {key: getattr(self.study, key) for key in ("checkpoint", "evaluate")}
+        )
+
     def record(self) -> dict[str, Any] | None:
         """Its record if it is finished; UserError if one of other settings or data is in its place."""
         if not self.record_path.is_file():
             return None
         record, folder = finished(self.record_path, self.fingerprint()), self.data_folder()
+        if changed := [key for key, value in self.measurement().items() if record.get(key, value) != value]:
+            raise UserError(
+                f"{shown_path(self.record_path)} was measured with another `{changed[0]}`; move it away to "
+                "measure again, or choose another --out"
+            )
         if folder and folder.is_dir() and not same_data(record.get("data"), identify(folder)):
             raise UserError(
                 f"{shown_path(self.record_path)} was measured on other data than {shown_path(folder)}; move "

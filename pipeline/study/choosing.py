@@ -161,9 +161,9 @@ def tuning_cells(cell: "Cell") -> "list[Cell]":
 
 
 def score_of(cell: "Cell") -> float | None:
-    """The best figure on valid of a tuning run; None if it has none that is a number."""
+    """The best figure on valid of a tuning run; None if it has diverged or has none that is a number."""
     record = cell.record()
-    if record is None:
+    if record is None or "diverged" in record:
         return None
     curve = "valid" if cell.study.tune.by == "valid_loss" else "valid_accuracy"
     points = record["training"]["curves"].get(curve, [])

@@ -21,7 +21,7 @@ from typing import Any
 from conventions import INTERRUPTED
 from pipeline.children import end_with_parent
 from pipeline.console import warn_only
-from pipeline.errors import UserError, explain
+from pipeline.errors import Diverged, UserError, explain
 from pipeline.evaluation import EVALUATORS
 from pipeline.files import FINGERPRINT, RUN_MARK, begin, is_run, shown_path, write_json
 from pipeline.outputs import LOCK, run_lock
@@ -105,8 +105,11 @@ def check_settings(cell: Cell, arguments: list[str]) -> Any:
     return data
 
 
-def train(cell: Cell, arguments: list[str], data: Any) -> None:
-    """Train until the last update, from the newest whole checkpoint; not at all if that has made it."""
+def train(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
+    """Train until the last update, from the newest whole checkpoint; not at all if that has made it.
+
+    A run that tries a value of a tuned setting may diverge: returns what its record then says of it.
+    """
     from pipeline.training.fairseq_process import run_here
     from pipeline.training.kinds import KINDS
     from pipeline.training.save_dir import LAST, complete_save, keep_vocabulary, newest_whole
@@ -115,13 +118,20 @@ def train(cell: Cell, arguments: list[str], data: Any) -> None:
     if start:
         complete_save(start)
         if 0 < cell.updates() <= start.updates:
-            return
+            return {}
     else:
         (cell.folder / LAST).unlink(missing_ok=True)
     if data is not None:
         keep_vocabulary(data.folder, cell.folder)
         KINDS[cell.experiment.get("task", "_name")].record(cell.folder, cell.experiment.name, data, arguments)
-    run_here("train", arguments)
+    try:
+        run_here("train", arguments)
+    except Diverged as error:
+        if cell.tuning is None:
+            raise
+        print(error, flush=True)
+        return {"diverged": str(error)}
+    return {}
 
 
 def measured_checkpoint(cell: Cell) -> Path:
@@ -158,6 +168,7 @@ def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
         "flags": list(cell.plan.flags),
         "data": identify(folder) if folder else None,
         "training": figures,
+        **cell.measurement(),
         "found": found,
         **({"tuned": tried(cell)} if cell.chosen is not None else {}),
         "environment": environment(device.type),
@@ -197,8 +208,8 @@ def work(cell: Cell) -> None:
             start_again(cell)
         begin(cell.folder, MARK, cell.fingerprint())
         with output_to(cell.folder / LOG):
-            train(cell, arguments, data)
-            record = measure(cell, arguments, data)
+            ending = train(cell, arguments, data)
+            record = {**measure(cell, arguments, data), **ending}
         write_json(cell.record_path, record)
         prune(cell)
 

@@ -183,12 +183,33 @@ def follow(file: BinaryIO, group: Group, on_wait: Callable[[], None]) -> Iterato
         yield rest.decode(errors="replace")
 
 
-def peak_memory() -> int:
-    """The most memory held so far in bytes: of the GPU if one is in use, else of this process."""
+@contextlib.contextmanager
+def resets_noted() -> Iterator[list[int]]:
+    """The peaks of the GPU's memory before each reset of their count: fairseq makes one after each update."""
+    import torch
+
+    reset, peaks = torch.cuda.reset_peak_memory_stats, [0]
+
+    def note_and_reset(*device: Any) -> None:
+        peaks[:] = [max(*peaks, torch.cuda.max_memory_allocated(*device))]
+        reset(*device)
+
+    torch.cuda.reset_peak_memory_stats = note_and_reset
+    try:
+        yield peaks
+    finally:
+        torch.cuda.reset_peak_memory_stats = reset
+
+
+def peak_memory(earlier: Sequence[int] = ()) -> int:
+    """The most memory held so far in bytes: of the GPU if one is in use, else of this process.
+
+    `earlier`: of `resets_noted`.
+    """
     import torch
 
     if torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated()
+        return max(*earlier, torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
@@ -207,11 +228,13 @@ def run_here(command: str, arguments: Sequence[str]) -> None:
     """Run `fairseq-<command>` in this process; what it prints ends in its peak of memory."""
     before, sys.argv = sys.argv, [f"fairseq-{command}", *arguments]
     log_like_fairseq()
+    main = import_quickly(f"fairseq_cli.{command}").cli_main
     try:
-        import_quickly(f"fairseq_cli.{command}").cli_main()
+        with resets_noted() as peaks:
+            main()
     finally:
         sys.argv = before
-    logger.info(json.dumps({"peak_memory": peak_memory()}))
+    logger.info(json.dumps({"peak_memory": peak_memory(peaks)}))
 
 
 def main() -> None:

@@ -32,7 +32,10 @@ def read_records(lines: Iterable[str]) -> Iterator[tuple[str, Record]]:
     """The figures in a log, each with its kind: `train_inner`, `train`, `valid` or `usage`."""
     for line in lines:
         if match := RECORD.search(line.rstrip()):
-            record = json.loads(match[2])
+            try:
+                record = json.loads(match[2])
+            except ValueError:  # half a line that a killed process has left, before one of the next
+                continue
             yield (
                 match[1],
                 # GLUE's records also hold lists of predictions.
@@ -43,7 +46,7 @@ def read_records(lines: Iterable[str]) -> Iterator[tuple[str, Record]]:
 def read_log(log: Path) -> dict[str, list[Record]]:
     """The figures in a log by kind: `train_inner` (an interval), `train` (an epoch), `valid`, `usage`."""
     records: dict[str, list[Record]] = {kind: [] for kind in ("train_inner", "train", "valid", "usage")}
-    with log.open(encoding="utf-8") as lines:
+    with log.open(encoding="utf-8", errors="replace") as lines:
         for kind, record in read_records(lines):
             records[kind].append(record)
     return records

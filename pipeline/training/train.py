@@ -165,7 +165,9 @@ def train(
             complete_save(start)
             restore = option(extra, "--restore-file")
             if restore and Path(restore).absolute().parent != save_dir:
-                arguments += ["--restore-file", LAST]  # where the run began; by now it has its own
+                # Where the run began, perhaps with the weights alone; by now it has a checkpoint of its own.
+                arguments = [word for word in arguments if not word.startswith("--reset-")]
+                arguments += ["--restore-file", LAST]
         kind.record(save_dir, experiment.name, prepared, arguments)
         run_training(arguments, save_dir, machines, last_update, (lock,))
     return save_dir

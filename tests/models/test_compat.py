@@ -82,16 +82,24 @@ assert not torch.equal(weights(again.ema), weights(again))
 third = resumed(again, "--optimizer sgd --store-ema --ema-fp32 --ema-decay 0.5")
 assert torch.equal(weights(third.ema), weights(again.ema))
 """,
-    "plateau_state": TRAINER
+    "make_up_for_plateau": TRAINER
     + """
-flags = "--optimizer sgd --lr-scheduler reduce_lr_on_plateau --lr-patience 1 --lr-shrink 0.5"
-made, batches = trainer(flags)
-made.train_step(batches[:1])
-for epoch, loss in enumerate((1.0, 2.0)):
-    made.lr_step(epoch, loss)
-again = resumed(made, flags)
-again.lr_step(2, 2.0)
-assert again.get_lr() == 0.05
+from fairseq import checkpoint_utils
+
+flags = (
+    "--optimizer sgd --lr-scheduler reduce_lr_on_plateau --lr-patience 1 --lr-shrink 0.5 --save-dir "
+    f"{folder.name}"
+)
+made, _ = trainer(flags)
+epochs = made.get_train_iterator(1)
+for loss in (1.0, 2.0, 3.0):
+    for batch in epochs.next_epoch_itr():
+        made.train_step([batch])
+    checkpoint_utils.save_checkpoint(made.cfg.checkpoint, made, epochs, loss)
+    made.lr_step(epochs.epoch, loss)
+again, _ = trainer(flags)
+checkpoint_utils.load_checkpoint(again.cfg.checkpoint, again)
+assert made.get_lr() == again.get_lr() == 0.05
 """,
     "reuse_dataloader": """
         from fairseq.data import FairseqDataset

@@ -42,6 +42,13 @@ def test_what_may_change_is_named(commands, trained, tmp_path):
     commands.run(*other)
 
 
+def test_a_run_without_the_optimizers_state_does_not_start_again(commands, trained, tmp_path):
+    state = torch.load(trained[0] / "checkpoint_last.pt")
+    torch.save({**state, "last_optimizer_state": None}, tmp_path / "checkpoint_last.pt")
+    refused = forked.run(commands.train(tmp_path, "--max-update", "14", "--dropout", "0.1"))
+    assert refused.returncode == 1 and "no state of the optimizer" in last_line(refused)
+
+
 @pytest.mark.parametrize(
     "limit",
     [

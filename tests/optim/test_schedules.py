@@ -73,6 +73,13 @@ def test_lengths_that_cannot_be(kind, warmup, total):
         schedule(kind, adam()[0], warmup, total)
 
 
+@pytest.mark.parametrize("kind", [OneCycleSchedule, CosineWarmupSchedule])
+def test_one_rate(kind):
+    config = SimpleNamespace(warmup_updates=2, total_num_update=9, max_update=0, lr=[0.1, 0.2])
+    with pytest.raises(UserError, match="has one --lr, not 2"):
+        kind(config, adam()[0])
+
+
 def test_one_cycle_needs_betas():
     from fairseq.optim.sgd import SGD
 

@@ -89,6 +89,8 @@ CASES = [
     (f"{TRAIN} --clip-norm inf", "--clip-norm is inf"),
     (f"{TRAIN} --lln-a nan", "--lln-a is nan"),
     (f"{TRAIN} --cosformer-length nan", "--cosformer-length"),
+    (f"{TRAIN} --optimizer-overrides lr", "--optimizer-overrides is 'lr'"),
+    (f"{TRAIN} --update-ordered-indices-seed", "does nothing without --update-epoch-batch-itr"),
     (f"{TRAIN} --no-such-flag 1", "unrecognized arguments: --no-such-flag"),
     (f"{TRAIN} --decoder-attention diag*99999999999", "is not a number of layers at character 1"),
     (f"{TRAIN} --arch transnormer_t9", "--arch is 'transnormer_t9'.* transnormer_t1"),
@@ -222,7 +224,10 @@ RUNS = [
     *((f"{EVAL} {name}.pt data", sign) for name, sign in CHECKPOINTS.items()),
     *((f"{TRAIN} --restore-file {name}.pt", sign) for name, sign in CHECKPOINTS.items()),
     (f"{TRAIN} --restore-file {TRAINED} --decoder-embed-dim 32", "decoder_embed_dim is 16, not 32"),
-    (f"{TRAIN} --restore-file {TRAINED} --criterion cross_entropy", "--criterion"),
+    (f"{TRAIN} --restore-file {TRAINED} --criterion cross_entropy", "another --criterion, "),
+    (f"{TRAIN} --finetune-from-model {TRAINED} --reset-optimizer", "excludes --reset-optimizer"),
+    (f"{TRAIN} --finetune-from-model {TRAINED} --restore-file {TRAINED}", "excludes --restore-file"),
+    (f"{TRAIN} --sample-break-mode eos --tokens-per-sample 2", "no sample is left"),
     # perplexities that would lie
     (f"{EVALUATE} --context-window 32", "--context-window"),
     (f"{EVALUATE} --max-tokens 4", "--max-tokens"),
@@ -323,6 +328,11 @@ FAIRSEQ = [
     (f"{FAIRSEQ_TRAIN} --ddp-backend fully_sharded", "needs the package fairscale, which is not installed"),
     (f"{FAIRSEQ_TRAIN} --restore-file empty", "is a folder where a checkpoint belongs"),
     (f"{FAIRSEQ_TRAIN} --finetune-from-model text.pt", "is damaged or no checkpoint"),
+    (
+        f"{FAIRSEQ_TRAIN.replace(' adam ', ' sgd ')} --criterion chunked_cross_entropy --dropout 0 "
+        "--restore-file lm/checkpoint_last.pt",
+        "another --optimizer, FairseqAdam, not SGD",
+    ),
     (f"{OTHER_DATA} --restore-file lm/checkpoint_last.pt", NOT_ITS_OWN),
     (f"{OTHER_DATA} --finetune-from-model lm/checkpoint_last.pt", NOT_ITS_OWN),
     (

@@ -33,7 +33,11 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def config(folder):
     return LanguageModelingConfig(
-        data=str(folder), tokens_per_sample=LENGTH, batch_size=ROWS, dataset_impl=None
+        data=str(folder),
+        tokens_per_sample=LENGTH,
+        batch_size=ROWS,
+        batch_size_valid=None,
+        dataset_impl=None,
     )
 
 
@@ -148,7 +152,16 @@ def test_models_that_cannot(arch, options, message):
         check_model(build_lm(arch, **options), SimpleNamespace(**flags))
 
 
-def test_streams_need_a_batch_size(config):
-    task = CarriedLanguageModelingTask.setup_task(replace(config, batch_size=None))
-    with pytest.raises(UserError, match="needs --batch-size"):
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"batch_size": None}, "needs --batch-size"),
+        ({"batch_size_valid": 1}, "leave --batch-size-valid out"),
+        ({"add_bos_token": True}, "no use for --add-bos-token"),
+        ({"sample_break_mode": "eos"}, "no use for --sample-break-mode"),
+    ],
+)
+def test_settings_that_cannot_be(setting, said, config):
+    task = CarriedLanguageModelingTask.setup_task(replace(config, **setting))
+    with pytest.raises(UserError, match=said):
         task.load_dataset("train")

@@ -1,5 +1,6 @@
 """Schedules of the learning rate that would break after hours of work are found out at the start."""
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +19,15 @@ class OnlyARate(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's, which loads `torch._dynamo` (a second) to be called."""
         self.param_groups.append({**self.defaults, **param_group})
+
+
+def only_rate(rates: float | Sequence[float], schedule: str) -> float:
+    """The learning rate of a schedule that has one; UserError for one for each epoch."""
+    if not isinstance(rates, Collection):
+        return rates
+    if len(rates) > 1:
+        raise UserError(f"{schedule} has one --lr, not {len(rates)}; give one, or --lr-scheduler fixed")
+    return rates[0]
 
 
 def check_schedule(cfg: Any) -> None:

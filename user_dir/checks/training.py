@@ -1,5 +1,6 @@
 """Settings of a training that do not go together, refused before anything is loaded or written."""
 
+import ast
 import logging
 import os
 import shutil
@@ -15,6 +16,7 @@ from ..errors import UserError
 logger = logging.getLogger(__name__)
 
 LAST = "checkpoint_last.pt"
+RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 OF_MASKED_TEXT = ("masked_lm", "chunked_masked_lm")
 
 
@@ -30,6 +32,8 @@ def check_training(cfg: Any, here: bool = True) -> None:
     """
     if cfg.dataset.batch_size is None and cfg.dataset.max_tokens is None:
         raise UserError("the batch has no size; give --batch-size or --max-tokens")
+    if cfg.dataset.update_ordered_indices_seed and not cfg.dataset.update_epoch_batch_itr:
+        raise UserError("--update-ordered-indices-seed does nothing without --update-epoch-batch-itr; add it")
     check_precision(cfg.common, cfg.common.cpu or (here and not torch.cuda.is_available()))
     check_criterion(cfg)
     check_start(cfg.checkpoint)
@@ -48,7 +52,23 @@ def check_pruning(model: Any) -> None:
 
 
 def check_start(checkpoint: Any) -> None:
-    """UserError where the checkpoint to start from is missing: fairseq would start at update 1."""
+    """UserError where the checkpoint to start from is missing: fairseq would start at update 1.
+
+    And for settings of the start that exclude each other, or cannot be read.
+    """
+    resets = [name for name in RESETS if getattr(checkpoint, name)]
+    if checkpoint.finetune_from_model and (resets or checkpoint.restore_file != LAST):
+        other = f"--{resets[0].replace('_', '-')}" if resets else "--restore-file"
+        raise UserError(f"--finetune-from-model excludes {other}, which it does not need; leave that out")
+    try:
+        overrides = ast.literal_eval(checkpoint.optimizer_overrides)
+    except (ValueError, SyntaxError):
+        overrides = None
+    if not isinstance(overrides, dict):
+        raise UserError(
+            f"--optimizer-overrides is {checkpoint.optimizer_overrides!r}; write settings of the optimizer, "
+            "such as \"{'weight_decay': 0.1}\""
+        )
     if checkpoint.checkpoint_suffix:
         return
     begun = (Path(checkpoint.save_dir) / LAST).exists()

@@ -18,6 +18,7 @@ from ..checks.same_settings import OURS
 from ..errors import UserError
 from . import stopping, train_loop
 from .replacing import replaces
+from .run_state import make_up_for_plateau
 
 LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
@@ -35,8 +36,10 @@ def apply() -> None:
     def load_checkpoint(load, cfg, trainer, **kwargs):
         extra_state, epoch_itr = load(cfg, trainer, **kwargs)
         stopping.note_loaded(trainer)
-        if extra_state and trainer.get_num_updates() and not cfg.reset_meters:
-            train_loop.resume_patience(extra_state.get("patience", {}))
+        if extra_state and trainer.get_num_updates():  # more than its weights
+            if not cfg.reset_meters:
+                train_loop.resume_patience(extra_state.get("patience", {}))
+            make_up_for_plateau(trainer, epoch_itr, extra_state.get("val_loss"))
         train_loop.before_first_update(trainer, epoch_itr)
         return extra_state, epoch_itr
 

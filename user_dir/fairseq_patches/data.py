@@ -36,9 +36,24 @@ def apply() -> None:
     def batch_by_size(batch, indices, *args, **kwargs):
         if not isinstance(indices, np.ndarray):
             indices = np.fromiter(indices, dtype=np.int64, count=-1)
+        if not len(indices):
+            raise UserError(
+                "no sample is left to make batches of: all are longer than the model reads; raise "
+                "--tokens-per-sample and the model's positions, or cut the samples"
+            )
         with explained_length(indices, *args, **kwargs):
             batches = batch(indices, *args, **kwargs)
         return keep_last_batch(batches, indices)
+
+    @replaces(data_utils, "raise_if_valid_subsets_unintentionally_ignored")
+    def find_ignored_subsets(find, cfg):
+        try:
+            find(cfg)
+        except ValueError as error:
+            raise UserError(
+                f"the data have further splits for validation: {str(error).partition(' will be')[0]}; add "
+                "--combine-val to validate on all, or --ignore-unused-valid-subsets"
+            ) from None
 
     @replaces(EpochBatchIterator, "state_dict")
     def state_dict(state, self):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..errors import UserError
+from ..errors import Diverged, UserError
 
 ADVICE = "lower --lr, lengthen the warm-up, or set --clip-norm"
 # The detector's message, which names the module: "NaN detected in output of decoder.layers.3.attention, ...".
@@ -40,13 +40,13 @@ def explained_divergence(trainer: Any) -> Iterator[None]:
     try:
         yield
     except FloatingPointError as error:
-        raise UserError(_sentence_of(error, trainer.get_num_updates() + 1, listener.place)) from error
+        raise _error_of(error, trainer.get_num_updates() + 1, listener.place) from error
     finally:
         detector.removeHandler(listener)
 
 
 def check_loss(trainer: Any, stats: Any) -> None:
-    """UserError if the loss of the update just made is not finite, looked at once in a logging interval.
+    """Diverged if the loss of the update just made is not finite, looked at once in a logging interval.
 
     fairseq checks the norm of every update's gradients, but not the loss.
     """
@@ -55,20 +55,20 @@ def check_loss(trainer: Any, stats: Any) -> None:
         return
     loss = stats.get("loss")
     if loss is not None and not math.isfinite(loss):
-        raise UserError(_sentence(f"the loss is {float(loss)}", update))
+        raise _diverged(f"the loss is {float(loss)}", update)
 
 
-def _sentence_of(error: FloatingPointError, update: int, place: str) -> str:
+def _error_of(error: FloatingPointError, update: int, place: str) -> UserError:
     """What one of the trainer's errors means; it also says "inconsistent" where all gradients are NaN."""
     text = str(error)
     if "inconsistent" in text and not NOT_FINITE.search(text):
-        return (
+        return UserError(
             f"the gradients of update {update} differ between the processes; try --ddp-backend legacy_ddp, "
             "or GPUs of one kind"
         )
     what = "the gradients are" if "gradients" in text else "the scaled loss is"
-    return _sentence(f"{what} NaN or infinite", update, place)
+    return _diverged(f"{what} NaN or infinite", update, place)
 
 
-def _sentence(what: str, update: int, place: str = "") -> str:
-    return f"training has diverged: {what} at update {update}{place}; {ADVICE}"
+def _diverged(what: str, update: int, place: str = "") -> Diverged:
+    return Diverged(f"training has diverged: {what} at update {update}{place}; {ADVICE}")

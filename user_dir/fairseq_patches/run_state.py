@@ -72,6 +72,13 @@ def tied_once(model: torch.nn.Module) -> dict[str, Any]:
     return {key: x for key, x in model.state_dict().items() if key not in others}
 
 
+def make_up_for_plateau(trainer: Trainer, epoch_itr: Any, score: float | None) -> None:
+    """What reduce_lr_on_plateau would have done with an epoch's last validation: fairseq saves before it."""
+    schedule = trainer.lr_scheduler
+    if isinstance(schedule, ReduceLROnPlateauLRSchedule) and epoch_itr.iterations_in_epoch == 0:
+        schedule.step(epoch_itr.epoch - 1, score)
+
+
 def load_without_averages(load: Any, trainer: Trainer, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
     """Load a checkpoint, then its averages if it has them.
 

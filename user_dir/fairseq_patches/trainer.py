@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from .checkpoints import plain_score
 from .diverged import check_loss, explained_divergence
 from .replacing import replaces
 from .run_state import load_without_averages
+
+OTHER = re.compile(r"(Criterion|Optimizer) does not match; .*\. (\w+) vs (\w+)$")
 
 
 def apply() -> None:
@@ -122,14 +125,20 @@ def is_unwanted_crash(trainer: Trainer, filename: str) -> bool:
 def check_start(trainer: Trainer, filename: str, reset_optimizer: bool) -> None:
     """fairseq starts at update 1 beside a folder of the checkpoint's name, and takes any dictionary.
 
-    It also takes the weights and the optimizer of another model of the same shapes. That is so for the run's
-    own checkpoint, `--restore-file` and `--finetune-from-model`, which all come here.
+    It also takes the weights and the optimizer of another model of the same shapes, and starts at update 1
+    where the optimizer's state was not saved. That is so for the run's own checkpoint, `--restore-file` and
+    `--finetune-from-model`, which all come here.
     """
     if not os.path.exists(filename):
         return
     state = read_safely(Path(filename))
     saved = configuration(filename, state)
-    resumes = not reset_optimizer and state.get("last_optimizer_state") is not None
+    resumes = not reset_optimizer
+    if resumes and state.get("last_optimizer_state") is None:
+        raise UserError(
+            f"{filename} has no state of the optimizer (--no-save-optimizer-state), so that training cannot "
+            "resume; start from its weights with --finetune-from-model and another --save-dir"
+        )
     if getattr(saved["model"], "dictionary_sha256", None) is not None:
         check_dictionary(saved["model"], trainer.task.source_dictionary)
     check_same_settings(filename, saved, trainer.cfg, resumes)
@@ -141,6 +150,11 @@ def explained_misfit(filename: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if match := OTHER.match(str(error)):
+            raise UserError(
+                f"{filename} was trained with another --{match[1].lower()}, {match[2]}, not {match[3]}; give "
+                "that one, or start from its weights with --finetune-from-model and another --save-dir"
+            ) from None
         if "Cannot load model parameters" not in str(error):
             raise
         raise UserError(

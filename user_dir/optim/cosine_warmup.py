@@ -1,7 +1,6 @@
 """Linear warmup and a cosine, as the state-space pipeline of Long Range Arena schedules."""
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import List, Optional
 
@@ -10,6 +9,7 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
+from ..checks.schedules import only_rate
 from ..errors import UserError
 
 
@@ -34,13 +34,13 @@ class CosineWarmupSchedule(FairseqLRScheduler):
     `cosine` starts over.
 
     Raises:
-        UserError: unless 0 <= W < T.
+        UserError: unless 0 <= W < T, or for more than one rate.
     """
 
     def __init__(self, cfg: CosineWarmupConfig, optimizer: FairseqOptimizer) -> None:
         super().__init__(cfg, optimizer)
         self.total = cfg.total_num_update or cfg.max_update
-        self.peak = cfg.lr[0] if isinstance(cfg.lr, Collection) else cfg.lr
+        self.peak = only_rate(cfg.lr, "cosine_warmup")
         if not 0 <= cfg.warmup_updates < self.total:
             raise UserError(
                 f"--warmup-updates is {cfg.warmup_updates} and the last update {self.total}; "

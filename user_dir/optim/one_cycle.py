@@ -1,6 +1,5 @@
 """The one-cycle schedule of learning rate and momentum (Smith and Topin 2018), linear in both halves."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import List, Optional
 
@@ -9,6 +8,7 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
+from ..checks.schedules import only_rate
 from ..errors import UserError
 
 # The defaults of torch.optim.lr_scheduler.OneCycleLR, with which the published runs were made.
@@ -39,13 +39,13 @@ class OneCycleSchedule(FairseqLRScheduler):
     at T - 1, where it stays; Adam's first beta goes from 0.95 to 0.85 and back.
 
     Raises:
-        UserError: unless 2 <= W < T, or for an optimiser that has no betas.
+        UserError: unless 2 <= W < T, for more than one rate, or for an optimiser that has no betas.
     """
 
     def __init__(self, cfg: OneCycleConfig, optimizer: FairseqOptimizer) -> None:
         super().__init__(cfg, optimizer)
         self.total = cfg.total_num_update or cfg.max_update
-        self.peak = cfg.lr[0] if isinstance(cfg.lr, Collection) else cfg.lr
+        self.peak = only_rate(cfg.lr, "one_cycle")
         if not 2 <= cfg.warmup_updates < self.total:
             raise UserError(
                 f"--warmup-updates is {cfg.warmup_updates} and the last update {self.total}; "

@@ -24,6 +24,16 @@ from ..models import LinearAttentionLM
 from ..modules import LearnedPositions
 
 Sample = dict[str, Any]
+# Settings of language_modeling that streams of text have no use for, at the values that change nothing.
+WITHOUT_USE = {
+    "sample_break_mode": "none",
+    "add_bos_token": False,
+    "shorten_method": "none",
+    "self_target": False,
+    "future_target": False,
+    "past_target": False,
+    "output_dictionary_size": -1,
+}
 
 
 class Segments(FairseqDataset):
@@ -151,6 +161,17 @@ def check_model(model: nn.Module, args: Any) -> None:
         )
 
 
+def check_settings(args: Any) -> None:
+    """UserError for settings of the task that cannot be, or would be ignored."""
+    if args.batch_size is None:
+        raise UserError("--carry-state needs --batch-size, the number of streams of a process")
+    if args.batch_size_valid not in (None, args.batch_size):
+        raise UserError("--carry-state validates as many streams as it trains; leave --batch-size-valid out")
+    for name, value in WITHOUT_USE.items():
+        if getattr(args, name) not in (None, value):
+            raise UserError(f"--carry-state has no use for --{name.replace('_', '-')}; leave it out")
+
+
 @register_task("carried_language_modeling", dataclass=LanguageModelingConfig)
 class CarriedLanguageModelingTask(LanguageModelingTask):
     """Language modelling on streams of consecutive text; `train_lm.sh --carry-state` chooses it."""
@@ -172,9 +193,8 @@ class CarriedLanguageModelingTask(LanguageModelingTask):
         )
         if rows is None:
             raise FileNotFoundError(f"Dataset not found: {split} ({self.args.data})")
+        check_settings(self.args)
         length, count = self.args.tokens_per_sample, self.args.batch_size
-        if count is None:
-            raise UserError("--carry-state needs --batch-size, the number of streams of a process")
         blocks = TokenBlockDataset(
             rows,
             rows.sizes,

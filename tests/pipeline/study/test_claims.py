@@ -36,6 +36,9 @@ RATIO = {"ratio": ["loss", "a", "b"], "at_most": 1.1}
         ([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], UNDECIDED),  # a tie
         ([], [1.0, 1.0, 1.0], NOT_RUN),
         ([1.0, 1.0, 1.0], [0.0, 1.0, 1.0], UNDECIDED),  # the ratio is not defined
+        ([1.0, 1.0, 1.0], [-1.0, 1.0, 2.0], UNDECIDED),  # nor is it here
+        ([-1.0, -1.1, -1.2], [-1.0, -1.0, -0.8], UNDECIDED),  # from 1 to 1.5
+        ([-1.2, -1.3, -1.4], [-1.0, -1.0, -0.8], CONTRADICTED),
     ],
 )
 def test_a_ratio(a, b, outcome):

@@ -105,6 +105,10 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
     study = study_with(tune={"axis": "lr", "values": [1, 2], "updates": 3})
     [cell] = cells(study, {"method": ["elu"]}, out=tmp_path / "out")
     assert tuned(cell, ([[1, math.nan]], [[1, 2.5]])) == "2"
+    first, _ = tuning_cells(cell)
+    assert tuned(cell, ([[1, 2.0]], [[1, 2.5]])) == "1"
+    write_json(first.record_path, {**first.record(), "diverged": "at update 2"})
+    assert best_value(cell) == "2"
     for curve in ([], [[1, math.inf]]):
         with pytest.raises(UserError, match="tiny, elu: no run of tuning has logged a valid_loss"):
             tuned(cell, (curve, curve))

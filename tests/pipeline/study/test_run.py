@@ -5,16 +5,20 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from textwrap import dedent
 
 import pytest
 import torch
 
+from pipeline.errors import Diverged, UserError
 from pipeline.files import ROOT, write_json
-from pipeline.study import schedule, study
+from pipeline.study import schedule, study, worker
+from pipeline.study.choosing import tuning_cells
 from pipeline.study.declaration import find_study, read_study
 from pipeline.study.run import Estimate
 from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
+from pipeline.training import fairseq_process
 from tests.helpers import commands, forked
 from tests.helpers.logs import wait_for
 from tests.helpers.once import filled_once
@@ -62,6 +66,28 @@ def test_cells_run_once_and_the_page_comes_from_their_records(call, refused, stu
     call(study, *words[: -len(SHORT) - 1], "--status", "--", *SHORT)
     assert capsys.readouterr().out.count(": done: loss, nats") == 2
     assert "--out" in refused(study, *words, "--lr", "0.1")
+
+
+def test_a_run_of_tuning_may_diverge(study_with, tmp_path, monkeypatch):
+    def diverge(command, arguments):
+        raise Diverged("the loss is nan")
+
+    monkeypatch.setattr(fairseq_process, "run_here", diverge)
+    study = study_with(tune={"axis": "lr", "values": [1, 2], "updates": 3})
+    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path / "out")
+    [tried, _] = tuning_cells(cell)
+    assert worker.train(tried, [], None) == {"diverged": "the loss is nan"}
+    with pytest.raises(Diverged):
+        worker.train(cell, [], None)
+
+
+def test_a_record_measured_otherwise_is_refused(out, finished):
+    study = read_study(finished.parent / "tiny.yaml")
+    [cell] = cells(study, {"method": ["elu"]}, out=out, flags=SHORT)
+    assert cell.record()["evaluate"] == "copy"
+    [other] = cells(replace(study, checkpoint="best"), {"method": ["elu"]}, out=out, flags=SHORT)
+    with pytest.raises(UserError, match="measured with another `checkpoint`"):
+        other.record()
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
-"""What fairseq imports to score with is loaded when a score is computed, and not before."""
+"""What fairseq imports to score with is loaded when a score is computed; the memory that a process held."""
 
 import gc
 import sys
 
 import pytest
+import torch
 
 from pipeline.training import fairseq_process
 
@@ -42,3 +43,15 @@ def test_a_missing_module_leaves_nothing_behind(monkeypatch):
     with pytest.raises(ImportError):
         fairseq_process.import_quickly("no_such_module")
     assert "scorelib" not in sys.modules and gc.isenabled()
+
+
+def test_the_peak_is_that_of_all_updates(monkeypatch):
+    """fairseq resets the count at each."""
+    held = iter((100, 300, 200))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device=None: next(held))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device=None: None)
+    with fairseq_process.resets_noted() as peaks:
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_peak_memory_stats()
+    assert fairseq_process.peak_memory(peaks) == 300

@@ -56,6 +56,14 @@ def test_records():
     assert records[2][1] == {"loss": 7.25, "wps": 2000, "num_updates": 20}
 
 
+def test_half_a_line_before_the_next_process(log):
+    """Killed, or stopped by a full disk, in the middle of a record, or of a letter."""
+    begun = "2026-01-01 | INFO | fairseq_cli.train | {'_name': None}\n"
+    path = log([LOG[0], LOG[1][:-9] + begun, *LOG[1:]])
+    path.write_bytes(path.read_bytes() + "ü".encode()[:1])
+    assert run_figures(path)["curves"] == run_figures(log(LOG))["curves"]
+
+
 class Terminal(io.StringIO):
     """Something written to as to a terminal."""
 

@@ -84,12 +84,13 @@ def test_training_writes_checkpoints_log_curves_and_dictionary(trained, corpus):
 
 @pytest.mark.slow
 def test_goes_on_from_the_last_whole_checkpoint(call, config, corpus, trained, tmp_path, capsys):
-    """An interrupted save has left half of checkpoint_last.pt."""
+    """An interrupted save has left half of checkpoint_last.pt; the run began with other weights."""
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
     last = folder / "checkpoint_last.pt"
     last.write_bytes(last.read_bytes()[:1000])
-    call(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", folder, "--max-update", 6)
+    start = ("--restore-file", trained / "checkpoint_last.pt", "--reset-optimizer", "--reset-dataloader")
+    call(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", folder, "--max-update", 6, *start)
     assert "resuming from checkpoint" in capsys.readouterr().out
     logged = read_log(folder / "train.log")["train_inner"]
     assert [record["num_updates"] for record in logged] == [1, 2, 3, 4, 5, 6]
