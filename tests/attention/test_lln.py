@@ -78,7 +78,9 @@ def test_gradcheck(length, causal):
     def function(q, k, v):
         return lln_attention(q, k, v, alpha=1.5, beta=2.0, causal=causal, key_padding_mask=mask)
 
-    assert torch.autograd.gradcheck(function, inputs(length, heads=1, dim=2, width=2), fast_mode=length > 9)
+    tensors = inputs(length, heads=1, dim=2, width=2)
+    assert torch.autograd.gradcheck(function, tensors, fast_mode=length > 9)
+    assert torch.autograd.gradgradcheck(function, tensors, fast_mode=True)
 
 
 def test_pieces_and_single_steps_give_the_whole_with_gradients():

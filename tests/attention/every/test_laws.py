@@ -296,3 +296,23 @@ def test_layer_compiles_without_graph_breaks(key, causal):
     close(out, module(x)[0], torch.float32)
     out.sum().backward()
     assert torch.isfinite(x.grad).all()
+
+
+@forms_of(without=("softmax", "performer"))
+def test_second_derivatives(key, causal):
+    """Along a direction, against differences of the first ones.
+
+    PyTorch refuses those of softmax attention's operator, and Performer takes its maxima for constants.
+    """
+    module = build(key, causal, torch.float64)
+    x, weights, along = torch.randn(3, 9, 2, 12, dtype=torch.float64)
+
+    def gradient(x, **options):
+        x = x.detach().requires_grad_()
+        return x, torch.autograd.grad((module(x)[0] * weights).sum(), x, **options)[0]
+
+    start, first = gradient(x, create_graph=True)
+    (found,) = torch.autograd.grad((first * along).sum(), start)
+    step = 1e-5 * along
+    expected = (gradient(x + step)[1] - gradient(x - step)[1]) / 2e-5
+    torch.testing.assert_close(found, expected, atol=1e-3 * expected.abs().max().item(), rtol=1e-3)
