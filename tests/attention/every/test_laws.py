@@ -99,6 +99,24 @@ def test_incremental_equals_full_under_autocast(key, within):
 
 
 @causal_mechanisms
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad], ids=lambda mode: mode.__name__)
+@pytest.mark.parametrize("read", [torch.inference_mode, torch.no_grad], ids=lambda mode: mode.__name__)
+@pytest.mark.parametrize("cut", [5, 6], ids="prompt{}".format)
+def test_decoding_goes_on_in_another_mode(key, read, mode, cut):
+    """A prompt, and perhaps a token, read in one and continued in the other, also with derivatives."""
+    module = build(key, True, torch.float64, longest=64)
+    x = torch.randn(9, 2, 12, dtype=torch.float64)
+    full, state, pieces = module(x)[0], {}, []
+    with read():
+        pieces += [module(piece, incremental_state=state)[0] for piece in x[:cut].split(5)]
+    with mode():
+        pieces += [module(piece, incremental_state=state)[0] for piece in x[cut:].split([1, 8 - cut])]
+    close(torch.cat([piece.detach() for piece in pieces]), full, torch.float64)
+    if mode is torch.enable_grad:
+        pieces[-1].sum().backward()
+
+
+@causal_mechanisms
 def test_gradients_of_decoding_are_those_of_the_full_forward(key):
     module = build(key, True, torch.float64)
     x = torch.randn(24, 2, 12, dtype=torch.float64, requires_grad=True)
