@@ -63,6 +63,34 @@ def test_checkpoints_without_a_seed_load(name, causal, options):
     module.load_state_dict({key: x for key, x in module.state_dict().items() if "seed" not in key})
 
 
+@pytest.mark.parametrize(("name", "causal", "options"), [*REDRAWING, ("performer", True, {"features": 8})])
+def test_checkpoints_can_be_averaged(name, causal, options):
+    """As fairseq's script does it: integers are summed in their own dtype."""
+    module = redrawing(name, causal, options)
+    for key, value in module.state_dict().items():
+        total = value.clone()
+        for _ in range(9):
+            total += value
+        average = total.div(10) if total.is_floating_point() else total // 10
+        torch.testing.assert_close(average, value, msg=key)
+
+
+@pytest.mark.parametrize(("name", "causal", "options"), REDRAWING)
+def test_older_checkpoints_go_on_with_the_same_draws(name, causal, options):
+    """They have the seed in one number and draws in int32."""
+    first, resumed = (redrawing(name, causal, options) for _ in range(2))
+    old = dict(first.state_dict())
+    key = next(key for key in old if key.endswith("seed"))
+    old[key] = (old[key][0] << 31) + old[key][1]
+    old = {key: x.int() if key.endswith("draws") else x for key, x in old.items()}
+    resumed.load_state_dict(old)
+    for update in (0, 1):  # first the saved ones
+        for key, value in first.state_dict().items():
+            assert torch.equal(value, resumed.state_dict()[key]), key
+        for module in (first, resumed):
+            begin_update(module, update + 1)
+
+
 @pytest.mark.parametrize("name", ["performer", "nystromformer", "skyformer"])
 def test_more_features_or_landmarks_than_positions(name):
     """The default numbers are those of long rows."""

@@ -43,6 +43,14 @@ def test_equals_its_formula(lengths):
             torch.testing.assert_close(out[row, head, :n], expected, rtol=1e-9, atol=1e-9)
 
 
+def test_padding_changes_nothing_where_queries_tie():
+    module = build(factor=2)
+    x = torch.randn(4, 12, dtype=torch.float64)[torch.randint(4, (40, 8))]  # of four symbols
+    padded = torch.cat([x, torch.zeros(24, 8, 12, dtype=torch.float64)])
+    padding = (torch.arange(64) >= 40).expand(8, -1)
+    torch.testing.assert_close(module(padded, key_padding_mask=padding)[0][:40], module(x)[0])
+
+
 def test_most_queries_of_a_long_row_get_the_mean():
     module = build(factor=1)
     v = torch.randn(1, 2, 64, 6, dtype=torch.float64)

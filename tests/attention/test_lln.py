@@ -1,10 +1,12 @@
 """LLN and LLN+Diag against their formulas, at the ends of the number range, and their statistics."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from torch.utils.checkpoint import checkpoint
 
 from user_dir.attention import build_attention, lln_attention
 from user_dir.attention.parts import exponential
@@ -78,7 +80,9 @@ def test_gradcheck(length, causal):
     def function(q, k, v):
         return lln_attention(q, k, v, alpha=1.5, beta=2.0, causal=causal, key_padding_mask=mask)
 
-    assert torch.autograd.gradcheck(function, inputs(length, heads=1, dim=2, width=2), fast_mode=length > 9)
+    tensors = inputs(length, heads=1, dim=2, width=2)
+    assert torch.autograd.gradcheck(function, tensors, fast_mode=length > 9)
+    assert torch.autograd.gradgradcheck(function, tensors, fast_mode=True)
 
 
 def test_pieces_and_single_steps_give_the_whole_with_gradients():
@@ -285,14 +289,18 @@ def test_unusable_batches_do_not_enter_the_average(kind):
     assert torch.equal(module.scale.sigma, before) and module.scale.batches == 1
 
 
-def test_activation_checkpointing_counts_a_batch_once():
-    plain_module = build_attention("lln", 12, 2, causal=True)
-    module = checkpoint_wrapper(build_attention("lln", 12, 2, causal=True))
+@pytest.mark.parametrize("way", ["fairseq", "reentrant", "torch"])
+def test_activation_checkpointing_counts_a_batch_once(way):
+    plain_module, module = (build_attention("lln", 12, 2, causal=True) for _ in range(2))
     module.load_state_dict(plain_module.state_dict())
+    if way == "fairseq":
+        run = checkpoint_wrapper(module)
+    else:
+        run = partial(checkpoint, module, use_reentrant=way == "reentrant")
     for _ in range(3):
         x = torch.randn(9, 2, 12)
         copies = [x.clone().requires_grad_() for _ in range(2)]
-        for each, copy in zip((plain_module, module), copies, strict=True):
+        for each, copy in zip((plain_module, run), copies, strict=True):
             each(copy)[0].square().sum().backward()
         torch.testing.assert_close(copies[0].grad, copies[1].grad)
     assert module.scale.batches == plain_module.scale.batches == 3

@@ -1,5 +1,7 @@
 """Models in one compiled graph: the same features and gradients, and padding runs as before."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from tests.helpers.lm import PAD, build_lm, tokens
 from tests.helpers.roberta import build_roberta
 from user_dir.errors import UserError
 from user_dir.models.compiled import compile_features
+from user_dir.modules.padding import padding_last, rows_without_padding
 
 MODELS = ["transnormer_t1", "transnormer_t2", "lln_diag_lm", "transformer_lm"]
 MODELS += ["roberta_transnormer_t1", "roberta_transnormer_t2", "roberta_lln_diag", "roberta_softmax"]
@@ -48,6 +51,14 @@ def test_the_whole_model_compiles_without_graph_breaks(name, compiled):
         torch.testing.assert_close(found, out)
         for x, y in zip(found_grads, grads, strict=True):
             torch.testing.assert_close(x, y)
+
+
+def test_another_thread_still_asks_for_padding():
+    padded = torch.tensor([[PAD, 5, 6]])
+    with rows_without_padding(), ThreadPoolExecutor(1) as other:
+        assert padding_last(padded, PAD)[1] is None
+        found, mask, shift = other.submit(padding_last, padded, PAD).result()
+    assert found.tolist() == [[5, 6, PAD]] and mask.any() and shift.tolist() == [1]
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def test_derivatives_of_lrpe(dim):
     def turned(x, theta):
         return functional_call(module, {"theta": theta}, (x, positions))
 
-    assert gradcheck(turned, (x, module.theta))
+    assert gradcheck(turned, (x, module.theta)) and gradgradcheck(turned, (x, module.theta), fast_mode=True)
 
 
 def test_lrpe_keeps_its_table_until_theta_changes():
@@ -61,7 +61,8 @@ def test_derivatives_of_feature_maps(features):
 
 
 def test_derivatives_of_rmsnorm():
-    assert gradcheck(RMSNorm(), (torch.randn(3, 2, 7, dtype=torch.float64, requires_grad=True),))
+    x = torch.randn(3, 2, 7, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(RMSNorm(), (x,)) and gradgradcheck(RMSNorm(), (x,))
 
 
 def test_derivatives_of_glu():
@@ -72,7 +73,8 @@ def test_derivatives_of_glu():
         return functional_call(module, dict(zip(parameters, values, strict=True)), (x,))
 
     x = torch.randn(3, 2, 4, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(run, (x, *parameters.values()))
+    inputs = x, *parameters.values()
+    assert gradcheck(run, inputs) and gradgradcheck(run, inputs, fast_mode=True)
 
 
 @pytest.mark.parametrize("bias", [True, False])

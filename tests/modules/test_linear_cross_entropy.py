@@ -53,6 +53,13 @@ def test_loss_and_gradients(way, count, words, rows, bias):
         assert (got - want).norm() < 1e-6 * want.norm()
 
 
+def test_no_derivative_of_second_order(way):
+    leaves, target = case(9, 7)
+    loss = chunked(leaves, target, 4) + leaves[0].pow(3).sum()
+    with pytest.raises(RuntimeError, match="a chunked loss has no second derivative"):
+        torch.autograd.grad(loss, leaves, create_graph=True)
+
+
 def test_float64_is_exact(way):
     """(gradcheck takes several backward passes through one graph, whose gradients are made only once.)"""
     leaves, target = case(30, 50, torch.float64)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from causal_linear_attention.chunked import without_autocast
 from causal_linear_attention.decoding import LARGEST_BLOCK, block_step
 
 from ..errors import UserError
@@ -52,7 +53,8 @@ class DiagOptions:
 class DiagAttention(SelfAttention):
     """`w v` inside blocks of C positions, `w = relu(z)` (ReLA) or `softmax(z)`, `z = q k^T / sqrt(d)`.
 
-    With ReLU the joined heads are RMS-normalised before the output map. Blocks start at the first
+    With ReLU the joined heads are RMS-normalised before the output map; before that their sums would leave
+    float16's range, so that float16 is computed in float32. Blocks start at the first
     token; the last one may be shorter, and only its real positions are keys (the authors' code lets zero
     rows into the bidirectional softmax). Dropout acts on w. Time O(N C d); the decoding state is one block.
     """
@@ -69,10 +71,12 @@ class DiagAttention(SelfAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
+        q, k, v = self._in_range(q, k, v)
         q, k = self._positioned(q, k, torch.arange(q.shape[2], device=q.device) % self.block_size)
-        return attend_in_blocks(
-            q, k, v, padding_mask, size=self.block_size, causal=self.causal, weigh=self._weights
-        )
+        with without_autocast(q.device):
+            return attend_in_blocks(
+                q, k, v, padding_mask, size=self.block_size, causal=self.causal, weigh=self._weights
+            )
 
     def first_state(self, q: Tensor) -> State:
         """See `SelfAttention.first_state`."""
@@ -80,6 +84,7 @@ class DiagAttention(SelfAttention):
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """See `SelfAttention.decode`; O(C d) per token, one token in one call where kernels run."""
+        q, k, v = self._in_range(q, k, v)
         fits, state = self.block_size <= LARGEST_BLOCK, in_dtype(state, q.dtype, "k", "v")
         if self.urpe is not None and fits and not drops(self.dropout) and self.steps(q):
             places, keys, values = new.places(self.block_size).flatten(), state["k"], state["v"]
@@ -89,7 +94,12 @@ class DiagAttention(SelfAttention):
             return out, {"k": keys, "v": values}
         places = new.places(self.block_size) % self.block_size
         q, k = self._positioned(q, k, places.unsqueeze(1))
-        return decode_in_blocks(q, k, v, new, state, size=self.block_size, weigh=self._weights)
+        with without_autocast(q.device):
+            return decode_in_blocks(q, k, v, new, state, size=self.block_size, weigh=self._weights)
+
+    def _in_range(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        widened = self.norm is not None and tensors[0].dtype == torch.float16
+        return tuple(x.float() for x in tensors) if widened else tensors
 
     def _positioned(self, q: Tensor, k: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Scaled and turned by their places in a block."""

@@ -80,7 +80,8 @@ class InformerAttention(SelfAttention):
         lengths = real_tokens(padding_mask, q).clamp(min=1)
         counts = (self.factor * lengths.double().log().ceil().long()).clamp(min=1)
         exact = min(self._count(length), length)
-        chosen = self._scores(q, k, padding_mask, lengths, counts).topk(exact, sorted=True).indices
+        scores = self._scores(q, k, padding_mask, lengths, counts)
+        chosen = scores.sort(stable=True, descending=True).indices[..., :exact]  # topk splits ties at will
         index = chosen.unsqueeze(-1).expand(-1, -1, -1, self.head_dim)
         scores = q.gather(2, index) @ k.mT * self.head_dim**-0.5
         attended = self.dropout(softmax_over_keys(scores, padding_mask)) @ v

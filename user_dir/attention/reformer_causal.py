@@ -94,7 +94,8 @@ class CausalReformerAttention(HashedAttention):
         rank = end[..., None] - 1 - torch.arange(self.options.chunk_size, device=k.device)
         index = order.gather(3, rank.clamp(min=0).flatten(3))
         place = place.gather(3, index).view_as(rank).masked_fill(rank < first[..., None], -1)
-        k, v = (_rows(y, index).unflatten(3, rank.shape[3:]) for y in (k, v))
+        # Clones: `_step` writes to them, which autograd forbids for views that were made without it.
+        k, v = (_rows(y, index).unflatten(3, rank.shape[3:]).clone() for y in (k, v))
         return {"k": k, "v": v, "place": place}
 
     def _hide(self, bucket: Tensor, padding_mask: Tensor | None) -> Tensor:

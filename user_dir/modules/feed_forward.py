@@ -85,7 +85,11 @@ class _SiluGatedLinear(torch.autograd.Function):
         active = F.silu(gate)
         grad_weight = grad.mT @ (active * value).to(grad.dtype)
         inner = grad @ weight.to(grad.dtype)
-        grad_gate = torch.ops.aten.silu_backward(inner * value, gate)
+        if torch.is_grad_enabled():  # for derivatives of higher order, which silu_backward lacks
+            share = torch.sigmoid(gate)
+            grad_gate = inner * value * share * (1 + gate * (1 - share))
+        else:
+            grad_gate = torch.ops.aten.silu_backward(inner * value, gate)
         return grad_gate, inner * active, grad_weight, grad.sum(0)
 
 

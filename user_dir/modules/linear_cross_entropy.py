@@ -14,7 +14,6 @@ overflow. There, and with an older PyTorch, `_Chunked` does the same with float3
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from causal_linear_attention.chunked import accumulation_dtype, without_autocast
 
@@ -41,7 +40,24 @@ def linear_cross_entropy(
         target: `(N,)` indices; those equal to `ignore_index` count for nothing.
         bias: `(V,)` or None.
         rows: how many rows have logits at a time.
+
+    The backward pass raises RuntimeError where derivatives of second order are prepared for (`create_graph`).
     """
+    loss = _summed(x, weight, target, bias, ignore_index, rows)
+    if loss.requires_grad:
+        loss.register_hook(_refuse_second_order)
+    return loss
+
+
+def _refuse_second_order(_: Tensor) -> None:
+    """Both ways compute gradients in the forward pass, as constants: their derivatives would be zero."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "a chunked loss has no second derivative; take cross_entropy of the logits, or no create_graph"
+        )
+
+
+def _summed(x, weight, target, bias, ignore_index: int, rows: int) -> Tensor:
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight, bias = (y if y is None else y.to(dtype) for y in (x, weight, bias))
@@ -114,7 +130,6 @@ class _Chunked(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
         grads, ctx.grads = ctx.grads, None
         if grads is None:

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from causal_linear_attention.chunked import accumulation_dtype, without_autocast
 from causal_linear_attention.operators import in_transform
@@ -15,18 +14,22 @@ class Rotations(NamedTuple):
     """What turns vectors at some positions: computed once, for queries and keys alike.
 
     `mirror` reflects and scales, see `_mirror`; `turns: (..., N, d // 2, 2)` are cosines and sines of the
-    angles. `angles: (..., N, d // 2)`, float64, lead to theta's gradient; None where there is none.
+    angles. `angles: (..., N, d // 2)`, float64, lead to theta's gradient; None where there is none. They are
+    `positions: (..., N)` times `theta: (d // 2,)`.
     """
 
     mirror: Tensor
     turns: Tensor
     angles: Tensor | None
+    positions: Tensor
+    theta: Tensor
 
     def at(self, positions: Tensor) -> "Rotations":
         """Of a table whose row m is position m, the rows at `positions: (...)`."""
         index, shape, angles = positions.flatten(), (*positions.shape, self.turns.shape[-2]), self.angles
         turns = self.turns.index_select(0, index).view(*shape, 2)
-        return Rotations(self.mirror, turns, None if angles is None else angles[index].view(shape))
+        angles = None if angles is None else angles[index].view(shape)
+        return self._replace(turns=turns, angles=angles, positions=positions)
 
 
 class LRPE(nn.Module):
@@ -38,8 +41,7 @@ class LRPE(nn.Module):
     attention through q and k alone. `theta` is learned and starts at 10000^(-2j/d); `v` is a random unit
     vector that is saved but never trained. An odd last channel is reflected but not rotated. Angles are
     computed in float64, so that they are exact at any position; the rotation, a product of complex numbers,
-    in float32 at least. The backward pass needs the output, which the attention keeps anyway; there is no
-    second derivative.
+    in float32 at least. The backward pass needs the output, which the attention keeps anyway.
 
     Args:
         head_dim: channels d of one head; shared by all heads and by q and k.
@@ -65,10 +67,11 @@ class LRPE(nn.Module):
         angles = positions.unsqueeze(-1) * theta
         constant = angles.detach()
         if torch.compiler.is_compiling():
-            turns = torch.stack([constant.cos(), constant.sin()], -1)
+            turns = _turns(constant)
         else:
             turns = torch.view_as_real(torch.polar(one, constant))
-        return Rotations(mirror, turns.to(mirror.dtype), angles if angles.requires_grad else None)
+        turns, angles = turns.to(mirror.dtype), angles if angles.requires_grad else None
+        return Rotations(mirror, turns, angles, positions, theta)
 
     def table(self, length: int, dtype: torch.dtype) -> Rotations:
         """For vectors of `dtype` at positions 0 to `length - 1`; kept in evaluation until theta changes."""
@@ -115,10 +118,9 @@ def version(p: Tensor) -> tuple:
 
 def turn(x: Tensor, rotations: Rotations) -> Tensor:
     """`x: (..., N, d)` reflected and rotated; x's shape and dtype."""
-    mirror, turns, angles = rotations
-    if torch.is_grad_enabled() and (x.requires_grad or angles is not None):
-        return _Turn.apply(x, mirror, turns, angles)
-    return _turn(x, mirror, turns)
+    if torch.is_grad_enabled() and (x.requires_grad or rotations.angles is not None):
+        return _Turn.apply(x, *rotations)
+    return _turn(x, rotations.mirror, rotations.turns)
 
 
 def turn_both(q: Tensor, k: Tensor, rotations: Rotations) -> tuple[Tensor, Tensor]:
@@ -130,16 +132,17 @@ def turn_both(q: Tensor, k: Tensor, rotations: Rotations) -> tuple[Tensor, Tenso
 
 class _Turn(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, mirror, turns, angles):
+    def forward(ctx, x, mirror, turns, angles, positions, theta):
         out = _turn(x, mirror, turns)
-        ctx.save_for_backward(out, mirror, turns)
+        ctx.save_for_backward(out, mirror, turns, positions, theta)
         ctx.angles = None if angles is None else angles.shape
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
-        out, mirror, turns = ctx.saved_tensors
+        out, mirror, turns, positions, theta = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for derivatives of higher order
+            turns = _turns(positions.unsqueeze(-1) * theta).to(mirror.dtype)
         wide, grad_x, grad_angles = grad.to(mirror.dtype), None, None
         if ctx.needs_input_grad[3]:
             # The derivative of a rotated pair (a, b) by its angle is (-b, a).
@@ -148,7 +151,11 @@ class _Turn(torch.autograd.Function):
             grad_angles = torch.addcmul(a * grad_b, b, grad_a, value=-1).sum_to_size(ctx.angles)
         if ctx.needs_input_grad[0]:
             grad_x = _reflected(_rotated(wide, turns, back=True), mirror).to(grad.dtype)
-        return grad_x, None, None, grad_angles
+        return grad_x, None, None, grad_angles, None, None
+
+
+def _turns(angles: Tensor) -> Tensor:
+    return torch.stack([angles.cos(), angles.sin()], -1)
 
 
 def _turn(x: Tensor, mirror: Tensor, turns: Tensor) -> Tensor:

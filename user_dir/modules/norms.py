@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from causal_linear_attention.chunked import accumulation_dtype
 from causal_linear_attention.decoding import (
@@ -26,7 +25,7 @@ class RMSNorm(nn.Module):
     The norm is taken in float32 whatever the input type: 1e-8 would round to 0 in float16. A row of
     zeros stays zero. Its derivative there is 1e8, finite in float32 and bfloat16; float16 cannot hold it, so
     that such a row passes no gradient in float16. The backward pass needs the output, which the next
-    layer keeps anyway, and one number a row; there is no second derivative.
+    layer keeps anyway, and one number a row.
     """
 
     eps = 1e-8
@@ -34,7 +33,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Any shape; returns the same shape and dtype."""
         if torch.is_grad_enabled() and x.requires_grad:
-            return _RMSNorm.apply(x, self.eps)
+            return _RMSNorm.apply(x, self.eps)[0]
         if decodes(x) or normalizes(x):
             return rms_norm(x, self.eps)
         return _rms_norm(x, self.eps)[0]
@@ -48,7 +47,10 @@ def _rms_norm(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 class _RMSNorm(torch.autograd.Function):
-    """`y = x / (r + eps)`, differentiated from y: `(g - y mean(y g) (r + eps) / r) / (r + eps)`."""
+    """`y = x / (r + eps)`, differentiated from y: `(g - y mean(y g) (r + eps) / r) / (r + eps)`.
+
+    r is an output, too, so that derivatives of higher order see that it depends on x.
+    """
 
     @staticmethod
     def forward(ctx, x, eps):
@@ -56,17 +58,22 @@ class _RMSNorm(torch.autograd.Function):
         out, root = rms_norm_forward(x, eps) if ctx.compiled else _rms_norm(x, eps)
         ctx.save_for_backward(out, root)
         ctx.eps = eps
-        return out
+        ctx.set_materialize_grads(False)
+        return out, root
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx, grad, grad_root):
         out, root = ctx.saved_tensors
-        if ctx.compiled:
+        if ctx.compiled and grad_root is None and not torch.is_grad_enabled():
             return rms_norm_backward(grad, out, root, ctx.eps), None
-        wide, y, scale = grad.to(root.dtype), out.to(root.dtype), root + ctx.eps
-        along = (wide * y).mean(-1, keepdim=True) * torch.where(root > 0, scale / root, 0.0)
+        root = root.view(*out.shape[:-1], 1)
+        y, scale = out.to(root.dtype), root + ctx.eps
+        inverse = scale / root.masked_fill(root == 0, torch.inf)
+        wide = torch.zeros_like(y) if grad is None else grad.to(root.dtype)
+        along = (wide * y).mean(-1, keepdim=True) * inverse
         result = torch.addcmul(wide, y, along, value=-1) / scale
+        if grad_root is not None:
+            result = result + grad_root.view_as(root) * y * inverse / y.shape[-1]
         if out.dtype == torch.float16:
             result = result.masked_fill(root == 0, 0.0)
         return result.to(out.dtype), None

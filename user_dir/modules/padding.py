@@ -1,23 +1,33 @@
 """Padding on the left: rolled away where tokens enter a model, rolled back where they leave."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-_known_to_be_whole = False
+
+class _Known(threading.local):
+    """What is known of the rows that this thread's model gets."""
+
+    whole = False
+
+
+_known = _Known()
 
 
 @contextmanager
 def rows_without_padding() -> Iterator[None]:
-    """Within it models get rows that are known to have no padding, which a compiled model cannot ask."""
-    global _known_to_be_whole
-    _known_to_be_whole = True
+    """Within it models get rows that are known to have no padding, which a compiled model cannot ask.
+
+    Those of other threads ask as ever.
+    """
+    _known.whole = True
     try:
         yield
     finally:
-        _known_to_be_whole = False
+        _known.whole = False
 
 
 def padding_last(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -27,7 +37,7 @@ def padding_last(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | Non
         The tokens, their padding mask `(B, N)`, None without padding, and by how much each row was rolled to
         the left, `(B,)`, None when none was.
     """
-    if _known_to_be_whole:
+    if _known.whole:
         return tokens, None, None
     padding_mask = tokens.eq(padding_idx)
     if not padding_mask.any():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.helpers.mechanisms import MECHANISMS, all_forms, build
+from tests.helpers.mechanisms import MECHANISMS, all_forms, build, forms_of
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 # Those of encoders that know no positions: nothing tells equal tokens apart.
@@ -55,6 +55,23 @@ def test_one_real_token_among_padding_and_none_at_all(key, causal, dtype, tolera
         module.out_proj(module.get_submodule(VALUES[name])(alone)) if name in VALUES else module(alone)[0]
     )
     torch.testing.assert_close(out[:1, :1], expected, rtol=tolerance, atol=tolerance)
+
+
+@forms_of("diag", without=("diag-softmax", "diag-1"))
+@pytest.mark.parametrize("autocast", [False, True], ids=["half", "autocast"])
+@torch.no_grad()
+def test_sums_before_a_norm_in_float16(key, causal, autocast):
+    module = build(key, causal, dim=128)
+    x = 80 * torch.randn(64, 1, 128)
+    expected, state = module(x)[0], {}
+    if not autocast:
+        module, x = module.half(), x.half()
+    with torch.autocast("cpu", torch.float16, enabled=autocast):
+        outs = [module(x)[0]]
+        if causal:
+            outs.append(torch.cat([module(part, incremental_state=state)[0] for part in x.split([60, 1, 3])]))
+    for out in outs:
+        assert (out - expected).norm() < 0.02 * expected.norm()
 
 
 @all_forms

@@ -99,6 +99,24 @@ def test_incremental_equals_full_under_autocast(key, within):
 
 
 @causal_mechanisms
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad], ids=lambda mode: mode.__name__)
+@pytest.mark.parametrize("read", [torch.inference_mode, torch.no_grad], ids=lambda mode: mode.__name__)
+@pytest.mark.parametrize("cut", [5, 6], ids="prompt{}".format)
+def test_decoding_goes_on_in_another_mode(key, read, mode, cut):
+    """A prompt, and perhaps a token, read in one and continued in the other, also with derivatives."""
+    module = build(key, True, torch.float64, longest=64)
+    x = torch.randn(9, 2, 12, dtype=torch.float64)
+    full, state, pieces = module(x)[0], {}, []
+    with read():
+        pieces += [module(piece, incremental_state=state)[0] for piece in x[:cut].split(5)]
+    with mode():
+        pieces += [module(piece, incremental_state=state)[0] for piece in x[cut:].split([1, 8 - cut])]
+    close(torch.cat([piece.detach() for piece in pieces]), full, torch.float64)
+    if mode is torch.enable_grad:
+        pieces[-1].sum().backward()
+
+
+@causal_mechanisms
 def test_gradients_of_decoding_are_those_of_the_full_forward(key):
     module = build(key, True, torch.float64)
     x = torch.randn(24, 2, 12, dtype=torch.float64, requires_grad=True)
@@ -296,3 +314,23 @@ def test_layer_compiles_without_graph_breaks(key, causal):
     close(out, module(x)[0], torch.float32)
     out.sum().backward()
     assert torch.isfinite(x.grad).all()
+
+
+@forms_of(without=("softmax", "performer"))
+def test_second_derivatives(key, causal):
+    """Along a direction, against differences of the first ones.
+
+    PyTorch refuses those of softmax attention's operator, and Performer takes its maxima for constants.
+    """
+    module = build(key, causal, torch.float64)
+    x, weights, along = torch.randn(3, 9, 2, 12, dtype=torch.float64)
+
+    def gradient(x, **options):
+        x = x.detach().requires_grad_()
+        return x, torch.autograd.grad((module(x)[0] * weights).sum(), x, **options)[0]
+
+    start, first = gradient(x, create_graph=True)
+    (found,) = torch.autograd.grad((first * along).sum(), start)
+    step = 1e-5 * along
+    expected = (gradient(x + step)[1] - gradient(x - step)[1]) / 2e-5
+    torch.testing.assert_close(found, expected, atol=1e-3 * expected.abs().max().item(), rtol=1e-3)

@@ -25,7 +25,6 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from causal_linear_attention.chunked import accumulation_dtype, without_autocast
 
@@ -127,9 +126,11 @@ class ExponentialAttention(torch.autograd.Function):
         return out, total.clone(), top
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad_out, grad_total, _):
         q, k, v, padding_mask, out, *saved = ctx.saved_tensors
+        if torch.is_grad_enabled() and saved:
+            with without_autocast(q.device):
+                return _differentiable(q, k, v, *ctx.scales, padding_mask, *saved[:2], grad_out, grad_total)
         grads = [torch.empty_like(x) for x in (q, k, v)]
         with without_autocast(q.device):
             for start in reversed(range(0, q.shape[2], segment_length(q))):
@@ -142,6 +143,23 @@ class ExponentialAttention(torch.autograd.Function):
                 for grad, part, scale in zip(grads, parts, (*ctx.scales, 1.0), strict=True):
                     grad[:, :, here] = part[:, :, : log.shape[2]] * scale
         return *grads, None, None, None, grad_total, None
+
+
+def _differentiable(q, k, v, alpha, beta, padding_mask, total, top, *cotangents) -> tuple:
+    """What `backward` returns, for derivatives of higher order: that of the recurrence, token by token."""
+    # Views: a gradient ends at its own argument, also where one argument is computed from another.
+    q, k, v, total = inputs = [x.view_as(x) for x in (q, k, v, total)]
+    state, outs = (total, top), []
+    for place in range(q.shape[2]):
+        here = slice(place, place + 1)
+        hidden = None if padding_mask is None else padding_mask[:, here]
+        token = (x[:, :, here] for x in (q, k, v))
+        out, state = exponential_attention_step(*token, alpha, beta, hidden, state)
+        outs.append(out)
+    wanted, outputs = [x for x in inputs if x.requires_grad], (torch.cat(outs, 2), state[0])
+    found = iter(torch.autograd.grad(outputs, wanted, cotangents, create_graph=True))
+    *grads, grad_total = (next(found) if x.requires_grad else None for x in inputs)
+    return *grads, None, None, None, grad_total, None
 
 
 class _Segment(NamedTuple):

@@ -25,8 +25,8 @@ class LogNormalScale(nn.Module):
     is cast to half precision; evaluation takes it, 1 before any training. It is the same on every worker, so
     that validation, the checkpoint and a later evaluation agree: each batch costs one all-reduce of five
     numbers (how many values there are, and the sums and the sums of squares of queries and keys). Only
-    batches that record gradients enter it, so that fairseq's activation checkpointing, which runs a layer
-    twice, counts a batch once.
+    batches that record gradients enter it. Activation checkpointing, which runs a layer again in the backward
+    pass, counts a batch once: the first time if that records gradients, as without reentrance.
 
     Args:
         a, b: the constants of the moment matching.
@@ -39,6 +39,7 @@ class LogNormalScale(nn.Module):
         self.a, self.b, self.running, self.fixed = a, b, running, fixed
         self.register_buffer("sigma", torch.ones(2, dtype=torch.float32))  # of q and of k
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+        self._counted = False
 
     @torch.no_grad()
     def average(self) -> tuple[Tensor, Tensor]:
@@ -50,6 +51,10 @@ class LogNormalScale(nn.Module):
         if self.running and not self.training:
             return self.average()
         remember = self.training and torch.is_grad_enabled()
+        if not _in_backward():
+            self._counted = remember
+        elif self._counted:
+            remember = False
         with torch.no_grad():
             moments = Moments.of(q, k, padding_mask if self.running else None)
             sigma = moments.sigma()
@@ -93,6 +98,11 @@ class LogNormalScale(nn.Module):
         if self.sigma.element_size() < 4:  # steps of the average would be rounded away
             self.sigma = before.to(self.sigma.device)
         return self
+
+
+def _in_backward() -> bool:
+    """Whether a backward pass runs this; a compiler, which cannot ask, lets none compute it again."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class Moments:

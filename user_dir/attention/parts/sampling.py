@@ -15,20 +15,27 @@ class SavedSeed:
     """Of a module whose draws follow from a saved seed and a number, such as that of updates.
 
     So all processes, whose global generators come apart with batches of other shapes, and a run that is
-    resumed draw the same.
+    resumed draw the same. The seed is saved in two halves: averaging checkpoints sums it in its own dtype.
     """
 
     def keep_seed(self) -> None:
         """Called when the module is built."""
-        self.register_buffer("seed", torch.randint(2**62, (), device="cpu"))
+        self.register_buffer("seed", _halves(torch.randint(2**62, (), device="cpu")))
 
     def generator(self, number: int = 0) -> torch.Generator:
         """That of the draws with this number, on the CPU."""
-        return torch.Generator("cpu").manual_seed(int(self.seed) + number)
+        high, low = self.seed.tolist()
+        return torch.Generator("cpu").manual_seed((high << BITS) + low + number)
 
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
-        state_dict.setdefault(f"{prefix}seed", self.seed)  # the authors' and older checkpoints have none
+        seed = state_dict.setdefault(f"{prefix}seed", self.seed)  # the authors' checkpoints have none
+        if seed.dim() == 0:  # an older checkpoint's
+            state_dict[f"{prefix}seed"] = _halves(seed)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _halves(seed: Tensor) -> Tensor:
+    return torch.stack([seed >> BITS, seed & (1 << BITS) - 1])
 
 
 class RedrawnEachUpdate(SavedSeed):
@@ -56,7 +63,8 @@ class SampledPositions(RedrawnEachUpdate, nn.Module):
     """Positions drawn with replacement, uniform over the real ones of a row whatever its length.
 
     The draws are numbers of [0, 1) in a saved buffer: a row of n real positions takes position floor(u n).
-    They are kept as integers, u 2^31, which a model in half precision leaves as they are.
+    They are kept as integers, u 2^31, which a model in half precision leaves as they are, in int64, in which
+    those of averaged checkpoints are summed.
 
     Args:
         sizes: the shape of the buffer.
@@ -65,7 +73,7 @@ class SampledPositions(RedrawnEachUpdate, nn.Module):
     def __init__(self, *sizes: int) -> None:
         super().__init__()
         self.keep_seed()
-        self.register_buffer("draws", torch.empty(sizes, dtype=torch.int32))
+        self.register_buffer("draws", torch.empty(sizes, dtype=torch.int64))
         self.redraw(self.generator())
 
     def redraw(self, generator: torch.Generator) -> None:
@@ -77,4 +85,4 @@ class SampledPositions(RedrawnEachUpdate, nn.Module):
         """`lengths: (B,)`, real positions of each row, to positions `(B, *sizes)` out of the first draws."""
         draws = self.draws[tuple(slice(size) for size in sizes)]
         lengths = lengths.clamp(min=1).view(-1, *[1] * draws.dim())
-        return draws.long() * lengths >> BITS
+        return draws * lengths >> BITS

@@ -18,8 +18,15 @@ class DecodingState:
         return f"{type(self).__name__}.{id(self)}"
 
     def get_state(self, incremental_state: dict[str, State]) -> State | None:
-        """The dictionary stored last, None before the first step."""
-        return incremental_state.get(self._key())
+        """The dictionary stored last, None before the first step.
+
+        Outside of inference mode tensors that were made in it are copied: they can neither be written to nor
+        enter a derivative.
+        """
+        state = incremental_state.get(self._key())
+        if state is None or torch.is_inference_mode_enabled():
+            return state
+        return {name: _out_of_inference(x) for name, x in state.items()}
 
     def set_state(self, incremental_state: dict[str, State], state: State) -> None:
         """Store the dictionary for the next step."""
@@ -36,6 +43,12 @@ class DecodingState:
                     for name, x in state.items()
                 },
             )
+
+
+def _out_of_inference(x: Any) -> Any:
+    if isinstance(x, tuple):
+        return tuple(map(_out_of_inference, x))
+    return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
 
 
 def in_dtype(state: State, dtype: torch.dtype, *names: str) -> State:
