@@ -245,6 +245,8 @@ class DiagAttention(SelfAttention):
 
     def attend(self, q, k, v, tokens, state):
         """See `SelfAttention`."""
+        if self.weights is relu_weights and q.dtype == torch.float16:  # its sums would leave float16's range
+            q, k, v = q.float(), k.float(), v.float()
         places = (tokens.positions % self.size)[:, None]
         q, k = (
             (q * self.head_dim**-0.5, k)
