@@ -66,6 +66,9 @@ both = made, resumed(made, flags)
 for one in both:
     one.train_step(batches[1:2])
 assert torch.equal(*map(weights, both))
+scaled, _ = trainer("--optimizer adam --fp16 --fp16-no-flatten-grads")
+scaled.train_step(batches[:1])
+assert resumed(scaled, "--optimizer adam --fp16 --fp16-no-flatten-grads").optimizer.scaler._iter == 1
 half = {name: x + 1 for name, x in made.model.state_dict().items()}  # as if averaged
 made.model.load_state_dict(half)
 again = resumed(made, flags)

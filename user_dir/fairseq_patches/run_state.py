@@ -17,12 +17,15 @@ def apply() -> None:
 
     @replaces(_FP16OptimizerMixin, "state_dict")
     def optimizer_state(state, self):
-        return {**state(self), "fp32_params": self.fp32_params}
+        return {**state(self), "fp32_params": self.fp32_params, "scaler": counts_of(self.scaler)}
 
     @replaces(_FP16OptimizerMixin, "load_state_dict")
     def load_optimizer_state(load, self, state_dict, optimizer_overrides=None):
-        load(self, {key: x for key, x in state_dict.items() if key != "fp32_params"}, optimizer_overrides)
+        own = {key: x for key, x in state_dict.items() if key not in ("fp32_params", "scaler")}
+        load(self, own, optimizer_overrides)
         restore_master_weights(self, state_dict.get("fp32_params", ()))
+        if self.scaler is not None:
+            vars(self.scaler).update(state_dict.get("scaler", {}))
 
     @replaces(EMA, "__init__")
     def make_ema(init, self, model, config, device=None, skip_keys=None):
@@ -57,6 +60,11 @@ def restore_master_weights(optimizer: Any, saved: Any) -> None:
     if all(torch.equal(own.to(half), x.to(half)) for own, x in zip(ours, theirs, strict=True)):
         for own, x in zip(ours, theirs, strict=True):
             own.data.copy_(x)
+
+
+def counts_of(scaler: Any) -> dict[str, int]:
+    """What fp16's scaler of the loss counts until it changes the scale; nothing without one."""
+    return {key: x for key, x in vars(scaler).items() if key.startswith("_")} if scaler else {}
 
 
 def counters(model: torch.nn.Module) -> list[str]:

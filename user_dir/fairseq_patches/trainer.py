@@ -125,16 +125,17 @@ def is_unwanted_crash(trainer: Trainer, filename: str) -> bool:
 def check_start(trainer: Trainer, filename: str, reset_optimizer: bool) -> None:
     """fairseq starts at update 1 beside a folder of the checkpoint's name, and takes any dictionary.
 
-    It also takes the weights and the optimizer of another model of the same shapes, and starts at update 1
-    where the optimizer's state was not saved. That is so for the run's own checkpoint, `--restore-file` and
-    `--finetune-from-model`, which all come here.
+    It also takes the weights and the optimizer of another model of the same shapes. That is so for the run's
+    own checkpoint, `--restore-file` and `--finetune-from-model`, which all come here. A run of its own whose
+    optimizer's state was not saved would start at update 1.
     """
     if not os.path.exists(filename):
         return
     state = read_safely(Path(filename))
     saved = configuration(filename, state)
-    resumes = not reset_optimizer
-    if resumes and state.get("last_optimizer_state") is None:
+    resumes = not reset_optimizer and state.get("last_optimizer_state") is not None
+    own = Path(filename).absolute().parent == Path(trainer.cfg.checkpoint.save_dir).absolute()
+    if own and not (resumes or reset_optimizer):
         raise UserError(
             f"{filename} has no state of the optimizer (--no-save-optimizer-state), so that training cannot "
             "resume; start from its weights with --finetune-from-model and another --save-dir"
