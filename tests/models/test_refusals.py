@@ -15,7 +15,7 @@ from fairseq_cli import train as fairseq_train
 
 from user_dir.checks.settings import read_overrides
 from user_dir.errors import UserError, _message
-from user_dir.fairseq_patches.diverged import _sentence_of
+from user_dir.fairseq_patches.diverged import _error_of
 from user_dir.models import LinearAttentionRoberta
 
 
@@ -125,13 +125,14 @@ def test_a_diverged_run_in_half_precision(diverging, monkeypatch):
 
 def test_gradients_that_differ_between_processes_are_not_called_infinite():
     norms = "gradients are inconsistent between workers.\nrank   0 = 0.10000000\nrank   1 = {}\n"
-    assert "differ between the processes" in _sentence_of(FloatingPointError(norms.format("0.2")), 3, "")
-    assert "are NaN or infinite" in _sentence_of(FloatingPointError(norms.format("nan")), 3, "")
+    assert "differ between the processes" in str(_error_of(FloatingPointError(norms.format("0.2")), 3, ""))
+    assert "are NaN or infinite" in str(_error_of(FloatingPointError(norms.format("nan")), 3, ""))
 
 
 def test_the_sentence_of_another_process():
     text = "-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  File\n"
-    assert _message(Exception(f"{text}conventions.UserError: the sentence\n")) == "the sentence"
+    for kind in ("UserError", "Diverged"):
+        assert _message(Exception(f"{text}conventions.{kind}: the sentence\n")) == "the sentence"
     caught = "Caught UserError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
     assert _message(UserError(f"{caught}conventions.UserError: the sentence\n")) == "the sentence"
     assert _message(Exception(f"{text}ValueError: another\n")) is None
