@@ -4,6 +4,7 @@ It is README.md with the metadata that model hubs read.
 """
 
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,10 +154,12 @@ def _of_study(record: dict[str, Any]) -> list[Evaluation]:
 
 
 def _of_training(checkpoint: Checkpoint) -> list[Evaluation]:
-    """The loss of the last validation; for a classifier nothing, since its score has no fixed meaning."""
-    if checkpoint.score is None or checkpoint.task_name not in PERPLEXITY_TASKS:
+    """The loss of the last validation; nothing for a classifier, or where another metric chose the best."""
+    chosen_by = checkpoint.groups.get("checkpoint", {}).get("best_checkpoint_metric", "loss")
+    if checkpoint.score is None or checkpoint.task_name not in PERPLEXITY_TASKS or chosen_by != "loss":
         return []
-    return _evaluation("valid", 2.0**checkpoint.score, None, FROM_TRAINING)
+    perplexity = 2.0**checkpoint.score if checkpoint.score < sys.float_info.max_exp else math.inf
+    return _evaluation("valid", perplexity, None, FROM_TRAINING)
 
 
 def _evaluation(split: str, per_token: float | None, per_word: float | None, source: str) -> list[Evaluation]:

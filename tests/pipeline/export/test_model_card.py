@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from pipeline.data.published import CORPORA
@@ -49,6 +50,17 @@ def test_validation_of_the_training(call, run, tmp_path):
     assert header["pipeline_tag"] == "text-generation" and "transnormer_t1" in header["tags"]
     assert "tiny, tokenizer: words." in text and "4 updates" in text
     assert f"exported with commit {commit()}" in text and "Trained with commit unknown" in text
+
+
+@pytest.mark.parametrize(
+    ("metric", "score", "splits"), [("ppl", 80.0, []), ("loss", 9.0, ["valid"]), ("loss", 2e3, [])]
+)
+def test_validation_by_another_metric_or_of_a_diverged_run_is_no_loss(run, metric, score, splits):
+    state = torch.load(run / CHECKPOINT, weights_only=False)
+    state["cfg"]["checkpoint"]["best_checkpoint_metric"] = metric
+    state["extra_state"]["val_loss"] = score
+    torch.save(state, run / CHECKPOINT)
+    assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == splits
 
 
 def test_evaluation_takes_precedence(call, run, corpus, tmp_path):
