@@ -92,15 +92,16 @@ def read_run(checkpoint: Checkpoint) -> RunRecord:
     """All that is on file; UserError for a file that cannot be read.
 
     The figures come from the records of eval_ppl.sh and eval_mlm.sh, else of a study, else from the
-    validation during training. A record of another number of updates is passed over.
+    validation during training. A record of another number of updates, or on another corpus, is passed over.
     """
     path, made = checkpoint.path, checkpoint.updates
     study = _study_record(path.parent, made)
+    data = _trained_on(path.parent) or study.get("data") or {}
     return RunRecord(
         architecture=checkpoint.architecture,
         updates=made,
-        data=_trained_on(path.parent) or study.get("data") or {},
-        evaluations=_evaluated(path, made) or _of_study(study) or _of_training(checkpoint),
+        data=data,
+        evaluations=_evaluated(path, made, data.get(CORPUS)) or _of_study(study) or _of_training(checkpoint),
         commit=study.get("environment", {}).get("commit"),
     )
 
@@ -118,12 +119,13 @@ def _trained_on(folder: Path) -> dict[str, Any]:
     return {key: manifest[key] for key in TEXT if key in manifest}
 
 
-def _evaluated(checkpoint: Path, made: int) -> list[Evaluation]:
-    """The results of evaluation commands beside the checkpoint."""
+def _evaluated(checkpoint: Path, made: int, corpus: str | None) -> list[Evaluation]:
+    """The results of evaluation commands beside the checkpoint, but for those on another corpus."""
     found = []
     for split in SPLITS:
         result = _read(checkpoint.with_suffix(f".{split}.json"))
-        if result.get("updates") == made and not result.get("model_overrides"):
+        on = result.get(CORPUS) or corpus
+        if result.get("updates") == made and not result.get("model_overrides") and on == (corpus or on):
             perplexities = result.get("perplexity_per_token"), result.get("perplexity_per_word")
             found += _evaluation(split, *perplexities, _command(result))
     return found

@@ -74,12 +74,14 @@ def test_evaluation_takes_precedence(call, run, corpus, tmp_path):
     assert "scripts/eval_ppl.sh --tokens-per-sample 32" in text
 
 
-def test_results_of_other_weights_are_passed_over(run):
+def test_results_of_other_weights_or_data_are_passed_over(run):
     result = {"updates": 3, "perplexity_per_token": 7.0, "model_overrides": {}, "tokens_per_sample": 32}
     write_json(run / "checkpoint_last.test.json", result)
     write_json(run.with_name("run.json"), {"study": "lm", "found": {"best_update": 3}})
     assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == ["valid"]
-    write_json(run / "checkpoint_last.test.json", {**result, "updates": 4})
+    write_json(run / "checkpoint_last.test.json", {**result, "updates": 4, "corpus": "wikitext-103"})
+    assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == ["valid"]
+    write_json(run / "checkpoint_last.test.json", {**result, "updates": 4, "corpus": "tiny"})
     assert read_run(read_checkpoint(run / CHECKPOINT)).evaluations == [
         Evaluation("test", {"perplexity per token": 7.0}, "scripts/eval_ppl.sh --tokens-per-sample 32")
     ]
