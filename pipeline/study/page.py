@@ -140,19 +140,20 @@ def tuned_table(study: Study, records: Sequence[Record]) -> str:
     if not tuned:
         return ""
     one, spec, lines, runs = tuned[0]["tuned"], study.tables[0].whole(), [], 0
+    values = list(dict.fromkeys(value for record in tuned for value in record["tuned"]["tried"]))
     for key, group in spec.rows_of(tuned).items():
         found = group[0]["tuned"]
         scores = [
             NONE if score is None else f"{score:.4g}{' *' if value == found['chosen'] else ''}"
-            for value, score in found["tried"].items()
+            for value, score in ((value, found["tried"].get(value)) for value in values)
         ]
-        runs += len(scores)
+        runs += len(found["tried"])
         lines.append([spec.label(key), *scores])
     title = (
         f'Choosing {one["setting"]} by {one["by"]} in {runs} shorter runs of the first seed; "*": the value '
         "that was taken."
     )
-    return f"{title}\n\n{markdown_table(['', *one['tried']], lines)}"
+    return f"{title}\n\n{markdown_table(['', *values], lines)}"
 
 
 def write_page(study: Study, records: Sequence[Record]) -> str:

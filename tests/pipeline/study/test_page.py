@@ -11,7 +11,7 @@ from pipeline.study.baseline import AT_BASELINE
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.make_results import page_of, verdict_of
 from pipeline.study.notation import parse_expression
-from pipeline.study.page import looks_of, publish, verdicts, write_page
+from pipeline.study.page import looks_of, publish, tuned_table, verdicts, write_page
 from pipeline.study.records import read_records
 from pipeline.study.table import unknown_figures, write_table
 from tests.pipeline.study.conftest import made_up
@@ -72,6 +72,24 @@ def test_a_claim_is_decided_in_the_table_that_has_its_rows(study_file):
     records += [made_up(name, seed, loss_nats=0.5) for name in ("norm-t1", "norm-t2") for seed in (1, 2, 3)]
     ((_, verdict),) = verdicts(read_study(study_file), records)
     assert verdict.outcome == "confirmed", verdict
+
+
+def test_the_table_of_tuning_has_a_column_for_each_value_of_any_record(study_file):
+    """The values that a study tunes may become more after some of its cells are finished."""
+    tried = {"elu": {"2": 3.0, "4": 2.5}, "softmax": {"1": None, "2": 2.0, "4": 5.0}}
+    about = {"setting": "lr", "by": "valid_loss"}
+    records = [
+        {
+            **made_up(method, 1),
+            "tuned": {**about, "tried": found, "chosen": min(found, key=lambda x: found[x] or 9)},
+        }
+        for method, found in tried.items()
+    ]
+    lines = tuned_table(read_study(study_file), records).splitlines()
+    assert "in 5 shorter runs" in lines[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    rows = {name: dict(zip(cells[0][1:], found, strict=True)) for name, *found in cells[2:]}
+    assert rows == {"softmax": {"2": "2 *", "4": "5", "1": "–"}, "1+elu": {"2": "3", "4": "2.5 *", "1": "–"}}
 
 
 def test_every_curve_has_a_colour_of_its_own():
