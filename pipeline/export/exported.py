@@ -5,7 +5,7 @@ Token indices are those of fairseq's dictionary. Text is cut as `pipeline.data.t
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -156,11 +156,13 @@ def check_activation(name: str, flag: str) -> None:
 
 
 def _attention_options(source: Source) -> dict[str, dict[str, Any]]:
-    options = attention_options(source.cfg)
-    chosen = {name: dict(options[name]) for name in EXPORTED if name in source.attentions}
-    for module in source.stack.modules():  # the constants of the moment matching, given or fitted
-        for name in {"lln", "lln_diag"} & set(chosen):
-            if type(module) is attention_class(name):
+    """Those that the attentions were built with, which an old checkpoint's configuration may lack."""
+    names = {attention_class(name): name for name in EXPORTED}
+    chosen = {}
+    for module in source.stack.modules():
+        if name := names.get(type(module)):
+            chosen[name] = asdict(module.options)
+            if name.startswith("lln"):  # the constants of the moment matching, given or fitted
                 chosen[name].update(a=module.scale.a, b=module.scale.b)
     return chosen
 

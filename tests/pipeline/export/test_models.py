@@ -68,6 +68,14 @@ def test_each_of_two_mechanisms_keeps_its_constants():
     assert (options["lln_diag"]["a"], options["lln_diag"]["b"]) == (0.2, 0.0)
 
 
+def test_options_that_the_configuration_lacks_are_those_of_the_model():
+    """Checkpoints of early versions do not hold what follows from the layer plan."""
+    source = build("transnormer_t2")
+    source.cfg.diag_activation = source.cfg.norm_feature_map = None
+    options = json.loads(model_files(source)["config.json"])["attention_options"]
+    assert (options["diag"]["activation"], options["norm"]["feature_map"]) == ("softmax", "1+elu")
+
+
 def padded(rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens with padding on either side, and where they are real."""
     tokens, real = lm.tokens(rows, length), torch.ones(rows, length, dtype=torch.bool)
