@@ -32,7 +32,7 @@ from pipeline.study.records import (
     with_flags,
 )
 from pipeline.study.table import NONE, kept_by, write_table
-from pipeline.training.recipe import as_option, option
+from pipeline.training.recipe import as_option, is_given, option
 from pipeline.verdicts import NOT_RUN, Verdict
 
 PAGE = "README.md"
@@ -102,8 +102,9 @@ def given_settings(record: Record) -> dict[str, dict[str, Any]]:
     found = {group: dict(values or {}) for group, values in record["settings"].items()}
     for values in found.values():
         for key in values:
-            if (given := option(record["own_flags"], as_option(key))) is not None:
-                values[key] = number_or_word(given)
+            if is_given(record["own_flags"], flag := as_option(key)):
+                given = option(record["own_flags"], flag) or "--"
+                values[key] = True if given.startswith("--") else number_or_word(given)
     return found
 
 

@@ -11,7 +11,7 @@ from pipeline.study.baseline import AT_BASELINE
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.make_results import page_of, verdict_of
 from pipeline.study.notation import parse_expression
-from pipeline.study.page import looks_of, publish, tuned_table, verdicts, write_page
+from pipeline.study.page import given_settings, looks_of, publish, tuned_table, verdicts, write_page
 from pipeline.study.records import read_records
 from pipeline.study.table import unknown_figures, write_table
 from tests.pipeline.study.conftest import made_up
@@ -90,6 +90,15 @@ def test_the_table_of_tuning_has_a_column_for_each_value_of_any_record(study_fil
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     rows = {name: dict(zip(cells[0][1:], found, strict=True)) for name, *found in cells[2:]}
     assert rows == {"softmax": {"2": "2 *", "4": "5", "1": "–"}, "1+elu": {"2": "3", "4": "2.5 *", "1": "–"}}
+
+
+def test_settings_are_those_of_the_flags_where_these_are_given():
+    record = {
+        "settings": {"model": {"dropout": 0.1, "adaptive_input": False}, "optimization": {"lr": [0.1]}},
+        "own_flags": ["--adaptive-input", "--lr", "5e-4", "--seed", "1"],
+    }
+    found = {"model": {"dropout": 0.1, "adaptive_input": True}, "optimization": {"lr": 0.0005}}
+    assert given_settings(record) == found
 
 
 def test_every_curve_has_a_colour_of_its_own():
