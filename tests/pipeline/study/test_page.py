@@ -1,5 +1,6 @@
 """The page of a study: medians over seeds, the paper's rows, baselines, verdicts, notes and pictures."""
 
+import math
 from collections import Counter
 
 import pytest
@@ -8,6 +9,7 @@ from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.study.baseline import AT_BASELINE
+from pipeline.study.choosing import Best, best_records
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.make_results import page_of, verdict_of
 from pipeline.study.notation import parse_expression
@@ -153,6 +155,12 @@ def test_expressions():
         assert parse_expression(text, "here")(record) == pytest.approx(value)
     for text in ("right", "valid", "nothing", "valid.bits.more"):
         assert parse_expression(text, "here")(record) is None
+
+
+def test_a_figure_that_is_nan_is_none_and_never_the_best():
+    records = [made_up("elu", 1, loss_nats=math.nan), made_up("softmax", 1, loss_nats=3.0)]
+    best = Best("method", parse_expression("loss_nats", "here"), "lowest")
+    assert [record["cell"]["method"] for record in best_records(best, records)] == ["softmax"]
 
 
 @pytest.mark.parametrize("name", study_names())
