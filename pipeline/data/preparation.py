@@ -104,9 +104,13 @@ def prepare_once(dest: Path, build: Build) -> dict:
 
     `build` fills a folder beside `dest` that becomes `dest` at the end, or disappears on any
     failure. What a killed run has left is cleared away; a run still alive is waited for.
+    Where `dest` is a link, the folder is made where it leads.
     """
     if manifest := read_manifest(dest):
         return manifest
+    dest = dest.resolve()
+    if dest.is_mount():
+        raise UserError(f"{dest} is a mount point; name a folder inside it with --dest")
     check_output_folder(dest, "--dest", takes_prepared=True)
     with made_folder(dest.parent):
         return _prepare(dest, build)

@@ -344,9 +344,13 @@ def with_state(checkpoint: Checkpoint) -> bool:
 
 
 def trained_for(checkpoint: Checkpoint) -> int:
-    """The last position that the model was trained on: with carried state, its streams went on and on."""
+    """The last position that the model was trained on: with carried state, a stream goes on for an epoch."""
+    if not with_state(checkpoint):
+        return checkpoint.tokens_per_sample
     batches = checkpoint.updates * checkpoint.groups["optimization"]["update_freq"][0]
-    return checkpoint.tokens_per_sample * (batches if with_state(checkpoint) else 1)
+    place = checkpoint.state["extra_state"]["train_iterator"]
+    here, ended = place["iterations_in_epoch"], place["epoch"] - 1
+    return checkpoint.tokens_per_sample * max(here, (batches - here) // max(1, ended))
 
 
 def write_carried(result: dict[str, Any], out: Path) -> None:

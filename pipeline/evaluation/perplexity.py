@@ -78,8 +78,8 @@ def evaluate(
     start = time.monotonic()
     with scored_in_pieces(compiled) as scores:
         bits = float(eval_lm.main(cfg)["loss"])
-    if scores.finite and not (cfg.common_eval.post_process or getattr(cfg.task, "add_bos_token", False)):
-        bits = scores.nats / scores.finite / math.log(2)
+    if scores.counted and not (cfg.common_eval.post_process or getattr(cfg.task, "add_bos_token", False)):
+        bits = scores.nats / scores.counted / math.log(2)
     if scores.tokens == 0:
         raise UserError(
             f"not one token of {split} was evaluated; is --tokens-per-sample "
@@ -116,24 +116,24 @@ def check_lengths(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
 
 
 class Scores:
-    """What a scorer has added up: its tokens, those of finite loss, and their loss in double precision.
+    """What a scorer has added up: its tokens, those whose loss counts, and their loss in double precision.
 
     fairseq's own sum is in single precision, which over a test split costs the sixth digit.
     """
 
     def __init__(self) -> None:
-        self.tokens = self.finite = self.parameters = 0
+        self.tokens = self.counted = self.parameters = 0
         self.nats = 0.0
 
     def add(self, model: nn.Module, rows: list) -> None:
-        """The `rows` that `generate` returns; infinite losses are left out of the sum, as by fairseq."""
+        """The `rows` that `generate` returns; infinite losses are left out as by fairseq, NaN is not."""
         self.parameters = self.parameters or sum(p.numel() for p in model.parameters())
         for row in rows:
             scores = row[0]["positional_scores"].double()
-            finite = scores[scores.isfinite()]
+            counted = scores[~scores.isinf()]
             self.tokens += scores.numel()
-            self.finite += finite.numel()
-            self.nats -= float(finite.sum())
+            self.counted += counted.numel()
+            self.nats -= float(counted.sum())
 
 
 class ChunkedScorer(SequenceScorer):

@@ -126,6 +126,11 @@ def main() -> None:
     examples = read_input(options.input, task)
     if not examples.sentences:
         raise UserError(f"{options.input} holds no example")
+    if examples.broken_rows and examples.labels is None:
+        raise UserError(
+            f"{options.input} has {number_of(examples.broken_rows, 'rows')} with another number of columns, "
+            "for which GLUE's server expects predictions; correct the file"
+        )
     print(f"{task.name}: {number_of(len(examples.sentences), 'examples')} of {options.input}", flush=True)
     if examples.broken_rows:
         print(f"{examples.broken_rows} rows with another number of columns are left out, also of the count")

@@ -5,7 +5,7 @@ Token indices are those of fairseq's dictionary. Text is cut as `pipeline.data.t
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import nn
 from pipeline.data.tokenization import UNKNOWN_WORD, GPT2Encoder, SentencePieceEncoder
 from pipeline.errors import UserError
 from pipeline.training.checkpoint import load_encoder, read_checkpoint, read_dictionary, read_encoder
+from user_dir.attention.registry import attention_class
 from user_dir.models.language_model import LinearAttentionLM
 from user_dir.models.options import attention_options
 from user_dir.models.stack import is_pre_norm, planned_layers, positions_kind
@@ -155,13 +156,14 @@ def check_activation(name: str, flag: str) -> None:
 
 
 def _attention_options(source: Source) -> dict[str, dict[str, Any]]:
-    options = attention_options(source.cfg)
-    chosen = {name: dict(options[name]) for name in EXPORTED if name in source.attentions}
-    for module in source.stack.modules():  # the constants of the moment matching, given or fitted
-        scale = getattr(module, "scale", None)
-        if isinstance(scale, nn.Module) and hasattr(scale, "sigma"):
-            for name in {"lln", "lln_diag"} & set(chosen):
-                chosen[name].update(a=scale.a, b=scale.b)
+    """Those that the attentions were built with, which an old checkpoint's configuration may lack."""
+    names = {attention_class(name): name for name in EXPORTED}
+    chosen = {}
+    for module in source.stack.modules():
+        if name := names.get(type(module)):
+            chosen[name] = asdict(module.options)
+            if name.startswith("lln"):  # the constants of the moment matching, given or fitted
+                chosen[name].update(a=module.scale.a, b=module.scale.b)
     return chosen
 
 

@@ -4,6 +4,7 @@ It is README.md with the metadata that model hubs read.
 """
 
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,15 +92,16 @@ def read_run(checkpoint: Checkpoint) -> RunRecord:
     """All that is on file; UserError for a file that cannot be read.
 
     The figures come from the records of eval_ppl.sh and eval_mlm.sh, else of a study, else from the
-    validation during training. A record of another number of updates is passed over.
+    validation during training. A record of another number of updates, or on another corpus, is passed over.
     """
     path, made = checkpoint.path, checkpoint.updates
     study = _study_record(path.parent, made)
+    data = _trained_on(path.parent) or study.get("data") or {}
     return RunRecord(
         architecture=checkpoint.architecture,
         updates=made,
-        data=_trained_on(path.parent) or study.get("data") or {},
-        evaluations=_evaluated(path, made) or _of_study(study) or _of_training(checkpoint),
+        data=data,
+        evaluations=_evaluated(path, made, data.get(CORPUS)) or _of_study(study) or _of_training(checkpoint),
         commit=study.get("environment", {}).get("commit"),
     )
 
@@ -117,12 +119,13 @@ def _trained_on(folder: Path) -> dict[str, Any]:
     return {key: manifest[key] for key in TEXT if key in manifest}
 
 
-def _evaluated(checkpoint: Path, made: int) -> list[Evaluation]:
-    """The results of evaluation commands beside the checkpoint."""
+def _evaluated(checkpoint: Path, made: int, corpus: str | None) -> list[Evaluation]:
+    """The results of evaluation commands beside the checkpoint, but for those on another corpus."""
     found = []
     for split in SPLITS:
         result = _read(checkpoint.with_suffix(f".{split}.json"))
-        if result.get("updates") == made and not result.get("model_overrides"):
+        on = result.get(CORPUS) or corpus
+        if result.get("updates") == made and not result.get("model_overrides") and on == (corpus or on):
             perplexities = result.get("perplexity_per_token"), result.get("perplexity_per_word")
             found += _evaluation(split, *perplexities, _command(result))
     return found
@@ -153,10 +156,12 @@ def _of_study(record: dict[str, Any]) -> list[Evaluation]:
 
 
 def _of_training(checkpoint: Checkpoint) -> list[Evaluation]:
-    """The loss of the last validation; for a classifier nothing, since its score has no fixed meaning."""
-    if checkpoint.score is None or checkpoint.task_name not in PERPLEXITY_TASKS:
+    """The loss of the last validation; nothing for a classifier, or where another metric chose the best."""
+    chosen_by = checkpoint.groups.get("checkpoint", {}).get("best_checkpoint_metric", "loss")
+    if checkpoint.score is None or checkpoint.task_name not in PERPLEXITY_TASKS or chosen_by != "loss":
         return []
-    return _evaluation("valid", 2.0**checkpoint.score, None, FROM_TRAINING)
+    perplexity = 2.0**checkpoint.score if checkpoint.score < sys.float_info.max_exp else math.inf
+    return _evaluation("valid", perplexity, None, FROM_TRAINING)
 
 
 def _evaluation(split: str, per_token: float | None, per_word: float | None, source: str) -> list[Evaluation]:

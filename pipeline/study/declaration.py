@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -210,6 +211,8 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
     hooks = read_hooks(path, content.get("hooks", ""), evaluate, axes)
     specs = tuple(read_table_spec(spec, axes, str(path)) for spec in tables)
     rows = {name: axis for spec in specs for name, axis in spec.rows.items()}
+    best = read_best(content.get("best"), axes, str(path))
+    check_rows(path, specs, {*rows} - {best and best.axis})
     return Study(
         name=path.stem,
         path=path,
@@ -219,7 +222,7 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
         start=start,
         settings={str(key): value for key, value in settings.items()},
         keep=keep,
-        best=read_best(content.get("best"), axes, str(path)),
+        best=best,
         axes=axes,
         seeds=positive_number(content.get("seeds", 1), f"{path}: seeds"),
         evaluate=evaluate,
@@ -235,6 +238,16 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
         notes=read_notes(path, content.get("notes", "")),
         hooks=hooks,
     )
+
+
+def check_rows(path: Path, specs: Iterable[TableSpec], apart: Iterable[str]) -> None:
+    """UserError for a table whose rows join, like seeds, choices of an axis that are `apart` in another."""
+    for axis, spec in product(sorted(apart), specs):
+        if axis not in spec.rows and len(spec.only.get(axis, ())) != 1:
+            raise UserError(
+                f"{path}: the table with the rows {', '.join(spec.rows)} would join the choices of {axis}, "
+                f"which another table tells apart; add {axis} to its rows, or keep one of them with only"
+            )
 
 
 def read_hooks(path: Path, name: str, evaluate: str, axes: Mapping[str, Axis]) -> str:

@@ -6,6 +6,7 @@ figures of training, then in the whole record. A format is one of Python's for n
 many records the value is true.
 """
 
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ class Expression:
             value = follow(section, self.path)
             if value is not None:
                 break
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
             return None
         return value if self.factor is None else self.factor * value
 

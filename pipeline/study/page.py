@@ -32,7 +32,7 @@ from pipeline.study.records import (
     with_flags,
 )
 from pipeline.study.table import NONE, kept_by, write_table
-from pipeline.training.recipe import as_option, option
+from pipeline.training.recipe import as_option, is_given, option
 from pipeline.verdicts import NOT_RUN, Verdict
 
 PAGE = "README.md"
@@ -102,8 +102,9 @@ def given_settings(record: Record) -> dict[str, dict[str, Any]]:
     found = {group: dict(values or {}) for group, values in record["settings"].items()}
     for values in found.values():
         for key in values:
-            if (given := option(record["own_flags"], as_option(key))) is not None:
-                values[key] = number_or_word(given)
+            if is_given(record["own_flags"], flag := as_option(key)):
+                given = option(record["own_flags"], flag) or "--"
+                values[key] = True if given.startswith("--") else number_or_word(given)
     return found
 
 
@@ -140,19 +141,20 @@ def tuned_table(study: Study, records: Sequence[Record]) -> str:
     if not tuned:
         return ""
     one, spec, lines, runs = tuned[0]["tuned"], study.tables[0].whole(), [], 0
+    values = list(dict.fromkeys(value for record in tuned for value in record["tuned"]["tried"]))
     for key, group in spec.rows_of(tuned).items():
         found = group[0]["tuned"]
         scores = [
             NONE if score is None else f"{score:.4g}{' *' if value == found['chosen'] else ''}"
-            for value, score in found["tried"].items()
+            for value, score in ((value, found["tried"].get(value)) for value in values)
         ]
-        runs += len(scores)
+        runs += len(found["tried"])
         lines.append([spec.label(key), *scores])
     title = (
         f'Choosing {one["setting"]} by {one["by"]} in {runs} shorter runs of the first seed; "*": the value '
         "that was taken."
     )
-    return f"{title}\n\n{markdown_table(['', *one['tried']], lines)}"
+    return f"{title}\n\n{markdown_table(['', *values], lines)}"
 
 
 def write_page(study: Study, records: Sequence[Record]) -> str:

@@ -264,14 +264,16 @@ class Classification(Pixels):
 def load_image_model(path: Path, data: Path | None, *tasks: str) -> Checkpoint:
     """A checkpoint of a model of images, loaded; its data are those of `data` or, without, of its training.
 
-    Raises UserError if it is damaged or of another task than `tasks`, or the data are of another shape.
+    No split is augmented. Raises UserError if it is damaged or of another task than `tasks`, or the data are
+    of another shape.
     """
     checkpoint = read_checkpoint(path)
     if checkpoint.task_name not in tasks:
         raise UserError(
             f"{path} holds a model of the task {checkpoint.task_name}, not of {' or '.join(tasks)}"
         )
-    checkpoint = checkpoint if data is None else checkpoint.on(data)
+    data = data or Path(checkpoint.task_settings["data"])
+    checkpoint = checkpoint.on(data, augmentation="none")
     checkpoint.model.eval()  # loaded here, where its task compares the shape of the images
     return checkpoint
 

@@ -4,10 +4,13 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from pipeline.children import was_interrupted
+from pipeline.data.preparation import prepare_once, write_manifest
+from pipeline.errors import UserError
 from tests.helpers import forked
 from tests.helpers.logs import wait_for
 from tests.helpers.prepared import as_wikitext2, write_splits
@@ -80,6 +83,27 @@ def test_folder_of_somebody_else_is_not_cleared(refused, tmp_path):
     sentence = refused("data-prep/bundled_corpus.sh", "--dest", tmp_path / "data")
     assert sentence.startswith(f"error: {foreign} holds what data-prep has not written")
     assert [path.name for path in tmp_path.rglob("*")] == ["data.preparing", "thesis.tex"]
+
+
+def made(folder):
+    (folder / "a.txt").write_text("a")
+    return write_manifest(folder, {"splits": {}})
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_is_followed(tmp_path, exists):
+    if exists:
+        (tmp_path / "disk").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path / "disk")
+    assert prepare_once(tmp_path / "data", made)["files"] == {"a.txt": 1}
+    assert (tmp_path / "data").is_symlink() and (tmp_path / "disk" / "a.txt").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "disk"}
+
+
+def test_a_mount_point_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path / "data")
+    with pytest.raises(UserError, match="data is a mount point; name a folder inside it"):
+        prepare_once(tmp_path / "data", made)
 
 
 def test_two_runs_at_once(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from pipeline.errors import UserError
 from pipeline.evaluation import carried_state
 from pipeline.evaluation.carried_state import (
+    CARRIED,
     Buckets,
     check_growth,
     check_model,
@@ -18,7 +20,9 @@ from pipeline.evaluation.carried_state import (
     parallel_streams,
     side_by_side,
     split_documents,
+    trained_for,
 )
+from pipeline.training.checkpoint import Checkpoint
 from tests.helpers.lm import PAD, build_lm, dictionary, tokens
 from user_dir.attention import attention_names
 
@@ -112,6 +116,24 @@ def test_models_that_cannot():
         check_model(build_lm("transformer_lm"), 10)
     with pytest.raises(UserError, match="longer than the 256 learned positions"):
         check_model(build_lm("transnormer_t1", absolute_positions="learned"), 257)
+
+
+@pytest.mark.parametrize(
+    ("task", "epoch", "here", "expected"),
+    [
+        ("language_modeling", 1, 25, 16),
+        (CARRIED, 1, 25, 25 * 16),
+        (CARRIED, 3, 5, 10 * 16),
+        (CARRIED, 2, 15, 15 * 16),
+        (CARRIED, 6, 0, 5 * 16),
+    ],
+)
+def test_positions_of_the_training_are_those_of_an_epoch(task, epoch, here, expected):
+    """Of 25 updates: the state starts again with each epoch."""
+    config = {"task": {"_name": task, "tokens_per_sample": 16}, "optimization": {"update_freq": [1]}}
+    place = {"train_iterator": {"epoch": epoch, "iterations_in_epoch": here}}
+    state = {"cfg": config, "optimizer_history": [{"num_updates": 25}], "extra_state": place}
+    assert trained_for(Checkpoint(Path("a.pt"), state)) == expected
 
 
 def test_command(call, trained, corpus, tmp_path, capsys):

@@ -131,6 +131,14 @@ def test_accuracy(call, vit, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_images_of_train_are_evaluated_as_they_are(vit):
+    checkpoint = kinds.load_image_model(vit.run / "checkpoint_last.pt", None, "image_classification")
+    checkpoint.task.load_dataset("train")
+    shown = np.stack([checkpoint.task.dataset("train")[i]["image"] for i in range(40)])
+    assert np.array_equal(shown, np.load(vit.data / "train.images.npy"))
+
+
+@pytest.mark.slow
 def test_what_a_study_records_of_a_classifier(vit):
     device, path = torch.device("cpu"), vit.run / "checkpoint_last.pt"
     found = accuracy.measure_images(TrainedRun(vit.run, path, (), open_image_data(vit.data), device))

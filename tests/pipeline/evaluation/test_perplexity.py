@@ -12,7 +12,7 @@ from fairseq.sequence_scorer import SequenceScorer
 
 from pipeline.data.prepared import open_prepared
 from pipeline.evaluation import perplexity
-from pipeline.evaluation.perplexity import ChunkedScorer
+from pipeline.evaluation.perplexity import ChunkedScorer, Scores
 from pipeline.evaluation.perplexity import figures as perplexities
 from tests.helpers.lm import PAD, build_lm, dictionary, tokens
 from user_dir.models.decoder import LinearAttentionDecoder
@@ -143,6 +143,14 @@ def test_scores_are_fairseqs(arch, options, starts):
     for (ours, *_), (theirs, *_) in zip(found, expected, strict=True):
         assert torch.equal(ours["tokens"], theirs["tokens"])
         torch.testing.assert_close(ours["positional_scores"], theirs["positional_scores"])
+
+
+def test_infinite_losses_are_left_out_and_nan_is_not():
+    scores, model = Scores(), build_lm("transnormer_t1")
+    scores.add(model, [[{"positional_scores": torch.tensor([-1.0, -math.inf, -2.0])}]])
+    assert (scores.tokens, scores.counted, scores.nats) == (3, 2, 3.0)
+    scores.add(model, [[{"positional_scores": torch.tensor([-1.0, math.nan])}]])
+    assert math.isnan(scores.nats) and perplexity.perplexity_of(scores.nats) == math.inf
 
 
 def test_a_compiled_model_is_asked_for_once_and_not_on_a_cpu(monkeypatch):

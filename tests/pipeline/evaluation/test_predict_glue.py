@@ -63,6 +63,13 @@ def test_test_file_has_no_figures(call, finetuned, glue, tmp_path, monkeypatch, 
     assert len(written.splitlines()) == 1 + ROWS["test1"]
 
 
+def test_a_broken_row_would_shift_the_index_of_the_others(refused, tmp_path):
+    path = tmp_path / "test.tsv"
+    path.write_text("index\tquestion1\tquestion2\n0\ta\tb\n1\ta\n2\tc\td\n")
+    sentence = refused(predict_glue, "a.pt", "--task", "QQP", "--input", path, "--out", tmp_path / "out.tsv")
+    assert "has 1 row with another number of columns" in sentence
+
+
 def test_one_example_has_no_correlation(call, finetuned, tmp_path, capsys):
     path, out = tmp_path / "one.tsv", tmp_path / "out.tsv"
     path.write_text("sentence1\tsentence2\tscore\nThe cat .\tThe dog .\t2.5\n")

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from pipeline.data.published import CORPORA
@@ -51,6 +52,17 @@ def test_validation_of_the_training(call, run, tmp_path):
     assert f"exported with commit {commit()}" in text and "Trained with commit unknown" in text
 
 
+@pytest.mark.parametrize(
+    ("metric", "score", "splits"), [("ppl", 80.0, []), ("loss", 9.0, ["valid"]), ("loss", 2e3, [])]
+)
+def test_validation_by_another_metric_or_of_a_diverged_run_is_no_loss(run, metric, score, splits):
+    state = torch.load(run / CHECKPOINT, weights_only=False)
+    state["cfg"]["checkpoint"]["best_checkpoint_metric"] = metric
+    state["extra_state"]["val_loss"] = score
+    torch.save(state, run / CHECKPOINT)
+    assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == splits
+
+
 def test_evaluation_takes_precedence(call, run, corpus, tmp_path):
     call("scripts/eval_ppl.sh", run / CHECKPOINT, corpus, "--split", "test")
     header, text = exported(call, run, tmp_path / "out")
@@ -62,12 +74,14 @@ def test_evaluation_takes_precedence(call, run, corpus, tmp_path):
     assert "scripts/eval_ppl.sh --tokens-per-sample 32" in text
 
 
-def test_results_of_other_weights_are_passed_over(run):
+def test_results_of_other_weights_or_data_are_passed_over(run):
     result = {"updates": 3, "perplexity_per_token": 7.0, "model_overrides": {}, "tokens_per_sample": 32}
     write_json(run / "checkpoint_last.test.json", result)
     write_json(run.with_name("run.json"), {"study": "lm", "found": {"best_update": 3}})
     assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == ["valid"]
-    write_json(run / "checkpoint_last.test.json", {**result, "updates": 4})
+    write_json(run / "checkpoint_last.test.json", {**result, "updates": 4, "corpus": "wikitext-103"})
+    assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == ["valid"]
+    write_json(run / "checkpoint_last.test.json", {**result, "updates": 4, "corpus": "tiny"})
     assert read_run(read_checkpoint(run / CHECKPOINT)).evaluations == [
         Evaluation("test", {"perplexity per token": 7.0}, "scripts/eval_ppl.sh --tokens-per-sample 32")
     ]

@@ -1,5 +1,6 @@
 """Models of all kinds, exported and loaded by transformers: the same logits and the same continuations."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -58,6 +59,21 @@ def build(architecture: str, **options) -> Source:
         if name.endswith("sigma"):
             buffer.copy_(torch.tensor([1.1, 0.8]))
     return Source(model, config, words, kind)
+
+
+def test_each_of_two_mechanisms_keeps_its_constants():
+    source = build("lln_lm", decoder_attention="lln,lln_diag", lln_a=0.3, lln_b=-0.1, lln_diag_a=0.2)
+    options = json.loads(model_files(source)["config.json"])["attention_options"]
+    assert (options["lln"]["a"], options["lln"]["b"]) == (0.3, -0.1)
+    assert (options["lln_diag"]["a"], options["lln_diag"]["b"]) == (0.2, 0.0)
+
+
+def test_options_that_the_configuration_lacks_are_those_of_the_model():
+    """Checkpoints of early versions do not hold what follows from the layer plan."""
+    source = build("transnormer_t2")
+    source.cfg.diag_activation = source.cfg.norm_feature_map = None
+    options = json.loads(model_files(source)["config.json"])["attention_options"]
+    assert (options["diag"]["activation"], options["norm"]["feature_map"]) == ("softmax", "1+elu")
 
 
 def padded(rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:

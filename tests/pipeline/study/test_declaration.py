@@ -4,6 +4,7 @@ import math
 import re
 
 import pytest
+from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
@@ -180,6 +181,24 @@ def test_a_bad_study_is_refused_with_the_nearest_name(study_with, change, named)
     with pytest.raises(UserError, match=re.escape(named)) as error:
         study_with(**change)
     assert "\n" not in str(error.value)
+
+
+def test_no_row_joins_choices_that_another_table_tells_apart(study_file):
+    """A row of such a table would show learning rates as if they were seeds."""
+    content = OmegaConf.to_container(OmegaConf.load(study_file))
+    axes = {**content["axes"], "lr": [1, 2]}
+    columns = {"columns": content.pop("table")["columns"]}
+    both = {"rows": ["method", "lr"], **columns}
+
+    def read(table, **keys):
+        changed = {**content, "axes": axes, "tables": [both, {"rows": "method", **columns, **table}], **keys}
+        OmegaConf.save(OmegaConf.create(changed), study_file)
+        return read_study(study_file)
+
+    with pytest.raises(UserError, match="the rows method would join the choices of lr"):
+        read({})
+    read({"only": {"lr": "2"}})
+    read({}, best={"axis": "lr", "lowest": "loss_nats"})
 
 
 def test_no_combination_is_a_sentence(study_with):

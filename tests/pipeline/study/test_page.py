@@ -1,5 +1,6 @@
 """The page of a study: medians over seeds, the paper's rows, baselines, verdicts, notes and pictures."""
 
+import math
 from collections import Counter
 
 import pytest
@@ -8,10 +9,11 @@ from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.study.baseline import AT_BASELINE
+from pipeline.study.choosing import Best, best_records
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.make_results import page_of, verdict_of
 from pipeline.study.notation import parse_expression
-from pipeline.study.page import looks_of, publish, verdicts, write_page
+from pipeline.study.page import given_settings, looks_of, publish, tuned_table, verdicts, write_page
 from pipeline.study.records import read_records
 from pipeline.study.table import unknown_figures, write_table
 from tests.pipeline.study.conftest import made_up
@@ -74,6 +76,33 @@ def test_a_claim_is_decided_in_the_table_that_has_its_rows(study_file):
     assert verdict.outcome == "confirmed", verdict
 
 
+def test_the_table_of_tuning_has_a_column_for_each_value_of_any_record(study_file):
+    """The values that a study tunes may become more after some of its cells are finished."""
+    tried = {"elu": {"2": 3.0, "4": 2.5}, "softmax": {"1": None, "2": 2.0, "4": 5.0}}
+    about = {"setting": "lr", "by": "valid_loss"}
+    records = [
+        {
+            **made_up(method, 1),
+            "tuned": {**about, "tried": found, "chosen": min(found, key=lambda x: found[x] or 9)},
+        }
+        for method, found in tried.items()
+    ]
+    lines = tuned_table(read_study(study_file), records).splitlines()
+    assert "in 5 shorter runs" in lines[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    rows = {name: dict(zip(cells[0][1:], found, strict=True)) for name, *found in cells[2:]}
+    assert rows == {"softmax": {"2": "2 *", "4": "5", "1": "–"}, "1+elu": {"2": "3", "4": "2.5 *", "1": "–"}}
+
+
+def test_settings_are_those_of_the_flags_where_these_are_given():
+    record = {
+        "settings": {"model": {"dropout": 0.1, "adaptive_input": False}, "optimization": {"lr": [0.1]}},
+        "own_flags": ["--adaptive-input", "--lr", "5e-4", "--seed", "1"],
+    }
+    found = {"model": {"dropout": 0.1, "adaptive_input": True}, "optimization": {"lr": 0.0005}}
+    assert given_settings(record) == found
+
+
 def test_every_curve_has_a_colour_of_its_own():
     rows = [("softmax",), ("elu",), ("norm-t1",), ("norm-t2",), ("reformer-1",)]
     looks = looks_of(rows)
@@ -126,6 +155,12 @@ def test_expressions():
         assert parse_expression(text, "here")(record) == pytest.approx(value)
     for text in ("right", "valid", "nothing", "valid.bits.more"):
         assert parse_expression(text, "here")(record) is None
+
+
+def test_a_figure_that_is_nan_is_none_and_never_the_best():
+    records = [made_up("elu", 1, loss_nats=math.nan), made_up("softmax", 1, loss_nats=3.0)]
+    best = Best("method", parse_expression("loss_nats", "here"), "lowest")
+    assert [record["cell"]["method"] for record in best_records(best, records)] == ["softmax"]
 
 
 @pytest.mark.parametrize("name", study_names())
