@@ -344,7 +344,7 @@ def with_state(checkpoint: Checkpoint) -> bool:
 
 
 def trained_for(checkpoint: Checkpoint) -> int:
-    """The last position that the model was trained on: with carried state, a stream goes on for an epoch."""
+    """The last position that the model was trained on: with carried state, a stream lasts an epoch."""
     if not with_state(checkpoint):
         return checkpoint.tokens_per_sample
     batches = checkpoint.updates * checkpoint.groups["optimization"]["update_freq"][0]

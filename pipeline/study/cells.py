@@ -237,11 +237,9 @@ class Cell:
 
     def measurement(self) -> dict[str, str]:
         """What its study says of how a trained run is measured; nothing of a run of tuning, which is not."""
-        return (
-            {}
-            if self.tuning is not None
-            else {key: getattr(self.study, key) for key in ("checkpoint", "evaluate")}
-        )
+        if self.tuning is not None:
+            return {}
+        return {"checkpoint": self.study.checkpoint, "evaluate": self.study.evaluate}
 
     def record(self) -> dict[str, Any] | None:
         """Its record if it is finished; UserError if one of other settings or data is in its place."""

@@ -144,7 +144,7 @@ def test_decoding_computes_its_positions_once_and_a_while():
     assert len(calls) < 9
 
 
-def test_state_of_a_long_prompt_goes_on_after_reordering():
+def test_state_of_a_long_prompt_continues_after_reordering():
     module = build(True, window=6, rank=2, chunk=5)
     x = torch.randn(31, 3, 12, dtype=torch.float64)
     order = torch.tensor([2, 0, 0])

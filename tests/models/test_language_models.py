@@ -108,7 +108,7 @@ def test_incremental_equals_full(key):
         prompt = length // 2 + 1
         state = {}
         out = [model(x[:, :prompt], incremental_state=state)[0]]
-        # Going on with the last token alone, not the whole prefix.
+        # Continue with the last token alone, not the whole prefix.
         out += [model(x[:, i : i + 1], incremental_state=state)[0] for i in range(prompt, length)]
         close(torch.cat(out, 1), full)
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
+from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 from fairseq_cli import eval_lm
@@ -121,6 +122,15 @@ def test_a_diverged_run_in_half_precision(diverging, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)  # fairseq calls it where the scale falls
     with pytest.raises(UserError, match=f"the scaled loss is {PLACE}"):
         diverging("--no-save", "--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", "4")
+
+
+def test_a_valid_split_that_is_not_named(tmp_path):
+    for split in ("train", "valid", "valid1"):
+        (tmp_path / f"{split}.idx").touch()
+    words = [str(tmp_path), "--arch", "transnormer_t1", "--task", "language_modeling"]
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
+    with pytest.raises(UserError, match="'valid1'.*; add --combine-val"):
+        data_utils.raise_if_valid_subsets_unintentionally_ignored(cfg)
 
 
 def test_gradients_that_differ_between_processes_are_not_called_infinite():

@@ -77,7 +77,7 @@ def test_two_processes_equal_one_with_twice_the_rows(options, alone, commands, t
 
 
 @pytest.mark.slow
-def test_a_stopped_run_on_consecutive_text_goes_on_at_its_place(commands, tmp_path):
+def test_a_stopped_run_on_consecutive_text_resumes_at_its_place(commands, tmp_path):
     def train(updates):
         output = commands.run(*commands.train(tmp_path, *CARRIED, "--max-update", str(updates)))
         assert "nan" not in " ".join(losses(output).values())

@@ -5,7 +5,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,10 +36,7 @@ def apply() -> None:
     def load_checkpoint(load, cfg, trainer, **kwargs):
         extra_state, epoch_itr = load(cfg, trainer, **kwargs)
         stopping.note_loaded(trainer)
-        if extra_state and trainer.get_num_updates():  # more than its weights
-            if not cfg.reset_meters:
-                train_loop.resume_patience(extra_state.get("patience", {}))
-            make_up_for_plateau(trainer, epoch_itr, extra_state.get("val_loss"))
+        restore_schedules(cfg, trainer, epoch_itr, extra_state)
         train_loop.before_first_update(trainer, epoch_itr)
         return extra_state, epoch_itr
 
@@ -77,6 +74,15 @@ def apply() -> None:
             for filename in filenames:
                 read_safely(Path(filename))
         return load_models(filenames, arg_overrides, task, strict, suffix, num_shards, state)
+
+
+def restore_schedules(cfg: Any, trainer: Any, epoch_itr: Any, extra_state: Mapping[str, Any] | None) -> None:
+    """What depends on earlier validations, unless the run starts with the checkpoint's weights alone."""
+    if not extra_state or not trainer.get_num_updates():
+        return
+    if not cfg.reset_meters:
+        train_loop.resume_patience(extra_state.get("patience", {}))
+    make_up_for_plateau(trainer, epoch_itr, extra_state.get("val_loss"))
 
 
 def layers_to_keep(model_cfg: Any) -> list[int]:

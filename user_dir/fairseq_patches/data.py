@@ -36,24 +36,15 @@ def apply() -> None:
     def batch_by_size(batch, indices, *args, **kwargs):
         if not isinstance(indices, np.ndarray):
             indices = np.fromiter(indices, dtype=np.int64, count=-1)
-        if not len(indices):
-            raise UserError(
-                "no sample is left to make batches of: all are longer than the model reads; raise "
-                "--tokens-per-sample and the model's positions, or cut the samples"
-            )
+        refuse_no_sample(indices)
         with explained_length(indices, *args, **kwargs):
             batches = batch(indices, *args, **kwargs)
         return keep_last_batch(batches, indices)
 
     @replaces(data_utils, "raise_if_valid_subsets_unintentionally_ignored")
     def find_ignored_subsets(find, cfg):
-        try:
+        with explained_subsets():
             find(cfg)
-        except ValueError as error:
-            raise UserError(
-                f"the data have further splits for validation: {str(error).partition(' will be')[0]}; add "
-                "--combine-val to validate on all, or --ignore-unused-valid-subsets"
-            ) from None
 
     @replaces(EpochBatchIterator, "state_dict")
     def state_dict(state, self):
@@ -67,9 +58,7 @@ def apply() -> None:
     def get_batch_iterator(original, self, dataset, *args, **kwargs):
         call = BATCHES.bind(self, dataset, *args, **kwargs)
         call.apply_defaults()
-        iterator = keep_batches_when_resuming(original, call)
-        iterator.reuse_dataloader = False  # its workers would keep the first epoch's masks and order
-        return iterator
+        return with_new_workers(keep_batches_when_resuming(original, call))
 
     @replaces(GroupedIterator, "__init__")
     def group(init, self, iterable, chunk_size, skip_remainder_batch=False):
@@ -127,6 +116,27 @@ def explain_missing_splits(kind: type[FairseqTask]) -> None:
             ) from None
 
 
+def refuse_no_sample(indices: np.ndarray) -> None:
+    """Where every sample was filtered out, fairseq ends in a traceback."""
+    if not len(indices):
+        raise UserError(
+            "no sample is left to make batches of: all are longer than the model reads; raise "
+            "--tokens-per-sample and the model's positions, or cut the samples"
+        )
+
+
+@contextmanager
+def explained_subsets() -> Iterator[None]:
+    """A split such as valid1 that --valid-subset does not name ends fairseq in a traceback."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(
+            f"the data have further splits for validation: {str(error).partition(' will be')[0]}; add "
+            "--combine-val to validate on all, or --ignore-unused-valid-subsets"
+        ) from None
+
+
 @contextmanager
 def explained_length(indices: np.ndarray, num_tokens_fn: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
     """A sample that is longer than `--max-tokens` ends fairseq in a traceback."""
@@ -166,6 +176,12 @@ def keep_place_in_epoch(iterator: EpochBatchIterator, state: Mapping[str, Any]) 
     if before := state.get("batches"):
         done = done * len(iterator.frozen_batches) // before
     return {**state, "iterations_in_epoch": done // iterator.num_shards}
+
+
+def with_new_workers(iterator: EpochBatchIterator) -> EpochBatchIterator:
+    """fairseq (0.12.3) keeps the workers of the first epoch, and with them its masks and its order."""
+    iterator.reuse_dataloader = False
+    return iterator
 
 
 def groups_left(batches: CountingIterator, size: int, skip_rest: bool) -> int:

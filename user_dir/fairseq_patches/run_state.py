@@ -1,5 +1,6 @@
 """What of a run fairseq (every version) leaves out of a checkpoint, so that a resumed run is another one."""
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,11 +22,9 @@ def apply() -> None:
 
     @replaces(_FP16OptimizerMixin, "load_state_dict")
     def load_optimizer_state(load, self, state_dict, optimizer_overrides=None):
-        own = {key: x for key, x in state_dict.items() if key not in ("fp32_params", "scaler")}
-        load(self, own, optimizer_overrides)
+        load(self, state_dict, optimizer_overrides)
         restore_master_weights(self, state_dict.get("fp32_params", ()))
-        if self.scaler is not None:
-            vars(self.scaler).update(state_dict.get("scaler", {}))
+        restore_counts(self.scaler, state_dict.get("scaler", {}))
 
     @replaces(EMA, "__init__")
     def make_ema(init, self, model, config, device=None, skip_keys=None):
@@ -46,7 +45,7 @@ def apply() -> None:
 
 
 def restore_master_weights(optimizer: Any, saved: Any) -> None:
-    """Go on from the float32 weights that were saved, if the model's are those in half precision.
+    """Resume with the float32 weights that were saved, if the model's are those in half precision.
 
     They are not where weights were averaged, whose checkpoint keeps the optimizer of one of them.
     """
@@ -65,6 +64,12 @@ def restore_master_weights(optimizer: Any, saved: Any) -> None:
 def counts_of(scaler: Any) -> dict[str, int]:
     """What fp16's scaler of the loss counts until it changes the scale; nothing without one."""
     return {key: x for key, x in vars(scaler).items() if key.startswith("_")} if scaler else {}
+
+
+def restore_counts(scaler: Any, saved: Mapping[str, int]) -> None:
+    """Those of `counts_of`."""
+    if scaler is not None:
+        vars(scaler).update(saved)
 
 
 def counters(model: torch.nn.Module) -> list[str]:

@@ -55,9 +55,8 @@ def _apply(loop: ModuleType) -> None:
 
 def is_finished(cfg: Any, updates: int, next_epoch: int) -> bool:
     """Whether a run has made its last update: resumed in the middle of an epoch, fairseq makes one more."""
-    last_update, last_epoch = (
-        x or math.inf for x in (cfg.optimization.max_update, cfg.optimization.max_epoch)
-    )
+    limits = (cfg.optimization.max_update, cfg.optimization.max_epoch)
+    last_update, last_epoch = (x or math.inf for x in limits)
     stopped_early = 0 < cfg.checkpoint.patience <= patience_state().get("num_runs", 0)
     return updates >= last_update or next_epoch > last_epoch or stopped_early
 
@@ -68,7 +67,7 @@ def patience_state() -> dict[str, Any]:
 
 
 def resume_patience(state: Mapping[str, Any]) -> None:
-    """Count on from `patience_state`."""
+    """Resume with `patience_state`."""
     for loop in _loops():
         vars(loop.should_stop_early).update(state)
 
@@ -86,7 +85,7 @@ def check_metric(trainer: Any) -> None:
     """UserError for a `--best-checkpoint-metric` that validation does not log, before hours of training.
 
     fairseq fails at the first validation, if there is one. The first batch is evaluated to find out, without
-    the data loader, whose workers would go on with the rest.
+    the data loader, whose workers would load the rest.
     """
     cfg, datasets = trainer.cfg, trainer.task.datasets
     metric, subset = cfg.checkpoint.best_checkpoint_metric, cfg.dataset.valid_subset.split(",")[0]

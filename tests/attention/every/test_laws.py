@@ -102,7 +102,7 @@ def test_incremental_equals_full_under_autocast(key, within):
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("read", [torch.inference_mode, torch.no_grad], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("cut", [5, 6], ids="prompt{}".format)
-def test_decoding_goes_on_in_another_mode(key, read, mode, cut):
+def test_decoding_continues_in_another_mode(key, read, mode, cut):
     """A prompt, and perhaps a token, read in one and continued in the other, also with derivatives."""
     module = build(key, True, torch.float64, longest=64)
     x = torch.randn(9, 2, 12, dtype=torch.float64)

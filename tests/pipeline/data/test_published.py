@@ -34,7 +34,7 @@ def test_whole_file(tmp_path):
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_broken_off_download_goes_on(tmp_path, ranges):
+def test_interrupted_download_resumes(tmp_path, ranges):
     with serving(cut=3_000_000, resumes=ranges) as server:
         with pytest.raises(UserError, match=r"3,000,000 of 5,120,000.*again to resume"):
             download(address(server), tmp_path / "file")

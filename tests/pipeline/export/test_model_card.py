@@ -56,7 +56,7 @@ def test_validation_of_the_training(call, run, tmp_path):
     ("metric", "score", "splits"), [("ppl", 80.0, []), ("loss", 9.0, ["valid"]), ("loss", 2e3, [])]
 )
 def test_validation_by_another_metric_or_of_a_diverged_run_is_no_loss(run, metric, score, splits):
-    state = torch.load(run / CHECKPOINT, weights_only=False)
+    state = torch.load(run / CHECKPOINT)
     state["cfg"]["checkpoint"]["best_checkpoint_metric"] = metric
     state["extra_state"]["val_loss"] = score
     torch.save(state, run / CHECKPOINT)

@@ -83,7 +83,7 @@ def test_training_writes_checkpoints_log_curves_and_dictionary(trained, corpus):
 
 
 @pytest.mark.slow
-def test_goes_on_from_the_last_whole_checkpoint(call, config, corpus, trained, tmp_path, capsys):
+def test_resumes_from_the_last_whole_checkpoint(call, config, corpus, trained, tmp_path, capsys):
     """An interrupted save has left half of checkpoint_last.pt; the run began with other weights."""
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
@@ -122,7 +122,7 @@ def test_the_end_names_the_best_checkpoint_and_what_evaluates_it(call, config, c
     ("saved", "sentence"),
     [(False, "nothing was saved, so the same command starts at update 1"), (True, "resumes after update 4")],
 )
-def test_an_interruption_says_from_where_the_same_command_goes_on(
+def test_an_interruption_says_from_where_the_same_command_resumes(
     saved, sentence, call, config, corpus, trained, tmp_path, monkeypatch, capsys
 ):
     def interrupted(*arguments, **options):
