@@ -51,8 +51,12 @@ class PreparedData:
         return [name for name in SPLITS if name in found] + sorted(found - set(SPLITS))
 
     def words(self, split: str) -> int | None:
-        """Words of the raw text, with one end-of-line per line; None if they were not counted."""
-        return self.manifest.get("splits", {}).get(split, {}).get("words")
+        """Words of the raw text, with one end-of-line per line; None if they were not counted.
+
+        Where documents are marked, empty lines of the text are left out: its words are not those of the rows.
+        """
+        entry = self.manifest.get("splits", {}).get(split, {})
+        return None if "documents" in entry else entry.get("words")
 
     def tokens(self, split: str) -> int:
         """Tokens of a split as fairseq counts them; UserError if a file is missing or truncated."""

@@ -165,3 +165,8 @@ def test_settings_that_cannot_be(setting, said, config):
     task = CarriedLanguageModelingTask.setup_task(replace(config, **setting))
     with pytest.raises(UserError, match=said):
         task.load_dataset("train")
+
+
+def test_a_limit_on_tokens_that_would_be_ignored(task):
+    with pytest.raises(UserError, match="no use for --max-tokens"):
+        task.get_batch_iterator(task.dataset("train"), max_tokens=64)

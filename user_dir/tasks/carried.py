@@ -216,9 +216,12 @@ class CarriedLanguageModelingTask(LanguageModelingTask):
         num_workers: int = 0,
         epoch: int = 1,
         data_buffer_size: int = 0,
+        max_tokens: int | None = None,
         **unused: Any,
     ) -> StreamIterator:
-        """The batches in the order of the text, whatever the process."""
+        """The batches in the order of the text, whatever the process; UserError for a limit on tokens."""
+        if max_tokens is not None:
+            raise UserError("--carry-state has no use for --max-tokens; leave it out")
         return StreamIterator(dataset, num_workers=num_workers, epoch=epoch, buffer_size=data_buffer_size)
 
     def train_step(self, sample: Sample, *args: Any, **kwargs: Any) -> tuple[Tensor, Any, dict[str, Any]]:

@@ -86,6 +86,8 @@ def test_pieces_of_words(corpus, tmp_path):
     assert figures["perplexity_per_token"] == pytest.approx(8)
     assert figures["perplexity_per_word"] == pytest.approx(64)
     assert perplexities(3.0, tokens - 1, prepared, "test")["perplexity_per_word"] is None
+    prepared.manifest["splits"]["test"]["documents"] = 1  # its rows lack the text's empty lines
+    assert perplexities(3.0, tokens, prepared, "test")["perplexity_per_word"] is None
 
 
 def test_context_window_evaluates_the_same_tokens(evaluated):
