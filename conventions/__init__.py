@@ -1,6 +1,7 @@
 """What the plugin and the commands that start it agree on; imports neither torch nor fairseq."""
 
 import errno
+import re
 import signal
 
 
@@ -10,6 +11,15 @@ class UserError(ValueError):
 
 class Diverged(UserError):
     """A training whose loss or gradients are no longer finite."""
+
+
+def sentence_of(error: BaseException) -> str | None:
+    """The sentence of a UserError, also one that comes from another process in the text of a traceback."""
+    text = str(error)
+    if isinstance(error, UserError) and "\nTraceback" not in text and "\nOriginal Traceback" not in text:
+        return text
+    raised = re.findall(rf"^{__name__}\.\w+: (.+)$", text, re.MULTILINE)
+    return raised[-1] if raised else None
 
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

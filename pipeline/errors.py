@@ -1,9 +1,8 @@
 """Users' mistakes, and known ways in which a run fails because of its input, each as a one-line message."""
 
 import pickle
-import re
 
-from conventions import OUT_OF_SPACE, Diverged, UserError
+from conventions import OUT_OF_SPACE, Diverged, UserError, sentence_of
 
 __all__ = ["Diverged", "UserError", "explain"]
 
@@ -56,8 +55,8 @@ MEANINGS = {
 
 def explain(error: BaseException) -> str | None:
     """The sentence for a failure that the user can mend; None for anything else."""
-    if isinstance(error, UserError):
-        return str(error)
+    if sentence := sentence_of(error):
+        return sentence
     if isinstance(error, OSError) and error.errno in OUT_OF_SPACE:
         return f"the disk is full while writing {error.filename or 'a file'}; free some space"
     if isinstance(error, OSError) and error.filename:
@@ -65,6 +64,4 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, pickle.UnpicklingError | EOFError):
         return DAMAGED
     text = str(error)
-    if raised_by_worker := re.search(r"conventions\.\w+: (.+)\s*\Z", text):
-        return raised_by_worker[1].strip()
     return next((meaning for sign, meaning in MEANINGS.items() if sign in text), None)

@@ -1,22 +1,12 @@
 """Users' mistakes, each as a one-line message."""
 
 import os
-import re
 import sys
 from types import TracebackType
 
-from conventions import Diverged, UserError
+from conventions import Diverged, UserError, sentence_of
 
 __all__ = ["Diverged", "UserError", "install_excepthook"]
-
-
-def _message(value: BaseException) -> str | None:
-    """The sentence of a UserError, also where it comes from another process with its traceback as text."""
-    text = str(value)
-    if isinstance(value, UserError) and "\nTraceback" not in text and "\nOriginal Traceback" not in text:
-        return text
-    raised = re.findall(rf"^{re.escape(UserError.__module__)}\.\w+: (.+)$", text, re.MULTILINE)
-    return raised[-1] if raised else None
 
 
 def install_excepthook() -> None:
@@ -33,7 +23,7 @@ def install_excepthook() -> None:
         if issubclass(kind, KeyboardInterrupt):
             print("interrupted", file=sys.stderr)
             return
-        message = _message(value)
+        message = sentence_of(value)
         if message is None or os.environ.get("FAIRSEQ_TRACEBACK", "0") != "0":
             previous(kind, value, trace)
         if message is not None:

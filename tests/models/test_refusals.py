@@ -14,8 +14,9 @@ from fairseq.trainer import Trainer
 from fairseq_cli import eval_lm
 from fairseq_cli import train as fairseq_train
 
+from conventions import sentence_of
 from user_dir.checks.settings import read_overrides
-from user_dir.errors import UserError, _message
+from user_dir.errors import UserError
 from user_dir.fairseq_patches.diverged import _error_of
 from user_dir.models import LinearAttentionRoberta
 
@@ -142,10 +143,10 @@ def test_gradients_that_differ_between_processes_are_not_called_infinite():
 def test_the_sentence_of_another_process():
     text = "-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  File\n"
     for kind in ("UserError", "Diverged"):
-        assert _message(Exception(f"{text}conventions.{kind}: the sentence\n")) == "the sentence"
+        assert sentence_of(Exception(f"{text}conventions.{kind}: the sentence\n")) == "the sentence"
     caught = "Caught UserError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
-    assert _message(UserError(f"{caught}conventions.UserError: the sentence\n")) == "the sentence"
-    assert _message(Exception(f"{text}ValueError: another\n")) is None
+    assert sentence_of(UserError(f"{caught}conventions.UserError: the sentence\n")) == "the sentence"
+    assert sentence_of(Exception(f"{text}ValueError: another\n")) is None
 
 
 def test_the_traceback_is_kept_for_whoever_asks(root):
