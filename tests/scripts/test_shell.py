@@ -117,6 +117,18 @@ def test_the_wheelhouse_is_that_of_the_callers_folder(given, found, tmp_path):
     assert done.stdout.split("\n")[:2] == [str(ROOT), found.format(tmp_path)]
 
 
+def test_paths_of_gpu_check_are_those_of_the_callers_folder(tmp_path):
+    (tmp_path / "project").symlink_to(ROOT)
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] || printf "%s\\n" "$PWD" "$@"\n')
+    python.chmod(0o755)
+    words = ("speed", "--out", "my results")
+    done = run("project/scripts/gpu_check.sh", *words, cwd=tmp_path, PYTHON="./python")
+    assert done.returncode == 0, done.stderr
+    command = ["-m", "pipeline", "scripts/gpu_check.sh", *words]
+    assert done.stdout.splitlines() == [str(tmp_path), *command]
+
+
 def test_python_that_is_missing(fresh):
     assert "PYTHON=no-such-python does not run" in set_up(fresh, PYTHON="no-such-python")
     assert not (fresh / ".venv").exists()
