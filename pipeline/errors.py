@@ -64,6 +64,8 @@ def explain(error: BaseException) -> str | None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, pickle.UnpicklingError | EOFError):
         return DAMAGED
+    if isinstance(error, MemoryError):  # whose text may be empty
+        return MEANINGS["can't allocate memory"]
     text = str(error)
     if raised_by_worker := re.search(r"conventions\.\w+: (.+)\s*\Z", text):
         return raised_by_worker[1].strip()
