@@ -12,7 +12,8 @@ Environment:
     TORCH_CUDA_ARCH_LIST: as for torch, e.g. "8.0;9.0a+PTX" or "Ampere;Hopper", or Common: every architecture
         that the kernels are compiled for in the tests and nvcc knows, and PTX for other GPUs. Default: the
         local GPUs and PTX; Common without one.
-    CXX, CUDA_HOME, MAX_JOBS: the C++ compiler, the toolkit's folder, the number of parallel compilations.
+    CXX, CUDA_HOME, MAX_JOBS: the C++ compiler ("g++-12", "ccache g++"), the toolkit's folder, the number of
+        parallel compilations.
 """
 
 import json
@@ -130,10 +131,10 @@ class BuildKernels(build_ext):
             name = Path(source).name
             flags = [*CXX_FLAGS, *ISA_FLAGS.get(name, [])]
             includes = _includes(torch) if name.endswith("bindings.cpp") else []
-            commands.append([compiler, *flags, *includes, "-c", source, "-o", self._object(source)])
+            commands.append([*compiler, *flags, *includes, "-c", source, "-o", self._object(source)])
         self._link(compiler, commands, target, torch)
         self.facts.update(
-            cpu_compiler=machine.first_line([compiler, "--version"]), torch=machine.torch_version()
+            cpu_compiler=machine.first_line([*compiler, "--version"]), torch=machine.torch_version()
         )
         sets = [Path(x).stem.removeprefix(PER_SET) for x in sources if PER_SET in x]
         return f"C++ kernels ({', '.join(sorted(sets, reverse=True))})"
@@ -151,9 +152,9 @@ class BuildKernels(build_ext):
         commands = []
         for source in ext.sources:
             flags = gencode if source.endswith(".cu") else [TORCH_TARGET, "-DUSE_CUDA", *_includes(torch)]
-            compile_ = [nvcc, "-ccbin", compiler, *NVCC_FLAGS, *flags, "-c", source]
+            compile_ = [nvcc, *machine.of_nvcc(compiler), *NVCC_FLAGS, *flags, "-c", source]
             commands.append([*compile_, "-o", self._object(source)])
-        self._link(nvcc, commands, target, torch, ["-cudart", "static", *machine.runtime_folder(nvcc)])
+        self._link([nvcc], commands, target, torch, ["-cudart", "static", *machine.runtime_folder(nvcc)])
         release = machine.first_line([nvcc, "--version"], "release")
         self.facts.update(nvcc=release, cuda_archs=archs, torch=machine.torch_version())
         return f"CUDA kernels ({', '.join(archs)})"
@@ -163,7 +164,9 @@ class BuildKernels(build_ext):
         path.parent.mkdir(parents=True, exist_ok=True)
         return str(path)
 
-    def _link(self, linker: str, commands: list[list[str]], target: Path, torch: Path, flags=()) -> None:
+    def _link(
+        self, linker: list[str], commands: list[list[str]], target: Path, torch: Path, flags=()
+    ) -> None:
         _run_all(commands)
         target.parent.mkdir(parents=True, exist_ok=True)
         objects = [command[-1] for command in commands]
@@ -171,7 +174,7 @@ class BuildKernels(build_ext):
         # The linker must drop nothing: the operators register when loaded, and no symbol refers to them.
         keep = "-Wl,--no-as-needed" if sys.platform == "linux" else ""
         wanted = [keep] if keep and not flags else ["-Xlinker", "--no-as-needed"] if keep else []
-        _run_all([[linker, "-shared", *objects, *wanted, *libraries, *flags, "-o", str(target)]])
+        _run_all([[*linker, "-shared", *objects, *wanted, *libraries, *flags, "-o", str(target)]])
 
     def _report(self) -> str:
         built = " and ".join(self.built.values()) or "no kernels (PyTorch runs instead)"

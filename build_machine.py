@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution, version
+from itertools import takewhile
 from pathlib import Path
 
 # Machine code for those of these that nvcc knows, where there is no local GPU to build for.
@@ -37,13 +38,22 @@ def oldest_torch() -> tuple[int, int]:
 OLDEST_TORCH = oldest_torch()
 
 
-def compiler() -> str:
-    """The C++ compiler: that of CXX, else the first found of g++, clang++ and c++; raises Skipped without."""
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
+def compiler() -> list[str]:
+    """The words of CXX ("ccache g++"), else the first of g++, clang++ and c++; raises Skipped without."""
+    given = os.environ.get("CXX", "").strip()
+    names = [given] if given else ["g++", "clang++", "c++"]
     for name in names:
-        if found := shutil.which(name):
-            return found
+        first, *others = [name] if shutil.which(name) else name.split()
+        if found := shutil.which(first):
+            return [found, *others]
     raise Skipped(f"no C++ compiler ({', '.join(names)})")
+
+
+def of_nvcc(compiler: list[str]) -> list[str]:
+    """nvcc's options for this compiler; nvcc takes no other program before it."""
+    programs = list(takewhile(lambda word: not word.startswith("-"), compiler))
+    options = [x for word in compiler[len(programs) :] for x in ("-Xcompiler", word)]
+    return ["-ccbin", programs[-1], *options]
 
 
 def nvcc() -> str:

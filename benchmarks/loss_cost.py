@@ -145,11 +145,13 @@ def measure_losses(case: dict[str, Any]) -> dict[str, Any]:
 def first_step(name: str, x: Tensor, weight: Tensor, target: Tensor) -> dict[str, Any]:
     """The loss per token and the peak memory of one step."""
     exact_frees()
-    meter = PeakMemory(x.device.type)
-    loss = step(name, x, weight, target)
+    try:
+        meter = PeakMemory(x.device.type)
+        loss = step(name, x, weight, target)
+    finally:
+        usual_frees()  # also for the losses after one that ran out of memory
     gradients = sum(y.numel() * y.element_size() for y in (x, weight))
     peak = meter.bytes() - gradients
-    usual_frees()
     return {"loss": loss / len(target), "peak_bytes": peak}
 
 

@@ -108,7 +108,8 @@ def costs(options, dtype: torch.dtype, heap: str) -> Iterator[list[dict]]:
     """Records of every part with this heap, length by length; of the longest only for `LONGEST_ONLY`."""
     builds = {FAST: options.fast_transformers, FAST_TUNED: options.fast_transformers_tuned}
     builds = {name: folder for name, folder in builds.items() if name == FAST or folder}
-    made, device = implementations(options.device, dtype, builds), options.device
+    made, device = implementations(options.device, dtype, builds, options.dim), options.device
+    name = ours(device, dtype, options.dim)
     every = heap not in LONGEST_ONLY
     for length in options.lengths if every else options.lengths[-1:]:
         here = {n: f for n, f in made.items() if length <= LIMITS[device].get(n, length)}
@@ -116,21 +117,21 @@ def costs(options, dtype: torch.dtype, heap: str) -> Iterator[list[dict]]:
         for part in (FORWARD, BOTH):
             records += timed(options, *rows, here, part, heap)
         if device == "cpu" and every and dtype == torch.float32:
-            name, low = ours(device), [x.bfloat16() for x in rows]
+            low = [x.bfloat16() for x in rows]
             found = timed(options, *low, {f"{name}, bfloat16": made[name]}, FORWARD, heap)
             records += found
         yield records
     if every:
-        few = {n: f for n, f in made.items() if n in (ours(device, dtype), FAST, FAST_TUNED)}
+        few = {n: f for n, f in made.items() if n in (name, FAST, FAST_TUNED)}
         yield timed(options, *draw(options, max(options.lengths), dtype, heads=1), few, ONE_HEAD, heap)
 
 
 def crossover(options, dtype: torch.dtype) -> list[dict]:
     """Milliseconds forward of softmax and of the compiled kernels by head width and length."""
-    made = implementations(options.device, dtype, {})
-    pair = {n: made[n] for n in (ours(options.device, dtype), SOFTMAX)}
     records = []
     for dim in CROSSOVER_DIMS:
+        made = implementations(options.device, dtype, {}, dim)
+        pair = {n: made[n] for n in (ours(options.device, dtype, dim), SOFTMAX)}
         for length in CROSSOVER_LENGTHS[:2] if options.quick else CROSSOVER_LENGTHS:
             times = measure(calls(pair, FORWARD, draw(options, length, dtype, dim)), options.device, 5)
             records.append({"dim": dim, "length": length, "ms": {n: min(t) for n, t in times.items()}})
@@ -139,11 +140,11 @@ def crossover(options, dtype: torch.dtype) -> list[dict]:
 
 def memory(options, dtype: torch.dtype) -> dict[str, float]:
     """Peak of forward + backward above the inputs at 8,192, in tensors like q, by implementation."""
-    made = implementations(options.device, dtype, {})
+    made = implementations(options.device, dtype, {}, options.dim)
     q, k, v = draw(options, 8192, dtype)
     grad, found = torch.rand_like(v), {}
     exact_frees()
-    for name in dict.fromkeys((ours(options.device, dtype), "ours, torch")):
+    for name in dict.fromkeys((ours(options.device, dtype, options.dim), "ours, torch")):
         call = forward_and_backward(made[name], q, k, v, grad)
         call()
         peak_memory = PeakMemory(options.device)
@@ -282,7 +283,7 @@ def main() -> None:
     result = {
         "environment": environment(options.device),
         "settings": {k: v for k, v in vars(options).items() if k not in left_out},
-        "main": ours(options.device),
+        "main": ours(options.device, dtype, options.dim),
         "heaps": HEAPS,
         "peak": peak(options.device, dtype),
         "records": [],

@@ -41,13 +41,13 @@ LIMITS = {"cpu": {SOFTMAX: 8192, QUADRATIC: 2048}, "cuda": {QUADRATIC: 4096}}
 CAUSAL_PRODUCT = Path("fast_transformers", "causal_product")
 
 
-def ours(device: str, dtype: torch.dtype = torch.float32) -> str:
-    """The name of the compiled kernels' rows, or of PyTorch's without kernels."""
-    return f"ours, {select_backend('auto', device, dtype)}"
+def ours(device: str, dtype: torch.dtype, dim: int) -> str:
+    """The name of the rows of what "auto" runs for heads of `dim` columns: kernels, else PyTorch."""
+    return f"ours, {select_backend('auto', device, dtype, dim)}"
 
 
 def implementations(
-    device: str, dtype: torch.dtype, builds: dict[str, Path | None], dim: int = 1, quadratic: bool = True
+    device: str, dtype: torch.dtype, builds: dict[str, Path | None], dim: int, quadratic: bool = True
 ) -> dict[str, Function]:
     """Name to function of q, k, v of `dim` columns, in the layout of `own_layout`.
 

@@ -1,6 +1,7 @@
 """Resumable driver shared by the cost benchmarks."""
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -141,15 +142,20 @@ class CostBenchmark:
         limit = arguments.memory_limit_gib
         if limit is None and settings["device"] == "cpu":
             limit = 0.8 * memory_available() / 2**30
+        memory = int(limit * 2**30) if limit else None
         question = {
             **settings,
             **self.question(arguments, settings, case),
             **case,
             "benchmark": self.file,
-            "memory_limit": int(limit * 2**30) if limit else None,
+            "memory_limit": memory,
             "enough_s": arguments.time_limit / 5,
         }
-        return {**case, **run_case(WORKER, question, arguments.time_limit)}
+        found = run_case(WORKER, question, arguments.time_limit)
+        limits = {"time limit": arguments.time_limit, "out of memory": memory}
+        if reached := limits.get(found["status"]):
+            found["limit"] = reached
+        return {**case, **found}
 
     def results_path(self, arguments: argparse.Namespace, device: str) -> Path:
         """The results file of the command line."""
@@ -168,14 +174,16 @@ class CostBenchmark:
         ours = json_with("records", benchmark=name)
         check_output(path, ours, beside=(*self.suffixes[1:], *beside), makes_folder=True)
         results = start_or_resume(name, path, settings, arguments.restart)
-        todo = [case for case in cases if not is_done(results, case)]
+        memory = int((arguments.memory_limit_gib or 0) * 2**30)
+        limits = {"time limit": arguments.time_limit, "out of memory": memory}
+        todo = [case for case in cases if not is_done(results, case, limits)]
         done = len(cases) - len(todo)
         print(f"{len(cases)} cases on {device}, {done} done before; results: {shown_path(path)}")
         if todo:
             results["sessions"].append(environment(device))
         start = time.monotonic()
         for number, case in enumerate(todo, 1):
-            if is_done(results, case) or self.hopeless(results, case, arguments.time_limit):
+            if is_done(results, case, limits) or self.hopeless(results, case, arguments.time_limit):
                 continue
             record = self.measure(case, settings, arguments)
             record["session"] = len(results["sessions"]) - 1
@@ -245,12 +253,17 @@ def start_or_resume(name: str, path: Path, settings: dict[str, Any], restart: bo
     return results
 
 
-def is_done(results: Results, case: Case) -> bool:
-    """Whether `case` was measured, or an earlier round has shown that it cannot be; a failed one was not."""
+def is_done(results: Results, case: Case, limits: Mapping[str, float]) -> bool:
+    """Whether `case` was measured, or an earlier round has shown that it cannot be; a failed one was not.
+
+    `limits`, by status, are those of now: a case that was ended by a lower one may be measured.
+    """
     same = {key: value for key, value in case.items() if key != "round"}
     for record in results["records"]:
-        again = record["round"] == case["round"] and record["status"] != "failed"
-        if same_case(record, same) and (again or record["status"] in ("out of memory", "time limit")):
+        status = record["status"]
+        measured = status == "ok" and record["round"] == case["round"]
+        ended = status in limits and record.get("limit", math.inf) >= limits[status]
+        if same_case(record, same) and (measured or ended):
             return True
     return False
 

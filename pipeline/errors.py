@@ -63,5 +63,7 @@ def explain(error: BaseException) -> str | None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, pickle.UnpicklingError | EOFError):
         return DAMAGED
+    if isinstance(error, MemoryError):  # whose text may be empty
+        return MEANINGS["can't allocate memory"]
     text = str(error)
     return next((meaning for sign, meaning in MEANINGS.items() if sign in text), None)

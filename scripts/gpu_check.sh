@@ -7,7 +7,7 @@ if wants_help "$@"; then
 fi
 python=${PYTHON:-$VENV_PYTHON}
 [[ -x $python || -n ${PYTHON:-} ]] || python=python3
-cd -- "$ROOT"
+export PYTHONSAFEPATH=1 # no package of the user's own directory comes first
 "$python" -c 'import torch' 2>/dev/null || {
     printf 'error: %s has no torch, and so no GPU; name one that has in PYTHON\n' "$python" >&2
     exit 2

@@ -18,14 +18,18 @@ if wants_help "$@"; then
     exit 0
 fi
 only_a_folder "$@"
-dir=${1%/}
-if [[ -e $dir && ! -f $dir/SHA256SUMS && -n $(ls -A -- "$dir") ]]; then
+[[ ! -e $1 || -d $1 ]] || die "$1 is a file; name a new or empty folder"
+mkdir -p -- "$1"
+dir=$(cd -- "$1" && pwd -P)
+part=$dir/.part # inside, since the folder may be a disk of its own
+own=(-name .part)
+[[ ! -f $dir/SHA256SUMS && ! -d $part ]] || own+=(-o -name '*.whl' -o -name SHA256SUMS)
+if [[ -n $(find "$dir" -mindepth 1 -maxdepth 1 ! '(' "${own[@]}" ')' -print -quit) ]]; then
     die "$dir holds other files; name a new or empty folder"
 fi
 ensure_environment
-part=$dir.part
 rm -rf -- "$part"
-mkdir -p -- "$part"
+mkdir -- "$part"
 torch=$("$VENV_PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["torch"])' "$ROOT/.venv/ready.json")
 echo "Collecting $torch and requirements.txt in $dir (log: $part/pip.log)"
 wheels=$ROOT/.venv/wheels
@@ -35,6 +39,8 @@ wheels=$ROOT/.venv/wheels
     -c "$ROOT/requirements.txt" -r "$ROOT/requirements.txt" --find-links "$wheels" "$torch" ||
     die "pip could not collect them; see its message above and $part/pip.log"
 (cd -- "$part" && rm -f pip.log && sha256sum -- *.whl >SHA256SUMS)
-rm -rf -- "$dir"
-mv -- "$part" "$dir"
+rm -f -- "$dir"/*.whl
+mv -- "$part"/*.whl "$dir"
+mv -- "$part/SHA256SUMS" "$dir" # last: with it the folder is whole
+rmdir -- "$part"
 echo "$(wc -l <"$dir/SHA256SUMS") wheels, $(du -sh -- "$dir" | cut -f1), in $dir; set up with WHEELHOUSE=$dir"

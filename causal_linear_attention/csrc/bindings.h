@@ -10,10 +10,14 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "problem.h"
 
 #define CLA_EXPORT extern "C" __attribute__((visibility("default")))
+
+// What made the last of torch's functions fail on this thread; null before torch 2.13.
+extern "C" __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
 
 namespace cla {
 
@@ -65,6 +69,31 @@ inline Tensor new_kept(const Tensor& q, const Tensor& v, bool normalize, int64_t
 inline void require(bool condition, const char* message) {
   if (!condition) throw std::runtime_error(message);
 }
+
+// The stable functions report that they failed, but not why. Out of memory is what callers look for in a message.
+inline std::string reason_of(const std::string& failure) {
+  if (failure.find(" API call failed at ") == std::string::npos) return failure;
+  if (torch_exception_get_what_without_backtrace != nullptr) return torch_exception_get_what_without_backtrace();
+  const bool allocates =
+      failure.find("empty") != std::string::npos || failure.find("contiguous") != std::string::npos;
+  return allocates ? "probably out of memory: " + failure : failure;
+}
+
+// kOperator with the reason in its errors.
+template <auto kOperator>
+struct Explained;
+template <class Result, class... Arguments, Result (*kOperator)(Arguments...)>
+struct Explained<kOperator> {
+  static Result run(Arguments... arguments) {
+    try {
+      return kOperator(std::move(arguments)...);
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(reason_of(error.what()));
+    }
+  }
+};
+
+#define CLA_IMPL(name) m.impl(#name, TORCH_BOX(&cla::Explained<&cla::name##_op>::run))
 
 inline bool on_one_device(const Tensor& x, const Tensor& y) {
   return x.is_cpu() == y.is_cpu() && x.is_cuda() == y.is_cuda() &&

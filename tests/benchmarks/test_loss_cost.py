@@ -31,6 +31,26 @@ def test_the_plain_loss_needs_more_memory(record):
     assert max(peaks["chunked"], peaks["fallback"]) < peaks["plain"]
 
 
+def test_a_loss_that_runs_out_of_memory_leaves_the_usual_allocator_to_the_others(monkeypatch):
+    calls, step = [], loss_cost.step
+
+    def too_large(name, x, *others):
+        if name == "fallback" and len(x) > 2:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        calls.append(name)
+        return step(name, x, *others)
+
+    monkeypatch.setattr(loss_cost, "step", too_large)
+    for name in ("exact_frees", "usual_frees"):
+        monkeypatch.setattr(loss_cost, name, lambda name=name: calls.append(name))
+    words = "--vocabulary 30 --tokens 8 --width 8 --steps 1"
+    (case,) = loss_cost.cases(loss_cost.parse_arguments(words.split()), "cpu")
+    found = measure_losses({**case, "device": "cpu"})["found"]
+    assert found["fallback"]["status"] == "out of memory" and found["plain"]["status"] == "ok"
+    timed = calls[-calls[::-1].index("exact_frees") :]
+    assert timed == ["usual_frees", "products", "plain", "chunked"]
+
+
 def test_report(record):
     update = {
         "kind": "update", "environment": ENVIRONMENT, "config": "a.yaml", "text": "words",

@@ -2,14 +2,16 @@
 
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from benchmarks import operator_cost, operator_peers
+from benchmarks import measuring, operator_cost, operator_peers
 from benchmarks.operator_peers import BOTH, FAST, FLA, FORWARD, SOFTMAX, fast_transformers, own_layout
 from benchmarks.operator_report import CACHE, DECODING, ONE_HEAD, crossover_table, goals
+from causal_linear_attention.selection import KERNELS
 from pipeline.errors import UserError
 from pipeline.outputs import check_output
 
@@ -103,6 +105,20 @@ def test_flash_linear_attention_gets_its_own_layout(monkeypatch):
     assert seen == [((2, 5, 3, 4), True)]
     x = torch.zeros(2, 3, 5, 4)
     assert own_layout(MAIN, x) is x
+
+
+def test_heads_too_wide_for_the_kernels_are_measured_in_pytorch(monkeypatch):
+    """As float32 heads of more than 128 columns on a GPU, whose rows `main` then names."""
+    monkeypatch.setitem(KERNELS, "cpp", replace(KERNELS["cpp"], max_dim=8))
+    monkeypatch.setattr(operator_cost, "ENOUGH_MS", 0)
+    monkeypatch.setattr(measuring, "SAMPLE_MS", 0)
+    words = ["--heads", "1", "--dim", "16", "--lengths", "8", "--rounds", "1", "--device", "cpu"]
+    found = operator_cost.costs(operator_cost.parse_arguments(words), torch.float32, "kept")
+    assert {x["name"] for records in found for x in records if x["name"].startswith("ours")} == {
+        "ours, torch",
+        "ours, torch, bfloat16",
+    }
+    assert operator_peers.ours("cpu", torch.float32, 16) == "ours, torch"
 
 
 def test_published_shapes_and_their_bytes():

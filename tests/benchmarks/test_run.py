@@ -1,6 +1,7 @@
 """The shared driver of the cost benchmarks: cases are saved, resumed and not mixed."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -14,12 +15,41 @@ from pipeline.studies import fault_check
 def test_finished_and_hopeless_cases_are_not_run_again():
     case = {"kind": "training", "architecture": "a", "length": 8, "round": 1}
     results = {"records": [{**case, "round": 0, "status": "ok"}]}
-    assert not run.is_done(results, case)
-    assert run.is_done(results, {**case, "round": 0})
+    limits = {"time limit": 150.0, "out of memory": 0}
+
+    def is_done(turn):
+        return run.is_done(results, {**case, "round": turn}, limits)
+
+    assert not is_done(1) and is_done(0)
     results["records"][0]["status"] = "out of memory"
-    assert run.is_done(results, case)
+    assert is_done(1) and is_done(0)
     results["records"][0]["status"] = "failed"
-    assert not run.is_done(results, case) and not run.is_done(results, {**case, "round": 0})
+    assert not is_done(1) and not is_done(0)
+
+
+def test_what_a_lower_limit_ended_is_measured_again(tmp_path, monkeypatch):
+    words = ["--quick", "--device", "cpu", "--architectures", "transnormer_t1", "--lengths", "64"]
+    words += ["--out", str(tmp_path / "cost.json")]
+    benchmark = replace(lm_cost.BENCHMARK, plot=None)
+    for limits, status, measured in [
+        (["--time-limit", "5"], "time limit", 2),
+        (["--time-limit", "5"], "ok", 0),
+        (["--time-limit", "6", "--memory-limit-gib", "2"], "out of memory", 2),
+        ([], "ok", 0),
+        (["--memory-limit-gib", "3"], "ok", 2),
+    ]:
+        asked = []
+
+        def measure(worker, question, time_limit, status=status, asked=asked):
+            asked.append(question)
+            tokens = {"token_seconds": {"10": [1.0] * 4, "100": [1.0] * 4}}
+            training = {"step_seconds": [1.0], "peak_bytes": 5}
+            good = tokens if question["kind"] == "decoding" else training
+            return {"status": status, **(good if status == "ok" else {})}
+
+        monkeypatch.setattr(run, "run_case", measure)
+        assert benchmark.run(benchmark.parse([*words, *limits])) == 0
+        assert len(asked) == measured
 
 
 def test_another_architecture_joins_what_is_measured_and_other_settings_do_not(tmp_path):

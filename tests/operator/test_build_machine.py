@@ -146,3 +146,21 @@ def test_an_older_torch_is_the_reason(monkeypatch):
     monkeypatch.setattr(machine, "version", lambda name: "2.7.1")
     with pytest.raises(Skipped, match=r"torch 2.7.1 is older than 2\.\d+"):
         machine.torch_folder()
+
+
+def test_the_compiler_may_have_a_launcher_and_options(nvcc, tmp_path, monkeypatch):
+    (tmp_path / "my tools").mkdir()
+    programs = {name: nvcc("", name) for name in ("g++", "clang++", "ccache", "my tools/c++")}
+    for given, words in {
+        "": [programs["g++"]],
+        "clang++": [programs["clang++"]],
+        "ccache g++ -m64": [programs["ccache"], "g++", "-m64"],
+        programs["my tools/c++"]: [programs["my tools/c++"]],
+    }.items():
+        monkeypatch.setenv("CXX", given)
+        assert machine.compiler() == words
+    assert machine.of_nvcc([programs["ccache"], "g++", "-m64"]) == ["-ccbin", "g++", "-Xcompiler", "-m64"]
+    assert machine.of_nvcc([programs["g++"]]) == ["-ccbin", programs["g++"]]
+    monkeypatch.setenv("CXX", "ccache2 g++")
+    with pytest.raises(Skipped, match=r"no C\+\+ compiler \(ccache2 g\+\+\)"):
+        machine.compiler()

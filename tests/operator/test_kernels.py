@@ -251,3 +251,14 @@ def test_outputs_larger_than_the_caches_have_the_same_bits():
         alone = everything(*(x.detach()[:, head : head + 1] for x in tensors))
         for x, y in zip(together, alone, strict=True):
             assert torch.equal(x[:, head : head + 1], y)
+
+
+@cpp
+def test_no_memory_for_the_results_is_said_as_torch_says_it():
+    """fairseq's trainer looks for these words, and so do the benchmarks."""
+    words = "can't allocate memory|out of memory"
+    q = torch.ones(1).expand(1, 1, 2**52, 1)
+    with pytest.raises(RuntimeError, match=words):
+        causal_linear_attention(q, q, q, backend="cpp")
+    with pytest.raises(RuntimeError, match=words):
+        causal_linear_attention_step(q[0], q[0], q[0], q.transpose(1, 2))

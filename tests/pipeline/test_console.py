@@ -97,6 +97,15 @@ def test_an_interruption_says_what_it_knows(capsys):
     assert capsys.readouterr().err == "error: interrupted; the same command resumes after update 7\n"
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_too_little_memory_is_one_sentence(error):
+    def main():
+        raise error
+
+    with pytest.raises(SystemExit, match="error: the memory is full; lower --batch-size"):
+        run_command(main)
+
+
 def test_an_interruption_while_text_is_executed_ends_what_was_started(tmp_path):
     (tmp_path / "imports.py").write_text(
         "try:\n    exec('raise KeyboardInterrupt')\nexcept KeyboardInterrupt:\n    raise SystemExit(130)\n"

@@ -108,6 +108,50 @@ def test_a_folder_of_others_is_refused(name, fresh, tmp_path):
     assert [path.name for path in folder.iterdir()] == ["notes.md"] and not (fresh / ".venv").exists()
 
 
+PIP = """#!/bin/sh
+while [ $# -gt 0 ] && [ "$1" != --wheel-dir ]; do shift; done
+[ $# = 0 ] || echo new >"$2/torch-2-py3-none-any.whl"
+"""
+
+
+@pytest.fixture
+def with_pip(fresh) -> Path:
+    """A copy whose `.venv` seems finished, with a pip that makes one wheel."""
+    (python := fresh / ".venv" / "bin" / "python").parent.mkdir(parents=True)
+    python.write_text(PIP)
+    python.chmod(0o755)
+    (fresh / ".venv" / "ready.json").write_text("{}")
+    return fresh
+
+
+@pytest.mark.parametrize("before", [[], ["SHA256SUMS", "torch-1-py3-none-any.whl"], [".part/pip.log"]])
+def test_wheels_come_into_the_folder_itself(before, with_pip, tmp_path):
+    """It may be the current one, or a disk of its own, which nothing can replace."""
+    folder = tmp_path / "the wheels"
+    for name in ("", *before):
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("old") if name else path.mkdir()
+    inode = folder.stat().st_ino
+    done = run(with_pip / "scripts" / "wheelhouse.sh", ".", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert f"set up with WHEELHOUSE={folder}\n" in done.stdout
+    assert folder.stat().st_ino == inode
+    assert sorted(os.listdir(folder)) == ["SHA256SUMS", "torch-2-py3-none-any.whl"]
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=folder, check=True)
+
+
+def test_other_files_beside_checksums_are_kept(with_pip, tmp_path):
+    (folder := tmp_path / "downloads").mkdir()
+    for name in ("SHA256SUMS", "thesis.pdf"):
+        (folder / name).write_text("mine")
+    done = run(with_pip / "scripts" / "wheelhouse.sh", folder)
+    assert done.returncode == 1 and "holds other files" in done.stderr
+    assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(
+        ("SHA256SUMS", "thesis.pdf"), "mine"
+    )
+
+
 @pytest.mark.parametrize(("given", "found"), [("wheels", "{}/wheels"), ("/wheels", "/wheels"), ("", "")])
 def test_the_wheelhouse_is_that_of_the_callers_folder(given, found, tmp_path):
     """test_triton.sh installs from it after it has gone to the project's folder."""
@@ -115,6 +159,18 @@ def test_the_wheelhouse_is_that_of_the_callers_folder(given, found, tmp_path):
     done = run("bash", "-euc", text, "test", ROOT / "scripts" / "lib.sh", cwd=tmp_path, WHEELHOUSE=given)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == [str(ROOT), found.format(tmp_path)]
+
+
+def test_paths_of_gpu_check_are_those_of_the_callers_folder(tmp_path):
+    (tmp_path / "project").symlink_to(ROOT)
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] || printf "%s\\n" "$PWD" "$@"\n')
+    python.chmod(0o755)
+    words = ("speed", "--out", "my results")
+    done = run("project/scripts/gpu_check.sh", *words, cwd=tmp_path, PYTHON="./python")
+    assert done.returncode == 0, done.stderr
+    command = ["-m", "pipeline", "scripts/gpu_check.sh", *words]
+    assert done.stdout.splitlines() == [str(tmp_path), *command]
 
 
 def test_python_that_is_missing(fresh):

@@ -83,9 +83,9 @@ std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, b
 }  // namespace cla
 
 STABLE_TORCH_LIBRARY_IMPL(causal_linear_attention, CPU, m) {
-  m.impl("forward", TORCH_BOX(&cla::forward_op));
-  m.impl("backward", TORCH_BOX(&cla::backward_op));
-  m.impl("step", TORCH_BOX(&cla::step_op));
+  CLA_IMPL(forward);
+  CLA_IMPL(backward);
+  CLA_IMPL(step);
 }
 
 // For build information and tests, through ctypes: the result lives until the next call on the thread.

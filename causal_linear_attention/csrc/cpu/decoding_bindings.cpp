@@ -44,7 +44,7 @@ Tensor rms_norm_op(Tensor x, double eps) {
 }  // namespace cla
 
 STABLE_TORCH_LIBRARY_IMPL(causal_linear_attention, CPU, m) {
-  m.impl("norm_step", TORCH_BOX(&cla::norm_step_op));
-  m.impl("block_step", TORCH_BOX(&cla::block_step_op));
-  m.impl("rms_norm", TORCH_BOX(&cla::rms_norm_op));
+  CLA_IMPL(norm_step);
+  CLA_IMPL(block_step);
+  CLA_IMPL(rms_norm);
 }

@@ -214,12 +214,12 @@ Tensor rms_norm_backward_op(Tensor grad, Tensor out, Tensor root, double eps) {
 }  // namespace cla
 
 STABLE_TORCH_LIBRARY_IMPL(causal_linear_attention, CUDA, m) {
-  m.impl("forward", TORCH_BOX(&cla::forward_op));
-  m.impl("backward", TORCH_BOX(&cla::backward_op));
-  m.impl("step", TORCH_BOX(&cla::step_op));
-  m.impl("norm_step", TORCH_BOX(&cla::norm_step_op));
-  m.impl("block_step", TORCH_BOX(&cla::block_step_op));
-  m.impl("rms_norm", TORCH_BOX(&cla::rms_norm_op));
-  m.impl("rms_norm_forward", TORCH_BOX(&cla::rms_norm_forward_op));
-  m.impl("rms_norm_backward", TORCH_BOX(&cla::rms_norm_backward_op));
+  CLA_IMPL(forward);
+  CLA_IMPL(backward);
+  CLA_IMPL(step);
+  CLA_IMPL(norm_step);
+  CLA_IMPL(block_step);
+  CLA_IMPL(rms_norm);
+  CLA_IMPL(rms_norm_forward);
+  CLA_IMPL(rms_norm_backward);
 }
