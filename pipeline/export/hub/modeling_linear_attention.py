@@ -103,7 +103,9 @@ class LinearAttentionPreTrainedModel(PreTrainedModel):
     _is_stateful = True
 
     def _init_weights(self, module):
-        """Each part's own initialisation stays; training from scratch belongs to the project itself."""
+        """What a checkpoint lacks, such as a head for other classes, begins as the part does by itself."""
+        if isinstance(module, nn.Linear | nn.LayerNorm):
+            module.reset_parameters()
 
 
 class LinearAttentionModel(LinearAttentionPreTrainedModel):

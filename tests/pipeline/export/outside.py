@@ -19,20 +19,21 @@ transformers = import_module("transformers")
 PAD = 1
 
 
-def load(folder: Path) -> tuple[torch.nn.Module, str]:
-    """The model in a folder, and its kind as in `AutoModelFor...`."""
+def load(folder: Path, **options: object) -> tuple[torch.nn.Module, str]:
+    """The model in a folder, and its kind as in `AutoModelFor...`; `options` are for `from_pretrained`."""
     config = json.loads((folder / "config.json").read_text())
     kind = config["architectures"][0].removeprefix("LinearAttentionFor")
     auto = getattr(transformers, f"AutoModelFor{kind}")
-    return auto.from_pretrained(str(folder), trust_remote_code=True, local_files_only=True), kind
+    model = auto.from_pretrained(str(folder), trust_remote_code=True, local_files_only=True, **options)
+    return model, kind
 
 
 def answer(folder: Path) -> None:
     """Write `answers.pt` for `questions.pt`, a dictionary of a case's name to its inputs.
 
     A folder of that name has the exported model. Inputs: `tokens` with `mask` for logits, `too_long` for
-    tokens that must be refused; for language models also `prompts`, `prompt_mask` and `count` for greedy
-    continuations; `texts` for a tokenizer's indices.
+    tokens that must be refused, `classes` for the weights of another head; for language models also
+    `prompts`, `prompt_mask` and `count` for greedy continuations; `texts` for a tokenizer's indices.
     """
     questions = torch.load(folder / "questions.pt", weights_only=True)
     torch.save(
@@ -59,6 +60,9 @@ def answer_to(folder: Path, asked: dict) -> dict:
                 model(asked["too_long"])
             except ValueError as error:
                 answers["refusal"] = str(error)
+    if "classes" in asked:
+        options = {"num_labels": asked["classes"], "ignore_mismatched_sizes": True}
+        answers["new head"] = load(folder, **options)[0].classifier["out_proj"].state_dict()
     if kind == "CausalLM":
         for name, options in (("state", {}), ("no state", {"use_cache": False})):
             rows = slice(None if name == "state" else 4)

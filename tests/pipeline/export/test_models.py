@@ -142,9 +142,11 @@ def test_classification_head(transformers_answers, tmp_path):
     with torch.no_grad():
         features = source.model.encoder(tokens, features_only=True)[0]
         expected = source.model.classification_heads["topic"](features)
-    questions = {"topic": {"tokens": moved, "mask": moved_real}}
-    found = transformers_answers(tmp_path, questions)["topic"]["logits"]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    questions = {"topic": {"tokens": moved, "mask": moved_real, "classes": 5}}
+    found = transformers_answers(tmp_path, questions)["topic"]
+    torch.testing.assert_close(found["logits"], expected, rtol=0, atol=1e-5)
+    for x in found["new head"].values():  # begins as any linear map does
+        assert len(x) == 5 and x.std() > 0 and x.abs().max() <= features.shape[2] ** -0.5
 
 
 @pytest.mark.parametrize(
