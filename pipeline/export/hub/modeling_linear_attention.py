@@ -36,6 +36,8 @@ ACTIVATIONS = {
 class DecodingState:
     """Of each row: how many real tokens and columns were seen, and what each attention remembers of them."""
 
+    is_compileable = False  # `generate` asks a state that it is given
+
     def __init__(self, rows, device):
         self.seen = torch.zeros(rows, dtype=torch.long, device=device)
         self.columns, self.layers = 0, {}

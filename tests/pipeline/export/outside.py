@@ -64,19 +64,21 @@ def answer_to(folder: Path, asked: dict) -> dict:
         options = {"num_labels": asked["classes"], "ignore_mismatched_sizes": True}
         answers["new head"] = load(folder, **options)[0].classifier["out_proj"].state_dict()
     if kind == "CausalLM":
+        greedy = {"do_sample": False, "eos_token_id": None, "pad_token_id": PAD, "suppress_tokens": [PAD]}
         for name, options in (("state", {}), ("no state", {"use_cache": False})):
             rows = slice(None if name == "state" else 4)
             continued = model.generate(
                 asked["prompts"][rows],
                 attention_mask=asked["prompt_mask"][rows].long(),
                 max_new_tokens=asked["count"],
-                do_sample=False,
-                eos_token_id=None,
-                pad_token_id=PAD,
-                suppress_tokens=[PAD],
+                **greedy,
                 **options,
             )
             answers[name] = continued[:, asked["prompts"].shape[1] :]
+        first = model.generate(asked["prompts"][:1], max_new_tokens=1, return_dict_in_generate=True, **greedy)
+        state, more = first.past_key_values, asked["count"] - 1
+        both = model.generate(first.sequences, past_key_values=state, max_new_tokens=more, **greedy)
+        answers["two calls"] = both[:, asked["prompts"].shape[1] :]
         beams = model.generate(asked["prompts"][-1:], num_beams=3, max_new_tokens=5, pad_token_id=PAD)
         answers["beams"] = beams[:, asked["prompts"].shape[1] :]
     return answers

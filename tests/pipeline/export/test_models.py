@@ -124,6 +124,7 @@ def test_logits_and_continuations(transformers_answers, tmp_path):
         if continuations is not None:
             assert torch.equal(found["state"], continuations), name
             assert torch.equal(found["no state"], continuations[:4]), name
+            assert torch.equal(found["two calls"], continuations[:1]), name
             assert found["beams"].shape == (1, 5), name
         else:
             assert "learned" in found["refusal"] and "positions" in found["refusal"], name
