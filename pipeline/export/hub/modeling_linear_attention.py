@@ -283,6 +283,10 @@ class LinearAttentionForMaskedLM(LinearAttentionPreTrainedModel):
         """See `PreTrainedModel`."""
         return self.lm_head.decoder
 
+    def set_output_embeddings(self, value):
+        """See `PreTrainedModel`."""
+        self.lm_head.decoder = value
+
     def forward(self, input_ids, attention_mask=None, labels=None, num_items_in_batch=None, **unused):
         """`labels: (B, T)`, -100 where none."""
         logits, loss = self.lm_head(self.model(input_ids, attention_mask)[0]), None

@@ -81,6 +81,11 @@ def answer_to(folder: Path, asked: dict) -> dict:
         answers["two calls"] = both[:, asked["prompts"].shape[1] :]
         beams = model.generate(asked["prompts"][-1:], num_beams=3, max_new_tokens=5, pad_token_id=PAD)
         answers["beams"] = beams[:, asked["prompts"].shape[1] :]
+    if kind != "SequenceClassification":
+        model.resize_token_embeddings(model.config.vocab_size + 2)
+        with torch.no_grad():
+            more = model(asked["tokens"], attention_mask=asked["mask"].long()).logits
+        answers["two words more"] = more[..., :-2]
     return answers
 
 
