@@ -141,6 +141,27 @@ def test_beams_are_reordered(key):
     close(torch.cat(steps, 1), model(x)[0][:, 20:])
 
 
+@models
+@torch.no_grad()
+def test_segments_with_padding_and_reordered_rows(key):
+    """Segments of any length, with padding on either side or nothing else; rows repeat or vanish between."""
+    model, state, generator = build(key), {}, torch.Generator().manual_seed(0)
+    rows = [tokens(1, 0)[0]] * 4
+    for step, length in enumerate((3, 1, 17, 1, 40, 2)):
+        counts = torch.randint(0, length + 1, (4,), generator=generator).tolist()
+        new = [tokens(1, count, seed=4 * step + i)[0] for i, count in enumerate(counts)]
+        rows = [torch.cat(both) for both in zip(rows, new, strict=True)]
+        left = step % 2 == 0
+        out = model(padded(new, length, [left] * 4), incremental_state=state, next_segment=True)[0]
+        for i, count in enumerate(counts):
+            here = slice(length - count, length) if left else slice(0, count)
+            if count:
+                close(out[i, here], model(rows[i][None])[0][0, -count:])
+        order = torch.randint(0, 4, (4,), generator=generator)
+        model.decoder.reorder_incremental_state_scripting(state, order)
+        rows = [rows[i] for i in order.tolist()]
+
+
 @pytest.mark.parametrize("key", sorted(set(MODELS) - set(GROWING)))
 def test_decoding_state_has_constant_size(key):
     model = build(key, torch.float32)

@@ -4,6 +4,8 @@ Signed matrices (NormAttention, Nyströmformer) are no distributions. Measures t
 row over their sum, which changes nothing where a matrix is stochastic; rows of zeros are left out.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -50,7 +52,7 @@ def negative_share(matrix: Tensor) -> Tensor:
 
 def row_entropies(matrix: Tensor) -> Tensor:
     """The entropy of each row of `matrix: (..., N, N)` in bits, 0 for rows of zeros; `(..., N)`."""
-    return torch.special.entr(normalized_rows(matrix.double())).sum(-1) / torch.log(torch.tensor(2.0))
+    return torch.special.entr(normalized_rows(matrix.double())).sum(-1) / math.log(2)
 
 
 def entropy(matrix: Tensor) -> Tensor:

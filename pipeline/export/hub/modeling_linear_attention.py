@@ -36,6 +36,8 @@ ACTIVATIONS = {
 class DecodingState:
     """Of each row: how many real tokens and columns were seen, and what each attention remembers of them."""
 
+    is_compileable = False  # `generate` asks a state that it is given
+
     def __init__(self, rows, device):
         self.seen = torch.zeros(rows, dtype=torch.long, device=device)
         self.columns, self.layers = 0, {}
@@ -103,7 +105,9 @@ class LinearAttentionPreTrainedModel(PreTrainedModel):
     _is_stateful = True
 
     def _init_weights(self, module):
-        """Each part's own initialisation stays; training from scratch belongs to the project itself."""
+        """What a checkpoint lacks, such as a head for other classes, begins as the part does by itself."""
+        if isinstance(module, nn.Linear | nn.LayerNorm):
+            module.reset_parameters()
 
 
 class LinearAttentionModel(LinearAttentionPreTrainedModel):
@@ -278,6 +282,10 @@ class LinearAttentionForMaskedLM(LinearAttentionPreTrainedModel):
     def get_output_embeddings(self):
         """See `PreTrainedModel`."""
         return self.lm_head.decoder
+
+    def set_output_embeddings(self, value):
+        """See `PreTrainedModel`."""
+        self.lm_head.decoder = value
 
     def forward(self, input_ids, attention_mask=None, labels=None, num_items_in_batch=None, **unused):
         """`labels: (B, T)`, -100 where none."""

@@ -19,20 +19,21 @@ transformers = import_module("transformers")
 PAD = 1
 
 
-def load(folder: Path) -> tuple[torch.nn.Module, str]:
-    """The model in a folder, and its kind as in `AutoModelFor...`."""
+def load(folder: Path, **options: object) -> tuple[torch.nn.Module, str]:
+    """The model in a folder, and its kind as in `AutoModelFor...`; `options` are for `from_pretrained`."""
     config = json.loads((folder / "config.json").read_text())
     kind = config["architectures"][0].removeprefix("LinearAttentionFor")
     auto = getattr(transformers, f"AutoModelFor{kind}")
-    return auto.from_pretrained(str(folder), trust_remote_code=True, local_files_only=True), kind
+    model = auto.from_pretrained(str(folder), trust_remote_code=True, local_files_only=True, **options)
+    return model, kind
 
 
 def answer(folder: Path) -> None:
     """Write `answers.pt` for `questions.pt`, a dictionary of a case's name to its inputs.
 
     A folder of that name has the exported model. Inputs: `tokens` with `mask` for logits, `too_long` for
-    tokens that must be refused; for language models also `prompts`, `prompt_mask` and `count` for greedy
-    continuations; `texts` for a tokenizer's indices.
+    tokens that must be refused, `classes` for the weights of another head; for language models also
+    `prompts`, `prompt_mask` and `count` for greedy continuations; `texts` for a tokenizer's indices.
     """
     questions = torch.load(folder / "questions.pt", weights_only=True)
     torch.save(
@@ -59,22 +60,32 @@ def answer_to(folder: Path, asked: dict) -> dict:
                 model(asked["too_long"])
             except ValueError as error:
                 answers["refusal"] = str(error)
+    if "classes" in asked:
+        options = {"num_labels": asked["classes"], "ignore_mismatched_sizes": True}
+        answers["new head"] = load(folder, **options)[0].classifier["out_proj"].state_dict()
     if kind == "CausalLM":
+        greedy = {"do_sample": False, "eos_token_id": None, "pad_token_id": PAD, "suppress_tokens": [PAD]}
         for name, options in (("state", {}), ("no state", {"use_cache": False})):
             rows = slice(None if name == "state" else 4)
             continued = model.generate(
                 asked["prompts"][rows],
                 attention_mask=asked["prompt_mask"][rows].long(),
                 max_new_tokens=asked["count"],
-                do_sample=False,
-                eos_token_id=None,
-                pad_token_id=PAD,
-                suppress_tokens=[PAD],
+                **greedy,
                 **options,
             )
             answers[name] = continued[:, asked["prompts"].shape[1] :]
+        first = model.generate(asked["prompts"][:1], max_new_tokens=1, return_dict_in_generate=True, **greedy)
+        state, more = first.past_key_values, asked["count"] - 1
+        both = model.generate(first.sequences, past_key_values=state, max_new_tokens=more, **greedy)
+        answers["two calls"] = both[:, asked["prompts"].shape[1] :]
         beams = model.generate(asked["prompts"][-1:], num_beams=3, max_new_tokens=5, pad_token_id=PAD)
         answers["beams"] = beams[:, asked["prompts"].shape[1] :]
+    if kind != "SequenceClassification":
+        model.resize_token_embeddings(model.config.vocab_size + 2)
+        with torch.no_grad():
+            more = model(asked["tokens"], attention_mask=asked["mask"].long()).logits
+        answers["two words more"] = more[..., :-2]
     return answers
 
 

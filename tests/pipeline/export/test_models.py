@@ -120,10 +120,12 @@ def test_logits_and_continuations(transformers_answers, tmp_path):
     answers = transformers_answers(tmp_path, questions)
     for name, (logits, continuations) in expected.items():
         found = answers[name]
-        torch.testing.assert_close(found["logits"][real], logits[real], rtol=0, atol=1e-5, msg=name)
+        for key in ("logits", "two words more"):
+            torch.testing.assert_close(found[key][real], logits[real], rtol=0, atol=1e-5, msg=name)
         if continuations is not None:
             assert torch.equal(found["state"], continuations), name
             assert torch.equal(found["no state"], continuations[:4]), name
+            assert torch.equal(found["two calls"], continuations[:1]), name
             assert found["beams"].shape == (1, 5), name
         else:
             assert "learned" in found["refusal"] and "positions" in found["refusal"], name
@@ -142,9 +144,11 @@ def test_classification_head(transformers_answers, tmp_path):
     with torch.no_grad():
         features = source.model.encoder(tokens, features_only=True)[0]
         expected = source.model.classification_heads["topic"](features)
-    questions = {"topic": {"tokens": moved, "mask": moved_real}}
-    found = transformers_answers(tmp_path, questions)["topic"]["logits"]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    questions = {"topic": {"tokens": moved, "mask": moved_real, "classes": 5}}
+    found = transformers_answers(tmp_path, questions)["topic"]
+    torch.testing.assert_close(found["logits"], expected, rtol=0, atol=1e-5)
+    for x in found["new head"].values():  # begins as any linear map does
+        assert len(x) == 5 and x.std() > 0 and x.abs().max() <= features.shape[2] ** -0.5
 
 
 @pytest.mark.parametrize(
