@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from traceback import walk_tb
 from types import TracebackType
 
 from conventions import Diverged, UserError
@@ -16,11 +17,21 @@ def _message(value: BaseException) -> str | None:
     if isinstance(value, UserError) and "\nTraceback" not in text and "\nOriginal Traceback" not in text:
         return text
     raised = re.findall(rf"^{re.escape(UserError.__module__)}\.\w+: (.+)$", text, re.MULTILINE)
-    return raised[-1] if raised else None
+    return raised[-1] if raised else _message_of_fairseq(value)
+
+
+def _message_of_fairseq(value: BaseException) -> str | None:
+    """The sentence with which fairseq refuses an option or asks for a package, in errors of many kinds."""
+    text = " ".join(str(value).split())
+    packages = [frame.f_globals.get("__package__") or "" for frame, _ in walk_tb(value.__traceback__)]
+    from_fairseq = packages and re.match(r"fairseq(_cli)?\b", packages[-1])
+    return text if from_fairseq and re.search(r"(^|\s)--[a-z]|^Please install", text) else None
 
 
 def install_excepthook() -> None:
     """Print a UserError that ends the program as one line; with FAIRSEQ_TRACEBACK=1 the traceback, too.
+
+    An error of fairseq's own that names an option or a missing package is one as well.
 
     Applied twice it changes nothing. Hydra prints tracebacks of its own unless told otherwise.
     """

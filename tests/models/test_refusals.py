@@ -4,12 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
 from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from fairseq_cli import eval_lm
 from fairseq_cli import train as fairseq_train
@@ -146,6 +148,18 @@ def test_the_sentence_of_another_process():
     caught = "Caught UserError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
     assert _message(UserError(f"{caught}conventions.UserError: the sentence\n")) == "the sentence"
     assert _message(Exception(f"{text}ValueError: another\n")) is None
+
+
+def test_what_fairseq_says_of_an_option_is_a_sentence():
+    def refused(refuse, *arguments, **options):
+        with pytest.raises(Exception) as error:
+            refuse(*arguments, **options)
+        return _message(error.value)
+
+    build = FairseqTask(Namespace()).build_generator
+    assert refused(build, [], Namespace(sampling_topk=5)) == "--sampling-topk requires --sampling"
+    assert refused(build, [], Namespace(sampling=True, match_source_len=True)) is None
+    assert refused(int, "--sampling") is None
 
 
 def test_the_traceback_is_kept_for_whoever_asks(root):
