@@ -387,6 +387,12 @@ FAIRSEQ = [
         "triangular would divide",
     ),
     (f"{FAIRSEQ_TRAIN} --lr-scheduler step --lr-deacy-period 0", "step cannot be built: one of its settings"),
+    (
+        f"{FAIRSEQ_TRAIN} --lr-scheduler polynomial_decay",
+        "--lr-scheduler polynomial_decay needs --total-num-update; add it",
+    ),
+    (f"{INTERACTIVE} config.yaml --bpe sentencepiece", "--bpe sentencepiece needs --sentencepiece-model"),
+    ("validate data --batch-size 8 --cpu --path text.pt", "--task is missing; name the model's"),
     # the option is named
     (f"{FAIRSEQ_TRAIN} --distributed-world-size 0", "--distributed-world-size"),
     (f"{FAIRSEQ_TRAIN} --restore-file nowhere.pt", "--restore-file"),
