@@ -11,6 +11,8 @@ import torch
 from fairseq import checkpoint_utils, options
 from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.optim import FairseqOptimizer
+from fairseq.optim.lr_scheduler import FairseqLRScheduler
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from fairseq_cli import eval_lm
@@ -19,6 +21,7 @@ from fairseq_cli import train as fairseq_train
 from user_dir.checks.settings import read_overrides
 from user_dir.errors import UserError, _message
 from user_dir.fairseq_patches.diverged import _error_of
+from user_dir.fairseq_patches.trainer import explained_misfit
 from user_dir.models import LinearAttentionRoberta
 
 
@@ -139,6 +142,15 @@ def test_gradients_that_differ_between_processes_are_not_called_infinite():
     norms = "gradients are inconsistent between workers.\nrank   0 = 0.10000000\nrank   1 = {}\n"
     assert "differ between the processes" in str(_error_of(FloatingPointError(norms.format("0.2")), 3, ""))
     assert "are NaN or infinite" in str(_error_of(FloatingPointError(norms.format("nan")), 3, ""))
+
+
+def test_the_state_of_another_schedule():
+    schedule = FairseqLRScheduler(None, FairseqOptimizer(None))
+    said = "x.pt was trained with another --lr-scheduler.*--reset-lr-scheduler"
+    with pytest.raises(UserError, match=said), explained_misfit("x.pt"):
+        schedule.load_state_dict({"lr": 0.1})  # that of the schedule fixed
+    with pytest.raises(KeyError, match="lost"), explained_misfit("x.pt"):
+        {}["lost"]
 
 
 def test_the_sentence_of_another_process():
