@@ -111,6 +111,7 @@ CASES = [
     # studies
     ("scripts/study.sh copy --preset tiny --out new --lr x", "no option --lr; .*fairseq-train come after --"),
     ("scripts/study.sh copy --preset tiny --out new --method nothing", "--method"),
+    ("scripts/study.sh ablations --preset x --out new", "has no such YAML; choose from paper, small$"),
     ("scripts/quickstart.sh --updates 0", NO_COUNT),
     ("scripts/study.sh ablations --ablation nothing --out new", "--ablation"),
     ("scripts/study.sh roberta_glue --data none --out new", "--data .*none: there is no such folder"),
