@@ -91,6 +91,16 @@ def test_a_language_model_is_no_encoder_of_the_hub(commands, checkpoint):
         LinearAttentionRoberta.from_pretrained(str(checkpoint.parent), checkpoint.name, str(commands.data))
 
 
+def test_a_hub_without_its_folder(checkpoint, tmp_path):
+    load = LinearAttentionRoberta.from_pretrained
+    with pytest.raises(UserError, match="no folder .*/none to load"):
+        load(str(tmp_path / "none"), checkpoint.name)
+    with pytest.raises(UserError, match="no folder .*/none to load"):
+        load(str(checkpoint.parent), checkpoint.name, str(tmp_path / "none"))
+    with pytest.raises(UserError, match="is no folder; name its folder, then the file"):
+        load(str(checkpoint))
+
+
 @pytest.fixture
 def diverging(commands, tmp_path, monkeypatch):
     """Runs `fairseq-train` on a model whose second layer becomes NaN before the third update."""
