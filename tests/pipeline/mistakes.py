@@ -352,6 +352,7 @@ FAIRSEQ = [
     (f"{FAIRSEQ_TRAIN} --log-interval 0", "--log-interval is 0; it must be a whole number from 1 up"),
     (f"{FAIRSEQ_TRAIN} --adam-betas 0.9", "--adam-betas is '0.9'; give two numbers"),
     (f"{FAIRSEQ_TRAIN} --save-dir text.pt", "--save-dir text.pt: .*/text.pt is a file; name a folder"),
+    (f"{FAIRSEQ_TRAIN} --log-file nowhere/x.log", "--log-file nowhere/x.log: its folder is not there"),
     (f"{FAIRSEQ_TRAIN} --tensorboard-logdir text.pt/runs", "--tensorboard-logdir .*/text.pt is a file; name"),
     (f"{FAIRSEQ_TRAIN} --distributed-world-size 2", "this machine has 0; start each process yourself with"),
     (

@@ -89,6 +89,8 @@ def check_folders(cfg: Any) -> None:
     for option, folder in folders.items():
         if folder:
             check_writable(option, folder)
+    if (log := cfg.common.log_file) and not Path(log).parent.is_dir():
+        raise UserError(f"--log-file {log}: its folder is not there; make it, or name another file")
 
 
 def check_precision(common: Any, on_the_cpu: bool) -> None:
