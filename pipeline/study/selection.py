@@ -61,7 +61,7 @@ def check_covered(
         for choice in choices:
             if any(cell.values[name] == choice.name for cell in cells):
                 continue
-            known = sorted(known_values(study, name)) if axis.placeholder else [choice.name]
+            known = known_values(study, name) if axis.placeholder else [choice.name]
             if not known:
                 raise UserError(f"{study.path}: no YAML fits config {study.config} with these choices")
             if choice.name not in known:
@@ -73,18 +73,17 @@ def check_covered(
                 )
 
 
-def known_values(study: Study, axis: str) -> Iterator[str]:
-    """The values of a placeholder for which there are YAMLs."""
+def known_values(study: Study, axis: str) -> list[str]:
+    """The values of a placeholder for which there are YAMLs, each once."""
     whole = str(ROOT / study.config)
     pattern = re.escape(whole)
     for name, other in study.axes.items():
         known = "|".join(re.escape(choice.config) for choice in other.choices.values())
         words = "([^/]+)" if name == axis else f"(?:{known})" if other.closed else "[^/]+"
         pattern = pattern.replace(re.escape(f"{{{name}}}"), words)
-    for path in glob(re.sub(r"\{\w+\}", "*", whole)):
-        match = re.fullmatch(pattern, path)
-        if match and not match[1].startswith("base"):
-            yield match[1]
+    paths = glob(re.sub(r"\{\w+\}", "*", whole))
+    found = {match[1] for path in paths if (match := re.fullmatch(pattern, path))}
+    return sorted(name for name in found if not name.startswith("base"))
 
 
 def check_flags(plan: Plan, chosen: Sequence[Sequence[Choice]]) -> None:

@@ -258,7 +258,7 @@ def main() -> None:
         if sentence is None:
             with (cell.folder / LOG).open("a") if cell.folder.is_dir() else sys.stderr as out:
                 traceback.print_exc(file=out)
-            sentence = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"
+            sentence = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
         wrong = isinstance(error, UserError) and not cell.folder.is_dir()
         print(f"error: {sentence}", flush=True)
         sys.exit(SETTINGS_ARE_WRONG if wrong else 1)

@@ -4,12 +4,16 @@ import os
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
 from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.optim import FairseqOptimizer
+from fairseq.optim.lr_scheduler import FairseqLRScheduler
+from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from fairseq_cli import eval_lm
 from fairseq_cli import train as fairseq_train
@@ -18,6 +22,7 @@ from conventions import sentence_of
 from user_dir.checks.settings import read_overrides
 from user_dir.errors import UserError
 from user_dir.fairseq_patches.diverged import _error_of
+from user_dir.fairseq_patches.trainer import explained_misfit
 from user_dir.models import LinearAttentionRoberta
 
 
@@ -87,6 +92,16 @@ def test_a_language_model_is_no_encoder_of_the_hub(commands, checkpoint):
         LinearAttentionRoberta.from_pretrained(str(checkpoint.parent), checkpoint.name, str(commands.data))
 
 
+def test_a_hub_without_its_folder(checkpoint, tmp_path):
+    load = LinearAttentionRoberta.from_pretrained
+    with pytest.raises(UserError, match="no folder .*/none to load"):
+        load(str(tmp_path / "none"), checkpoint.name)
+    with pytest.raises(UserError, match="no folder .*/none to load"):
+        load(str(checkpoint.parent), checkpoint.name, str(tmp_path / "none"))
+    with pytest.raises(UserError, match="is no folder; name its folder, then the file"):
+        load(str(checkpoint))
+
+
 @pytest.fixture
 def diverging(commands, tmp_path, monkeypatch):
     """Runs `fairseq-train` on a model whose second layer becomes NaN before the third update."""
@@ -140,6 +155,15 @@ def test_gradients_that_differ_between_processes_are_not_called_infinite():
     assert "are NaN or infinite" in str(_error_of(FloatingPointError(norms.format("nan")), 3, ""))
 
 
+def test_the_state_of_another_schedule():
+    schedule = FairseqLRScheduler(None, FairseqOptimizer(None))
+    said = "x.pt was trained with another --lr-scheduler.*--reset-lr-scheduler"
+    with pytest.raises(UserError, match=said), explained_misfit("x.pt"):
+        schedule.load_state_dict({"lr": 0.1})  # that of the schedule fixed
+    with pytest.raises(KeyError, match="lost"), explained_misfit("x.pt"):
+        {}["lost"]
+
+
 def test_the_sentence_of_another_process():
     text = "-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  File\n"
     for kind in ("UserError", "Diverged"):
@@ -147,6 +171,18 @@ def test_the_sentence_of_another_process():
     caught = "Caught UserError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
     assert sentence_of(UserError(f"{caught}conventions.UserError: the sentence\n")) == "the sentence"
     assert sentence_of(Exception(f"{text}ValueError: another\n")) is None
+
+
+def test_what_fairseq_says_of_an_option_is_a_sentence():
+    def refused(refuse, *arguments, **options):
+        with pytest.raises(Exception) as error:
+            refuse(*arguments, **options)
+        return _message(error.value)
+
+    build = FairseqTask(Namespace()).build_generator
+    assert refused(build, [], Namespace(sampling_topk=5)) == "--sampling-topk requires --sampling"
+    assert refused(build, [], Namespace(sampling=True, match_source_len=True)) is None
+    assert refused(int, "--sampling") is None
 
 
 def test_the_traceback_is_kept_for_whoever_asks(root):

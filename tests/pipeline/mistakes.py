@@ -111,6 +111,7 @@ CASES = [
     # studies
     ("scripts/study.sh copy --preset tiny --out new --lr x", "no option --lr; .*fairseq-train come after --"),
     ("scripts/study.sh copy --preset tiny --out new --method nothing", "--method"),
+    ("scripts/study.sh ablations --preset x --out new", "has no such YAML; choose from paper, small$"),
     ("scripts/quickstart.sh --updates 0", NO_COUNT),
     ("scripts/study.sh ablations --ablation nothing --out new", "--ablation"),
     ("scripts/study.sh roberta_glue --data none --out new", "--data .*none: there is no such folder"),
@@ -351,6 +352,7 @@ FAIRSEQ = [
     (f"{FAIRSEQ_TRAIN} --log-interval 0", "--log-interval is 0; it must be a whole number from 1 up"),
     (f"{FAIRSEQ_TRAIN} --adam-betas 0.9", "--adam-betas is '0.9'; give two numbers"),
     (f"{FAIRSEQ_TRAIN} --save-dir text.pt", "--save-dir text.pt: .*/text.pt is a file; name a folder"),
+    (f"{FAIRSEQ_TRAIN} --log-file nowhere/x.log", "--log-file nowhere/x.log: its folder is not there"),
     (f"{FAIRSEQ_TRAIN} --tensorboard-logdir text.pt/runs", "--tensorboard-logdir .*/text.pt is a file; name"),
     (f"{FAIRSEQ_TRAIN} --distributed-world-size 2", "this machine has 0; start each process yourself with"),
     (
@@ -387,6 +389,12 @@ FAIRSEQ = [
         "triangular would divide",
     ),
     (f"{FAIRSEQ_TRAIN} --lr-scheduler step --lr-deacy-period 0", "step cannot be built: one of its settings"),
+    (
+        f"{FAIRSEQ_TRAIN} --lr-scheduler polynomial_decay",
+        "--lr-scheduler polynomial_decay needs --total-num-update; add it",
+    ),
+    (f"{INTERACTIVE} config.yaml --bpe sentencepiece", "--bpe sentencepiece needs --sentencepiece-model"),
+    ("validate data --batch-size 8 --cpu --path text.pt", "--task is missing; name the model's"),
     # the option is named
     (f"{FAIRSEQ_TRAIN} --distributed-world-size 0", "--distributed-world-size"),
     (f"{FAIRSEQ_TRAIN} --restore-file nowhere.pt", "--restore-file"),
@@ -411,6 +419,11 @@ FAIRSEQ = [
     (EVAL_LM.removesuffix(" --path"), "--path"),
     (f"{EVAL_LM} lm/checkpoint_last.pt --context-window -3", "--context-window"),
     (f"{EVAL_LM} lm/checkpoint_last.pt --gen-subset dev", "--gen-subset"),
+    (GENERATE, "a prefix that holds the end of a line; give --beam 1, or --sample-break-mode eos"),
+    (f"{GENERATE} --min-len 9 --max-len-b 8", "--min-len is 9, more than --max-len-b, 8"),
+    (f"{GENERATE} --results-path text.pt", "--results-path text.pt: .* is a file; name a folder"),
+    (f"{GENERATE} --constraints", "--constraints is not for language models"),
+    (f"{GENERATE} --bpe sentencepiece --sentencepiece-model none", "no file none; name another one with"),
     (f"{GENERATE} --prefix-size -5", "--prefix-size"),
     (f"{GENERATE} --sampling --sampling-topp 2", "--sampling-topp"),
     (f"{GENERATE} --beam 0", "--beam"),

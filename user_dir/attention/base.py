@@ -224,11 +224,11 @@ class SelfAttention(Attention):
 
     def first_state(self, q: Tensor) -> State:
         """The state before the first token, for `q: (B, H, T, d)`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no first_state, from which decoding starts")
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, new: NewTokens, state: State) -> tuple[Tensor, State]:
         """The T tokens `new` after those `state` has seen; shapes as in `attend` with N = T."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no decode, which generation needs")
 
     def finish(self, x: Tensor) -> Tensor:
         """What happens to the joined heads `(N, B, D)` before the output map."""

@@ -3,8 +3,10 @@
 import ast
 import math
 import os
+import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig
@@ -49,6 +51,9 @@ def check_settings(cfg: Any) -> None:
     check_generation(settings)
     if isinstance(settings.get("adam_betas"), str):
         check_betas(settings["adam_betas"])
+    pieces = settings.get("sentencepiece_model") if settings.get("bpe") == "sentencepiece" else None
+    if pieces and not os.path.isfile(pieces):
+        raise UserError(f"no file {pieces}; name another one with --sentencepiece-model")
     if "buffer_size" in settings:
         check_input(str(settings.get("input", "-")))
     if isinstance(settings.get("model_overrides"), str):
@@ -88,12 +93,31 @@ def check_data(data: Any) -> None:
 
 
 def check_generation(settings: Mapping[str, Any]) -> None:
-    """UserError where a command has no model to evaluate, or would generate nothing."""
+    """UserError where a command has no model to evaluate, nowhere to write, or would generate nothing."""
     if "model_overrides" in settings and settings.get("path", "") is None:
         raise UserError("--path is missing; name the checkpoint to evaluate")
     lengths = settings.get("max_len_a"), settings.get("max_len_b")
     if None not in lengths and not lengths[0] and lengths[1] < 1:
         raise UserError(f"--max-len-b is {lengths[1]}; it must be a whole number from 1 up")
+    if None not in lengths and not lengths[0] and settings.get("min_len", 1) > lengths[1]:
+        raise UserError(f"--min-len is {settings['min_len']}, more than --max-len-b, {lengths[1]}")
+    if settings.get("constraints") and settings.get("task") == "language_modeling":
+        raise UserError("--constraints is not for language models; leave it out")
+    if settings.get("results_path"):
+        check_writable("--results-path", settings["results_path"])
+
+
+def check_writable(option: str, folder: str) -> None:
+    """UserError where the folder that an option names could not be written into; it need not be there."""
+    path = Path(folder).absolute()
+    there = next(x for x in (path, *path.parents) if x.exists())
+    if not there.is_dir():
+        raise UserError(f"{option} {folder}: {there} is a file; name a folder")
+    try:
+        with tempfile.TemporaryDirectory(dir=there):  # os.access says that root may write into /proc
+            pass
+    except OSError:
+        raise UserError(f"{option} {folder} cannot be written into; name another folder") from None
 
 
 def check_betas(text: str) -> None:

@@ -4,7 +4,6 @@ import ast
 import logging
 import os
 import shutil
-import tempfile
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError
+from .settings import check_writable
 
 logger = logging.getLogger(__name__)
 
@@ -87,17 +87,10 @@ def check_folders(cfg: Any) -> None:
         return
     folders = {"--save-dir": cfg.checkpoint.save_dir, "--tensorboard-logdir": cfg.common.tensorboard_logdir}
     for option, folder in folders.items():
-        if not folder:
-            continue
-        path = Path(folder).absolute()
-        there = next(x for x in (path, *path.parents) if x.exists())
-        if not there.is_dir():
-            raise UserError(f"{option} {folder}: {there} is a file; name a folder")
-        try:
-            with tempfile.TemporaryDirectory(dir=there):  # os.access says that root may write into /proc
-                pass
-        except OSError:
-            raise UserError(f"{option} {folder} cannot be written into; name another folder") from None
+        if folder:
+            check_writable(option, folder)
+    if (log := cfg.common.log_file) and not Path(log).parent.is_dir():
+        raise UserError(f"--log-file {log}: its folder is not there; make it, or name another file")
 
 
 def check_precision(common: Any, on_the_cpu: bool) -> None:

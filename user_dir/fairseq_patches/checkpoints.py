@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, file_utils
 from fairseq.file_io import PathManager
 
 from ..checks.checkpoints import UNREADABLE, read_safely
@@ -50,6 +50,15 @@ def apply() -> None:
         if async_write or not PathManager.supports_rename(filename):
             return save(obj, filename, async_write)
         write_durably(filename, lambda file: torch.save(obj, file))
+
+    @replaces(file_utils, "load_archive_file")
+    def load_archive_file(load, archive_file):
+        if Path(archive_file).suffix == ".pt":
+            raise UserError(f"{archive_file} is no folder; name its folder, then the file as checkpoint_file")
+        found = load(archive_file)
+        if found is None:
+            raise UserError(f"no folder {archive_file} to load a model or its data from")
+        return found
 
     PathManager.copy = staticmethod(copy_durably)
 

@@ -1,6 +1,7 @@
 """fairseq's data: batches, the place in an epoch, dictionaries and splits."""
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,6 +73,12 @@ def apply() -> None:
         check_sample_lengths(np.asarray(dataset.sizes), context, max_tokens, max_positions)
         batches = load(self, dataset, *args, max_tokens=max_tokens, max_positions=max_positions, **kwargs)
         return NotEmpty(batches)
+
+    @replaces(LanguageModelingTask, "inference_step")
+    def inference_step(infer, self, generator, models, sample, prefix_tokens=None, constraints=None):
+        prefix = sample["net_input"]["src_tokens"] if prefix_tokens is None else prefix_tokens
+        with explained_prefix(bool(prefix.eq(self.source_dictionary.eos()).any())):
+            return infer(self, generator, models, sample, prefix_tokens, constraints)
 
     @replaces(Dictionary, "add_from_file")
     def add_from_file(add, self, f):
@@ -149,6 +156,20 @@ def explained_length(indices: np.ndarray, num_tokens_fn: Any, *args: Any, **kwar
         raise UserError(
             f"--max-tokens is less than the {longest} tokens of the longest sample; raise it, or lower "
             "--tokens-per-sample"
+        ) from None
+
+
+@contextmanager
+def explained_prefix(holds_an_end: bool) -> Iterator[None]:
+    """fairseq's beam search breaks on a prefix that `holds_an_end` of a line: it ends a hypothesis."""
+    try:
+        yield
+    except AssertionError as error:
+        if not holds_an_end or not re.fullmatch(r"(\d+ < \d+)?", str(error)):
+            raise
+        raise UserError(
+            "beam search cannot continue a prefix that holds the end of a line; give --beam 1, or "
+            "--sample-break-mode eos with data that have no empty line"
         ) from None
 
 

@@ -9,6 +9,8 @@ from difflib import get_close_matches
 
 from fairseq import options
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.registry import REGISTRIES
+from omegaconf import MISSING
 
 from ..checks.options import fill_in_options
 from ..checks.settings import check_settings
@@ -35,6 +37,7 @@ def apply() -> None:
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
         keep_cuda_with_bf16(namespace, given)
         fill_in_options(namespace, getattr(namespace, "arch", None))
+        check_required(namespace)
         check_settings(namespace)
         check_task_of_model(namespace)
         return parsed
@@ -66,20 +69,34 @@ def show_options_in_help(modify_parser: Modify | None) -> Modify:
 
 @contextlib.contextmanager
 def explained_arguments(parser: argparse.ArgumentParser, asks_for_help: bool) -> Iterator[None]:
-    """fairseq refuses two precisions, and no `--arch`, in tracebacks that say nothing of them."""
+    """fairseq refuses two precisions, and no `--arch` or `--task`, in tracebacks that say nothing of them."""
     try:
         yield
     except ValueError as error:
         if not str(error).startswith("Cannot combine --fp16 and --tpu"):
             raise
         raise UserError("--fp16 and --bf16 (or --tpu) exclude each other; give one of them") from None
-    except RuntimeError as error:
-        if error.args:
+    except (RuntimeError, KeyError) as error:
+        if error.args not in ((), (None,)):
             raise
         if asks_for_help:
             parser.print_help()
             parser.exit()
+        if error.args:
+            raise UserError("--task is missing; name the model's, such as --task language_modeling") from None
         raise UserError("--arch is missing; name an architecture, such as --arch transnormer_t1") from None
+
+
+def check_required(parsed: argparse.Namespace) -> None:
+    """An option without which its schedule or tokeniser cannot be ends fairseq in a traceback of hydra's."""
+    for kind, known in REGISTRIES.items():
+        choice = getattr(parsed, kind, None)
+        for field in getattr(known["dataclass_registry"].get(choice), "__dataclass_fields__", {}).values():
+            optional = field.default is None or field.type not in (int, float, str)
+            if not optional and getattr(parsed, field.name, "") in (None, MISSING):
+                raise UserError(
+                    f"--{kind.replace('_', '-')} {choice} needs --{field.name.replace('_', '-')}; add it"
+                )
 
 
 def say_mistakes_in_a_sentence(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:

@@ -5,9 +5,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import torch
+from fairseq.optim.lr_scheduler import FairseqLRScheduler
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from torch import Tensor
@@ -156,9 +158,20 @@ def explained_misfit(filename: str) -> Iterator[None]:
                 f"{filename} was trained with another --{match[1].lower()}, {match[2]}, not {match[3]}; give "
                 "that one, or start from its weights with --finetune-from-model and another --save-dir"
             ) from None
+        if isinstance(error, KeyError) and is_of_schedule(error):
+            raise UserError(
+                f"{filename} was trained with another --lr-scheduler, whose state does not suit this one; "
+                "give that one, or add --reset-lr-scheduler"
+            ) from None
         if "Cannot load model parameters" not in str(error):
             raise
         raise UserError(
             f"the checkpoint {filename} does not fit the model: {difference(error.__context__)}; give the "
             "settings it was trained with, or another --save-dir"
         ) from error
+
+
+def is_of_schedule(error: Exception) -> bool:
+    """Whether a schedule of the learning rate raised it."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return isinstance(frame.f_locals.get("self"), FairseqLRScheduler)

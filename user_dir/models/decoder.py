@@ -1,6 +1,7 @@
 """The decoder of the language models: embeddings, the layers of a plan, and the output projection."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from ..attention.parts.new_tokens import NewTokens
 from ..attention.parts.state import DecodingState, State
+from ..errors import UserError
 from ..modules import InterleavedPositions, LearnedPositions, SinusoidalPositions, build_norm
 from ..modules.padding import padding_back, padding_last
 from .fork_names import rename_transformer_ls
@@ -18,12 +20,18 @@ from .stack import DECODER_POSITIONS, build_layers, is_pre_norm, positions_kind,
 from .vocabulary import check_size, check_tokens, embed
 
 
-def cutoffs(text: str, option: str) -> list[int]:
-    """The numbers of an option such as --adaptive-softmax-cutoff; UserError if they are none.
+def cutoffs(text: str, option: str, words: int) -> list[int]:
+    """The numbers of an option such as --adaptive-softmax-cutoff, which rise to `words` at most.
 
     fairseq would run the text, which may come from a checkpoint, as Python.
+
+    Raises:
+        UserError: naming the option.
     """
-    return whole_numbers(text.strip("[] "), f"{option} is {text!r}; write whole numbers such as 20000,60000")
+    found = whole_numbers(text.strip("[] "), f"{option} is {text!r}; write whole numbers such as 20000,60000")
+    if not all(low <= high for low, high in pairwise([*found, words])):
+        raise UserError(f"{option} is {text!r}; its numbers must rise, to the dictionary's {words:,} at most")
+    return found
 
 
 class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
@@ -77,7 +85,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
             self.adaptive_softmax = AdaptiveSoftmax(
                 len(dictionary),
                 width,
-                cutoffs(cfg.adaptive_softmax_cutoff, "--adaptive-softmax-cutoff"),
+                cutoffs(cfg.adaptive_softmax_cutoff, "--adaptive-softmax-cutoff", len(dictionary)),
                 dropout=cfg.adaptive_softmax_dropout,
                 adaptive_inputs=self.embed_tokens if cfg.tie_adaptive_weights else None,
                 factor=cfg.adaptive_softmax_factor,

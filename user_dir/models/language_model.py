@@ -95,7 +95,7 @@ def _build_embedding(args: Any, dictionary: Any) -> nn.Module:
         args.decoder_embed_dim,
         args.adaptive_input_factor,
         args.decoder_embed_dim,
-        cutoffs(args.adaptive_input_cutoff, "--adaptive-input-cutoff"),
+        cutoffs(args.adaptive_input_cutoff, "--adaptive-input-cutoff", len(dictionary)),
     )
 
 

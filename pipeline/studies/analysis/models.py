@@ -77,9 +77,11 @@ def method_of(checkpoint: Checkpoint) -> str:
     architecture, settings = checkpoint.architecture, checkpoint.settings
     plan = settings.get("encoder_attention") or settings.get("decoder_attention")
     if plan:
-        names = {part.partition("*")[0].strip() for part in plan.split(",")}
-        if len(names) == 1 and (name := names.pop()) in ANALYSED:
+        name, *others = {part.partition("*")[0].strip() for part in plan.split(",")}
+        if not others and name in ANALYSED:
             return name
+        if not others and "+" not in name:
+            raise UserError(f"no figure knows the attention {name!r}; give it a row in pipeline/methods.py")
         raise UserError(
             f"the layer plan {plan!r} mixes attentions; a figure compares models with one in all layers, or "
             "TransNormer's two"

@@ -9,7 +9,7 @@ from causal_linear_attention import (
     causal_linear_attention_step,
     linear_attention,
 )
-from user_dir.attention import build_attention
+from user_dir.attention import SelfAttention, build_attention
 from user_dir.attention.lln import lln_attention
 
 X = torch.randn(1, 2, 5, 4)
@@ -88,3 +88,10 @@ def test_attentions_refuse_queries_and_masks(name, causal):
             attention(query, key_padding_mask=mask)
     out, _ = attention(query, key_padding_mask=torch.zeros(3, 5, dtype=torch.bool))
     assert out.shape == query.shape
+
+
+def test_an_attention_that_cannot_decode_yet_says_what_it_lacks():
+    """One of a user's own, of which only `attend` is written."""
+    mine = SelfAttention(8, 2, causal=True, dropout=0.0, backend="auto", options=None)
+    with pytest.raises(NotImplementedError, match="SelfAttention has no first_state"):
+        mine(torch.randn(1, 1, 8), incremental_state={})

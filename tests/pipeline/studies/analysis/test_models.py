@@ -3,10 +3,12 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.studies.analysis import analyse, logged_runs, models
 from pipeline.studies.analysis.analyse import SUBCOMMANDS, parse
@@ -52,6 +54,16 @@ def test_figures_of_a_user_never_meet_the_committed_ones(what):
 def test_a_run_of_a_study_is_called_after_its_choice_and_seed(tmp_path):
     assert models.run_name(tmp_path / "full" / "spread-norm" / "seed2") == "spread-norm-seed2"
     assert models.run_name(tmp_path / "mine") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [("mine*2", "no figure knows the attention 'mine'"), ("elu,lln", "mixes"), ("elu+lln*2", "mixes")],
+)
+def test_a_plan_that_no_figure_knows(plan, said):
+    trained = SimpleNamespace(architecture="transnormer_t1", settings={"decoder_attention": plan})
+    with pytest.raises(UserError, match=said):
+        models.method_of(trained)
 
 
 def record(out, what, name):
