@@ -11,7 +11,7 @@ from conventions import Diverged, UserError, sentence_of
 __all__ = ["Diverged", "UserError", "install_excepthook"]
 
 
-def _of_fairseq(error: BaseException) -> str | None:
+def sentence_of_fairseq(error: BaseException) -> str | None:
     """The sentence with which fairseq refuses an option or asks for a package, in errors of many kinds."""
     text = " ".join(str(error).split())
     packages = [frame.f_globals.get("__package__") or "" for frame, _ in walk_tb(error.__traceback__)]
@@ -22,7 +22,8 @@ def _of_fairseq(error: BaseException) -> str | None:
 def install_excepthook() -> None:
     """Print a UserError that ends the program as one line; with FAIRSEQ_TRACEBACK=1 the traceback, too.
 
-    So is an error of fairseq's own that names an option or a missing package. Applied twice it changes nothing. Hydra prints tracebacks of its own unless told otherwise.
+    So is an error of fairseq's own that names an option or a missing package. Applied twice it changes
+    nothing. Hydra prints tracebacks of its own unless told otherwise.
     """
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     previous = sys.excepthook
@@ -33,7 +34,7 @@ def install_excepthook() -> None:
         if issubclass(kind, KeyboardInterrupt):
             print("interrupted", file=sys.stderr)
             return
-        message = sentence_of(value) or _of_fairseq(value)
+        message = sentence_of(value) or sentence_of_fairseq(value)
         if message is None or os.environ.get("FAIRSEQ_TRACEBACK", "0") != "0":
             previous(kind, value, trace)
         if message is not None:

@@ -78,7 +78,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
         painters[panel["kind"]](axis, panel)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
-    save_figure(figure, path, record["note"], rows)
+    save_figure(figure, path, record["note"])
 
 
 def _color(curve: dict[str, Any]) -> Any:

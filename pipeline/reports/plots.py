@@ -22,6 +22,7 @@ from pipeline.files import write_atomically
 
 MOST_TICKS = 8  # named places of a logarithmic x axis
 LARGEST_BUBBLE = 2500.0  # points squared
+NOTE_LINE, NOTE_GAP = 0.16, 0.14  # inches for a line of the note, and around it
 LABEL_STEP = 13.0  # points between two names of bubbles
 LABEL_GAP = 0.055  # smallest distance of two labels, as a part of the panel's height
 
@@ -77,7 +78,7 @@ def plot_curves(
     if log:
         panels = [(*texts, _positive(curves)) for *texts, curves in panels]
     figure = draw_curves(panels, columns, log, markers)
-    save_figure(figure, path, note, len(panels) // columns, source)
+    save_figure(figure, path, note, source)
 
 
 def draw_curves(panels: Sequence[Panel], columns: int, log: bool, markers: bool) -> Figure:
@@ -133,7 +134,7 @@ def plot_bubbles(
     axis.xaxis.set_major_formatter(FuncFormatter(_plain))
     axis.xaxis.set_minor_formatter(NullFormatter())
     _label_bubbles(axis, bubbles)
-    save_figure(figure, path, note, rows=1)
+    save_figure(figure, path, note)
 
 
 def _label_bubbles(axis: Axes, bubbles: Sequence[Bubble]) -> None:
@@ -164,10 +165,10 @@ def _label_bubbles(axis: Axes, bubbles: Sequence[Bubble]) -> None:
         taken.append(box)
 
 
-def save_figure(figure: Figure, path: Path, note: str, rows: int, source: str = "") -> None:
-    """Write the figure with `note` below its `rows` of panels."""
+def save_figure(figure: Figure, path: Path, note: str, source: str = "") -> None:
+    """Write the figure with `note` below its panels."""
     lines = textwrap.wrap(note, int(15 * figure.get_figwidth()))
-    below = (0.035 * len(lines) + 0.03) / rows
+    below = (NOTE_LINE * len(lines) + NOTE_GAP) / figure.get_figheight()
     figure.text(0.01, 0.01, "\n".join(lines), fontsize=8, color="0.35", va="bottom")
     figure.tight_layout(rect=(0, below, 1, 1))
     picture = io.BytesIO()

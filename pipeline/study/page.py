@@ -255,7 +255,7 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
                 color, style = looks[key]
                 curves.append(Curve(spec.label(key), color, x, y, style))
         panels.append((title, "training, s" if by == "seconds" else by, study.plot["y"], curves))
-    plot_curves(path, panels, note=note_of_seed(shown, records), log=False, markers=False, source=source)
+    plot_curves(path, panels, note=note_of_seed(shown), log=False, markers=False, source=source)
 
 
 def seconds_per_update(record: Record) -> float:

@@ -37,9 +37,9 @@ def of_first_seed(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if seed_of(record) == seed]
 
 
-def note_of_seed(shown: Sequence[Record], records: Sequence[Record]) -> str:
-    """What is printed below a picture of the `shown` ones, all of a seed, of the `records` of a page."""
-    return f"Seed {seed_of(shown[0])}. {measured_on(records)}"
+def note_of_seed(shown: Sequence[Record]) -> str:
+    """What is printed below a picture of the `shown` records, all of a seed."""
+    return f"Seed {seed_of(shown[0])}. {measured_on(shown)}"
 
 
 def over_seeds(records: Sequence[Record]) -> str:

@@ -20,7 +20,7 @@ from fairseq_cli import train as fairseq_train
 
 from conventions import sentence_of
 from user_dir.checks.settings import read_overrides
-from user_dir.errors import UserError
+from user_dir.errors import UserError, sentence_of_fairseq
 from user_dir.fairseq_patches.diverged import _error_of
 from user_dir.fairseq_patches.trainer import explained_misfit
 from user_dir.models import LinearAttentionRoberta
@@ -177,7 +177,7 @@ def test_what_fairseq_says_of_an_option_is_a_sentence():
     def refused(refuse, *arguments, **options):
         with pytest.raises(Exception) as error:
             refuse(*arguments, **options)
-        return _message(error.value)
+        return sentence_of_fairseq(error.value)
 
     build = FairseqTask(Namespace()).build_generator
     assert refused(build, [], Namespace(sampling_topk=5)) == "--sampling-topk requires --sampling"

@@ -62,7 +62,7 @@ def draw_positions(study: Study, records: Sequence[Record], source: str, path: P
     for segment, group in grouped(shown, lambda one: one["cell"]["segment"]).items():
         curves = [_curve(record, colors[record["cell"]["model"]]) for record in group]
         panels.append((f"Segments of {segment}", "position up to, tokens", "perplexity per token", curves))
-    note = f"Trained with carried state (solid) and without (dashed). {note_of_seed(shown, records)}"
+    note = f"Trained with carried state (solid) and without (dashed). {note_of_seed(shown)}"
     plot_curves(path, panels, note=note, source=source)
 
 

@@ -29,7 +29,7 @@ def draw_samples(study: Study, records: Sequence[Record], source: str, path: Pat
             show_row(axis, record, way, label if axis is row[0] else "")
     for axis, title in zip(axes[1], WAYS.values(), strict=True):
         axis.set_title(title, loc="left", fontsize=11)
-    save_figure(figure, path, note_of_seed([first], [first]), len(shown) + 1, source)
+    save_figure(figure, path, note_of_seed(list(shown.values())), source)
 
 
 def show_row(axis: Axes, record: Record, which: str, label: str) -> None:

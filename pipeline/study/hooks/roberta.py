@@ -50,7 +50,7 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
         (title, "updates", "bits per masked token", [curves[name] for name in names if name in curves])
         for title, names in ENCODER_PANELS.items()
     ]
-    plot_curves(path, panels, note=note_of_seed(shown, records), log=False, markers=False, source=source)
+    plot_curves(path, panels, note=note_of_seed(shown), log=False, markers=False, source=source)
 
 
 def means(points: Sequence[Sequence[float]], count: int = 40) -> list[tuple[float, float]]:
