@@ -18,7 +18,7 @@ class EluOptions:
     normalizer: str = field(
         default="sum",
         metadata={
-            "help": "denominator: sum (of the weights) or none (TransNormer's Table 1, which diverges)"
+            "help": "denominator: sum (of the weights) or none (TransNormer's Table 1, without scaling)"
         },
     )
 

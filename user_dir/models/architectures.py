@@ -45,7 +45,7 @@ class Architecture:
 
 T1, T2 = PLAN_WORDS["transnormer_t1"], PLAN_WORDS["transnormer_t2"]
 TRANSNORMER_LM = {"decoder_ffn": "glu", "decoder_norm": "rmsnorm"}
-TRANSNORMER_ROBERTA = {"encoder_ffn": "glu", "encoder_norm": "rmsnorm"}
+TRANSNORMER_ROBERTA = {"encoder_ffn": "glu", "encoder_norm": "rmsnorm", "attention_dropout": 0.0}
 SEVEN_LAYERS = {"decoder_layers": 7, "decoder_attention_heads": 1}
 FLASH_LM = {
     "decoder_layers": 10,
