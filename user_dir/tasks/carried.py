@@ -126,7 +126,7 @@ class CarriedState:
         found = state_bytes(self.state)
         if self.bytes and found > self.bytes:
             raise UserError(
-                "--carry-state trains mechanisms whose state has a constant size, and that of this layer "
+                "carried state takes mechanisms whose state has a constant size, and that of this layer "
                 "plan grows with the text; choose others, such as diag, norm, elu or lln"
             )
         self.bytes = found
@@ -142,21 +142,21 @@ def check_model(model: nn.Module, args: Any) -> None:
     """UserError for a model, with the configuration `args`, that cannot read any text in segments."""
     if not isinstance(model, LinearAttentionLM):
         raise UserError(
-            f"--carry-state needs a language model of this project, not fairseq's {type(model).__name__}"
+            f"carried state needs a language model of this project, not fairseq's {type(model).__name__}"
         )
     if isinstance(model.decoder.embed_positions, LearnedPositions):
         raise UserError(
-            "--carry-state reads texts of any length, for which learned positions do not reach; give "
+            "carried state reads texts of any length, for which learned positions do not reach; give "
             "--absolute-positions sinusoidal or none"
         )
     if any(is_drawn_again(part) for part in model.modules()):
         raise UserError(
-            "--carry-state keeps sums that --performer-redraw and --reformer-redraw make meaningless; give "
+            "carried state keeps sums that --performer-redraw and --reformer-redraw make meaningless; give "
             "--performer-redraw 0, and no --reformer-redraw"
         )
     if args.checkpoint_activations or args.offload_activations:
         raise UserError(
-            "--carry-state keeps states that --checkpoint-activations would compute twice; give "
+            "carried state keeps states that --checkpoint-activations would compute twice; give "
             "one of the two"
         )
 
@@ -164,12 +164,12 @@ def check_model(model: nn.Module, args: Any) -> None:
 def check_settings(args: Any) -> None:
     """UserError for settings of the task that cannot be, or would be ignored."""
     if args.batch_size is None:
-        raise UserError("--carry-state needs --batch-size, the number of streams of a process")
+        raise UserError("carried state needs --batch-size, the number of streams of a process")
     if args.batch_size_valid not in (None, args.batch_size):
-        raise UserError("--carry-state validates as many streams as it trains; leave --batch-size-valid out")
+        raise UserError("carried state validates as many streams as it trains; leave --batch-size-valid out")
     for name, value in WITHOUT_USE.items():
         if getattr(args, name) not in (None, value):
-            raise UserError(f"--carry-state has no use for --{name.replace('_', '-')}; leave it out")
+            raise UserError(f"carried state has no use for --{name.replace('_', '-')}; leave it out")
 
 
 @register_task("carried_language_modeling", dataclass=LanguageModelingConfig)
@@ -221,7 +221,7 @@ class CarriedLanguageModelingTask(LanguageModelingTask):
     ) -> StreamIterator:
         """The batches in the order of the text, whatever the process; UserError for a limit on tokens."""
         if max_tokens is not None:
-            raise UserError("--carry-state has no use for --max-tokens; leave it out")
+            raise UserError("carried state has no use for --max-tokens; leave it out")
         return StreamIterator(dataset, num_workers=num_workers, epoch=epoch, buffer_size=data_buffer_size)
 
     def train_step(self, sample: Sample, *args: Any, **kwargs: Any) -> tuple[Tensor, Any, dict[str, Any]]:
