@@ -27,6 +27,10 @@ from pipeline.training.recipe import (
 
 DECODERS = ("language_modeling", "carried_language_modeling", "copy", "pixels")
 """Tasks whose models have a `--decoder-attention`; the others have a `--encoder-attention`."""
+WARMUP = "--warmup-updates"
+OF_SCHEDULES = (WARMUP, "--total-num-update", "--lr-period-updates", "--lr-deacy-period")
+OF_SCHEDULES += ("--warmup-steps", "--hold-steps", "--decay-steps")
+"""Options of fairseq's schedules that are numbers of updates."""
 
 
 @dataclass(frozen=True)
@@ -277,12 +281,17 @@ def _run_of(name: str, values: tuple[tuple[str, str], ...]) -> Cell:
 
 
 def shortened(experiment: Experiment, flags: Sequence[str], updates: int) -> list[str]:
-    """The flags of a run of fewer `updates`: the whole schedule, shortened in proportion."""
+    """The flags of a run of fewer `updates`: the whole schedule, shortened in proportion.
+
+    A warm-up keeps two updates, the fewest of `one_cycle`, if the run has more.
+    """
     given = [*experiment.flags(), *flags]
     last = option(given, "--max-update") or ""
     share = updates / int(last) if last.isdecimal() and int(last) else 1.0
     words = ["--max-update", str(updates)]
-    for flag in ("--warmup-updates", "--total-num-update"):
-        if (length := option(given, flag) or "").isdecimal():
-            words += [flag, str(max(1, round(share * int(length))))]
+    for flag in OF_SCHEDULES:
+        length = option(given, flag) or ""
+        if length.isdecimal() and int(length):
+            fewest = min(2, int(length), updates - 1) if flag == WARMUP else 1
+            words += [flag, str(max(1, fewest, round(share * int(length))))]
     return words

@@ -21,7 +21,6 @@ from pipeline.training.recipe import NAME_FLAGS, as_option, is_given, option
 
 OWN = {"--seed": "--seeds", "--save-dir": "--out"}
 """Flags that differ from cell to cell, and the option to use instead; an axis adds its own."""
-ALIASES = {"--batch-size": ("--max-sentences",)}
 REGISTERED = re.compile(r'^@register_attention\("([\w+-]+)"', re.MULTILINE)
 WORD = re.compile(r'^    "([\w-]+)": PlanWord\(', re.MULTILINE)
 ITEM = re.compile(r"\s*([\w-]+(?:\s*\+\s*[\w-]+)*)\s*(?:\*\s*([1-9]\d*))?\s*")
@@ -97,7 +96,7 @@ def check_flags(plan: Plan, chosen: Sequence[Sequence[Choice]]) -> None:
     if plan.study.tune:
         ours[as_option(plan.study.tune.axis)] = "tune in the study's YAML"
     for flag, instead in ours.items():
-        if any(is_given(plan.flags, one) for one in (flag, *ALIASES.get(flag, ()))):
+        if is_given(plan.flags, flag):
             raise UserError(f"{flag} differs from cell to cell; use {instead}")
 
 

@@ -40,6 +40,13 @@ NAME_FLAGS = {
     "lr_scheduler": "--lr-scheduler",
 }
 
+# Other names of a flag, which fairseq takes as well.
+ALIASES = {
+    "--arch": ("-a",),
+    "--batch-size": ("--max-sentences",),
+    "--batch-size-valid": ("--max-sentences-valid",),
+}
+
 # Switches of the group `common`, of which a training has one at most.
 COMPILING = ("chunked_cross_entropy", "chunked_masked_lm")  # criteria with --compile
 PRECISIONS = ("fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp")
@@ -225,24 +232,32 @@ def fairseq_arguments(
 
 
 def option(arguments: Sequence[str], flag: str) -> str | None:
-    """The value that counts of a flag given as `--flag value` or `--flag=value`: the last one."""
-    value = None
+    """The value that counts of a flag given as `--flag value` or `--flag=value`: the last one.
+
+    The flag may be there under another of its names.
+    """
+    value, names = None, names_of(flag)
     for i, word in enumerate(arguments):
-        if word == flag:
+        if word in names:
             value = arguments[i + 1] if i + 1 < len(arguments) else None
-        elif word.startswith(f"{flag}="):
+        elif word.partition("=")[0] in names:
             value = word.partition("=")[2]
     return value
 
 
+def names_of(flag: str) -> tuple[str, ...]:
+    """A flag and its other names."""
+    return (flag, *ALIASES.get(flag, ()))
+
+
 def is_given(words: Sequence[str], flag: str) -> bool:
-    """Whether `flag` is among the words of a command line, as `--flag value`, `--flag=value` or a switch."""
-    return any(word == flag or word.startswith(f"{flag}=") for word in words)
+    """Whether `flag`, or another of its names, is among the words of a command line, with a value or not."""
+    return any(word.partition("=")[0] in names_of(flag) for word in words)
 
 
 def check_arch(experiment: Experiment, extra: Sequence[str]) -> None:
     """UserError for an --arch of the user that lacks a setting of the YAML's model."""
-    arch, model = option(extra, "--arch") or option(extra, "-a"), experiment.settings.get("model", {})
+    arch, model = option(extra, "--arch"), experiment.settings.get("model", {})
     if arch in (None, model.get("_name")):
         return
     from fairseq.models import ARCH_MODEL_NAME_REGISTRY

@@ -5,7 +5,9 @@ import torch
 from fairseq.logging import metrics
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.helpers.build import build_model
 from tests.helpers.lm import PAD, build_lm, tokens
+from tests.helpers.lra import SMALL, lra_task
 from tests.helpers.roberta import build_roberta
 from tests.models.conftest import updates
 from user_dir.analysis import attention_matrix, entropy, record_inputs, temperature
@@ -94,6 +96,20 @@ def test_encoders_and_state_dict():
     batch = tokens(2, 9)
     assert "beta/layer1" in logged(model, batch, 1)
     torch.testing.assert_close(model.train()(batch)[0], plain.train()(batch)[0])
+
+
+def test_both_sequences_of_a_pair_are_measured():
+    task = lra_task("retrieval", length=20)
+    model = build_model("lra_skyformer", task, log_attention_statistics=1, **SMALL).train()
+    pair, lengths = (tokens(2, 20), tokens(2, 20, seed=1)), torch.tensor([20, 20])
+    model.set_num_updates(0)
+    with metrics.aggregate(new_root=True) as found:
+        model(pair[0], lengths, pair[1], lengths)
+    q_proj = model.layers[0].self_attn.q_proj
+    norm = model.layers[0].self_attn_layer_norm
+    sigmas = [q_proj(norm(model.input(one))).std().item() for one in pair]
+    mean = found.get_smoothed_values()["sigma_q/layer0"]
+    assert sigmas[0] != sigmas[1] and mean == pytest.approx(sum(sigmas) / 2, abs=1e-4)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.masked_lm import MaskedLMTask
+from fairseq.utils import split_paths
 
 from ..checks.samples import NotEmpty, check_sample_lengths
 from ..checks.settings import check_settings
@@ -32,6 +35,8 @@ def apply() -> None:
             task = setup(cfg, **kwargs)
         explain_missing_splits(type(task))
         return task
+
+    MaskedLMTask.args = property(tokenizer_beside)
 
     @replaces(data_utils, "batch_by_size")
     def batch_by_size(batch, indices, *args, **kwargs):
@@ -103,6 +108,23 @@ def explained_task(cfg: Any) -> Iterator[None]:
             "--task translation, fairseq's default, needs data of two languages, which are not here; give "
             "the task of the data, such as --task language_modeling"
         ) from None
+
+
+def tokenizer_beside(task: MaskedLMTask) -> Namespace:
+    """The tokeniser in the data folder, which says which tokens begin a word; UserError if there is none.
+
+    With `--mask-whole-words`, fairseq (every version) asks for an attribute that its task no longer has.
+    """
+    folder = Path(split_paths(task.cfg.data)[0])
+    pieces, encoder, pairs = (folder / x for x in ("sentencepiece.bpe.model", "encoder.json", "vocab.bpe"))
+    if pieces.is_file():
+        return Namespace(bpe="sentencepiece", sentencepiece_model=str(pieces))
+    if encoder.is_file() and pairs.is_file():
+        return Namespace(bpe="gpt2", gpt2_encoder_json=str(encoder), gpt2_vocab_bpe=str(pairs))
+    raise UserError(
+        f"--mask-whole-words needs the tokeniser of the data, but {folder} has neither {pieces.name} nor "
+        f"{encoder.name} and {pairs.name}; prepare them with data-prep/roberta.sh"
+    )
 
 
 def explain_missing_splits(kind: type[FairseqTask]) -> None:

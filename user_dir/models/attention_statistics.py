@@ -86,9 +86,9 @@ class AttentionStatistics(nn.Module):
     """Takes `MEASURES` of every layer in each `every`-th update and logs them as `NAME/layerI`, I from 0.
 
     fairseq writes them with its other figures: to TensorBoard and the log, at each `--log-interval`, as the
-    mean of what was measured since the last one (null in the JSON log where nothing was). They are those of
-    the first worker's batches. A measurement computes q and k a second time, and the attention matrix of one
-    sequence; other updates cost nothing.
+    mean of what was measured since the last one (null in the JSON log where nothing was), both sequences of a
+    pair included. They are those of the first worker's batches. A measurement computes q and k a second time,
+    and the attention matrix of one sequence; other updates cost nothing.
 
     The module has no parameters or buffers. fairseq tells it the number of updates before each batch.
 
@@ -105,7 +105,7 @@ class AttentionStatistics(nn.Module):
     def __init__(self, model: nn.Module, layers: nn.ModuleList, every: int) -> None:
         super().__init__()
         self.every, self.due = every, False
-        self.values: dict[str, Tensor] = {}
+        self.values: list[tuple[str, Tensor]] = []
         for number, layer in enumerate(nn.ModuleList.__iter__(layers)):
             found = [part for part in layer.modules() if isinstance(part, SelfAttention)]
             for i, attention in enumerate(found):
@@ -132,7 +132,7 @@ class AttentionStatistics(nn.Module):
             seen = Seen(attention, x, padding_mask, q, k)
             for take in MEASURES:
                 for key, value in take(seen).items():
-                    self.values[f"{key}/{name}"] = value
+                    self.values.append((f"{key}/{name}", value))
 
         return measure
 
@@ -140,8 +140,8 @@ class AttentionStatistics(nn.Module):
         """At the end of the forward pass, so that a layer that is recomputed later is measured once."""
         if not self.values:
             return
-        numbers = torch.stack([value.float() for value in self.values.values()]).tolist()
-        for key, number in zip(self.values, numbers, strict=True):
+        numbers = torch.stack([value.float() for _, value in self.values]).tolist()
+        for (key, _), number in zip(self.values, numbers, strict=True):
             metrics.log_scalar(key, number, priority=1000, round=DIGITS)
         self.values.clear()
         self.due = False

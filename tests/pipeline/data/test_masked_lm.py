@@ -1,8 +1,9 @@
 """Pre-training data for RoBERTa models: documents, tokens, and what fairseq makes of them."""
 
 import gzip
+import json
 import shutil
-from itertools import groupby
+from itertools import groupby, islice
 
 import numpy as np
 import pytest
@@ -101,6 +102,38 @@ def with_gpt2(small_corpus, gpt2_files, tmp_path_factory):
     words = ("wikitext-2", "--from", small_corpus, "--dest", dest, "--gpt2-bpe", gpt2_files)
     prepare("masked_lm", *words, "--allow-unverified")
     return dest
+
+
+@pytest.mark.parametrize("prepared", ["tiny_pretraining", "with_gpt2"])
+def test_whole_words_are_masked(prepared, request):
+    folder = request.getfixturevalue(prepared)
+    config = MaskedLMConfig(data=str(folder), tokens_per_sample=64, seed=1, mask_whole_words=True)
+    config.sample_break_mode = "none"
+    task = MaskedLMTask.setup_task(config)
+    task.load_dataset("train")
+    pieces = {symbol: symbol for symbol in task.source_dictionary.symbols}
+    if prepared == "with_gpt2":
+        encoder = json.loads((folder / "encoder.json").read_text())
+        pieces |= {str(number): piece for piece, number in encoder.items()}
+    continued = 0
+    for sample in islice(task.dataset("train"), 100):
+        source, target = sample["net_input.src_tokens"], sample["target"]
+        masked = target != task.source_dictionary.pad()
+        tokens = target.where(masked, source).tolist()
+        for place, token in enumerate(tokens):
+            piece = pieces[task.source_dictionary[token]]
+            if token >= task.source_dictionary.nspecial and not piece.startswith(("\u2581", "\u0120")):
+                within = tokens[place - 1] >= task.source_dictionary.nspecial
+                assert not within or masked[place] == masked[place - 1]
+                continued += within
+    assert continued
+
+
+def test_whole_words_need_the_tokeniser(tmp_path):
+    (tmp_path / "dict.txt").write_text("word 3\n")
+    task = MaskedLMTask.setup_task(MaskedLMConfig(data=str(tmp_path), mask_whole_words=True))
+    with pytest.raises(UserError, match="--mask-whole-words needs the tokeniser of the data"):
+        _ = task.args
 
 
 def test_gpt2_vocabulary_is_robertas(with_gpt2, gpt2_files):

@@ -8,13 +8,15 @@ from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
+from pipeline.study.cells import shortened
 from pipeline.study.choosing import best_value, tuning_cells
 from pipeline.study.declaration import find_study, read_study, study_names
 from pipeline.study.selection import attention_names, check_layer_plans, check_plan, known_values
-from pipeline.training.recipe import option
+from pipeline.training.recipe import compose_experiment, option
 from tests.pipeline.study.conftest import DOCUMENTED, cells
 from user_dir.attention import attention_names as registered
 
+PERIODS = {"lr_period_updates": 485, "warmup_updates": 0}
 CLAIM = {"says": "it is so", "where": "Table 1"}
 
 
@@ -85,6 +87,20 @@ def test_tuning_shortens_the_whole_schedule():
     assert option(flags, "--max-update") == "333"
     assert option(flags, "--warmup-updates") == "33"  # of 100 in 1,000 updates
     assert option(flags, "--total-num-update") == "333"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "updates", "expected"),
+    [
+        ("copy/small", {}, 300, ["--lr-deacy-period", "200"]),  # of 2,000 in 3,000 updates
+        ("wikitext2/base", PERIODS, 300, ["--lr-period-updates", "100"]),
+        ("lra_skyformer/text", {}, 500, ["--warmup-updates", "2"]),  # one_cycle takes no fewer
+        ("lra_state_space/text", {}, 2, ["--warmup-updates", "1", "--total-num-update", "2"]),
+    ],
+)
+def test_every_length_of_a_schedule_is_shortened(name, changes, updates, expected):
+    experiment = compose_experiment(ROOT / f"configs/{name}.yaml").changed({"lr_scheduler": changes})
+    assert shortened(experiment, (), updates) == ["--max-update", str(updates), *expected]
 
 
 def test_a_switch_can_be_off_in_one_choice(study_with):

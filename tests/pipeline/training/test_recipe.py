@@ -11,7 +11,15 @@ from omegaconf import OmegaConf
 
 from pipeline.errors import UserError
 from pipeline.files import ROOT
-from pipeline.training.recipe import fast_flags, read_experiment, replaced_precision, shared_batch
+from pipeline.training.recipe import (
+    fairseq_arguments,
+    fast_flags,
+    is_given,
+    option,
+    read_experiment,
+    replaced_precision,
+    shared_batch,
+)
 from pipeline.training.train import Machines, train
 from tests.helpers import forked
 
@@ -138,6 +146,15 @@ def test_samples_of_a_batch_are_shared(preset):
             shared_batch(experiment, 3)
         with pytest.raises(UserError, match="take 1, or"):
             shared_batch(experiment, 2, divisible=False)
+
+
+@pytest.mark.parametrize("words", [["--batch-size", "16"], ["--max-sentences", "16"], ["--max-sentences=16"]])
+def test_a_flag_counts_under_each_of_its_names(words):
+    """Two processes would train on 32 samples an update."""
+    assert is_given(words, "--batch-size") and option(["--batch-size", "32", *words], "--batch-size") == "16"
+    experiment = read_experiment(ROOT / "configs" / "copy" / "small.yaml")
+    with pytest.raises(UserError, match="2 processes cannot share the batch"):
+        fairseq_arguments(experiment, None, Machines(2), Path("run"), words)
 
 
 @pytest.mark.parametrize(
