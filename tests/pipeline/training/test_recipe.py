@@ -112,8 +112,9 @@ def test_fp16_of_a_yaml_on_the_cpu(extra, notes, tmp_path, capsys):
 
 
 def test_attention_dropout_of_table_13():
-    """TransNormer's blocks have none; vanilla attention has it."""
-    for name, dropout in (("transnormer_t1", 0.0), ("transnormer_t2", 0.0), ("softmax", 0.1)):
+    """Vanilla attention has it; of the other methods of Table 5 those that would apply it have none."""
+    expected = {"softmax": 0.1, "transnormer_t1": 0.0, "transnormer_t2": 0.0, "transformer_ls": 0.0}
+    for name, dropout in expected.items():
         experiment = read_experiment(ROOT / f"configs/roberta/wikitext103_{name}.yaml")
         assert experiment.get("model", "attention_dropout") == dropout
 
