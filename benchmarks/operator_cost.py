@@ -10,8 +10,9 @@ much of the time at long lengths, so everything is measured with freed memory ke
 longest length again with the C library's defaults ("heap stock"), without and with huge pages, each in its
 own process.
 
---shapes fla measures instead, in bfloat16, the six shapes for which flash-linear-attention and Helion publish
-times on an H100 (results/peers), with the time that moving each tensor once would take: anchor.json and .md.
+--shapes fla measures instead, in bfloat16, the six shapes of flash-linear-attention, of which Helion
+publishes both libraries' times on an H100 (results/peers), with the time that moving each tensor once would
+take: anchor.json and .md.
 On a GPU results are written after every length or shape.
 """
 

@@ -1,8 +1,8 @@
 """What the operator is compared with: every installed implementation of causal linear attention, the softmax
 attention and quadratic product it replaces, and the times that others publish.
 
-`anchor` measures the shapes for which flash-linear-attention and Helion publish times, beside the time of
-moving every tensor once.
+`anchor` measures the shapes of flash-linear-attention, of which Helion publishes both libraries' times,
+beside the time of moving every tensor once.
 """
 
 import csv

@@ -120,14 +120,14 @@ def paper_rows(columns: Sequence[tuple[str, str]]) -> list[list[str]]:
 def notes(records: Sequence[Record], encoders: Mapping[str, Any]) -> list[str]:
     """In what the papers' rows differ from ours and from each other."""
     found = [
-        "Dev sets, in percent. Here: mean over the seeds at the best learning rate; seeds and weight decay "
-        "are ours, the papers give neither. The papers: pre-trained on WikiText-103 at RoBERTa-base size, "
-        "TransNormer with its Table 13, LLN's own rows with fairseq's default configuration in FP16. In "
-        "LLN's table ELU, Performer, LS, FLASH, T1 and T2 are TransNormer's Table 5; Reformer, Longformer, "
-        "cosFormer, TNN and Nyströmformer are, by their digits, quoted from other papers. TransNormer "
-        "averages seven figures and counts a dash as 0; LLN averages four, of MNLI the matched one, and "
-        "leaves a dash out. The change beside a figure of Nyströmformer is the paper's, against another "
-        "baseline.",
+        "Dev sets, in percent. Here: mean over the seeds at the best learning rate; the seeds are ours, the "
+        "weight decay is fairseq's, as LLN's recipe is; TransNormer gives neither. The papers: pre-trained "
+        "on WikiText-103 at RoBERTa-base size, TransNormer with its Table 13, LLN's own rows with fairseq's "
+        "default configuration in FP16. In LLN's table ELU, Performer, LS, FLASH, T1 and T2 are "
+        "TransNormer's Table 5; Reformer, Longformer, cosFormer, TNN and Nyströmformer are, by their digits, "
+        "quoted from other papers. TransNormer averages seven figures and counts a dash as 0; LLN averages "
+        "four, of MNLI the matched one, and leaves a dash out. The change beside a figure of Nyströmformer "
+        "is the paper's, against another baseline.",
         *performer_note(encoders),
     ]
     tasks = list(dict.fromkeys(one["found"]["task"] for one in records))

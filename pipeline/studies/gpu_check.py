@@ -6,7 +6,7 @@
 correctness: kernels (kernels built elsewhere if they fit, else a build for this GPU), then side by side info,
 tests (those of the CUDA kernels), triton (of the Triton kernels), models (every attention beside itself on a
 CPU; every architecture trains in fp16 and bf16), memcheck and racecheck (compute-sanitizer over one forward
-and backward pass). speed: anchor (the shapes for which flash-linear-attention and Helion publish times),
+and backward pass). speed: anchor (flash-linear-attention's shapes, of which Helion publishes times),
 operator, lm and roberta (training cost in bf16), train-transnormer_t1 and train-transformer_lm (500 updates
 at the size of WikiText-103's models, and the hours that its 100,000 updates would take).
 

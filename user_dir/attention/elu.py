@@ -17,9 +17,7 @@ class EluOptions:
 
     normalizer: str = field(
         default="sum",
-        metadata={
-            "help": "denominator: sum (of the weights) or none (TransNormer's Table 1, without scaling)"
-        },
+        metadata={"help": "denominator: sum (of the weights) or none (as in TransNormer's Table 1)"},
     )
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """Tables are made from the measured results and the papers' tables, and from nothing else."""
 
 import re
+import statistics
 import subprocess
 import sys
 
@@ -89,6 +90,38 @@ def test_links_between_documents_lead_somewhere():
             if not target.exists() or (anchor and anchor not in anchors(target)):
                 broken.append(f"{page.relative_to(ROOT)}: {link}")
     assert not broken
+
+
+def medians(page, title, name):
+    """The first numbers of the cells of a row, in the table below a title."""
+    table = page.read_text(encoding="utf-8").split(title)[1].split("\n\n")[1]
+    [row] = [line for line in table.splitlines() if line.startswith(f"| {name} |")]
+    return [float(cell.split()[0]) for cell in row.strip("| ").split("|")[1:]]
+
+
+def test_the_first_figures_of_the_readme_are_those_of_the_records():
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    page, models = COMMITTED / "lm_cost_cpu.md", ("TransNormer T1", "vanilla")
+    ours, vanilla = (medians(page, "Milliseconds per decoded", name) for name in models)
+    assert f"takes {ours[-1]} ms per token at position 100,000 and {ours[0]} ms at position 10;" in readme
+    assert f"takes {vanilla[-1]} and {vanilla[0]} ms" in readme
+    ours, vanilla = (medians(page, "Seconds per training step", name) for name in models)
+    assert f"is {ours[-1] / ours[1]:.2f} times as long at 16,384 tokens as at 1,024;" in readme
+    assert f"vanilla's is {vanilla[-1] / vanilla[1]:.1f} times as long" in readme
+    less = [
+        1 - statistics.median(record["ms"]) / min(record["published_ms"].values())
+        for record in read_json(COMMITTED / "operator_h100" / "anchor.json")["records"]
+        if record["name"] == "ours, cuda"
+    ]
+    assert f"need {100 * min(less):.0f} to {100 * max(less):.0f} % less" in readme
+
+
+def test_the_readme_counts_the_mechanisms_that_its_table_leaves_out():
+    page = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
+    names = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert len(names[names.index("performer") :]) == 14
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "and fourteen methods they compare with" in readme and "\nFourteen more, " in readme
 
 
 def test_command_line():
