@@ -10,7 +10,7 @@ from pipeline.reports.glue import write_table
 from pipeline.study.cells import Cell
 from pipeline.study.declaration import Study
 from pipeline.study.records import Record
-from pipeline.training.recipe import option
+from pipeline.training.recipe import option, shared_batch
 
 WARMUP_SHARE = 0.06
 """Of all updates, as in fairseq's RoBERTa recipe."""
@@ -26,7 +26,8 @@ REPORTS = {
 def data_flags(cell: Cell) -> list[str]:
     """Classes, metric and length of the training on a task; none before it is prepared.
 
-    The updates are those of the epochs, or of --max-update if that is fewer.
+    The updates are those of the epochs, also where each takes several batches, or of --max-update if that is
+    fewer.
     """
     folder = cell.data_folder()
     manifest = read_manifest(folder) if folder else None
@@ -35,7 +36,10 @@ def data_flags(cell: Cell) -> list[str]:
     task, given = glue_task(manifest["task"]), [*cell.experiment.flags(), *cell.own_flags()]
     examples = {split: entry["examples"] for split, entry in manifest["splits"].items()}
     batch, epochs = (whole_number(given, flag) for flag in ("--batch-size", "--max-epoch"))
-    whole = math.ceil(examples["train"] / batch) * epochs
+    batches = math.ceil(examples["train"] / batch)
+    steps = batches_an_update(cell)
+    steps += steps[-1:] * (epochs - len(steps))  # fairseq: those of the last epoch named hold from then on
+    whole = sum(math.ceil(batches / count) for count in steps[:epochs])
     asked = option(given, "--max-update") or ""
     updates = min(whole, int(asked)) if asked.isdecimal() and int(asked) else whole
     flags, metric = REPORTS[task.metrics[0]]
@@ -49,10 +53,25 @@ def data_flags(cell: Cell) -> list[str]:
 
 def whole_number(given: Sequence[str], flag: str) -> int:
     """The value of a flag; UserError if it is no whole number of 1 or more."""
-    value = option(given, flag) or ""
-    if not value.isdecimal() or int(value) < 1:
-        raise UserError(f"{flag} is {value!r}; give a whole number of 1 or more")
-    return int(value)
+    [value] = whole_numbers([option(given, flag) or ""], flag)
+    return value
+
+
+def whole_numbers(words: Sequence[str], flag: str) -> list[int]:
+    """The values of a flag; UserError if one is no whole number of 1 or more."""
+    for word in words:
+        if not word.isdecimal() or int(word) < 1:
+            raise UserError(f"{flag} is {word!r}; give a whole number of 1 or more")
+    return [int(word) for word in words]
+
+
+def batches_an_update(cell: Cell) -> list[int]:
+    """How many batches an update takes, epoch by epoch: the user's number, or else that of the YAML."""
+    flag = "--update-freq"
+    given = option(cell.own_flags(), flag)
+    if given is None:
+        return shared_batch(cell.experiment, 1)[0]
+    return whole_numbers(given.split(","), flag)
 
 
 def valid_batch(examples: int, largest: int) -> int:

@@ -233,6 +233,19 @@ def test_flags_of_the_user_win_over_those_that_follow_from_the_task(glue, pretra
         cell.data_flags()
 
 
+@pytest.mark.parametrize(("freq", "updates"), [("3", [2, 2, 2]), ("1,3", [5, 2, 2]), ("1,2,3,4", [5, 3, 2])])
+def test_epochs_of_updates_that_take_several_batches(glue, pretrained, freq, updates):
+    flags = ("--update-freq", freq, "--batch-size", str(-(-ROWS["train"] // 5)))
+    given = {
+        "asked": {"task": ["WNLI"], "lr": ["1"]},
+        "data": glue,
+        "start": pretrained / "checkpoint_last.pt",
+    }
+    [cell] = cells(read_study(find_study("glue")), **given, flags=flags)
+    assert cell.updates() == sum(updates)
+    assert option(cell.data_flags(), "--total-num-update") == str(sum(updates))
+
+
 @pytest.mark.parametrize(
     "values", [(60.0, 70.0, 65.0), (60.0, 0.0, 65.0)], ids=["all finished", "one missing"]
 )
