@@ -87,8 +87,9 @@ def plot(result: dict, path: Path) -> None:
 
 
 def goals(result: dict) -> list[list[str]]:
-    """What this run could measure of the goals, as rows of a table; ratios are of medians.
+    """What this run could measure of the goals, as rows of a table.
 
+    Ratios of implementations are of medians; with the byte floor the best time is compared.
     `result["main"]` is the name of the rows that the goals are for.
     """
     device, main = result["settings"]["device"], result["main"]
