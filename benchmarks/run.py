@@ -139,20 +139,18 @@ class CostBenchmark:
 
     def measure(self, case: Case, settings: Settings, arguments: argparse.Namespace) -> Case:
         """Run one case in its own process."""
-        limit = arguments.memory_limit_gib
-        if limit is None and settings["device"] == "cpu":
-            limit = 0.8 * memory_available() / 2**30
-        memory = int(limit * 2**30) if limit else None
+        limits = limits_of(arguments)
+        if not limits["out of memory"] and settings["device"] == "cpu":
+            limits["out of memory"] = int(0.8 * memory_available())
         question = {
             **settings,
             **self.question(arguments, settings, case),
             **case,
             "benchmark": self.file,
-            "memory_limit": memory,
+            "memory_limit": limits["out of memory"] or None,
             "enough_s": arguments.time_limit / 5,
         }
         found = run_case(WORKER, question, arguments.time_limit)
-        limits = {"time limit": arguments.time_limit, "out of memory": memory}
         if reached := limits.get(found["status"]):
             found["limit"] = reached
         return {**case, **found}
@@ -174,8 +172,7 @@ class CostBenchmark:
         ours = json_with("records", benchmark=name)
         check_output(path, ours, beside=(*self.suffixes[1:], *beside), makes_folder=True)
         results = start_or_resume(name, path, settings, arguments.restart)
-        memory = int((arguments.memory_limit_gib or 0) * 2**30)
-        limits = {"time limit": arguments.time_limit, "out of memory": memory}
+        limits = limits_of(arguments)
         todo = [case for case in cases if not is_done(results, case, limits)]
         done = len(cases) - len(todo)
         print(f"{len(cases)} cases on {device}, {done} done before; results: {shown_path(path)}")
@@ -207,6 +204,12 @@ class CostBenchmark:
         for record in failed:
             print(f"error: {record['architecture']}, {place(record)}: {record['message']}", file=sys.stderr)
         return 1 if failed else 0
+
+
+def limits_of(arguments: argparse.Namespace) -> dict[str, float]:
+    """Seconds and bytes a process may take, by the status of one that took more; 0 bytes if not named."""
+    memory = int((arguments.memory_limit_gib or 0) * 2**30)
+    return {"time limit": arguments.time_limit, "out of memory": memory}
 
 
 def write_tables(path: Path, text: str) -> None:

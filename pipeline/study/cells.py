@@ -28,8 +28,10 @@ from pipeline.training.recipe import (
 DECODERS = ("language_modeling", "carried_language_modeling", "copy", "pixels")
 """Tasks whose models have a `--decoder-attention`; the others have a `--encoder-attention`."""
 WARMUP = "--warmup-updates"
-OF_SCHEDULES = (WARMUP, "--total-num-update", "--lr-period-updates", "--lr-deacy-period")
-OF_SCHEDULES += ("--warmup-steps", "--hold-steps", "--decay-steps")
+OF_SCHEDULES = (
+    *(WARMUP, "--total-num-update", "--lr-period-updates", "--lr-deacy-period"),
+    *("--warmup-steps", "--hold-steps", "--decay-steps"),
+)
 """Options of fairseq's schedules that are numbers of updates."""
 
 

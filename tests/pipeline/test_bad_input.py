@@ -24,7 +24,8 @@ from pipeline.files import ROOT
 from tests.helpers import tiny
 from tests.helpers.evil import Evil
 from tests.helpers.images import write_images
-from tests.pipeline.mistakes import CASES, CUT, FAIRSEQ, ROWS, RUNS
+from tests.pipeline.mistakes import CASES, CUT, ROWS, RUNS
+from tests.pipeline.mistakes_of_fairseq import FAIRSEQ
 from user_dir.checks.training import check_processes
 from user_dir.errors import UserError
 

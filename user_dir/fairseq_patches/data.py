@@ -16,10 +16,12 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import split_paths
+from torch import Tensor
 
 from ..checks.samples import NotEmpty, check_sample_lengths
 from ..checks.settings import check_settings
 from ..errors import UserError
+from ..tokenizers import GPT2, SENTENCEPIECE, tokenizer_in
 from .replacing import replaces
 
 BATCHES = inspect.signature(FairseqTask.get_batch_iterator)
@@ -82,7 +84,7 @@ def apply() -> None:
     @replaces(LanguageModelingTask, "inference_step")
     def inference_step(infer, self, generator, models, sample, prefix_tokens=None, constraints=None):
         prefix = sample["net_input"]["src_tokens"] if prefix_tokens is None else prefix_tokens
-        with explained_prefix(bool(prefix.eq(self.source_dictionary.eos()).any())):
+        with explained_prefix(prefix, self.source_dictionary.eos()):
             return infer(self, generator, models, sample, prefix_tokens, constraints)
 
     @replaces(Dictionary, "add_from_file")
@@ -116,14 +118,11 @@ def tokenizer_beside(task: MaskedLMTask) -> Namespace:
     With `--mask-whole-words`, fairseq (every version) asks for an attribute that its task no longer has.
     """
     folder = Path(split_paths(task.cfg.data)[0])
-    pieces, encoder, pairs = (folder / x for x in ("sentencepiece.bpe.model", "encoder.json", "vocab.bpe"))
-    if pieces.is_file():
-        return Namespace(bpe="sentencepiece", sentencepiece_model=str(pieces))
-    if encoder.is_file() and pairs.is_file():
-        return Namespace(bpe="gpt2", gpt2_encoder_json=str(encoder), gpt2_vocab_bpe=str(pairs))
+    if found := tokenizer_in(folder):
+        return Namespace(**found)
     raise UserError(
-        f"--mask-whole-words needs the tokeniser of the data, but {folder} has neither {pieces.name} nor "
-        f"{encoder.name} and {pairs.name}; prepare them with data-prep/roberta.sh"
+        f"--mask-whole-words needs the tokeniser of the data, but {folder} has neither {SENTENCEPIECE} nor "
+        f"{' and '.join(GPT2)}; prepare them with data-prep/roberta.sh"
     )
 
 
@@ -182,12 +181,12 @@ def explained_length(indices: np.ndarray, num_tokens_fn: Any, *args: Any, **kwar
 
 
 @contextmanager
-def explained_prefix(holds_an_end: bool) -> Iterator[None]:
-    """fairseq's beam search breaks on a prefix that `holds_an_end` of a line: it ends a hypothesis."""
+def explained_prefix(prefix: Tensor, end: int) -> Iterator[None]:
+    """fairseq's beam search breaks on a prefix that holds the `end` of a line: it ends a hypothesis."""
     try:
         yield
     except AssertionError as error:
-        if not holds_an_end or not re.fullmatch(r"(\d+ < \d+)?", str(error)):
+        if not re.fullmatch(r"(\d+ < \d+)?", str(error)) or not prefix.eq(end).any():
             raise
         raise UserError(
             "beam search cannot continue a prefix that holds the end of a line; give --beam 1, or "

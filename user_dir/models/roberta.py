@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..checks.dictionaries import check_dictionary
 from ..errors import UserError
 from ..modules.feed_forward import activation
+from ..tokenizers import tokenizer_in
 from .attention_statistics import log_attention_statistics
 from .encoder import LinearAttentionEncoder
 from .layer_plan import Layer
@@ -121,10 +122,8 @@ class LinearAttentionRoberta(RobertaModel):
             UserError: for a checkpoint of another kind of model, such as a language model.
         """
         folder = Path(model_name_or_path)
-        files = {"gpt2_encoder_json": folder / "encoder.json", "gpt2_vocab_bpe": folder / "vocab.bpe"}
-        if bpe is None and all(path.is_file() for path in files.values()):
-            bpe, changes = "gpt2", {key: str(path) for key, path in files.items()} | changes
-        changes = {"load_checkpoint_heads": True, "bpe": bpe or "sentencepiece"} | changes
+        tokenizer = {"bpe": bpe} if bpe else {"bpe": "sentencepiece"} | tokenizer_in(folder)
+        changes = {"load_checkpoint_heads": True} | tokenizer | changes
         found = hub_utils.from_pretrained(
             model_name_or_path, checkpoint_file, data_name_or_path, archive_map=cls.hub_models(), **changes
         )

@@ -1,0 +1,138 @@
+"""Command lines of fairseq's own commands that cannot be with the plugin, as those of mistakes.py."""
+
+LM = "--task language_modeling --sample-break-mode none --tokens-per-sample 32 --batch-size 8 --cpu"
+EVAL_LM = f"eval_lm data {LM.replace('--task language_modeling ', '')} --path"
+FAIRSEQ_TRAIN = (
+    f"train data {LM} --arch transnormer_t1 --decoder-layers 2 --decoder-embed-dim 16 "
+    "--decoder-attention-heads 2 --optimizer adam --lr 0.01 --max-update 1 --no-save"
+)
+INTERACTIVE = "interactive data --task language_modeling --cpu --path lm/checkpoint_last.pt --input"
+GENERATE = f"generate data {LM} --path lm/checkpoint_last.pt"
+OTHER_DATA = FAIRSEQ_TRAIN.replace(" data ", " order ")
+CANNOT_BE_READ = "is no checkpoint of fairseq's: its configuration cannot be read"
+NOT_ITS_OWN = "is not the one the model was trained with"
+ENCODER = "is an encoder, which cannot model language"
+FAIRSEQ = [
+    (f"{EVAL_LM} encoder/checkpoint_last.pt", ENCODER),
+    (f"{EVAL_LM} text.pt", "is damaged or no checkpoint"),
+    (f"{EVAL_LM} code.pt", "nothing in it was run"),
+    (f"{EVAL_LM} fake.pt", CANNOT_BE_READ),
+    (f"{EVAL_LM} list.pt", CANNOT_BE_READ),
+    (f"{EVAL_LM} words.pt", CANNOT_BE_READ),
+    (f"{EVAL_LM} empty", "is a folder where a checkpoint belongs"),
+    (f"{EVAL_LM} none.pt", "no checkpoint none.pt"),
+    (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " dictionary "), "dict.txt is no dictionary"),
+    (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " empty "), "no dictionary empty/dict.txt"),
+    (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " rows "), "test.bin is empty: the split holds"),
+    (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " order "), NOT_ITS_OWN),
+    (f"generate data {LM} --prefix-size 2 --path encoder/checkpoint_last.pt", ENCODER),
+    (f"generate data {LM} --prefix-size 2 --path text.pt", "is damaged or no checkpoint"),
+    ("validate data --task language_modeling --batch-size 8 --cpu --path code.pt", "nothing in it was run"),
+    (f"{FAIRSEQ_TRAIN} --restore-file text.pt", "is damaged or no checkpoint"),
+    (f"{FAIRSEQ_TRAIN} --restore-file code.pt", "nothing in it was run"),
+    (f"{FAIRSEQ_TRAIN} --restore-file list.pt", CANNOT_BE_READ),
+    (f"{FAIRSEQ_TRAIN} --ddp-backend fully_sharded", "needs the package fairscale, which is not installed"),
+    (f"{FAIRSEQ_TRAIN} --restore-file empty", "is a folder where a checkpoint belongs"),
+    (f"{FAIRSEQ_TRAIN} --finetune-from-model text.pt", "is damaged or no checkpoint"),
+    (
+        f"{FAIRSEQ_TRAIN.replace(' adam ', ' sgd ')} --criterion chunked_cross_entropy --dropout 0 "
+        "--restore-file lm/checkpoint_last.pt",
+        "another --optimizer, FairseqAdam, not SGD",
+    ),
+    (f"{OTHER_DATA} --restore-file lm/checkpoint_last.pt", NOT_ITS_OWN),
+    (f"{OTHER_DATA} --finetune-from-model lm/checkpoint_last.pt", NOT_ITS_OWN),
+    (
+        f"{FAIRSEQ_TRAIN} --decoder-embed-dim 32 --dropout 0 --restore-file lm/checkpoint_last.pt",
+        "decoder_embed_dim is 16, not 32",
+    ),
+    (
+        f"{FAIRSEQ_TRAIN} --decoder-embed-dim 32 --dropout 0 --restore-file lm/checkpoint_last.pt "
+        "--allow-changed decoder_embed_dim",
+        "does not fit the model: size mismatch for .*; give the settings it was trained with",
+    ),
+    (FAIRSEQ_TRAIN.replace("--batch-size 8 ", ""), "the batch has no size; give --batch-size or"),
+    (f"{FAIRSEQ_TRAIN} --lr -1", "--lr is .-1.0., but must be positive"),
+    (f"{FAIRSEQ_TRAIN} --seed -1", "--seed is -1; it must be at least 0 and at most 4294967295"),
+    (f"{FAIRSEQ_TRAIN} --max-update -5", "--max-update is -5; it must be at least 0$"),
+    (f"{FAIRSEQ_TRAIN} --log-interval 0", "--log-interval is 0; it must be a whole number from 1 up"),
+    (f"{FAIRSEQ_TRAIN} --adam-betas 0.9", "--adam-betas is '0.9'; give two numbers"),
+    (f"{FAIRSEQ_TRAIN} --save-dir text.pt", "--save-dir text.pt: .*/text.pt is a file; name a folder"),
+    (f"{FAIRSEQ_TRAIN} --log-file nowhere/x.log", "--log-file nowhere/x.log: its folder is not there"),
+    (f"{FAIRSEQ_TRAIN} --tensorboard-logdir text.pt/runs", "--tensorboard-logdir .*/text.pt is a file; name"),
+    (f"{FAIRSEQ_TRAIN} --distributed-world-size 2", "this machine has 0; start each process yourself with"),
+    (
+        f"{FAIRSEQ_TRAIN} --distributed-world-size 2 --distributed-init-method tcp://127.0.0.1:9",
+        "size is 2, but .* --distributed-no-spawn, --distributed-rank and --distributed-init-method tcp",
+    ),
+    (f"{EVAL_LM} lm/checkpoint_last.pt --distributed-world-size 2", "--distributed-world-size is 2, but"),
+    (f"{FAIRSEQ_TRAIN} --fp16", "--fp16 scales its loss on a GPU"),
+    (f"{FAIRSEQ_TRAIN} --fp16 --amp", "--fp16 and --amp exclude each other"),
+    (f"{FAIRSEQ_TRAIN} --fp16 --bf16", "--fp16 and --bf16 .* exclude each other"),
+    (f"{FAIRSEQ_TRAIN} --criterion masked_lm", "is for encoders, but transnormer_t1 is a language model"),
+    (f"{FAIRSEQ_TRAIN} --criterion adaptive_loss", "add --adaptive-softmax-cutoff, such as"),
+    (
+        f"{FAIRSEQ_TRAIN} --criterion adaptive_loss --adaptive-softmax-cutoff 9,20",
+        "add --ddp-backend legacy_ddp",
+    ),
+    (
+        f"{FAIRSEQ_TRAIN} --criterion chunked_cross_entropy --find-unused-parameters "
+        "--decoder-output-bias learned",
+        "--find-unused-parameters misses it; give --criterion cross_entropy or --ddp-backend legacy_ddp",
+    ),
+    (f"{FAIRSEQ_TRAIN} --task masked_lm", "--arch transnormer_t1 needs the setting .* --task masked_lm does"),
+    (f"{INTERACTIVE} none.txt", "no file none.txt to read"),
+    (f"{INTERACTIVE} empty", "--input is empty, a folder"),
+    (f"{FAIRSEQ_TRAIN} --decoder-attention diag*99999999999", "'99999999999' is not a number of layers"),
+    (
+        f"{FAIRSEQ_TRAIN} --lr-scheduler cosine --warmup-updates 7 --max-update 7",
+        "cosine would divide by zero with --warmup-updates 7 and --max-update 7",
+    ),
+    (f"{FAIRSEQ_TRAIN} --lr-scheduler inverse_sqrt --warmup-updates 0", "inverse_sqrt would divide by zero"),
+    (f"{FAIRSEQ_TRAIN} --lr-scheduler tri_stage --decay-steps 0 --hold-steps 1", "tri_stage would divide"),
+    (
+        f"{FAIRSEQ_TRAIN} --lr-scheduler triangular --max-lr 1 --lr-period-updates 1",
+        "triangular would divide",
+    ),
+    (f"{FAIRSEQ_TRAIN} --lr-scheduler step --lr-deacy-period 0", "step cannot be built: one of its settings"),
+    (
+        f"{FAIRSEQ_TRAIN} --lr-scheduler polynomial_decay",
+        "--lr-scheduler polynomial_decay needs --total-num-update; add it",
+    ),
+    (f"{INTERACTIVE} config.yaml --bpe sentencepiece", "--bpe sentencepiece needs --sentencepiece-model"),
+    ("validate data --batch-size 8 --cpu --path text.pt", "--task is missing; name the model's"),
+    # the option is named
+    (f"{FAIRSEQ_TRAIN} --distributed-world-size 0", "--distributed-world-size"),
+    (f"{FAIRSEQ_TRAIN} --restore-file nowhere.pt", "--restore-file"),
+    (f"{FAIRSEQ_TRAIN} --finetune-from-model nowhere.pt", "--finetune-from-model"),
+    (f"{FAIRSEQ_TRAIN} --lr 0", "--lr"),
+    (f"{FAIRSEQ_TRAIN} --clip-norm -1", "--clip-norm"),
+    (f"{FAIRSEQ_TRAIN} --save-interval 0", "--save-interval"),
+    (f"{FAIRSEQ_TRAIN} --save-interval-updates -4", "--save-interval-updates"),
+    (f"{FAIRSEQ_TRAIN} --validate-interval 0", "--validate-interval"),
+    (f"{FAIRSEQ_TRAIN} --valid-subset valid,foo", "--valid-subset"),
+    (f"{FAIRSEQ_TRAIN} --train-subset trian", "--train-subset"),
+    (f"{FAIRSEQ_TRAIN} --best-checkpoint-metric bleu", "--best-checkpoint-metric"),
+    (f"{FAIRSEQ_TRAIN} --decoder-attention=", "--decoder-attention"),
+    (f"{FAIRSEQ_TRAIN} --max-tokens 4", "--max-tokens"),
+    (f"{FAIRSEQ_TRAIN} --save-dir /proc/x", "--save-dir"),
+    (f"{FAIRSEQ_TRAIN} --amp", "--amp"),
+    (f"{FAIRSEQ_TRAIN} --arch transnormer_t3", "transnormer_t1"),
+    (f"{FAIRSEQ_TRAIN} --arch transformer_lm_gpt --decoder-norm rmsnorm", "--decoder-norm"),
+    (f"{FAIRSEQ_TRAIN} --decoder-layer 2", "--decoder-layers"),
+    (f"{FAIRSEQ_TRAIN} --criterion chunked_cross_entropy --label-smoothing 0.1", "no label smoothing"),
+    (FAIRSEQ_TRAIN.replace(" data ", " data/dict.txt "), "DATA"),
+    (EVAL_LM.removesuffix(" --path"), "--path"),
+    (f"{EVAL_LM} lm/checkpoint_last.pt --context-window -3", "--context-window"),
+    (f"{EVAL_LM} lm/checkpoint_last.pt --gen-subset dev", "--gen-subset"),
+    (GENERATE, "a prefix that holds the end of a line; give --beam 1, or --sample-break-mode eos"),
+    (f"{GENERATE} --min-len 9 --max-len-b 8", "--min-len is 9, more than --max-len-b, 8"),
+    (f"{GENERATE} --results-path text.pt", "--results-path text.pt: .* is a file; name a folder"),
+    (f"{GENERATE} --constraints", "--constraints is not for language models"),
+    (f"{GENERATE} --bpe sentencepiece --sentencepiece-model none", "no file none; name another one with"),
+    (f"{GENERATE} --prefix-size -5", "--prefix-size"),
+    (f"{GENERATE} --sampling --sampling-topp 2", "--sampling-topp"),
+    (f"{GENERATE} --beam 0", "--beam"),
+    (f"{GENERATE} --max-len-b 0", "--max-len-b"),
+    ("generate data --batch-size 1 --cpu --path lm/checkpoint_last.pt", "--task"),
+    (f"{INTERACTIVE} blank", "--input"),
+]
