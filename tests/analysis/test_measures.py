@@ -115,6 +115,10 @@ def test_bias_scales_the_second_eigenvalue_and_singular_values_bound_it():
     symmetric = (torch.eye(80).double().roll(1, 0) + torch.eye(80).double().roll(-1, 0)) / 3
     symmetric = symmetric + torch.eye(80).double() / 3  # doubly stochastic
     assert top_singular_value(symmetric).item() == pytest.approx(1 - spectral_gap(symmetric).item())
+    both = torch.stack([matrix, symmetric])
+    padded = torch.nn.functional.pad(both, (0, 3, 0, 3))
+    torch.testing.assert_close(top_singular_value(padded), top_singular_value(both))
+    assert top_singular_value(torch.zeros(2, 3, 3)).tolist() == [0, 0]
 
 
 def test_temperature():

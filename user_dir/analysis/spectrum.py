@@ -6,6 +6,7 @@ matrix, which is at least `|lambda_2|`, and equal for symmetric doubly stochasti
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -24,8 +25,8 @@ def spectral_gap(matrix: Tensor) -> Tensor:
     O(N) for triangular (causal) matrices, whose eigenvalues are their diagonal. A matrix with several blocks
     has an eigenvalue 1 for each, so that its gap is 0.
     """
-    flat = normalized_rows(matrix.double()).reshape(-1, *matrix.shape[-2:])
-    return torch.stack([1 - second_eigenvalue(_real_part(one)) for one in flat]).view(matrix.shape[:-2])
+    gaps = [1 - second_eigenvalue(one) for one in _real_parts(matrix)]
+    return torch.stack(gaps).view(matrix.shape[:-2])
 
 
 def second_eigenvalue(matrix: Tensor) -> Tensor:
@@ -76,14 +77,16 @@ def linear_spectral_gap(phi_q: Tensor, phi_k: Tensor) -> float:
 def top_singular_value(matrix: Tensor) -> Tensor:
     """s_1 of each centred matrix `P - 1 mu^T` of `(..., N, N)`, mu the mean row; `(...)`. O(N^3).
 
-    Rows are taken as absolute values over their sum. `s_1 >= |lambda_2|`.
+    Rows are taken as absolute values over their sum, padding is left out as in `spectral_gap`.
+    `s_1 >= |lambda_2|`.
     """
-    matrix = normalized_rows(matrix.double())
-    return torch.linalg.matrix_norm(matrix - matrix.mean(-2, keepdim=True), 2)
+    largest = [torch.linalg.matrix_norm(one - one.mean(0), 2) for one in _real_parts(matrix)]
+    return torch.stack(largest).view(matrix.shape[:-2])
 
 
-def _real_part(matrix: Tensor) -> Tensor:
-    """Without the rows and columns of zeros at the end."""
-    used = (~zero_rows(matrix) | (matrix != 0).any(-2)).nonzero()
-    length = int(used.max()) + 1 if len(used) else 0
-    return matrix[:length, :length]
+def _real_parts(matrices: Tensor) -> Iterator[Tensor]:
+    """Each of `(..., N, N)`, normalised, without the rows and columns of zeros at its end."""
+    for matrix in normalized_rows(matrices.double()).reshape(-1, *matrices.shape[-2:]):
+        used = (~zero_rows(matrix) | (matrix != 0).any(-2)).nonzero()
+        length = int(used.max()) + 1 if len(used) else 1
+        yield matrix[:length, :length]
