@@ -129,6 +129,12 @@ FAIRSEQ = [
     (f"{GENERATE} --results-path text.pt", "--results-path text.pt: .* is a file; name a folder"),
     (f"{GENERATE} --constraints", "--constraints is not for language models"),
     (f"{GENERATE} --bpe sentencepiece --sentencepiece-model none", "no file none; name another one with"),
+    (f"{GENERATE} --bpe sentencepiece --sentencepiece-model text.pt", "--bpe sentencepiece cannot be loaded"),
+    (
+        f"{GENERATE} --bpe gpt2 --gpt2-encoder-json text.pt --gpt2-vocab-bpe text.pt",
+        "--bpe gpt2 cannot be loaded .*encoder-json",
+    ),
+    (f"{FAIRSEQ_TRAIN} --profile", "--profile is for nsys and needs a GPU"),
     (f"{GENERATE} --prefix-size -5", "--prefix-size"),
     (f"{GENERATE} --sampling --sampling-topp 2", "--sampling-topp"),
     (f"{GENERATE} --beam 0", "--beam"),

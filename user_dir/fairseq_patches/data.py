@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from fairseq import tasks
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary, data_utils, encoders
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
@@ -24,6 +24,10 @@ from ..errors import UserError
 from ..tokenizers import GPT2, SENTENCEPIECE, tokenizer_in
 from .replacing import replaces
 
+TOKENIZER_FILES = {
+    "gpt2": "--gpt2-encoder-json and --gpt2-vocab-bpe",
+    "sentencepiece": "--sentencepiece-model",
+}
 BATCHES = inspect.signature(FairseqTask.get_batch_iterator)
 
 
@@ -86,6 +90,11 @@ def apply() -> None:
         prefix = sample["net_input"]["src_tokens"] if prefix_tokens is None else prefix_tokens
         with explained_prefix(prefix, self.source_dictionary.eos()):
             return infer(self, generator, models, sample, prefix_tokens, constraints)
+
+    @replaces(encoders, "build_bpe")
+    def build_bpe(build, cfg, *args, **kwargs):
+        with explained_tokenizer(cfg):
+            return build(cfg, *args, **kwargs)
 
     @replaces(Dictionary, "add_from_file")
     def add_from_file(add, self, f):
@@ -191,6 +200,21 @@ def explained_prefix(prefix: Tensor, end: int) -> Iterator[None]:
         raise UserError(
             "beam search cannot continue a prefix that holds the end of a line; give --beam 1, or "
             "--sample-break-mode eos with data that have no empty line"
+        ) from None
+
+
+@contextmanager
+def explained_tokenizer(cfg: Any) -> Iterator[None]:
+    """A damaged or missing file of `--bpe`, or a download without a network, ends fairseq in a traceback."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        name = getattr(cfg, "bpe", None) or getattr(cfg, "_name", None)
+        if name not in TOKENIZER_FILES:
+            raise
+        raise UserError(
+            f"--bpe {name} cannot be loaded ({str(error).strip()}); name its files with "
+            f"{TOKENIZER_FILES[name]}"
         ) from None
 
 
