@@ -16,6 +16,7 @@ from pipeline.study.notation import (
     as_list,
     check_format,
     check_keys,
+    check_known,
     follow,
     nearest,
     not_measured,
@@ -168,8 +169,7 @@ def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpe
     rows = tuple(as_list(given.get("rows") or list(axes)[-1]))
     only = read_only(given.get("only") or {}, axes, where)
     for axis in rows:
-        if axis not in axes:
-            raise UserError(f"{where}: there is no axis {axis}{nearest(axis, axes)}")
+        check_known(axis, axes, f"{where}: there is no axis {axis}")
     columns = []
     for column in given.get("columns") or []:
         if not isinstance(column, list) or len(column) != 3:
@@ -210,8 +210,7 @@ def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: 
         value = {"": value}
     average = str(given.get("average", ""))
     for column in (*key, *value.values(), *([average] if average else [])):
-        if column not in table[0]:
-            raise UserError(f"{where}: {given['table']} has no column {column}{nearest(column, table[0])}")
+        check_known(column, table[0], f"{where}: {given['table']} has no column {column}")
     if by and by not in rows:
         raise UserError(f"{where}: value depends on {by}, which is no row of the table")
     choices = axes[rows[0]].choices
@@ -224,8 +223,7 @@ def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: 
     }
     matches = {str(name): str(row) for name, row in named.items()}
     for name in matches if axes[rows[0]].closed else ():
-        if name not in choices:
-            raise UserError(f"{where}: {rows[0]} has no choice {name}{nearest(name, choices)}")
+        check_known(name, choices, f"{where}: {rows[0]} has no choice {name}")
     for row in matches.values():
         if row.casefold() not in theirs:
             raise UserError(f"{where}: {given['table']} has no row {row}{nearest(row, theirs.values())}")
