@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.data.prepared import has_valid, identify, same_data
 from pipeline.errors import UserError
 from pipeline.files import ROOT, fingerprint, finished, known_sha256, shown_path
-from pipeline.study.declaration import GIVEN, RUNS, YAML, Choice, Study, find_study, read_study
+from pipeline.study.declaration import GIVEN, RUNS, YAML, Choice, Study, read_study
 from pipeline.study.hooks import hook_of
 from pipeline.training.launch import Machines
 from pipeline.training.recipe import (
@@ -274,7 +274,7 @@ def _composed(config: Path, changed: int) -> Experiment:
 @cache
 def _run_of(name: str, values: tuple[tuple[str, str], ...]) -> Cell:
     """The run of a study with these choices of its axes, among others; UserError for an axis without one."""
-    study, named = read_study(find_study(name)), dict(values)
+    study, named = read_study(name), dict(values)
     if missing := [axis for axis in study.axes if axis not in named]:
         raise UserError(f"start: the study {name} has the axis {missing[0]}; add it to the axes")
     choices = tuple(axis.choose([named[key]])[0] for key, axis in study.axes.items())

@@ -148,18 +148,6 @@ class Study:
     hooks: str
 
 
-def find_study(word: str) -> Path:
-    """The YAML of a study by name, or a user's own file."""
-    path = Path(word)
-    if path.suffix == ".yaml":
-        if not path.is_file():
-            raise UserError(f"no study {path}; name a YAML, or one of {', '.join(study_names())}")
-        return path.absolute()
-    if word not in study_names():
-        raise UserError(f"there is no study {word}{nearest(word, study_names())}")
-    return STUDIES / f"{word}.yaml"
-
-
 def study_names() -> list[str]:
     """The studies of configs/studies."""
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
@@ -167,11 +155,20 @@ def study_names() -> list[str]:
 
 def our_studies() -> list[Study]:
     """Those, as they are declared."""
-    return [read_study(find_study(name)) for name in study_names()]
+    return [read_study(name) for name in study_names()]
 
 
-def read_study(path: Path) -> Study:
-    """The study that a YAML declares; UserError in one line for what is wrong in it."""
+def read_study(word: str | Path) -> Study:
+    """The study of configs/studies with this name, or the one that a user's own YAML declares.
+
+    Raises UserError in one line for what is wrong in it.
+    """
+    path = Path(word).absolute()
+    if path.suffix != ".yaml":
+        check_known(word, study_names(), f"there is no study {word}")
+        path = STUDIES / f"{word}.yaml"
+    elif not path.is_file():
+        raise UserError(f"no study {Path(word)}; name a YAML, or one of {', '.join(study_names())}")
     try:
         content = OmegaConf.to_container(OmegaConf.load(path))
     except (OSError, YAMLError, OmegaConfBaseException, ValueError) as error:

@@ -145,10 +145,10 @@ def check_tasks(cells: "Sequence[Cell]") -> None:
 def main() -> None:
     """Fine-tune."""
     options = parse(sys.argv[1:])
-    from pipeline.study.declaration import find_study, read_study
+    from pipeline.study.declaration import read_study
     from pipeline.study.run import run_study
 
-    study = read_study(find_study(STUDY))
+    study = read_study(STUDY)
     cells = cells_asked(study, options)
     check_tasks(cells)
     run_study(study, cells, options.jobs, None)

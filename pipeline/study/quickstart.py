@@ -64,10 +64,10 @@ def parse(words: Sequence[str]) -> Namespace:
 def planned(options: Namespace) -> list["Cell"]:
     """The models to train; with another number of updates the warm-up is shortened in proportion."""
     from pipeline.study.cells import Plan, shortened
-    from pipeline.study.declaration import find_study, read_study
+    from pipeline.study.declaration import read_study
     from pipeline.study.selection import cells_of
 
-    study = read_study(find_study(STUDY))
+    study = read_study(STUDY)
     plan = Plan(study, options.runs, None, ())
     if options.updates:
         [first, *_] = cells_of(plan, {}, study.seeds)

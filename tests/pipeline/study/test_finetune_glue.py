@@ -19,7 +19,7 @@ from pipeline.papers import read_table
 from pipeline.reports import glue as glue_table
 from pipeline.study import finetune_glue
 from pipeline.study.choosing import best_records, keep_best_weights, read_best
-from pipeline.study.declaration import find_study, read_study
+from pipeline.study.declaration import read_study
 from pipeline.training.checkpoint import load_encoder, read_dictionary, read_encoder
 from pipeline.training.log import read_records
 from pipeline.training.recipe import option
@@ -217,14 +217,14 @@ class Finished:
 def test_a_seed_or_rate_named_twice_is_one(glue, pretrained):
     words = [str(pretrained / "checkpoint_last.pt"), "--task", "WNLI", "--data", str(glue)]
     options = finetune_glue.parse([*words, "--seeds", "2,2", "--learning-rates", "1.2345678e-5,1e-05,1e-05"])
-    found = finetune_glue.cells_asked(read_study(find_study("glue")), options)
+    found = finetune_glue.cells_asked(read_study("glue"), options)
     assert [(cell.seed, cell.values["lr"]) for cell in found] == [(2, "1.2345678e-05"), (2, "1e-05")]
 
 
 @pytest.mark.parametrize("flag", ["--warmup-updates", "--best-checkpoint-metric"])
 def test_flags_of_the_user_win_over_those_that_follow_from_the_task(glue, pretrained, flag):
     start = pretrained / "checkpoint_last.pt"
-    study = read_study(find_study("glue"))
+    study = read_study("glue")
     given = {"asked": {"task": ["WNLI"], "lr": ["1"]}, "data": glue, "start": start}
     [cell] = cells(study, **given, flags=(flag, "7"))
     assert flag not in cell.data_flags() and option(cell.arguments(False), flag) == "7"
@@ -241,7 +241,7 @@ def test_epochs_of_updates_that_take_several_batches(glue, pretrained, freq, upd
         "data": glue,
         "start": pretrained / "checkpoint_last.pt",
     }
-    [cell] = cells(read_study(find_study("glue")), **given, flags=flags)
+    [cell] = cells(read_study("glue"), **given, flags=flags)
     assert cell.updates() == sum(updates)
     assert option(cell.data_flags(), "--total-num-update") == str(sum(updates))
 

@@ -10,7 +10,7 @@ from pipeline.files import ROOT, write_json
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.study.baseline import AT_BASELINE
 from pipeline.study.choosing import Best, best_records
-from pipeline.study.declaration import find_study, read_study, study_names
+from pipeline.study.declaration import read_study, study_names
 from pipeline.study.make_results import page_of, verdict_of
 from pipeline.study.notation import parse_expression
 from pipeline.study.page import given_settings, looks_of, publish, tuned_table, verdicts, write_page
@@ -165,7 +165,7 @@ def test_a_figure_that_is_nan_is_none_and_never_the_best():
 
 @pytest.mark.parametrize("name", study_names())
 def test_every_claim_of_ours_can_be_decided(name):
-    study = read_study(find_study(name))
+    study = read_study(name)
     for claim, verdict in verdicts(study, read_records(ROOT / "results" / name, name)):
         assert str(verdict) and claim.says
 
