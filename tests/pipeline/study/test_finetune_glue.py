@@ -263,9 +263,11 @@ def test_weights_of_the_best_run_are_kept_once_all_are_finished(tmp_path, values
 
 @pytest.mark.parametrize(("table", "which"), [("transnormer_05_glue", 0), ("lln_01_glue", 1)])
 def test_averages_are_those_of_the_papers(table, which):
-    """TransNormer rounds to two decimals; most rows of LLN are cut to one."""
+    """TransNormer counts a dash as 0 and rounds to two decimals; most rows of LLN are cut to one."""
     for row in read_table(table):
-        excess = glue_table.paper_average(row, which) - float(row["avg"])
+        figures = [row[column] for column in glue_table.AVERAGED[which]]
+        numbers = [float(figure) for figure in figures if figure != "-"]
+        excess = sum(numbers) / len(figures if which == 0 else numbers) - float(row["avg"])
         assert -0.0051 < excess < (0.0051 if which == 0 else 0.1), row
 
 
