@@ -11,7 +11,7 @@ import pytest
 from pipeline.files import write_json
 from pipeline.reports.page import Page, Section, Table, markdown_parts, render
 from pipeline.studies import report
-from pipeline.studies.report_results import parts_with
+from pipeline.studies.report_results import environments_in
 from pipeline.studies.report_runs import find_runs, read_configuration
 from tests.helpers.logs import LOG, inner
 
@@ -142,7 +142,7 @@ def test_the_same_runs_give_the_same_page(call, runs, tmp_path):
 
 def test_machines_in_lists():
     record = {"benchmark": "lm_cost", "sessions": [MACHINE, {**MACHINE, "commit": "later"}]}
-    assert [part["commit"] for part in parts_with(record, lambda part: "commit" in part)] == ["abc", "later"]
+    assert [part["commit"] for part in environments_in(record)] == ["abc", "later"]
 
 
 def test_nothing_to_report(refused, tmp_path):
