@@ -25,6 +25,12 @@ class Result:
     record: dict[str, Any]
     link: Link
 
+    @property
+    def study_folder(self) -> Path:
+        """Of a study's record: where the study has its page, above the choices and the file of the seed."""
+        parents = self.path.parents  # fewer than the choices if the file was moved
+        return parents[min(len(self.record["cell"]), len(parents)) - 1]
+
 
 TELLING = ("architecture", "seed", "updates", "split", "perplexity_per_token", "context_window")
 """What tells two evaluations apart."""
@@ -126,15 +132,13 @@ def glue_results(results: list[Result]) -> Section:
         found = result.record.get("found")
         if not isinstance(found, dict) or not {"dev", "learning_rate", "task", "score"} <= set(found):
             continue
-        cell = result.record["cell"]
-        folder = result.path.parents[len(cell) - 1]  # the choices, then the file of the seed
         figures = "; ".join(
             f"{split} {name} {value:.2f}" for split, d in found["dev"].items() for name, value in d.items()
         )
         rows.append(
-            [str(result.path.relative_to(folder).with_suffix("")), found["task"],
-             f"{found['learning_rate']:g}", str(cell["seed"]), f"{result.record['training']['updates']:,}",
-             figures, result.link]
+            [str(result.path.relative_to(result.study_folder).with_suffix("")), found["task"],
+             f"{found['learning_rate']:g}", str(result.record["cell"]["seed"]),
+             f"{result.record['training']['updates']:,}", figures, result.link]
         )  # fmt: skip
     header = ("run", "task", "learning rate", "seed", "updates", "dev, percent", "result")
     return Section("GLUE", [Table(header, rows, "Finished runs of fine-tuning:")] if rows else [])
@@ -162,11 +166,9 @@ def lra_results(results: list[Result]) -> Section:
 def studies(results: list[Result]) -> Section:
     """The pages of studies that have records among the results."""
     records = [result for result in results if {"study", "cell", "found"} <= set(result.record)]
-    above = (next((p for p in one.path.parents if (p / "README.md").is_file()), None) for one in records)
-    parts: list[Part] = []
-    for folder in dict.fromkeys(folder for folder in above if folder):
-        parts += markdown_parts((folder / "README.md").read_text(encoding="utf-8"))
-    return Section("Studies", parts)
+    pages = dict.fromkeys(one.study_folder / "README.md" for one in records)
+    texts = [page.read_text(encoding="utf-8") for page in pages if page.is_file()]
+    return Section("Studies", [part for text in texts for part in markdown_parts(text)])
 
 
 def costs(results: list[Result]) -> Section:
