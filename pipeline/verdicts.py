@@ -57,15 +57,9 @@ def judge_pair(first: Sequence[float], second: Sequence[float], bound: Bound, ra
     apply = operator.truediv if ratio else operator.sub
     effect = apply(statistics.median(first), statistics.median(second))
     ends = [apply(x, y) for x in (min(first), max(first)) for y in (min(second), max(second))]
-    least, most = min(ends), max(ends)
-    values = {*first, *second}
-    if len(values) == 1:
-        return Verdict(UNDECIDED, f"a tie: every run has {next(iter(values)):g}")
-    return judge_range(effect, least, most, bound, min(len(first), len(second)))
-
-
-def judge_range(effect: float, least: float, most: float, bound: Bound, seeds: int) -> Verdict:
-    """The verdict on an effect between `least` and `most` over the seeds."""
+    if len({*first, *second}) == 1:
+        return Verdict(UNDECIDED, f"a tie: every run has {first[0]:g}")
+    least, most, seeds = min(ends), max(ends), min(len(first), len(second))
     number, sign = bound.number, "at most" if bound.at_most else "at least"
     words = (
         f"{effect:.3g} ({least:.3g} to {most:.3g}, {sign} {number:g} claimed, {number_of(seeds, 'seeds')})"
