@@ -63,8 +63,3 @@ def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Seq
                 if values and level is not None and abs(statistics.median(values) - level) <= margin:
                     found.append(row_name(key))
     return list(dict.fromkeys(found))
-
-
-def notes_on(learned_nothing: Sequence[str]) -> list[str]:
-    """What the mark of rows at the baseline means, if there are any."""
-    return [AT_BASELINE] if learned_nothing else []

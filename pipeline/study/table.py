@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import UserError
 from pipeline.papers import read_table
 from pipeline.reports.tables import grouped, markdown_table, spread
-from pipeline.study.baseline import Baseline, at_baseline, notes_on
+from pipeline.study.baseline import AT_BASELINE, Baseline, at_baseline
 from pipeline.study.notation import (
     COUNT,
     Expression,
@@ -276,7 +276,7 @@ def _beside_the_paper(spec: TableSpec, records: Sequence[Record], baselines: Seq
         if any(cell != NONE for cell in cells):
             lines.append([baseline.name, *cells, *([NONE] if spec.paper else []), ""])
     order = correlation(spec, {key: rows[key] for key in rows if row_name(key) not in learned_nothing})
-    return [markdown_table([*header, "seeds"], lines), *notes_on(learned_nothing), *order]
+    return [markdown_table([*header, "seeds"], lines), *([AT_BASELINE] if learned_nothing else []), *order]
 
 
 def correlation(spec: TableSpec, rows: Mapping[tuple[str, ...], Sequence[Record]]) -> list[str]:
@@ -339,7 +339,8 @@ def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Base
             lines.append([f"{name} ({paper.title})", *figures, *mean, *rest])
     titles = [axis.choices[name].label if name in axis.choices else name for name in names]
     header = ["", *titles, *([spec.average] if averaged else []), *(column.title for column in others)]
-    return [f"{figure.title}:", markdown_table(header, lines), *notes_on(learned_nothing)]
+    mark = [AT_BASELINE] if learned_nothing else []
+    return [f"{figure.title}:", markdown_table(header, lines), *mark]
 
 
 def span(column: Column, records: Sequence[Record]) -> str:
