@@ -188,11 +188,8 @@ def best_value(cell: "Cell") -> str | None:
 
 def with_chosen(cells: "Sequence[Cell]") -> "list[Cell]":
     """The cells with what tuning has chosen; those for which nothing is chosen yet are left out."""
-    chosen = {}
-    for cell in cells:
-        place = tuple(cell.values.items())
-        if place not in chosen:
-            chosen[place] = best_value(cell)
+    one_of_each = {tuple(cell.values.items()): cell for cell in cells}
+    chosen = {place: best_value(cell) for place, cell in one_of_each.items()}
     return [
         replace(cell, chosen=value)
         for cell in cells

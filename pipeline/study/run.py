@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from pipeline.console import number_of, runs_failed
+from pipeline.console import number_of
 from pipeline.data.prepared import identify
 from pipeline.errors import UserError
 from pipeline.files import RESULTS, ROOT, made_folder, shown_path
@@ -43,11 +43,6 @@ def describe(cell: Cell) -> str:
     return ", ".join(f"{column.title} {figure_of(column, [record])}" for column in columns)
 
 
-def is_done(cell: Cell) -> bool:
-    """Whether it is finished."""
-    return cell.record() is not None
-
-
 def planned(study: Study, options: Namespace, flags: tuple[str, ...]) -> list[Cell]:
     """The cells that the command asks for."""
     out = (options.out or RUNS / study.name).absolute()
@@ -56,19 +51,15 @@ def planned(study: Study, options: Namespace, flags: tuple[str, ...]) -> list[Ce
     data = options.data.absolute() if options.data else None
     if data and not data.is_dir():
         raise UserError(f"--data {data}: there is no such folder")
+    start = getattr(options, "start", None)
+    if start:
+        from pipeline.training.save_dir import whole_checkpoint
+
+        start = whole_checkpoint(start.absolute())
     asked = {name: getattr(options, name) for name in study.axes if getattr(options, name)}
-    cells = cells_of(Plan(study, out, data, flags, given_start(options)), asked, options.seeds or study.seeds)
+    cells = cells_of(Plan(study, out, data, flags, start), asked, options.seeds or study.seeds)
     check_layer_plans(cells)
     return cells
-
-
-def given_start(options: Namespace) -> Path | None:
-    """The checkpoint of --start, or a whole one beside it; None without the option."""
-    if getattr(options, "start", None) is None:
-        return None
-    from pipeline.training.save_dir import whole_checkpoint
-
-    return whole_checkpoint(options.start.absolute())
 
 
 def all_runs(cells: Sequence[Cell], with_unchosen: bool = False) -> list[Cell]:
@@ -145,7 +136,7 @@ def show_status(cells: Sequence[Cell]) -> None:
     """Every cell, and whether it is done, begun or missing."""
     runs = all_runs(cells, with_unchosen=True)
     for cell in runs:
-        if is_done(cell):
+        if cell.record():
             state = f"done: {describe(cell)}"
         else:
             state = "begun" if cell.folder.is_dir() else "missing"
@@ -159,7 +150,7 @@ def show_commands(cells: Sequence[Cell]) -> None:
     """The fairseq-train command of every cell that is not finished."""
     on_gpu = bool(gpus())
     for cell in all_runs(cells):
-        state = "done before" if is_done(cell) else shlex.join(["fairseq-train", *cell.arguments(on_gpu)])
+        state = "done before" if cell.record() else shlex.join(["fairseq-train", *cell.arguments(on_gpu)])
         print(f"# {cell.name}\n{state}")
 
 
@@ -171,7 +162,7 @@ def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Pat
         check_one_setting([*read_records(out, study.name), {"flags": cells[0].plan.flags}], out)
         prepare_data(study, cells, source)
         runs = all_runs(cells)
-        check_starts(cell for cell in runs if not is_done(cell))
+        check_starts(cell for cell in runs if not cell.record())
         failures: list[str] = []
         if study.tune:
             tried = [cell for cell in runs if cell.tuning is not None]
@@ -187,7 +178,7 @@ def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Pat
             shown = ", ".join(map(shown_path, written))
             print(f"written: {shown}" if written else f"up to date: {shown_path(page)}")
         if failures:
-            raise runs_failed(failures)
+            raise UserError(f"{number_of(len(failures), 'runs')} failed; the first: {failures[0]}")
 
 
 def check_out(study: Study, out: Path) -> None:
@@ -287,7 +278,7 @@ def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int
     """Run the cells without a record; returns a line for each that has failed."""
     missing = []
     for cell in cells:
-        if is_done(cell):
+        if cell.record():
             prune(cell)  # a kill may have come between its record and this
         else:
             missing.append(cell)
