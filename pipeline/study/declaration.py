@@ -205,6 +205,7 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
     settings = content.get("settings") or {}
     if not isinstance(settings, Mapping):
         raise UserError(f"{path}: settings needs settings such as {{log_interval: 1}}, found {settings!r}")
+    check_groups(settings, f"{path}: settings")
     hooks = read_hooks(path, content.get("hooks", ""), evaluate, axes)
     specs = tuple(read_table_spec(spec, axes, str(path)) for spec in tables)
     rows = {name: axis for spec in specs for name, axis in spec.rows.items()}

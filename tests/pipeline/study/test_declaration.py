@@ -186,6 +186,8 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
         ({"start": "copi"}, "names no study 'copi'; did you mean copy"),
         ({"keep": "some"}, "choose from measured, all"),
         ({"settings": 3}, "settings needs settings"),
+        ({"settings": {"yaml": 3}}, "settings.yaml needs groups"),
+        ({"settings": {"lr": None}}, "settings: 'lr' has no value"),
         ({"data": "data/{task}"}, "data names {task}"),
         *(
             ({"axes": {"method": {"slow": {"yaml": given}}}, "config": "x"}, "method.slow.yaml needs groups")

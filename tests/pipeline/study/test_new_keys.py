@@ -77,6 +77,11 @@ def test_a_start_without_the_axes_of_its_study(own_cells):
         cell.fingerprint()
 
 
+def test_settings_of_every_cell_may_be_below_yaml(own_cells):
+    (cell, *_) = own_cells(settings={"yaml": {"model": {"decoder_layers": 1}}})
+    assert cell.experiment.get("model", "decoder_layers") == 1 and "--yaml" not in cell.own_flags()
+
+
 def test_settings_below_yaml_are_those_of_the_training_yaml(own_cells):
     one, two = (own_cells({"method": [name]})[0] for name in ("shallow", "softmax"))
     assert one.experiment.get("model", "decoder_layers") == 1 != two.experiment.get("model", "decoder_layers")
