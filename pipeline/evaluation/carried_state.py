@@ -322,7 +322,7 @@ def evaluate_carried(
         "parameters": sum(p.numel() for p in model.parameters()),
         "updates": checkpoint.updates,
         "tokens_per_sample": checkpoint.tokens_per_sample,
-        "trained_with_state": with_state(checkpoint),
+        "trained_with_state": checkpoint.task_name == CARRIED,
         "data": shown_path(data.folder),
         "corpus": data.manifest.get("corpus"),
         "split": split,
@@ -339,14 +339,9 @@ def evaluate_carried(
     }
 
 
-def with_state(checkpoint: Checkpoint) -> bool:
-    """Whether the model was trained with carried state."""
-    return checkpoint.task_name == CARRIED
-
-
 def trained_for(checkpoint: Checkpoint) -> int:
     """The last position that the model was trained on: with carried state, a stream lasts an epoch."""
-    if not with_state(checkpoint):
+    if checkpoint.task_name != CARRIED:
         return checkpoint.tokens_per_sample
     batches = checkpoint.updates * checkpoint.groups["optimization"]["update_freq"][0]
     place = checkpoint.state["extra_state"]["train_iterator"]

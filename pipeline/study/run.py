@@ -80,30 +80,25 @@ def runs_of_tuning(cells: Sequence[Cell]) -> list[Cell]:
     return [one for cell in reversed(first.values()) for one in tuning_cells(cell)]
 
 
-class Estimate:
-    """Seconds per update in the records of a folder: of the same choices if any ran, else of all."""
+def time_left(cells: Sequence[Cell]) -> float | None:
+    """The seconds that the cells without a record file take, by those of the study's records.
 
-    def __init__(self, folder: Path, study: str) -> None:
-        self.records = [record for record in read_records(folder, study) if record["training"]["seconds"]]
-
-    def seconds(self, cell: Cell) -> float | None:
-        """The time of a cell; None if nothing has run yet.
-
-        Its updates may follow from data that are not prepared here: then those of the same choices count, and
-        without any the time cannot be known.
-        """
-        alike = [one["training"] for one in self.records if _choices(one) == cell.values]
+    The speed is that of the same choices if any ran, else of all. The updates may follow from data that are
+    not prepared here: then those of the same choices count. None where one of them cannot be known.
+    """
+    records = read_records(cells[0].plan.out, cells[0].study.name)
+    timed = [record for record in records if record["training"]["seconds"]]
+    total = 0.0
+    for cell in cells:
+        if cell.record_path.is_file():
+            continue
+        alike = [one["training"] for one in timed if _choices(one) == cell.values]
         updates = cell.updates() or (statistics.median(one["updates"] for one in alike) if alike else 0)
-        ran = alike or [one["training"] for one in self.records]
+        ran = alike or [one["training"] for one in timed]
         if not (ran and updates):
             return None
-        return statistics.median(one["seconds"] / max(1, one["updates"]) for one in ran) * updates
-
-    def left(self, cells: Sequence[Cell]) -> float | None:
-        """The time of the cells without a record file; None if it cannot be known."""
-        times = [self.seconds(cell) for cell in cells if not cell.record_path.is_file()]
-        known = [time for time in times if time is not None]
-        return sum(known) if len(known) == len(times) else None
+        total += updates * statistics.median(one["seconds"] / max(1, one["updates"]) for one in ran)
+    return total
 
 
 def _choices(record: Record) -> dict[str, str]:
@@ -124,7 +119,7 @@ def show_list() -> None:
             cells = cells_of(Plan(study, folder, None, ()), {}, study.seeds)
             done = sum(cell.record_path.is_file() for cell in cells)
             runs = [*runs_of_tuning(cells), *cells]
-            left = Estimate(folder, study.name).left(runs) if 0 < done < len(cells) else None
+            left = time_left(runs) if 0 < done < len(cells) else None
             time = f", {in_words(left)} left" if left is not None else ""
             others = len(read_records(folder, study.name)) - done
             more = f" and {others} of other choices" if others > 0 else ""
@@ -141,7 +136,7 @@ def show_status(cells: Sequence[Cell]) -> None:
         else:
             state = "begun" if cell.folder.is_dir() else "missing"
         print(f"{cell.name}: {state}")
-    left = Estimate(cells[0].plan.out, cells[0].study.name).left(runs)
+    left = time_left(runs)
     unknown = "unknown until a cell is finished and the data are prepared"
     print(f"time left: {in_words(left) if left is not None else unknown}")
 

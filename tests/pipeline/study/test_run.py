@@ -16,7 +16,7 @@ from pipeline.files import ROOT, write_json
 from pipeline.study import schedule, study, worker
 from pipeline.study.choosing import tuning_cells
 from pipeline.study.declaration import read_study
-from pipeline.study.run import Estimate
+from pipeline.study.run import time_left
 from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
 from pipeline.training import fairseq_process
 from tests.helpers import commands, forked
@@ -200,8 +200,7 @@ def test_time_left_where_the_data_decide_the_updates(tmp_path):
     first, other, second, _ = cells(of, asked, 2, out=out, data=tmp_path)
     training = {"updates": 10, "seconds": 60.0, "curves": {}}
     write_json(first.record_path, record_of(first.key, {}, study="roberta_glue", training=training))
-    time = Estimate(out, "roberta_glue")
-    assert (first.updates(), time.left([first, second]), time.left([second, other])) == (0, 60, None)
+    assert (first.updates(), time_left([first, second]), time_left([second, other])) == (0, 60, None)
 
 
 def test_gpus_are_counted_without_torch(monkeypatch):
