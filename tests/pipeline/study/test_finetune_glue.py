@@ -26,7 +26,7 @@ from pipeline.training.recipe import option
 from tests.helpers import encoders
 from tests.helpers.encoders import ROWS
 from tests.helpers.evil import Evil
-from tests.pipeline.study.conftest import cells
+from tests.pipeline.study.conftest import glue_cell
 
 RUN = "0.01/seed1"
 
@@ -224,24 +224,16 @@ def test_a_seed_or_rate_named_twice_is_one(glue, pretrained):
 @pytest.mark.parametrize("flag", ["--warmup-updates", "--best-checkpoint-metric"])
 def test_flags_of_the_user_win_over_those_that_follow_from_the_task(glue, pretrained, flag):
     start = pretrained / "checkpoint_last.pt"
-    study = read_study("glue")
-    given = {"asked": {"task": ["WNLI"], "lr": ["1"]}, "data": glue, "start": start}
-    [cell] = cells(study, **given, flags=(flag, "7"))
+    cell = glue_cell(start, glue, flags=(flag, "7"))
     assert flag not in cell.data_flags() and option(cell.arguments(False), flag) == "7"
-    [cell] = cells(study, **given, flags=("--batch-size", "x"))
     with pytest.raises(UserError, match="--batch-size is 'x'"):
-        cell.data_flags()
+        glue_cell(start, glue, flags=("--batch-size", "x")).data_flags()
 
 
 @pytest.mark.parametrize(("freq", "updates"), [("3", [2, 2, 2]), ("1,3", [5, 2, 2]), ("1,2,3,4", [5, 3, 2])])
 def test_epochs_of_updates_that_take_several_batches(glue, pretrained, freq, updates):
     flags = ("--update-freq", freq, "--batch-size", str(-(-ROWS["train"] // 5)))
-    given = {
-        "asked": {"task": ["WNLI"], "lr": ["1"]},
-        "data": glue,
-        "start": pretrained / "checkpoint_last.pt",
-    }
-    [cell] = cells(read_study("glue"), **given, flags=flags)
+    cell = glue_cell(pretrained / "checkpoint_last.pt", glue, flags=flags)
     assert cell.updates() == sum(updates)
     assert option(cell.data_flags(), "--total-num-update") == str(sum(updates))
 
@@ -326,17 +318,6 @@ def test_checkpoints_that_are_none(refused, sweep, tmp_path):
     torch.save({**state, "cfg": {**state["cfg"], "model": model}}, path)
     assert "no encoder of this project; did you mean roberta_transnormer_t" in sentence(path)
     assert not (tmp_path / "out").exists()
-
-
-def test_half_of_the_checkpoint_and_a_whole_one_beside_it(call, sweep, pretrained, tmp_path, capsys):
-    """An interrupted save of pre-training has left half of checkpoint_last.pt."""
-    folder = tmp_path / "encoder"
-    shutil.copytree(pretrained, folder)
-    for name in ("checkpoint_last.pt", "checkpoint_1_4.pt"):
-        (folder / name).write_bytes((folder / name).read_bytes()[:-100])
-    call(finetune_glue, folder / "checkpoint_last.pt", *sweep[1:])
-    assert "checkpoint_last.pt is incomplete; taking checkpoint_best.pt" in capsys.readouterr().out
-    assert read_json(tmp_path / "out" / "RTE" / f"{RUN}.json")["training"]["updates"] == 1
 
 
 def test_long_examples_are_cut_and_counted(call, sweep, glue, tmp_path, capsys, encoder_corpus):

@@ -16,7 +16,7 @@ from pipeline.study.hooks import glue as glue_hooks
 from pipeline.study.run import check_starts
 from pipeline.training.log import read_records
 from tests.helpers.encoders import ROWS
-from tests.pipeline.study.conftest import cells
+from tests.pipeline.study.conftest import cells, glue_cell
 
 UPDATES = 6  # two epochs: the first one's checkpoint is there when the second is killed
 
@@ -101,10 +101,8 @@ def test_two_commands_share_a_folder_but_not_a_task(
 
 
 def rte(start, data, out, updates=3, rate="0.01", seed=1):
-    """The cell of one run on RTE."""
-    asked, flags = {"task": ["RTE"], "lr": [rate]}, ("--max-update", str(updates))
-    [cell] = cells(read_study("glue"), asked, out=out, data=data, flags=flags, start=start)
-    return replace(cell, seed=seed)
+    """The cell of one run of so many updates."""
+    return replace(glue_cell(start, data, rate, out=out, flags=("--max-update", str(updates))), seed=seed)
 
 
 def test_what_decides_a_result(finetuned, pretrained, glue, tmp_path):
