@@ -283,9 +283,7 @@ def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int
     said: set[str] = set()
 
     def report(cell: Cell) -> str:
-        study, record = cell.study, cell.record()
-        figures = study.tables, study.claims, study.baselines
-        for sentence in unknown_figures(*figures, record) if cell.tuning is None else ():
+        for sentence in unknown_figures(cell.study, cell.record()) if cell.tuning is None else ():
             if sentence not in said:
                 print(f"note: {sentence}", flush=True)
             said.add(sentence)

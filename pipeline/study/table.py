@@ -29,8 +29,7 @@ from pipeline.study.records import Record
 from pipeline.verdicts import rank_correlation
 
 if TYPE_CHECKING:
-    from pipeline.study.claims import Claim
-    from pipeline.study.declaration import Axis
+    from pipeline.study.declaration import Axis, Study
 
 NONE = "–"
 
@@ -61,13 +60,11 @@ class PaperColumn:
     average: str = ""
 
 
-def unknown_figures(
-    tables: Sequence["TableSpec"], claims: Sequence["Claim"], baselines: Sequence["Baseline"], record: Record
-) -> list[str]:
+def unknown_figures(study: "Study", record: Record) -> list[str]:
     """A sentence for each column, claim and baseline whose figure the record of a finished cell lacks."""
-    asked = [(f"the column {one.title!r} shows", one.figure) for spec in tables for one in spec.columns]
-    asked += [(f"the claim {one.says!r} is about", one.figure) for one in claims]
-    for one in baselines:
+    asked = [(f"the column {one.title!r} shows", one.figure) for spec in study.tables for one in spec.columns]
+    asked += [(f"the claim {one.says!r} is about", one.figure) for one in study.claims]
+    for one in study.baselines:
         paths = [word for pair in one.found.items() for word in pair if isinstance(word, str)]
         asked += [(f"the baseline {one.name!r} has", parse_expression(path, one.name)) for path in paths]
     return [f"{what} {not_measured(figure, record)}" for what, figure in asked if not figure.is_in(record)]

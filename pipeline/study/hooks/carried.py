@@ -47,7 +47,9 @@ def ratio(records: Sequence[Record], with_state: str, apart: str) -> float | Non
     """
     middles = []
     for way, reading in (("carried", with_state), ("apart", apart)):
-        values = [one["found"][reading]["perplexity_per_token"] for one in records if _way(one) == way]
+        values = [
+            one["found"][reading]["perplexity_per_token"] for one in records if one["cell"]["way"] == way
+        ]
         if not values:
             return None
         middles.append(statistics.median(values))
@@ -69,12 +71,8 @@ def draw_positions(study: Study, records: Sequence[Record], source: str, path: P
 def _curve(record: Record, color: str) -> Curve:
     model, buckets = record["cell"]["model"], record["found"]["carried"]["buckets"]
     x, y = ([bucket[key] for bucket in buckets] for key in ("end", "perplexity_per_token"))
-    way = _way(record)
+    way = record["cell"]["way"]
     return Curve(label_of(model) if way == "carried" else "", color, x, y, STYLES[way])
-
-
-def _way(record: Record) -> str:
-    return record["cell"]["way"]
 
 
 DRAWS = {"positions": draw_positions}

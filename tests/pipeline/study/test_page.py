@@ -8,6 +8,7 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
 from pipeline.methods import LANGUAGE_MODELS
+from pipeline.reports.page import markdown_parts
 from pipeline.study.baseline import AT_BASELINE
 from pipeline.study.choosing import Best, best_records
 from pipeline.study.declaration import read_study
@@ -87,10 +88,9 @@ def test_the_table_of_tuning_has_a_column_for_each_value_of_any_record(study_fil
         }
         for method, found in tried.items()
     ]
-    lines = tuned_table(read_study(study_file), records).splitlines()
-    assert "in 5 shorter runs" in lines[0]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    rows = {name: dict(zip(cells[0][1:], found, strict=True)) for name, *found in cells[2:]}
+    said, table = markdown_parts(tuned_table(read_study(study_file), records))
+    assert "in 5 shorter runs" in said
+    rows = {name: dict(zip(table.header[1:], found, strict=True)) for name, *found in table.rows}
     assert rows == {"softmax": {"2": "2 *", "4": "5", "1": "–"}, "1+elu": {"2": "3", "4": "2.5 *", "1": "–"}}
 
 
@@ -137,7 +137,7 @@ def test_notes_that_cannot_be_filled_in(notes, study_with):
 def test_figures_that_nothing_measures_are_named(study_with):
     claim = {"says": "so", "where": "1", "test": {"ratio": ["los_nats", "elu", "softmax"], "at_most": 1}}
     study = study_with(claims=[claim], baseline={"name": "guess", "found": {"loss_nats": "abc"}})
-    sentences = unknown_figures(study.tables, study.claims, study.baselines, RECORDS[0])
+    sentences = unknown_figures(study, RECORDS[0])
     assert [sentence.partition(", which")[0] for sentence in sentences] == [
         "the claim 'so' is about los_nats",
         "the baseline 'guess' has abc",
