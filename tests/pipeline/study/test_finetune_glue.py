@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +11,11 @@ import torch
 from pipeline.console import number_of
 from pipeline.errors import UserError
 from pipeline.evaluation.glue import decide, predict, read_rows, read_targets, score
-from pipeline.files import RUN_MARK, read_json
+from pipeline.files import RUN_MARK, read_json, write_json
 from pipeline.glue_tasks import TASKS
 from pipeline.papers import read_table
 from pipeline.reports import glue as glue_table
+from pipeline.reports.page import Table, markdown_parts
 from pipeline.study import finetune_glue
 from pipeline.study.choosing import best_records, keep_best_weights, read_best
 from pipeline.study.declaration import read_study
@@ -26,7 +25,7 @@ from pipeline.training.recipe import option
 from tests.helpers import encoders
 from tests.helpers.encoders import ROWS
 from tests.helpers.evil import Evil
-from tests.pipeline.study.conftest import glue_cell
+from tests.pipeline.study.conftest import cells, glue_cell
 
 RUN = "0.01/seed1"
 
@@ -115,10 +114,6 @@ def records_of(out):
     return [read_json(path) for path in sorted(out.glob("*/*/seed*.json"))]
 
 
-def cells_of_line(line):
-    return [cell.strip() for cell in line.strip("|").split("|")]
-
-
 def test_page_has_our_row_and_the_papers(finetuned):
     found = {record["found"]["task"]: record["found"] for record in records_of(finetuned)}
     assert found.keys() == TASKS.keys()
@@ -126,21 +121,22 @@ def test_page_has_our_row_and_the_papers(finetuned):
         assert one["architecture"] == "roberta_transnormer_t1" and one["pretraining_updates"] == 4
         assert one["partial"] is True and one["examples"]["train"] == ROWS["train"]
     page = (finetuned / "README.md").read_text()
-    lines = page[page.index("|  | million parameters") :].splitlines()
-    header, _, ours, guess, *rest = map(cells_of_line, lines)
+    tables = [part for part in markdown_parts(page) if isinstance(part, Table)]
+    [table] = [table for table in tables if "million parameters" in table.header]
+    ours, guess, *rest = table.rows
     titles = [
         "MNLI m, accuracy", "MNLI mm, accuracy", "QNLI, accuracy", "QQP, accuracy / f1", "SST-2, accuracy",
         "MRPC, f1 / accuracy", "CoLA, matthews / accuracy", "STS-B, pearson / spearman", "RTE, accuracy",
         "WNLI, accuracy",
     ]  # fmt: skip
-    assert header == ["", "million parameters", *titles, *glue_table.AVERAGES]
+    assert table.header == ["", "million parameters", *titles, *glue_table.AVERAGES]
     assert ours[0] == "roberta_transnormer_t1, here"
     assert ours[1] == f"{found['RTE']['parameters'] / 1e6:.2f}"
     assert ours[3] == f"{found['MNLI']['dev']['valid1']['accuracy']:.2f}*"
     assert all(re.fullmatch(r"-?[\d.]+( / -?[\d.]+)?\*", figure) for figure in ours[2:])
     assert guess[0] == "the most frequent class" and guess[3] == guess[9] == "–"
     assert guess[6] == f"{found['SST-2']['majority']['accuracy']:.2f}"
-    papers = {row[0]: row[1:] for row in rest if len(row) > 1}
+    papers = {row[0]: row[1:] for row in rest}
     t1 = next(row for row in read_table("transnormer_05_glue") if row["method"] == "TransNormer T1")
     figures = [t1[key] for key in ("mnli_m", "mnli_mm", "qnli", "qqp", "sst2", "mrpc", "cola")]
     expected = [t1["params_m"], *figures, *"–––", t1["avg"], "–"]
@@ -198,22 +194,6 @@ def test_best_compares_over_the_seeds_that_all_choices_have():
     assert [one["cell"]["lr"] for one in best_records(best, [*repeated, made_up("0.2", 4, 61.0)])] == ["0.2"]
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A finished cell, as `keep_best_weights` sees one."""
-
-    name: str
-    folder: Path
-    value: float
-
-    @property
-    def values(self):
-        return {"task": "RTE", "lr": self.name}
-
-    def record(self):
-        return made_up(self.name, 1, self.value) if self.value else None
-
-
 def test_a_seed_or_rate_named_twice_is_one(glue, pretrained):
     words = [str(pretrained / "checkpoint_last.pt"), "--task", "WNLI", "--data", str(glue)]
     options = finetune_glue.parse([*words, "--seeds", "2,2", "--learning-rates", "1.2345678e-5,1e-05,1e-05"])
@@ -242,15 +222,20 @@ def test_epochs_of_updates_that_take_several_batches(glue, pretrained, freq, upd
     "values", [(60.0, 70.0, 65.0), (60.0, 0.0, 65.0)], ids=["all finished", "one missing"]
 )
 def test_weights_of_the_best_run_are_kept_once_all_are_finished(tmp_path, values):
-    cells = [Finished(f"0.{n}", tmp_path / str(n), value) for n, value in enumerate(values, start=1)]
-    for cell in cells:
-        cell.folder.mkdir()
+    (tmp_path / "start.pt").touch()
+    asked, start = {"task": ["RTE"], "lr": ["0.1", "0.2", "0.3"]}, tmp_path / "start.pt"
+    found = cells(read_study("glue"), asked, out=tmp_path / "out", data=tmp_path, start=start)
+    for cell, value in zip(found, values, strict=True):
+        cell.folder.mkdir(parents=True)
         (cell.folder / "checkpoint_best.pt").touch()
         (cell.folder / "train.log").touch()
-    keep_best_weights(read_best({"axis": "lr", "highest": "score"}, {"lr": None}, "here"), cells)
-    kept = [path.parent.name for path in sorted(tmp_path.glob("*/checkpoint_best.pt"))]
-    assert kept == (["2"] if all(values) else ["1", "2", "3"])
-    assert len(list(tmp_path.glob("*/train.log"))) == 3
+        if value:
+            record = made_up(cell.values["lr"], 1, value)
+            write_json(cell.record_path, {"fingerprint": cell.fingerprint(), **record})
+    keep_best_weights(found[0].study.best, found)
+    kept = [path.parts[-3] for path in sorted(tmp_path.rglob("checkpoint_best.pt"))]
+    assert kept == (["0.2"] if all(values) else asked["lr"])
+    assert len(list(tmp_path.rglob("train.log"))) == 3
 
 
 @pytest.mark.parametrize(("table", "which"), [("transnormer_05_glue", 0), ("lln_01_glue", 1)])
