@@ -56,16 +56,14 @@ def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdi
     for claim in study.claims:
         if not (kept := kept_by(claim.only, records)):
             continue
-        tables = []
-        for spec in study.tables:
-            rows = spec.rows_of(kept)
-            values = {row_name(key): list(numbers(claim.figure, group)) for key, group in rows.items()}
-            tables.append((sum(row in values for row in claim.rows), spec, rows, values))
-        there, spec, rows, values = max(tables, key=lambda one: one[0])  # the first with most of its rows
-        if there or not claim.rows:
+        asked = {*claim.rows}
+        tables = [(spec, spec.rows_of(kept)) for spec in study.tables]
+        # The first table that has most of its rows.
+        spec, rows = max(tables, key=lambda table: len(asked.intersection(map(row_name, table[1]))))
+        values = {row_name(key): list(numbers(claim.figure, group)) for key, group in rows.items()}
+        verdict = Verdict(NOT_RUN)
+        if not asked or asked & values.keys():
             verdict = decide(claim, values, at_baseline(rows, study.baselines), spec.paper_values(rows))
-        else:
-            verdict = Verdict(NOT_RUN, "")
         found.append((claim, verdict))
     return found
 
