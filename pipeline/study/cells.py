@@ -44,8 +44,8 @@ class Plan:
 
     study: Study
     out: Path
-    data: Path | None
-    flags: tuple[str, ...]
+    data: Path | None = None
+    flags: tuple[str, ...] = ()
     start: Path | None = None
 
 
@@ -281,7 +281,7 @@ def _run_of(name: str, values: tuple[tuple[str, str], ...]) -> Cell:
     if missing := [axis for axis in study.axes if axis not in named]:
         raise UserError(f"start: the study {name} has the axis {missing[0]}; add it to the axes")
     choices = tuple(axis.choose([named[key]])[0] for key, axis in study.axes.items())
-    run = Cell(Plan(study, RUNS / name, None, ()), choices, 0)
+    run = Cell(Plan(study, RUNS / name), choices, 0)
     return replace(run, seed=run.first_seed)
 
 

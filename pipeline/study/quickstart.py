@@ -68,10 +68,10 @@ def planned(options: Namespace) -> list["Cell"]:
     from pipeline.study.selection import cells_of
 
     study = read_study(STUDY)
-    plan = Plan(study, options.runs, None, ())
+    plan = Plan(study, options.runs)
     if options.updates:
         [first, *_] = cells_of(plan, {}, study.seeds)
-        plan = Plan(study, options.runs, None, tuple(shortened(first.experiment, (), options.updates)))
+        plan = Plan(study, options.runs, flags=tuple(shortened(first.experiment, (), options.updates)))
     return cells_of(plan, {}, study.seeds)
 
 

@@ -116,7 +116,7 @@ def show_list() -> None:
     for study in our_studies():
         lines = []
         for folder in (RESULTS / study.name, RUNS / study.name):
-            cells = cells_of(Plan(study, folder, None, ()), {}, study.seeds)
+            cells = cells_of(Plan(study, folder), {}, study.seeds)
             done = sum(cell.record_path.is_file() for cell in cells)
             runs = [*runs_of_tuning(cells), *cells]
             left = time_left(runs) if 0 < done < len(cells) else None
