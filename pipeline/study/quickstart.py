@@ -125,7 +125,7 @@ def main() -> None:
     cells = planned(options)
     if options.fresh:
         start_over(cells)
-    run_study(cells[0].study, cells, None, None)
+    run_study(cells)
     print(f"\n{cells[0].choices[0].label} continues three prompts:")
     for text in continuations(cells[0]):
         print(f"  {text}")

@@ -149,13 +149,13 @@ def show_commands(cells: Sequence[Cell]) -> None:
         print(f"# {cell.name}\n{state}")
 
 
-def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Path | None) -> None:
-    """Run what is missing, tuning first, and write the page; raw data are prepared from `source`."""
-    places, out = parallel_jobs(jobs), cells[0].plan.out
+def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | None = None) -> None:
+    """Run what is missing of a study, tuning first, and write the page; `source` has the raw data."""
+    places, study, out = parallel_jobs(jobs), cells[0].study, cells[0].plan.out
     check_out(study, out)
     with locked(cells) as held:
         check_one_setting([*read_records(out, study.name), {"flags": cells[0].plan.flags}], out)
-        prepare_data(study, cells, source)
+        prepare_data(cells, source)
         runs = all_runs(cells)
         check_starts(cell for cell in runs if not cell.record())
         failures: list[str] = []
@@ -196,7 +196,7 @@ def check_starts(cells: Iterable[Cell]) -> None:
             raise UserError(f"no checkpoint {shown_path(path)}; {hint}name another with --start")
 
 
-def prepare_data(study: Study, cells: Sequence[Cell], source: Path | None) -> None:
+def prepare_data(cells: Sequence[Cell], source: Path | None) -> None:
     """Check the data of the cells; missing ones are prepared from `source`, or by download.
 
     The raw data are named by `--from`, or where the study writes {source}. Raises UserError for data that are
@@ -204,7 +204,7 @@ def prepare_data(study: Study, cells: Sequence[Cell], source: Path | None) -> No
     """
     folders = list(dict.fromkeys(folder for cell in cells if (folder := cell.data_folder())))
     missing = [folder for folder in folders if not folder.is_dir()]
-    for name, (script, *words) in study.prepare.items():
+    for name, (script, *words) in cells[0].study.prepare.items():
         if cells[0].plan.data is None and (ROOT / name in missing or (missing and not name)):
             run_script(script, *with_source(script, words, source, ROOT / name if name else missing[0]))
     for folder in folders:

@@ -100,4 +100,4 @@ def main() -> None:
     elif options.dry_run:
         run.show_commands(cells)
     else:
-        run.run_study(study, cells, options.jobs, options.source)
+        run.run_study(cells, options.jobs, options.source)

@@ -23,10 +23,10 @@ def tables(study: Study, records: Sequence[Record]) -> list[str]:
     groups = grouped(records, lambda record: (record["cell"]["model"], record["cell"]["segment"]))
     for model, segment in product(axes["model"].choices, axes["segment"].choices):
         group = groups.get((model, segment), [])
-        ratios = {title: ratio(group, reading, reading) for title, reading in READINGS.items()}
         own = ratio(group, "carried", "apart")
-        if own is not None:
-            shown = [f"{one:.2f}" for one in (*ratios.values(), own) if one is not None]
+        if own is not None:  # both ways were trained
+            alike = [ratio(group, reading, reading) for reading in READINGS.values()]
+            shown = [f"{one:.2f}" for one in (*alike, own)]
             rows.append([axes["model"].choices[model].label, segment, *shown])
             alone.append(own)
     if not rows:

@@ -197,7 +197,7 @@ def test_best_compares_over_the_seeds_that_all_choices_have():
 def test_a_seed_or_rate_named_twice_is_one(glue, pretrained):
     words = [str(pretrained / "checkpoint_last.pt"), "--task", "WNLI", "--data", str(glue)]
     options = finetune_glue.parse([*words, "--seeds", "2,2", "--learning-rates", "1.2345678e-5,1e-05,1e-05"])
-    found = finetune_glue.cells_asked(read_study("glue"), options)
+    found = finetune_glue.cells_asked(options)
     assert [(cell.seed, cell.values["lr"]) for cell in found] == [(2, "1.2345678e-05"), (2, "1e-05")]
 
 

@@ -57,7 +57,7 @@ def test_data_of_a_choice(own_cells, tmp_path):
 def test_raw_data_are_asked_for(own_cells):
     found = own_cells(data="nowhere/{method}", prepare=["glue.sh", "{source}", "--dest", "nowhere"])
     with pytest.raises(UserError, match="--source"):
-        prepare_data(found[0].study, found, None)
+        prepare_data(found, None)
 
 
 @pytest.mark.parametrize("keep", ["measured", "all"])
