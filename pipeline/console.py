@@ -116,11 +116,6 @@ def number_of(number: int, noun: str) -> str:
     return f"{number:,} {noun.removesuffix('s') if number == 1 else noun}"
 
 
-def runs_failed(failures: Sequence[str]) -> UserError:
-    """The error of a sweep in which some runs failed."""
-    return UserError(f"{number_of(len(failures), 'runs')} failed; the first: {failures[0]}")
-
-
 def positive(text: str) -> float:
     """An option's number above 0."""
     try:

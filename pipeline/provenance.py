@@ -84,7 +84,8 @@ def _git(root: Path, *arguments: str) -> str:
 
 def hardware(device: str) -> dict[str, Any]:
     """Processor, cores this process may use, memory in GiB, and the GPU's name if it is used."""
-    record: dict[str, Any] = {"cpu": _cpu_name(), "cores": usable_cores()}
+    cpu = _proc("cpuinfo", "model name") or platform.processor() or platform.machine()
+    record: dict[str, Any] = {"cpu": cpu, "cores": usable_cores()}
     total = memory_total()
     if total is not None:
         record["memory_gib"] = round(total / 2**30, 1)
@@ -123,10 +124,6 @@ def process_memory(field: str) -> int:
         return int(held.split()[0]) * 1024
     unit = 1 if os.uname().sysname == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _cpu_name() -> str:
-    return _proc("cpuinfo", "model name") or platform.processor() or platform.machine()
 
 
 def _proc(file: str, field: str) -> str | None:

@@ -37,17 +37,15 @@ class Bound:
     at_most: bool
 
 
-def judge_fact(holds: bool) -> Verdict:
-    """The verdict on a statement that a computation decides, without chance."""
-    return Verdict(CONFIRMED if holds else CONTRADICTED)
+def judge_fact(holds: bool, effect: str = "") -> Verdict:
+    """The verdict on a statement that is decided: it holds, or it does not."""
+    return Verdict(CONFIRMED if holds else CONTRADICTED, effect)
 
 
 def judge_bound(largest: float, bound: float) -> Verdict:
     """The verdict on an upper bound of a theorem, and by how much it is loose."""
-    verdict = judge_fact(largest <= bound)
-    if largest > 0 and bound / largest > SLACK:
-        return Verdict(verdict.outcome, _loose(bound / largest))
-    return verdict
+    loose = largest > 0 and bound / largest > SLACK
+    return judge_fact(largest <= bound, _loose(bound / largest) if loose else "")
 
 
 def judge_pair(first: Sequence[float], second: Sequence[float], bound: Bound, ratio: bool) -> Verdict:
@@ -57,15 +55,9 @@ def judge_pair(first: Sequence[float], second: Sequence[float], bound: Bound, ra
     apply = operator.truediv if ratio else operator.sub
     effect = apply(statistics.median(first), statistics.median(second))
     ends = [apply(x, y) for x in (min(first), max(first)) for y in (min(second), max(second))]
-    least, most = min(ends), max(ends)
-    values = {*first, *second}
-    if len(values) == 1:
-        return Verdict(UNDECIDED, f"a tie: every run has {next(iter(values)):g}")
-    return judge_range(effect, least, most, bound, min(len(first), len(second)))
-
-
-def judge_range(effect: float, least: float, most: float, bound: Bound, seeds: int) -> Verdict:
-    """The verdict on an effect between `least` and `most` over the seeds."""
+    if len({*first, *second}) == 1:
+        return Verdict(UNDECIDED, f"a tie: every run has {first[0]:g}")
+    least, most, seeds = min(ends), max(ends), min(len(first), len(second))
     number, sign = bound.number, "at most" if bound.at_most else "at least"
     words = (
         f"{effect:.3g} ({least:.3g} to {most:.3g}, {sign} {number:g} claimed, {number_of(seeds, 'seeds')})"
@@ -74,8 +66,8 @@ def judge_range(effect: float, least: float, most: float, bound: Bound, seeds: i
     if seeds < SEEDS or not any(holds):
         return Verdict(UNDECIDED, words)
     if holds[0] and bound.at_most and most > 0 and number / most > SLACK:
-        return Verdict(CONFIRMED, f"{words}; {_loose(number / most)}")
-    return Verdict(CONFIRMED if holds[0] else CONTRADICTED, words)
+        words += f"; {_loose(number / most)}"
+    return judge_fact(holds[0], words)
 
 
 def judge_extreme(rows: Sequence[str], values: Values, lowest: bool) -> Verdict:
@@ -112,7 +104,7 @@ def judge_order(values: Values, paper: Mapping[str, float], least: float) -> Ver
     words = f"rank correlation {found:.2f} over {len(common)} rows ({number_of(seeds, 'seeds')})"
     if seeds < SEEDS:
         return Verdict(UNDECIDED, words)
-    return Verdict(CONFIRMED if found >= least else CONTRADICTED, words)
+    return judge_fact(found >= least, words)
 
 
 def rank_correlation(values: Values, paper: Mapping[str, float]) -> tuple[float | None, list[str]]:

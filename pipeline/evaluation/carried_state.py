@@ -165,15 +165,16 @@ class Bucket:
 
 
 class Buckets:
-    """Losses by position: 0 to 511, to 1,023, to 2,047 and so on."""
+    """Losses by position: 0 to 511, to 1,023, to 2,047 and so on; memory is that of `device`, the model's."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.buckets: dict[int, Bucket] = {}
 
     def add(self, start: int, losses: Tensor, real: Tensor, seconds: float, state: dict) -> None:
         """Those of a segment, `(B, T)`, from position `start` on; `real` is False at padding."""
         position, end = start, start + losses.shape[1]
-        kept, used = state_bytes(state), memory_in_use(losses.device)
+        kept, used = state_bytes(state), memory_in_use(self.device)
         while position < end:
             bucket = self._of(position)
             upto = min(end, bucket.end)
@@ -210,7 +211,7 @@ def evaluate_streams(
     """
     check_model(model, max(batch.source.shape[1] for batch in batches))
     check_growth(model, batches, padding_idx)
-    buckets = Buckets()
+    buckets = Buckets(next(model.parameters()).device)
     total = sum(int(batch.target.ne(padding_idx).sum()) for batch in batches)
     with tqdm(total=total, unit=" tokens", unit_scale=True, disable=None) as bar:
         for streams in batches:
@@ -321,7 +322,7 @@ def evaluate_carried(
         "parameters": sum(p.numel() for p in model.parameters()),
         "updates": checkpoint.updates,
         "tokens_per_sample": checkpoint.tokens_per_sample,
-        "trained_with_state": with_state(checkpoint),
+        "trained_with_state": checkpoint.task_name == CARRIED,
         "data": shown_path(data.folder),
         "corpus": data.manifest.get("corpus"),
         "split": split,
@@ -338,14 +339,9 @@ def evaluate_carried(
     }
 
 
-def with_state(checkpoint: Checkpoint) -> bool:
-    """Whether the model was trained with carried state."""
-    return checkpoint.task_name == CARRIED
-
-
 def trained_for(checkpoint: Checkpoint) -> int:
     """The last position that the model was trained on: with carried state, a stream lasts an epoch."""
-    if not with_state(checkpoint):
+    if checkpoint.task_name != CARRIED:
         return checkpoint.tokens_per_sample
     batches = checkpoint.updates * checkpoint.groups["optimization"]["update_freq"][0]
     place = checkpoint.state["extra_state"]["train_iterator"]

@@ -60,11 +60,6 @@ def write_figure(path: Path) -> None:
         labels = {key: record[key] for key in ("title", "x_label", "y_label", "note")}
         plot_bubbles(path.with_suffix(".png"), bubbles, inverted=record["inverted"], **labels)
         return
-    draw(record, path.with_suffix(".png"))
-
-
-def draw(record: dict[str, Any], path: Path) -> None:
-    """Write the PNG of a record with panels."""
     panels = record["panels"]
     columns = min(record.get("columns", len(panels)), len(panels))
     rows = math.ceil(len(panels) / columns)
@@ -78,7 +73,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
         painters[panel["kind"]](axis, panel)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
-    save_figure(figure, path, record["note"])
+    save_figure(figure, path.with_suffix(".png"), record["note"])
 
 
 def _color(curve: dict[str, Any]) -> Any:

@@ -10,8 +10,8 @@ from pipeline.reports.tables import markdown_table
 MIB = 2**20
 
 
-def table(result: dict[str, Any]) -> str:
-    """A row for each bucket of positions."""
+def markdown(result: dict[str, Any]) -> str:
+    """Caption, and a table with a row for each bucket of positions."""
     rows = [
         [
             f"{bucket['first']:,} to {bucket['end'] - 1:,}",
@@ -25,7 +25,7 @@ def table(result: dict[str, Any]) -> str:
         for bucket in result["buckets"]
     ]
     header = ["position", "tokens", "nats per token", "perplexity", "tokens/s", "state, MiB", "memory, MiB"]
-    return markdown_table(header, rows)
+    return f"{caption(result)}\n\n{markdown_table(header, rows)}\n"
 
 
 def caption(result: dict[str, Any]) -> str:
@@ -41,11 +41,6 @@ def caption(result: dict[str, Any]) -> str:
         f"{result['longest']:,} tokens, {result['segment']:,} at a time{resets}; commit {record['commit']}, "
         f"{record['date']}.{remark}"
     )
-
-
-def markdown(result: dict[str, Any]) -> str:
-    """Caption and table."""
-    return f"{caption(result)}\n\n{table(result)}\n"
 
 
 def plot(result: dict[str, Any], path: Path) -> None:

@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.files import RESULTS, ROOT, read_json, shown_path
@@ -39,15 +38,10 @@ def quickstart(page: Path) -> str:
 
 
 def faults(path: Path) -> str:
-    """How many broken runs resumed."""
-    record = read_json(path)
-    return survivors(record, where(record))
-
-
-def survivors(record: dict[str, Any], machine: str) -> str:
     """How many faults of each kind training, studies and data preparation survived, and on which machine."""
+    record = read_json(path)
     kinds = (f"{kind}, {found['survived']} of {found['broken']}" for kind, found in record["faults"].items())
-    return textwrap.fill(f"Survived: {'; '.join(kinds)}. ({machine})", WIDTH)
+    return textwrap.fill(f"Survived: {'; '.join(kinds)}. ({where(record)})", WIDTH)
 
 
 def made_of(record: str, script: str, table: Callable[[Path], str]) -> str:

@@ -28,11 +28,8 @@ PAPERS = {
     "TransNormer, Table 5": ("transnormer_05_glue", 0),
     "LLN, Table 1": ("lln_01_glue", 1),
 }
-# The figures each paper averages, in the order of PAPERS.
-AVERAGED = (
-    ("mnli_m", "mnli_mm", "qnli", "qqp", "sst2", "mrpc", "cola"),
-    ("mnli", "qnli", "qqp", "sst2"),
-)
+# The figures each paper averages, in the order of PAPERS: all that it has.
+AVERAGED = tuple([names[which] for names in COLUMNS.values() if names[which]] for which in (0, 1))
 AVERAGES = ("average of 7, as TransNormer's", "average of 4, as LLN's")
 
 
@@ -143,13 +140,6 @@ def notes(records: Sequence[Record], encoders: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def paper_average(figures: Mapping[str, str], which: int) -> float:
-    """The average of a paper's row by its own definition: of TransNormer (0) or LLN (1)."""
-    values = [figures[column] for column in AVERAGED[which]]
-    numbers = [float(value) for value in values if value != "-"]
-    return sum(numbers) / (len(values) if which == 0 else len(numbers))
-
-
 def average_with_note(row: Mapping[str, str], which: int) -> str:
     """The average that a paper prints, and what it is of where a figure is missing."""
     values = [row[column] for column in AVERAGED[which]]
@@ -164,15 +154,13 @@ def average_with_note(row: Mapping[str, str], which: int) -> str:
 
 
 def our_average(records: Sequence[Record], which: int) -> str:
-    """The same of our figures; a dash unless all tasks were run."""
-    figures = {}
-    for (task, split), names in COLUMNS.items():
-        if names[which] and (values := figures_of(records, task, split, TASKS[task].metrics[0])):
-            figures[names[which]] = str(statistics.mean(values))
-    if not all(name in figures for name in AVERAGED[which]):
+    """The average of our figures over a paper's columns; a dash unless all tasks were run."""
+    columns = [column for column, names in COLUMNS.items() if names[which]]
+    figures = [figures_of(records, *column, TASKS[column[0]].metrics[0]) for column in columns]
+    if not all(figures):
         return "–"
     partial = any(record["found"]["partial"] for record in records)
-    return f"{paper_average(figures, which):.2f}" + ("*" if partial else "")
+    return f"{statistics.fmean(map(statistics.mean, figures)):.2f}" + ("*" if partial else "")
 
 
 def paper_figure(row: Mapping[str, str], column: str | None) -> str:

@@ -42,7 +42,7 @@ from pipeline.console import Parser, add_out_dir, out_dir
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, write_atomically, write_json
 from pipeline.outputs import check_output_folder
-from pipeline.provenance import environment, portable_command
+from pipeline.provenance import environment, hardware, portable_command
 from pipeline.studies.gpu_parts import PARTS, Part, parts
 
 NO_GPU = 2
@@ -197,11 +197,8 @@ def machine(dry: bool) -> dict[str, Any]:
     from causal_linear_attention.sources import fingerprint  # loads torch
 
     sources = fingerprint(ROOT / "causal_linear_attention" / "csrc")
-    if dry or not has_gpu():
-        return {"sources": sources, "gpu": "", "dry_run": dry}
-    import torch
-
-    return {"sources": sources, "gpu": torch.cuda.get_device_name(), "dry_run": dry}
+    gpu = "" if dry else hardware("cuda" if has_gpu() else "cpu").get("gpu", "")
+    return {"sources": sources, "gpu": gpu, "dry_run": dry}
 
 
 def earlier(path: Path, here: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -51,12 +51,8 @@ def report(folders: Sequence[Path], beside: Path) -> "Page":
             found = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
             raise UserError(f"RUNS: {found}; name folders of runs")
     runs = find_runs(folders)
-    results = find_results(folders)
-    sections = [
-        section
-        for section in [*training_sections(runs, beside), *result_sections(results, beside)]
-        if section.parts
-    ]
+    sections = [*training_sections(runs, beside), *result_sections(find_results(folders, beside))]
+    sections = [section for section in sections if section.parts]
     names = ", ".join(map(shown_path, folders))
     if not sections:
         raise UserError(f"{names} holds no run and no result; train a model first, or name other folders")

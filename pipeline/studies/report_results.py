@@ -1,7 +1,7 @@
 """Sections on results: what the commands have written as JSON below the folders of runs."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,20 @@ LARGEST = 20 * 2**20
 
 @dataclass(frozen=True)
 class Result:
-    """A JSON object in `path`, which is called `name` in the page."""
+    """A JSON object in `path`, which is called `name` in the page; `link` leads to the file."""
 
     name: str
     path: Path
     record: dict[str, Any]
+    link: Link
+
+    @property
+    def study_folder(self) -> Path:
+        """Of a study's record: where the study has its page, above the choices and the file of the seed."""
+        parents = self.path.parents  # fewer than the choices if the file was moved
+        return parents[min(len(self.record["cell"]), len(parents)) - 1]
 
 
-Test = Callable[[dict[str, Any]], bool]
 TELLING = ("architecture", "seed", "updates", "split", "perplexity_per_token", "context_window")
 """What tells two evaluations apart."""
 
@@ -35,8 +41,11 @@ OF_LRA = {
 """By which an evaluation of Long Range Arena is known."""
 
 
-def find_results(folders: Iterable[Path]) -> list[Result]:
-    """The JSON objects below `folders` but for damaged and hidden files and what --fresh has moved aside."""
+def find_results(folders: Iterable[Path], beside: Path) -> list[Result]:
+    """The JSON objects below `folders` but for damaged and hidden files and what --fresh has moved aside.
+
+    Links lead from a page in the folder `beside`.
+    """
     found: dict[Path, Result] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*.json")):
@@ -49,33 +58,26 @@ def find_results(folders: Iterable[Path]) -> list[Result]:
             except UserError:
                 continue
             if isinstance(record, dict):
-                found[path.resolve()] = Result(run_name(path, folder), path, record)
+                link = Link(path.name, os.path.relpath(path, beside))
+                found[path.resolve()] = Result(run_name(path, folder), path, record, link)
     return list(found.values())
 
 
-def result_sections(results: list[Result], beside: Path) -> list[Section]:
+def result_sections(results: list[Result]) -> list[Section]:
     """The sections in the order of the page; those without results are empty."""
-    return [
-        perplexities(results, beside),
-        glue_results(results, beside),
-        lra_results(results, beside),
-        studies(results),
-        costs(results),
-        analysis(results),
-        environments(results, beside),
-    ]
+    sections = (perplexities, glue_results, lra_results, studies, costs, analysis, environments)
+    return [section(results) for section in sections]
 
 
-def parts_with(record: Any, is_wanted: Test) -> Iterator[dict[str, Any]]:
-    """The dictionaries in `record`, itself and those in lists included, for which `is_wanted`."""
+def environments_in(record: Any) -> Iterator[dict[str, Any]]:
+    """The dictionaries in `record`, itself and those in lists included, that say where it was made."""
     if isinstance(record, dict):
-        if is_wanted(record):
+        if {"commit", "hardware", "versions"} <= set(record):
             yield record
-        for value in record.values():
-            yield from parts_with(value, is_wanted)
-    elif isinstance(record, list):
+        record = list(record.values())
+    if isinstance(record, list):
         for value in record:
-            yield from parts_with(value, is_wanted)
+            yield from environments_in(value)
 
 
 def evaluations(record: dict[str, Any], around: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
@@ -91,12 +93,7 @@ def evaluations(record: dict[str, Any], around: dict[str, Any] | None = None) ->
             yield from evaluations(value, {**merged, "split": key})
 
 
-def link(result: Result, beside: Path) -> Link:
-    """Leads to the file of a result."""
-    return Link(result.path.name, os.path.relpath(result.path, beside))
-
-
-def perplexities(results: list[Result], beside: Path) -> Section:
+def perplexities(results: list[Result]) -> Section:
     """Every evaluation of a model of text: of eval_ppl.sh, eval_mlm.sh, and within other results."""
     header = (
         "model", "split", "corpus", "updates", "tokens per sample", "context", "perplexity per word",
@@ -121,37 +118,34 @@ def perplexities(results: list[Result], beside: Path) -> Section:
                     shown(part.get("perplexity_per_word"), ",.2f"),
                     shown(part["perplexity_per_token"], ",.2f"),
                     shown(part.get("loss_bits_per_token"), ".4f"),
-                    link(result, beside),
+                    result.link,
                 ]
             )
     note = "Encoders: masked-LM perplexity, over the masked tokens."
     return Section("Perplexities", [note, Table(header, rows)] if rows else [])
 
 
-def glue_results(results: list[Result], beside: Path) -> Section:
+def glue_results(results: list[Result]) -> Section:
     """Every finished run of fine-tuning; the comparison with the papers is on the pages of the studies."""
     rows = []
     for result in results:
         found = result.record.get("found")
         if not isinstance(found, dict) or not {"dev", "learning_rate", "task", "score"} <= set(found):
             continue
-        cell = result.record["cell"]
-        folder = result.path.parents[len(cell) - 1]  # the choices, then the file of the seed
         figures = "; ".join(
             f"{split} {name} {value:.2f}" for split, d in found["dev"].items() for name, value in d.items()
         )
         rows.append(
-            [str(result.path.relative_to(folder).with_suffix("")), found["task"],
-             f"{found['learning_rate']:g}", str(cell["seed"]), f"{result.record['training']['updates']:,}",
-             figures, link(result, beside)]
+            [str(result.path.relative_to(result.study_folder).with_suffix("")), found["task"],
+             f"{found['learning_rate']:g}", str(result.record["cell"]["seed"]),
+             f"{result.record['training']['updates']:,}", figures, result.link]
         )  # fmt: skip
     header = ("run", "task", "learning rate", "seed", "updates", "dev, percent", "result")
     return Section("GLUE", [Table(header, rows, "Finished runs of fine-tuning:")] if rows else [])
 
 
-def lra_results(results: list[Result], beside: Path) -> Section:
+def lra_results(results: list[Result]) -> Section:
     """Single evaluations."""
-    parts: list[Part] = []
     rows = []
     for result in results:
         one = result.record
@@ -160,23 +154,21 @@ def lra_results(results: list[Result], beside: Path) -> Section:
         rows.append(
             [one["task"], one["attention"], one["preset"], (one["training_data"] or {}).get("origin", "–"),
              f"{one['updates']:,}", str(one["seed"]), one["split"], f"{one['examples']:,}",
-             f"{one['accuracy']:.2f}", link(result, beside)]
+             f"{one['accuracy']:.2f}", result.link]
         )  # fmt: skip
-    if rows:
-        header = ("task", "attention", "preset", "data", "updates", "seed", "split", "examples",
-                  "accuracy, percent", "result")  # fmt: skip
-        parts.append(Table(header, rows, "Single runs:"))
-    return Section("Long Range Arena", parts)
+    header = (
+        "task", "attention", "preset", "data", "updates", "seed", "split", "examples", "accuracy, percent",
+        "result",
+    )  # fmt: skip
+    return Section("Long Range Arena", [Table(header, rows, "Single runs:")] if rows else [])
 
 
 def studies(results: list[Result]) -> Section:
     """The pages of studies that have records among the results."""
     records = [result for result in results if {"study", "cell", "found"} <= set(result.record)]
-    above = (next((p for p in one.path.parents if (p / "README.md").is_file()), None) for one in records)
-    parts: list[Part] = []
-    for folder in dict.fromkeys(folder for folder in above if folder):
-        parts += markdown_parts((folder / "README.md").read_text(encoding="utf-8"))
-    return Section("Studies", parts)
+    pages = dict.fromkeys(one.study_folder / "README.md" for one in records)
+    texts = [page.read_text(encoding="utf-8") for page in pages if page.is_file()]
+    return Section("Studies", [part for text in texts for part in markdown_parts(text)])
 
 
 def costs(results: list[Result]) -> Section:
@@ -204,19 +196,18 @@ def analysis(results: list[Result]) -> Section:
     )
 
 
-def environments(results: list[Result], beside: Path) -> Section:
+def environments(results: list[Result]) -> Section:
     """Where results were made: each machine, commit and set of versions once."""
     header = ("results", "commit", "machine", "memory, GiB", "versions", "first on", "last on", "one of them")
     groups: dict[tuple[str, ...], list[tuple[str, Result]]] = {}
     for result in results:
-        for part in parts_with(result.record, lambda d: {"commit", "hardware", "versions"} <= set(d)):
+        for part in environments_in(result.record):
             versions = ", ".join(f"{name} {version}" for name, version in part["versions"].items())
             memory = str(part["hardware"].get("memory_gib", "–"))
             mark = (part["commit"], where(part), memory, versions)
             groups.setdefault(mark, []).append((part["date"], result))
     rows = [
-        [str(len(made)), *mark, min(day for day, _ in made), max(day for day, _ in made),
-         link(made[0][1], beside)]
+        [str(len(made)), *mark, min(day for day, _ in made), max(day for day, _ in made), made[0][1].link]
         for mark, made in sorted(groups.items())
-    ]  # fmt: skip
+    ]
     return Section("Environment", [Table(header, rows)] if rows else [])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.study.notation import check_keys, nearest, number, numbers, parse_expression, row_name
+from pipeline.study.notation import check_keys, check_known, number, numbers, parse_expression, row_name
 from pipeline.study.records import Record
 
 AT_BASELINE = "\\*: within the margin of the baseline, so nothing has been learned there."
@@ -46,10 +46,8 @@ def read_baseline(given: Any, where: str) -> Baseline:
         raise UserError(f"{where}: write name and found, such as {{name: guessing, found: {{accuracy: 50}}}}")
     margins = (given.get("margin") or {}).items()
     margin = {str(path): number(value, f"{where}: margin of {path}") for path, value in margins}
-    if unknown := [path for path in margin if path not in given["found"]]:
-        raise UserError(
-            f"{where}: margin has no figure {unknown[0]} in found{nearest(unknown[0], given['found'])}"
-        )
+    for path in margin:
+        check_known(path, given["found"], f"{where}: margin has no figure {path} in found")
     return Baseline(str(given["name"]), dict(given["found"]), margin)
 
 
@@ -65,8 +63,3 @@ def at_baseline(rows: Mapping[tuple[str, ...], Sequence[Record]], baselines: Seq
                 if values and level is not None and abs(statistics.median(values) - level) <= margin:
                     found.append(row_name(key))
     return list(dict.fromkeys(found))
-
-
-def notes_on(learned_nothing: Sequence[str]) -> list[str]:
-    """What the mark of rows at the baseline means, if there are any."""
-    return [AT_BASELINE] if learned_nothing else []

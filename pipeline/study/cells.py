@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.data.prepared import has_valid, identify, same_data
 from pipeline.errors import UserError
 from pipeline.files import ROOT, fingerprint, finished, known_sha256, shown_path
-from pipeline.study.declaration import GIVEN, RUNS, YAML, Choice, Study, find_study, read_study
+from pipeline.study.declaration import GIVEN, RUNS, YAML, Choice, Study, read_study
 from pipeline.study.hooks import hook_of
 from pipeline.training.launch import Machines
 from pipeline.training.recipe import (
@@ -44,8 +44,8 @@ class Plan:
 
     study: Study
     out: Path
-    data: Path | None
-    flags: tuple[str, ...]
+    data: Path | None = None
+    flags: tuple[str, ...] = ()
     start: Path | None = None
 
 
@@ -113,15 +113,19 @@ class Cell:
         names = {axis: choice.config for axis, choice in zip(self.study.axes, self.choices, strict=True)}
         return ROOT / path.format(**names)
 
+    @property
+    def given(self) -> list[tuple[str, Any]]:
+        """The settings of the study, and then those of the choices."""
+        return [*self.study.settings.items(), *(x for one in self.choices for x in self.settings_of(one))]
+
     @cached_property
     def experiment(self) -> Experiment:
         """The settings of the YAML and those of the choices, not compared with fairseq's."""
         experiment = _composed(self.config, self.config.stat().st_mtime_ns)
-        given = [*self.study.settings.items(), *(x for one in self.choices for x in self.settings_of(one))]
-        for key, value in given:
+        for key, value in self.given:
             if key == YAML:
                 experiment = experiment.changed(value)
-        for key, value in given:
+        for key, value in self.given:
             if value is False:  # no flag of fairseq turns a switch off
                 on = [name for name in experiment.settings if experiment.get(name, key) is True]
                 experiment = experiment.changed({name: {key: False} for name in on})
@@ -129,11 +133,10 @@ class Cell:
 
     def own_flags(self) -> list[str]:
         """What is added to the YAML, the user's flags included."""
-        settings = list(self.study.settings.items())
-        settings += [pair for choice in self.choices for pair in self.settings_of(choice) if pair[0] != YAML]
         words = []
-        for key, value in settings:
-            words += as_flag(self.plan_setting() if key == "plan" else key, value)
+        for key, value in self.given:
+            if key != YAML:
+                words += as_flag(self.plan_setting() if key == "plan" else key, value)
         words += self.plan.flags
         if (value := self.tuning if self.tuning is not None else self.chosen) is not None:
             words += as_flag(self.tuned_axis, value)
@@ -274,11 +277,11 @@ def _composed(config: Path, changed: int) -> Experiment:
 @cache
 def _run_of(name: str, values: tuple[tuple[str, str], ...]) -> Cell:
     """The run of a study with these choices of its axes, among others; UserError for an axis without one."""
-    study, named = read_study(find_study(name)), dict(values)
+    study, named = read_study(name), dict(values)
     if missing := [axis for axis in study.axes if axis not in named]:
         raise UserError(f"start: the study {name} has the axis {missing[0]}; add it to the axes")
     choices = tuple(axis.choose([named[key]])[0] for key, axis in study.axes.items())
-    run = Cell(Plan(study, RUNS / name, None, ()), choices, 0)
+    run = Cell(Plan(study, RUNS / name), choices, 0)
     return replace(run, seed=run.first_seed)
 
 

@@ -23,7 +23,7 @@ from pipeline.study.notation import (
     as_list,
     check_choice,
     check_keys,
-    nearest,
+    check_known,
     not_measured,
     numbers,
     parse_expression,
@@ -68,8 +68,7 @@ def read_best(given: Any, axes: Mapping[str, Any], where: str) -> Best | None:
     where = f"{where}: best"
     check_keys(given, ("axis", *BY), where)
     axis, by = given.get("axis"), [key for key in BY if key in given]
-    if axis not in axes:
-        raise UserError(f"{where}: there is no axis {axis}{nearest(axis, axes)}")
+    check_known(axis, axes, f"{where}: there is no axis {axis}")
     if len(by) != 1:
         raise UserError(
             f"{where}: write one of {', '.join(BY)} and a figure, such as {{axis: lr, highest: score}}"
@@ -189,11 +188,8 @@ def best_value(cell: "Cell") -> str | None:
 
 def with_chosen(cells: "Sequence[Cell]") -> "list[Cell]":
     """The cells with what tuning has chosen; those for which nothing is chosen yet are left out."""
-    chosen = {}
-    for cell in cells:
-        place = tuple(cell.values.items())
-        if place not in chosen:
-            chosen[place] = best_value(cell)
+    one_of_each = {tuple(cell.values.items()): cell for cell in cells}
+    chosen = {place: best_value(cell) for place, cell in one_of_each.items()}
     return [
         replace(cell, chosen=value)
         for cell in cells

@@ -21,7 +21,7 @@ from pipeline.study.notation import (
     Expression,
     as_list,
     check_keys,
-    nearest,
+    check_known,
     number,
     parse_expression,
     read_only,
@@ -87,8 +87,7 @@ def check_rows(rows: Sequence[str], axes: Mapping[str, Any], where: str) -> None
         return
     known = [name for axis in axes.values() for name in axis.choices]
     for word in (word for row in rows for word in row.split("/")):
-        if word not in known:
-            raise UserError(f"{where}: there is no row {word}{nearest(word, known)}")
+        check_known(word, known, f"{where}: there is no row {word}")
 
 
 def decide(claim: Claim, values: Values, at_baseline: Sequence[str], paper: Mapping[str, float]) -> Verdict:

@@ -24,6 +24,7 @@ from pipeline.study.notation import (
     as_list,
     check_choice,
     check_keys,
+    check_known,
     nearest,
     number,
     positive_number,
@@ -147,18 +148,6 @@ class Study:
     hooks: str
 
 
-def find_study(word: str) -> Path:
-    """The YAML of a study by name, or a user's own file."""
-    path = Path(word)
-    if path.suffix == ".yaml":
-        if not path.is_file():
-            raise UserError(f"no study {path}; name a YAML, or one of {', '.join(study_names())}")
-        return path.absolute()
-    if word not in study_names():
-        raise UserError(f"there is no study {word}{nearest(word, study_names())}")
-    return STUDIES / f"{word}.yaml"
-
-
 def study_names() -> list[str]:
     """The studies of configs/studies."""
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
@@ -166,11 +155,20 @@ def study_names() -> list[str]:
 
 def our_studies() -> list[Study]:
     """Those, as they are declared."""
-    return [read_study(find_study(name)) for name in study_names()]
+    return [read_study(name) for name in study_names()]
 
 
-def read_study(path: Path) -> Study:
-    """The study that a YAML declares; UserError in one line for what is wrong in it."""
+def read_study(word: str | Path) -> Study:
+    """The study of configs/studies with this name, or the one that a user's own YAML declares.
+
+    Raises UserError in one line for what is wrong in it.
+    """
+    path = Path(word).absolute()
+    if path.suffix != ".yaml":
+        check_known(word, study_names(), f"there is no study {word}")
+        path = STUDIES / f"{word}.yaml"
+    elif not path.is_file():
+        raise UserError(f"no study {Path(word)}; name a YAML, or one of {', '.join(study_names())}")
     try:
         content = OmegaConf.to_container(OmegaConf.load(path))
     except (OSError, YAMLError, OmegaConfBaseException, ValueError) as error:
@@ -199,15 +197,15 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
     for key in ("config", "data"):
         check_placeholders(path, key, content.get(key, ""), axes)
     evaluate = content["evaluate"]
-    if evaluate not in EVALUATORS:
-        raise UserError(f"{path}: there is no evaluator {evaluate!r}{nearest(evaluate, EVALUATORS)}")
+    check_known(evaluate, EVALUATORS, f"{path}: there is no evaluator {evaluate!r}")
     checkpoint = check_choice(content.get("checkpoint", CHECKPOINTS[0]), CHECKPOINTS, f"{path}: checkpoint")
     keep = check_choice(content.get("keep", KEPT[0]), KEPT, f"{path}: keep")
-    if (start := str(content.get("start", ""))) not in ("", GIVEN, *study_names()):
-        raise UserError(f"{path}: start names no study {start!r}{nearest(start, (GIVEN, *study_names()))}")
+    if start := str(content.get("start", "")):
+        check_known(start, (GIVEN, *study_names()), f"{path}: start names no study {start!r}")
     settings = content.get("settings") or {}
     if not isinstance(settings, Mapping):
         raise UserError(f"{path}: settings needs settings such as {{log_interval: 1}}, found {settings!r}")
+    check_groups(settings, f"{path}: settings")
     hooks = read_hooks(path, content.get("hooks", ""), evaluate, axes)
     specs = tuple(read_table_spec(spec, axes, str(path)) for spec in tables)
     rows = {name: axis for spec in specs for name, axis in spec.rows.items()}
@@ -254,8 +252,7 @@ def read_hooks(path: Path, name: str, evaluate: str, axes: Mapping[str, Axis]) -
     """The key `hooks`; UserError for unknown ones, and those of studies that are declared otherwise."""
     if not name:
         return ""
-    if name not in HOOKS:
-        raise UserError(f"{path}: there are no hooks {name!r}{nearest(name, HOOKS)}")
+    check_known(name, HOOKS, f"{path}: there are no hooks {name!r}")
     evaluator, needed = HOOKS[name]
     if evaluate != evaluator or not set(needed) <= set(axes):
         raise UserError(
@@ -328,8 +325,7 @@ def check_placeholders(path: Path, key: str, text: Any, axes: Mapping[str, Axis]
     except ValueError as error:
         raise UserError(f"{path}: {key} is {text!r}: {error}") from None
     for name in names:
-        if name not in axes:
-            raise UserError(f"{path}: {key} names {{{name}}}, which is no axis{nearest(name, axes)}")
+        check_known(name, axes, f"{path}: {key} names {{{name}}}, which is no axis")
 
 
 def read_prepare(path: Path, given: Any) -> dict[str, tuple[str, ...]]:
@@ -356,7 +352,6 @@ def read_plot(path: Path, given: Any) -> dict[str, Any]:
     check_keys(given, ("curves", "by", "y", "factor"), where)
     check_choice(given.get("curves"), ("train", "valid"), f"{where}: curves")
     for word in plotted_by(given):
-        if word not in PLOTTED_BY:
-            raise UserError(f"{where}: by names {word!r}{nearest(word, PLOTTED_BY)}")
+        check_known(word, PLOTTED_BY, f"{where}: by names {word!r}")
     number(given.get("factor", 1.0), f"{where}: factor")
     return {"y": f"{given['curves']} loss, bits", "factor": 1.0, **given}

@@ -22,7 +22,6 @@ from pipeline.glue_tasks import TASKS, glue_task
 
 if TYPE_CHECKING:
     from pipeline.study.cells import Cell
-    from pipeline.study.declaration import Study
 
 STUDY = "glue"
 
@@ -107,13 +106,14 @@ def find_tasks(options: argparse.Namespace) -> list[str]:
     return names
 
 
-def cells_asked(study: "Study", options: argparse.Namespace) -> "list[Cell]":
+def cells_asked(options: argparse.Namespace) -> "list[Cell]":
     """The cells of the command, a task after the other."""
     from pipeline.study.cells import Plan
+    from pipeline.study.declaration import read_study
     from pipeline.study.selection import cells_of
     from pipeline.training.save_dir import whole_checkpoint
 
-    start = whole_checkpoint(options.checkpoint.absolute())
+    study, start = read_study(STUDY), whole_checkpoint(options.checkpoint.absolute())
     out = (options.out or start.parent / "glue" / start.stem).absolute()
     flags = ("--max-update", str(options.max_update)) if options.max_update else ()
     data = options.data.absolute() if options.data else None
@@ -145,10 +145,8 @@ def check_tasks(cells: "Sequence[Cell]") -> None:
 def main() -> None:
     """Fine-tune."""
     options = parse(sys.argv[1:])
-    from pipeline.study.declaration import find_study, read_study
     from pipeline.study.run import run_study
 
-    study = read_study(find_study(STUDY))
-    cells = cells_asked(study, options)
+    cells = cells_asked(options)
     check_tasks(cells)
-    run_study(study, cells, options.jobs, None)
+    run_study(cells, options.jobs)

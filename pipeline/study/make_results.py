@@ -63,7 +63,7 @@ def verdict_of(item: dict[str, str]) -> str:
 
 def outcomes(name: str, item: dict[str, str]) -> Counter[str]:
     """How often a study, or a figure, comes to each verdict about the item."""
-    from pipeline.study.declaration import find_study, read_study, study_names
+    from pipeline.study.declaration import read_study, study_names
     from pipeline.study.page import groups_of, shown_records, verdicts
     from pipeline.verdicts import NOT_RUN
 
@@ -72,7 +72,7 @@ def outcomes(name: str, item: dict[str, str]) -> Counter[str]:
     if figure.is_file():
         found = [one["verdict"] for one in read_json(figure)["checks"]]
     elif name in study_names():
-        study = read_study(find_study(name))
+        study = read_study(name)
         names = (item["item"], f"{item['paper']}, {item['item']}")
         for group in groups_of(study, shown_records(study, RESULTS / study.name)).values():
             found += [verdict.outcome for claim, verdict in verdicts(study, group) if claim.where in names]

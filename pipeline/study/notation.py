@@ -31,13 +31,18 @@ def nearest(word: Any, known: Collection[str]) -> str:
     return f"; did you mean {close[0]}?" if close else f"; choose from {', '.join(known)}"
 
 
+def check_known(word: Any, known: Collection[str], said: str) -> None:
+    """UserError that says `said` and the nearest name for a `word` that is not `known`."""
+    if word not in known:
+        raise UserError(f"{said}{nearest(word, known)}")
+
+
 def check_keys(found: Any, known: Collection[str], where: str, required: Sequence[str] = ()) -> None:
     """UserError for the first key that is not known or is missing, and for what is no mapping."""
     if not isinstance(found, Mapping):
         raise UserError(f"{where}: expected keys and values, found {found!r}")
     for key in found:
-        if key not in known:
-            raise UserError(f"{where}: there is no key {key}{nearest(key, known)}")
+        check_known(key, known, f"{where}: there is no key {key}")
     for key in required:
         if key not in found:
             raise UserError(f"{where}: {key} is missing")
@@ -45,8 +50,7 @@ def check_keys(found: Any, known: Collection[str], where: str, required: Sequenc
 
 def check_choice(value: Any, known: Collection[str], where: str) -> Any:
     """`value` if it is one of the `known`; UserError for anything else."""
-    if value not in known:
-        raise UserError(f"{where} is {value!r}{nearest(value, known)}")
+    check_known(value, known, f"{where} is {value!r}")
     return value
 
 
@@ -61,9 +65,8 @@ def read_only(given: Any, axes: Mapping[str, Any], where: str) -> dict[str, tupl
     found = {}
     for axis, words in given.items():
         found[axis] = tuple(map(str, as_list(words)))
-        for word in found[axis]:
-            if axes[axis].closed and word not in axes[axis].choices:
-                raise UserError(f"{where}: only: {axis} has no {word}{nearest(word, axes[axis].choices)}")
+        for word in found[axis] if axes[axis].closed else ():
+            check_known(word, axes[axis].choices, f"{where}: only: {axis} has no {word}")
     return found
 
 

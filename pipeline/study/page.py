@@ -29,7 +29,6 @@ from pipeline.study.records import (
     of_first_seed,
     over_seeds,
     read_records,
-    with_flags,
 )
 from pipeline.study.table import NONE, kept_by, write_table
 from pipeline.training.recipe import as_option, is_given, option
@@ -57,24 +56,16 @@ def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdi
     for claim in study.claims:
         if not (kept := kept_by(claim.only, records)):
             continue
-        tables = []
-        for spec in study.tables:
-            rows = spec.rows_of(kept)
-            values = {row_name(key): list(numbers(claim.figure, group)) for key, group in rows.items()}
-            tables.append((sum(row in values for row in claim.rows), spec, rows, values))
-        there, spec, rows, values = max(tables, key=lambda one: one[0])  # the first with most of its rows
-        if there or not claim.rows:
+        asked = {*claim.rows}
+        tables = [(spec, spec.rows_of(kept)) for spec in study.tables]
+        # The first table that has most of its rows.
+        spec, rows = max(tables, key=lambda table: len(asked.intersection(map(row_name, table[1]))))
+        values = {row_name(key): list(numbers(claim.figure, group)) for key, group in rows.items()}
+        verdict = Verdict(NOT_RUN)
+        if not asked or asked & values.keys():
             verdict = decide(claim, values, at_baseline(rows, study.baselines), spec.paper_values(rows))
-        else:
-            verdict = Verdict(NOT_RUN, "")
         found.append((claim, verdict))
     return found
-
-
-def claims_table(found: Sequence[tuple[Claim, Verdict]]) -> str:
-    """The claims and their verdicts in Markdown."""
-    rows = [[claim.says, claim.where, verdict.outcome, verdict.effect] for claim, verdict in found]
-    return markdown_table(["claim of the paper", "where", "verdict", "here"], rows, figures=False)
 
 
 def write_notes(study: Study, records: Sequence[Record]) -> str:
@@ -87,7 +78,7 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
         "records": records,
         "training": first["training"],
         "data": first["data"] or {},
-        "flags": with_flags(records),
+        "flags": f" with {' '.join(first['flags'])}" if first["flags"] else "",
         "over_seeds": over_seeds(records),
         "updates": ", ".join(f"{n:,}" for n in sorted({record["training"]["updates"] for record in records})),
     }
@@ -122,17 +113,18 @@ def write_group(study: Study, name: tuple[str, ...], records: Sequence[Record]) 
     tables = [write_table(spec, records, study.baselines) for spec in study.tables if spec.rows_of(records)]
     write_more = hook_of(study.hooks, "tables")
     extra = write_more(study, records) if write_more else []
-    claims = [claims_table(found)] if (found := verdicts(study, records)) else []
-    tuned = tuned_table(study, records)
+    rows = [[one.says, one.where, found.outcome, found.effect] for one, found in verdicts(study, records)]
+    header = ["claim of the paper", "where", "verdict", "here"]
+    claims = markdown_table(header, rows, figures=False) if rows else ""
     methods = {name for record in records for name in record["cell"].values() if isinstance(name, str)}
-    performer = performer_note(methods, any("--performer-paper" in one["own_flags"] for one in records))
     notes = [
         write_notes(study, records),
         best_note(study.best, records),
-        *performer,
+        *performer_note(methods, any("--performer-paper" in one["own_flags"] for one in records)),
         measured_on(records),
     ]
-    return "\n\n".join(filter(None, [*heading, *tables, *extra, *claims, tuned, *notes]))
+    parts = [*heading, *tables, *extra, claims, tuned_table(study, records), *notes]
+    return "\n\n".join(filter(None, parts))
 
 
 def tuned_table(study: Study, records: Sequence[Record]) -> str:
@@ -184,10 +176,9 @@ def pictures_of(study: Study, records: Sequence[Record], out: Path) -> list[Pict
     found = []
     for name, group in groups_of(study, records).items():
         source = fingerprint([study.name, study.plot, group])
-        if study.plot and any(study.plot["curves"] in record["training"]["curves"] for record in group):
-            path = out / f"{'-'.join([*name, 'curves'])}.png"
-            found.append(Picture(path, source, partial(draw_curves, study, group, source)))
-        for title, draw in (hook_of(study.hooks, "DRAWS") or {}).items():
+        has_curves = study.plot and any(study.plot["curves"] in one["training"]["curves"] for one in group)
+        draws = {"curves": draw_curves} if has_curves else {}
+        for title, draw in (draws | (hook_of(study.hooks, "DRAWS") or {})).items():
             path = out / f"{'-'.join([*name, title])}.png"
             found.append(Picture(path, source, partial(draw, study, group, source)))
     return found
@@ -200,25 +191,19 @@ def shown_records(study: Study, out: Path) -> list[Record]:
     return best_records(study.best, records)
 
 
-def page_of(study: Study, out: Path) -> tuple[str, list[Picture]]:
-    """The text of README.md and the pictures of all records in `out`; an empty text without records."""
-    records = shown_records(study, out)
-    if not records:
-        return "", []
-    pictures = pictures_of(study, records, out)
-    links = [f"![{picture.path.stem}]({picture.path.name})" for picture in pictures]
-    return "\n\n".join([write_page(study, records).strip(), *links]) + "\n", pictures
-
-
 def publish(study: Study, out: Path, check: bool = False) -> list[Path]:
     """Write what the records in `out` have left behind of README.md and its pictures, or only tell it."""
-    text, pictures = page_of(study, out)
+    records = shown_records(study, out)
+    if not records:
+        return []
+    pictures = pictures_of(study, records, out)
+    links = [f"![{picture.path.stem}]({picture.path.name})" for picture in pictures]
+    text = "\n\n".join([write_page(study, records).strip(), *links]) + "\n"
     old = [picture for picture in pictures if not picture.is_current()]
     if not check:
         for picture in old:
             picture.draw(picture.path)
-    page = renewed({out / PAGE: text} if text else {}, check)
-    return [*page, *(picture.path for picture in old)]
+    return [*renewed({out / PAGE: text}, check), *(picture.path for picture in old)]
 
 
 def check_one_setting(records: Sequence[Record], out: Path) -> None:

@@ -64,14 +64,14 @@ def parse(words: Sequence[str]) -> Namespace:
 def planned(options: Namespace) -> list["Cell"]:
     """The models to train; with another number of updates the warm-up is shortened in proportion."""
     from pipeline.study.cells import Plan, shortened
-    from pipeline.study.declaration import find_study, read_study
+    from pipeline.study.declaration import read_study
     from pipeline.study.selection import cells_of
 
-    study = read_study(find_study(STUDY))
-    plan = Plan(study, options.runs, None, ())
+    study = read_study(STUDY)
+    plan = Plan(study, options.runs)
     if options.updates:
         [first, *_] = cells_of(plan, {}, study.seeds)
-        plan = Plan(study, options.runs, None, tuple(shortened(first.experiment, (), options.updates)))
+        plan = Plan(study, options.runs, flags=tuple(shortened(first.experiment, (), options.updates)))
     return cells_of(plan, {}, study.seeds)
 
 
@@ -125,7 +125,7 @@ def main() -> None:
     cells = planned(options)
     if options.fresh:
         start_over(cells)
-    run_study(cells[0].study, cells, None, None)
+    run_study(cells)
     print(f"\n{cells[0].choices[0].label} continues three prompts:")
     for text in continuations(cells[0]):
         print(f"  {text}")

@@ -59,9 +59,3 @@ def measured_on(records: Sequence[Record]) -> str:
         f"Measured on {'; '.join(machines)} (commit {commits}); training times are those of a machine that "
         "may have done other work."
     )
-
-
-def with_flags(records: Sequence[Record]) -> str:
-    """The flags that the user gave for all cells, with a word before them; empty without."""
-    flags = records[0]["flags"]
-    return f" with {' '.join(flags)}" if flags else ""

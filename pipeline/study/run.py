@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from pipeline.console import number_of, runs_failed
+from pipeline.console import number_of
 from pipeline.data.prepared import identify
 from pipeline.errors import UserError
 from pipeline.files import RESULTS, ROOT, made_folder, shown_path
@@ -43,11 +43,6 @@ def describe(cell: Cell) -> str:
     return ", ".join(f"{column.title} {figure_of(column, [record])}" for column in columns)
 
 
-def is_done(cell: Cell) -> bool:
-    """Whether it is finished."""
-    return cell.record() is not None
-
-
 def planned(study: Study, options: Namespace, flags: tuple[str, ...]) -> list[Cell]:
     """The cells that the command asks for."""
     out = (options.out or RUNS / study.name).absolute()
@@ -56,19 +51,15 @@ def planned(study: Study, options: Namespace, flags: tuple[str, ...]) -> list[Ce
     data = options.data.absolute() if options.data else None
     if data and not data.is_dir():
         raise UserError(f"--data {data}: there is no such folder")
+    start = getattr(options, "start", None)
+    if start:
+        from pipeline.training.save_dir import whole_checkpoint
+
+        start = whole_checkpoint(start.absolute())
     asked = {name: getattr(options, name) for name in study.axes if getattr(options, name)}
-    cells = cells_of(Plan(study, out, data, flags, given_start(options)), asked, options.seeds or study.seeds)
+    cells = cells_of(Plan(study, out, data, flags, start), asked, options.seeds or study.seeds)
     check_layer_plans(cells)
     return cells
-
-
-def given_start(options: Namespace) -> Path | None:
-    """The checkpoint of --start, or a whole one beside it; None without the option."""
-    if getattr(options, "start", None) is None:
-        return None
-    from pipeline.training.save_dir import whole_checkpoint
-
-    return whole_checkpoint(options.start.absolute())
 
 
 def all_runs(cells: Sequence[Cell], with_unchosen: bool = False) -> list[Cell]:
@@ -89,30 +80,25 @@ def runs_of_tuning(cells: Sequence[Cell]) -> list[Cell]:
     return [one for cell in reversed(first.values()) for one in tuning_cells(cell)]
 
 
-class Estimate:
-    """Seconds per update in the records of a folder: of the same choices if any ran, else of all."""
+def time_left(cells: Sequence[Cell]) -> float | None:
+    """The seconds that the cells without a record file take, by those of the study's records.
 
-    def __init__(self, folder: Path, study: str) -> None:
-        self.records = [record for record in read_records(folder, study) if record["training"]["seconds"]]
-
-    def seconds(self, cell: Cell) -> float | None:
-        """The time of a cell; None if nothing has run yet.
-
-        Its updates may follow from data that are not prepared here: then those of the same choices count, and
-        without any the time cannot be known.
-        """
-        alike = [one["training"] for one in self.records if _choices(one) == cell.values]
+    The speed is that of the same choices if any ran, else of all. The updates may follow from data that are
+    not prepared here: then those of the same choices count. None where one of them cannot be known.
+    """
+    records = read_records(cells[0].plan.out, cells[0].study.name)
+    timed = [record for record in records if record["training"]["seconds"]]
+    total = 0.0
+    for cell in cells:
+        if cell.record_path.is_file():
+            continue
+        alike = [one["training"] for one in timed if _choices(one) == cell.values]
         updates = cell.updates() or (statistics.median(one["updates"] for one in alike) if alike else 0)
-        ran = alike or [one["training"] for one in self.records]
+        ran = alike or [one["training"] for one in timed]
         if not (ran and updates):
             return None
-        return statistics.median(one["seconds"] / max(1, one["updates"]) for one in ran) * updates
-
-    def left(self, cells: Sequence[Cell]) -> float | None:
-        """The time of the cells without a record file; None if it cannot be known."""
-        times = [self.seconds(cell) for cell in cells if not cell.record_path.is_file()]
-        known = [time for time in times if time is not None]
-        return sum(known) if len(known) == len(times) else None
+        total += updates * statistics.median(one["seconds"] / max(1, one["updates"]) for one in ran)
+    return total
 
 
 def _choices(record: Record) -> dict[str, str]:
@@ -130,10 +116,10 @@ def show_list() -> None:
     for study in our_studies():
         lines = []
         for folder in (RESULTS / study.name, RUNS / study.name):
-            cells = cells_of(Plan(study, folder, None, ()), {}, study.seeds)
+            cells = cells_of(Plan(study, folder), {}, study.seeds)
             done = sum(cell.record_path.is_file() for cell in cells)
             runs = [*runs_of_tuning(cells), *cells]
-            left = Estimate(folder, study.name).left(runs) if 0 < done < len(cells) else None
+            left = time_left(runs) if 0 < done < len(cells) else None
             time = f", {in_words(left)} left" if left is not None else ""
             others = len(read_records(folder, study.name)) - done
             more = f" and {others} of other choices" if others > 0 else ""
@@ -145,12 +131,12 @@ def show_status(cells: Sequence[Cell]) -> None:
     """Every cell, and whether it is done, begun or missing."""
     runs = all_runs(cells, with_unchosen=True)
     for cell in runs:
-        if is_done(cell):
+        if cell.record():
             state = f"done: {describe(cell)}"
         else:
             state = "begun" if cell.folder.is_dir() else "missing"
         print(f"{cell.name}: {state}")
-    left = Estimate(cells[0].plan.out, cells[0].study.name).left(runs)
+    left = time_left(runs)
     unknown = "unknown until a cell is finished and the data are prepared"
     print(f"time left: {in_words(left) if left is not None else unknown}")
 
@@ -159,19 +145,19 @@ def show_commands(cells: Sequence[Cell]) -> None:
     """The fairseq-train command of every cell that is not finished."""
     on_gpu = bool(gpus())
     for cell in all_runs(cells):
-        state = "done before" if is_done(cell) else shlex.join(["fairseq-train", *cell.arguments(on_gpu)])
+        state = "done before" if cell.record() else shlex.join(["fairseq-train", *cell.arguments(on_gpu)])
         print(f"# {cell.name}\n{state}")
 
 
-def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Path | None) -> None:
-    """Run what is missing, tuning first, and write the page; raw data are prepared from `source`."""
-    places, out = parallel_jobs(jobs), cells[0].plan.out
+def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | None = None) -> None:
+    """Run what is missing of a study, tuning first, and write the page; `source` has the raw data."""
+    places, study, out = parallel_jobs(jobs), cells[0].study, cells[0].plan.out
     check_out(study, out)
     with locked(cells) as held:
         check_one_setting([*read_records(out, study.name), {"flags": cells[0].plan.flags}], out)
-        prepare_data(study, cells, source)
+        prepare_data(cells, source)
         runs = all_runs(cells)
-        check_starts(cell for cell in runs if not is_done(cell))
+        check_starts(cell for cell in runs if not cell.record())
         failures: list[str] = []
         if study.tune:
             tried = [cell for cell in runs if cell.tuning is not None]
@@ -187,7 +173,7 @@ def run_study(study: Study, cells: Sequence[Cell], jobs: int | None, source: Pat
             shown = ", ".join(map(shown_path, written))
             print(f"written: {shown}" if written else f"up to date: {shown_path(page)}")
         if failures:
-            raise runs_failed(failures)
+            raise UserError(f"{number_of(len(failures), 'runs')} failed; the first: {failures[0]}")
 
 
 def check_out(study: Study, out: Path) -> None:
@@ -210,7 +196,7 @@ def check_starts(cells: Iterable[Cell]) -> None:
             raise UserError(f"no checkpoint {shown_path(path)}; {hint}name another with --start")
 
 
-def prepare_data(study: Study, cells: Sequence[Cell], source: Path | None) -> None:
+def prepare_data(cells: Sequence[Cell], source: Path | None) -> None:
     """Check the data of the cells; missing ones are prepared from `source`, or by download.
 
     The raw data are named by `--from`, or where the study writes {source}. Raises UserError for data that are
@@ -218,7 +204,7 @@ def prepare_data(study: Study, cells: Sequence[Cell], source: Path | None) -> No
     """
     folders = list(dict.fromkeys(folder for cell in cells if (folder := cell.data_folder())))
     missing = [folder for folder in folders if not folder.is_dir()]
-    for name, (script, *words) in study.prepare.items():
+    for name, (script, *words) in cells[0].study.prepare.items():
         if cells[0].plan.data is None and (ROOT / name in missing or (missing and not name)):
             run_script(script, *with_source(script, words, source, ROOT / name if name else missing[0]))
     for folder in folders:
@@ -287,7 +273,7 @@ def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int
     """Run the cells without a record; returns a line for each that has failed."""
     missing = []
     for cell in cells:
-        if is_done(cell):
+        if cell.record():
             prune(cell)  # a kill may have come between its record and this
         else:
             missing.append(cell)
@@ -297,9 +283,7 @@ def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int
     said: set[str] = set()
 
     def report(cell: Cell) -> str:
-        study, record = cell.study, cell.record()
-        figures = study.tables, study.claims, study.baselines
-        for sentence in unknown_figures(*figures, record) if cell.tuning is None else ():
+        for sentence in unknown_figures(cell.study, cell.record()) if cell.tuning is None else ():
             if sentence not in said:
                 print(f"note: {sentence}", flush=True)
             said.add(sentence)

@@ -16,7 +16,7 @@ from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.study.cells import Cell, Plan
 from pipeline.study.declaration import YAML, Choice, Study
-from pipeline.study.notation import nearest
+from pipeline.study.notation import check_known, nearest
 from pipeline.training.recipe import NAME_FLAGS, as_option, is_given, option
 
 OWN = {"--seed": "--seeds", "--save-dir": "--out"}
@@ -153,9 +153,7 @@ def check_plan(plan: str, layers: int | None, where: str) -> None:
         for name in re.split(r"\s*\+\s*", match[1]):
             if name in plan_words():
                 raise UserError(f"{where} {plan!r} names {name!r}, a plan for all layers; write it alone")
-            if name not in attention_names():
-                known = sorted(attention_names() | plan_words())
-                raise UserError(f"{where} {plan!r} names {name!r}{nearest(name, known)}")
+            check_known(name, sorted(attention_names() | plan_words()), f"{where} {plan!r} names {name!r}")
         count += int(match[2] or (layers or 1 if item == plan else 1))
     if layers is not None and count != layers:
         raise UserError(f"{where} {plan!r} describes {count} layers, but the model has {layers}")

@@ -70,9 +70,9 @@ def parse(words: Sequence[str]) -> "tuple[Namespace, Study | None, tuple[str, ..
         own, flags = own[:place], tuple(own[place + 1 :])
     study = None
     if own and not own[0].startswith("-"):
-        from pipeline.study.declaration import find_study, read_study
+        from pipeline.study.declaration import read_study
 
-        study = read_study(find_study(own[0]))
+        study = read_study(own[0])
     parser = parser_of(study)
     options, unknown = parser.parse_known_args(own)
     if unknown:
@@ -100,4 +100,4 @@ def main() -> None:
     elif options.dry_run:
         run.show_commands(cells)
     else:
-        run.run_study(study, cells, options.jobs, options.source)
+        run.run_study(cells, options.jobs, options.source)

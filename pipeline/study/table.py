@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import UserError
 from pipeline.papers import read_table
 from pipeline.reports.tables import grouped, markdown_table, spread
-from pipeline.study.baseline import Baseline, at_baseline, notes_on
+from pipeline.study.baseline import AT_BASELINE, Baseline, at_baseline
 from pipeline.study.notation import (
     COUNT,
     Expression,
     as_list,
     check_format,
     check_keys,
+    check_known,
     follow,
     nearest,
     not_measured,
@@ -28,8 +29,7 @@ from pipeline.study.records import Record
 from pipeline.verdicts import rank_correlation
 
 if TYPE_CHECKING:
-    from pipeline.study.claims import Claim
-    from pipeline.study.declaration import Axis
+    from pipeline.study.declaration import Axis, Study
 
 NONE = "–"
 
@@ -45,52 +45,33 @@ class Column:
 
 @dataclass(frozen=True)
 class PaperColumn:
-    """The column of a paper's table: `rows` maps our choice of the first row axis to the value of its `key`.
+    """The column of a paper's table: `rows` maps our choice of the first row axis to the paper's row.
 
-    `value` is the paper's column; with several row axes it may depend on the choice of the axis `by`. A key
-    of several columns is their values, joined by ", ". `average` is the paper's column of means over a
-    table's axis `across`.
+    They are in the paper's order; `key` are the columns that name one. `value` is the paper's column; with
+    several row axes it may depend on the choice of the axis `by` ("" without). `average` is the paper's
+    column of means over a table's axis `across`.
     """
 
-    table: str
     key: tuple[str, ...]
-    rows: dict[str, str]
+    rows: dict[str, dict[str, str]]
     value: dict[str, str]
     by: str
     title: str
     average: str = ""
 
-    def figures(self) -> dict[tuple[str, str], str]:
-        """The paper's figures by our choice of the first row axis, and of `by` ("" without it)."""
-        known = {key_of(row, self.key).casefold(): row for row in read_table(self.table)}
-        return {
-            (ours, choice): known[theirs.casefold()][column]
-            for ours, theirs in self.rows.items()
-            for choice, column in self.value.items()
-            if theirs.casefold() in known
-        }
 
-    def own_rows(self) -> list[tuple[str, dict[str, str]]]:
-        """The rows that have a method of ours, by their key, in the paper's order."""
-        named = {name.casefold() for name in self.rows.values()}
-        keyed = [(key_of(row, self.key), row) for row in read_table(self.table)]
-        return [(name, row) for name, row in keyed if name.casefold() in named]
-
-
-def unknown_figures(
-    tables: Sequence["TableSpec"], claims: Sequence["Claim"], baselines: Sequence["Baseline"], record: Record
-) -> list[str]:
+def unknown_figures(study: "Study", record: Record) -> list[str]:
     """A sentence for each column, claim and baseline whose figure the record of a finished cell lacks."""
-    asked = [(f"the column {one.title!r} shows", one.figure) for spec in tables for one in spec.columns]
-    asked += [(f"the claim {one.says!r} is about", one.figure) for one in claims]
-    for one in baselines:
+    asked = [(f"the column {one.title!r} shows", one.figure) for spec in study.tables for one in spec.columns]
+    asked += [(f"the claim {one.says!r} is about", one.figure) for one in study.claims]
+    for one in study.baselines:
         paths = [word for pair in one.found.items() for word in pair if isinstance(word, str)]
         asked += [(f"the baseline {one.name!r} has", parse_expression(path, one.name)) for path in paths]
     return [f"{what} {not_measured(figure, record)}" for what, figure in asked if not figure.is_in(record)]
 
 
 def key_of(row: Mapping[str, str], key: Sequence[str]) -> str:
-    """How a row of a paper's table is found."""
+    """How a row of a paper's table is found: the values of its `key`, joined by ", "."""
     return ", ".join(row[column] for column in key)
 
 
@@ -145,19 +126,19 @@ class TableSpec:
         ]
         return ", ".join(named)
 
-    def paper_key(self, key: Sequence[str]) -> tuple[str, str]:
-        """Where the paper's figure of a row is found."""
-        assert self.paper is not None
-        return key[0], key[list(self.rows).index(self.paper.by)] if self.paper.by else ""
+    def paper_figure(self, key: Sequence[str]) -> str:
+        """The paper's figure beside a row, as printed; empty if there is none."""
+        if self.paper is None or key[0] not in self.paper.rows:
+            return ""
+        choice = key[list(self.rows).index(self.paper.by)] if self.paper.by else ""
+        return self.paper.rows[key[0]].get(self.paper.value.get(choice), "")
 
     def paper_values(self, rows: Iterable[tuple[str, ...]]) -> dict[str, float]:
         """The paper's column as numbers, by the name of a row; what is no number is left out."""
-        if self.paper is None:
-            return {}
-        figures, found = self.paper.figures(), {}
+        found = {}
         for key in rows:
             with suppress(ValueError):
-                found[row_name(key)] = float(figures.get(self.paper_key(key), ""))
+                found[row_name(key)] = float(self.paper_figure(key))
         return found
 
 
@@ -168,8 +149,7 @@ def read_table_spec(given: Any, axes: Mapping[str, Any], where: str) -> TableSpe
     rows = tuple(as_list(given.get("rows") or list(axes)[-1]))
     only = read_only(given.get("only") or {}, axes, where)
     for axis in rows:
-        if axis not in axes:
-            raise UserError(f"{where}: there is no axis {axis}{nearest(axis, axes)}")
+        check_known(axis, axes, f"{where}: there is no axis {axis}")
     columns = []
     for column in given.get("columns") or []:
         if not isinstance(column, list) or len(column) != 3:
@@ -210,27 +190,31 @@ def read_paper(given: Any, axes: Mapping[str, Any], rows: Sequence[str], where: 
         value = {"": value}
     average = str(given.get("average", ""))
     for column in (*key, *value.values(), *([average] if average else [])):
-        if column not in table[0]:
-            raise UserError(f"{where}: {given['table']} has no column {column}{nearest(column, table[0])}")
+        check_known(column, table[0], f"{where}: {given['table']} has no column {column}")
     if by and by not in rows:
         raise UserError(f"{where}: value depends on {by}, which is no row of the table")
     choices = axes[rows[0]].choices
-    theirs = {key_of(row, key).casefold(): key_of(row, key) for row in table}
+    theirs = {key_of(row, key): row for row in table}
+    known = {name.casefold() for name in theirs}
     named = given.get("rows") or {
-        name: theirs[word]
+        name: word
         for name, choice in choices.items()
-        for word in (name.casefold(), choice.label.casefold())
-        if word in theirs
+        for word in (name, choice.label)
+        if word.casefold() in known
     }
     matches = {str(name): str(row) for name, row in named.items()}
     for name in matches if axes[rows[0]].closed else ():
-        if name not in choices:
-            raise UserError(f"{where}: {rows[0]} has no choice {name}{nearest(name, choices)}")
+        check_known(name, choices, f"{where}: {rows[0]} has no choice {name}")
     for row in matches.values():
-        if row.casefold() not in theirs:
-            raise UserError(f"{where}: {given['table']} has no row {row}{nearest(row, theirs.values())}")
-    title = str(given.get("title", "paper"))
-    return PaperColumn(str(given["table"]), key, matches, dict(value), by, title, average)
+        if row.casefold() not in known:
+            raise UserError(f"{where}: {given['table']} has no row {row}{nearest(row, theirs)}")
+    found = {
+        ours: row
+        for name, row in theirs.items()
+        for ours, wanted in matches.items()
+        if wanted.casefold() == name.casefold()
+    }
+    return PaperColumn(key, found, dict(value), by, str(given.get("title", "paper")), average)
 
 
 def kept_by(only: Mapping[str, Sequence[str]], records: Sequence[Record]) -> list[Record]:
@@ -264,12 +248,11 @@ def _beside_the_paper(spec: TableSpec, records: Sequence[Record], baselines: Seq
     """A column for each figure and the paper's, and the rank correlation with it."""
     rows = spec.rows_of(records)
     learned_nothing = at_baseline(rows, baselines)
-    paper = spec.paper.figures() if spec.paper else {}
     header = ["", *(column.title for column in spec.columns), *([spec.paper.title] if spec.paper else [])]
     lines = []
     for key, group in rows.items():
         cells = [figure_of(column, group) for column in spec.columns]
-        theirs = [paper.get(spec.paper_key(key), NONE)] if spec.paper else []
+        theirs = [spec.paper_figure(key) or NONE] if spec.paper else []
         mark = "\\*" if row_name(key) in learned_nothing else ""
         lines.append([spec.label(key) + mark, *cells, *theirs, str(len(group))])
     for baseline in baselines:
@@ -278,7 +261,7 @@ def _beside_the_paper(spec: TableSpec, records: Sequence[Record], baselines: Seq
         if any(cell != NONE for cell in cells):
             lines.append([baseline.name, *cells, *([NONE] if spec.paper else []), ""])
     order = correlation(spec, {key: rows[key] for key in rows if row_name(key) not in learned_nothing})
-    return [markdown_table([*header, "seeds"], lines), *notes_on(learned_nothing), *order]
+    return [markdown_table([*header, "seeds"], lines), *([AT_BASELINE] if learned_nothing else []), *order]
 
 
 def correlation(spec: TableSpec, rows: Mapping[tuple[str, ...], Sequence[Record]]) -> list[str]:
@@ -335,13 +318,15 @@ def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Base
         if figure.form != COUNT and any(text != NONE for text in figures):
             lines.append([baseline.name, *figures, *no_average, *rest])
     for paper in spec.papers:
-        for name, line in paper.own_rows():
+        own = {key_of(line, paper.key): line for line in paper.rows.values()}
+        for name, line in own.items():
             figures = [line[paper.value[name]] if name in paper.value else NONE for name in names]
             mean = [line[paper.average]] if paper.average and averaged else no_average
             lines.append([f"{name} ({paper.title})", *figures, *mean, *rest])
     titles = [axis.choices[name].label if name in axis.choices else name for name in names]
     header = ["", *titles, *([spec.average] if averaged else []), *(column.title for column in others)]
-    return [f"{figure.title}:", markdown_table(header, lines), *notes_on(learned_nothing)]
+    mark = [AT_BASELINE] if learned_nothing else []
+    return [f"{figure.title}:", markdown_table(header, lines), *mark]
 
 
 def span(column: Column, records: Sequence[Record]) -> str:

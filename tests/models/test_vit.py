@@ -9,7 +9,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import MODEL_REGISTRY
 
 from pipeline.study.cells import Plan
-from pipeline.study.declaration import find_study, read_study
+from pipeline.study.declaration import read_study
 from pipeline.study.selection import cells_of
 from pipeline.training.train import parsed
 from tests.helpers.images import SMALL_VIT, build_vit
@@ -49,7 +49,7 @@ def test_sizes_are_those_of_the_public_code(arch, classes, options, parameters):
 
 @pytest.mark.parametrize("name", ["softmax", "lln_diag", "linformer", "t1", "t2"])
 def test_every_cell_of_the_study_builds_its_model(name):
-    plan, found = Plan(read_study(find_study("vit")), Path("out"), None, ()), {}
+    plan, found = Plan(read_study("vit"), Path("out"), None, ()), {}
     for preset, shape, classes in (("digits", DIGITS, 10), ("cifar10", CIFAR, 10), ("dogs_vs_cats", PETS, 2)):
         [cell] = cells_of(plan, {"preset": [preset], "method": [name]}, seeds=1)
         words = [*cell.experiment.flags(), *cell.own_flags(), "--save-dir", "runs"]

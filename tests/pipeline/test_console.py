@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.operator_cost import parse_arguments
 from pipeline.children import was_interrupted
-from pipeline.console import number_of, out_dir, run_command, runs_failed
+from pipeline.console import number_of, out_dir, run_command
 from pipeline.errors import UserError
 from pipeline.studies import gpu_check
 from pipeline.study import finetune_glue, quickstart
@@ -123,5 +123,3 @@ def test_an_empty_name_is_no_file():
 
 def test_numbers_of_things():
     assert [number_of(n, "runs") for n in (0, 1, 1200)] == ["0 runs", "1 run", "1,200 runs"]
-    assert str(runs_failed(["a"])) == "1 run failed; the first: a"
-    assert str(runs_failed(["a", "b"])) == "2 runs failed; the first: a"

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.files import ROOT
 from pipeline.glue_tasks import TASKS as GLUE
-from pipeline.study.declaration import find_study, read_study
+from pipeline.study.declaration import read_study
 
 SHELL = sorted([*ROOT.glob("scripts/*.sh"), *ROOT.glob("data-prep/*.sh"), *ROOT.glob(".ci/*")])
 COMMANDS = [path for path in SHELL if os.access(path, os.X_OK) and path.suffix]
@@ -280,7 +280,7 @@ def test_slurm_templates_ask_to_be_told_and_queued_again(root):
 
 
 def test_glue_and_lra_templates_have_a_job_for_each_task(root):
-    for name, tasks in (("glue", list(GLUE)), ("lra", read_study(find_study("lra")).axes["task"].usual)):
+    for name, tasks in (("glue", list(GLUE)), ("lra", read_study("lra").axes["task"].usual)):
         text = (root / "scripts" / "slurm" / f"{name}.sbatch").read_text()
         [found] = re.findall(r"^tasks=\((.*)\)$", text, re.MULTILINE)
         assert sorted(found.split()) == sorted(tasks)

@@ -61,7 +61,6 @@ def _theory(parser: Parser, redraw: bool) -> None:
 def _checkpoints(parser: Parser, redraw: bool) -> None:
     _several(parser, redraw, "checkpoint", "of language models or RoBERTa encoders")
     _sequences(parser, redraw)
-    _masking(parser)
     parser.add_argument(
         "--layers", default="all", metavar="NUMBERS", help="such as 0,3, counted from 0 (default: all)"
     )
@@ -81,7 +80,7 @@ def _checkpoints(parser: Parser, redraw: bool) -> None:
     )
 
 
-def _sequences(parser: Parser, redraw: bool, sequences: int = 16) -> None:
+def _sequences(parser: Parser, redraw: bool, sequences: int = 16, may_mask: bool = True) -> None:
     parser.add_argument(
         "--data",
         type=Path,
@@ -107,10 +106,9 @@ def _sequences(parser: Parser, redraw: bool, sequences: int = 16) -> None:
         action="store_true",
         help=f"allow sequences of more than {LONGEST:,} tokens, whose matrices take over 32 MiB each",
     )
-
-
-def _masking(parser: Parser) -> None:
-    parser.add_argument("--masked", action="store_true", help="mask tokens as in pre-training")
+    parser.set_defaults(masked=False)
+    if may_mask:
+        parser.add_argument("--masked", action="store_true", help="mask tokens as in pre-training")
 
 
 def _training(parser: Parser, redraw: bool) -> None:
@@ -123,7 +121,6 @@ def _training(parser: Parser, redraw: bool) -> None:
         help="at most so many of a run, evenly spaced, the last among them (default: %(default)s)",
     )
     _sequences(parser, redraw)
-    _masking(parser)
 
 
 def _gradients(parser: Parser, redraw: bool) -> None:
@@ -152,8 +149,7 @@ def _bounds(parser: Parser, redraw: bool) -> None:
         metavar="CHECKPOINT",
         help="of a language model or RoBERTa encoder",
     )
-    _sequences(parser, redraw, 4)
-    parser.set_defaults(masked=False)
+    _sequences(parser, redraw, 4, may_mask=False)
 
 
 def _temperature(parser: Parser, redraw: bool) -> None:

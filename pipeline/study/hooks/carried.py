@@ -23,10 +23,10 @@ def tables(study: Study, records: Sequence[Record]) -> list[str]:
     groups = grouped(records, lambda record: (record["cell"]["model"], record["cell"]["segment"]))
     for model, segment in product(axes["model"].choices, axes["segment"].choices):
         group = groups.get((model, segment), [])
-        ratios = {title: ratio(group, reading, reading) for title, reading in READINGS.items()}
         own = ratio(group, "carried", "apart")
-        if own is not None:
-            shown = [f"{one:.2f}" for one in (*ratios.values(), own) if one is not None]
+        if own is not None:  # both ways were trained
+            alike = [ratio(group, reading, reading) for reading in READINGS.values()]
+            shown = [f"{one:.2f}" for one in (*alike, own)]
             rows.append([axes["model"].choices[model].label, segment, *shown])
             alone.append(own)
     if not rows:
@@ -47,7 +47,9 @@ def ratio(records: Sequence[Record], with_state: str, apart: str) -> float | Non
     """
     middles = []
     for way, reading in (("carried", with_state), ("apart", apart)):
-        values = [one["found"][reading]["perplexity_per_token"] for one in records if _way(one) == way]
+        values = [
+            one["found"][reading]["perplexity_per_token"] for one in records if one["cell"]["way"] == way
+        ]
         if not values:
             return None
         middles.append(statistics.median(values))
@@ -69,12 +71,8 @@ def draw_positions(study: Study, records: Sequence[Record], source: str, path: P
 def _curve(record: Record, color: str) -> Curve:
     model, buckets = record["cell"]["model"], record["found"]["carried"]["buckets"]
     x, y = ([bucket[key] for bucket in buckets] for key in ("end", "perplexity_per_token"))
-    way = _way(record)
+    way = record["cell"]["way"]
     return Curve(label_of(model) if way == "carried" else "", color, x, y, STYLES[way])
-
-
-def _way(record: Record) -> str:
-    return record["cell"]["way"]
 
 
 DRAWS = {"positions": draw_positions}

@@ -11,12 +11,7 @@ from pipeline.study.records import Record
 
 
 def tables(study: Study, records: Sequence[Record]) -> list[str]:
-    """A row for each setting: the paper's on the left, those of the records on the right."""
-    return [markdown_table(("setting", "paper, Table 13", "here"), setting_rows(records))]
-
-
-def setting_rows(records: Sequence[Record]) -> list[tuple[str, str, str]]:
-    """The rows of the table; where records differ, all values are shown."""
+    """A row for each setting: the paper's on the left, on the right all values that the records have."""
     config = {row["setting"]: row["alm"] for row in read_table("transnormer_13_config")}
     records = [{**record, "settings": given_settings(record)} for record in records]
 
@@ -32,7 +27,7 @@ def setting_rows(records: Sequence[Record]) -> list[tuple[str, str, str]]:
     heads = setting("model", "decoder_attention_heads")
     peak = f"{float(config['peak_lr']):g}, {config['scheduler']}, {number(int(config['warmup']))}"
     clipped = f"{config['hidden_dropout']}, {clipping(config['clip_norm'])}"
-    return [
+    rows = [
         ("corpus", config["data"], same(lambda record: record["data"]["corpus"])),
         ("words of training text", "–", words),
         ("tokeniser", config["tokenizer"], same(lambda record: record["data"]["tokenizer"])),
@@ -52,6 +47,7 @@ def setting_rows(records: Sequence[Record]) -> list[tuple[str, str, str]]:
         ("peak learning rate, schedule, warm-up updates", peak, same(schedule)),
         ("dropout, gradient norm clipped at", clipped, same(regularisation)),
     ]
+    return [markdown_table(("setting", "paper, Table 13", "here"), rows)]
 
 
 def schedule(record: Record) -> str:

@@ -78,7 +78,7 @@ def test_documents_begin_at_titles():
 
 
 def test_buckets():
-    buckets = Buckets()
+    buckets = Buckets(torch.device("cpu"))
     losses, real = torch.full((2, 1500), 0.5), torch.ones(2, 1500, dtype=torch.bool)
     real[1, 600:] = False
     losses[1, 600:] = 0
@@ -93,6 +93,17 @@ def test_buckets():
     assert found[0]["perplexity_per_token"] == pytest.approx(math.exp(0.5))
     assert sum(b["seconds"] for b in found) == pytest.approx(3)
     assert [b["state_bytes"] for b in found] == [20, 20, 20]
+
+
+def test_the_memory_is_that_of_the_device_of_the_model(monkeypatch):
+    """The losses have left it when they are counted."""
+    for name in ("check_model", "check_growth"):
+        monkeypatch.setattr(carried_state, name, lambda *unused: None)
+    monkeypatch.setattr(carried_state, "segment_losses", lambda *unused: [(0, torch.zeros(1, 4), {})])
+    monkeypatch.setattr(carried_state, "memory_in_use", lambda device: {"meta": 7}[device.type])
+    streams = side_by_side([tokens(1, 4)[0]], [2], dictionary(40))
+    [bucket] = evaluate_streams(build_lm("transnormer_t1").to("meta"), [streams], PAD, 4)
+    assert bucket["memory_bytes"] == 7
 
 
 def test_state_is_constant():

@@ -1,6 +1,7 @@
 """fault_check.sh counts what pytest reports."""
 
-from pipeline.reports.documents import survivors
+from pipeline.files import write_json
+from pipeline.reports.documents import faults
 from pipeline.studies.fault_check import counts
 
 REPORT = """<testsuites><testsuite>
@@ -21,5 +22,6 @@ def test_survivors_of_each_kind(tmp_path):
         "killed": {"broken": 5, "survived": 5, "failed": []},
         "not started": {"broken": 1, "survived": 0, "failed": ["e"]},
     }
+    write_json(tmp_path / "record.json", {"faults": found, "hardware": {"cpu": "a CPU"}, "threads": 2})
     counted = "disk full, 1 of 2; killed, 5 of 5; not started, 0 of 1"
-    assert survivors({"faults": found}, "a CPU") == f"Survived: {counted}. (a CPU)"
+    assert faults(tmp_path / "record.json") == f"Survived: {counted}. (a CPU, 2 threads)"

@@ -11,7 +11,7 @@ import pytest
 from pipeline.files import write_json
 from pipeline.reports.page import Page, Section, Table, markdown_parts, render
 from pipeline.studies import report
-from pipeline.studies.report_results import parts_with
+from pipeline.studies.report_results import environments_in
 from pipeline.studies.report_runs import find_runs, read_configuration
 from tests.helpers.logs import LOG, inner
 
@@ -122,17 +122,20 @@ def test_page(call, runs, tmp_path):
 
 
 def test_records_and_pages_of_studies(call, runs, tmp_path):
-    """A run of fine-tuning is a row; a study that has a page is that page."""
+    """A run of fine-tuning is a row; a study that has a page is that page, and no other one above it."""
     found = {"dev": {"valid": {"accuracy": 51.0}}, "learning_rate": 0.01, "task": "RTE", "score": 51.0}
     glue = {"found": found, "cell": {"task": "RTE", "lr": "0.01", "seed": 1}, "training": {"updates": 3}}
     write_json(runs / "glue" / "RTE" / "0.01" / "seed1.json", {"study": "glue", **glue})
-    write_json(runs / "lra" / "text" / "elu" / "seed1.json", {"study": "lra", "cell": {}, "found": {}})
+    lra = {"study": "lra", "cell": {"task": "text", "method": "elu", "seed": 1}, "found": {}}
+    for study in ("lra", "unfinished"):
+        write_json(runs / study / "text" / "elu" / "seed1.json", lra)
     (runs / "lra" / "README.md").write_text("# Long Range Arena\n\nOne cell.\n")
+    (runs.parent / "README.md").write_text("# The project\n")
     page = written(call, runs, tmp_path / "report.html")
     assert ["RTE/0.01/seed1", "RTE", "0.01", "1", "3", "valid accuracy 51.00"] in [
         row[:6] for row in rows_of(page, "dev, percent")
     ]
-    assert "One cell." in page
+    assert "One cell." in page and "The project" not in page
     assert len(rows_of(page, "Models and their cost")) == 4
 
 
@@ -142,7 +145,7 @@ def test_the_same_runs_give_the_same_page(call, runs, tmp_path):
 
 def test_machines_in_lists():
     record = {"benchmark": "lm_cost", "sessions": [MACHINE, {**MACHINE, "commit": "later"}]}
-    assert [part["commit"] for part in parts_with(record, lambda part: "commit" in part)] == ["abc", "later"]
+    assert [part["commit"] for part in environments_in(record)] == ["abc", "later"]
 
 
 def test_nothing_to_report(refused, tmp_path):

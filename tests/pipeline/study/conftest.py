@@ -99,3 +99,9 @@ def cells(
 ) -> list[Cell]:
     """Those that a command with these choices and options asks for."""
     return cells_of(Plan(study, out, data, tuple(flags), start), asked or {}, seeds)
+
+
+def glue_cell(start: Path | None, data: Path, rate: str = "0.01", **options: Any) -> Cell:
+    """A run of fine-tuning on RTE."""
+    [cell] = cells(read_study("glue"), {"task": ["RTE"], "lr": [rate]}, data=data, start=start, **options)
+    return cell

@@ -6,7 +6,7 @@ import torch
 from pipeline.data.prepared import open_prepared
 from pipeline.evaluation import TrainedRun, carried_state
 from pipeline.files import ROOT
-from pipeline.study.declaration import find_study, read_study
+from pipeline.study.declaration import read_study
 from pipeline.study.hooks import carried
 from pipeline.training.launch import Machines
 from pipeline.training.save_dir import LAST
@@ -25,7 +25,7 @@ def record(way, apart, with_state, model="transnormer_t1", seed=1):
 
 
 def test_a_ratio_is_of_the_medians_of_both_ways_of_training():
-    of = read_study(find_study("carried"))
+    of = read_study("carried")
     records = [record("apart", 100.0 * seed, 400.0, seed=seed) for seed in (1, 2, 3)]
     records += [record("carried", 300.0, 100.0), record("carried", 1.0, 1.0, "lln_diag_lm")]
     text = "\n".join(carried.tables(of, records))

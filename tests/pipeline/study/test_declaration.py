@@ -10,7 +10,7 @@ from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
 from pipeline.study.cells import shortened
 from pipeline.study.choosing import best_value, tuning_cells
-from pipeline.study.declaration import find_study, read_study, study_names
+from pipeline.study.declaration import read_study, study_names
 from pipeline.study.selection import attention_names, check_layer_plans, check_plan, known_values
 from pipeline.training.recipe import compose_experiment, option
 from tests.pipeline.study.conftest import DOCUMENTED, cells
@@ -22,7 +22,7 @@ CLAIM = {"says": "it is so", "where": "Table 1"}
 
 @pytest.mark.parametrize("name", study_names())
 def test_every_study_has_cells_and_a_place_for_each(name):
-    study = read_study(find_study(name))
+    study = read_study(name)
     found = cells(study, seeds=study.seeds)
     assert found and len({cell.record_path for cell in found}) == len(found)
     assert len({cell.fingerprint() for cell in found}) == len(found)
@@ -72,14 +72,14 @@ def test_a_cell_has_the_flags_of_its_choices(study_file):
 
 
 def test_settings_may_depend_on_another_axis():
-    study = read_study(find_study("ablations"))
+    study = read_study("ablations")
     for preset, plan in (("small", "norm*4"), ("paper", "norm*12")):
         [cell] = cells(study, {"preset": [preset], "model": ["t1"], "variant": ["diag-none"]})
         assert option(cell.own_flags(), "--encoder-attention") == plan
 
 
 def test_tuning_shortens_the_whole_schedule():
-    study = read_study(find_study("lm_tuned"))
+    study = read_study("lm_tuned")
     [cell] = cells(study, {"method": ["transnormer_t1"]})
     tried = tuning_cells(cell)
     flags = tried[0].own_flags()
@@ -186,6 +186,8 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
         ({"start": "copi"}, "names no study 'copi'; did you mean copy"),
         ({"keep": "some"}, "choose from measured, all"),
         ({"settings": 3}, "settings needs settings"),
+        ({"settings": {"yaml": 3}}, "settings.yaml needs groups"),
+        ({"settings": {"lr": None}}, "settings: 'lr' has no value"),
         ({"data": "data/{task}"}, "data names {task}"),
         *(
             ({"axes": {"method": {"slow": {"yaml": given}}}, "config": "x"}, "method.slow.yaml needs groups")
@@ -229,7 +231,7 @@ def test_an_unknown_choice_is_refused_with_the_nearest_one(study_file, asked, na
 
 
 def test_choices_without_a_yaml_are_left_out_unless_they_were_asked_for():
-    study = read_study(find_study("images"))
+    study = read_study("images")
     methods = [cell.values["method"] for cell in cells(study, {"preset": ["digits"]})]
     assert methods == ["softmax", "linear", "t2", "lln_diag"]
     names = [cell.name for cell in cells(study, {"preset": ["mnist"], "method": ["lsh"]})]

@@ -11,12 +11,12 @@ from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json
 from pipeline.outputs import run_lock
 from pipeline.study import finetune_glue, run
-from pipeline.study.declaration import find_study, read_study
+from pipeline.study.declaration import read_study
 from pipeline.study.hooks import glue as glue_hooks
 from pipeline.study.run import check_starts
 from pipeline.training.log import read_records
 from tests.helpers.encoders import ROWS
-from tests.pipeline.study.conftest import cells
+from tests.pipeline.study.conftest import cells, glue_cell
 
 UPDATES = 6  # two epochs: the first one's checkpoint is there when the second is killed
 
@@ -101,10 +101,8 @@ def test_two_commands_share_a_folder_but_not_a_task(
 
 
 def rte(start, data, out, updates=3, rate="0.01", seed=1):
-    """The cell of one run on RTE."""
-    asked, flags = {"task": ["RTE"], "lr": [rate]}, ("--max-update", str(updates))
-    [cell] = cells(read_study(find_study("glue")), asked, out=out, data=data, flags=flags, start=start)
-    return replace(cell, seed=seed)
+    """The cell of one run of so many updates."""
+    return replace(glue_cell(start, data, rate, out=out, flags=("--max-update", str(updates))), seed=seed)
 
 
 def test_what_decides_a_result(finetuned, pretrained, glue, tmp_path):
@@ -187,13 +185,13 @@ def test_correlation_of_one_example_is_refused():
 
 def test_a_start_that_another_study_makes(tmp_path):
     """Its settings stand for it in the fingerprint; without its checkpoint nothing can be run."""
-    study = read_study(find_study("roberta_glue"))
+    study = read_study("roberta_glue")
     asked = {"method": ["lln", "linear"], "task": ["MRPC"], "lr": ["0.001"]}
     lln, linear = cells(study, asked, data=tmp_path)
     run = ROOT / "runs" / "studies" / "roberta_short" / "lln" / "seed1"
     assert lln.start == run / "checkpoint_best.pt"
     assert lln.fingerprint() != linear.fingerprint() and lln.own_flags() == linear.own_flags()
-    roberta = read_study(find_study("roberta_short"))
+    roberta = read_study("roberta_short")
     (source,) = cells(roberta, {"method": ["lln"]})
     changed = replace(source, plan=replace(source.plan, flags=("--dropout", "0.1")))
     assert source.fingerprint() != changed.fingerprint()

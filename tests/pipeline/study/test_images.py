@@ -6,11 +6,11 @@ import numpy as np
 from PIL import Image
 
 from pipeline.papers import read_table
-from pipeline.study.declaration import find_study, read_study
+from pipeline.study.declaration import read_study
 from pipeline.study.page import pictures_of, verdicts, write_page
 from tests.pipeline.study.conftest import record_of
 
-STUDY = read_study(find_study("images"))
+STUDY = read_study("images")
 
 
 MODEL = {"decoder_layers": 2, "decoder_embed_dim": 64, "decoder_attention_heads": 4}

@@ -7,7 +7,7 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.papers import read_table
 from pipeline.study import study
-from pipeline.study.declaration import find_study, read_study
+from pipeline.study.declaration import read_study
 from pipeline.study.page import write_page
 from pipeline.study.table import write_table
 from tests.helpers import tiny
@@ -21,7 +21,7 @@ OWN_RUNS = {"LS", "cosFormer", "FLASH-quad", "FLASH", "TransNormer T1", "TransNo
 
 @pytest.fixture(scope="module")
 def lra():
-    return read_study(find_study("lra"))
+    return read_study("lra")
 
 
 def record(task, method, seed, accuracy, preset="lra_skyformer", setting="short", examples=9):

@@ -57,7 +57,7 @@ def test_data_of_a_choice(own_cells, tmp_path):
 def test_raw_data_are_asked_for(own_cells):
     found = own_cells(data="nowhere/{method}", prepare=["glue.sh", "{source}", "--dest", "nowhere"])
     with pytest.raises(UserError, match="--source"):
-        prepare_data(found[0].study, found, None)
+        prepare_data(found, None)
 
 
 @pytest.mark.parametrize("keep", ["measured", "all"])
@@ -75,6 +75,11 @@ def test_a_start_without_the_axes_of_its_study(own_cells):
     (cell, *_) = own_cells(start="roberta_glue")
     with pytest.raises(UserError, match="add it to the axes"):
         cell.fingerprint()
+
+
+def test_settings_of_every_cell_may_be_below_yaml(own_cells):
+    (cell, *_) = own_cells(settings={"yaml": {"model": {"decoder_layers": 1}}})
+    assert cell.experiment.get("model", "decoder_layers") == 1 and "--yaml" not in cell.own_flags()
 
 
 def test_settings_below_yaml_are_those_of_the_training_yaml(own_cells):

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.study import run
-from pipeline.study.declaration import find_study, read_study
+from pipeline.study.declaration import read_study
 from tests.pipeline.study.conftest import cells
 
 NO_DOWNLOAD = "no download from x (no route); try again later, or name a folder with --from"
@@ -42,7 +42,6 @@ def test_only_the_folder_of_data_that_is_missing_is_prepared(monkeypatch, tmp_pa
     monkeypatch.setattr(run, "ROOT", tmp_path)
     monkeypatch.setattr("pipeline.training.recipe.ROOT", tmp_path)
     monkeypatch.setattr(run, "run_script", lambda *words: done.append(words))
-    study = read_study(find_study("images"))
     with pytest.raises(UserError, match="no data folder .*digits"):
-        run.prepare_data(study, cells(study, {"preset": ["digits"]}), None)
+        run.prepare_data(cells(read_study("images"), {"preset": ["digits"]}), None)
     assert done == [("images.sh", "digits", "--dest", "data/images/digits")]

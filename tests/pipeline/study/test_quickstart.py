@@ -116,7 +116,3 @@ def test_fresh_leaves_a_run_that_is_at_work(cells):
     with run_lock(cells[0].folder.parent), in_use:
         quickstart.start_over(cells)
     assert cells[0].folder.is_dir()
-
-
-def test_updates_must_be_positive(refused):
-    assert "is not a whole number of 1 or more" in refused(quickstart, "--updates", 0)

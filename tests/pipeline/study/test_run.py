@@ -15,8 +15,8 @@ from pipeline.errors import Diverged, UserError
 from pipeline.files import ROOT, write_json
 from pipeline.study import schedule, study, worker
 from pipeline.study.choosing import tuning_cells
-from pipeline.study.declaration import find_study, read_study
-from pipeline.study.run import Estimate
+from pipeline.study.declaration import read_study
+from pipeline.study.run import time_left
 from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
 from pipeline.training import fairseq_process
 from tests.helpers import commands, forked
@@ -196,12 +196,11 @@ def test_every_study_is_listed(call, capsys):
 def test_time_left_where_the_data_decide_the_updates(tmp_path):
     """Without the data those of the same choices count; the time of other choices is not known, and not 0."""
     asked = {"method": ["softmax"], "task": ["CoLA", "RTE"], "lr": ["0.001"]}
-    of, out = read_study(find_study("roberta_glue")), tmp_path / "out"
+    of, out = read_study("roberta_glue"), tmp_path / "out"
     first, other, second, _ = cells(of, asked, 2, out=out, data=tmp_path)
     training = {"updates": 10, "seconds": 60.0, "curves": {}}
     write_json(first.record_path, record_of(first.key, {}, study="roberta_glue", training=training))
-    time = Estimate(out, "roberta_glue")
-    assert (first.updates(), time.left([first, second]), time.left([second, other])) == (0, 60, None)
+    assert (first.updates(), time_left([first, second]), time_left([second, other])) == (0, 60, None)
 
 
 def test_gpus_are_counted_without_torch(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.outputs import LOCK, run_lock
 from pipeline.study import finetune_glue, run, study
-from pipeline.study.declaration import find_study, read_study, study_names
+from pipeline.study.declaration import read_study, study_names
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def check(sentence, out, folder):
 def test_study(refused, tmp_path, name):
     """Also where its data or the checkpoint it starts from are missing: the lock comes first."""
     out = tmp_path / "out"
-    first = next(iter(read_study(find_study(name)).axes.values())).usual[0]
+    first = next(iter(read_study(name).axes.values())).usual[0]
     folder = out / first
     folder.mkdir(parents=True)
     with run_lock(folder):

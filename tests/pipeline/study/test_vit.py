@@ -1,12 +1,12 @@
 """The study of Vision Transformers: the papers' rows, exponents in training, fixed exponents."""
 
 from pipeline.papers import read_table
-from pipeline.study.declaration import find_study, read_study
+from pipeline.study.declaration import read_study
 from pipeline.study.hooks import vit
 from pipeline.study.page import pictures_of, write_page
 from tests.pipeline.study.conftest import record_of
 
-STUDY = read_study(find_study("vit"))
+STUDY = read_study("vit")
 
 
 def record(method, seed=1, accuracy=90.0, preset="digits", **others):
