@@ -59,9 +59,8 @@ def judge_pair(first: Sequence[float], second: Sequence[float], bound: Bound, ra
         return Verdict(UNDECIDED, f"a tie: every run has {first[0]:g}")
     least, most, seeds = min(ends), max(ends), min(len(first), len(second))
     number, sign = bound.number, "at most" if bound.at_most else "at least"
-    words = (
-        f"{effect:.3g} ({least:.3g} to {most:.3g}, {sign} {number:g} claimed, {number_of(seeds, 'seeds')})"
-    )
+    spread = f"{least:.3g} to {most:.3g}, " if least < most else ""  # none with one seed
+    words = f"{effect:.3g} ({spread}{sign} {number:g} claimed, {number_of(seeds, 'seeds')})"
     holds = (most <= number, least > number) if bound.at_most else (least >= number, most < number)
     if seeds < SEEDS or not any(holds):
         return Verdict(UNDECIDED, words)
