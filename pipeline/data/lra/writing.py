@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import torch
 
-from pipeline.data.indexed_rows import RowWriter
+from pipeline.data.indexed_rows import row_writer
 from pipeline.data.lra.tasks import LraTask, Source
 from pipeline.data.preparation import SPLITS, write_manifest
 from pipeline.data.tokenization import SPECIAL_SYMBOLS
@@ -57,11 +57,11 @@ def write_examples(
     record = SplitRecord()
     with ExitStack() as stack:
         writers = [
-            stack.enter_context(RowWriter(folder / f"{split}.{name}", MOST_ENTRIES)) for name in inputs
+            stack.enter_context(row_writer(folder / f"{split}.{name}", MOST_ENTRIES)) for name in inputs
         ]
         for number, (label, *rows) in enumerate(examples, 1):
-            for writer, row in zip(writers, rows, strict=True):
-                writer.add(torch.from_numpy(row))
+            for add, row in zip(writers, rows, strict=True):
+                add(torch.from_numpy(row))
                 record.lengths.append(len(row))
             record.labels.append(label)
             if number % EXAMPLES_BETWEEN_REPORTS == 0:
