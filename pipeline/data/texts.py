@@ -27,7 +27,7 @@ from pipeline.data.preparation import (
     text_path,
 )
 from pipeline.data.published import address_mark, fetch
-from pipeline.data.tokenization import SentencePieceTokenizer, Tokenizer
+from pipeline.data.tokenization import SentencePieceEncoder, Tokenize
 from pipeline.errors import UserError
 
 CORPORA = {name: corpus for name, corpus in published.CORPORA.items() if "splits" in corpus.entry}
@@ -39,9 +39,6 @@ NAMES = tuple(f"{stem}{end}" for stem in ("wiki.{}.tokens", "wiki.{}.raw", "{}.t
 URL_VARIABLE = "WIKITEXT_URL"
 VOCABULARY = 4000
 """Pieces learnt from a text unless --vocab-size says otherwise."""
-
-CHARACTER_COVERAGE = 0.9999
-"""Share of the characters that get a piece of their own; in WikiText-2 the commonest 129 of 281."""
 
 Write = Callable[["SplitReader", Path], int | None]
 """Writes a split to a file; returns the number of its documents, None if they are not marked."""
@@ -74,7 +71,7 @@ def add_places(parser: Parser, files: str) -> None:
 
 def prepare(
     arguments: argparse.Namespace,
-    make_tokenizer: Callable[[argparse.Namespace], Tokenizer],
+    find_tokenizer: Callable[[argparse.Namespace], Tokenize],
     write: Write,
     check: Callable[[dict], None] = lambda manifest: None,
 ) -> None:
@@ -87,16 +84,16 @@ def prepare(
     settings = {"corpus": arguments.corpus}
     if arguments.tokenizer:  # else another folder's vocabulary settles it
         settings["tokenizer"] = arguments.tokenizer
-    if arguments.tokenizer == SentencePieceTokenizer.name:
+    if arguments.tokenizer == SentencePieceEncoder.name:
         settings["vocabulary"] = arguments.vocab_size
 
     def build(folder: Path) -> dict:
         # What was named is looked for before a vocabulary is downloaded, the corpus downloaded after it.
         source = find_source(arguments) if arguments.source else None
-        tokenizer = make_tokenizer(arguments)
+        tokenize = find_tokenizer(arguments)
         source = source or find_source(arguments)
         splits, verified = read_splits(arguments, source, write, folder)
-        manifest = finish(folder, arguments.corpus, splits, tokenizer, verified, source)
+        manifest = finish(folder, arguments.corpus, splits, tokenize, verified, source)
         check(manifest)
         return manifest
 
