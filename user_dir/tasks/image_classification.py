@@ -9,7 +9,7 @@ import torch
 from fairseq.tasks import register_task
 from omegaconf import II
 
-from ..errors import UserError
+from ..errors import UserError, check_choice
 from .augmentation import AUGMENTATIONS
 from .image_data import ImageShape, open_image_data, settle_shape
 from .image_task import ImageTask, ImageTaskConfig
@@ -45,10 +45,7 @@ class ImageClassificationTask(ImageTask):
     def __init__(self, cfg: ImageClassificationConfig, shape: ImageShape, classes: int) -> None:
         super().__init__(cfg, shape)
         self.classes = classes
-        if cfg.augmentation not in AUGMENTATIONS:
-            raise UserError(
-                f"--augmentation is {cfg.augmentation!r}; choose one of {', '.join(AUGMENTATIONS)}"
-            )
+        check_choice("--augmentation is", cfg.augmentation, AUGMENTATIONS)
 
     @classmethod
     def setup_task(cls, cfg: ImageClassificationConfig, **kwargs: Any) -> "ImageClassificationTask":
