@@ -66,7 +66,7 @@ def write_examples(
             record.labels.append(label)
             if number % EXAMPLES_BETWEEN_REPORTS == 0:
                 print(f"  {split}: {number:,} {unit}", flush=True)
-    write_labels(folder, split, record.labels)
+    np.save(folder / f"{split}.label.npy", np.array(record.labels, np.int64))
     return record
 
 
@@ -98,11 +98,6 @@ def write_files(
     return {split: records[split] for split in SPLITS}
 
 
-def write_labels(folder: Path, split: str, labels: Sequence[int]) -> None:
-    """Write SPLIT.label.npy."""
-    np.save(folder / f"{split}.label.npy", np.asarray(labels, dtype=np.int64))
-
-
 def write_pixels(
     folder: Path, split: str, size: int, images: Iterable[tuple[int, np.ndarray]], length: int
 ) -> SplitRecord:
@@ -117,7 +112,7 @@ def write_pixels(
         row[:] = image.reshape(length)
         labels.append(int(label))
     pixels.flush()
-    write_labels(folder, split, labels)
+    np.save(folder / f"{split}.label.npy", np.array(labels, np.int64))
     return SplitRecord(labels, [length] * size)
 
 
