@@ -8,7 +8,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
@@ -114,7 +113,7 @@ def read_splits(
     for name in READ_FIRST:
         reader = SplitReader(source, arguments.corpus, name)
         documents = write(reader, text_path(folder, name))
-        text = reader.text()
+        text = reader.text(documents)
         complaint = "" if own else compare(arguments.corpus, name, text)
         if complaint and not arguments.allow_unverified:
             raise UserError(
@@ -124,7 +123,7 @@ def read_splits(
         found += [f"{text.words:,} words", *([] if own else [complaint or "as published"])]
         print(f"{name}: {', '.join(found)}", flush=True)
         complaints += [complaint] if complaint else []
-        splits[name] = replace(text, documents=documents)
+        splits[name] = text
     return {name: splits[name] for name in SPLITS}, None if own else not complaints
 
 
@@ -215,11 +214,11 @@ class SplitReader:
                     f"{self.source}: line {self.read} of the {self.split} split is not UTF-8 text"
                 ) from None
 
-    def text(self) -> Split:
+    def text(self, documents: int | None = None) -> Split:
         """What the split was found to be, after all its lines."""
         if self.words == self.read:
             raise UserError(f"{self.source}: the {self.split} split is empty")
-        return Split(self.words, self.bytes, self.sha256.hexdigest(), self.sha1.hexdigest())
+        return Split(self.words, self.bytes, self.sha256.hexdigest(), self.sha1.hexdigest(), documents)
 
 
 @contextmanager
