@@ -95,10 +95,9 @@ def find_tokenizer(arguments: argparse.Namespace) -> Tokenize:
     """The tokeniser asked for, or that of the folder whose vocabulary shall be used."""
     folder = arguments.vocabulary_from
     if folder:
-        manifest = read_manifest(folder)
-        if manifest is None:
+        name = (read_manifest(folder) or {}).get("tokenizer")
+        if name is None:  # nothing, or data of another kind, such as images
             raise UserError(f"--vocabulary-from: {folder} holds no prepared corpus")
-        name = manifest["tokenizer"]
         if name not in TOKENIZERS:
             raise UserError(f"--vocabulary-from: {folder} has the tokens of {name}; give another folder")
         return partial(copy_vocabulary, source=folder, encoder=TOKENIZERS[name])
