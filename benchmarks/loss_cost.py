@@ -171,7 +171,7 @@ def prepare(text: Path, words: int, folder: Path) -> None:
     from fairseq.data import Dictionary
     from fairseq.tokenizer import tokenize_line
 
-    from pipeline.data.indexed_rows import RowWriter
+    from pipeline.data.indexed_rows import numbered, write_rows
 
     dictionary = Dictionary()
     lines = text.read_text(encoding="utf-8").splitlines()
@@ -182,9 +182,7 @@ def prepare(text: Path, words: int, folder: Path) -> None:
     while len(dictionary) < words:
         dictionary.add_symbol(f"madeupword{len(dictionary)}", 0)
     dictionary.save(str(folder / "dict.txt"))
-    with RowWriter(folder / "train", len(dictionary)) as rows:
-        for line in lines:
-            rows.add(dictionary.encode_line(line, add_if_not_exist=False))
+    write_rows(folder / "train", numbered(lines, dictionary), len(dictionary))
 
 
 def measure_update(case: dict[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,6 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-if wants_help "$@"; then
-    print_header
-    exit 0
-fi
 only_a_folder "$@"
 if [[ -e $1 && ! -f $1/build_wheel.log && -n $(ls -A -- "$1") ]]; then
     die "$1 holds other files; name a new or empty folder"

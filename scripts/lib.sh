@@ -73,8 +73,8 @@ run_command() {
 
 # help_of_command ARGUMENTS...: the command, which shall print its help, with any Python that runs it.
 help_of_command() {
-    local python
-    python=$(any_python)
+    local python=$VENV_PYTHON
+    [[ -x $python ]] || python=$(find_python)
     exec_command "$python" "$@"
 }
 
@@ -86,27 +86,22 @@ wants_help() {
     return 1
 }
 
-# only_a_folder ARGUMENTS...: refuse anything but one folder.
+# answer_help ARGUMENTS...: if help is asked for, print the comment at the top of the script, and end.
+answer_help() {
+    wants_help "$@" || return 0
+    sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"
+    exit 0
+}
+
+# only_a_folder ARGUMENTS...: answer help; refuse anything but one folder.
 only_a_folder() {
     local argument script
+    answer_help "$@"
     script=scripts/$(basename -- "$0")
     for argument in "$@"; do
         [[ $argument != -* ]] || die "there is no option $argument; see $script --help"
     done
     [[ $# -eq 1 && -n $1 ]] || die "give one folder; see $script --help"
-}
-
-# The comment at the top of the script is its help.
-print_header() {
-    sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"
-}
-
-any_python() {
-    if [[ -x $VENV_PYTHON ]]; then
-        printf '%s\n' "$VENV_PYTHON"
-    else
-        find_python
-    fi
 }
 
 # exec_command PYTHON ARGUMENTS...: the same with this Python, whatever it has.
@@ -119,12 +114,9 @@ exec_command() {
         exec "$python" -m pipeline "${folder##*/}/${0##*/}" "$@"
 }
 
-# begin_tests ARGUMENTS...: print the help if it is asked for; else make .venv and go to the project's folder.
+# begin_tests ARGUMENTS...: answer help; make .venv and go to the project's folder.
 begin_tests() {
-    if wants_help "$@"; then
-        print_header
-        exit 0
-    fi
+    answer_help "$@"
     # Some containers set it; then each of the hundreds of processes would compile every module again.
     unset PYTHONDONTWRITEBYTECODE
     ensure_environment

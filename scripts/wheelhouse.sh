@@ -13,10 +13,6 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
-if wants_help "$@"; then
-    print_header
-    exit 0
-fi
 only_a_folder "$@"
 [[ ! -e $1 || -d $1 ]] || die "$1 is a file; name a new or empty folder"
 mkdir -p -- "$1"

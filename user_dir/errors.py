@@ -3,12 +3,19 @@
 import os
 import re
 import sys
+from collections.abc import Collection
 from traceback import walk_tb
 from types import TracebackType
 
 from conventions import Diverged, UserError, sentence_of
 
-__all__ = ["Diverged", "UserError", "install_excepthook"]
+__all__ = ["Diverged", "UserError", "check_choice", "install_excepthook"]
+
+
+def check_choice(what: str, value: object, choices: Collection[str]) -> None:
+    """UserError, which begins with `what` and the value, unless that is one of the `choices`."""
+    if value not in choices:
+        raise UserError(f"{what} {value!r}; choose one of {', '.join(choices)}")
 
 
 def sentence_of_fairseq(error: BaseException) -> str | None:

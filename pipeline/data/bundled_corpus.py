@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from pipeline.console import Parser, count
@@ -22,7 +23,7 @@ from pipeline.data.preparation import (
     prepare_once,
     text_path,
 )
-from pipeline.data.tokenization import SentencePieceTokenizer
+from pipeline.data.tokenization import learn_pieces
 from pipeline.errors import UserError
 
 CORPUS = "python-reference"
@@ -105,8 +106,8 @@ def prepare(topics: dict[str, str], vocabulary: int, folder: Path) -> dict:
         content = text.encode()
         text_path(folder, name).write_bytes(content)
         splits[name] = Split(words, len(content), hashlib.sha256(content).hexdigest())
-    tokenizer = SentencePieceTokenizer(vocabulary, character_coverage=1.0)
-    return finish(folder, CORPUS, splits, tokenizer, verified=True)
+    tokenize = partial(learn_pieces, vocabulary=vocabulary, character_coverage=1.0)
+    return finish(folder, CORPUS, splits, tokenize, verified=True)
 
 
 def cut_documents(topics: dict[str, str]) -> list[Document]:

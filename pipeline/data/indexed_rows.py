@@ -2,10 +2,9 @@
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from pipeline.errors import UserError
@@ -34,45 +33,34 @@ def read_row_lengths(index: Path) -> tuple[array, int]:
     return array("i", lengths), indexed_dataset._code_to_dtype[code]().itemsize
 
 
-class RowWriter:
-    """Writes STEM.bin and, when the `with` block ends well, STEM.idx.
+@contextmanager
+def row_writer(stem: Path, entries: int) -> "Iterator[Callable[[torch.Tensor], None]]":
+    """Gives what appends a row of shape (length,) to STEM.bin; when the block ends well, STEM.idx is written.
 
     `entries` is the size of the dictionary, which decides the type of the numbers.
     """
+    from fairseq.data import indexed_dataset
 
-    def __init__(self, stem: Path, entries: int) -> None:
-        from fairseq.data import indexed_dataset
-
-        self._index = f"{stem}.idx"
-        self._builder = indexed_dataset.make_builder(f"{stem}.bin", impl="mmap", vocab_size=entries)
-        self.lengths: list[int] = []
-
-    def add(self, row: "torch.Tensor") -> None:
-        """Append a row of shape (length,)."""
-        self._builder.add_item(row)
-        self.lengths.append(len(row))
-
-    def __enter__(self) -> "RowWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._builder.finalize(self._index)
-        else:
-            with suppress(OSError):  # Python 3.13 reports data that a forgotten file could not write
-                self._builder._data_file.close()
+    builder = indexed_dataset.make_builder(f"{stem}.bin", impl="mmap", vocab_size=entries)
+    try:
+        yield builder.add_item
+    except BaseException:
+        with suppress(OSError):  # Python 3.13 reports data that a forgotten file could not write
+            builder._data_file.close()
+        raise
+    builder.finalize(f"{stem}.idx")
 
 
 def write_rows(stem: Path, rows: "Iterable[torch.Tensor]", entries: int) -> list[int]:
-    """Write all rows with a `RowWriter`; returns their lengths."""
-    with RowWriter(stem, entries) as writer:
-        for number, row in enumerate(rows, 1):
-            writer.add(row)
-            if number % ROWS_BETWEEN_REPORTS == 0:
-                print(f"  {stem.name}: {number:,} rows", flush=True)
-    return writer.lengths
+    """Write all rows; returns their lengths."""
+    lengths = []
+    with row_writer(stem, entries) as add:
+        for row in rows:
+            add(row)
+            lengths.append(len(row))
+            if len(lengths) % ROWS_BETWEEN_REPORTS == 0:
+                print(f"  {stem.name}: {len(lengths):,} rows", flush=True)
+    return lengths
 
 
 def numbered(lines: Iterable[str], dictionary: "Dictionary") -> "Iterator[torch.Tensor]":

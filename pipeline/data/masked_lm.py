@@ -8,18 +8,19 @@ fairseq's dictionary: 50,265 entries with the mask, which fairseq adds), or sent
 import argparse
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 
 from pipeline.console import Parser, count
 from pipeline.data import texts
 from pipeline.data.tokenization import (
-    CopiedTokenizer,
     GPT2Encoder,
     SentencePieceEncoder,
-    SentencePieceTokenizer,
-    Tokenizer,
+    Tokenize,
+    copy_vocabulary,
     find_gpt2_files,
+    learn_pieces,
 )
 from pipeline.errors import UserError
 
@@ -54,7 +55,7 @@ def main() -> None:
                 "it away"
             )
 
-    texts.prepare(arguments, make_tokenizer, write, check)
+    texts.prepare(arguments, find_tokenizer, write, check)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -91,11 +92,12 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def make_tokenizer(arguments: argparse.Namespace) -> Tokenizer:
+def find_tokenizer(arguments: argparse.Namespace) -> Tokenize:
     """The tokeniser asked for; GPT-2's files are found or fetched now."""
     if arguments.tokenizer == GPT2Encoder.name:
-        return CopiedTokenizer(find_gpt2_files(arguments.gpt2_bpe, arguments.dest.parent), GPT2Encoder)
-    return SentencePieceTokenizer(arguments.vocab_size, texts.CHARACTER_COVERAGE)
+        files = find_gpt2_files(arguments.gpt2_bpe, arguments.dest.parent)
+        return partial(copy_vocabulary, source=files, encoder=GPT2Encoder)
+    return partial(learn_pieces, vocabulary=arguments.vocab_size)
 
 
 def write_documents(reader: texts.SplitReader, clean: Callable[[str], str], target: Path) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from conventions import OUT_OF_SPACE, PREPARED
 from pipeline.console import Parser, path
 from pipeline.data.indexed_rows import numbered, write_rows
-from pipeline.data.tokenization import DICTIONARY, Tokenizer
+from pipeline.data.tokenization import DICTIONARY, Tokenize
 from pipeline.errors import UserError
 from pipeline.files import RUN_MARK, begin, made_folder, write_json
 from pipeline.outputs import check_output_folder
@@ -207,7 +207,7 @@ def finish(
     folder: Path,
     corpus: str,
     splits: dict[str, Split],
-    tokenizer: Tokenizer,
+    tokenize: Tokenize,
     verified: bool | None,
     source: Path | None = None,
 ) -> dict:
@@ -218,7 +218,7 @@ def finish(
     """
     from fairseq.data import Dictionary
 
-    tokenizer.apply({split: text_path(folder, split) for split in splits})
+    tokenizer = tokenize({split: text_path(folder, split) for split in splits})
     dictionary = Dictionary.load(str(folder / DICTIONARY))
     entries = {}
     for name, split in splits.items():
@@ -228,7 +228,7 @@ def finish(
             entries[name]["documents"] = split.documents
     manifest = {
         "corpus": corpus,
-        "tokenizer": tokenizer.name,
+        "tokenizer": tokenizer,
         "vocabulary": len(dictionary),
         "splits": entries,
         "verified": verified,

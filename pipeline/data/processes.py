@@ -4,10 +4,9 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -23,16 +22,13 @@ TEXTS_AT_ONCE = 1_000
 BATCHES_AT_ONCE = 8
 """For each process: what is read ahead, and then waited for."""
 
-_encoder: "TextEncoder"  # of a worker process
+_encoder: "TextEncoder | None"  # of a worker process
 
 
-def worker_pool(processes: int, initializer: Callable[[], None] = lambda: None) -> ProcessPoolExecutor:
-    """A pool of forked workers; each calls `initializer()` first.
-
-    Forked, so that what the parent has loaded is there already.
-    """
+def worker_pool(processes: int, encoder: "TextEncoder | None" = None) -> ProcessPoolExecutor:
+    """A pool of workers that `_encode` with the `encoder`; forked, so that they have what is loaded here."""
     context = multiprocessing.get_context("fork")
-    return ProcessPoolExecutor(processes, context, _start, (initializer,))
+    return ProcessPoolExecutor(processes, context, _start, (encoder,))
 
 
 def worker_count(size: int) -> int:
@@ -46,7 +42,7 @@ def encode_all(encoder: "TextEncoder", texts: Iterable[str], workers: int) -> It
         yield from map(encoder.encode, texts)
         return
     texts = iter(texts)
-    with worker_pool(workers, partial(_keep, encoder)) as pool:
+    with worker_pool(workers, encoder) as pool:
         while batch := list(islice(texts, workers * BATCHES_AT_ONCE * TEXTS_AT_ONCE)):
             try:
                 yield from pool.map(_encode, batch, chunksize=TEXTS_AT_ONCE)
@@ -57,20 +53,16 @@ def encode_all(encoder: "TextEncoder", texts: Iterable[str], workers: int) -> It
                 ) from None
 
 
-def _keep(encoder: "TextEncoder") -> None:
-    global _encoder
-    _encoder = encoder
-
-
 def _encode(text: str) -> str:
     return _encoder.encode(text)
 
 
-def _start(initializer: Callable[[], None]) -> None:
+def _start(encoder: "TextEncoder | None") -> None:
+    global _encoder
+    _encoder = encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    initializer()
 
 
 def _end_with_parent() -> None:

@@ -94,7 +94,9 @@ def download(url: str, path: Path, other_sources: str) -> None:
             ValueError,  # an address with characters that none may have
         ) as error:
             reason = getattr(error, "reason", error)
-            raise UserError(f"no download from {url} ({reason}); {_outlook(output, other_sources)}") from None
+            again = "run the same command again to resume"
+            advice = again if output.tell() else f"try again later, or {other_sources}"
+            raise UserError(f"no download from {url} ({reason}); {advice}") from None
         finally:
             if not output.tell():
                 partial.unlink()
@@ -156,9 +158,3 @@ def _copy(source: BinaryIO, output: BinaryIO, done: int, total: int | None) -> N
         raise ConnectionError("the answer is empty")
     if total is not None and done != total:
         raise ConnectionError(f"it ended after {done:,} of {total:,} bytes")
-
-
-def _outlook(output: BinaryIO, other_sources: str) -> str:
-    if output.tell():
-        return "run the same command again to resume"
-    return f"try again later, or {other_sources}"

@@ -8,7 +8,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
@@ -27,7 +26,7 @@ from pipeline.data.preparation import (
     text_path,
 )
 from pipeline.data.published import address_mark, fetch
-from pipeline.data.tokenization import SentencePieceTokenizer, Tokenizer
+from pipeline.data.tokenization import SentencePieceEncoder, Tokenize
 from pipeline.errors import UserError
 
 CORPORA = {name: corpus for name, corpus in published.CORPORA.items() if "splits" in corpus.entry}
@@ -39,9 +38,6 @@ NAMES = tuple(f"{stem}{end}" for stem in ("wiki.{}.tokens", "wiki.{}.raw", "{}.t
 URL_VARIABLE = "WIKITEXT_URL"
 VOCABULARY = 4000
 """Pieces learnt from a text unless --vocab-size says otherwise."""
-
-CHARACTER_COVERAGE = 0.9999
-"""Share of the characters that get a piece of their own; in WikiText-2 the commonest 129 of 281."""
 
 Write = Callable[["SplitReader", Path], int | None]
 """Writes a split to a file; returns the number of its documents, None if they are not marked."""
@@ -74,7 +70,7 @@ def add_places(parser: Parser, files: str) -> None:
 
 def prepare(
     arguments: argparse.Namespace,
-    make_tokenizer: Callable[[argparse.Namespace], Tokenizer],
+    find_tokenizer: Callable[[argparse.Namespace], Tokenize],
     write: Write,
     check: Callable[[dict], None] = lambda manifest: None,
 ) -> None:
@@ -87,16 +83,16 @@ def prepare(
     settings = {"corpus": arguments.corpus}
     if arguments.tokenizer:  # else another folder's vocabulary settles it
         settings["tokenizer"] = arguments.tokenizer
-    if arguments.tokenizer == SentencePieceTokenizer.name:
+    if arguments.tokenizer == SentencePieceEncoder.name:
         settings["vocabulary"] = arguments.vocab_size
 
     def build(folder: Path) -> dict:
         # What was named is looked for before a vocabulary is downloaded, the corpus downloaded after it.
         source = find_source(arguments) if arguments.source else None
-        tokenizer = make_tokenizer(arguments)
+        tokenize = find_tokenizer(arguments)
         source = source or find_source(arguments)
         splits, verified = read_splits(arguments, source, write, folder)
-        manifest = finish(folder, arguments.corpus, splits, tokenizer, verified, source)
+        manifest = finish(folder, arguments.corpus, splits, tokenize, verified, source)
         check(manifest)
         return manifest
 
@@ -117,7 +113,7 @@ def read_splits(
     for name in READ_FIRST:
         reader = SplitReader(source, arguments.corpus, name)
         documents = write(reader, text_path(folder, name))
-        text = reader.text()
+        text = reader.text(documents)
         complaint = "" if own else compare(arguments.corpus, name, text)
         if complaint and not arguments.allow_unverified:
             raise UserError(
@@ -127,7 +123,7 @@ def read_splits(
         found += [f"{text.words:,} words", *([] if own else [complaint or "as published"])]
         print(f"{name}: {', '.join(found)}", flush=True)
         complaints += [complaint] if complaint else []
-        splits[name] = replace(text, documents=documents)
+        splits[name] = text
     return {name: splits[name] for name in SPLITS}, None if own else not complaints
 
 
@@ -218,11 +214,11 @@ class SplitReader:
                     f"{self.source}: line {self.read} of the {self.split} split is not UTF-8 text"
                 ) from None
 
-    def text(self) -> Split:
+    def text(self, documents: int | None = None) -> Split:
         """What the split was found to be, after all its lines."""
         if self.words == self.read:
             raise UserError(f"{self.source}: the {self.split} split is empty")
-        return Split(self.words, self.bytes, self.sha256.hexdigest(), self.sha1.hexdigest())
+        return Split(self.words, self.bytes, self.sha256.hexdigest(), self.sha1.hexdigest(), documents)
 
 
 @contextmanager

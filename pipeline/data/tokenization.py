@@ -14,9 +14,9 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pipeline.data.processes import encode_all, worker_count
 from pipeline.data.published import CORPORA, Corpus, download
@@ -36,6 +36,9 @@ UNKNOWN_WORD = "\u2581<unk>"
 
 WORDS_MULTIPLE = 8
 """fairseq pads a dictionary of words to a multiple of this size."""
+
+CHARACTER_COVERAGE = 0.9999
+"""Share of the characters that get a piece of their own; in WikiText-2 the commonest 129 of 281."""
 
 LINES_BETWEEN_REPORTS = 100_000
 LONGEST_LINE = 1 << 24
@@ -186,73 +189,56 @@ def tokenizer_fingerprint(folder: Path) -> str:
     return total.hexdigest()
 
 
-class Tokenizer(Protocol):
-    """What a preparation needs."""
+Tokenize = Callable[[dict[str, Path]], str]
+"""Rewrites each split's text as units with spaces between, and leaves dictionary and model beside them.
 
-    name: str
-
-    def apply(self, texts: dict[str, Path]) -> None:
-        """Rewrite each split's text as units with spaces between; leave dictionary and model beside them."""
-
-
-class CopiedTokenizer:
-    """The vocabulary of another folder: its words, or what its `encoder` makes of a text."""
-
-    def __init__(self, source: Path, encoder: type[GPT2Encoder | SentencePieceEncoder] | None):
-        self.source = source
-        self.encoder = encoder
-        self.name = encoder.name if encoder else WordTokenizer.name
-
-    def apply(self, texts: dict[str, Path]) -> None:
-        """Copy the files of the vocabulary, then encode; words stay as they are."""
-        folder = texts["train"].parent
-        for name in (DICTIONARY, *(self.encoder.files if self.encoder else ())):
-            shutil.copyfile(self.source / name, folder / name)
-        if self.encoder:
-            encoder = self.encoder(folder)
-            for path in texts.values():
-                _encode(encoder, path)
+Returns its name, as `tokenizer` in preparation.json.
+"""
+WORDS = "words"
 
 
-class WordTokenizer:
-    """The words of the train split, as WikiText is published."""
-
-    name = "words"
-
-    def apply(self, texts: dict[str, Path]) -> None:
-        """The text is as it shall be: only the dictionary is written."""
-        from fairseq.data import Dictionary
-
-        counts: Counter[str] = Counter()
-        for line in _lines(texts["train"]):
-            counts.update(line.split())
-        dictionary = Dictionary()
-        for word, count in counts.items():
-            dictionary.add_symbol(word, count)
-        dictionary.finalize(padding_factor=WORDS_MULTIPLE)
-        dictionary.save(str(texts["train"].with_name(DICTIONARY)))
+def copy_vocabulary(texts: dict[str, Path], source: Path, encoder: type[TextEncoder] | None) -> str:
+    """Use the vocabulary of another folder: what its `encoder` makes of a text, or its words as they are."""
+    folder = texts["train"].parent
+    for name in (DICTIONARY, *(encoder.files if encoder else ())):
+        shutil.copyfile(source / name, folder / name)
+    if encoder is None:
+        return WORDS
+    ready = encoder(folder)
+    for path in texts.values():
+        _encode(ready, path)
+    return ready.name
 
 
-class SentencePieceTokenizer:
-    """BPE pieces learnt from the train text; rare characters are spelt in bytes."""
+def count_words(texts: dict[str, Path]) -> str:
+    """Take the words of the train split; the text is as it shall be, only the dictionary is written."""
+    from fairseq.data import Dictionary
 
-    name = SentencePieceEncoder.name
+    counts: Counter[str] = Counter()
+    for line in _lines(texts["train"]):
+        counts.update(line.split())
+    dictionary = Dictionary()
+    for word, count in counts.items():
+        dictionary.add_symbol(word, count)
+    dictionary.finalize(padding_factor=WORDS_MULTIPLE)
+    dictionary.save(str(texts["train"].with_name(DICTIONARY)))
+    return WORDS
 
-    def __init__(self, vocabulary: int, character_coverage: float):
-        self.vocabulary = vocabulary
-        self.character_coverage = character_coverage
 
-    def apply(self, texts: dict[str, Path]) -> None:
-        """Learn the pieces, then encode."""
-        folder = texts["train"].parent
-        print(f"Learning a vocabulary of {self.vocabulary:,} from the train text ...", flush=True)
-        pieces = train_pieces(_lines(texts["train"]), self.vocabulary, self.character_coverage)
-        (folder / SentencePieceEncoder.files[0]).write_bytes(pieces)
-        encoder = SentencePieceEncoder(folder)
-        counts: Counter[str] = Counter()
-        for split, path in texts.items():
-            _encode(encoder, path, counts if split == "train" else None)
-        _write_dictionary(encoder, counts, folder / DICTIONARY)
+def learn_pieces(
+    texts: dict[str, Path], vocabulary: int, character_coverage: float = CHARACTER_COVERAGE
+) -> str:
+    """Learn BPE pieces from the train text, then encode; rare characters are spelt in bytes."""
+    folder = texts["train"].parent
+    print(f"Learning a vocabulary of {vocabulary:,} from the train text ...", flush=True)
+    pieces = train_pieces(_lines(texts["train"]), vocabulary, character_coverage)
+    (folder / SentencePieceEncoder.files[0]).write_bytes(pieces)
+    encoder = SentencePieceEncoder(folder)
+    counts: Counter[str] = Counter()
+    for split, path in texts.items():
+        _encode(encoder, path, counts if split == "train" else None)
+    _write_dictionary(encoder, counts, folder / DICTIONARY)
+    return encoder.name
 
 
 def find_gpt2_files(folder: Path | None, beside: Path, corpus: Corpus = GPT2_BPE) -> Path:

@@ -1,22 +1,24 @@
 """Prepare WikiText-2 or WikiText-103 for fairseq: find or download, check, tokenise, binarise."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from pipeline.console import Parser, count
 from pipeline.data import texts
 from pipeline.data.preparation import read_manifest
 from pipeline.data.tokenization import (
-    CopiedTokenizer,
+    WORDS,
     SentencePieceEncoder,
-    SentencePieceTokenizer,
-    Tokenizer,
-    WordTokenizer,
+    Tokenize,
+    copy_vocabulary,
+    count_words,
+    learn_pieces,
     tokenizer_fingerprint,
 )
 from pipeline.errors import UserError
 
-TOKENIZERS = {WordTokenizer.name: None, SentencePieceEncoder.name: SentencePieceEncoder}
+TOKENIZERS = {WORDS: None, SentencePieceEncoder.name: SentencePieceEncoder}
 """What cuts a text, by the name of the tokeniser; words are cut as they are."""
 
 EPILOG = f"""
@@ -34,14 +36,14 @@ def main() -> None:
 
     def check(manifest: dict) -> None:
         expected = texts.CORPORA[arguments.corpus].entry["words_dictionary"]
-        own_words = arguments.tokenizer == WordTokenizer.name
+        own_words = arguments.tokenizer == WORDS
         if own_words and manifest["verified"] and manifest["vocabulary"] != expected:
             raise UserError(
                 f"the dictionary has {manifest['vocabulary']:,} words instead of the {expected:,} that "
                 f"models of {arguments.corpus} have; check the installed fairseq"
             )
 
-    texts.prepare(arguments, make_tokenizer, write_lines, check)
+    texts.prepare(arguments, find_tokenizer, write_lines, check)
     folder = arguments.vocabulary_from
     if folder and tokenizer_fingerprint(folder) != tokenizer_fingerprint(arguments.dest):
         raise UserError(
@@ -82,24 +84,23 @@ def parse_arguments() -> argparse.Namespace:
     if arguments.vocabulary_from and (arguments.tokenizer or arguments.vocab_size):
         parser.error("--vocabulary-from settles the tokeniser: give no --tokenizer or --vocab-size")
     if not arguments.vocabulary_from:
-        arguments.tokenizer = arguments.tokenizer or WordTokenizer.name
+        arguments.tokenizer = arguments.tokenizer or WORDS
     if arguments.vocab_size and arguments.tokenizer != "sentencepiece":
         parser.error("--vocab-size goes with --tokenizer sentencepiece")
     arguments.vocab_size = arguments.vocab_size or texts.VOCABULARY
     return arguments
 
 
-def make_tokenizer(arguments: argparse.Namespace) -> Tokenizer:
+def find_tokenizer(arguments: argparse.Namespace) -> Tokenize:
     """The tokeniser asked for, or that of the folder whose vocabulary shall be used."""
     folder = arguments.vocabulary_from
     if folder:
-        manifest = read_manifest(folder)
-        if manifest is None:
+        name = (read_manifest(folder) or {}).get("tokenizer")
+        if name is None:  # nothing, or data of another kind, such as images
             raise UserError(f"--vocabulary-from: {folder} holds no prepared corpus")
-        name = manifest["tokenizer"]
         if name not in TOKENIZERS:
             raise UserError(f"--vocabulary-from: {folder} has the tokens of {name}; give another folder")
-        return CopiedTokenizer(folder, TOKENIZERS[name])
-    if arguments.tokenizer == WordTokenizer.name:
-        return WordTokenizer()
-    return SentencePieceTokenizer(arguments.vocab_size, texts.CHARACTER_COVERAGE)
+        return partial(copy_vocabulary, source=folder, encoder=TOKENIZERS[name])
+    if arguments.tokenizer == WORDS:
+        return count_words
+    return partial(learn_pieces, vocabulary=arguments.vocab_size)

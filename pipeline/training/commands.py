@@ -144,6 +144,18 @@ def training_parser(script: str) -> tuple[Parser, Parser]:
     options.add_argument(
         "--dry-run", action="store_true", help="print the fairseq-train command and stop; needs no GPU"
     )
+    if script == "scripts/train_lm.sh":
+        options.add_argument(
+            "--carry-state",
+            action="store_true",
+            help="train on consecutive text: each batch starts with the states that the one before has left",
+        )
+        options.add_argument(
+            "--plan",
+            action="store_true",
+            help="train 20 updates, say what the whole run will take (tokens, hours, memory) and stop; the "
+            "paper's row beside it (with --dry-run: only what is known without training)",
+        )
     usage = f"{script} CONFIG [DATA] [options] [fairseq-train flags ...]"
     text = f"{command.about}\n\n{HOW}{command.more}"
     parser = Parser(script, text, parents=[options], usage=usage)
@@ -155,15 +167,6 @@ def training_parser(script: str) -> tuple[Parser, Parser]:
         metavar="DATA",
         help=f"a folder made by {command.data} (default: the one the YAML names)",
     )
-    if script == "scripts/train_lm.sh":
-        text = "train on consecutive text: each batch starts with the states that the one before has left"
-        plan = (
-            "train 20 updates, say what the whole run will take (tokens, hours, memory) and stop; the "
-            "paper's row beside it (with --dry-run: only what is known without training)"
-        )
-        for known in (parser, options):
-            known.add_argument("--carry-state", action="store_true", help=text)
-            known.add_argument("--plan", action="store_true", help=plan)
     return parser, options
 
 

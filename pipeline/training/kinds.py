@@ -28,7 +28,7 @@ from pipeline.training.checkpoint import (
 from pipeline.training.recipe import option
 from user_dir.models import LRAModel
 from user_dir.tasks.image_data import ImageData, open_image_data
-from user_dir.tasks.lra import PIPELINES, LRATask, LRATaskConfig
+from user_dir.tasks.lra import LRATask, LRATaskConfig
 from user_dir.tasks.lra_data import LRAData, open_lra_data
 
 GLUE_TASK = "glue_task.json"
@@ -177,13 +177,8 @@ class LRA(WithPlan):
 
     def check_data(self, read: Namespace, data: LRAData) -> None:
         """Refuse data of another task, or of the other preset's pipeline."""
-        LRATask.setup_task(LRATaskConfig(data=str(data.folder), lra_task=read.lra_task))
-        wanted = PIPELINES.get(read.arch)
-        if wanted and data.pipeline not in (wanted, "both"):
-            raise UserError(
-                f"{data.folder} was prepared for the pipeline {data.pipeline}, but {read.arch} is of "
-                f"{wanted}; prepare it with data-prep/lra.sh --pipeline {wanted}"
-            )
+        task = LRATask.setup_task(LRATaskConfig(data=str(data.folder), lra_task=read.lra_task))
+        task.check_pipeline(read.arch)
 
     def check_start(self, path: Path, data: LRAData) -> None:
         """See `Kind`."""

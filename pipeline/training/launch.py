@@ -173,7 +173,7 @@ def guessed(environ: Mapping[str, str]) -> str:
     """The launcher that has started this command, spawn if none has."""
     if "TORCHELASTIC_RUN_ID" in environ and "RANK" in environ:
         return "torchrun"
-    if "SLURM_PROCID" not in environ or int(step_tasks(environ)) < 2:
+    if "SLURM_PROCID" not in environ or step_tasks(environ) < 2:
         return "spawn"
     if not any(name in environ for name in STEP):
         raise UserError(
@@ -192,9 +192,9 @@ def of_torchrun(gpus: int | None, environ: Mapping[str, str]) -> Machines:
 def of_slurm(gpus: int | None, environ: Mapping[str, str]) -> Machines:
     """This task's place in its job step: a process, or with one task on each machine one for each GPU."""
     rank, local = (number(name, "slurm", environ) for name in ("SLURM_PROCID", "SLURM_LOCALID"))
-    tasks = int(step_tasks(environ))
-    machines = int(first_of(environ, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "1"))
-    hosts = first_of(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "127.0.0.1")
+    tasks = step_tasks(environ)
+    machines = int(environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_NNODES") or 1)
+    hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "127.0.0.1"
     host = environ.get("MASTER_ADDR") or ("127.0.0.1" if machines == 1 else first_host(hosts))
     master = f"{host}:{environ.get('MASTER_PORT') or slurm_port(environ)}"
     if tasks > machines:
@@ -228,14 +228,9 @@ def number(name: str, launcher: str, environ: Mapping[str, str]) -> int:
     return int(environ[name])
 
 
-def step_tasks(environ: Mapping[str, str]) -> str:
+def step_tasks(environ: Mapping[str, str]) -> int:
     """The number of tasks of this job step."""
-    return first_of(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "1")
-
-
-def first_of(environ: Mapping[str, str], first: str, second: str, default: str) -> str:
-    """The first of two variables that is set."""
-    return environ.get(first) or environ.get(second) or default
+    return int(environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS") or 1)
 
 
 def first_host(hosts: str) -> str:

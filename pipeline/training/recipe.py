@@ -49,6 +49,8 @@ ALIASES = {
 
 # Switches of the group `common`, of which a training has one at most.
 COMPILING = ("chunked_cross_entropy", "chunked_masked_lm")  # criteria with --compile
+# Settings that are computed with here; of the others fairseq's parser sees the type.
+COUNTS = ("batch_size", "distributed_world_size", "warmup_updates")
 PRECISIONS = ("fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp")
 
 
@@ -71,7 +73,7 @@ class Experiment:
     def data_folder(self) -> Path | None:
         """The prepared corpus the YAML names; a relative path counts from the project's root."""
         data = self.get("task", "data")
-        return ROOT / data if data else None
+        return ROOT / str(data) if data else None
 
     def changed(self, settings: Settings) -> "Experiment":
         """With other `settings` in place of its own, or besides."""
@@ -163,12 +165,22 @@ def check_settings(config: Path, own: Any, settings: Any) -> None:
                 raise UserError(f"{config}: {group}.{key} is no setting of fairseq{suggestion(key, fields)}")
             if key != "_name" and isinstance(value, bool) and fields[key].default is True:
                 raise UserError(f"{config}: {group}.{key} is on unless its flag is given; leave it out")
+            check_type(f"{config}: {group}.{key}", key, value)
             wanted = mine.get(key, value)
             if wanted != value and not str(wanted).startswith("${"):
                 raise UserError(
                     f"{config} sets {group}.{key} to {wanted} and its base, which has the last word, to "
                     f"{value}; take it out of one of them"
                 )
+
+
+def check_type(place: str, key: str, value: Any) -> None:
+    """UserError for a setting that is computed with here and cannot be; `place` says where it is."""
+    if key == "update_freq":
+        if not isinstance(value, list) or not value or any(type(x) is not int for x in value):
+            raise UserError(f"{place} is {value!r}; write a list of whole numbers, such as [1]")
+    elif key in COUNTS and type(value) is not int and (value is not None or key != "batch_size"):
+        raise UserError(f"{place} is {value!r}; write a whole number")
 
 
 def group_fields(group: str, name: str | None) -> dict[str, Any]:

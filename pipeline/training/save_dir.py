@@ -26,7 +26,7 @@ from pipeline.files import (
     write_atomically,
     write_json,
 )
-from pipeline.outputs import check_output, check_output_folder, json_with
+from pipeline.outputs import check_output, json_with
 from pipeline.training.checkpoint import Checkpoint, groups_of, model_settings, read_checkpoint
 from user_dir.checks.same_settings import differences
 
@@ -36,12 +36,6 @@ DATA_RECORD = json_with("data", FINGERPRINT)
 # Files that identify the training data: the length of every row, the labels.
 IDENTIFYING = ("train.idx", "train.*.idx", "train.label.npy")
 LEFT_BY_A_RUN = ("checkpoint*.pt*", "checkpoint*.json", "train*.log", "tensorboard", DATA)
-
-
-def make_save_dir(path: Path) -> None:
-    """Make the folder of a run; UserError where there can be none, or nothing can be written in it."""
-    check_output_folder(path, "--save-dir")
-    path.mkdir(parents=True, exist_ok=True)
 
 
 def check_vocabulary(source: Path, save_dir: Path) -> None:

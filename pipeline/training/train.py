@@ -20,7 +20,7 @@ from pipeline.data.prepared import open_prepared
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, shown_path
 from pipeline.methods import METHODS
-from pipeline.outputs import run_lock
+from pipeline.outputs import check_output_folder, run_lock
 from pipeline.papers import read_table
 from pipeline.training.checkpoint import Checkpoint, read_checkpoint
 from pipeline.training.fairseq_process import run_fairseq
@@ -47,7 +47,6 @@ from pipeline.training.save_dir import (
     is_failed_start,
     keep_data_record,
     keep_vocabulary,
-    make_save_dir,
     move_aside,
     newest_whole,
 )
@@ -142,7 +141,8 @@ def train(
             kind.check_start(Path(start), prepared)
     kind.check_data(read, prepared)
     last_update = read.max_update or None
-    make_save_dir(save_dir)
+    check_output_folder(save_dir, "--save-dir")
+    save_dir.mkdir(parents=True, exist_ok=True)
     if machines.node_rank:  # place 0 looks after the folder; training waits for it
         start = None if fresh else newest_whole(save_dir)
         if not is_finished(start, last_update):

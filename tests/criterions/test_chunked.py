@@ -16,6 +16,11 @@ from user_dir.errors import UserError
 TASK = SimpleNamespace(target_dictionary=dictionary(40))
 
 
+def cross_entropy(task=TASK, **options):
+    options = {"sentence_avg": False, "chunk_rows": 16, "ddp_backend": "pytorch_ddp", **options}
+    return ChunkedCrossEntropy(chunked.ChunkedCrossEntropyConfig(**options), task)
+
+
 def lm_sample(rows=3, length=20):
     source, target = tokens(rows, length), tokens(rows, length, seed=1)
     source[1, 12:] = target[1, 12:] = PAD
@@ -62,15 +67,10 @@ def agree(first, second):
 @pytest.mark.parametrize("sentence_avg", [False, True])
 def test_language_model(arch, options, sentence_avg):
     model, sample = build_lm(arch, **options), lm_sample()
-    chunked = ChunkedCrossEntropy(TASK, sentence_avg, 16, 0.0, "pytorch_ddp")
-    agree(
-        gradients(CrossEntropyCriterion(TASK, sentence_avg), model, sample),
-        gradients(chunked, model, sample),
-    )
-    each = chunked(model, sample, reduce=False)[0]
-    torch.testing.assert_close(
-        each, CrossEntropyCriterion(TASK, sentence_avg)(model, sample, reduce=False)[0]
-    )
+    theirs, ours = CrossEntropyCriterion(TASK, sentence_avg), cross_entropy(sentence_avg=sentence_avg)
+    agree(gradients(theirs, model, sample), gradients(ours, model, sample))
+    each, expected = (criterion(model, sample, reduce=False)[0] for criterion in (ours, theirs))
+    torch.testing.assert_close(each, expected)
 
 
 @pytest.mark.parametrize("untied", [False, True])
@@ -87,8 +87,7 @@ def test_masked_lm(untied, masks):
         "ntokens": 51,
         "nsentences": 3,
     }
-    options = {"chunk_rows": 4, "label_smoothing": 0.0, "ddp_backend": "pytorch_ddp", "compile": False}
-    options = SimpleNamespace(tpu=False, **options)
+    options = chunked.ChunkedMaskedLmConfig(tpu=False, chunk_rows=4, ddp_backend="pytorch_ddp")
     first, second = (
         gradients(kind(options, TASK), model, sample) for kind in (MaskedLmLoss, ChunkedMaskedLm)
     )
@@ -104,17 +103,16 @@ def test_masked_lm(untied, masks):
     ],
 )
 def test_refusals(changes, message):
-    options = {"chunk_rows": 4, "label_smoothing": 0.0, "ddp_backend": "pytorch_ddp", **changes}
     with pytest.raises(UserError, match=message):
-        ChunkedCrossEntropy(TASK, False, **options)
+        cross_entropy(**changes)
     with pytest.raises(UserError, match=message.replace("cross_entropy", "masked_lm").split(", or")[0]):
-        ChunkedMaskedLm(SimpleNamespace(tpu=False, **options), TASK)
+        ChunkedMaskedLm(chunked.ChunkedMaskedLmConfig(**{"ddp_backend": "pytorch_ddp", **changes}), TASK)
 
 
 def test_adaptive_softmax_is_refused():
     model = build_lm("transnormer_t1", adaptive_softmax_cutoff="10,20")
     with pytest.raises(UserError, match="train it with --criterion adaptive_loss"):
-        ChunkedCrossEntropy(TASK, False, 4, 0.0, "pytorch_ddp")(model, lm_sample())
+        cross_entropy()(model, lm_sample())
 
 
 def test_registered():
@@ -140,9 +138,8 @@ def curve(criterion):
 
 def test_learning_curve():
     plain = curve(CrossEntropyCriterion(TASK, False))
-    chunked = curve(ChunkedCrossEntropy(TASK, False, 16, 0.0, "pytorch_ddp"))
     assert plain[-1] < 0.8 * plain[0]
-    assert chunked == pytest.approx(plain, rel=1e-5)
+    assert curve(cross_entropy()) == pytest.approx(plain, rel=1e-5)
 
 
 def test_compile_is_left_out_on_a_cpu(monkeypatch):
@@ -153,7 +150,7 @@ def test_compile_is_left_out_on_a_cpu(monkeypatch):
     monkeypatch.setattr(chunked.CrossEntropyCriterion, "forward", lambda self, model, sample, reduce: sample)
     task = SimpleNamespace(target_dictionary=None)
     for device, calls in (("cpu", []), ("meta", [model])):
-        criterion = chunked.ChunkedCrossEntropy(task, False, 8, 0.0, "c10d", compile=True)
+        criterion = cross_entropy(task, compile=True)
         for _ in range(2):
             criterion(model, {**sample, "target": sample["target"].to(device)})
         assert compiled == calls

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import check_choice
 
 ROWS = ("abs", "sum", "raw")
 LEAST_SUM = 1e-4  # of a row, in the form of TransNormer's authors
@@ -26,8 +26,7 @@ def normalized_rows(matrix: Tensor, rows: str = "abs") -> Tensor:
     Raises:
         UserError: for another form.
     """
-    if rows not in ROWS:
-        raise UserError(f"the form of rows is {rows!r}; choose one of {', '.join(ROWS)}")
+    check_choice("the form of rows is", rows, ROWS)
     if rows == "raw":
         return matrix
     if rows == "abs":

@@ -8,7 +8,7 @@ from torch import Tensor
 from causal_linear_attention.chunked import without_autocast
 from causal_linear_attention.decoding import LARGEST_BLOCK, block_step
 
-from ..errors import UserError
+from ..errors import UserError, check_choice
 from ..modules import LRPE, RMSNorm
 from ..modules.dropout import drops
 from ..modules.lrpe import turn_both
@@ -39,14 +39,10 @@ class DiagOptions:
     )
 
     def __post_init__(self) -> None:
-        if self.activation not in ("relu", "softmax"):
-            raise UserError(
-                f"diag attention has no activation {self.activation!r}; choose one of relu, softmax"
-            )
+        check_choice("diag attention has no activation", self.activation, ("relu", "softmax"))
         if self.block_size < 1:
             raise UserError(f"the block size of diag attention is {self.block_size}; it must be 1 or more")
-        if self.positions not in ("lrpe", "none"):
-            raise UserError(f"unknown positions {self.positions!r}; choose one of lrpe, none")
+        check_choice("unknown positions", self.positions, ("lrpe", "none"))
 
 
 @register_attention("diag")

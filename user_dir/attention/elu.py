@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import check_choice
 from .parts.features import one_plus_elu
 from .parts.linear import LinearAttention
 from .registry import register_attention
@@ -21,8 +21,7 @@ class EluOptions:
     )
 
     def __post_init__(self) -> None:
-        if self.normalizer not in ("sum", "none"):
-            raise UserError(f"elu attention has no normalizer {self.normalizer!r}; choose one of sum, none")
+        check_choice("elu attention has no normalizer", self.normalizer, ("sum", "none"))
 
 
 @register_attention("elu")

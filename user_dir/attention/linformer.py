@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from ..errors import UserError
+from ..errors import check_choice
 from .base import SelfAttention
 from .parts.limits import check_count, check_length, needed_length
 from .parts.weights import softmax_over_keys
@@ -30,10 +30,7 @@ class LinformerOptions:
 
     def __post_init__(self) -> None:
         check_count("--linformer-rank", self.rank)
-        if self.projection not in PROJECTIONS:
-            raise UserError(
-                f"--linformer-projection is {self.projection!r}; choose one of {', '.join(PROJECTIONS)}"
-            )
+        check_choice("--linformer-projection is", self.projection, PROJECTIONS)
 
 
 @register_attention("linformer")

@@ -30,7 +30,7 @@ from causal_linear_attention.checks import check_inputs, check_mask, check_tenso
 from causal_linear_attention.chunked import accumulation_dtype
 from causal_linear_attention.recomputing import recomputed
 
-from ..errors import UserError
+from ..errors import UserError, check_choice
 from .base import SelfAttention
 from .parts.exponential import (
     FLOOR,
@@ -78,10 +78,7 @@ class LLNOptions:
                 f"the exponents of LLN attention have alpha = {self.alpha}, beta = {self.beta}; "
                 "give a positive alpha, with a positive beta or without, or neither for moment matching"
             )
-        if self.statistics not in ("running", "batch"):
-            raise UserError(
-                f"LLN attention has no statistics {self.statistics!r}; choose one of running, batch"
-            )
+        check_choice("LLN attention has no statistics", self.statistics, ("running", "batch"))
         if self.a < 0 or (self.a == 0 and self.b != 0):
             raise UserError(
                 f"the moment matching of LLN attention has a = {self.a}, b = {self.b}; "

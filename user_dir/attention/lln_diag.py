@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from ..errors import UserError
+from ..errors import UserError, check_choice
 from .lln import LLNAttention, LLNOptions
 from .parts.block_diagonal import attend_in_blocks, decode_in_blocks, first_block
 from .parts.blocks import masked_softmax
@@ -31,11 +31,7 @@ class LLNDiagOptions(LLNOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.combination not in COMBINATIONS:
-            raise UserError(
-                f"LLN+Diag attention has no combination {self.combination!r}; "
-                f"choose one of {', '.join(COMBINATIONS)}"
-            )
+        check_choice("LLN+Diag attention has no combination", self.combination, COMBINATIONS)
         if self.block_size < 0:
             raise UserError(
                 f"the block size of LLN+Diag attention is {self.block_size}; "

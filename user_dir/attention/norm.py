@@ -7,7 +7,7 @@ from torch import Tensor
 
 from causal_linear_attention.decoding import norm_step
 
-from ..errors import UserError
+from ..errors import check_choice
 from ..modules import LRPE, RMSNorm
 from ..modules.lrpe import turn_both
 from .parts.features import FEATURE_MAPS
@@ -29,13 +29,8 @@ class NormOptions:
     )
 
     def __post_init__(self) -> None:
-        if self.feature_map not in FEATURE_MAPS:
-            raise UserError(
-                f"norm attention has no feature map {self.feature_map!r}; "
-                f"choose one of {', '.join(FEATURE_MAPS)}"
-            )
-        if self.positions not in ("lrpe", "none"):
-            raise UserError(f"unknown positions {self.positions!r}; choose one of lrpe, none")
+        check_choice("norm attention has no feature map", self.feature_map, FEATURE_MAPS)
+        check_choice("unknown positions", self.positions, ("lrpe", "none"))
 
 
 @register_attention("norm")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from causal_linear_attention import select_backend
 from causal_linear_attention.selection import KERNELS
 
-from ..errors import UserError
+from ..errors import UserError, check_choice
 from .parts.limits import check_count, check_types
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def attention_names(causal: bool | None = None) -> list[str]:
 
 def attention_class(name: str) -> type["Attention"]:
     """The class registered under `name`; raises UserError, listing the names, for an unknown one."""
-    if name not in _REGISTRY:
-        raise UserError(f"unknown attention {name!r}; choose one of {', '.join(attention_names())}")
+    check_choice("unknown attention", name, attention_names())
     return _REGISTRY[name]
 
 

@@ -20,67 +20,55 @@ from ..models.output_matrix import masked_lm_features, output_matrix
 from ..modules.linear_cross_entropy import ROWS, linear_cross_entropy, token_losses
 
 
-def _rows() -> Any:
-    return field(
+@dataclass
+class ChunkedOptions:
+    """What both criterions have besides the options of fairseq's."""
+
+    chunk_rows: int = field(
         default=ROWS,
         metadata={"help": "tokens whose logits are computed at a time: fewer need less memory, more time"},
     )
-
-
-def _no_smoothing() -> Any:
-    return field(default=0.0, metadata={"help": "must be 0; label_smoothed_cross_entropy has it"})
-
-
-def _compile() -> Any:
-    return field(
+    label_smoothing: float = field(
+        default=0.0, metadata={"help": "must be 0; label_smoothed_cross_entropy has it"}
+    )
+    compile: bool = field(
         default=False,
         metadata={"help": "compile the model with torch.compile; on a CPU it gains nothing and is left out"},
     )
+    ddp_backend: str = II("distributed_training.ddp_backend")
 
 
 @dataclass
-class ChunkedCrossEntropyConfig(CrossEntropyCriterionConfig):
+class ChunkedCrossEntropyConfig(ChunkedOptions, CrossEntropyCriterionConfig):
     """Options of `chunked_cross_entropy`."""
 
-    chunk_rows: int = _rows()
-    label_smoothing: float = _no_smoothing()
-    compile: bool = _compile()
-    ddp_backend: str = II("distributed_training.ddp_backend")
-
 
 @dataclass
-class ChunkedMaskedLmConfig(MaskedLmConfig):
+class ChunkedMaskedLmConfig(ChunkedOptions, MaskedLmConfig):
     """Options of `chunked_masked_lm`."""
 
-    chunk_rows: int = _rows()
-    label_smoothing: float = _no_smoothing()
-    compile: bool = _compile()
-    ddp_backend: str = II("distributed_training.ddp_backend")
 
+class _Chunked:
+    """What both criterions do besides fairseq's."""
 
-def check(name: str, chunk_rows: int, label_smoothing: float, ddp_backend: str) -> None:
-    """UserError for options with which the criterion `name` cannot work."""
-    plain = name.removeprefix("chunked_")
-    if chunk_rows < 1:
-        raise UserError(f"--chunk-rows is {chunk_rows}; it must be a whole number from 1 up")
-    if label_smoothing:
-        raise UserError(
-            f"--criterion {name} has no label smoothing; give --label-smoothing 0, or another criterion such "
-            "as label_smoothed_cross_entropy"
-        )
-    if ddp_backend == "fully_sharded":
-        raise UserError(
-            f"--criterion {name} needs the whole output matrix, which --ddp-backend fully_sharded takes "
-            f"apart; give --criterion {plain}, or another --ddp-backend"
-        )
-
-
-class _Compiling:
-    """A criterion that has the first model it is given compiled if `to_compile`, but not on a CPU."""
-
-    to_compile = False
+    def set_up(self, name: str, cfg: ChunkedOptions) -> None:
+        """Take over the options; UserError for those with which the criterion `name` cannot work."""
+        if cfg.chunk_rows < 1:
+            raise UserError(f"--chunk-rows is {cfg.chunk_rows}; it must be a whole number from 1 up")
+        if cfg.label_smoothing:
+            raise UserError(
+                f"--criterion {name} has no label smoothing; give --label-smoothing 0, or another criterion "
+                "such as label_smoothed_cross_entropy"
+            )
+        if cfg.ddp_backend == "fully_sharded":
+            raise UserError(
+                f"--criterion {name} needs the whole output matrix, which --ddp-backend fully_sharded takes "
+                f"apart; give --criterion {name.removeprefix('chunked_')}, or another --ddp-backend"
+            )
+        self.rows, self.to_compile = cfg.chunk_rows, cfg.compile
 
     def compile_once(self, model: nn.Module, target: Tensor) -> None:
+        """Have the first model that it is given compiled if that was asked for, but not on a CPU."""
         if self.to_compile:
             self.to_compile = False
             if target.device.type != "cpu":
@@ -88,22 +76,12 @@ class _Compiling:
 
 
 @register_criterion("chunked_cross_entropy", dataclass=ChunkedCrossEntropyConfig)
-class ChunkedCrossEntropy(_Compiling, CrossEntropyCriterion):
+class ChunkedCrossEntropy(_Chunked, CrossEntropyCriterion):
     """Cross-entropy of a language model in nats, summed over tokens; O(rows V) memory for logits."""
 
-    def __init__(
-        self,
-        task: Any,
-        sentence_avg: bool,
-        chunk_rows: int,
-        label_smoothing: float,
-        ddp_backend: str,
-        compile: bool = False,
-    ) -> None:
-        super().__init__(task, sentence_avg)
-        check("chunked_cross_entropy", chunk_rows, label_smoothing, ddp_backend)
-        self.rows = chunk_rows
-        self.to_compile = compile
+    def __init__(self, cfg: ChunkedCrossEntropyConfig, task: Any) -> None:
+        super().__init__(task, cfg.sentence_avg)
+        self.set_up("chunked_cross_entropy", cfg)
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
@@ -126,14 +104,12 @@ class ChunkedCrossEntropy(_Compiling, CrossEntropyCriterion):
 
 
 @register_criterion("chunked_masked_lm", dataclass=ChunkedMaskedLmConfig)
-class ChunkedMaskedLm(_Compiling, MaskedLmLoss):
+class ChunkedMaskedLm(_Chunked, MaskedLmLoss):
     """Cross-entropy of the masked tokens in nats, summed; O(rows V) memory for logits."""
 
     def __init__(self, cfg: ChunkedMaskedLmConfig, task: Any) -> None:
         super().__init__(cfg, task)
-        check("chunked_masked_lm", cfg.chunk_rows, cfg.label_smoothing, cfg.ddp_backend)
-        self.rows = cfg.chunk_rows
-        self.to_compile = cfg.compile
+        self.set_up("chunked_masked_lm", cfg)
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True

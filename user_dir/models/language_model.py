@@ -9,7 +9,7 @@ from fairseq.modules import AdaptiveInput
 from torch import nn
 
 from ..checks.dictionaries import check_dictionary
-from ..errors import UserError
+from ..errors import UserError, check_choice
 from .attention_statistics import log_attention_statistics
 from .decoder import LinearAttentionDecoder, cutoffs
 from .options import check_numbers
@@ -48,8 +48,7 @@ def _resolve(args: Any) -> None:
             f"--tokens-per-sample is {args.tokens_per_sample}, more than the {args.max_target_positions} "
             "positions of the model; raise --max-target-positions or shorten the samples"
         )
-    if args.decoder_output_bias not in ("none", "learned"):
-        raise UserError(f"--decoder-output-bias is {args.decoder_output_bias!r}; choose one of none, learned")
+    check_choice("--decoder-output-bias is", args.decoder_output_bias, ("none", "learned"))
     if (args.decoder_init_std or 0) < 0:
         raise UserError(f"--decoder-init-std is {args.decoder_init_std}; it must be 0 or more")
     if args.share_decoder_input_output_embed and args.no_share_decoder_input_output_embed:

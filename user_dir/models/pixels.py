@@ -10,7 +10,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from ..attention.parts.limits import check_count
-from ..errors import UserError
+from ..errors import check_choice
 from ..modules.logistics import logistic_mixture_log_prob, logistic_mixture_sample, pick
 from .architectures import Architecture
 from .config import LanguageModelConfig, _option
@@ -49,8 +49,7 @@ class PixelModel(LinearAttentionLM):
     @classmethod
     def build_model(cls, args: Any, task: Any) -> "PixelModel":
         """The model `args` (a `PixelModelConfig`) describes; raises UserError for one that cannot be."""
-        if args.pixel_head not in HEADS:
-            raise UserError(f"--pixel-head is {args.pixel_head!r}; choose one of {', '.join(HEADS)}")
+        check_choice("--pixel-head is", args.pixel_head, HEADS)
         check_count("--mixtures", args.mixtures)
         args.tokens_per_sample = task.shape.dims
         args.no_share_decoder_input_output_embed = True  # the outputs are no tokens

@@ -11,7 +11,7 @@ from fairseq.modules import LayerDropModuleList
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
-from ..errors import UserError
+from ..errors import UserError, check_choice
 from ..modules import tell_padding
 from .layer import GatedLayer, TransformerLayer, build_feed_forward
 from .layer_plan import Layer, build_layer_attention, parse_layer_plan, replaces_feed_forward
@@ -130,10 +130,8 @@ def is_pre_norm(cfg: Any, side: str) -> bool:
     if side == "encoder":
         # Long Range Arena's encoders have no such option: they are pre-norm.
         return getattr(cfg, "encoder_normalize_before", True)
-    position = cfg.decoder_norm_position
-    if position not in ("pre", "post"):
-        raise UserError(f"--decoder-norm-position is {position!r}; choose one of pre, post")
-    return position == "pre"
+    check_choice("--decoder-norm-position is", cfg.decoder_norm_position, ("pre", "post"))
+    return cfg.decoder_norm_position == "pre"
 
 
 # What a decoder's --absolute-positions may be; the first is the default.
@@ -150,8 +148,7 @@ def positions_kind(cfg: Any, *kinds: str) -> str:
     if getattr(cfg, "decoder_learned_pos", False):
         return "learned"
     kind = cfg.absolute_positions or kinds[0]
-    if kind not in kinds:
-        raise UserError(f"--absolute-positions is {kind!r}; choose one of {', '.join(kinds)}")
+    check_choice("--absolute-positions is", kind, kinds)
     return kind
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..attention.base import SelfAttention
 from ..attention.parts.limits import check_count
-from ..errors import UserError
+from ..errors import UserError, check_choice
 from ..modules import LearnedPositions, build_norm, tell_padding
 from .architectures import Architecture
 from .attention_statistics import log_attention_statistics
@@ -107,8 +107,7 @@ class ViT(BaseFairseqModel):
         check_numbers(cfg)
         if not hasattr(task, "classes"):
             raise UserError("the model classifies images; give --task image_classification")
-        if cfg.pooling not in POOLINGS:
-            raise UserError(f"--pooling is {cfg.pooling!r}; choose one of {', '.join(POOLINGS)}")
+        check_choice("--pooling is", cfg.pooling, POOLINGS)
         side, shape = cfg.patch_size, task.shape
         check_count("--patch-size", side)
         if shape.height % side or shape.width % side:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from ..errors import UserError
+from ..errors import check_choice
 from .dropout import drops
 from .linear_maps import linear_maps
 
@@ -30,8 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
     """The function called `name`; raises UserError for an unknown name."""
-    if name not in ACTIVATIONS:
-        raise UserError(f"unknown activation {name!r}; choose one of {', '.join(ACTIVATIONS)}")
+    check_choice("unknown activation", name, ACTIVATIONS)
     return ACTIVATIONS[name]
 
 

@@ -12,7 +12,7 @@ from causal_linear_attention.decoding import (
     rms_norm_forward,
 )
 
-from ..errors import UserError
+from ..errors import check_choice
 from .batch_norm import BatchNorm
 
 
@@ -138,6 +138,5 @@ NORMS = {
 
 def build_norm(name: str, width: int) -> nn.Module:
     """The norm called `name` over `width` channels; raises UserError for an unknown name."""
-    if name not in NORMS:
-        raise UserError(f"unknown norm {name!r}; choose one of {', '.join(NORMS)}")
+    check_choice("unknown norm", name, NORMS)
     return NORMS[name](width)

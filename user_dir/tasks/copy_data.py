@@ -70,20 +70,16 @@ class CopyDataset(WholeRowsDataset):
         """Training has new sequences in every epoch."""
         return self.split != "train"
 
-    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch with padding at the end; `ntokens`, what fairseq divides by, is the targets that count."""
-        if not samples:
-            return {}
+    def collated(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """See `WholeRowsDataset.collated`, padding at the end; `ntokens` are the targets that count."""
         source, target = (
             data_utils.collate_tokens([sample[key] for sample in samples], self.pad)
             for key in ("source", "target")
         )
         lengths = torch.tensor([len(sample["source"]) for sample in samples])
         return {
-            "id": torch.tensor([sample["id"] for sample in samples]),
             "net_input": {"src_tokens": source, "src_lengths": lengths},
             "target": target,
-            "nsentences": len(samples),
             "ntokens": int(target.ne(self.pad).sum()),
         }
 

@@ -9,10 +9,11 @@ import torch
 from fairseq.tasks import register_task
 from omegaconf import II
 
-from ..errors import UserError
+from ..errors import UserError, check_choice
 from .augmentation import AUGMENTATIONS
 from .image_data import ImageShape, open_image_data, settle_shape
-from .image_task import ImageDataset, ImageTask, ImageTaskConfig, stacked
+from .image_task import ImageTask, ImageTaskConfig
+from .whole_rows import WholeRowsDataset
 
 
 @dataclass
@@ -44,10 +45,7 @@ class ImageClassificationTask(ImageTask):
     def __init__(self, cfg: ImageClassificationConfig, shape: ImageShape, classes: int) -> None:
         super().__init__(cfg, shape)
         self.classes = classes
-        if cfg.augmentation not in AUGMENTATIONS:
-            raise UserError(
-                f"--augmentation is {cfg.augmentation!r}; choose one of {', '.join(AUGMENTATIONS)}"
-            )
+        check_choice("--augmentation is", cfg.augmentation, AUGMENTATIONS)
 
     @classmethod
     def setup_task(cls, cfg: ImageClassificationConfig, **kwargs: Any) -> "ImageClassificationTask":
@@ -77,7 +75,7 @@ class ImageClassificationTask(ImageTask):
         self.datasets[split] = LabelledImages(images, labels, training, augmentation, self.cfg.seed)
 
 
-class LabelledImages(ImageDataset):
+class LabelledImages(WholeRowsDataset):
     """Images `(height, width, channels)` of levels, and their classes.
 
     Args:
@@ -91,8 +89,8 @@ class LabelledImages(ImageDataset):
     def __init__(
         self, images: np.ndarray, labels: np.ndarray, shuffled: bool, augmentation: str, seed: int
     ) -> None:
-        super().__init__(images, images.shape[1] * images.shape[2], shuffled)
-        self.labels, self.augment = labels, AUGMENTATIONS[augmentation]
+        super().__init__(np.full(len(images), images.shape[1] * images.shape[2]), shuffled)
+        self.images, self.labels, self.augment = images, labels, AUGMENTATIONS[augmentation]
         self.seed, self.epoch = seed, 1
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -104,14 +102,10 @@ class LabelledImages(ImageDataset):
         """The next augmentations are those of `epoch`."""
         self.epoch = epoch
 
-    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch; `ntokens` are its pixels. Empty for no samples, as fairseq expects."""
-        if not samples:
-            return {}
+    def collated(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """See `WholeRowsDataset.collated`; `ntokens` are the pixels."""
         return {
-            "id": torch.tensor([sample["id"] for sample in samples]),
-            "net_input": {"images": stacked(samples, "image")},
+            "net_input": {"images": torch.stack([sample["image"] for sample in samples])},
             "target": torch.tensor([sample["label"] for sample in samples]),
-            "nsentences": len(samples),
             "ntokens": sum(self.size(sample["id"]) for sample in samples),
         }

@@ -56,15 +56,18 @@ class LRATask(WholeRowsTask):
         """Write the name of the task into the configuration that checkpoints hold (ours is a copy)."""
         cfg.lra_task = self.data.task
 
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """The model; UserError if the data were prepared for the pipeline of the other preset."""
-        preset = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", ""))
-        wanted = PIPELINES.get(preset)
+    def check_pipeline(self, arch: str) -> None:
+        """UserError if `arch` is one of the presets, and the data were prepared for the other's pipeline."""
+        wanted = PIPELINES.get(arch)
         if wanted and self.data.pipeline not in (wanted, "both"):
             raise UserError(
-                f"{self.cfg.data} was prepared for the pipeline {self.data.pipeline}, but {preset} is of "
+                f"{self.cfg.data} was prepared for the pipeline {self.data.pipeline}, but {arch} is of "
                 f"{wanted}; prepare it with data-prep/lra.sh --pipeline {wanted}"
             )
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+        """The model; UserError as `check_pipeline` has it."""
+        self.check_pipeline(str(getattr(cfg, "_name", None) or getattr(cfg, "arch", "")))
         return super().build_model(cfg, from_checkpoint)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:

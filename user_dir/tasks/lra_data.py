@@ -117,10 +117,8 @@ class LRADataset(WholeRowsDataset):
             rows = [torch.from_numpy(np.array(row)) for row in rows]
         return {"id": index, "rows": rows, "label": int(self.labels[index])}
 
-    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch, filled with padding to its longest row; empty for no samples, as fairseq expects."""
-        if not samples:
-            return {}
+    def collated(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """See `WholeRowsDataset.collated`; filled with padding to the longest row."""
         net_input: dict[str, torch.Tensor] = {}
         columns = zip(*(sample["rows"] for sample in samples), strict=True)
         for name, rows in zip(("src", "other"), columns, strict=False):
@@ -128,9 +126,7 @@ class LRADataset(WholeRowsDataset):
             net_input[f"{name}_tokens"] = stacked
             net_input[f"{name}_lengths"] = torch.tensor([len(row) for row in rows])
         return {
-            "id": torch.tensor([sample["id"] for sample in samples]),
             "net_input": net_input,
             "target": torch.tensor([sample["label"] for sample in samples]),
-            "nsentences": len(samples),
             "ntokens": sum(int(v.sum()) for k, v in net_input.items() if k.endswith("_lengths")),
         }

@@ -11,7 +11,8 @@ from fairseq.tasks import register_task
 
 from ..errors import UserError
 from .image_data import ImageShape, open_image_data, settle_shape
-from .image_task import ImageDataset, ImageTask, ImageTaskConfig, stacked
+from .image_task import ImageTask, ImageTaskConfig
+from .whole_rows import WholeRowsDataset
 
 
 @dataclass
@@ -68,7 +69,7 @@ class PixelTask(ImageTask):
         self.datasets[split] = PixelDataset(images, self.dictionary, self.cfg.given_pixels, split == "train")
 
 
-class PixelDataset(ImageDataset):
+class PixelDataset(WholeRowsDataset):
     """Images as tokens: the source is `eos` and all bytes but the last, the target all bytes.
 
     Args:
@@ -80,8 +81,8 @@ class PixelDataset(ImageDataset):
 
     def __init__(self, images: np.ndarray, dictionary: Dictionary, given: int, shuffled: bool) -> None:
         self.dims = int(np.prod(images.shape[1:]))
-        super().__init__(images, self.dims, shuffled)
-        self.given = given
+        super().__init__(np.full(len(images), self.dims), shuffled)
+        self.images, self.given = images, given
         self.eos, self.pad, self.first = dictionary.eos(), dictionary.pad(), dictionary.nspecial
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -90,16 +91,12 @@ class PixelDataset(ImageDataset):
         target[: self.given] = self.pad
         return {"id": index, "source": source, "target": target}
 
-    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch; `ntokens`, what fairseq divides by, is the bytes that count."""
-        if not samples:
-            return {}
-        source, target = (stacked(samples, key) for key in ("source", "target"))
+    def collated(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """See `WholeRowsDataset.collated`; `ntokens` are the bytes that count."""
+        source, target = (torch.stack([one[key] for one in samples]) for key in ("source", "target"))
         lengths = torch.full((len(samples),), self.dims)
         return {
-            "id": torch.tensor([sample["id"] for sample in samples]),
             "net_input": {"src_tokens": source, "src_lengths": lengths},
             "target": target,
-            "nsentences": len(samples),
             "ntokens": len(samples) * (self.dims - self.given),
         }

@@ -1,8 +1,9 @@
 """What tasks share whose rows are trained on whole: none is cut, none is left out for its length."""
 
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
+import torch
 from fairseq.data import Dictionary, FairseqDataset
 from fairseq.tasks import FairseqTask
 
@@ -58,6 +59,17 @@ class WholeRowsDataset(FairseqDataset):
     def size(self, index: int) -> int:
         """The row's size."""
         return int(self.sizes[index])
+
+    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """A batch; empty for no samples, as fairseq expects."""
+        if not samples:
+            return {}
+        ids = torch.tensor([sample["id"] for sample in samples])
+        return {"id": ids, "nsentences": len(samples), **self.collated(samples)}
+
+    def collated(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        """`net_input`, `target`, and `ntokens`, by which fairseq divides, of one sample or more."""
+        raise NotImplementedError
 
     def num_tokens(self, index: int) -> int:
         """What `--max-tokens` counts."""

@@ -87,7 +87,7 @@ def _check_same(manifest: dict, task: LraTask, options: argparse.Namespace, fold
     there = {**manifest, "generated": manifest.get("origin") == "generated"}
     if options.source is None:
         asked["examples"] = options.examples or sum(task.sizes.values())
-        there["examples"] = sum(split["examples"] for split in manifest["splits"].values())
+        there["examples"] = sum(split.get("examples", 0) for split in manifest["splits"].values())
     else:
         archive = find_source(task, options.source).path
         if options.length:

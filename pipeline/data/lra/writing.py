@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import torch
 
-from pipeline.data.indexed_rows import RowWriter
+from pipeline.data.indexed_rows import row_writer
 from pipeline.data.lra.tasks import LraTask, Source
 from pipeline.data.preparation import SPLITS, write_manifest
 from pipeline.data.tokenization import SPECIAL_SYMBOLS
@@ -57,16 +57,16 @@ def write_examples(
     record = SplitRecord()
     with ExitStack() as stack:
         writers = [
-            stack.enter_context(RowWriter(folder / f"{split}.{name}", MOST_ENTRIES)) for name in inputs
+            stack.enter_context(row_writer(folder / f"{split}.{name}", MOST_ENTRIES)) for name in inputs
         ]
         for number, (label, *rows) in enumerate(examples, 1):
-            for writer, row in zip(writers, rows, strict=True):
-                writer.add(torch.from_numpy(row))
+            for add, row in zip(writers, rows, strict=True):
+                add(torch.from_numpy(row))
                 record.lengths.append(len(row))
             record.labels.append(label)
             if number % EXAMPLES_BETWEEN_REPORTS == 0:
                 print(f"  {split}: {number:,} {unit}", flush=True)
-    write_labels(folder, split, record.labels)
+    np.save(folder / f"{split}.label.npy", np.array(record.labels, np.int64))
     return record
 
 
@@ -98,11 +98,6 @@ def write_files(
     return {split: records[split] for split in SPLITS}
 
 
-def write_labels(folder: Path, split: str, labels: Sequence[int]) -> None:
-    """Write SPLIT.label.npy."""
-    np.save(folder / f"{split}.label.npy", np.asarray(labels, dtype=np.int64))
-
-
 def write_pixels(
     folder: Path, split: str, size: int, images: Iterable[tuple[int, np.ndarray]], length: int
 ) -> SplitRecord:
@@ -117,7 +112,7 @@ def write_pixels(
         row[:] = image.reshape(length)
         labels.append(int(label))
     pixels.flush()
-    write_labels(folder, split, labels)
+    np.save(folder / f"{split}.label.npy", np.array(labels, np.int64))
     return SplitRecord(labels, [length] * size)
 
 

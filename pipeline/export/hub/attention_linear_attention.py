@@ -93,14 +93,11 @@ class SelfAttention(nn.Module):
         self.head_dim = width // self.heads
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
         self.dropout = nn.Dropout(config.attention_dropout)
+        self.norm = nn.Identity()  # of the joined heads, before the output map
 
     def attend(self, q, k, v, tokens, state):
         """`q, k, v: (B, H, T, d)`; `state`: a dictionary to read and write, None where none is kept."""
         raise NotImplementedError
-
-    def finish(self, x):
-        """What happens to the joined heads before the output map."""
-        return x
 
     def forward(self, x, tokens, state):
         """`x: (B, T, D)`."""
@@ -109,7 +106,7 @@ class SelfAttention(nn.Module):
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
         out = self.attend(q, k, v, tokens, state)
-        return self.out_proj(self.finish(out.transpose(1, 2).flatten(2)).to(x.dtype))
+        return self.out_proj(self.norm(out.transpose(1, 2).flatten(2)).to(x.dtype))
 
 
 class SoftmaxAttention(SelfAttention):
@@ -187,10 +184,6 @@ class NormAttention(LinearAttention):
         q, k = self.map(q.float()), self.map(k.float())
         return (q, k) if self.urpe is None else (self.urpe(q, positions), self.urpe(k, positions))
 
-    def finish(self, x):
-        """See `SelfAttention`."""
-        return self.norm(x)
-
 
 def one_plus_elu(x):
     """1 + x where positive, else exp(x)."""
@@ -240,8 +233,9 @@ class DiagAttention(SelfAttention):
         super().__init__(config, options)
         self.size = options["block_size"]
         self.urpe = LRPE(self.head_dim, self.head_dim**-0.25) if options["positions"] == "lrpe" else None
-        self.norm = RMSNorm() if options["activation"] == "relu" else nn.Identity()
-        self.weights = relu_weights if options["activation"] == "relu" else softmax_weights
+        self.weights = softmax_weights
+        if options["activation"] == "relu":
+            self.norm, self.weights = RMSNorm(), relu_weights
 
     def attend(self, q, k, v, tokens, state):
         """See `SelfAttention`."""
@@ -255,10 +249,6 @@ class DiagAttention(SelfAttention):
         )
         weigh = lambda scores, visible: self.dropout(self.weights(scores, visible))  # noqa: E731
         return attend_in_blocks(q, k, v, tokens, state, self.size, self.causal, weigh)
-
-    def finish(self, x):
-        """See `SelfAttention`."""
-        return self.norm(x)
 
 
 class LLNAttention(SelfAttention):

@@ -145,6 +145,16 @@ def test_vocabulary_of_another_folder(call, refused, small_corpus, small_prepare
     assert "holds no prepared corpus" in sentence
 
 
+def test_data_of_another_kind(call, refused, small_corpus, tmp_path):
+    """Images in the place of a vocabulary, and in that of a task of Long Range Arena."""
+    images = tmp_path / "listops"
+    call("data-prep/images.sh", "digits", "--dest", images)
+    sentence = refused(*as_wikitext2(small_corpus, tmp_path / "data"), "--vocabulary-from", images)
+    assert f"{images} holds no prepared corpus" in sentence
+    sentence = refused("data-prep/lra.sh", "listops", "--generate", "--dest", tmp_path)
+    assert f"{images} was prepared with task None, not listops" in sentence
+
+
 @pytest.mark.parametrize(("size", "bound"), [(100, "or more"), (900_000, "or less")])
 def test_impossible_vocabulary(refused, call, small_corpus, tmp_path, size, bound):
     """The bound that is named is one that works, and nothing beyond it."""

@@ -169,6 +169,12 @@ def test_a_flag_counts_under_each_of_its_names(words):
         ("task: [", "cannot be read"),
         ("defaults: [basis]", "there is no .*basis.yaml, which the defaults name"),
         ("model: {_name: '${nothing}'}", "cannot be read"),
+        ("optimization: {update_freq: 2}", r"update_freq is 2; write a list of .* such as \[1\]"),
+        ("optimization: {update_freq: []}", r"update_freq is \[\]; write a list"),
+        ("optimization: {update_freq: [two]}", r"update_freq is \['two'\]; write a list"),
+        ("dataset: {batch_size: many}", "dataset.batch_size is 'many'; write a whole number"),
+        ("distributed_training: {distributed_world_size: }", "world_size is None; write a whole number"),
+        ("lr_scheduler: {_name: fixed, warmup_updates: soon}", "warmup_updates is 'soon'; write a whole"),
     ],
 )
 def test_mistakes_in_a_yaml(text, message, tmp_path):

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import UserError
+from ...errors import UserError, check_choice
 from ...modules import LearnedPositions, SinusoidalPositions
 from ..stack import positions_kind
 
@@ -83,8 +83,7 @@ class LRAInput(nn.Module):
 
 def _value_embedding(cfg: Any, dictionary: Any | None) -> nn.Module:
     width = cfg.encoder_embed_dim
-    if cfg.pixel_input not in ("embedding", "linear"):
-        raise UserError(f"--pixel-input is {cfg.pixel_input!r}; choose one of embedding, linear")
+    check_choice("--pixel-input is", cfg.pixel_input, ("embedding", "linear"))
     if dictionary is None and cfg.pixel_input == "linear":
         if cfg.pixel_std <= 0:
             raise UserError(f"--pixel-std is {cfg.pixel_std}; it must be positive")

@@ -13,7 +13,7 @@ from causal_linear_attention.chunked import accumulation_dtype
 
 from ...attention.diag import DiagAttention
 from ...attention.norm import NormAttention
-from ...errors import UserError
+from ...errors import UserError, check_choice
 from ...modules import GatedRMSNorm, build_norm, tell_padding
 from ..attention_statistics import log_attention_statistics
 from ..options import check_numbers
@@ -60,12 +60,8 @@ class LRAModel(BaseFairseqModel):
     def build_model(cls, cfg: Any, task: Any) -> "LRAModel":
         """The model that `cfg` describes for the data of `task`; raises UserError for one that cannot be."""
         check_numbers(cfg)
-        if cfg.pooling not in POOLINGS:
-            raise UserError(f"--pooling is {cfg.pooling!r}; choose one of {', '.join(POOLINGS)}")
-        if cfg.transnormer_parts not in ("paper", "state-space"):
-            raise UserError(
-                f"--transnormer-parts is {cfg.transnormer_parts!r}; choose one of paper, state-space"
-            )
+        check_choice("--pooling is", cfg.pooling, POOLINGS)
+        check_choice("--transnormer-parts is", cfg.transnormer_parts, ("paper", "state-space"))
         if cfg.max_positions is None:
             cfg.max_positions = 1 << (task.data.length - 1).bit_length()
         if cfg.glu_dim is None:  # with three matrices, the size of an ffn of twice the width
