@@ -108,7 +108,6 @@ def test_the_operator_runs_and_warns_once(gpu, monkeypatch, caplog):
     cuda = dataclasses.replace(selection.KERNELS["cuda"], home="cpu", reason=lambda _: reason)
     monkeypatch.setitem(selection.KERNELS, "cuda", cuda)
     monkeypatch.setitem(selection._AUTO, "cpu", ("cuda",))
-    monkeypatch.setitem(selection._COMPILED, "cpu", "cuda")
     x = torch.rand(1, 1, 70, 4)
     expected = causal_linear_attention(x, x, x, backend="reference")
     outs = []
