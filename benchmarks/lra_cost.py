@@ -188,7 +188,6 @@ def settings_for(device: str, quick: bool, **chosen: Any) -> dict[str, Any]:
         "tasks": tasks,
         "rounds": 1,
         **plan,
-        "threads": 1 if quick else None,
         "keep_frees": True,
         **chosen,
     }
@@ -226,7 +225,6 @@ BENCHMARK = CostBenchmark(
     cases=cases,
     question=question,
 )
-main = BENCHMARK.main
 
 if __name__ == "__main__":
-    run_command(main)
+    run_command(BENCHMARK.main)

@@ -350,7 +350,6 @@ def settings_for(
         "lengths": QUICK_LENGTHS if quick else LENGTHS,
         "rounds": 1,
         **plan,
-        "threads": 1 if quick else None,
         "keep_frees": True,
         **chosen,
     }
