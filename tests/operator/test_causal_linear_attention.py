@@ -16,36 +16,24 @@ from causal_linear_attention import (
 )
 from causal_linear_attention.chunked import CHUNK, SEGMENT
 from tests.helpers.counting import Made, kept_for_backward
+from tests.helpers.definition import draw
 
-LENGTHS = [0, 1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 150, SEGMENT, SEGMENT + 70]
 
-
-def inputs(batch, heads, length, dim, width, dtype=torch.float64, state=True, grad=True):
-    def draw(*shape, kind=dtype):
-        return torch.randn(*shape, dtype=torch.float64).to(kind).requires_grad_(grad)
-
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    return (
-        draw(batch, heads, length, dim),
-        draw(batch, heads, length, dim),
-        draw(batch, heads, length, width),
-        draw(batch, heads, dim, width, kind=wide) if state else None,
-    )
+def inputs(*shape, dtype=torch.float64, state=True, grad=True):
+    """q, k, v and the state, or None."""
+    return [None if x is None else x.requires_grad_(grad) for x in draw(shape, dtype, False, state)[:4]]
 
 
 def error(x, truth):
     return float((x.double() - truth.double()).norm() / truth.double().norm().clamp_min(1e-30))
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", [0, 1, 2, 150])
 @pytest.mark.parametrize("with_state", [False, True], ids=["zero", "state"])
-def test_matches_definition(length, with_state):
-    q, k, v, s = inputs(2, 3, length, 5, 7, state=with_state)
-    out, state = causal_linear_attention(q, k, v, initial_state=s, return_state=True)
-    for definition in (reference.quadratic, reference.recurrent):
-        expected, final = definition(q, k, v, s)
-        torch.testing.assert_close(out, expected)
-        torch.testing.assert_close(state, final)
+def test_both_definitions_are_one(length, with_state):
+    """test_kernels.py compares every backend with the first."""
+    given = inputs(2, 3, length, 5, 7, state=with_state)
+    torch.testing.assert_close(reference.quadratic(*given), reference.recurrent(*given))
 
 
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
@@ -87,7 +75,7 @@ def test_state_splits_the_sequence_anywhere(normalize):
 
 def test_saved_tensors_grow_linearly():
     def saved(length):
-        q, k, v, _ = inputs(1, 2, length, 8, 8, torch.float32, state=False)
+        q, k, v, _ = inputs(1, 2, length, 8, 8, dtype=torch.float32, state=False)
         return kept_for_backward(lambda: causal_linear_attention(q, k, v, backend="torch").sum().backward())
 
     short = saved(1024)
@@ -97,7 +85,7 @@ def test_saved_tensors_grow_linearly():
 def test_backward_temporaries_do_not_grow_with_length_squared():
     """No tensor made on the way, forward or backward, is larger than an input or a segment's scores."""
     length, dim = 8192, 16
-    q, k, v, _ = inputs(1, 1, length, dim, dim, torch.float32, state=False)
+    q, k, v, _ = inputs(1, 1, length, dim, dim, dtype=torch.float32, state=False)
     with Made() as made:
         causal_linear_attention(q, k, v, backend="torch").sum().backward()
     assert max(made.every) <= max(length * dim, SEGMENT * CHUNK)
@@ -159,7 +147,7 @@ def test_bidirectional_promotes_mixed_types_under_autocast():
 def test_bfloat16_products_of_the_processor(length, features, monkeypatch):
     """Error of output, state and gradients: at most twice that of the plain formula in bfloat16."""
     monkeypatch.setattr(chunked, "_NATIVE_BFLOAT16", True)
-    given = inputs(1, 2, length, 16, 16, torch.bfloat16, grad=False)
+    given = inputs(1, 2, length, 16, 16, dtype=torch.bfloat16, grad=False)
     given = [features(x) for x in given[:2]] + [*given[2:]]
     weights, state_weights = torch.randn(1, 2, length, 16).bfloat16(), torch.randn(1, 2, 16, 16)
 
@@ -184,7 +172,7 @@ def test_bfloat16_products_of_the_processor(length, features, monkeypatch):
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
 @pytest.mark.parametrize("shape", [(2, 2, 70, 0, 3), (2, 2, 70, 3, 0), (1, 1, 2, 0, 0), (0, 2, 70, 3, 2)])
 def test_empty_heads_and_batches(shape, normalize, backend):
-    q, k, v = inputs(*shape, torch.float32, state=False)[:3]
+    q, k, v = inputs(*shape, dtype=torch.float32, state=False)[:3]
     run = {"normalize": normalize, "return_state": True}
     out, state = causal_linear_attention(q, k, v, backend=backend, **run)
     expected, final = causal_linear_attention(q, k, v, backend="reference", **run)
@@ -233,7 +221,7 @@ def test_importable_without_fairseq():
 
 def test_compiles_without_graph_break():
     torch._dynamo.reset()  # what other tests compiled counts against the limit of variants
-    q, k, v, _ = inputs(1, 2, 130, 4, 4, torch.float32, state=False)
+    q, k, v, _ = inputs(1, 2, 130, 4, 4, dtype=torch.float32, state=False)
     for backend in ("auto", "torch"):
         compiled = torch.compile(causal_linear_attention, fullgraph=True, backend="aot_eager")
         out = compiled(q, k, v, backend=backend)
