@@ -11,6 +11,8 @@ import errno
 import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 
@@ -62,7 +64,8 @@ class PeakMemory:
             self.baseline = torch.cuda.memory_allocated()
         else:
             _glibc("malloc_trim", 0)
-            _reset_process_peak()
+            with suppress(OSError):  # else the imports' peak stays, which is below any training step's
+                Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
             self.baseline = process_memory("VmRSS")
 
     def bytes(self) -> int:
@@ -76,14 +79,6 @@ class PeakMemory:
         if self.device == "cuda":
             return torch.cuda.max_memory_allocated()
         return process_memory("VmHWM")
-
-
-def _reset_process_peak() -> None:
-    try:
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")
-    except OSError:
-        pass  # the peak so far stays; it is that of the imports, below any training step's
 
 
 def limit_memory(device: str, limit: int) -> None:
