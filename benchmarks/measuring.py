@@ -70,9 +70,7 @@ class PeakMemory:
 
     def bytes(self) -> int:
         """Bytes at the peak minus the baseline."""
-        if self.device == "cuda":
-            return torch.cuda.max_memory_allocated() - self.baseline
-        return process_memory("VmHWM") - self.baseline
+        return self.whole_bytes() - self.baseline
 
     def whole_bytes(self) -> int:
         """Bytes at the peak, with all that was in use before: of torch's allocator, or of the process."""
