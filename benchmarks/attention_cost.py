@@ -180,6 +180,7 @@ def settings_for(device: str, quick: bool) -> dict[str, Any]:
 
 
 BENCHMARK = CostBenchmark(__file__, __doc__, OPERATORS, 150, settings_for, markdown, plot)
+main = BENCHMARK.main
 
 if __name__ == "__main__":
-    run_command(BENCHMARK.main)
+    run_command(main)

@@ -358,6 +358,7 @@ BENCHMARK = CostBenchmark(
     hopeless=is_hopeless,
     variant=variant,
 )
+main = BENCHMARK.main
 
 if __name__ == "__main__":
-    run_command(BENCHMARK.main)
+    run_command(main)

@@ -239,6 +239,7 @@ BENCHMARK = CostBenchmark(
     chooses=("lengths", "rounds", "bf16"),
     cases=cases_of,
 )
+main = BENCHMARK.main
 
 if __name__ == "__main__":
-    run_command(BENCHMARK.main)
+    run_command(main)

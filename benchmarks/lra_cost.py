@@ -225,6 +225,7 @@ BENCHMARK = CostBenchmark(
     cases=cases,
     question=question,
 )
+main = BENCHMARK.main
 
 if __name__ == "__main__":
-    run_command(BENCHMARK.main)
+    run_command(main)

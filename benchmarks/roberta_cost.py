@@ -245,6 +245,7 @@ BENCHMARK = CostBenchmark(
     add_options=add_options,
     chooses=("lengths", "rounds", "bf16", "time_limit"),
 )
+main = BENCHMARK.main
 
 if __name__ == "__main__":
-    run_command(BENCHMARK.main)
+    run_command(main)

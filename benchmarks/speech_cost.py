@@ -204,6 +204,7 @@ BENCHMARK = CostBenchmark(
     plot,
     question=lambda arguments, settings, case: {"tokens": settings["utterances"] * case["length"]},
 )
+main = BENCHMARK.main
 
 if __name__ == "__main__":
-    run_command(BENCHMARK.main)
+    run_command(main)

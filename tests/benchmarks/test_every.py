@@ -112,7 +112,7 @@ def test_without_out_results_go_to_runs(name, monkeypatch):
     device = [] if name in ("model_parts_cost", "cuda_resources") else ["--device", "cpu"]
     monkeypatch.setattr("sys.argv", [name, *data, *device])
     with pytest.raises(Reached) as reached:
-        (module.main if hasattr(module, "main") else module.BENCHMARK.main)()
+        module.main()
     assert reached.value.args == (BENCHMARKS / f"{RECORDS[name]}.json",)
 
 
