@@ -172,9 +172,8 @@ class BuildKernels(build_ext):
         objects = [command[-1] for command in commands]
         libraries = [f"-L{torch / 'lib'}", "-ltorch", "-ltorch_cpu"]
         # The linker must drop nothing: the operators register when loaded, and no symbol refers to them.
-        keep = "-Wl,--no-as-needed" if sys.platform == "linux" else ""
-        wanted = [keep] if keep and not flags else ["-Xlinker", "--no-as-needed"] if keep else []
-        _run_all([[*linker, "-shared", *objects, *wanted, *libraries, *flags, "-o", str(target)]])
+        keep = ["-Xlinker", "--no-as-needed"] if sys.platform == "linux" else []
+        _run_all([[*linker, "-shared", *objects, *keep, *libraries, *flags, "-o", str(target)]])
 
     def _report(self) -> str:
         built = " and ".join(self.built.values()) or "no kernels (PyTorch runs instead)"

@@ -34,13 +34,8 @@ OPERATORS = {
     **{name: SEQUENCE_METHODS[name] for name in ("elu", *ROUNDS)},
 }
 """By the name on the command line, in the order of the tables; no plan: weights are formed and kept."""
-FULL = {
-    "lengths": [2**n for n in range(9, 17)],
-    "rounds": 2,
-    "steps": 3,
-    "threads": None,  # as many as torch chooses
-}
-QUICK = {"lengths": [64, 256], "rounds": 1, "steps": 1, "threads": 1}
+FULL = {"lengths": [2**n for n in range(9, 17)], "rounds": 2, "steps": 3}
+QUICK = {"lengths": [64, 256], "rounds": 1, "steps": 1}
 TOKENS = 65_536  # of a batch on a GPU
 HEADS_OF_64 = Size(layers=0, width=512, heads=8, vocabulary=0)
 TINY_HEADS = Size(layers=0, width=16, heads=2, vocabulary=0)

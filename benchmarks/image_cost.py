@@ -79,8 +79,8 @@ SIZES = {
 }
 TINY = {"tiny": Size(layers=2, width=16, heads=2, vocabulary=256)}
 GROWTH = 4  # of the batch
-FULL = {"batches": [GROWTH**n for n in range(8)], "threads": None}  # as many as torch chooses
-QUICK = {"batches": [1, 4], "threads": 1}
+FULL = {"batches": [GROWTH**n for n in range(8)]}
+QUICK = {"batches": [1, 4]}
 SHAPES = {"mnist": (256, 28, 28, 1), "cifar10": (256, 32, 32, 3), "tiny": (256, 4, 4, 1)}
 # The paper's number of buckets, with the chunks of its code.
 LSH = {"reformer_chunk_size": 32, "reformer_buckets": 64}
@@ -118,9 +118,7 @@ def build_image_model(name: str, images: str, size: Size, device: str) -> tuple[
 
     shape = ImageShape(*SHAPES[images])
     task = PixelTask(PixelTaskConfig(data="", tokens_per_sample=shape.dims), shape)
-    config = MODEL_DATACLASS_REGISTRY["pixel_linear"]()
-    for key, value in settings_of(name, size).items():
-        setattr(config, key, value)
+    config = MODEL_DATACLASS_REGISTRY["pixel_linear"](**settings_of(name, size))
     model = MODEL_REGISTRY["pixel_linear"].build_model(config, task)
     return model.to(torch.device(device)).eval(), task
 

@@ -58,7 +58,6 @@ FULL = {
     "steps": 3,
     "decoding_steps": 64,
     "visits": 6,
-    "threads": None,  # as many as torch chooses
 }
 QUICK = {
     "tokens": 256,
@@ -68,7 +67,6 @@ QUICK = {
     "steps": 1,
     "decoding_steps": 4,
     "visits": 1,
-    "threads": 1,  # steps this small only wait for each other
 }
 NEAR, FAR, MOST_TRAINING = 1024, 16384, 1.2
 EARLY, LATE, MOST_DECODING = 10, 100_000, 1.1

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from benchmarks.measuring import PeakMemory, exact_frees, ran_out_of_memory, timed, usual_frees
 from benchmarks.run import choose_device, same_case, write_tables
-from benchmarks.worker import WORKER, run_case
+from benchmarks.worker import run_case
 from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, ROOT, read_json, shown_path, write_json
@@ -369,7 +369,7 @@ def measure(todo: list[dict[str, Any]], device: str, path: Path) -> dict[str, An
             continue
         limit = int(0.9 * memory_available()) if device == "cpu" else None
         question = {**case, "benchmark": __file__, "device": device, "memory_limit": limit}
-        found = run_case(WORKER, question, TIME_LIMIT)
+        found = run_case(question, TIME_LIMIT)
         if found["status"] == "failed":
             raise UserError(f"{case} failed: {found['message']}")
         about = {"memory_limit": limit, "environment": environment(device)}

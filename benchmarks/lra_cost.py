@@ -188,7 +188,6 @@ def settings_for(device: str, quick: bool, **chosen: Any) -> dict[str, Any]:
         "tasks": tasks,
         "rounds": 1,
         **plan,
-        "threads": 1 if quick else None,
         "keep_frees": True,
         **chosen,
     }

@@ -107,15 +107,12 @@ class TextClassifier(LRAClassifier):
         """A batch as the task makes it, on the device."""
         if self.reviews is None:
             return super().sample(rows, length)
-        batch = self._next_reviews(rows, length)
-        inputs = {name: values.to(self.device) for name, values in batch["net_input"].items()}
-        return {**batch, "net_input": inputs, "target": batch["target"].to(self.device)}
-
-    def _next_reviews(self, rows: int, length: int) -> dict[str, Any]:
         dataset = self.task.dataset("train")
         chosen, self.order = self.order[:rows], self.order[rows:] + self.order[:rows]
         samples = [dataset[index] for index in chosen]
-        return dataset.collater([{**sample, "rows": [sample["rows"][0][:length]]} for sample in samples])
+        batch = dataset.collater([{**sample, "rows": [sample["rows"][0][:length]]} for sample in samples])
+        inputs = {name: values.to(self.device) for name, values in batch["net_input"].items()}
+        return {**batch, "net_input": inputs, "target": batch["target"].to(self.device)}
 
     @torch.no_grad()
     def infer(self, sample: dict[str, Any]) -> None:
@@ -350,7 +347,6 @@ def settings_for(
         "lengths": QUICK_LENGTHS if quick else LENGTHS,
         "rounds": 1,
         **plan,
-        "threads": 1 if quick else None,
         "keep_frees": True,
         **chosen,
     }

@@ -11,6 +11,8 @@ import errno
 import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 
@@ -62,28 +64,19 @@ class PeakMemory:
             self.baseline = torch.cuda.memory_allocated()
         else:
             _glibc("malloc_trim", 0)
-            _reset_process_peak()
+            with suppress(OSError):  # else the imports' peak stays, which is below any training step's
+                Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
             self.baseline = process_memory("VmRSS")
 
     def bytes(self) -> int:
         """Bytes at the peak minus the baseline."""
-        if self.device == "cuda":
-            return torch.cuda.max_memory_allocated() - self.baseline
-        return process_memory("VmHWM") - self.baseline
+        return self.whole_bytes() - self.baseline
 
     def whole_bytes(self) -> int:
         """Bytes at the peak, with all that was in use before: of torch's allocator, or of the process."""
         if self.device == "cuda":
             return torch.cuda.max_memory_allocated()
         return process_memory("VmHWM")
-
-
-def _reset_process_peak() -> None:
-    try:
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")
-    except OSError:
-        pass  # the peak so far stays; it is that of the imports, below any training step's
 
 
 def limit_memory(device: str, limit: int) -> None:

@@ -38,7 +38,6 @@ from pipeline.provenance import commit, environment
 from pipeline.reports.tables import markdown_table, where
 
 RESULT = json_with("environment", "baseline", "records")
-WORKER = Path(__file__).with_name("worker.py")  # of this checkout, whichever is measured
 NAMES = [VANILLA, *TRANSNORMERS]
 DEEP = Size(layers=4, width=192, heads=4, vocabulary=1000)
 DECODED = Size(layers=6, width=192, heads=4, vocabulary=1000)
@@ -199,7 +198,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     records, start = [], time.monotonic()
     for number, (turn, case, name) in enumerate(todo, 1):
         question = {**case, "benchmark": __file__, "threads": 1}
-        found = run_case(WORKER, question, TIME_LIMIT, checkouts[name])
+        found = run_case(question, TIME_LIMIT, checkouts[name])
         if found["status"] != "ok":
             why = found.get("message", found["status"])
             raise UserError(f"{case['kind']} of the checkout {name!r} failed: {why}")

@@ -119,8 +119,7 @@ def costs(options, dtype: torch.dtype, heap: str) -> Iterator[list[dict]]:
             records += timed(options, *rows, here, part, heap)
         if device == "cpu" and every and dtype == torch.float32:
             low = [x.bfloat16() for x in rows]
-            found = timed(options, *low, {f"{name}, bfloat16": made[name]}, FORWARD, heap)
-            records += found
+            records += timed(options, *low, {f"{name}, bfloat16": made[name]}, FORWARD, heap)
         yield records
     if every:
         few = {n: f for n, f in made.items() if n in (name, FAST, FAST_TUNED)}

@@ -44,14 +44,8 @@ METHODS = {encoder.encoder_architecture: encoder for encoder in ENCODERS.values(
 DEFAULT = [ENCODERS[name].encoder_architecture for name in MAIN_ENCODERS]
 BASE = Size(layers=12, width=768, heads=12, vocabulary=50_265)
 SMALLER = Size(layers=2, width=256, heads=4, vocabulary=1000)
-FULL = {
-    "lengths": [512, 1024, 2048, 4096, 8192, 16384],
-    "rounds": 2,
-    "steps": 3,
-    "threads": None,  # as many as torch chooses
-    "keep_frees": True,
-}
-QUICK = {"lengths": [64, 128], "rounds": 1, "steps": 1, "threads": 1, "keep_frees": True}
+FULL = {"lengths": [512, 1024, 2048, 4096, 8192, 16384], "rounds": 2, "steps": 3}
+QUICK = {"lengths": [64, 128], "rounds": 1, "steps": 1}
 MASKED_PART = 0.15
 LONG, MOST_PER_DOUBLING = 4096, 2.2
 OUT_OF_MEMORY = "OOM"
@@ -236,7 +230,7 @@ def add_options(parser: Parser) -> None:
 def settings_for(device: str, quick: bool, **chosen: Any) -> dict[str, Any]:
     """What is measured, with `chosen` instead of the plan's."""
     size = TINY if quick else BASE if device == "cuda" else SMALLER
-    return {"size": size.as_dict(), **(QUICK if quick else FULL), **chosen}
+    return {"size": size.as_dict(), "keep_frees": True, **(QUICK if quick else FULL), **chosen}
 
 
 BENCHMARK = CostBenchmark(

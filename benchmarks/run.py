@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.worker import WORKER, Case, run_case
+from benchmarks.worker import Case, run_case
 from pipeline.console import Parser, add_device, names, positive
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, read_json, shown_path, write_atomically, write_json
@@ -35,7 +35,7 @@ class CostBenchmark:
         looks: what can be measured, by name: each has a `label`.
         time_limit: the default, in seconds.
         settings_for: called with device, --quick and what was chosen; what it returns decides the results
-            besides device and architectures, and runs with equal settings may be joined.
+            besides device, threads and architectures, and runs with equal settings may be joined.
         markdown, plot: make the report, the second a picture, if there is one.
         default: names of those that run; by default all.
         add_options: adds the benchmark's own.
@@ -135,7 +135,8 @@ class CostBenchmark:
         chosen = {key: value for key in self.chooses if (value := getattr(arguments, key))}
         device = choose_device(arguments.device)
         plan = self.settings_for(device, arguments.quick, **chosen)
-        return {"device": device, **plan, "architectures": arguments.architectures}
+        threads = 1 if arguments.quick else None  # steps so small wait for each other; else torch chooses
+        return {"device": device, "threads": threads, **plan, "architectures": arguments.architectures}
 
     def measure(self, case: Case, settings: Settings, arguments: argparse.Namespace) -> Case:
         """Run one case in its own process."""
@@ -150,7 +151,7 @@ class CostBenchmark:
             "memory_limit": limits["out of memory"] or None,
             "enough_s": arguments.time_limit / 5,
         }
-        found = run_case(WORKER, question, arguments.time_limit)
+        found = run_case(question, arguments.time_limit)
         if reached := limits.get(found["status"]):
             found["limit"] = reached
         return {**case, **found}

@@ -33,9 +33,9 @@ from pipeline.reports.tables import shown as or_dash
 COMPARED = {"softmax": "softmax", "reformer-4": "lsh-4", "elu": "linear"}
 """The paper's name of each attention that is measured."""
 LONGEST = 2400
-FULL = {"lengths": [LONGEST], "rounds": 3, "steps": 3, "threads": None}
+FULL = {"lengths": [LONGEST], "rounds": 3, "steps": 3}
 UTTERANCES = {"cuda": 10, "cpu": 4}  # the paper's batch; with softmax it takes more than 24 GiB
-QUICK = {"lengths": [64], "utterances": 2, "rounds": 1, "steps": 1, "threads": 1}
+QUICK = {"lengths": [64], "utterances": 2, "rounds": 1, "steps": 1}
 PAPER = Size(layers=9, width=192, heads=6, vocabulary=42)
 TINY = Size(layers=2, width=12, heads=2, vocabulary=5)
 FILTERBANKS = 40  # of a frame
@@ -61,7 +61,7 @@ class SpeechEncoder(nn.Module):
         from user_dir.modules import SinusoidalPositions
 
         super().__init__()
-        cfg = MODEL_DATACLASS_REGISTRY["roberta_softmax"]()
+        chosen = SEQUENCE_METHODS[method]
         settings = {
             "encoder_layers": size.layers,
             "encoder_embed_dim": size.width,
@@ -70,10 +70,9 @@ class SpeechEncoder(nn.Module):
             "activation_fn": "relu",
             "activation_dropout": 0.1,
             "max_positions": longest,
+            **chosen.settings,
         }
-        chosen = SEQUENCE_METHODS[method]
-        for name, value in {**settings, **chosen.settings}.items():
-            setattr(cfg, name, value)
+        cfg = MODEL_DATACLASS_REGISTRY["roberta_softmax"](**settings)
         self.embed = nn.Linear(FILTERBANKS, size.width)
         self.positions = SinusoidalPositions(size.width, padding_idx=-1)
         self.layers = build_layers(cfg, "encoder", planned_layers(cfg, "encoder", chosen.plan))

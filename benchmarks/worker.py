@@ -39,11 +39,10 @@ Build = Callable[[str, Size, int, int, str], LanguageModel]
 Step = Callable[[LanguageModel, dict[str, Any]], Any]
 
 
-def run_case(module: str | Path, case: Case, time_limit: float, root: Path = ROOT) -> dict[str, Any]:
-    """What `python -m module` answers to `case`.
+def run_case(case: Case, time_limit: float, root: Path = ROOT) -> dict[str, Any]:
+    """What this module answers to `case` in a process of its own.
 
     Args:
-        module: takes two file names, the case to read and the answer to write; a file, if `root` may lack it.
         case: anything JSON can hold.
         time_limit: seconds after which the process is ended.
         root: the checkout whose packages are measured.
@@ -55,7 +54,7 @@ def run_case(module: str | Path, case: Case, time_limit: float, root: Path = ROO
     with tempfile.TemporaryDirectory() as folder:
         question, answer = Path(folder, "case.json"), Path(folder, "answer.json")
         question.write_text(json.dumps(case), encoding="utf-8")
-        words = [str(module)] if isinstance(module, Path) else ["-m", module]
+        words = ["-m", WORKER] if root == ROOT else [__file__]  # of this checkout, whichever is measured
         paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
         try:
             done = subprocess.run(

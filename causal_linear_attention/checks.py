@@ -23,15 +23,14 @@ def check_tensors(**tensors: object) -> None:
             raise ValueError(f"{name} has layout {x.layout}; expected a dense tensor")
 
 
-def check_inputs(q: Tensor, k: Tensor, v: Tensor, length: str | None, rank: int = 0) -> None:
+def check_inputs(q: Tensor, k: Tensor, v: Tensor, rank: int = 4, crossed: bool = False) -> None:
     """Raises ValueError unless q, k and v are floating tensors of one dtype and device whose shapes fit.
 
     Args:
-        q, k, v: `(B, H, N, D)`, or `(B, H, D)` without `length`.
-        length: None where q may have another length than k, or there is none.
-        rank: the number of dimensions; 0 for 4 with `length`, else 3.
+        q, k, v: `(B, H, N, D)`, or `(B, H, D)`.
+        rank: the number of dimensions.
+        crossed: q may have another length than k.
     """
-    rank = rank or (4 if length else 3)
     layout = "(batch, heads, length, dim)" if rank == 4 else "(batch, heads, dim)"
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != rank:
@@ -42,7 +41,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, length: str | None, rank: int 
             raise ValueError(f"{name} has dtype {x.dtype}; expected {q.dtype}, the dtype of q")
         if x.device != q.device:
             raise ValueError(f"{name} is on {x.device}; expected {q.device}, the device of q")
-    if q.shape[:2] != k.shape[:2] or q.shape[-1] != k.shape[-1] or (length and q.shape != k.shape):
+    if q.shape[:2] != k.shape[:2] or q.shape[-1] != k.shape[-1] or (not crossed and q.shape != k.shape):
         raise ValueError(f"k has a shape that does not fit q: {shapes(q=q, k=k)}; expected equal shapes")
     if k.shape[:-1] != v.shape[:-1]:
         raise ValueError(

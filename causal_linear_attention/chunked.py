@@ -30,14 +30,10 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _native_bfloat16() -> bool:
-    """Whether oneDNN multiplies bfloat16 in hardware here."""
-    capabilities = torch.cpu.get_capabilities()
-    native = capabilities.get("amx_bf16", False) or capabilities.get("avx512_bf16", False)
-    return native and torch.backends.mkldnn.is_available()
-
-
-_NATIVE_BFLOAT16 = _native_bfloat16()
+# Whether oneDNN multiplies bfloat16 in hardware here.
+_NATIVE_BFLOAT16 = torch.backends.mkldnn.is_available() and any(
+    torch.cpu.get_capabilities().get(name, False) for name in ("amx_bf16", "avx512_bf16")
+)
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from . import extension, operators
 
-norm_step = operators.norm_step
+norm_step = torch.ops.causal_linear_attention.norm_step.default
 """`(q, k, v, direction, theta, positions, state, one_plus) -> (out, state)`: NormAttention, float32.
 
 q, k, v, out: `(B, H, 1, d)`; direction `(d,)` and theta `(d // 2,)` float64 of LRPE; positions `(B,)`; state
 `(B, H, d, d)`; one_plus: features 1 + elu instead of elu. No derivative.
 """
 
-block_step = operators.block_step
+block_step = torch.ops.causal_linear_attention.block_step.default
 """`(q, k, v, direction, theta, scale, places, keys, values, softmax) -> out`: DiagAttention, float32.
 
 As for `norm_step`; places `(B,)` in the block, whose keys and values `(B, H, C, d)` are written there;
@@ -28,14 +28,14 @@ a GPU, which nobody waits for, its token becomes NaN.
 LARGEST_BLOCK = 8192
 """Positions of a block whose weights `block_step` is sure to have shared memory for on a GPU."""
 
-rms_norm = operators.rms_norm
+rms_norm = torch.ops.causal_linear_attention.rms_norm.default
 """`(x, eps) -> x / (root mean square over the last dimension + eps)`, x of any shape: on a CPU float32. No
 derivative."""
 
-rms_norm_forward = operators.rms_norm_forward
+rms_norm_forward = torch.ops.causal_linear_attention.rms_norm_forward.default
 """`rms_norm` and the root mean squares `(rows,)` in float32, of which there is one a row; CUDA alone."""
 
-rms_norm_backward = operators.rms_norm_backward
+rms_norm_backward = torch.ops.causal_linear_attention.rms_norm_backward.default
 """`(grad, out, root, eps) -> grad_x` from what `rms_norm_forward` returned; CUDA alone."""
 
 

@@ -65,7 +65,7 @@ def causal_linear_attention(
         ValueError: names the argument, its shape or dtype, and what was expected.
     """
     q, k, v = _promoted_under_autocast(q, k, v)
-    check_inputs(q, k, v, "N")
+    check_inputs(q, k, v)
     check_eps(eps)
     if cu_seqlens is not None:
         check_cu_seqlens(cu_seqlens, q)
@@ -120,11 +120,11 @@ def causal_linear_attention_step(
             return operators.step(q, k, v, state, normalize, eps)
         except RuntimeError:
             # The operator checks its arguments as well, but these messages say more.
-            check_inputs(q, k, v, None)
+            check_inputs(q, k, v, rank=3)
             check_state(state, q, v.shape[-1] + normalize)
             raise
     q, k, v = _promoted_under_autocast(q, k, v)
-    check_inputs(q, k, v, None)
+    check_inputs(q, k, v, rank=3)
     check_state(state, q, v.shape[-1] + normalize)
     q, k, wide = q.to(state.dtype), k.to(state.dtype), v.to(state.dtype)
     if normalize:
@@ -166,8 +166,7 @@ def linear_attention(
         ValueError: names the argument, its shape or dtype, and what was expected.
     """
     q, k, v = _promoted_under_autocast(q, k, v)
-    crossed = cu_seqlens is None and q.dim() == 4 and q.shape[2:3] != k.shape[2:3]
-    check_inputs(q, k, v, None if crossed else "N", rank=4)
+    check_inputs(q, k, v, crossed=cu_seqlens is None)
     check_eps(eps)
     if cu_seqlens is not None:
         check_cu_seqlens(cu_seqlens, q)

@@ -61,11 +61,6 @@ backward = torch.ops.causal_linear_attention.backward.default
 triton_forward = torch.ops.causal_linear_attention.triton_forward.default
 triton_backward = torch.ops.causal_linear_attention.triton_backward.default
 step = torch.ops.causal_linear_attention.step.default
-norm_step = torch.ops.causal_linear_attention.norm_step.default
-block_step = torch.ops.causal_linear_attention.block_step.default
-rms_norm = torch.ops.causal_linear_attention.rms_norm.default
-rms_norm_forward = torch.ops.causal_linear_attention.rms_norm_forward.default
-rms_norm_backward = torch.ops.causal_linear_attention.rms_norm_backward.default
 
 
 def new_like(x: Tensor) -> Tensor:
@@ -130,19 +125,20 @@ def _(q, k, v, state, normalize, eps, cu_seqlens=None, return_state=True):
     return new_like(v), new_state(q, v, normalize, cu_seqlens, return_state), new_inverse(q, normalize)
 
 
-def _new_gradients(q, k, v, state, normalize, cu_seqlens):
+def new_gradients(q, k, v, state, normalize, cu_seqlens) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The uninitialised gradients of q, k, v and the initial state."""
     grad_initial = new_state(q, v, normalize, cu_seqlens, state is not None)
     return new_like(q), new_like(k), new_like(v), grad_initial
 
 
 @register_fake(f"{NAMESPACE}::backward")
 def _(grad_out, grad_state, q, k, v, state, inverse, kept, normalize, eps, out=None, cu_seqlens=None):
-    return _new_gradients(q, k, v, state, normalize, cu_seqlens)
+    return new_gradients(q, k, v, state, normalize, cu_seqlens)
 
 
 @register_fake(f"{NAMESPACE}::triton_backward")
 def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, out=None, cu_seqlens=None):
-    return _new_gradients(q, k, v, state, normalize, cu_seqlens)
+    return new_gradients(q, k, v, state, normalize, cu_seqlens)
 
 
 @register_fake(f"{NAMESPACE}::step")

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
 import torch
@@ -27,24 +28,14 @@ class Kernels:
         dtypes: of q, k and v.
         attend: `(q, k, v, state, normalize, eps, cu_seqlens, return_state) -> (out, state)`, differentiable.
         reason: why they cannot run on a device, in one clause without a full stop; "" if they can.
-        max_dim: the largest D and M, if there is one.
-        max_dim_of_halves: the same for bfloat16 and float16, if it differs.
+        max_dim: the largest D and M of inputs of a dtype, if there is one.
     """
 
     home: str
     dtypes: tuple[torch.dtype, ...]
     attend: Callable[..., tuple[Tensor, Tensor]]
     reason: Callable[[torch.device], str]
-    max_dim: int | None = None
-    max_dim_of_halves: int | None = None
-
-    def largest_dim(self, dtype: torch.dtype) -> int | None:
-        """The largest D and M of inputs of `dtype`, if there is one."""
-        return self.max_dim_of_halves or self.max_dim if dtype.itemsize == 2 else self.max_dim
-
-
-def _attend_on_triton(*arguments) -> tuple[Tensor, Tensor]:
-    return operators.attend(*arguments, triton=True)
+    max_dim: Callable[[torch.dtype], int | None] = lambda dtype: None
 
 
 KERNELS = {
@@ -59,24 +50,19 @@ KERNELS = {
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
         attend=operators.attend,
         reason=extension.reason_on_gpu,
-        max_dim=128,  # the state stays in registers
-        max_dim_of_halves=256,
+        max_dim=lambda dtype: 256 if dtype.itemsize == 2 else 128,  # the state stays in registers
     ),
     "triton": Kernels(
         home="cuda",
         dtypes=triton_backend.DTYPES,
-        attend=_attend_on_triton,
+        attend=partial(operators.attend, triton=True),
         reason=triton_backend.reason,
-        max_dim=triton_backend.MAX_DIM,
+        max_dim=lambda dtype: triton_backend.MAX_DIM,
     ),
 }
 BACKENDS = (*KERNELS, "torch", "reference")
-# The compiled kernels of a type of device: that they cannot run is worth a warning.
-_COMPILED = {"cpu": "cpp", "cuda": "cuda"}
-
-
-# By type of device, the kernels in the order in which "auto" tries them.
-_AUTO = {home: tuple(name for name, kernels in KERNELS.items() if kernels.home == home) for home in _COMPILED}
+# By type of device, the kernels in the order in which "auto" tries them; first the compiled ones.
+_AUTO = {home: tuple(x for x, kernels in KERNELS.items() if kernels.home == home) for home in ("cpu", "cuda")}
 
 
 def select_backend(
@@ -121,7 +107,7 @@ def _unsupported(kernels: Kernels, dtype: torch.dtype, dim: int) -> str:
     if dtype not in kernels.dtypes:
         names = ", ".join(str(x).removeprefix("torch.") for x in kernels.dtypes)
         return f"inputs of {names}, not {dtype}"
-    largest = kernels.largest_dim(dtype)
+    largest = kernels.max_dim(dtype)
     if largest and dim > largest:
         return f"D and M of at most {largest}, not {dim}"
     return ""
@@ -139,10 +125,10 @@ def announce(name: str, device: torch.device) -> None:
         if (name, device) in _announced:
             return
         _announced.add((name, device))
-    compiled = _COMPILED.get(device.type)
-    missing = bool(compiled and KERNELS[compiled].reason(device))
     passed_over = takewhile(lambda kernels: kernels != name, _AUTO.get(device.type, ()))
-    reasons = [x for kernels in passed_over if (x := KERNELS[kernels].reason(device))]
+    reasons = [KERNELS[kernels].reason(device) for kernels in passed_over]
+    missing = any(reasons[:1])  # the compiled ones
+    reasons = [x for x in reasons if x]
     if name == "cpp":
         reasons = [f"instruction set {extension.instruction_set()}"]
     logger.log(

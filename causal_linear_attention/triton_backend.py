@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .chunked import accumulation_dtype
 from .compiling import assume_constant_result
-from .operators import NAMESPACE, new_inverse, new_like, new_state
+from .operators import NAMESPACE, new_gradients, new_inverse, new_like, new_state
 
 MAX_DIM = 128
 # Rows of a chunk, and columns of the state and of the outputs in one program: what registers hold.
@@ -276,9 +276,7 @@ def backward(
     """The operator `triton_backward` of `operators.py`."""
     q, k, v, grad_out = _dense(q), _dense(k), _dense(v), _dense(grad_out)
     cu_seqlens = _contiguous(cu_seqlens)
-    grads = (new_like(q), new_like(k), new_like(v))
-    wanted = state is not None or cu_seqlens is None
-    grad_initial = new_state(q, v, normalize, cu_seqlens, wanted)
+    *grads, grad_initial = new_gradients(q, k, v, state, normalize, cu_seqlens)
     launches = _Launches(q, v, normalize, cu_seqlens=cu_seqlens)
     slope = torch.empty_like(inverse) if normalize else None
     scale = inverse if normalize else None

@@ -130,7 +130,7 @@ def test_cases_take_turns_over_all_lengths(name):
 def measured_here(monkeypatch) -> None:
     """Cases are measured in the test's own process; processes of their own have tests of their own."""
 
-    def run_case(module: str, case: dict[str, Any], time_limit: float) -> dict[str, Any]:
+    def run_case(case: dict[str, Any], time_limit: float) -> dict[str, Any]:
         measures = runpy.run_path(case["benchmark"])["MEASURES"]
         return {"status": "ok", **measures[case["kind"]](case)}
 

@@ -27,6 +27,13 @@ def test_finished_and_hopeless_cases_are_not_run_again():
     assert not is_done(1) and not is_done(0)
 
 
+def measured_well(question):
+    """The answer to a case of lm_cost."""
+    if question["kind"] == "decoding":
+        return {"status": "ok", "token_seconds": {"10": [1.0] * 4, "100": [1.0] * 4}}
+    return {"status": "ok", "step_seconds": [1.0], "peak_bytes": 5}
+
+
 def test_what_a_lower_limit_ended_is_measured_again(tmp_path, monkeypatch):
     words = ["--quick", "--device", "cpu", "--architectures", "transnormer_t1", "--lengths", "64"]
     words += ["--out", str(tmp_path / "cost.json")]
@@ -40,12 +47,9 @@ def test_what_a_lower_limit_ended_is_measured_again(tmp_path, monkeypatch):
     ]:
         asked = []
 
-        def measure(worker, question, time_limit, status=status, asked=asked):
+        def measure(question, time_limit, status=status, asked=asked):
             asked.append(question)
-            tokens = {"token_seconds": {"10": [1.0] * 4, "100": [1.0] * 4}}
-            training = {"step_seconds": [1.0], "peak_bytes": 5}
-            good = tokens if question["kind"] == "decoding" else training
-            return {"status": status, **(good if status == "ok" else {})}
+            return measured_well(question) if status == "ok" else {"status": status}
 
         monkeypatch.setattr(run, "run_case", measure)
         assert benchmark.run(benchmark.parse([*words, *limits])) == 0
@@ -106,16 +110,14 @@ def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys
     words = ["--quick", "--device", "cpu", "--architectures", "transnormer_t1", "--out", str(out)]
     arguments, measured = lm_cost.BENCHMARK.parse(words), []
 
-    def measure(worker, question, time_limit):
-        assert (worker, time_limit) == ("benchmarks.worker", 150)
+    def measure(question, time_limit):
+        assert time_limit == 150
         assert question["enough_s"] == 30 and question["memory_limit"] > 0
         assert (question["steps"], question["decoding_steps"], question["tokens"]) == (1, 4, 256)
         if len(measured) == 2:
             raise KeyboardInterrupt
         measured.append(question)
-        tokens = {"token_seconds": {"10": [1.0] * 4, "100": [1.0] * 4}}
-        training = {"step_seconds": [1.0], "peak_bytes": 5}
-        return {"status": "ok", **(tokens if question["kind"] == "decoding" else training)}
+        return measured_well(question)
 
     monkeypatch.setattr(run, "run_case", measure)
     with pytest.raises(KeyboardInterrupt):

@@ -10,7 +10,7 @@ from benchmarks import lm_cost, worker
 from benchmarks.lm_cost import measure_decoding
 from benchmarks.measuring import PeakMemory, ran_out_of_memory
 from benchmarks.models import SMALL, TINY, LanguageModel, copy_state, fill_state
-from benchmarks.worker import WORKER, measure_steps, run_case
+from benchmarks.worker import measure_steps, run_case
 from pipeline.methods import LANGUAGE_MODELS
 
 CASE = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60}
@@ -107,7 +107,8 @@ def answer_of(tmp_path, monkeypatch):
         text = textwrap.dedent(head) + textwrap.dedent(body)
         (tmp_path / "fake_worker.py").write_text(text, encoding="utf-8")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        return run_case("fake_worker", {"n": 21}, time_limit)
+        monkeypatch.setattr(worker, "WORKER", "fake_worker")
+        return run_case({"n": 21}, time_limit)
 
     return run
 
@@ -145,4 +146,4 @@ def test_memory_limit_is_a_record():
         "enough_s": 10,
         "memory_limit": 2**30,
     }
-    assert run_case(WORKER, case, 120) == {"status": "out of memory"}
+    assert run_case(case, 120) == {"status": "out of memory"}

@@ -179,20 +179,11 @@ def test_strides(library, strides, dtype):
     check(library, (2, 2, 70, 16, 16), dtype, True, strides=strides)
 
 
-@dtypes
+@pytest.mark.parametrize(("columns", "dtype"), [*((20, x) for x in DTYPES), (132, torch.bfloat16)], ids=str)
 @normalizes
-def test_nan_and_inf_stay_where_they_belong(library, normalize, dtype):
+def test_nan_and_inf_stay_where_they_belong(library, normalize, dtype, columns):
     """Against the definition, which masks: what is finite there must be, and the first head is untouched.
     Nor do they get lost on the way to rows further on."""
-    check_not_finite(library, normalize, dtype, 20)
-
-
-@normalizes
-def test_nan_and_inf_in_wide_heads(library, normalize):
-    check_not_finite(library, normalize, torch.bfloat16, 132)
-
-
-def check_not_finite(library, normalize, dtype, columns):
     at, given = 70, list(draw((1, 3, 100, columns, columns), dtype, normalize))
     clean = emulation.emulate(library(H200), *given, normalize, H200)
     for which in (0, 1, 2, 4):  # q, k, v, gradient of the output

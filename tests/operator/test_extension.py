@@ -101,16 +101,6 @@ def test_kernels_of_older_sources_do_not_run(monkeypatch):
     assert select_backend("auto") == "torch"
 
 
-def test_auto_says_once_what_runs(caplog, monkeypatch):
-    monkeypatch.setattr(selection, "_announced", set())
-    x = torch.zeros(1, 1, 2, 2)
-    with caplog.at_level(logging.INFO, "causal_linear_attention"):
-        causal_linear_attention(x, x, x)
-        causal_linear_attention(x, x, x)
-    assert len(caplog.messages) == 1
-    assert f"runs on backend {select_backend('auto')}" in caplog.messages[0]
-
-
 FORCED = """
 import os
 os.environ["CAUSAL_LINEAR_ATTENTION_ISA"] = case

@@ -1,4 +1,5 @@
-"""The compiled kernels against the definition in float64: values, gradients, threads, instruction sets."""
+"""The compiled kernels, and PyTorch in their place, against the definition in float64: values, gradients,
+threads, instruction sets."""
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from causal_linear_attention import causal_linear_attention, causal_linear_attention_step, extension
+from causal_linear_attention.chunked import CHUNK, SEGMENT
 from tests.helpers.definition import definition, draw, run
 
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
@@ -13,9 +15,11 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [
     *[(2, 3, 70, 64, 64), (1, 1, 700, 64, 64), (1, 1, 1500, 16, 48), (2, 2, 33, 5, 7)],
     *[(1, 2, 300, 130, 70), (1, 1, 1, 1, 1), (2, 1, 31, 64, 1), (3, 2, 64, 33, 128), (1, 2, 0, 3, 4)],
-    (0, 2, 10, 3, 4),
+    *[(0, 2, 10, 3, 4), (1, 2, 2, 4, 3)],
+    *[(1, 2, CHUNK - 1, 4, 3), (1, 2, CHUNK + 1, 4, 3), (1, 2, SEGMENT, 4, 3), (1, 2, SEGMENT + 70, 4, 3)],
 ]
-KINDS = [pytest.param("cpp", marks=cpp), pytest.param("cuda", marks=pytest.mark.cuda)]
+CPU = [pytest.param("cpp", marks=cpp), "torch"]
+KINDS = [*CPU, pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +93,7 @@ def test_shapes(backend, shape, dtype, normalize):
     check(backend, shape, dtype, normalize)
 
 
-@cpp
+@pytest.mark.parametrize("backend", CPU)
 @settings(
     max_examples=120,
     deadline=None,
@@ -108,9 +112,10 @@ def test_shapes(backend, shape, dtype, normalize):
     strides=st.sampled_from(["dense", "projected", "sliced", "columns"]),
     isa=st.sampled_from(extension.available_instruction_sets() or [""]),
 )
-def test_random(batch, heads, length, dim, width, dtype, normalize, state, strides, isa):
-    extension.choose_instruction_set(isa)
-    check("cpp", (batch, heads, length, dim, width), dtype, normalize, strides, state)
+def test_random(backend, batch, heads, length, dim, width, dtype, normalize, state, strides, isa):
+    if backend == "cpp":
+        extension.choose_instruction_set(isa)
+    check(backend, (batch, heads, length, dim, width), dtype, normalize, strides, state)
 
 
 @cpp
@@ -153,18 +158,14 @@ def test_more_threads_than_heads(heads, threads, normalize, dtype):
     check("cpp", shape, dtype, normalize)
 
 
-@pytest.mark.parametrize("backend", [*KINDS, "torch"])
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("which", [0, 1, 2], ids="qkv")
-def test_nan_and_inf_stay_where_they_belong(backend, which, value, normalize):
-    device, length, at = device_of(backend), 200, 100
-    given = list(draw((1, 2, length, 20, 24), torch.float32, normalize))
-    clean = kernel(backend, normalize)(*[x.to(device) for x in given[:4]])[0]
+def check_not_finite(backend, which, value, normalize, device, shape, at, **tolerance):
+    """`value` in row `at` of a head's q, k or v reaches what it must, and no other head or earlier row."""
+    given = [x.to(device) for x in draw(shape, torch.float32, normalize)[:4]]
+    clean = kernel(backend, normalize)(*given)[0]
     given[which][0, 1, at, 3] = value
-    dirty = kernel(backend, normalize)(*[x.to(device) for x in given[:4]])[0]
-    assert torch.equal(clean[0, 0], dirty[0, 0]), "another head changed"
-    assert torch.equal(clean[0, 1, :at], dirty[0, 1, :at]), "an earlier position changed"
+    dirty = kernel(backend, normalize)(*given)[0]
+    torch.testing.assert_close(dirty[0, 0], clean[0, 0], **tolerance)
+    torch.testing.assert_close(dirty[0, 1, :at], clean[0, 1, :at], **tolerance)
     bad = ~dirty[0, 1, at:].isfinite()
     if which == 0:
         assert bad[0].all() and not bad[1:].any()
@@ -174,36 +175,51 @@ def test_nan_and_inf_stay_where_they_belong(backend, which, value, normalize):
         assert bad[:, 3].all() and not bad[:, :3].any() and not bad[:, 4:].any()
 
 
+@pytest.mark.parametrize("backend", KINDS)
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("which", [0, 1, 2], ids="qkv")
+def test_nan_and_inf_stay_where_they_belong(backend, which, value, normalize):
+    given = (backend, which, value, normalize, device_of(backend))
+    check_not_finite(*given, shape=(1, 2, 200, 20, 24), at=100, rtol=0, atol=0)
+
+
+def check_gradient_not_finite(backend, which, device, length):
+    """A NaN in a row of the output's gradient reaches that row of q's, and no later row of k's and v's."""
+    at = length // 2
+    q, k, v, *_ = (x.to(device).requires_grad_() for x in draw((1, 2, length, 8, 8), torch.float32, False))
+    weights = torch.ones(1, 2, length, 8, device=device)
+    weights[0, 0, at] = float("nan")
+    grad = torch.autograd.grad(causal_linear_attention(q, k, v, backend=backend), (q, k, v), weights)[which]
+    assert grad[0, 1].isfinite().all()
+    assert grad[0, 0, at + 1 :].isfinite().all(), "the gradient of a later row depends on an earlier output"
+    assert grad[0, 0, :at].isfinite().all() == (which == 0)
+
+
 @cpp
 @pytest.mark.parametrize("which", [0, 1, 2], ids="qkv")
 def test_nan_in_the_output_gradient_stays_causal(which):
-    q, k, v, *_ = (x.requires_grad_() for x in draw((1, 2, 120, 8, 8), torch.float32, False))
-    weights = torch.ones(1, 2, 120, 8)
-    weights[0, 0, 60] = float("nan")
-    out = causal_linear_attention(q, k, v, backend="cpp")
-    grad = torch.autograd.grad(out, (q, k, v), weights)[which]
-    assert grad[0, 1].isfinite().all()
-    later = grad[0, 0, 61:].isfinite().all()
-    assert later, "the gradient of a later row depends on an earlier output"
-    assert grad[0, 0, :60].isfinite().all() == (which == 0)
+    check_gradient_not_finite("cpp", which, "cpu", 120)
 
 
-@cpp
+@pytest.mark.parametrize("backend", CPU)
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
 @pytest.mark.parametrize("width", [1, 24, 255, 256, 300, 600])
-def test_step(dtype, normalize, width):
+def test_step(backend, dtype, normalize, width):
+    """The compiled one, and PyTorch's, which runs where gradients are wanted."""
     q, k, v, state, *_ = draw((2, 3, 4, 12, width), dtype, normalize)
-    whole, final = kernel("cpp", normalize)(q, k, v, state)
+    whole, final = kernel(backend, normalize)(*(x.to(state.dtype) for x in (q, k, v)), state)
+    q.requires_grad_(backend == "torch")
     for i in range(4):
         before = state.clone()
         out, new = causal_linear_attention_step(
             q[:, :, i], k[:, :, i], v[:, :, i], state, normalize=normalize
         )
-        assert torch.equal(state, before)
+        assert torch.equal(state, before), "the state given must not be modified"
         state = new
         tolerance = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 5e-2 * torch.finfo(dtype).eps ** 0.5}
-        torch.testing.assert_close(out, whole[:, :, i], **tolerance)
+        torch.testing.assert_close(out, whole[:, :, i].to(dtype), **tolerance)
     torch.testing.assert_close(state, final)
 
 

@@ -14,14 +14,13 @@ from causal_linear_attention import (
     operators,
 )
 from causal_linear_attention.compiling import assume_constant_result
+from tests.helpers import definition
 
 pytestmark = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
 
 
-def draw(length=40, dtype=torch.float32, normalize=False, grad=True):
-    q, k, v = (torch.rand(2, 2, length, d).to(dtype) + 0.1 for d in (5, 5, 3))
-    state = torch.rand(2, 2, 5, 3 + normalize, dtype=operators.accumulation_dtype(dtype))
-    return [x.requires_grad_(grad) for x in (q, k, v, state)]
+def draw(dtype=torch.float32, normalize=False, grad=True):
+    return [x.requires_grad_(grad) for x in definition.draw((2, 2, 40, 5, 3), dtype, normalize)[:4]]
 
 
 @pytest.mark.parametrize("with_state", [False, True], ids=["zero", "state"])

@@ -116,7 +116,7 @@ def lln_attention(
         ValueError: naming the argument, its shape, type or value, and what was expected.
     """
     check_tensors(q=q, k=k, v=v)
-    check_inputs(q, k, v, "N")
+    check_inputs(q, k, v)
     if key_padding_mask is not None:
         check_mask(key_padding_mask, q.shape[0], q.shape[2], q.device)
     for name, scale in (("alpha", alpha), ("beta", beta)):
