@@ -82,6 +82,8 @@ def _trial(device: torch.device) -> str:
                 _kernels().prefix[1, 1](state, None, torch.empty_like(state), 1, SIZE=1, BLOCK=16)
             state.cpu()
     except Exception as error:
+        if "out of memory" in str(error):
+            raise  # as any kernel might; it says nothing of Triton and must not be remembered
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return f"triton {version()} cannot run a kernel ({first})"
     return ""

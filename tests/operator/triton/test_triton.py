@@ -297,8 +297,14 @@ def test_a_trial_finds_what_would_fail_later(monkeypatch):
     cpu = torch.device("cpu")
     assert triton_backend._trial(cpu) == ""
 
-    def kernels():
-        raise RuntimeError("Failed to find C compiler.\nPlease specify via CC.")
+    def fail_with(message):
+        def kernels():
+            raise RuntimeError(message)
 
-    monkeypatch.setattr(triton_backend, "_kernels", kernels)
+        monkeypatch.setattr(triton_backend, "_kernels", kernels)
+
+    fail_with("Failed to find C compiler.\nPlease specify via CC.")
     assert triton_backend._trial(cpu).endswith("cannot run a kernel (Failed to find C compiler.)")
+    fail_with("CUDA out of memory.")  # a later call may succeed
+    with pytest.raises(RuntimeError, match="out of memory"):
+        triton_backend._trial(cpu)
