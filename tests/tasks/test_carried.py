@@ -8,7 +8,7 @@ import torch
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.tasks.language_modeling import LanguageModelingConfig
 
-from pipeline.data.indexed_rows import RowWriter
+from pipeline.data.indexed_rows import write_rows
 from tests.helpers.lm import build_lm, dictionary
 from user_dir.errors import UserError
 from user_dir.tasks.carried import CarriedLanguageModelingTask, Segments, check_model
@@ -24,9 +24,7 @@ def folder(tmp_path_factory):
     words.save(str(place / "dict.txt"))
     text = torch.randint(4, 40, (20 * LENGTH + 5,), generator=torch.Generator().manual_seed(0))
     for split in ("train", "valid"):
-        with RowWriter(place / split, len(words)) as rows:
-            for row in text.split(23):
-                rows.add(row)
+        write_rows(place / split, text.split(23), len(words))
     return place
 
 
