@@ -27,6 +27,13 @@ def test_finished_and_hopeless_cases_are_not_run_again():
     assert not is_done(1) and not is_done(0)
 
 
+def answer(question):
+    """What a worker finds."""
+    if question["kind"] == "decoding":
+        return {"status": "ok", "token_seconds": {"10": [1.0] * 4, "100": [1.0] * 4}}
+    return {"status": "ok", "step_seconds": [1.0], "peak_bytes": 5}
+
+
 def test_what_a_lower_limit_ended_is_measured_again(tmp_path, monkeypatch):
     words = ["--quick", "--device", "cpu", "--architectures", "transnormer_t1", "--lengths", "64"]
     words += ["--out", str(tmp_path / "cost.json")]
@@ -42,10 +49,7 @@ def test_what_a_lower_limit_ended_is_measured_again(tmp_path, monkeypatch):
 
         def measure(worker, question, time_limit, status=status, asked=asked):
             asked.append(question)
-            tokens = {"token_seconds": {"10": [1.0] * 4, "100": [1.0] * 4}}
-            training = {"step_seconds": [1.0], "peak_bytes": 5}
-            good = tokens if question["kind"] == "decoding" else training
-            return {"status": status, **(good if status == "ok" else {})}
+            return answer(question) if status == "ok" else {"status": status}
 
         monkeypatch.setattr(run, "run_case", measure)
         assert benchmark.run(benchmark.parse([*words, *limits])) == 0
@@ -113,9 +117,7 @@ def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys
         if len(measured) == 2:
             raise KeyboardInterrupt
         measured.append(question)
-        tokens = {"token_seconds": {"10": [1.0] * 4, "100": [1.0] * 4}}
-        training = {"step_seconds": [1.0], "peak_bytes": 5}
-        return {"status": "ok", **(tokens if question["kind"] == "decoding" else training)}
+        return answer(question)
 
     monkeypatch.setattr(run, "run_case", measure)
     with pytest.raises(KeyboardInterrupt):
