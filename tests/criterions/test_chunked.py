@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.criterions.masked_lm import MaskedLmLoss
 
@@ -115,11 +114,6 @@ def test_adaptive_softmax_is_refused():
     model = build_lm("transnormer_t1", adaptive_softmax_cutoff="10,20")
     with pytest.raises(UserError, match="train it with --criterion adaptive_loss"):
         ChunkedCrossEntropy(TASK, False, 4, 0.0, "pytorch_ddp")(model, lm_sample())
-
-
-def test_registered():
-    assert CRITERION_REGISTRY["chunked_cross_entropy"] is ChunkedCrossEntropy
-    assert CRITERION_REGISTRY["chunked_masked_lm"] is ChunkedMaskedLm
 
 
 def curve(criterion):
