@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -82,23 +83,17 @@ def test_the_error_of_the_question_is_not_left_for_the_next_launch(gpu, runtime)
 
 def test_two_threads_ask_one_question(gpu, runtime, monkeypatch):
     gpu(NO_IMAGE)
-    ask, inside, answers = extension._ask_gpu, threading.Barrier(2), []
+    ask, inside = extension._ask_gpu, threading.Barrier(2)
 
     def slow(index):
         inside.wait(10)  # for the test's own thread, not for another that asks too
         return ask(index)
 
-    def run():
-        answers.append(select_backend("auto", GPU))
-
     monkeypatch.setattr(extension, "_ask_gpu", slow)
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    inside.wait(10)
-    for thread in threads:
-        thread.join(10)
-    assert answers == ["torch"] * 4 and questions(runtime) == 1
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(select_backend, "auto", GPU) for _ in range(4)]
+        inside.wait(10)
+    assert [answer.result() for answer in answers] == ["torch"] * 4 and questions(runtime) == 1
 
 
 def test_the_operator_runs_and_warns_once(gpu, monkeypatch, caplog):
@@ -111,18 +106,10 @@ def test_the_operator_runs_and_warns_once(gpu, monkeypatch, caplog):
     monkeypatch.setitem(selection._COMPILED, "cpu", "cuda")
     x = torch.rand(1, 1, 70, 4)
     expected = causal_linear_attention(x, x, x, backend="reference")
-    outs = []
-    threads = [
-        threading.Thread(target=lambda: outs.append(causal_linear_attention(x, x, x))) for _ in range(3)
-    ]
-    with caplog.at_level(logging.INFO, "causal_linear_attention"):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(10)
-    assert len(outs) == 3
+    with caplog.at_level(logging.INFO, "causal_linear_attention"), ThreadPoolExecutor(3) as pool:
+        outs = [pool.submit(causal_linear_attention, x, x, x) for _ in range(3)]
     for out in outs:
-        torch.testing.assert_close(out, expected)
+        torch.testing.assert_close(out.result(), expected)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
