@@ -146,15 +146,14 @@ def test_random_shapes(batch, heads, length, dim, width, dtype, with_state, stri
     assert error(state, final) <= 1e-5
 
 
-@pytest.mark.parametrize("lengths", [(1024, 4096)])
-def test_saved_tensors_grow_linearly(lengths):
+def test_saved_tensors_grow_linearly():
     def saved(length):
         q, k, v, _ = inputs(1, 2, length, 8, 8, torch.float32, state=False)
         return kept_for_backward(lambda: causal_linear_attention(q, k, v).sum().backward())
 
-    short, long = (saved(n) for n in lengths)
-    assert short <= 3 * 2 * 8 * lengths[0] + 8 * 8 * 2
-    assert long <= short * lengths[1] / lengths[0]
+    short = saved(1024)
+    assert short <= 3 * 2 * 8 * 1024 + 8 * 8 * 2
+    assert saved(4096) <= 4 * short
 
 
 def test_backward_temporaries_do_not_grow_with_length_squared():
