@@ -137,7 +137,7 @@ CASES = [
     (f"{TRAIN} --decoder-attention diag*99999999999", "is not a number of layers at character 1"),
     (f"{TRAIN} --arch transnormer_t9", "--arch is 'transnormer_t9'.* transnormer_t1"),
     # data-prep
-    *((f"data-prep/{words} --dest new", message) for words, message in PREPARATION),
+    *((f"data-prep/{words} --dest new/folder", message) for words, message in PREPARATION),
     # studies
     ("scripts/study.sh copy --preset tiny --out new --lr x", "no option --lr; .*fairseq-train come after --"),
     ("scripts/study.sh copy --preset tiny --out new --method nothing", "--method"),
