@@ -116,29 +116,6 @@ def test_adaptive_softmax_is_refused():
         ChunkedCrossEntropy(TASK, False, 4, 0.0, "pytorch_ddp")(model, lm_sample())
 
 
-def curve(criterion):
-    """Losses in nats per token of 50 updates from the same start."""
-    torch.manual_seed(0)
-    model = build_lm("transnormer_t1").train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(50):
-        sample = lm_sample()
-        loss, _, _ = criterion(model, sample)
-        optimizer.zero_grad()
-        (loss / sample["ntokens"]).backward()
-        optimizer.step()
-        losses.append(loss.item() / sample["ntokens"])
-    return losses
-
-
-def test_learning_curve():
-    plain = curve(CrossEntropyCriterion(TASK, False))
-    chunked = curve(ChunkedCrossEntropy(TASK, False, 16, 0.0, "pytorch_ddp"))
-    assert plain[-1] < 0.8 * plain[0]
-    assert chunked == pytest.approx(plain, rel=1e-5)
-
-
 def test_compile_is_left_out_on_a_cpu(monkeypatch):
     """And otherwise asked for once, before the first batch."""
     compiled = []
