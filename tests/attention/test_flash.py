@@ -33,24 +33,6 @@ def test_flash_layer_of_the_authors(golden_dir, length, kind):
         assert relative(layer.get_parameter(in_layer(name)).grad, want) < 5e-5, name
 
 
-@pytest.mark.parametrize("norm", ["scalenorm", "layernorm"])
-@pytest.mark.parametrize("name", ["flash", "flash_quad"])
-def test_names_of_the_authors_load(name, norm):
-    """The norm inside the unit, FLASH-quad's shorter names, and the two vectors without a gradient."""
-    layer, other = (
-        GatedLayer(build_attention(name, 12, 1, causal=True, key_dim=4), 12, norm) for _ in range(2)
-    )
-    theirs = {}
-    for key, value in layer.state_dict().items():
-        key = key.replace("self_attn_layer_norm.", "self_attn.norm.")
-        theirs[key.replace("quad_", "") if name == "flash_quad" else key] = value
-    assert "self_attn.quad_q_weight" not in theirs or name == "flash"
-    theirs |= {f"self_attn.{vector}": torch.randn(1, 4) for vector in "ab"}
-    other.load_state_dict(theirs)
-    x = torch.randn(70, 2, 12)
-    assert torch.equal(other(x), layer(x))
-
-
 def slow_unit(module, x):
     """One row `(N, D)` in float64, entry by entry of the matrix A."""
     options, causal = module.options, module.causal

@@ -1,9 +1,4 @@
-"""The cost benchmark: which cases run, how it resumes, what its report says. No times are judged."""
-
-import json
-import sys
-
-import pytest
+"""The cost benchmark: which cases run, what its report says. No times are judged."""
 
 from benchmarks import lm_cost
 from benchmarks.lm_cost import goals
@@ -11,7 +6,6 @@ from benchmarks.models import TINY, LanguageModel
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.reports.costs import cell
 from tests.benchmarks.records import results, steps
-from tests.helpers import forked
 
 
 def sample(step: float = 2.0, late_token: float = 0.001) -> dict:
@@ -55,15 +49,3 @@ def test_samples_of_all_rounds_are_joined():
 def test_vanilla_gets_the_width_everywhere():
     model = LanguageModel("transformer_lm", TINY, 32, 32, "cpu").cfg.model
     assert model.decoder_input_dim == model.decoder_output_dim == TINY.width
-
-
-@pytest.mark.slow
-def test_quick_run_from_another_folder(tmp_path):
-    out = tmp_path / "a b" / "cost.json"
-    command = [sys.executable, "-m", "benchmarks.lm_cost", "--quick", "--device", "cpu"]
-    command += ["--architectures", "transnormer_t1", "--out", out]
-    done = forked.run(command, cwd=tmp_path, check=True)
-    assert "| – | not measured |" in done.stdout
-    assert {p.name for p in out.parent.iterdir()} == {"cost.json", "cost.md", "cost.png"}
-    statuses = {record["status"] for record in json.loads(out.read_text())["records"]}
-    assert statuses == {"ok"}

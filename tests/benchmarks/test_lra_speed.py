@@ -107,11 +107,11 @@ def test_a_picture_of_something_else_is_kept(sweep, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_quick_run(sweep, tmp_path):
+def test_quick_run_from_another_folder(sweep, tmp_path):
     out = tmp_path / "a b" / "speed.json"
     command = [sys.executable, "-m", "benchmarks.lra_speed", "--quick", "--device", "cpu"]
     command += ["--architectures", "elu", "--out", out, "--sweep", sweep]
-    forked.run(command, check=True)
+    forked.run(command, cwd=tmp_path, check=True)
     names = {path.name for path in out.parent.iterdir()}
     assert names == {"speed.json", "speed.md", "speed.png", "speed_accuracy.png"}
     assert {record["status"] for record in json.loads(out.read_text())["records"]} == {"ok"}

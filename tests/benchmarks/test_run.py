@@ -27,8 +27,8 @@ def test_finished_and_hopeless_cases_are_not_run_again():
     assert not is_done(1) and not is_done(0)
 
 
-def measured_well(question):
-    """The answer to a case of lm_cost."""
+def answer(question):
+    """What a worker finds."""
     if question["kind"] == "decoding":
         return {"status": "ok", "token_seconds": {"10": [1.0] * 4, "100": [1.0] * 4}}
     return {"status": "ok", "step_seconds": [1.0], "peak_bytes": 5}
@@ -49,7 +49,7 @@ def test_what_a_lower_limit_ended_is_measured_again(tmp_path, monkeypatch):
 
         def measure(question, time_limit, status=status, asked=asked):
             asked.append(question)
-            return measured_well(question) if status == "ok" else {"status": status}
+            return answer(question) if status == "ok" else {"status": status}
 
         monkeypatch.setattr(run, "run_case", measure)
         assert benchmark.run(benchmark.parse([*words, *limits])) == 0
@@ -117,7 +117,7 @@ def test_run_keeps_what_is_measured_and_carries_on(tmp_path, monkeypatch, capsys
         if len(measured) == 2:
             raise KeyboardInterrupt
         measured.append(question)
-        return measured_well(question)
+        return answer(question)
 
     monkeypatch.setattr(run, "run_case", measure)
     with pytest.raises(KeyboardInterrupt):

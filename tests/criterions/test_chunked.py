@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.criterions.masked_lm import MaskedLmLoss
 
@@ -113,33 +112,6 @@ def test_adaptive_softmax_is_refused():
     model = build_lm("transnormer_t1", adaptive_softmax_cutoff="10,20")
     with pytest.raises(UserError, match="train it with --criterion adaptive_loss"):
         cross_entropy()(model, lm_sample())
-
-
-def test_registered():
-    assert CRITERION_REGISTRY["chunked_cross_entropy"] is ChunkedCrossEntropy
-    assert CRITERION_REGISTRY["chunked_masked_lm"] is ChunkedMaskedLm
-
-
-def curve(criterion):
-    """Losses in nats per token of 50 updates from the same start."""
-    torch.manual_seed(0)
-    model = build_lm("transnormer_t1").train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(50):
-        sample = lm_sample()
-        loss, _, _ = criterion(model, sample)
-        optimizer.zero_grad()
-        (loss / sample["ntokens"]).backward()
-        optimizer.step()
-        losses.append(loss.item() / sample["ntokens"])
-    return losses
-
-
-def test_learning_curve():
-    plain = curve(CrossEntropyCriterion(TASK, False))
-    assert plain[-1] < 0.8 * plain[0]
-    assert curve(cross_entropy()) == pytest.approx(plain, rel=1e-5)
 
 
 def test_compile_is_left_out_on_a_cpu(monkeypatch):

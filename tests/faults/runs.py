@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.training.launch import free_port
-from pipeline.training.log import read_records
 from tests.faults.warm import Started, Warm
+from tests.helpers.logs import updates
 
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "1"))  # scripts/fault_check.sh takes more
 ROUNDING = 2e-3  # the log has three decimals
@@ -27,13 +27,9 @@ def at_update(update: int, action: str = "group") -> dict[str, str]:
 
 def losses(folder: Path) -> dict[int, list[float]]:
     """Every loss that the log has of an update: several if it was done again after an interruption."""
-    found = defaultdict(list)
-    if not (folder / "train.log").is_file():
-        return {}
-    with (folder / "train.log").open() as log:
-        for kind, record in read_records(log):
-            if kind == "train_inner":
-                found[int(record["num_updates"])].append(record["loss"])
+    found, log = defaultdict(list), folder / "train.log"
+    for record in updates(log.read_text()) if log.is_file() else ():
+        found[int(record["num_updates"])].append(record["loss"])
     return dict(found)
 
 

@@ -10,39 +10,14 @@ import json
 import multiprocessing
 import os
 import runpy
-import signal
 import socket
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Any
 
-from conventions import REQUESTS
-from pipeline import children
-from tests.helpers import registry
-from tests.helpers.forked import PRELOADED, Child
+from tests.helpers import forked, registry
 
 MOST = 1 << 16  # bytes of a message
-
-
-class Forked(Child):
-    """What `children.py` needs of `subprocess.Popen`, for modules with a `main`."""
-
-    def __init__(self, command: list[str], stdout: Any, env: dict[str, str], **unused: Any) -> None:
-        fork = multiprocessing.get_context("fork")
-        process = fork.Process(target=self.run, args=(command[2:], stdout.fileno(), env))
-        process.start()
-        super().__init__(process)
-
-    @staticmethod
-    def run(words: list[str], log: int, environment: dict[str, str]) -> None:
-        for stream in (1, 2):
-            os.dup2(log, stream)
-        os.environ.update(environment)
-        for number in REQUESTS:  # as after an exec
-            signal.signal(number, signal.SIG_DFL)
-        sys.argv = words
-        importlib.import_module(words[0]).main()
 
 
 def serve(tests: socket.socket) -> None:
@@ -75,7 +50,8 @@ def begin(words: list[str], files: list[int], fault: dict[str, str]) -> None:
         os.dup2(file, stream)
         os.close(file)
     os.environ.update(fault)
-    children.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Forked})
+    for patch in forked.patches(multiprocessing.get_context("fork")):
+        setattr(*patch)
     sys.argv = ["pipeline", *words]
     runpy.run_module("pipeline", run_name="__main__", alter_sys=True)
 
@@ -122,7 +98,7 @@ if __name__ == "__main__":
     from pipeline.console import warn_only
 
     warn_only()
-    for name in ("pipeline.training.train", "pipeline.reports.plots", *PRELOADED):
+    for name in ("pipeline.training.train", "pipeline.reports.plots", *forked.PRELOADED):
         importlib.import_module(name)
     registry.share()
     serve(socket.socket(fileno=os.dup(0)))

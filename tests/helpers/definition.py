@@ -16,18 +16,21 @@ def draw(
 ) -> tuple[Tensor | None, ...]:
     """q, k, v, state, and the gradients of the output and of the final state.
 
-    `strides` is how the first three lie in memory.
+    `strides` is how q, k, v and the output's gradient lie in memory.
     """
     batch, heads, length, dim, width = shape
 
     def rows(columns: int) -> Tensor:
-        x = torch.randn(batch, heads, length, columns, dtype=torch.float64)
+        return torch.randn(batch, heads, length, columns, dtype=torch.float64)
+
+    def laid(x: Tensor) -> Tensor:
+        x = x.to(dtype)
         if strides == "projected":  # (B, N, H, D), as a projection leaves it
-            x = x.transpose(1, 2).contiguous().transpose(1, 2)
-        elif strides == "sliced":
-            x = torch.cat([x, x], -1)[..., :columns]
-        elif strides == "columns":
-            x = x.transpose(2, 3).contiguous().transpose(2, 3)
+            return x.transpose(1, 2).contiguous().transpose(1, 2)
+        if strides == "sliced":
+            return torch.cat([x, x[..., :1]], -1)[..., : x.shape[-1]]
+        if strides == "columns":
+            return x.transpose(2, 3).contiguous().transpose(2, 3)
         return x
 
     q, k, v = rows(dim), rows(dim), rows(width)
@@ -35,9 +38,9 @@ def draw(
         q, k = q.abs() + 0.1, k.abs() + 0.1
     wide = torch.promote_types(dtype, torch.float32)
     initial = torch.rand(batch, heads, dim, width + normalize, dtype=wide) if state else None
-    grad = torch.randn(batch, heads, length, width, dtype=torch.float64).to(dtype)
+    grad = rows(width)
     grad_state = torch.randn(batch, heads, dim, width + normalize, dtype=wide)
-    return *(x.to(dtype) for x in (q, k, v)), initial, grad, grad_state
+    return *map(laid, (q, k, v)), initial, laid(grad), grad_state
 
 
 def run(function: Callable, q, k, v, state, grad, grad_state) -> list[Tensor]:

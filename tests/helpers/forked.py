@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from multiprocessing.context import BaseContext
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -82,12 +81,24 @@ def run(command: Sequence[object], check: bool = False, **options: Any) -> subpr
     return start(command, **options).wait(check)
 
 
-class Child:
-    """A started `process` of multiprocessing as its users see one of `subprocess`."""
+class Popen:
+    """What `children.py` and its users need of `subprocess.Popen`; the output goes to the log `stdout`."""
 
-    def __init__(self, process: BaseProcess) -> None:
-        self.process, self.pid = process, process.pid
-        self.terminate, self.kill = process.terminate, process.kill
+    def __init__(
+        self,
+        command: Sequence[str],
+        stdout: IO[bytes],
+        env: Mapping[str, str],
+        context: BaseContext = CONTEXT,
+        **unused: Any,
+    ) -> None:
+        log = Path(stdout.name)
+        if context is CONTEXT:  # it would end at once: the process that forks is not the one that started it
+            env = {name: value for name, value in env.items() if name != PARENT}
+        target = (command[2], list(command[3:]), [log, log], Path.cwd(), env)
+        self.process = context.Process(target=_main, args=target)
+        self.process.start()
+        self.pid, self.terminate, self.kill = self.process.pid, self.process.terminate, self.process.kill
         self.returncode: int | None = None  # known once it was waited for, as with subprocess
 
     def wait(self, timeout: float | None = None) -> None:
@@ -100,27 +111,7 @@ class Child:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.process.pid, number)
-
-
-class Popen(Child):
-    """What `children.started` needs of `subprocess.Popen`."""
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        stdout: IO[bytes],
-        env: Mapping[str, str],
-        context: BaseContext = CONTEXT,
-        **unused: Any,
-    ) -> None:
-        log = Path(stdout.name)
-        # It would end at once: the process that forks is not the one that started it.
-        env = {name: value for name, value in env.items() if name != PARENT}
-        target = (command[2], list(command[3:]), [log, log], Path.cwd(), env)
-        process = context.Process(target=_main, args=target)
-        process.start()
-        super().__init__(process)
+        os.kill(self.pid, number)
 
 
 def measure(command: Sequence[str], env: Mapping[str, str], context: BaseContext, **unused: Any) -> object:

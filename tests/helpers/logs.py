@@ -1,9 +1,21 @@
-"""The log of a language model's run that was ended once and resumed, and waiting for a line of a log."""
+"""Logs of training: what they say, a made-up one of a run that was resumed, and waiting for a line of one."""
 
 import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from pipeline.training.log import Record, read_records
+
+
+def updates(log: str) -> list[Record]:
+    """What was logged after each update."""
+    return [record for kind, record in read_records(log.splitlines()) if kind == "train_inner"]
+
+
+def losses(log: str) -> dict[int, float]:
+    """The training loss of each update; what a resumed run repeats counts as it was the last time."""
+    return {int(record["num_updates"]): record["loss"] for record in updates(log)}
 
 
 def line(kind: str, **figures: float) -> str:
@@ -13,7 +25,7 @@ def line(kind: str, **figures: float) -> str:
 
 
 def inner(update: int, loss: float, wps: float) -> str:
-    """What is logged after an update."""
+    """The record of an update."""
     return line("train_inner", loss=loss, wps=wps, wpb=64, num_updates=update, wall=0)
 
 

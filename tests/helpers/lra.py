@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from fairseq.data import Dictionary, indexed_dataset
 
+from pipeline.data.indexed_rows import write_rows
+from tests.helpers.lm import dictionary
 from tests.helpers.roberta import SMALL_PARTS
 
 LENGTHS = {
@@ -29,20 +30,12 @@ SHORT = {
 }  # fmt: skip
 
 
-def dictionary(symbols: int) -> Dictionary:
-    """Numbered symbols after fairseq's four."""
-    result = Dictionary()
-    for i in range(symbols):
-        result.add_symbol(str(i))
-    return result
-
-
 def lra_task(task: str, pipeline: str = "skyformer", length: int | None = None) -> SimpleNamespace:
     """What a model asks of the task `lra`."""
     symbols = SYMBOLS[pipeline].get(task)
     inputs = ("input0", "input1") if task == "retrieval" else ("input0",) if symbols else ("pixels",)
     data = SimpleNamespace(length=length or LENGTHS[task], inputs=inputs, classes=("",) * CLASSES[task])
-    return SimpleNamespace(data=data, source_dictionary=dictionary(symbols) if symbols else None)
+    return SimpleNamespace(data=data, source_dictionary=dictionary(symbols + 4) if symbols else None)
 
 
 def write_lra(
@@ -67,10 +60,11 @@ def write_lra(
             np.save(folder / f"{split}.pixels.npy", (pixels + 20 * labels[:, None]).astype(np.uint8))
         else:
             for name in inputs:
-                _write_rows(folder / f"{split}.{name}", _rows(rng, labels, longest, symbols))
+                found = _rows(rng, labels, longest, symbols)
+                write_rows(folder / f"{split}.{name}", map(torch.tensor, found), symbols + 4)
         about[split] = {"examples": rows, "longest": longest}
     if symbols is not None:
-        dictionary(symbols).save(str(folder / "dict.txt"))
+        dictionary(symbols + 4).save(str(folder / "dict.txt"))
     manifest = {
         "task": task, "pipeline": "both" if symbols is None else pipeline, "inputs": list(inputs),
         "classes": [str(i) for i in range(CLASSES[task])], "length": longest,
@@ -90,10 +84,3 @@ def _rows(rng: np.random.Generator, labels: np.ndarray, longest: int, symbols: i
         rows.append(row)
     rows[0] = np.resize(rows[0], longest)
     return rows
-
-
-def _write_rows(prefix: Path, rows: list[np.ndarray]) -> None:
-    builder = indexed_dataset.MMapIndexedDatasetBuilder(f"{prefix}.bin", dtype=np.uint16)
-    for row in rows:
-        builder.add_item(torch.tensor(row))
-    builder.finalize(f"{prefix}.idx")

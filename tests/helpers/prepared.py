@@ -1,6 +1,7 @@
 """Prepared folders, read with fairseq's own readers, and the texts that they are made of."""
 
 import json
+import random
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,6 +36,21 @@ def decoded(folder: Path, split: str) -> list[str]:
 def contents(folder: Path) -> dict[str, bytes]:
     """All files below a folder, by name."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def write_corpus(folder: Path, words: int = 60, seed: int = 0) -> None:
+    """Sentences of a language in which each word has a few likely successors."""
+    rng = random.Random(seed)
+    after = [[rng.randrange(words) for _ in range(3)] for _ in range(words)]
+    for split, lines in (("train", 300), ("valid", 30), ("test", 30)):
+        text = []
+        for _ in range(lines):
+            word, sentence = rng.randrange(words), []
+            for _ in range(rng.randrange(5, 40)):
+                sentence.append(f"w{word}")
+                word = rng.choice(after[word])
+            text.append(" ".join(sentence))
+        (folder / f"{split}.txt").write_text("\n".join(text) + "\n")
 
 
 def write_splits(folder: Path, **texts: str) -> Path:

@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 
 from pipeline.training.kinds import KINDS
 from pipeline.training.launch import Machines
-from pipeline.training.log import read_records
 from pipeline.training.train import train
+from tests.helpers import logs
 from tests.helpers.images import write_images
 from tests.helpers.lra import write_lra
 from tests.helpers.once import filled_once
@@ -120,6 +120,5 @@ def trained(kind: str, tmp_path_factory, data: Path | None = None) -> Tiny:
 
 
 def losses(run: Path) -> dict[int, float]:
-    """The training loss of each update; what a resumed run repeats counts as it was the last time."""
-    with (run / "train.log").open() as log:
-        return {int(r["num_updates"]): r["loss"] for kind, r in read_records(log) if kind == "train_inner"}
+    """Those in the log of a run."""
+    return logs.losses((run / "train.log").read_text())

@@ -1,7 +1,5 @@
-"""A tiny binarised corpus, and runs of the real fairseq commands in processes of their own."""
+"""Runs of the real fairseq commands in processes of their own."""
 
-import json
-import random
 import socket
 import subprocess
 import sys
@@ -13,35 +11,7 @@ import torch
 
 from tests.helpers import forked
 from tests.helpers.once import filled_once
-
-
-def write_corpus(folder: Path, words: int = 60, seed: int = 0) -> None:
-    """Sentences of a language in which each word has a few likely successors."""
-    rng = random.Random(seed)
-    after = [[rng.randrange(words) for _ in range(3)] for _ in range(words)]
-    for split, lines in (("train", 300), ("valid", 30), ("test", 30)):
-        text = []
-        for _ in range(lines):
-            word, sentence = rng.randrange(words), []
-            for _ in range(rng.randrange(5, 40)):
-                sentence.append(f"w{word}")
-                word = rng.choice(after[word])
-            text.append(" ".join(sentence))
-        (folder / f"{split}.txt").write_text("\n".join(text) + "\n")
-
-
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory) -> Path:
-    """A folder as `fairseq-preprocess --only-source` leaves it."""
-
-    def fill(folder: Path) -> None:
-        write_corpus(folder)
-        command = [sys.executable, "-m", "fairseq_cli.preprocess", "--only-source"]
-        for split in ("train", "valid", "test"):
-            command += [f"--{split}pref", str(folder / f"{split}.txt")]
-        forked.run([*command, "--destdir", str(folder / "a corpus")], check=True)
-
-    return filled_once(tmp_path_factory, "corpus of models", fill) / "a corpus"
+from tests.pipeline.conftest import corpus  # noqa: F401  (a fixture)
 
 
 class Commands:
@@ -67,16 +37,6 @@ class Commands:
         """Standard output and error of a finished command."""
         done = forked.run(command, check=True)
         return done.stdout + done.stderr
-
-
-def updates(output: str) -> list[dict[str, str]]:
-    """What fairseq printed after each update."""
-    return [json.loads(line[line.index("{") :]) for line in output.splitlines() if "| train_inner |" in line]
-
-
-def losses(output: str) -> dict[int, str]:
-    """The training loss after each update, as fairseq printed it."""
-    return {int(entry["num_updates"]): entry["loss"] for entry in updates(output)}
 
 
 def train_in_two_processes(command: list[str]) -> None:
@@ -112,7 +72,7 @@ def run_in_two_processes(
 
 
 @pytest.fixture(scope="session")
-def commands(root, corpus) -> Commands:
+def commands(root, corpus) -> Commands:  # noqa: F811
     """The commands on the tiny corpus."""
     return Commands(root, corpus)
 

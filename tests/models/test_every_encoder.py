@@ -160,9 +160,17 @@ def test_only_attentions_with_a_causal_form_have_a_language_model(name):
         build_lm("transnormer_t1", decoder_attention=f"{name}*2", decoder_attention_heads=1)
 
 
-@pytest.mark.parametrize("name", ["linformer", "informer"])
-def test_a_sentence_longer_than_the_model_is_refused(name):
-    model = build(f"roberta_{name}", max_positions=20, absolute_positions="none")
+@pytest.mark.parametrize(
+    ("name", "kind", "limit"),
+    [
+        ("linear", "learned", "learned positions"),
+        ("linformer", "none", "positions of 'linformer' attention"),
+        ("informer", "none", "positions of 'informer' attention"),
+    ],
+)
+def test_a_sentence_longer_than_the_model_is_refused(name, kind, limit):
+    model = build(f"roberta_{name}", max_positions=20, absolute_positions=kind)
+    assert model.max_positions() == 20
     assert model(sentences([20], 40))[0].shape == (1, 40, 40)
-    with pytest.raises(UserError, match=f"21 tokens is longer than the 20 positions of '{name}' attention"):
+    with pytest.raises(UserError, match=f"21 tokens is longer than the 20 {limit}"):
         model(sentences([21]))

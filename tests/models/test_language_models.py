@@ -11,6 +11,7 @@ from pipeline.files import ROOT
 from tests.helpers.build import assert_same_gradients
 from tests.helpers.golden import load, relative, state
 from tests.helpers.lm import PAD, build_lm, tokens
+from tests.models.test_joined_positions import FRAME
 from user_dir.errors import UserError
 
 MODELS = {
@@ -28,6 +29,7 @@ MODELS = {
     "flash": ("flash_lm", {"flash_key_dim": 8, "flash_chunk_size": 16}),
     "flash_quad": ("flash_quad_lm", {"flash_quad_key_dim": 8, "flash_quad_positions": 40}),
     "tnn": ("tnn_lm", {"tnn_network_dim": 8, "glu_dim": 24}),
+    "joined": ("linear_transformer_lm", {"decoder_attention": "reformer,elu", **FRAME}),
 }
 # Their scale is that of the batch's real tokens in training, so that there a row depends on its neighbours.
 BATCH_STATISTICS = ("lln", "lln_diag")

@@ -6,8 +6,8 @@ from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 
 from tests.helpers.lm import build_lm, tokens
+from tests.helpers.logs import losses
 from tests.helpers.roberta import build_roberta
-from tests.models.conftest import losses
 from user_dir.attention import performer
 from user_dir.errors import UserError
 from user_dir.modules import LearnedPositions, RMSNorm, ScaleNorm, SinusoidalPositions
@@ -95,15 +95,16 @@ def test_absolute_positions_are_an_option():
 
 @pytest.mark.parametrize("name", ["flash", "flash_quad"])
 def test_checkpoints_of_the_authors_fork_load(name):
-    """Their units hold the norms of the layers."""
+    """The norm inside the unit, FLASH-quad's shorter names, and the two vectors without a gradient."""
     rows = tokens(2, 40)
-    for build in (small_lm, small_roberta):
+    for build, stack in ((small_lm, "decoder"), (small_roberta, "encoder.sentence_encoder")):
         model, other = build(name), build(name)
-        theirs = {
-            key.replace("self_attn_layer_norm.", "self_attn.norm."): value
-            for key, value in model.state_dict().items()
-        }
-        assert theirs.keys() != model.state_dict().keys()
+        units = [f"{stack}.layers.{i}.self_attn" for i in range(2)]
+        theirs = {f"{unit}.{vector}": torch.randn(1, 8) for unit in units for vector in "ab"}
+        for key, value in model.state_dict().items():
+            key = key.replace("self_attn_layer_norm.", "self_attn.norm.")
+            theirs[key.replace("quad_", "") if name == "flash_quad" else key] = value
+        assert any("quad_" in key for key in theirs) == (name == "flash")
         other.load_state_dict(theirs)
         assert torch.equal(other(rows)[0], model(rows)[0])
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from tests.helpers import forked
-from tests.models.conftest import losses, run_in_two_processes, train_in_two_processes
+from tests.helpers.logs import losses
+from tests.models.conftest import run_in_two_processes, train_in_two_processes
 
 T2 = ("--arch", "transnormer_t2")
 

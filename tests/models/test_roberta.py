@@ -2,12 +2,10 @@
 
 from argparse import Namespace
 
-import pytest
 import torch
 from fairseq.models.roberta import RobertaModel
 
 from tests.helpers.roberta import PAD, build_roberta, sentences, task
-from user_dir.errors import UserError
 
 
 def test_softmax_equals_the_roberta_of_fairseq():
@@ -66,11 +64,3 @@ def test_options_reach_the_layers():
     assert diag.options.block_size == 16 and diag.options.activation == "softmax" and not diag.causal
     assert encoder.layers[0].pre_norm and hasattr(encoder.layers[0], "fc1")
     assert model.encoder.lm_head.weight is not encoder.embed_tokens.weight
-
-
-def test_a_sentence_longer_than_the_positions_is_refused():
-    model = build_roberta("roberta_linear", max_positions=16)
-    assert model.max_positions() == 16
-    model(sentences([16], 30))
-    with pytest.raises(UserError, match="17 tokens is longer than the 16 learned positions"):
-        model(sentences([17]))

@@ -1,4 +1,7 @@
-"""Models that cannot be: a UserError that names the option, before anything is built."""
+"""Models that cannot be: a UserError that names the option, before anything is built.
+
+Options of attentions are in tests/attention/every/test_user_errors.py; here are some that reach them.
+"""
 
 import pytest
 import torch
@@ -31,8 +34,6 @@ REFUSED = {
         ({"decoder_attention": "norm*3"}, r"describes 3 layers .* but the model has 2; names are .*diag"),
         ({"decoder_attention_heads": 5}, "5 attention heads do not divide the width 24"),
         ({"diag_block_size": 0}, "block size of diag attention is 0"),
-        ({"diag_activation": "swish"}, "no activation 'swish'; choose one of relu, softmax"),
-        ({"norm_feature_map": "x"}, "no feature map 'x'"),
         ({"glu_activation": "swoosh"}, "unknown activation 'swoosh'; choose one of identity, silu"),
         ({"decoder_ffn": "moe"}, "unknown feed-forward network 'moe'; choose one of glu, ffn"),
         ({"decoder_norm": "batch"}, "unknown norm 'batch'; choose one of rmsnorm, layernorm"),
@@ -64,10 +65,6 @@ REFUSED = {
             {"decoder_attention": "flash*2", "decoder_attention_heads": 1, "log_attention_statistics": 5},
             "needs a layer that maps its input to queries and keys",
         ),
-        ({"decoder_attention": "performer*2", "performer_features": 0}, "--performer-features is 0"),
-        ({"decoder_attention": "cosformer*2", "cosformer_length": 0}, "--cosformer-length is 0"),
-        ({"decoder_attention": "transformer_ls*2", "transformer_ls_window": 63}, "-ls-window is 63"),
-        ({"decoder_attention": "transformer_ls*2", "transformer_ls_chunk": 0}, "-ls-chunk is 0"),
     ],
     "joined positions": [
         ({"no_share_decoder_input_output_embed": False}, "cannot be tied or adaptive"),
@@ -82,9 +79,6 @@ REFUSED = {
         ({"encoder_layers": 0}, "--encoder-layers is 0"),
         ({"encoder_norm": "batch"}, "unknown norm 'batch'"),
         ({"encoder_attention": "linformer*2", "linformer_rank": 257}, "--linformer-rank is 257; .* to 256"),
-        ({"encoder_attention": "skyformer*2", "skyformer_landmarks": 3}, "--skyformer-landmarks is 3"),
-        ({"nystromformer_landmarks": 0}, "--nystromformer-landmarks is 0"),
-        ({"nystromformer_conv_width": 2}, "--nystromformer-conv-width is 2"),
     ],
     "Long Range Arena": [
         ({"pooling": "max"}, "--pooling is 'max'; choose one of mean, padded-mean, cls, last"),

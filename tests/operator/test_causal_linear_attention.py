@@ -16,7 +16,8 @@ from causal_linear_attention import (
 )
 from causal_linear_attention.chunked import CHUNK, SEGMENT
 from tests.helpers.counting import Made, kept_for_backward
-from tests.helpers.definition import draw
+from tests.helpers.definition import definition, draw, run
+from tests.operator.test_kernels import kernel
 
 
 def inputs(*shape, dtype=torch.float64, state=True, grad=True):
@@ -147,24 +148,10 @@ def test_bidirectional_promotes_mixed_types_under_autocast():
 def test_bfloat16_products_of_the_processor(length, features, monkeypatch):
     """Error of output, state and gradients: at most twice that of the plain formula in bfloat16."""
     monkeypatch.setattr(chunked, "_NATIVE_BFLOAT16", True)
-    given = inputs(1, 2, length, 16, 16, dtype=torch.bfloat16, grad=False)
-    given = [features(x) for x in given[:2]] + [*given[2:]]
-    weights, state_weights = torch.randn(1, 2, length, 16).bfloat16(), torch.randn(1, 2, 16, 16)
-
-    def everything(run, dtype):
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
-        leaves = [x.to(dtype).requires_grad_() for x in given[:3]]
-        leaves.append(given[3].to(wide).requires_grad_())
-        out, state = run(*leaves)
-        loss = (out * weights.to(out.dtype)).sum() + (state * state_weights.to(state.dtype)).sum()
-        return [out.detach(), state.detach(), *torch.autograd.grad(loss, leaves)]
-
-    def plain(q, k, v, state):
-        return reference.quadratic(q, k, v, state.to(q.dtype))
-
-    found = everything(chunked.chunked, torch.bfloat16)
-    truth = everything(reference.quadratic, torch.float64)
-    for x, y, p in zip(found, truth, everything(plain, torch.bfloat16), strict=True):
+    q, k, *rest = draw((1, 2, length, 16, 16), torch.bfloat16, False)
+    given = features(q), features(k), *rest
+    found, truth = run(chunked.chunked, *given), definition(*(x.double() for x in given), False)
+    for x, y, p in zip(found, truth, definition(*given, False), strict=True):
         assert error(x, y) <= 2 * error(p, y)
 
 
@@ -172,16 +159,9 @@ def test_bfloat16_products_of_the_processor(length, features, monkeypatch):
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
 @pytest.mark.parametrize("shape", [(2, 2, 70, 0, 3), (2, 2, 70, 3, 0), (1, 1, 2, 0, 0), (0, 2, 70, 3, 2)])
 def test_empty_heads_and_batches(shape, normalize, backend):
-    q, k, v = inputs(*shape, dtype=torch.float32, state=False)[:3]
-    run = {"normalize": normalize, "return_state": True}
-    out, state = causal_linear_attention(q, k, v, backend=backend, **run)
-    expected, final = causal_linear_attention(q, k, v, backend="reference", **run)
-    torch.testing.assert_close(out, expected)
-    torch.testing.assert_close(state, final)
-    grads = torch.autograd.grad(out.sum() + state.sum(), (q, k, v))
-    definition = torch.autograd.grad(expected.sum() + final.sum(), (q, k, v))
-    for x, y in zip(grads, definition, strict=True):
-        torch.testing.assert_close(x, y)
+    given = draw(shape, torch.float32, normalize, state=False)
+    found, expected = (run(kernel(name, normalize), *given) for name in (backend, "reference"))
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize(

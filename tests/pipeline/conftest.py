@@ -14,9 +14,8 @@ from tests.helpers import commands, encoders, forked
 from tests.helpers.commands import Command
 from tests.helpers.logs import wait_for
 from tests.helpers.once import filled_once
-from tests.helpers.prepared import preprocess
+from tests.helpers.prepared import preprocess, write_corpus
 from tests.helpers.tiny import write_experiment
-from tests.models.conftest import write_corpus
 
 BASE = """
 common: {seed: 1, log_format: json, log_interval: 1}

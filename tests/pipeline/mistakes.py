@@ -1,7 +1,8 @@
 """Command lines that cannot be, each with the pattern of the sentence it gets; see test_bad_input.py.
 
-`CASES` are the project's commands, `RUNS` those on what a run of each kind has left; fairseq's own with the
-plugin are in mistakes_of_fairseq.py. Files have the names that the fixtures `place` and `runs` give them.
+`CASES` are the project's commands (`PREPARATION` those of data-prep/), `RUNS` those on what a run of each
+kind has left; fairseq's own with the plugin are in mistakes_of_fairseq.py. Files have the names that the
+fixtures `place` and `runs` give them.
 """
 
 NO_COUNT = "'0' is not a whole number of 1 or more"
@@ -10,6 +11,46 @@ TRAIN_LM = "scripts/train_lm.sh"
 TRAIN = f"{TRAIN_LM} config.yaml data --gpus 0 --save-dir new"
 FINETUNE = "scripts/finetune_glue.sh encoder/checkpoint_last.pt"
 GLUE = f"{FINETUNE} --data glue --out new --task RTE --learning-rates 0.01"
+PREPARATION = [
+    ("wikitext.sh wikitext-2 --from missing", "missing .given with --from. does not exist"),
+    ("wikitext.sh wikitext-2 --from . --url http://a/b.zip", "--from"),
+    ("wikitext.sh wikitext-2 --vocab-size 100", "--vocab-size"),
+    ("wikitext.sh wikitext-2 --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
+    ("wikitext.sh wikitext-2 --vocabulary-from . --tokenizer words", "--vocabulary-from"),
+    ("wikitext.sh wikitext-2-raw", "wikitext-2-raw"),
+    ("roberta.sh text", "--from"),
+    ("roberta.sh text --from none", "none .* does not exist"),
+    ("roberta.sh text --from . --vocab-size 100", "--vocab-size"),
+    ("roberta.sh text --from empty --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
+    ("roberta.sh wikitext-2 --tokenizer sentencepiece --gpt2-bpe .", "--gpt2-bpe"),
+    ("bundled_corpus.sh --vocab-size many", "--vocab-size"),
+    ("bundled_corpus.sh --vocab-size 0", NO_COUNT),
+    ("glue.sh missing --tokenizer-from .", "is no folder"),
+    ("glue.sh empty --tokenizer-from mlm", "holds none of GLUE's tasks; name the folder .* CoLA, "),
+    ("glue.sh . --task cola --tokenizer-from .", "did you mean CoLA[?]"),
+    ("glue.sh . --task QQP --tokenizer-from .", "has no folder QQP"),
+    ("images.sh digits --from /", "--from"),
+    ("images.sh mnist", "--from"),
+    ("images.sh cifar10", "--from"),
+    ("images.sh dogs-vs-cats", "name the zip file or its unpacked folder with --from"),
+    ("images.sh mnist --from missing", "--from: there is no missing"),
+    ("images.sh digits --grey", "--grey: these images are grey already"),
+    ("images.sh digits --size 3", "--size"),
+    ("images.sh svhn", "svhn"),
+    ("lra.sh text --generate", "--from"),
+    ("lra.sh listop --generate", "no task listop"),
+    ("lra.sh listops", "--from --url --generate"),
+    ("lra.sh listops --generate --from x", "--from"),
+    ("lra.sh listops --generate --examples 9", "--examples"),
+    ("lra.sh listops --generate --examples -5", "--examples"),
+    ("lra.sh listops --from x --examples 900", "--examples"),
+    ("lra.sh text --from x --valid-fraction 1", "--valid-fraction"),
+    ("lra.sh listops --generate --processes 0", "--processes"),
+    ("lra.sh listops --generate --seed -1", "--seed"),
+    ("lra.sh listops --generate --length 9", "--length"),
+    ("lra.sh listops --generate --listops-drop-close-brackets --pipeline state-space", "keeps `]`"),
+    ("lra.sh text --from missing", "there is no missing"),
+]
 CASES = [
     # what is no checkpoint of the right kind
     (f"{EVAL} encoder/checkpoint_last.pt data", "holds an encoder, no language model"),
@@ -68,6 +109,7 @@ CASES = [
     ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --out=", "--out: it is empty; name a file"),
     (f"{TRAIN_LM} config.yaml data --gpus 0 --save-dir data/run", "prepared data; choose another --save-"),
     ("scripts/report.sh text.pt", "RUNS: .*text.pt is a file"),
+    ("scripts/make_results.sh --nonsense", "--nonsense; see scripts/make_results.sh --help"),
     (f"{TRAIN_LM} text.pt data --gpus 0", "text.pt is no configuration: its name does not end in .yaml"),
     # flags, found out before the folder of the run is made
     (f"{TRAIN_LM} config.yaml data --gpus -1", "--gpus is -1; it must be 0 or more"),
@@ -95,19 +137,7 @@ CASES = [
     (f"{TRAIN} --decoder-attention diag*99999999999", "is not a number of layers at character 1"),
     (f"{TRAIN} --arch transnormer_t9", "--arch is 'transnormer_t9'.* transnormer_t1"),
     # data-prep
-    ("data-prep/roberta.sh text --from empty --dest new --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
-    ("data-prep/wikitext.sh wikitext-2 --dest new --tokenizer sentencepiece --vocab-size 0", NO_COUNT),
-    ("data-prep/bundled_corpus.sh --dest new --vocab-size 0", NO_COUNT),
-    (
-        "data-prep/wikitext.sh wikitext-2 --dest new/folder --from none",
-        "none .given with --from. does not exist",
-    ),
-    ("data-prep/roberta.sh text --from none --dest new/data", "none .* does not exist"),
-    ("data-prep/lra.sh text --from none --dest new", "there is no none"),
-    (
-        "data-prep/glue.sh empty --tokenizer-from mlm --dest new",
-        "holds none of GLUE's tasks; name the folder .* CoLA, ",
-    ),
+    *((f"data-prep/{words} --dest new/folder", message) for words, message in PREPARATION),
     # studies
     ("scripts/study.sh copy --preset tiny --out new --lr x", "no option --lr; .*fairseq-train come after --"),
     ("scripts/study.sh copy --preset tiny --out new --method nothing", "--method"),

@@ -127,8 +127,8 @@ def damaged_data(folder: Path, corpus: Path) -> None:
 
 
 def check_wording(sentence: str) -> None:
-    """One line, which advises neither to remove anything nor to load unsafely."""
-    assert "\n" not in sentence
+    """One line without a full stop, which advises neither to remove anything nor to load unsafely."""
+    assert "\n" not in sentence and not sentence.endswith(".")
     assert not re.search("remove|delete|weights_only", sentence)
 
 

@@ -108,6 +108,15 @@ def test_a_folder_of_others_is_refused(name, fresh, tmp_path):
     assert [path.name for path in folder.iterdir()] == ["notes.md"] and not (fresh / ".venv").exists()
 
 
+def seemingly_finished(fresh: Path, program: str) -> Path:
+    """`fresh` with a `.venv` whose Python is this shell program."""
+    (python := fresh / ".venv" / "bin" / "python").parent.mkdir(parents=True)
+    python.write_text(program)
+    python.chmod(0o755)
+    (fresh / ".venv" / "ready.json").write_text("{}")
+    return fresh
+
+
 PIP = """#!/bin/sh
 while [ $# -gt 0 ] && [ "$1" != --wheel-dir ]; do shift; done
 [ $# = 0 ] || echo new >"$2/torch-2-py3-none-any.whl"
@@ -117,11 +126,7 @@ while [ $# -gt 0 ] && [ "$1" != --wheel-dir ]; do shift; done
 @pytest.fixture
 def with_pip(fresh) -> Path:
     """A copy whose `.venv` seems finished, with a pip that makes one wheel."""
-    (python := fresh / ".venv" / "bin" / "python").parent.mkdir(parents=True)
-    python.write_text(PIP)
-    python.chmod(0o755)
-    (fresh / ".venv" / "ready.json").write_text("{}")
-    return fresh
+    return seemingly_finished(fresh, PIP)
 
 
 @pytest.mark.parametrize("before", [[], ["SHA256SUMS", "torch-1-py3-none-any.whl"], [".part/pip.log"]])
@@ -188,12 +193,7 @@ def test_python_of_another_version(fresh, tmp_path):
 @pytest.fixture
 def finished(fresh, tmp_path) -> Path:
     """A copy whose `.venv` seems finished; its Python notes its arguments, any other Python is a failure."""
-    python = fresh / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\necho "$*" >>"{tmp_path}/calls"\nexit "${{ANSWER:-0}}"\n')
-    python.chmod(0o755)
-    (fresh / ".venv" / "ready.json").write_text("{}")
-    return fresh
+    return seemingly_finished(fresh, f'#!/bin/sh\necho "$*" >>"{tmp_path}/calls"\nexit "${{ANSWER:-0}}"\n')
 
 
 def ensure(project: Path, **environment: str) -> subprocess.CompletedProcess:

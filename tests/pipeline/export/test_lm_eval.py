@@ -12,7 +12,7 @@ from pipeline.export.export_hf import export
 from pipeline.export.lm_eval import text_perplexity
 from pipeline.files import ROOT
 from pipeline.training.checkpoint import read_language_model
-from tests.models.conftest import write_corpus
+from tests.helpers.prepared import write_corpus
 
 LM_EVAL = ROOT / ".venv-lm-eval" / "bin" / "lm_eval"
 LONGEST = 32  # tokens_per_sample of the training

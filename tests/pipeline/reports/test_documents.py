@@ -2,8 +2,6 @@
 
 import re
 import statistics
-import subprocess
-import sys
 
 import pytest
 
@@ -122,11 +120,3 @@ def test_the_readme_counts_the_mechanisms_that_its_table_leaves_out():
     assert len(names[names.index("performer") :]) == 14
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "and fourteen methods they compare with" in readme and "\nFourteen more, " in readme
-
-
-def test_command_line():
-    command = [sys.executable, "-m", "pipeline", "scripts/make_results.sh"]
-    text = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert "--check" in text
-    wrong = subprocess.run([*command, "--nonsense"], capture_output=True, text=True, cwd=ROOT)
-    assert wrong.returncode == 1 and len(wrong.stderr.strip().splitlines()) == 1

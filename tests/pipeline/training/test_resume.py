@@ -1,6 +1,7 @@
 """Which checkpoint a run resumes from, the lock of its folder, and what --fresh does."""
 
 import os
+import shlex
 import shutil
 
 import pytest
@@ -86,8 +87,12 @@ def test_finished_run_is_left_as_it_is(call, config, corpus, trained, tmp_path, 
     shutil.copytree(trained, folder)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.suffix in (".pt", ".log")}
     call(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", folder)
-    assert "finished" in capsys.readouterr().out
+    *said, done, advice = capsys.readouterr().out.splitlines()
+    assert any("finished" in line for line in said)
     assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert done.startswith(f"done: {folder / 'checkpoint_best.pt'} of update 4, the best on valid (loss ")
+    command = shlex.split(advice.partition(": ")[2])
+    assert command == ["scripts/eval_ppl.sh", str(folder / "checkpoint_best.pt"), str(corpus)]
 
 
 def test_what_may_change(call, config, corpus, trained, tmp_path, capsys):

@@ -110,14 +110,6 @@ def test_diverged_nodes_end_each_in_one_sentence(config, corpus, tmp_path, root)
         assert "Traceback" not in (tmp_path / log).read_text()
 
 
-def test_the_end_names_the_best_checkpoint_and_what_evaluates_it(call, config, corpus, trained, capsys):
-    call(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", trained)
-    *_, done, advice = capsys.readouterr().out.splitlines()
-    assert done.startswith(f"done: {trained / 'checkpoint_best.pt'} of update 4, the best on valid (loss ")
-    command = shlex.split(advice.partition(": ")[2])
-    assert command == ["scripts/eval_ppl.sh", str(trained / "checkpoint_best.pt"), str(corpus)]
-
-
 @pytest.mark.parametrize(
     ("saved", "sentence"),
     [(False, "nothing was saved, so the same command starts at update 1"), (True, "resumes after update 4")],
