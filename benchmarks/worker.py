@@ -55,11 +55,12 @@ def run_case(case: Case, time_limit: float, root: Path = ROOT) -> dict[str, Any]
         question, answer = Path(folder, "case.json"), Path(folder, "answer.json")
         question.write_text(json.dumps(case), encoding="utf-8")
         words = ["-m", WORKER] if root == ROOT else [__file__]  # of this checkout, whichever is measured
-        paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
         try:
             done = subprocess.run(
                 [sys.executable, *words, str(question), str(answer)],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                # The folder where the command is given may be another checkout: it must not come first.
+                env={**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,

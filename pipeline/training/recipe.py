@@ -47,10 +47,11 @@ ALIASES = {
     "--batch-size-valid": ("--max-sentences-valid",),
 }
 
-# Switches of the group `common`, of which a training has one at most.
 COMPILING = ("chunked_cross_entropy", "chunked_masked_lm")  # criteria with --compile
-# Settings that are computed with here; of the others fairseq's parser sees the type.
-COUNTS = ("batch_size", "distributed_world_size", "warmup_updates")
+# Settings that are computed with here, and whether they may be empty, which leaves fairseq's default; of the
+# others fairseq's parser sees the type.
+COUNTS = {"batch_size": True, "distributed_world_size": False, "warmup_updates": True}
+# Switches of the group `common`, of which a training has one at most.
 PRECISIONS = ("fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp")
 
 
@@ -179,7 +180,7 @@ def check_type(place: str, key: str, value: Any) -> None:
     if key == "update_freq":
         if not isinstance(value, list) or not value or any(type(x) is not int for x in value):
             raise UserError(f"{place} is {value!r}; write a list of whole numbers, such as [1]")
-    elif key in COUNTS and type(value) is not int and (value is not None or key != "batch_size"):
+    elif key in COUNTS and type(value) is not int and not (value is None and COUNTS[key]):
         raise UserError(f"{place} is {value!r}; write a whole number")
 
 
@@ -290,7 +291,7 @@ def shorter_warmup(experiment: Experiment, extra: Sequence[str]) -> list[str]:
 
     A tenth of the run, at least two updates if it has more; the user's own schedule stays as it is.
     """
-    last, warmup = option(extra, "--max-update"), experiment.get("lr_scheduler", "warmup_updates", 0)
+    last, warmup = option(extra, "--max-update"), experiment.get("lr_scheduler", "warmup_updates") or 0
     own = option(extra, "--warmup-updates") or option(extra, "--lr-scheduler")
     if own or not last or not last.isdecimal() or not 0 < int(last) < warmup:
         return []

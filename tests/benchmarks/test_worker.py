@@ -127,6 +127,14 @@ def test_whatever_ends_a_process_becomes_a_record(lines, record, answer_of):
     assert answer_of(lines) == record
 
 
+def test_the_folder_of_the_command_is_not_measured(answer_of, tmp_path, monkeypatch):
+    """It may be another checkout of the project."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "fake_worker.py").write_text("raise SystemExit('of another checkout')")
+    monkeypatch.chdir(tmp_path / "other")
+    assert answer_of("answer({'status': 'ok'})") == {"status": "ok"}
+
+
 def test_time_limit_is_a_record(answer_of):
     assert answer_of("time.sleep(60)", 0.5)["status"] == "time limit"
 

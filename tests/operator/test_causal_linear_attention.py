@@ -74,10 +74,13 @@ def test_state_splits_the_sequence_anywhere(normalize):
         torch.testing.assert_close(final, last)
 
 
-def test_saved_tensors_grow_linearly():
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_saved_tensors_grow_linearly(backend):
+    """They are the inputs, of the compiled kernels, too."""
+
     def saved(length):
         q, k, v, _ = inputs(1, 2, length, 8, 8, dtype=torch.float32, state=False)
-        return kept_for_backward(lambda: causal_linear_attention(q, k, v, backend="torch").sum().backward())
+        return kept_for_backward(lambda: causal_linear_attention(q, k, v, backend=backend).sum().backward())
 
     short = saved(1024)
     assert short <= 3 * 2 * 8 * 1024 + 8 * 8 * 2 and saved(4096) <= 4 * short

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, ListConfig
 
 from ..errors import UserError
@@ -61,8 +60,6 @@ def check_settings(cfg: Any) -> None:
         read_overrides(settings["model_overrides"])
     if settings.get("ddp_backend") == "fully_sharded":
         check_sharding(settings)
-    if settings.get("profile") and (settings.get("cpu") or not torch.cuda.is_available()):
-        raise UserError("--profile is for nsys and needs a GPU; leave it out")
 
 
 def _check_numbers(name: str, value: Any) -> None:

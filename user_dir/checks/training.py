@@ -34,7 +34,9 @@ def check_training(cfg: Any, here: bool = True) -> None:
         raise UserError("the batch has no size; give --batch-size or --max-tokens")
     if cfg.dataset.update_ordered_indices_seed and not cfg.dataset.update_epoch_batch_itr:
         raise UserError("--update-ordered-indices-seed does nothing without --update-epoch-batch-itr; add it")
-    check_precision(cfg.common, cfg.common.cpu or (here and not torch.cuda.is_available()))
+    on_the_cpu = cfg.common.cpu or (here and not torch.cuda.is_available())
+    check_precision(cfg.common, on_the_cpu)
+    check_profile(cfg.common.profile and on_the_cpu)
     check_criterion(cfg)
     check_start(cfg.checkpoint)
     check_folders(cfg)
@@ -104,6 +106,12 @@ def check_precision(common: Any, on_the_cpu: bool) -> None:
             "--fp16 scales its loss on a GPU; on the CPU take --bf16, leave it out for float32, or add "
             "--fp16-no-flatten-grads"
         )
+
+
+def check_profile(without_a_gpu: bool) -> None:
+    """UserError for `--profile` where there is no GPU."""
+    if without_a_gpu:
+        raise UserError("--profile is for nsys and needs a GPU; leave it out")
 
 
 def note_long_warmup(cfg: Any) -> None:

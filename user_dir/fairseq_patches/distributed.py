@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import torch
 from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
-from ..checks.training import check_processes, check_training
+from ..checks.training import check_processes, check_profile, check_training
 from . import stopping
 from .replacing import replaces
 
@@ -14,6 +15,11 @@ TRAINING = "fairseq_cli.train"
 
 def apply() -> None:
     """The wrappers of the start of a command and of broadcasts."""
+
+    @replaces(torch.cuda.profiler, "profile")
+    def profile(begin):
+        check_profile(not torch.cuda.is_available())  # fairseq begins it before `call_main`
+        return begin()
 
     @replaces(utils, "call_main")
     def call_main(call, cfg, main, **kwargs):

@@ -19,6 +19,7 @@ from pipeline.training.recipe import (
     read_experiment,
     replaced_precision,
     shared_batch,
+    shorter_warmup,
 )
 from pipeline.training.train import Machines, train
 from tests.helpers import forked
@@ -183,6 +184,14 @@ def test_mistakes_in_a_yaml(text, message, tmp_path):
     with pytest.raises(UserError, match=message) as error:
         read_experiment(path)
     assert "\n" not in str(error.value)
+
+
+def test_an_empty_setting_leaves_the_default_of_fairseq(tmp_path):
+    path = tmp_path / "empty.yaml"
+    path.write_text("lr_scheduler: {_name: fixed, warmup_updates: }\ndataset: {batch_size: }\n")
+    flags = fairseq_arguments(read_experiment(path), None, Machines(0), Path("run"), ["--max-update", "2"])
+    assert "--warmup-updates" not in flags and "--batch-size" not in flags
+    assert shorter_warmup(read_experiment(path), ["--max-update", "2"]) == []
 
 
 def test_setting_that_base_overrides(config, tmp_path):

@@ -65,9 +65,10 @@ def test_dry_run_needs_no_gpu(call, refused, config, tmp_path, monkeypatch, caps
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     words = [config, tmp_path, "--gpus", 2]
-    call(TRAIN_LM, *words, "--dry-run", "--fp16")
+    call(TRAIN_LM, *words, "--dry-run", "--fp16", "--profile")
     assert last_value(capsys.readouterr().out, "--distributed-world-size") == "2"
     assert "this machine has 0 usable GPUs" in refused(TRAIN_LM, *words)
+    assert "--profile is for nsys" in refused(TRAIN_LM, config, tmp_path, "--gpus", 0, "--profile")
 
 
 def test_own_update_freq_is_left_alone(call, config, tmp_path, capsys):
