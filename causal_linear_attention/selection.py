@@ -125,16 +125,15 @@ def announce(name: str, device: torch.device) -> None:
         if (name, device) in _announced:
             return
         _announced.add((name, device))
-    passed_over = takewhile(lambda kernels: kernels != name, _AUTO.get(device.type, ()))
-    reasons = [KERNELS[kernels].reason(device) for kernels in passed_over]
-    missing = any(reasons[:1])  # the compiled ones
-    reasons = [x for x in reasons if x]
-    if name == "cpp":
-        reasons = [f"instruction set {extension.instruction_set()}"]
+    order = _AUTO.get(device.type, ())
+    passed_over = takewhile(lambda kernels: kernels != name, order)
+    reasons = {kernels: why for kernels in passed_over if (why := KERNELS[kernels].reason(device))}
+    compiled_are_missing = any(kernels in reasons for kernels in order[:1])
+    said = [f"instruction set {extension.instruction_set()}"] if name == "cpp" else reasons.values()
     logger.log(
-        logging.WARNING if missing else logging.INFO,
+        logging.WARNING if compiled_are_missing else logging.INFO,
         "causal linear attention runs on backend %s on %s%s",
         name,
         device,
-        f" ({'; '.join(reasons)})" if reasons else "",
+        f" ({'; '.join(said)})" if said else "",
     )
