@@ -112,9 +112,18 @@ def train(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
     """
     from pipeline.training.fairseq_process import run_here
     from pipeline.training.kinds import KINDS
-    from pipeline.training.save_dir import LAST, complete_save, keep_vocabulary, newest_whole
+    from pipeline.training.save_dir import (
+        LAST,
+        complete_save,
+        keep_data_record,
+        keep_vocabulary,
+        newest_whole,
+    )
 
     start = newest_whole(cell.folder)
+    if data is not None:
+        advice = "move it away, or choose another --out"
+        keep_data_record(data.folder, cell.folder, start is not None, advice=advice)
     if start:
         complete_save(start)
         if 0 < cell.updates() <= start.updates:

@@ -90,7 +90,13 @@ def is_failed_start(save_dir: Path) -> bool:
     return path.is_file() and DATA_RECORD(path) and not any(save_dir.glob("checkpoint*.pt"))
 
 
-def keep_data_record(data: Path, save_dir: Path, resumes: bool, allowed: Collection[str]) -> None:
+def keep_data_record(
+    data: Path,
+    save_dir: Path,
+    resumes: bool,
+    allowed: Collection[str] = (),
+    advice: str = "choose another --save-dir, or add --allow-changed data",
+) -> None:
     """Note in `save_dir` what it is trained on; UserError if it `resumes` with other training data.
 
     The data are those of before if the lengths of their rows, and their labels if they have any, are.
@@ -105,7 +111,7 @@ def keep_data_record(data: Path, save_dir: Path, resumes: bool, allowed: Collect
         if old[FINGERPRINT] != record[FINGERPRINT]:
             raise UserError(
                 f"{save_dir} holds a run on other training data ({old['data']}) than {data}; give those, "
-                "choose another --save-dir, or add --allow-changed data"
+                + advice
             )
     write_json(path, record)
 
