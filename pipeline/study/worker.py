@@ -3,9 +3,10 @@
     python -m pipeline.study.worker STUDY OUT '{"cell": {...}, "data": ..., "flags": [...], "chosen": ...}'
 
 Before all checks have passed it says on stdout what is wrong and writes nothing; from then on its output goes
-to the log of the run. The last line on the first stdout is the outcome: `done`, or `error: ...`.
+to the log of the run. The last `error: ...` on the first stdout says why it has failed.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -244,10 +245,12 @@ def output_to(log: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stdout.flush()
-        for descriptor, old in zip((1, 2), kept, strict=True):
-            os.dup2(old, descriptor)
-            os.close(old)
+        try:
+            sys.stdout.flush()
+        finally:  # even if the disk is full
+            for descriptor, old in zip((1, 2), kept, strict=True):
+                os.dup2(old, descriptor)
+                os.close(old)
 
 
 def main() -> None:
@@ -269,7 +272,10 @@ def main() -> None:
                 traceback.print_exc(file=out)
             sentence = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
         wrong = isinstance(error, UserError) and not cell.folder.is_dir()
-        print(f"error: {sentence}", flush=True)
+        try:
+            print(f"error: {sentence}", flush=True)
+        except OSError:  # the disk is full for it, too
+            os._exit(errno.ENOSPC)
         sys.exit(SETTINGS_ARE_WRONG if wrong else 1)
     print(f"done in {time.monotonic() - started:.0f} s", flush=True)
 
