@@ -100,7 +100,7 @@ def _can_hold(folder: Path) -> bool:
 
     Permissions alone say nothing to root, nor of /proc.
     """
-    while not folder.exists():
+    while not os.path.lexists(folder):  # a link that leads nowhere is there
         folder = folder.parent
     if not folder.is_dir():
         return False
