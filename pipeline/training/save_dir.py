@@ -130,11 +130,16 @@ def _survey(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def read_whole(path: Path) -> Checkpoint | None:
-    """A checkpoint; None if it is damaged or none, whatever the reason."""
+    """A checkpoint; None if it is damaged or none, whatever the reason.
+
+    Raises PermissionError for one that may not be read: it may be whole.
+    """
     try:
         checkpoint = read_checkpoint(path)
         with zipfile.ZipFile(path) as archive:
             return None if archive.testzip() else checkpoint
+    except PermissionError:
+        raise
     except (UserError, zipfile.BadZipFile, OSError):
         return None
 
