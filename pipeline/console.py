@@ -130,8 +130,10 @@ def positive(text: str) -> float:
 def run_command(main: Callable[[], None]) -> None:
     """Run a command; what a user can fix becomes one line on stderr and exit code 1.
 
-    SIGTERM and SIGUSR1 end it as `pipeline/children.py` says.
+    SIGTERM and SIGUSR1 end it as `pipeline/children.py` says, and so does the end of another command that has
+    started it.
     """
+    children.end_with_parent()
     warnings.simplefilter("ignore")  # the libraries' deprecations are no concern of a user's
     warn_only()
     try:

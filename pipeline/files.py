@@ -28,13 +28,18 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path, ending: str = ".part") -> Iterator[Path]:
-    """Gives another name under which to write `path`; when the file is whole, it gets its own."""
+    """Gives another name under which to write `path`; when the file is whole, it gets its own.
+
+    An OSError names `path` if it names no file.
+    """
     partial = partial_of(path, ending)
     try:
         yield partial
         os.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = str(path)
         raise
 
 

@@ -9,7 +9,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def _can_hold(folder: Path) -> bool:
 
     Permissions alone say nothing to root, nor of /proc.
     """
-    while not folder.exists():
+    while not os.path.lexists(folder):  # a link that leads nowhere is there
         folder = folder.parent
     if not folder.is_dir():
         return False
@@ -171,8 +171,9 @@ def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> I
             ) from None
         except OSError as error:
             print(f"{folder} cannot be locked ({error.strerror}); start no second run there", flush=True)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        with suppress(OSError):  # a full disk ends the run at the first file that it needs
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield descriptor
     finally:
         os.close(descriptor)

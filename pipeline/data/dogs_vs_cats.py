@@ -58,7 +58,7 @@ def read_dogs_vs_cats(options: argparse.Namespace, scratch: Path) -> ImageSet:
     splits: dict[str, Part] = {}
     for split, members in divide(found).items():
         decode = partial(decoded, side=side, grey=options.grey, whole=split == "train")
-        splits[split], bad = decode_all(members, decode, scratch / f"{split}.npy")
+        splits[split], bad = decode_all(members, decode, scratch / split)
         unreadable += bad
     if len(unreadable) > MOST_UNREADABLE * len(found):
         raise UserError(
@@ -149,21 +149,24 @@ def decode_all(
     members: Sequence[Photograph], decode: Callable[[Photograph], np.ndarray | None], path: Path
 ) -> tuple[Part, list[str]]:
     """The images that can be read, in an array mapped from `path`, their classes, and the others' names."""
-    array, labels, bad = None, [], []
-    with ThreadPoolExecutor(usable_cores()) as threads, tqdm(total=len(members), disable=None) as bar:
+    shape, labels, bad = (1, 1, 3), [], []
+    with (
+        path.open("wb") as file,
+        ThreadPoolExecutor(usable_cores()) as threads,
+        tqdm(total=len(members), disable=None) as bar,
+    ):
         for start in range(0, len(members), AT_ONCE):
             some = members[start : start + AT_ONCE]
             for photograph, image in zip(some, threads.map(decode, some), strict=True):
                 if image is None:
                     bad.append(photograph.name)
                     continue
-                if array is None:
-                    shape = (len(members), *image.shape)
-                    array = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
-                array[len(labels)] = image
+                shape = image.shape
+                file.write(image.tobytes())
                 labels.append(photograph.label)
             bar.update(len(some))
-    images = np.empty((0, 1, 1, 3), np.uint8) if array is None else array[: len(labels)]
+    whole = (len(labels), *shape)
+    images = np.memmap(path, np.uint8, "r", shape=whole) if labels else np.empty(whole, np.uint8)
     return (images, np.array(labels, np.int64)), bad
 
 

@@ -49,6 +49,7 @@ def prepare_images(options: argparse.Namespace) -> dict:
     def build(folder: Path) -> dict:
         import numpy as np
 
+        from pipeline.data.arrays import save_array
         from pipeline.data.dogs_vs_cats import read_dogs_vs_cats
         from pipeline.data.image_sets import READERS, as_asked
 
@@ -62,8 +63,8 @@ def prepare_images(options: argparse.Namespace) -> dict:
                     raise UserError(
                         f"{options.set} has no image in {split}; is it a sample that is too small?"
                     )
-                np.save(folder / f"{split}.images.npy", np.ascontiguousarray(images))
-                np.save(folder / f"{split}.label.npy", labels.astype(np.int64))
+                save_array(folder / f"{split}.images.npy", images)
+                save_array(folder / f"{split}.label.npy", labels.astype(np.int64))
         height, width, channels = read.splits["train"][0].shape[1:]
         manifest = {
             "corpus": options.set,

@@ -51,7 +51,7 @@ def find_results(folders: Iterable[Path], beside: Path) -> list[Result]:
         for path in sorted(folder.rglob("*.json")):
             if path.resolve() in found or path.name.startswith(".") or is_aside(path, folder):
                 continue
-            if path.stat().st_size > LARGEST:
+            if not path.is_file() or path.stat().st_size > LARGEST:  # it may be a link that leads nowhere
                 continue
             try:
                 record = read_json(path)

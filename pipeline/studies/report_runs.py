@@ -122,7 +122,7 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
     found = {}
     for folder in folders:
         for log in sorted(folder.rglob(LOG)):
-            if not is_aside(log, folder):
+            if log.is_file() and not is_aside(log, folder):
                 found.setdefault(log.resolve(), run_name(log.parent, folder))
     return [Run(name, log, *read_head(log), run_figures(log)) for log, name in found.items()]
 

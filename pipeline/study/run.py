@@ -1,5 +1,6 @@
 """What scripts/study.sh does with a study: list it, show it, or prepare, run and publish it."""
 
+import os
 import shlex
 import statistics
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from pipeline.children import PARENT
 from pipeline.console import number_of
 from pipeline.data.prepared import identify
 from pipeline.errors import UserError
@@ -230,9 +232,10 @@ def with_source(script: str, words: Sequence[str], source: Path | None, missing:
 
 
 def run_script(script: str, *arguments: str | Path) -> None:
-    """Run a script of data-prep/; UserError, in the script's own words, if it fails."""
+    """Run a script of data-prep/, which ends with this process; UserError, in its own words, if it fails."""
     command = [str(word) for word in (ROOT / "data-prep" / script, *arguments)]
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", cwd=ROOT)
+    ours = {**os.environ, PARENT: str(os.getpid())}
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", cwd=ROOT, env=ours)
     *others, last = done.stderr.splitlines(keepends=True) or [""]
     if done.returncode == 0 or not last.startswith("error: "):
         sys.stderr.write(done.stderr)

@@ -1,5 +1,6 @@
 """Cells side by side: a process each, on a GPU of its own or with its share of the cores."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from signal import Signals
 from typing import BinaryIO
 
 from conventions import STOPPED
@@ -61,11 +63,18 @@ class RunningCell:
     messages: Path
     stack: ExitStack
 
-    def outcome(self) -> str:
-        """The last line of the process, once it has ended."""
+    def reason(self) -> str:
+        """Why the process has failed, once it has ended: its last error, perhaps not its last line."""
         lines = self.messages.read_text(encoding="utf-8", errors="replace").splitlines()
         self.stack.close()
-        return next((line for line in reversed(lines) if line.strip()), "")
+        said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        if said:
+            return said[-1]
+        code = self.process.returncode
+        if code == errno.ENOSPC:  # not even that could be written
+            return "the disk is full; free some space"
+        ended = f"was ended by {Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"its process {ended}"
 
 
 class Follower:
@@ -159,7 +168,7 @@ def wait_for_one(running: Sequence[RunningCell], follower: Follower | None) -> R
 
 def settle(ended: RunningCell, describe: Callable[[Cell], str]) -> str | None:
     """Say how a cell has ended; its line if it has failed."""
-    code, last = ended.process.returncode, ended.outcome()
+    code, reason = ended.process.returncode, ended.reason()
     if children.was_stopped(code):
         print("stopped as asked; the same command resumes", flush=True)
         sys.exit(STOPPED)
@@ -169,9 +178,6 @@ def settle(ended: RunningCell, describe: Callable[[Cell], str]) -> str | None:
         print(f"{ended.cell.name}: {describe(ended.cell)}", flush=True)
         return None
     log = ended.cell.folder / LOG
-    reason = (
-        last.removeprefix("error: ") if last.startswith("error: ") else f"its process ended with code {code}"
-    )
     if code == SETTINGS_ARE_WRONG:
         raise UserError(reason)
     line = f"{ended.cell.name}: {reason}" + (f" (log: {shown_path(log)})" if log.is_file() else "")

@@ -3,9 +3,10 @@
     python -m pipeline.study.worker STUDY OUT '{"cell": {...}, "data": ..., "flags": [...], "chosen": ...}'
 
 Before all checks have passed it says on stdout what is wrong and writes nothing; from then on its output goes
-to the log of the run. The last line on the first stdout is the outcome: `done`, or `error: ...`.
+to the log of the run. The last `error: ...` on the first stdout says why it has failed.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -112,9 +113,18 @@ def train(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
     """
     from pipeline.training.fairseq_process import run_here
     from pipeline.training.kinds import KINDS
-    from pipeline.training.save_dir import LAST, complete_save, keep_vocabulary, newest_whole
+    from pipeline.training.save_dir import (
+        LAST,
+        complete_save,
+        keep_data_record,
+        keep_vocabulary,
+        newest_whole,
+    )
 
     start = newest_whole(cell.folder)
+    if data is not None:
+        advice = "move it away, or choose another --out"
+        keep_data_record(data.folder, cell.folder, start is not None, advice=advice)
     if start:
         complete_save(start)
         if 0 < cell.updates() <= start.updates:
@@ -235,10 +245,12 @@ def output_to(log: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stdout.flush()
-        for descriptor, old in zip((1, 2), kept, strict=True):
-            os.dup2(old, descriptor)
-            os.close(old)
+        try:
+            sys.stdout.flush()
+        finally:  # even if the disk is full
+            for descriptor, old in zip((1, 2), kept, strict=True):
+                os.dup2(old, descriptor)
+                os.close(old)
 
 
 def main() -> None:
@@ -260,7 +272,10 @@ def main() -> None:
                 traceback.print_exc(file=out)
             sentence = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
         wrong = isinstance(error, UserError) and not cell.folder.is_dir()
-        print(f"error: {sentence}", flush=True)
+        try:
+            print(f"error: {sentence}", flush=True)
+        except OSError:  # the disk is full for it, too
+            os._exit(errno.ENOSPC)
         sys.exit(SETTINGS_ARE_WRONG if wrong else 1)
     print(f"done in {time.monotonic() - started:.0f} s", flush=True)
 

@@ -90,7 +90,13 @@ def is_failed_start(save_dir: Path) -> bool:
     return path.is_file() and DATA_RECORD(path) and not any(save_dir.glob("checkpoint*.pt"))
 
 
-def keep_data_record(data: Path, save_dir: Path, resumes: bool, allowed: Collection[str]) -> None:
+def keep_data_record(
+    data: Path,
+    save_dir: Path,
+    resumes: bool,
+    allowed: Collection[str] = (),
+    advice: str = "choose another --save-dir, or add --allow-changed data",
+) -> None:
     """Note in `save_dir` what it is trained on; UserError if it `resumes` with other training data.
 
     The data are those of before if the lengths of their rows, and their labels if they have any, are.
@@ -105,7 +111,7 @@ def keep_data_record(data: Path, save_dir: Path, resumes: bool, allowed: Collect
         if old[FINGERPRINT] != record[FINGERPRINT]:
             raise UserError(
                 f"{save_dir} holds a run on other training data ({old['data']}) than {data}; give those, "
-                "choose another --save-dir, or add --allow-changed data"
+                + advice
             )
     write_json(path, record)
 
@@ -124,11 +130,16 @@ def _survey(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def read_whole(path: Path) -> Checkpoint | None:
-    """A checkpoint; None if it is damaged or none, whatever the reason."""
+    """A checkpoint; None if it is damaged or none, whatever the reason.
+
+    Raises PermissionError for one that may not be read: it may be whole.
+    """
     try:
         checkpoint = read_checkpoint(path)
         with zipfile.ZipFile(path) as archive:
             return None if archive.testzip() else checkpoint
+    except PermissionError:
+        raise
     except (UserError, zipfile.BadZipFile, OSError):
         return None
 

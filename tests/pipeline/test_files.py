@@ -1,9 +1,12 @@
 """Results are made once, and never mixed with those of other settings."""
 
+import errno
+
 import pytest
 
-from pipeline.errors import UserError
-from pipeline.files import RUN_MARK, begin, fingerprint, is_run, once, read_json
+from pipeline.errors import UserError, explain
+from pipeline.files import RUN_MARK, begin, fingerprint, is_run, once, read_json, write_json
+from pipeline.outputs import LOCK, run_lock
 
 
 def test_a_fingerprint_is_that_of_the_content():
@@ -56,3 +59,25 @@ def test_the_folder_of_somebody_else_is_no_run_of_ours(tmp_path, name):
     with pytest.raises(UserError, match="holds what quickstart.sh has not written"):
         begin(tmp_path, "quickstart.sh", "one")
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_what_a_full_disk_has_no_room_for_is_named(tmp_path):
+    (tmp_path / "a.json.part").symlink_to("/dev/full")
+    with pytest.raises(OSError) as error:
+        write_json(tmp_path / "a.json", {})
+    assert explain(error.value) == f"the disk is full while writing {tmp_path / 'a.json'}; free some space"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_on_a_full_disk_is_locked(tmp_path, monkeypatch):
+    def write(*_):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr("os.write", write)
+    with (
+        run_lock(tmp_path),
+        pytest.raises(UserError, match="is in use by another process"),
+        run_lock(tmp_path),
+    ):
+        pass
+    assert (tmp_path / LOCK).read_bytes() == b""

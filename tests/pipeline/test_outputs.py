@@ -189,3 +189,10 @@ def test_a_folder_of_data_takes_no_other(tmp_path):
         with pytest.raises(UserError, match="--dest"):
             check_output_folder(folder, "--dest")
     check_output_folder(tmp_path, "--dest", takes_prepared=True)
+
+
+def test_a_link_that_leads_nowhere_takes_nothing(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    for folder in (tmp_path / "link", tmp_path / "link" / "run"):
+        with pytest.raises(UserError, match="cannot be made or written in; choose another --out"):
+            check_output_folder(folder, "--out")

@@ -24,18 +24,20 @@ def read_safely(path: Path) -> Mapping[str, Any]:
 
     Raises:
         UserError: if it is missing, a folder, damaged, no checkpoint, or holds code.
+        PermissionError: if it may not be read.
     """
     if path.is_dir():
         raise UserError(f"{path} is a folder where a checkpoint belongs; name a file, or move it away")
     if not path.is_file():
         raise UserError(f"no checkpoint {path}")
+    with path.open("rb") as file:
+        first = file.read(1)
     mapped = zipfile.is_zipfile(path)  # else truncated, foreign, or older than torch 1.6
     try:
         state = torch.load(path, map_location="cpu", mmap=mapped, weights_only=True)
     except pickle.UnpicklingError:
-        with path.open("rb") as file:
-            if not mapped and file.read(1) != pickle.PROTO:
-                raise UserError(f"{path} is damaged or no checkpoint of fairseq's") from None
+        if not mapped and first != pickle.PROTO:
+            raise UserError(f"{path} is damaged or no checkpoint of fairseq's") from None
         raise UserError(
             f"{path} is refused: it holds Python objects that a checkpoint has no need of; "
             "nothing in it was run"

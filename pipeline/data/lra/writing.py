@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import torch
 
+from pipeline.data.arrays import begin_bytes, save_array
 from pipeline.data.indexed_rows import row_writer
 from pipeline.data.lra.tasks import LraTask, Source
 from pipeline.data.preparation import SPLITS, write_manifest
@@ -66,7 +68,7 @@ def write_examples(
             record.labels.append(label)
             if number % EXAMPLES_BETWEEN_REPORTS == 0:
                 print(f"  {split}: {number:,} {unit}", flush=True)
-    np.save(folder / f"{split}.label.npy", np.array(record.labels, np.int64))
+    save_array(folder / f"{split}.label.npy", np.array(record.labels, np.int64))
     return record
 
 
@@ -105,14 +107,13 @@ def write_pixels(
 
     An image is uint8 of `length` elements in any shape.
     """
-    path = folder / f"{split}.pixels.npy"
-    pixels = np.lib.format.open_memmap(path, "w+", np.uint8, (size, length))
     labels = []
-    for row, (label, image) in zip(pixels, images, strict=False):
-        row[:] = image.reshape(length)
-        labels.append(int(label))
-    pixels.flush()
-    np.save(folder / f"{split}.label.npy", np.array(labels, np.int64))
+    with (folder / f"{split}.pixels.npy").open("wb") as file:
+        begin_bytes(file, (size, length))
+        for label, image in islice(images, size):
+            file.write(image.tobytes())
+            labels.append(int(label))
+    save_array(folder / f"{split}.label.npy", np.array(labels, np.int64))
     return SplitRecord(labels, [length] * size)
 
 

@@ -1,8 +1,11 @@
 """fault_check.sh counts what pytest reports."""
 
+import os
+import subprocess
+
 from pipeline.files import write_json
 from pipeline.reports.documents import faults
-from pipeline.studies.fault_check import counts
+from pipeline.studies.fault_check import counts, run_tests
 
 REPORT = """<testsuites><testsuite>
 <testcase name="a"><properties><property name="fault" value="disk full"/></properties></testcase>
@@ -25,3 +28,14 @@ def test_survivors_of_each_kind(tmp_path):
     write_json(tmp_path / "record.json", {"faults": found, "hardware": {"cpu": "a CPU"}, "threads": 2})
     counted = "disk full, 1 of 2; killed, 5 of 5; not started, 0 of 1"
     assert faults(tmp_path / "record.json") == f"Survived: {counted}. (a CPU, 2 threads)"
+
+
+def test_the_record_tells_the_threads_of_the_runs(tmp_path, monkeypatch):
+    runs = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **how: runs.append(how["env"]))
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # restored afterwards
+    del os.environ["OMP_NUM_THREADS"]
+    (tmp_path / "report.xml").touch()
+    run_tests(2, tmp_path / "report.xml")
+    assert runs[0]["FAULT_ROUNDS"] == "2"
+    assert os.environ["OMP_NUM_THREADS"] == runs[0]["OMP_NUM_THREADS"] == "1"

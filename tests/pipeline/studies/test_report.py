@@ -66,6 +66,9 @@ def runs(tmp_path):
         record = {**figures, "architecture": name, "perplexity_per_word": value, **MACHINE}
         write_json(folder / name / "checkpoint_best.valid.json", record)
     (folder / "b" / "half.json").write_text('{"perplexity_per_')
+    for name in ("train.log", "moved.json"):  # links to a disk that is not there
+        (folder / "f").mkdir(exist_ok=True)
+        (folder / "f" / name).symlink_to(tmp_path / "disk" / name)
     return folder
 
 

@@ -1,8 +1,14 @@
 """Data that a study prepares first: which, and what it says where that fails. Nothing is downloaded here."""
 
+import os
+import select
+import subprocess
+import sys
+
 import pytest
 
 from pipeline.errors import UserError
+from pipeline.files import ROOT
 from pipeline.study import run
 from pipeline.study.declaration import read_study
 from tests.pipeline.study.conftest import cells
@@ -45,3 +51,23 @@ def test_only_the_folder_of_data_that_is_missing_is_prepared(monkeypatch, tmp_pa
     with pytest.raises(UserError, match="no data folder .*digits"):
         run.prepare_data(cells(read_study("images"), {"preset": ["digits"]}), None)
     assert done == [("images.sh", "digits", "--dest", "data/images/digits")]
+
+
+def test_a_preparation_ends_with_the_command_that_has_started_it(tmp_path):
+    script = tmp_path / "data-prep" / "waits.sh"
+    script.parent.mkdir()
+    waits = "import os, signal; os.write(1, b'%d\\n' % os.getpid()); signal.pause()"
+    (tmp_path / "waits.py").write_text(
+        f"from pipeline.console import run_command\ndef main():\n    {waits}\nrun_command(main)\n"
+    )
+    script.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path / 'waits.py'}\n")
+    script.chmod(0o755)
+    starts = (
+        f"from pipeline.study import run; run.ROOT = run.Path({str(tmp_path)!r}); run.run_script('waits.sh')"
+    )
+    command, path = [sys.executable, "-c", starts], {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=path) as parent:
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+        assert select.select([child], [], [], 60)[0], "it outlives the process that started it"
+    os.close(child)

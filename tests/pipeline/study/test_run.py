@@ -7,7 +7,9 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from textwrap import dedent
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,11 +20,13 @@ from pipeline.study.choosing import tuning_cells
 from pipeline.study.declaration import read_study
 from pipeline.study.run import time_left
 from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
-from pipeline.training import fairseq_process
+from pipeline.training import fairseq_process, save_dir
 from tests.helpers import commands, forked
 from tests.helpers.logs import wait_for
+from tests.helpers.lra import write_lra
 from tests.helpers.once import filled_once
 from tests.pipeline.study.conftest import DOCUMENTED, SHORT, STUDY, cells, record_of
+from user_dir.tasks.lra_data import open_lra_data
 
 
 def record(out, method="elu", seed=1):
@@ -79,6 +83,25 @@ def test_a_run_of_tuning_may_diverge(study_with, tmp_path, monkeypatch):
     assert worker.train(tried, [], None) == {"diverged": "the loss is nan"}
     with pytest.raises(Diverged):
         worker.train(cell, [], None)
+
+
+def test_a_run_begun_on_other_data_is_not_taken_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(fairseq_process, "run_here", lambda command, arguments: None)
+    folder = write_lra(tmp_path / "image", "image")
+    asked = {"setting": ["papers"], "task": ["image"], "method": ["lln"]}
+    cell, *_ = cells(read_study("lra"), asked, out=tmp_path / "out", data=folder)
+    data = open_lra_data(folder)
+    cell.folder.mkdir(parents=True)
+    worker.train(cell, ["--cpu"], data)
+    labels = folder / "train.label.npy"
+    np.save(labels, np.roll(np.load(labels), 1))
+    worker.train(cell, ["--cpu"], data)  # nothing was saved: it starts again
+    finished = SimpleNamespace(path=cell.folder / save_dir.LAST, updates=10**9)
+    monkeypatch.setattr(save_dir, "newest_whole", lambda folder: finished)
+    assert worker.train(cell, ["--cpu"], data) == {}
+    np.save(labels, np.roll(np.load(labels), 1))
+    with pytest.raises(UserError, match="run on other training data .* or choose another --out$"):
+        worker.train(cell, ["--cpu"], data)
 
 
 def test_a_record_measured_otherwise_is_refused(out, finished):

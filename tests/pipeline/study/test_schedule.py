@@ -1,7 +1,18 @@
-"""What a command shows of the cell that runs."""
+"""What a command shows of the cell that runs, and says of one that has failed."""
 
+import errno
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.files import ROOT
 from pipeline.study import quickstart
-from pipeline.study.schedule import Follower
+from pipeline.study.schedule import Follower, RunningCell
 from pipeline.training.log import SECONDS_OF_SILENCE
 
 
@@ -18,3 +29,39 @@ def test_what_a_cell_does_is_said_while_its_log_is_silent(tmp_path, capsys):
         follower.look()
     assert capsys.readouterr().out == "  starting, 00:20\n  evaluating, 00:40\n"
     follower.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "reason"),
+    [
+        (1, "error: no\nerror: the disk is full\nTraceback\nOSError\n", "the disk is full"),
+        (1, "Traceback\nOSError\n", "its process ended with code 1"),
+        (errno.ENOSPC, "", "the disk is full; free some space"),
+        (-signal.SIGKILL, "", "its process was ended by SIGKILL"),
+    ],
+)
+def test_why_a_cell_has_failed(tmp_path, code, said, reason):
+    messages = tmp_path / "messages"
+    messages.write_text(said)
+    assert RunningCell(None, 0, SimpleNamespace(returncode=code), messages, ExitStack()).reason() == reason
+
+
+FULL = """
+import os, sys
+from pathlib import Path
+from pipeline.study.worker import output_to
+try:
+    with output_to(Path(sys.argv[1])):
+        print("a line of the log")
+except OSError as error:
+    print(error.errno)
+"""
+
+
+def test_what_is_wrong_is_said_where_a_full_disk_takes_no_log(tmp_path):
+    (tmp_path / "train.log").symlink_to("/dev/full")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTHONUNBUFFERED", None)  # fails at once, within the block
+    command = [sys.executable, "-c", FULL, tmp_path / "train.log"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == str(errno.ENOSPC)

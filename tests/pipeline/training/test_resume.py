@@ -1,13 +1,15 @@
 """Which checkpoint a run resumes from, the lock of its folder, and what --fresh does."""
 
+import errno
 import os
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, explain
 from pipeline.outputs import run_lock
 from pipeline.training.save_dir import complete_save, find_resume_point, move_aside, newest_whole
 from tests.helpers.damages import DAMAGES
@@ -41,6 +43,20 @@ def test_damaged_ones_are_passed_over(tmp_path, kind):
     write(tmp_path / "checkpoint_1_25.pt", 25)
     assert find_resume_point(tmp_path).updates == 25
     assert not (tmp_path / "trace").exists()
+
+
+def test_one_that_may_not_be_read_is_not_passed_over(tmp_path, monkeypatch):
+    """It may be whole: another would be taken, or the run begun anew and this one replaced."""
+    for name, updates in (("checkpoint_last.pt", 50), ("checkpoint_1_25.pt", 25)):
+        write(tmp_path / name, updates)
+
+    def opened(path, *how):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", opened)  # root may read everything
+    with pytest.raises(PermissionError) as error:
+        newest_whole(tmp_path)
+    assert explain(error.value) == f"{tmp_path / 'checkpoint_1_25.pt'}: Permission denied"
 
 
 def test_a_folder_in_place_of_the_checkpoint(tmp_path):
