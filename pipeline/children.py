@@ -4,6 +4,7 @@ Such a request is SIGTERM or SIGUSR1. What trains then saves its state and ends,
 """
 
 import ctypes
+import errno
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from conventions import INTERRUPTED, REQUESTS, STOPPED
 from pipeline.files import ROOT
@@ -65,6 +66,15 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):  # it died before the line above
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_with_error(sentence: str, code: int = 1) -> NoReturn:
+    """End this process with `error: SENTENCE`; with exit code ENOSPC if the disk is full for that, too."""
+    try:
+        print(f"error: {sentence}", flush=True)
+    except OSError:
+        os._exit(errno.ENOSPC)
+    sys.exit(code)
 
 
 def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:

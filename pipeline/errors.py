@@ -4,7 +4,7 @@ import pickle
 
 from conventions import OUT_OF_SPACE, Diverged, UserError, sentence_of
 
-__all__ = ["Diverged", "UserError", "explain"]
+__all__ = ["Diverged", "UserError", "explain", "unexpected"]
 
 DAMAGED = (
     "the checkpoint is damaged or not a fairseq checkpoint; nothing in it was run; "
@@ -67,3 +67,8 @@ def explain(error: BaseException) -> str | None:
         return MEANINGS["can't allocate memory"]
     text = str(error)
     return next((meaning for sign, meaning in MEANINGS.items() if sign in text), None)
+
+
+def unexpected(error: BaseException) -> str:
+    """The sentence for a failure that `explain` does not know."""
+    return f"unexpected {type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")

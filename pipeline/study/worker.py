@@ -6,7 +6,6 @@ Before all checks have passed it says on stdout what is wrong and writes nothing
 to the log of the run. The last `error: ...` on the first stdout says why it has failed.
 """
 
-import errno
 import json
 import os
 import shutil
@@ -20,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from conventions import INTERRUPTED
-from pipeline.children import end_with_parent
+from pipeline.children import end_with_error, end_with_parent
 from pipeline.console import warn_only
-from pipeline.errors import Diverged, UserError, explain
+from pipeline.errors import Diverged, UserError, explain, unexpected
 from pipeline.evaluation import EVALUATORS
 from pipeline.files import FINGERPRINT, RUN_MARK, begin, is_run, shown_path, write_json
 from pipeline.outputs import LOCK, run_lock
@@ -270,13 +269,9 @@ def main() -> None:
         if sentence is None:
             with (cell.folder / LOG).open("a") if cell.folder.is_dir() else sys.stderr as out:
                 traceback.print_exc(file=out)
-            sentence = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+            sentence = unexpected(error)
         wrong = isinstance(error, UserError) and not cell.folder.is_dir()
-        try:
-            print(f"error: {sentence}", flush=True)
-        except OSError:  # the disk is full for it, too
-            os._exit(errno.ENOSPC)
-        sys.exit(SETTINGS_ARE_WRONG if wrong else 1)
+        end_with_error(sentence, SETTINGS_ARE_WRONG if wrong else 1)
     print(f"done in {time.monotonic() - started:.0f} s", flush=True)
 
 

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 
 from conventions import INTERRUPTED, STOPPED
 from pipeline import children
-from pipeline.errors import PEER_ENDED, UserError, explain
+from pipeline.errors import PEER_ENDED, UserError, explain, unexpected
 
 ONLY_FOR_SCORES = ("sklearn", "sklearn.metrics", "scipy.stats")
 """Libraries whose functions fairseq imports to score what a model has predicted."""
@@ -249,12 +249,8 @@ def main() -> None:
         sentence = explain(error)
         if sentence is None:
             traceback.print_exc(file=sys.stdout)
-            sentence = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
-        try:
-            print(f"error: {sentence}", flush=True)
-        except OSError:  # the disk is full for the log, too
-            os._exit(errno.ENOSPC)
-        sys.exit(1)
+            sentence = unexpected(error)
+        children.end_with_error(sentence)
 
 
 if __name__ == "__main__":
