@@ -257,7 +257,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     # One part, in a process of its own.
     parser.add_argument("--only-heap", nargs=2, metavar=("HEAP", "JSON"), help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args(argv)
-    options.lengths = options.lengths or [length // (QUICKER if options.quick else 1) for length in LENGTHS]
+    options.quicker = QUICKER if options.quick else 1
+    options.lengths = options.lengths or [length // options.quicker for length in LENGTHS]
     for build in filter(None, (options.fast_transformers, options.fast_transformers_tuned)):
         check_build(build)
     return options
@@ -275,17 +276,17 @@ def main() -> None:
     torch.manual_seed(0)
     dtype = getattr(torch, options.dtype)
     if options.shapes:
-        return anchor(options, [x.scaled(QUICKER) for x in shapes()] if options.quick else shapes())
+        return anchor(options, [x.scaled(options.quicker) for x in shapes()] if options.quick else shapes())
     if options.only_heap:
         records = [x for found in costs(options, dtype, options.only_heap[0]) for x in found]
         return write_json(Path(options.only_heap[1]), records)
-    left_out = ("out", "out_dir", "only_heap", "fast_transformers", "fast_transformers_tuned")
+    left_out = ("out", "out_dir", "only_heap", "quicker", "fast_transformers", "fast_transformers_tuned")
     result = {
         "environment": environment(options.device),
         "settings": {k: v for k, v in vars(options).items() if k not in left_out},
         "main": ours(options.device, dtype, options.dim),
         "heaps": HEAPS,
-        "peak": peak(options.device, dtype),
+        "peak": peak(options.device, dtype, options.quicker),
         "records": [],
     }
     found = costs(options, dtype, "") if options.device == "cuda" else (run_heap(options, x) for x in HEAPS)

@@ -174,7 +174,7 @@ def anchor(options, wanted: list[Shape]) -> None:
     dtype, device = torch.bfloat16, options.device
     result = {
         "environment": environment(device),
-        "peak": peak(device, dtype),
+        "peak": peak(device, dtype, options.quicker),
         "rounds": options.rounds,
         "records": [],
     }

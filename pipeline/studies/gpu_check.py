@@ -112,6 +112,7 @@ class RunningPart:
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.kill()  # if it has not yet become the group's leader
             self.process.wait()
 
     def result(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from benchmarks.measuring import PeakMemory, ran_out_of_memory
 from benchmarks.models import SMALL, TINY, LanguageModel, copy_state, fill_state
 from benchmarks.worker import measure_steps, run_case
 from pipeline.methods import LANGUAGE_MODELS
+from tests.helpers import forked
 
 CASE = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60}
 
@@ -135,8 +136,15 @@ def test_the_folder_of_the_command_is_not_measured(answer_of, tmp_path, monkeypa
     assert answer_of("answer({'status': 'ok'})") == {"status": "ok"}
 
 
-def test_time_limit_is_a_record(answer_of):
+def test_time_limit_is_a_record(answer_of, tmp_path, monkeypatch):
     assert answer_of("time.sleep(60)", 0.5)["status"] == "time limit"
+    for patch in forked.patches():
+        monkeypatch.setattr(*patch)
+    benchmark = tmp_path / "benchmark.py"
+    benchmark.write_text("import time\nMEASURES = {'sleep': lambda case: time.sleep(60)}\n", encoding="utf-8")
+    monkeypatch.setattr(worker, "WORKER", "benchmarks.worker")
+    case = {"benchmark": str(benchmark), "kind": "sleep"}
+    assert run_case(case, 0.5)["status"] == "time limit"
 
 
 @pytest.mark.slow

@@ -59,9 +59,14 @@ class Running:
         self.process = context.Process(target=target, args=words)
         self.process.start()
 
-    def wait(self, check: bool = False) -> subprocess.CompletedProcess[str]:
-        """Its end, as `subprocess.run` gives it with `capture_output` and `text`."""
-        self.process.join()
+    def wait(self, check: bool = False, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+        """Its end, as `subprocess.run` gives it with `capture_output`, `text` and `timeout`."""
+        self.process.join(timeout)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+            self.folder.cleanup()
+            raise subprocess.TimeoutExpired(self.command, timeout)
         texts = [log.read_text(encoding="utf-8") if log.exists() else "" for log in self.logs]
         self.folder.cleanup()
         done = subprocess.CompletedProcess(self.command, self.process.exitcode, *texts)
@@ -76,9 +81,11 @@ def start(command: Sequence[object], **options: Any) -> Running:
     return Running(command, **options)
 
 
-def run(command: Sequence[object], check: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command line; `check` raises what it printed if it fails."""
-    return start(command, **options).wait(check)
+def run(
+    command: Sequence[object], check: bool = False, timeout: float | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line; `check` raises what it printed if it fails, `timeout` is as in `subprocess.run`."""
+    return start(command, **options).wait(check, timeout)
 
 
 class Popen:
@@ -90,13 +97,14 @@ class Popen:
         stdout: IO[bytes],
         env: Mapping[str, str],
         context: BaseContext = CONTEXT,
+        start_new_session: bool = False,
         **unused: Any,
     ) -> None:
         log = Path(stdout.name)
         if context is CONTEXT:  # it would end at once: the process that forks is not the one that started it
             env = {name: value for name, value in env.items() if name != PARENT}
-        target = (command[2], list(command[3:]), [log, log], Path.cwd(), env)
-        self.process = context.Process(target=_main, args=target)
+        words = (command[2], list(command[3:]), [log, log], Path.cwd(), env)
+        self.process = context.Process(target=_lead_group if start_new_session else _main, args=words)
         self.process.start()
         self.pid, self.terminate, self.kill = self.process.pid, self.process.terminate, self.process.kill
         self.returncode: int | None = None  # known once it was waited for, as with subprocess
@@ -114,9 +122,11 @@ class Popen:
         os.kill(self.pid, number)
 
 
-def measure(command: Sequence[str], env: Mapping[str, str], context: BaseContext, **unused: Any) -> object:
+def measure(
+    command: Sequence[str], env: Mapping[str, str], context: BaseContext, timeout: float, **unused: Any
+) -> object:
     """For `subprocess.run` in `benchmarks.worker`."""
-    return run(command, env=env, context=context)
+    return run(command, env=env, context=context, timeout=timeout)
 
 
 def patches(context: BaseContext = CONTEXT) -> list[tuple[object, str, object]]:
@@ -133,7 +143,7 @@ def subprocess_with(**replaced: Any) -> SimpleNamespace:
 
 
 def _lead_group(*command: Any) -> None:
-    """`_main` for `own_group`."""
+    """`_main` in a process group of its own."""
     os.setpgrp()
     _main(*command)
 

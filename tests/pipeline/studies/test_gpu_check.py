@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import tarfile
+import time
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from pipeline.studies.gpu_parts import PARTS, Part, build_environment, parts, wr
 from tests.helpers import forked
 
 HERE = {"gpu": "one"}
+FORK = partial(forked.Popen, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"})
 
 
 def run_part(part: Part, out: Path, seconds: float) -> dict:
@@ -85,6 +87,20 @@ def test_a_part_that_fails_or_hangs_is_an_outcome(tmp_path):
     hung = run_part(Part("hanging", ["sh", "-c", "sleep 600 & echo $!; wait"], 3), tmp_path, 60)
     assert hung["outcome"] == "stopped after 3 s"
     assert ended(int((tmp_path / "hanging.log").read_text())), "its child runs on"
+
+
+def test_the_limit_of_a_part_holds_for_forks(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_check, "subprocess", forked.subprocess_with(Popen=FORK))
+    program = "import subprocess; x = subprocess.Popen(['sleep', '600']); print(x.pid, flush=True); x.wait()"
+    part = Part("forked", [sys.executable, "-m", "timeit", "-n", "1", "-r", "1", program], 600)
+    running = gpu_check.begin(part, tmp_path, 600)
+    while not (child := running.log.read_text()).endswith("\n"):
+        time.sleep(0.02)
+    assert not running.ended()
+    running.deadline = running.start
+    assert running.ended()
+    running.kill()
+    assert ended(int(child)), "its child runs on"
 
 
 def ended(process: int, seconds: float = 30) -> bool:
@@ -196,9 +212,7 @@ def test_hours_are_those_of_the_recipe(tmp_path):
 @pytest.mark.longest
 @pytest.mark.parametrize("stage", PARTS)
 def test_a_dry_run_goes_through_every_part(stage, tmp_path, monkeypatch, capfd):
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    fork = partial(forked.Popen, env=environment)
-    monkeypatch.setattr(gpu_check, "subprocess", forked.subprocess_with(Popen=fork))
+    monkeypatch.setattr(gpu_check, "subprocess", forked.subprocess_with(Popen=FORK))
     words = ["scripts/gpu_check.sh", stage, "--out", str(tmp_path / "out"), "--dry-run"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as end:
