@@ -186,6 +186,17 @@ def best_value(cell: "Cell") -> str | None:
     return TUNED_BY[cell.study.tune.by](scores, key=lambda value: scores[value])
 
 
+def is_unbracketed(record: Record) -> bool:
+    """Whether the record's tuned number is the least or the largest tried: a better one may lie beyond."""
+    if "tuned" not in record:
+        return False
+    try:
+        tried = sorted(map(float, record["tuned"]["tried"]))
+    except ValueError:  # words have no order
+        return False
+    return float(record["tuned"]["chosen"]) in (tried[0], tried[-1])
+
+
 def with_chosen(cells: "Sequence[Cell]") -> "list[Cell]":
     """The cells with what tuning has chosen; those for which nothing is chosen yet are left out."""
     one_of_each = {tuple(cell.values.items()): cell for cell in cells}

@@ -4,16 +4,20 @@
       where: Figure 2
       test: {ratio: [loss_nats, elu, softmax], at_most: 1.1}
 
-Tests: `ratio` and `difference` of a figure of two rows, `at_most` or `at_least` a number; `lowest` and
-`highest`: the row that has the least or the most of a figure, over all others or those `among`; `rank`: the
-correlation (Spearman) of a figure's medians with the paper's column, at least a number.
+Tests: `ratio` and `difference` of a figure of two rows, `at_most` or `at_least` a number, or `within` a
+margin of a tie, which is ours; `lowest` and `highest`: the row that has the least or the most of a figure,
+over all others or those `among`; `rank`: the correlation (Spearman) of a figure with the paper's column, at
+least a number. With `examples`, the path of the size of the test set, the figure is an accuracy in percent,
+and the noise of the test set counts.
 
 A row is named by the choices of the table's rows, joined by "/". `only` keeps a claim to these choices of an
-axis, such as a preset.
+axis, such as a preset. Whatever the interval says, `not_comparable` and `undecided` give a reason why the
+records decide nothing: both rows on one plateau, one rate for all, repeats of one encoder.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import mean
 from typing import Any
 
 from pipeline.errors import UserError
@@ -27,25 +31,32 @@ from pipeline.study.notation import (
     read_only,
 )
 from pipeline.verdicts import (
+    BOUNDS,
     CONFIRMED,
+    CONTRADICTED,
     NOT_COMPARABLE,
     NOT_RUN,
+    UNDECIDED,
     Bound,
     Values,
     Verdict,
     judge_extreme,
     judge_order,
     judge_pair,
+    test_set_noise,
+    withheld,
 )
 
 PAIRS, EXTREMES, RANK = ("ratio", "difference"), ("lowest", "highest"), "rank"
+REASONS = {"not_comparable": NOT_COMPARABLE, "undecided": UNDECIDED}
 
 
 @dataclass(frozen=True)
 class Claim:
     """What a paper says, where, and the test: its `kind`, figure, rows, and bound if it has one.
 
-    `only` has the choices of an axis that it is about; all if the axis is not in it.
+    `examples` is the path of the size of the test set. `only` has the choices of an axis that the claim is
+    about; all if the axis is not in it. `withheld` has an outcome and the reason why no other is given.
     """
 
     says: str
@@ -54,31 +65,50 @@ class Claim:
     figure: Expression
     rows: tuple[str, ...]
     bound: Bound | None
+    examples: Expression | None = None
     only: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    withheld: tuple[str, str] | None = None
 
 
 def read_claim(given: Any, axes: Mapping[str, Any], row_axes: Mapping[str, Any], where: str) -> Claim:
     """A claim of a YAML on tables whose rows are choices of `row_axes`; UserError for what is wrong in it."""
-    check_keys(given, ("says", "where", "test", "only"), where, required=("says", "where", "test"))
+    check_keys(given, ("says", "where", "test", "only", *REASONS), where, required=("says", "where", "test"))
     test = given["test"]
-    check_keys(test, (*PAIRS, *EXTREMES, RANK, "at_most", "at_least", "among"), f"{where}: test")
+    check_keys(test, (*PAIRS, *EXTREMES, RANK, *BOUNDS, "among", "examples"), f"{where}: test")
     kinds = [kind for kind in (*PAIRS, *EXTREMES, RANK) if kind in test]
     if len(kinds) != 1:
         raise UserError(f"{where}: a test has one of {', '.join((*PAIRS, *EXTREMES, RANK))}")
     kind, words = kinds[0], as_list(test[kinds[0]])
-    bounds = [key for key in ("at_most", "at_least") if key in test]
-    if len(bounds) != (0 if kind in EXTREMES else 1):
-        raise UserError(f"{where}: {kind} needs {'no bound' if kind in EXTREMES else 'at_most or at_least'}")
     rows = tuple(map(str, [*words[1:], *test.get("among", [])]))
     if len(words) != {RANK: 1, "lowest": 2, "highest": 2}.get(kind, 3):
         raise UserError(f"{where}: {kind} takes a figure and {'two rows' if kind in PAIRS else 'a row'}")
     check_rows(rows, row_axes, where)
-    bound = Bound(number(test[bounds[0]], f"{where}: {bounds[0]}"), "at_most" in test) if bounds else None
-    figure = parse_expression(words[0], where)
-    only = given.get("only") or {}
+    examples = test.get("examples")
+    if examples and kind != "difference":
+        raise UserError(f"{where}: examples belongs to a difference of accuracies, not to {kind}")
+    reasons = [(REASONS[key], str(given[key])) for key in REASONS if given.get(key)]
+    if len(reasons) > 1:
+        raise UserError(f"{where}: write one of {', '.join(REASONS)}")
     return Claim(
-        str(given["says"]), str(given["where"]), kind, figure, rows, bound, read_only(only, axes, where)
+        str(given["says"]),
+        str(given["where"]),
+        kind,
+        parse_expression(words[0], where),
+        rows,
+        read_bound(test, kind, where),
+        parse_expression(examples, where) if examples else None,
+        read_only(given.get("only") or {}, axes, where),
+        *reasons,
     )
+
+
+def read_bound(test: Mapping[str, Any], kind: str, where: str) -> Bound | None:
+    """The bound of a test; None for the kinds that have none. Raises UserError for what is wrong in it."""
+    known = {RANK: ("at_least",)}.get(kind, () if kind in EXTREMES else BOUNDS)
+    found = [key for key in BOUNDS if key in test]
+    if len(found) != min(1, len(known)) or not {*found} <= {*known}:
+        raise UserError(f"{where}: {kind} needs {' or '.join(known) or 'no bound'}")
+    return Bound(found[0], number(test[found[0]], f"{where}: {found[0]}")) if found else None
 
 
 def check_rows(rows: Sequence[str], axes: Mapping[str, Any], where: str) -> None:
@@ -90,11 +120,41 @@ def check_rows(rows: Sequence[str], axes: Mapping[str, Any], where: str) -> None
         check_known(word, known, f"{where}: there is no row {word}")
 
 
-def decide(claim: Claim, values: Values, at_baseline: Sequence[str], paper: Mapping[str, float]) -> Verdict:
+def decide(
+    claim: Claim,
+    values: Values,
+    at_baseline: Collection[str] = (),
+    paper: Mapping[str, float] | None = None,
+    unbracketed: Collection[str] = (),
+    examples: int | None = None,
+) -> Verdict:
     """The verdict on a claim, from the claimed figure's `values`.
 
     `at_baseline` names the rows that have learned nothing, `paper` has the column of the paper by row.
+    `unbracketed` names the rows whose tuned setting is the first or the last value tried: another value may
+    be better still, so they decide nothing. `examples` is the size of the test set.
     """
+    verdict = judge(claim, values, at_baseline, paper or {}, examples)
+    if claim.withheld and verdict.outcome != NOT_RUN:
+        return withheld(verdict, *claim.withheld)
+    asked = (paper or {}) if claim.kind == RANK else claim.rows if len(claim.rows) > 1 else tuple(values)
+    if verdict.outcome in (CONFIRMED, CONTRADICTED) and (
+        edge := [row for row in asked if row in unbracketed]
+    ):
+        return withheld(
+            verdict, UNDECIDED, f"the best value tried is the first or the last of {', '.join(edge)}"
+        )
+    return verdict
+
+
+def judge(
+    claim: Claim,
+    values: Values,
+    at_baseline: Collection[str],
+    paper: Mapping[str, float],
+    examples: int | None,
+) -> Verdict:
+    """The verdict that the figures alone give."""
     rows = claim.rows or tuple(values)
     if claim.kind in EXTREMES and len(claim.rows) == 1:
         rows = (*claim.rows, *(row for row in values if row != claim.rows[0]))
@@ -115,4 +175,6 @@ def decide(claim: Claim, values: Values, at_baseline: Sequence[str], paper: Mapp
         verdict = judge_extreme([*left, *missing], values, claim.kind == "lowest")
         decided = verdict.outcome != CONFIRMED or not standing
         return verdict if decided else Verdict(NOT_COMPARABLE, f"{verdict.effect}; {words}")
-    return judge_pair(values[rows[0]], values[rows[1]], claim.bound, claim.kind == "ratio")
+    first, second = values[rows[0]], values[rows[1]]
+    noise = test_set_noise(mean(first.values()), mean(second.values()), examples) if examples else 0.0
+    return judge_pair(first, second, claim.bound, claim.kind == "ratio", noise)

@@ -9,11 +9,13 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.console import Parser
 from pipeline.errors import UserError
 from pipeline.files import RESULTS, read_json, renewed, shown_path
+from pipeline.study.notation import Record
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -30,7 +32,7 @@ def renew(check: bool) -> list[Path]:
     from pipeline.study.declaration import our_studies
     from pipeline.study.page import publish
 
-    documents.SECTIONS["index"] = index_section
+    documents.SECTIONS |= {"index": index_section, "claims": claims_section}
     text = analysis.document(RESULTS / "analysis")
     old = renewed({RESULTS / "analysis" / "README.md": text} if text else {}, check)
     for study in our_studies():
@@ -63,20 +65,71 @@ def verdict_of(item: dict[str, str]) -> str:
 
 def outcomes(name: str, item: dict[str, str]) -> Counter[str]:
     """How often a study, or a figure, comes to each verdict about the item."""
+    return Counter(one.outcome for one in judged(name, item))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim about an item of a paper, what was found, the verdict, and the page and size of the study."""
+
+    says: str
+    effect: str
+    outcome: str
+    page: str
+    size: str
+
+
+def judged(name: str, item: dict[str, str]) -> list[Judged]:
+    """The claims about an item that a study, or a figure of the analysis, comes to a verdict on."""
     from pipeline.study.declaration import read_study, study_names
     from pipeline.study.page import groups_of, shown_records, verdicts
     from pipeline.verdicts import NOT_RUN
 
-    found: list[str] = []
     figure = RESULTS / f"{name}.json"
     if figure.is_file():
-        found = [one["verdict"] for one in read_json(figure)["checks"]]
-    elif name in study_names():
-        study = read_study(name)
-        names = (item["item"], f"{item['paper']}, {item['item']}")
-        for group in groups_of(study, shown_records(study, RESULTS / study.name)).values():
-            found += [verdict.outcome for claim, verdict in verdicts(study, group) if claim.where in names]
-    return Counter(outcome for outcome in found if outcome != NOT_RUN)
+        record, page = read_json(figure), f"[analysis]({item['page']})"
+        checks = record["checks"]
+        return [Judged(one["statement"], one["measured"], one["verdict"], page, "") for one in checks]
+    if name not in study_names():
+        return []
+    study, found = read_study(name), []
+    names = (item["item"], f"{item['paper']}, {item['item']}")
+    for group, records in groups_of(study, shown_records(study, RESULTS / study.name)).items():
+        page = f"[{', '.join([name, *group])}]({name}/README.md)"
+        found += [
+            Judged(claim.says, verdict.effect, verdict.outcome, page, size_of(records))
+            for claim, verdict in verdicts(study, records)
+            if claim.where in names and verdict.outcome != NOT_RUN
+        ]
+    return found
+
+
+def size_of(records: Sequence[Record]) -> str:
+    """The largest model and the longest training of some records."""
+    parameters = max((one["found"].get("parameters") or 0 for one in records), default=0)
+    updates = max(one["training"]["updates"] for one in records)
+    return f"{parameters / 1e6:.1f} M, {updates:,} updates"
+
+
+def claims_section() -> str:
+    """The verdicts of results/README.md: how many of each kind, and a table of the claims of each paper."""
+    from pipeline.papers import read_table
+    from pipeline.reports.tables import grouped, markdown_table
+
+    papers, parts = grouped(read_table("contents"), lambda item: item["paper"]), []
+    kinds: dict[str, Counter[str]] = {}
+    for paper, items in papers.items():
+        rows = []
+        kinds[paper] = Counter()
+        for item in items:
+            for one in (one for name in item["study"].split() for one in judged(name, item)):
+                kinds[paper][one.outcome] += 1
+                rows.append([item["item"], one.says, one.effect, one.size, one.outcome, one.page])
+        header = ["where", "claim", "here", "largest model and run", "verdict", "page"]
+        parts += [f"### {paper}", markdown_table(header, rows, figures=False)]
+    outcomes = sorted({outcome for counts in kinds.values() for outcome in counts})
+    counted = [[paper, *(str(counts[outcome]) for outcome in outcomes)] for paper, counts in kinds.items()]
+    return "\n\n".join([markdown_table(["claims", *outcomes], counted), *parts])
 
 
 def page_of(item: dict[str, str]) -> str:

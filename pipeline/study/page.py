@@ -1,6 +1,6 @@
 """The page of a study: tables with the papers' rows, verdicts on the papers' claims, notes, pictures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, product
@@ -17,13 +17,14 @@ from pipeline.files import fingerprint, renewed, shown_path
 from pipeline.methods import NAMED, performer_note
 from pipeline.reports.tables import grouped, markdown_table
 from pipeline.study.baseline import at_baseline
-from pipeline.study.choosing import best_note, best_records
+from pipeline.study.choosing import best_note, best_records, is_unbracketed
 from pipeline.study.claims import Claim, decide
 from pipeline.study.declaration import Study, plotted_by
 from pipeline.study.hooks import hook_of
 from pipeline.study.notation import numbers, row_name
 from pipeline.study.records import (
     Record,
+    by_seed,
     measured_on,
     note_of_seed,
     of_first_seed,
@@ -60,12 +61,27 @@ def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdi
         tables = [(spec, spec.rows_of(kept)) for spec in study.tables]
         # The first table that has most of its rows.
         spec, rows = max(tables, key=lambda table: len(asked.intersection(map(row_name, table[1]))))
-        values = {row_name(key): list(numbers(claim.figure, group)) for key, group in rows.items()}
+        values = {row_name(key): by_seed(claim.figure, group) for key, group in rows.items()}
         verdict = Verdict(NOT_RUN)
         if not asked or asked & values.keys():
-            verdict = decide(claim, values, at_baseline(rows, study.baselines), spec.paper_values(rows))
+            verdict = decide(
+                claim,
+                values,
+                at_baseline(rows, study.baselines),
+                spec.paper_values(rows),
+                [row_name(key) for key, group in rows.items() if is_unbracketed(group[0])],
+                fewest_examples(claim, rows),
+            )
         found.append((claim, verdict))
     return found
+
+
+def fewest_examples(claim: Claim, rows: Mapping[tuple[str, ...], Sequence[Record]]) -> int | None:
+    """The size of the smallest test set of the claimed rows; None if the claim does not ask for it."""
+    if claim.examples is None:
+        return None
+    groups = [group for key, group in rows.items() if row_name(key) in claim.rows]
+    return min((int(value) for group in groups for value in numbers(claim.examples, group)), default=None)
 
 
 def write_notes(study: Study, records: Sequence[Record]) -> str:

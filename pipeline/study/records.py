@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.files import read_json
 from pipeline.reports.tables import where
-from pipeline.study.notation import Record
+from pipeline.study.notation import Expression, Record
 
 PATTERN = "**/seed*.json"
 
@@ -29,6 +29,11 @@ def read_records(folder: Path, study: str) -> list[Record]:
 def seed_of(record: Record) -> int:
     """The seed of a cell."""
     return int(record["cell"]["seed"])
+
+
+def by_seed(figure: Expression, records: Sequence[Record]) -> dict[int, float]:
+    """A figure of the records that have it, by their seeds."""
+    return {seed_of(record): value for record in records if (value := figure(record)) is not None}
 
 
 def of_first_seed(records: Sequence[Record]) -> list[Record]:

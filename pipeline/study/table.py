@@ -25,8 +25,8 @@ from pipeline.study.notation import (
     read_only,
     row_name,
 )
-from pipeline.study.records import Record
-from pipeline.verdicts import rank_correlation
+from pipeline.study.records import Record, by_seed
+from pipeline.verdicts import range_of, rank_correlations
 
 if TYPE_CHECKING:
     from pipeline.study.declaration import Axis, Study
@@ -266,11 +266,14 @@ def _beside_the_paper(spec: TableSpec, records: Sequence[Record], baselines: Seq
 
 def correlation(spec: TableSpec, rows: Mapping[tuple[str, ...], Sequence[Record]]) -> list[str]:
     """A sentence on the order of the rows beside the paper's, if there are rows enough for one."""
-    ours = {row_name(key): list(numbers(spec.columns[0].figure, group)) for key, group in rows.items()}
-    found, common = rank_correlation(ours, spec.paper_values(rows))
-    if found is None:
+    ours = {row_name(key): by_seed(spec.columns[0].figure, group) for key, group in rows.items()}
+    found, common = rank_correlations(ours, spec.paper_values(rows))
+    if not found:
         return []
-    return [f"Rank correlation with the paper's column (Spearman, {len(common)} rows): {found:.2f}."]
+    seeds = f", {len(found)} seeds" if len(found) > 1 else ""
+    return [
+        f"Rank correlation with the paper's column (Spearman, {len(common)} rows{seeds}): {range_of(found)}."
+    ]
 
 
 def _across(spec: TableSpec, records: Sequence[Record], baselines: Sequence[Baseline]) -> list[str]:

@@ -25,6 +25,8 @@ from user_dir.analysis import AttentionInput, record_inputs, relative_deviation
 from user_dir.analysis.capture import attentions
 
 ANALYSED_HERE = "analysed"
+AFTER_WARMUP = "after warm-up"
+SECOND_HALF = "second half"
 
 
 def label_of(checkpoint: Checkpoint) -> str:
@@ -232,8 +234,8 @@ class LoggedRun:
         updates, norms = self.series("gnorm")
         parts = {
             "all": norms,
-            "after warm-up": [y for x, y in zip(updates, norms, strict=True) if x > self.warm_up],
-            "second half": norms[len(norms) // 2 :],
+            AFTER_WARMUP: [y for x, y in zip(updates, norms, strict=True) if x > self.warm_up],
+            SECOND_HALF: norms[len(norms) // 2 :],
         }
         return {name: relative_deviation(values) for name, values in parts.items() if values}
 
