@@ -78,6 +78,9 @@ MECHANISMS = {
         constant_state=False,
     ),
 }
+WITH_DROPOUT = ("softmax", "diag", "lln_diag", "reformer", "bigbird", "longformer", "linformer", "kernelized",
+                "informer", "transformer_ls")  # fmt: skip
+"""The names of the mechanisms that form weights."""
 causal_mechanisms = pytest.mark.parametrize(
     "key", [key for key, mechanism in MECHANISMS.items() if mechanism.has_causal_form]
 )

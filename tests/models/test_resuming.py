@@ -1,17 +1,52 @@
 """Where training resumes: which checkpoints it refuses, what a finished run does, where Ctrl-C leaves it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from fairseq.data.iterators import CountingIterator
 
 from tests.helpers import forked
 from tests.helpers.logs import losses
 from tests.models.conftest import run_in_two_processes, train_in_two_processes
+from user_dir.fairseq_patches.data import groups_left, keep_place_in_epoch, place_in_epoch
 
 T2 = ("--arch", "transnormer_t2")
 
 
 def last_line(done) -> str:
     return (done.stdout + done.stderr).strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("before", "processes", "batches", "done"),
+    [
+        ({"iterations_in_epoch": 3, "processes": 1, "batches": 12}, 1, 12, 3),
+        ({"iterations_in_epoch": 3, "processes": 1, "batches": 12}, 2, 12, 1),  # the third is seen again
+        ({"iterations_in_epoch": 3, "processes": 2, "batches": 12}, 1, 12, 6),
+        ({"iterations_in_epoch": 3, "processes": 2, "batches": 12}, 4, 12, 1),
+        ({"iterations_in_epoch": 3, "processes": 1, "batches": 12}, 1, 24, 6),
+        ({"iterations_in_epoch": 3, "processes": 1, "batches": 12}, 1, 6, 1),
+        ({"iterations_in_epoch": 3}, 2, 12, 3),  # of fairseq without the plugin
+        ({}, 2, 12, 0),
+    ],
+)
+def test_the_place_in_an_epoch_skips_no_batch(before, processes, batches, done):
+    iterator = SimpleNamespace(num_shards=processes, frozen_batches=[[0]] * batches)
+    assert keep_place_in_epoch(iterator, before)["iterations_in_epoch"] == done
+    assert place_in_epoch(iterator) == {"processes": processes, "batches": batches}
+
+
+@pytest.mark.parametrize(
+    ("done", "skip_rest", "groups", "left"),
+    [(0, False, 3, 7), (1, False, 2, 6), (2, False, 2, 5), (0, True, 2, 6), (2, True, 1, 3), (5, True, 0, 0)],
+)
+def test_updates_left_in_an_epoch_of_seven_batches_by_three(done, skip_rest, groups, left):
+    batches = CountingIterator(range(7))
+    for _ in range(done):
+        next(batches)
+    assert groups_left(batches, 3, skip_rest) == groups
+    assert len(list(batches)) == left
 
 
 def test_another_model_is_not_resumed(commands, trained, tmp_path):

@@ -96,6 +96,18 @@ def test_shapes(backend, shape, dtype, normalize):
 
 
 @pytest.mark.parametrize("backend", CPU)
+def test_states_that_enter_a_chunk_have_more_than_16_bits(backend):
+    """The sum of a chunk is 2,049, between two numbers of float16; the next value takes 2,048 of it away."""
+    ones = torch.ones(1, 1, 2 * CHUNK, 1, dtype=torch.float16)
+    q, k, v = (ones.clone().requires_grad_() for _ in range(3))
+    v.data[0, 0, :, 0] = torch.tensor([33.0, *[32.0] * (CHUNK - 1), -2048.0, *[0.0] * (CHUNK - 1)])
+    out = causal_linear_attention(q, k, v, backend=backend)
+    assert out[0, 0, CHUNK:, 0].tolist() == [1.0] * CHUNK
+    out.backward(v.data.flip(2))  # v's gradient sums it from behind
+    assert v.grad[0, 0, :CHUNK, 0].tolist() == [1.0] * CHUNK
+
+
+@pytest.mark.parametrize("backend", CPU)
 @settings(
     max_examples=120,
     deadline=None,

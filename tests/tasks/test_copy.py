@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from fairseq.logging import metrics
 
 from tests.helpers.lm import PAD, build_lm
 from user_dir.criterions import CopyCriterion
@@ -85,6 +86,21 @@ def test_an_untrained_model_has_the_loss_of_guessing_and_the_criterion_counts():
     assert int(output["nwrong"]) == sum(wrong) > 0
     batch["target"] = logits.argmax(-1).where(batch["target"].ne(PAD), PAD)
     assert (int(criterion(model, batch)[2]["nwrong"]), int(criterion(model, batch)[2]["nexact"])) == (0, 64)
+
+
+def test_the_log_weighs_tokens_by_tokens_and_sequences_by_sequences():
+    """Two workers' batches with 4 of 6 sequences and 32 of 40 tokens right, then one with 2 and 8 of 8."""
+    first = [
+        {"loss": 8 * math.log(2), "nwrong": 6, "nexact": 1, "ntokens": 24, "nsentences": 3},
+        {"loss": 32 * math.log(2), "nwrong": 2, "nexact": 3, "ntokens": 16, "nsentences": 3},
+    ]
+    second = [{"loss": 8 * math.log(2), "nwrong": 0, "nexact": 2, "ntokens": 8, "nsentences": 2}]
+    with metrics.aggregate(new_root=True) as one, metrics.aggregate() as both:
+        CopyCriterion.reduce_metrics(first)
+        found = one.get_smoothed_values()
+        CopyCriterion.reduce_metrics(second)
+    assert found == {"loss": 1.0, "accuracy": 80.0, "exact": 66.6667}
+    assert both.get_smoothed_values() == {"loss": 1.0, "accuracy": 83.3333, "exact": 75.0}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,11 @@ def test_articles_of_wikitext():
     assert others == [whole, whole]
 
 
+@pytest.mark.parametrize("lines", [["b", "= C =", "", "d"], ["b", "", "= C =", "d"]])
+def test_a_line_without_empty_lines_around_it_is_no_title(lines):
+    assert list(documents_by_titles(lines)) == [["b", "= C =", "d"]]
+
+
 def test_title_at_the_very_beginning_and_end():
     assert list(documents_by_titles(["= A =", "", "b", "", "= C ="])) == [["= A =", "b"], ["= C ="]]
     assert list(documents_by_titles(["", ""])) == []

@@ -3,16 +3,19 @@
 import json
 import math
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
 from fairseq.data.data_utils import load_indexed_dataset
 from fairseq.sequence_scorer import SequenceScorer
 
-from pipeline.data.prepared import open_prepared
-from pipeline.evaluation import perplexity
-from pipeline.evaluation.perplexity import ChunkedScorer, Scores
+from pipeline.data.indexed_rows import numbered, write_rows
+from pipeline.data.prepared import PreparedData, open_prepared
+from pipeline.evaluation import evaluator, perplexity
+from pipeline.evaluation.perplexity import ChunkedScorer, Scores, unigram_bits
 from pipeline.evaluation.perplexity import figures as perplexities
 from tests.helpers.lm import PAD, build_lm, dictionary, tokens
 from user_dir.models.decoder import LinearAttentionDecoder
@@ -73,6 +76,54 @@ def test_no_logits_of_a_whole_batch(evaluated, monkeypatch):
 
     monkeypatch.setattr(LinearAttentionDecoder, "output_layer", output_layer)
     evaluated()
+
+
+def test_bits_of_token_frequencies(tmp_path):
+    """With one added to the counts of train `</s>` has 2/16, a 8/16 and b 3/16 of 16; test is a a b </s>."""
+    words, rows = Dictionary(), {"train": ["a a a a b b a a a"], "valid": ["b b"], "test": ["a a b"]}
+    for word in "ab":
+        words.add_symbol(word)
+    words.save(str(tmp_path / "dict.txt"))
+    for split, lines in rows.items():
+        write_rows(tmp_path / split, numbered(lines, words), len(words))
+    data = PreparedData(tmp_path, {})
+    three = math.log2(16 / 3)
+    assert unigram_bits(data, "test") == pytest.approx((1 + 1 + three + 3) / 4)
+    assert unigram_bits(data, "valid") == pytest.approx((three + three + 3) / 3)
+
+
+@pytest.mark.parametrize("kind", ["language_model", "masked_lm"])
+def test_a_record_has_the_figures_of_each_split(kind, monkeypatch):
+    """Those of the split itself, under the names of a study."""
+    names = ("tokens", "words", "masked_tokens", "loss_nats_per_token", "loss_bits_per_token", "parameters",
+             "perplexity_per_token", "perplexity_per_word", "updates")  # fmt: skip
+    figures = {
+        split: {"split": split, "architecture": "t1", **{name: f"{name} of {split}" for name in names}}
+        for split in ("valid", "test")
+    }
+    for split, nats in (("valid", 2.0), ("test", 3.0)):
+        figures[split]["loss_nats_per_token"] = nats * math.log(2)
+    checkpoint = SimpleNamespace(architecture="t1", updates=7)
+    monkeypatch.setattr(perplexity, "unigram_bits", lambda data, split: f"{data} {split}")
+    monkeypatch.setattr(perplexity, "read_language_model", lambda path: checkpoint)
+    monkeypatch.setattr(perplexity, "read_encoder", lambda path: checkpoint)
+    monkeypatch.setattr(perplexity, "evaluate", lambda checkpoint, data, split: figures[split])
+    monkeypatch.setattr(
+        perplexity, "evaluate_masked_lm", lambda encoder, data, splits: (figures[split] for split in splits)
+    )
+    found = evaluator(kind)(SimpleNamespace(checkpoint="a.pt", data="corpus"))
+    assert (found["best_update"], found["architecture"]) == (7, "t1")
+    assert found["parameters"] == "parameters of test"
+    for split, bits in (("valid", 2.0), ("test", 3.0)):
+        one = found[split]
+        assert one.pop("unigram_bits") == f"corpus {split}"
+        assert one.pop("perplexity") == f"perplexity_per_token of {split}"
+        if kind == "masked_lm":
+            assert one.pop("bits") == pytest.approx(bits)
+        else:
+            assert one.pop("bits") == f"loss_bits_per_token of {split}"
+            assert one.pop("nats") == figures[split]["loss_nats_per_token"]
+        assert one == {name: f"{name} of {split}" for name in one} and one
 
 
 def test_pieces_of_words(corpus, tmp_path):

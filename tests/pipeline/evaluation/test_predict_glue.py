@@ -3,10 +3,14 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
+from pipeline.data.glue import write_labels
+from pipeline.data.glue_files import Examples
 from pipeline.evaluation import predict_glue
+from pipeline.evaluation.glue import decide, read_targets, score
 from pipeline.glue_tasks import TASKS
 from tests.helpers.encoders import ROWS
 
@@ -50,6 +54,37 @@ def test_predictions_of_a_dev_file(call, finetuned, glue, tmp_path, capsys, name
         assert len({float(value) for _, value in lines}) > 1
     else:
         assert {value for _, value in lines} <= set(task.labels)
+
+
+def test_scores_are_fifths_in_the_data_and_whole_in_predictions(tmp_path):
+    """Correlations are the same either way."""
+    task, labels = TASKS["STS-B"], ["2.5", "5", "0"]
+    examples = Examples(None, sentences=[("a", "b")] * 3, labels=labels)
+    write_labels(tmp_path, task, {"valid": examples})
+    assert (tmp_path / "label" / "valid.label").read_text().split() == ["0.5", "1.0", "0.0"]
+    assert read_targets(tmp_path, "valid", task).tolist() == [2.5, 5.0, 0.0]
+    assert predict_glue.targets_of(task, examples).tolist() == [2.5, 5.0, 0.0]
+    assert decide(task, np.array([[0.5], [0.25]])).tolist() == [2.5, 1.25]
+    assert predict_glue.as_text(task, np.array([2.5, 1.25])) == "index\tprediction\n0\t2.500\n1\t1.250\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [  # three of four right, one of two predicted ones right
+        ("CoLA", {"matthews": 57.735, "accuracy": 75.0}),
+        ("MRPC", {"accuracy": 75.0, "f1": 66.6667}),
+        ("RTE", {"accuracy": 75.0}),
+    ],
+)
+def test_metrics(name, expected):
+    """Of class 1 there are 1 in the targets and 2 in the predictions."""
+    assert score(TASKS[name], np.array([1, 1, 0, 0]), np.array([1, 0, 0, 0])) == expected
+
+
+def test_correlations():
+    """Pearson by hand: of (1, 2, 4) and (1, 2, 3) 3 / sqrt(14/3 * 2); Spearman takes the ranks."""
+    found = score(TASKS["STS-B"], np.array([1.0, 2.0, 4.0]), np.array([1.0, 2.0, 3.0]))
+    assert found == {"pearson": 98.1981, "spearman": 100.0}
 
 
 def test_test_file_has_no_figures(call, finetuned, glue, tmp_path, monkeypatch, capsys):

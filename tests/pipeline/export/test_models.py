@@ -1,6 +1,7 @@
 """Models of all kinds, exported and loaded by transformers: the same logits and the same continuations."""
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ PAD = 1
 OTHER = {
     "lln_diag_combination": "learnable_scale", "lln_diag_block_size": 5, "decoder_output_bias": "learned",
     "no_share_decoder_input_output_embed": True, "absolute_positions": "learned",
-    "decoder_norm_position": "post", "decoder_norm": "scalenorm",
+    "decoder_norm_position": "post", "decoder_norm": "scalenorm", "no_scale_embedding": True,
 }  # fmt: skip
 MODELS = {
     "t1": ("transnormer_t1", {}),
@@ -66,6 +67,12 @@ def test_each_of_two_mechanisms_keeps_its_constants():
     options = json.loads(model_files(source)["config.json"])["attention_options"]
     assert (options["lln"]["a"], options["lln"]["b"]) == (0.3, -0.1)
     assert (options["lln_diag"]["a"], options["lln_diag"]["b"]) == (0.2, 0.0)
+
+
+@pytest.mark.parametrize(("options", "scale"), [({}, math.sqrt(24)), ({"no_scale_embedding": True}, 1.0)])
+def test_the_scale_of_embeddings_is_the_models(options, scale):
+    config = json.loads(model_files(build("transnormer_t1", **options))["config.json"])
+    assert config["embedding_scale"] == pytest.approx(scale)
 
 
 def test_options_that_the_configuration_lacks_are_those_of_the_model():

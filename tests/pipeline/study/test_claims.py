@@ -6,6 +6,7 @@ import random
 import pytest
 
 from pipeline.errors import UserError
+from pipeline.study.baseline import Baseline, at_baseline
 from pipeline.study.choosing import is_unbracketed
 from pipeline.study.claims import decide, read_claim
 from pipeline.study.declaration import Axis
@@ -16,6 +17,7 @@ from pipeline.verdicts import (
     NOT_RUN,
     UNDECIDED,
     Bound,
+    Interval,
     judge_bound,
     judge_extreme,
     judge_pair,
@@ -67,6 +69,37 @@ def test_the_interval_of_an_effect_by_hand():
     found = judge_pair({1: 2.0, 2: 4.0, 3: 6.0}, {1: 1.0, 2: 2.0, 3: 3.0}, Bound("at_least", -1), ratio=False)
     assert found.effect == "2 (95 % interval -0.484 to 4.48, 3 seeds; at least -1)"
     assert found.outcome == CONFIRMED
+
+
+@pytest.mark.parametrize(
+    ("bound", "low", "high", "outcome"),
+    [
+        (Bound("at_most", 2), 1, 2, CONFIRMED),
+        (Bound("at_most", 2), 2, 3, UNDECIDED),
+        (Bound("at_most", 2), 2.5, 3, CONTRADICTED),
+        (Bound("at_least", 2), 2, 3, CONFIRMED),
+        (Bound("at_least", 2), 1, 2, UNDECIDED),
+        (Bound("at_least", 2), 1, 1.5, CONTRADICTED),
+        (Bound("within", 0.5), 0.5, 1.5, CONFIRMED),
+        (Bound("within", 0.5), 0.25, 0.5, UNDECIDED),
+        (Bound("within", 0.5), 1.5, 2, UNDECIDED),
+        (Bound("within", 0.5), 0, 0.25, CONTRADICTED),
+        (Bound("within", 0.5), 1.75, 2, CONTRADICTED),
+    ],
+)
+def test_an_interval_that_touches_its_bound(bound, low, high, outcome):
+    assert bound.judge(Interval(low, high), ratio=True) == outcome
+
+
+def test_rows_that_are_level_decide_nothing():
+    rows = {"a": dict.fromkeys(range(3), 1.0), "b": dict.fromkeys(range(3), 1.0)}
+    assert judge_extreme("ab", rows, lowest=True).outcome == UNDECIDED
+
+
+def test_an_extreme_is_told_by_means_and_paired_seeds():
+    rows = {"a": {1: 1.0, 2: 2.0, 3: 9.0}, "b": {1: 3.0, 2: 4.0, 3: 11.0, 4: 6.0}}
+    found = judge_extreme("ab", rows, lowest=True)
+    assert (found.outcome, found.effect) == (CONFIRMED, "4 beside 6 of b (3 seeds)")
 
 
 def test_only_common_seeds_are_paired():
@@ -201,6 +234,22 @@ def test_rank_correlation_shares_the_places_of_ties():
 
 
 @pytest.mark.parametrize(
+    ("figures", "stands"),
+    [
+        ([2.0, 2.0, 8.0], True),  # by their median
+        ([2.25], True),  # the margin's end
+        ([1.75], True),
+        ([2.375], False),
+        ([1.625, 2.0, 1.625], False),
+    ],
+)
+def test_what_stands_at_a_baseline(figures, stands):
+    records = [{"found": {"loss": {"test": figure}}} for figure in figures]
+    baseline = Baseline("guessing", {"loss.test": 2.0}, {"loss.test": 0.25})
+    assert at_baseline({("a", "b"): records}, [baseline]) == (["a/b"] if stands else [])
+
+
+@pytest.mark.parametrize(
     ("test", "named"),
     [
         ({"ratios": ["loss", "a", "b"], "at_most": 1}, "ratios"),
@@ -221,6 +270,7 @@ def test_bad_claims(test, named):
     ("largest", "bound", "outcome", "words"),
     [
         (1.0, 2.0, CONFIRMED, ""),
+        (2.0, 2.0, CONFIRMED, ""),
         (3.0, 2.0, CONTRADICTED, ""),
         (1e-6, 1e6, CONFIRMED, "the bound is loose by a factor of 1e+12"),
     ],

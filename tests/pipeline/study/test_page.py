@@ -17,10 +17,14 @@ from pipeline.study.notation import parse_expression
 from pipeline.study.page import given_settings, looks_of, publish, tuned_table, verdicts, write_page
 from pipeline.study.records import read_records
 from pipeline.study.table import unknown_figures, write_table
-from tests.pipeline.study.conftest import made_up
+from tests.pipeline.study.conftest import made_up, record_of
 
+LOSSES = (0.1, 0.2, 0.6)  # whose mean is not their median
+METHODS = {
+    name: {"plan": plan} for name, plan in (("softmax", "softmax"), ("elu", "elu"), ("norm-t1", "norm"))
+}
 RECORDS = [
-    *(made_up("elu", seed, loss_nats=0.1 * seed, exact=0.5, converged=seed > 1) for seed in (1, 2, 3)),
+    *(made_up("elu", n, loss_nats=loss, exact=0.5, converged=n > 1) for n, loss in enumerate(LOSSES, 1)),
     *(made_up("softmax", seed, loss_nats=2.305) for seed in (1, 2, 3)),
 ]
 
@@ -34,7 +38,7 @@ def test_a_row_is_a_choice_in_the_order_of_the_axis(study_file):
     study = read_study(study_file)
     lines = write_table(study.tables[0], RECORDS, study.baselines).splitlines()
     assert lines[2] == "| softmax\\* | 2.3050 | – | – | 3 |"
-    assert lines[3] == "| 1+elu | 0.2000 (0.1000 to 0.3000) | 50.0 | 2 of 3 | 3 |"
+    assert lines[3] == "| 1+elu | 0.2000 (0.1000 to 0.6000) | 50.0 | 2 of 3 | 3 |"
     assert lines[4] == "| guessing | 2.3000 | – | – |  |"
     assert lines[-1] == AT_BASELINE
 
@@ -43,6 +47,34 @@ def test_a_figure_that_some_seeds_lack_says_so(study_file):
     study = read_study(study_file)
     records = [made_up("elu", 1, loss_nats=0.1), made_up("elu", 2)]
     assert "0.1000; 1 of 2 seeds" in write_table(study.tables[0], records, ())
+
+
+def test_a_table_across_an_axis(study_with):
+    """Medians, their mean where a row has them all, seeds where others have more, and the papers' row."""
+    table = {"rows": ["method", "preset"], "across": "preset", "average": "mean",
+             "columns": [["loss", "loss_nats", ".2f"], ["updates", "updates", ".0f"]]}  # fmt: skip
+    study = study_with(axes={"preset": ["tiny", "small"], "method": METHODS}, table=table, claims=[])
+    records = []
+    for method, preset, losses, updates in (
+        ("elu", "small", (1.0, 2.0, 6.0), 9),
+        ("elu", "tiny", LOSSES, 4),
+        ("softmax", "tiny", (2.305,), 4),
+        ("norm-t1", "small", (3.0, 5.0), 4),
+        ("norm-t1", "tiny", (1.0, 2.0, 2.5), 4),
+    ):
+        for seed, loss in enumerate(losses, 1):
+            cell = {"preset": preset, "method": method, "seed": seed}
+            records.append(record_of(cell, {"loss_nats": loss, "updates": updates}))
+    assert write_table(study.tables[0], records, study.baselines).splitlines()[2:] == [
+        "|  | tiny | small | mean | updates |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| softmax | 2.31\\* [1 of 3 seeds] | – | – | 4 |",
+        "| 1+elu | 0.20 (0.10 to 0.60) | 2.00 (1.00 to 6.00) | 1.10 | 4 to 9 |",
+        "| norm-t1 | 2.00 (1.00 to 2.50) | 4.00 (3.00 to 5.00) [2 of 3 seeds] | 3.00 | 4 |",
+        "| guessing | 2.30 | 2.30 | – | – |",
+        "",
+        AT_BASELINE,
+    ]
 
 
 def test_the_whole_page(study_file, tmp_path):

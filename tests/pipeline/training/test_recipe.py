@@ -159,6 +159,22 @@ def test_a_flag_counts_under_each_of_its_names(words):
 
 
 @pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--lr", "1", "--lr", "2"], "2"),
+        (["--lr=1", "--lr=2"], "2"),
+        (["--lr=1", "--lr", "2"], "2"),
+        (["--lr", "1", "--lr=2"], "2"),
+        (["--lr=a=b"], "a=b"),
+        (["--lr-scheduler", "fixed"], None),
+        (["--lr"], None),
+    ],
+)
+def test_the_last_value_of_a_flag_counts(words, value):
+    assert option(words, "--lr") == value
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("optimization: {max_updates: 3}", "max_updates is no setting.*did you mean max_update"),

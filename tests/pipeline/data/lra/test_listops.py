@@ -11,6 +11,7 @@ from pipeline.data.lra.listops import (
     MIN,
     NUMBERS,
     Generator,
+    ListOpsRows,
     draw_block,
     evaluate,
     unique_expressions,
@@ -113,6 +114,21 @@ def test_duplicates_are_left_out():
         "values": np.array([1, 2, 1, 3, 3]),
     }
     assert [value for value, _ in unique_expressions([block, block])] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("close_brackets", "end_token", "expected"),
+    [
+        (True, False, ["[MIN", "3", "4", "]"]),
+        (True, True, ["[MIN", "3", "4", "</s>"]),
+        (False, False, ["[MIN", "3", "4", "5"]),
+        (False, True, ["[MIN", "3", "4", "</s>"]),
+    ],
+)
+def test_a_row_has_no_more_tokens_than_the_length(close_brackets, end_token, expected):
+    rows = ListOpsRows(4, close_brackets, end_token)
+    row = rows.encode(np.array(parse("[MIN 3 4 ] 5 ]"), dtype=np.uint8))
+    assert row.tolist() == [2 if word == "</s>" else 4 + NUMBERS[word] for word in expected]
 
 
 def test_samples_have_their_targets_values(prepare, opened, samples, tmp_path):
