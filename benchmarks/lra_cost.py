@@ -67,7 +67,7 @@ class TaskClassifier(LRAClassifier):
 
     def settings(self, architecture: str, size: Size, length: int, positions: int) -> dict[str, Any]:
         """See `LanguageModel.settings`."""
-        from user_dir.models.plan_words import PLAN_WORDS
+        from conventions.plans import PLAN_WORDS
 
         transnormer = {"encoder_ffn": "glu", "encoder_norm": "rmsnorm"}
         settings = {

@@ -92,7 +92,7 @@ class TextClassifier(LRAClassifier):
 
     def settings(self, architecture: str, size: Size, length: int, positions: int) -> dict[str, Any]:
         """See `LanguageModel.settings`."""
-        from user_dir.models.plan_words import PLAN_WORDS
+        from conventions.plans import PLAN_WORDS
 
         return {
             **super().settings(architecture, size, length, positions),

@@ -1,67 +1,26 @@
-"""The compared methods as language models and as encoders: names, labels, colours, rows of the papers."""
+"""The compared methods as language models and as encoders, in the order of the tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Method:
-    """A method, in every layer of a model, or TransNormer's two.
-
-    `label` is what a reader sees; `color` the one colour of the method in every plot (Okabe and Ito's and
-    Tol's sets, which colour-blind readers can read). `language_model` is fairseq's name of the architecture,
-    `encoder` that of the encoder's YAML; "" where there is none. `transnormer` is the row of the method in
-    TransNormer's Tables 4 and 5, `lln` that in LLN's Table 1, or "". `quadratic`: cost grows with the square
-    of the length. `style` is matplotlib's style of its curves.
-    """
-
-    label: str
-    color: str
-    language_model: str = ""
-    encoder: str = ""
-    transnormer: str = ""
-    lln: str = ""
-    quadratic: bool = False
-    style: str = "-"
-
-    @property
-    def encoder_architecture(self) -> str:
-        """fairseq's name of the encoder."""
-        return f"roberta_{self.encoder}"
-
+from conventions.mechanisms import MECHANISMS, OWN, Method
 
 VANILLA = "transformer_lm"
 SOFTMAX = "softmax"
+OF_MECHANISMS = {name: one.method for name, one in MECHANISMS.items() if one.method}
 PAPERS = (
     Method("vanilla", "#000000", VANILLA, "", "Vanilla", quadratic=True),
-    Method("softmax", "#000000", "", SOFTMAX, "Vanilla", "Softmax baseline", quadratic=True),
+    OF_MECHANISMS[SOFTMAX],
     Method(
         "TransNormer T1", "#0072B2", "transnormer_t1", "transnormer_t1", "TransNormer T1", "TransNormer T1"
     ),
     Method(
         "TransNormer T2", "#D55E00", "transnormer_t2", "transnormer_t2", "TransNormer T2", "TransNormer T2"
     ),
-    Method("1+elu", "#009E73", "linear_transformer_lm", "linear", "1+elu", "ELU"),
-    Method("LLN", "#CC79A7", "lln_lm", "lln", "", "LLN"),
-    Method("LLN+Diag", "#E69F00", "lln_diag_lm", "lln_diag", "", "LLN+Diag"),
+    *(method for name, method in OF_MECHANISMS.items() if name in OWN and name != SOFTMAX),
 )
-OTHERS = (  # that have a causal form
-    Method("Performer", "#882255", "performer_lm", "performer", "Performer", "Performer"),
-    Method("cosFormer", "#332288", "cosformer_lm", "cosformer", "", "cosFormer"),
-    Method("Transformer-LS", "#999933", "transformer_ls_lm", "transformer_ls", "LS", "Transformer LS"),
-    Method("FLASH", "#56B4E9", "flash_lm", "flash", "FLASH", "FLASH"),
-    Method("FLASH-quad", "#AA4499", "flash_quad_lm", "flash_quad", "FLASH-quad", quadratic=True),
-    Method("TNN", "#888888", "tnn_lm", "tnn", "", "TNN"),
-)
-ENCODERS_ONLY = (  # whose colours are used a second time
-    Method("Nyströmformer", "#0072B2", "", "nystromformer", "", "Nystromformer"),
-    Method("Linformer", "#D55E00", "", "linformer"),
-    Method("Skyformer", "#CC79A7", "", "skyformer"),
-    Method("Kernelized", "#E69F00", "", "kernelized", quadratic=True),
-    Method("Informer", "#009E73", "", "informer"),
-    Method("Reformer", "#882255", "", "reformer", "", "Reformer"),
-    Method("BigBird", "#332288", "", "bigbird"),
-    Method("Longformer", "#56B4E9", "", "longformer", "", "Longformer"),
+OTHERS = tuple(one for name, one in OF_MECHANISMS.items() if name not in OWN and one.language_model)
+ENCODERS_ONLY = tuple(
+    one for name, one in OF_MECHANISMS.items() if name not in OWN and not one.language_model
 )
 METHODS = (*PAPERS, *OTHERS, *ENCODERS_ONLY)
 TRANSNORMERS = ("transnormer_t1", "transnormer_t2")

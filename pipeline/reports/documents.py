@@ -20,6 +20,7 @@ DOCUMENTS = (
     ROOT / "results" / "README.md",
     ROOT / "README.md",
     ROOT / "docs" / "commands.md",
+    ROOT / "docs" / "mechanisms.md",
     ROOT / "docs" / "operator.md",
 )
 

@@ -9,9 +9,10 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+from conventions.mechanisms import MECHANISMS
 from pipeline.console import Parser
 from pipeline.errors import UserError
 from pipeline.files import RESULTS, read_json, renewed, shown_path
@@ -32,12 +33,31 @@ def renew(check: bool) -> list[Path]:
     from pipeline.study.declaration import our_studies
     from pipeline.study.page import publish
 
-    documents.SECTIONS |= {"index": index_section, "claims": claims_section}
+    documents.SECTIONS |= {
+        "index": index_section,
+        "claims": claims_section,
+        "mechanisms": mechanisms_section,
+    }
     text = analysis.document(RESULTS / "analysis")
     old = renewed({RESULTS / "analysis" / "README.md": text} if text else {}, check)
     for study in our_studies():
         old += publish(study, RESULTS / study.name, check)
     return old + renewed(documents.texts(), check)  # the index links to the pages that are there
+
+
+def mechanisms_section() -> str:
+    """The table of docs/mechanisms.md."""
+    from pipeline.reports.tables import markdown_table
+    from user_dir.attention import attention_class
+
+    rows = []
+    for name, one in MECHANISMS.items():
+        attention = attention_class(name)
+        options = (f"`{field.name.replace('_', '-')}`" for field in fields(attention.Options))
+        causal = "no" if attention.bidirectional_only else "yes"
+        rows.append([f"`{name}`", one.about, causal, one.time, one.state, ", ".join(options)])
+    header = ["name", "mechanism", "causal", "time", "decoding state", "options"]
+    return markdown_table(header, rows, figures=False)
 
 
 def index_section() -> str:

@@ -1,29 +1,26 @@
 """Which cells a command asks for, and what is wrong with its choices, flags and layer plans.
 
-Nothing is imported for it that takes seconds: the names of attentions are read from the files that register
-them, and the process of a cell checks its plan again.
+Nothing is imported for it that takes seconds; the process of a cell checks its plan again.
 """
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from glob import glob
 from itertools import product
 from typing import Any
 
+from conventions.mechanisms import MECHANISMS
+from conventions.plans import check_name, read_plan
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.study.cells import Cell, Plan
 from pipeline.study.declaration import YAML, Choice, Study
-from pipeline.study.notation import check_known, nearest
+from pipeline.study.notation import nearest
 from pipeline.training.recipe import NAME_FLAGS, as_option, is_given, option
 
 OWN = {"--seed": "--seeds", "--save-dir": "--out"}
 """Flags that differ from cell to cell, and the option to use instead; an axis adds its own."""
-REGISTERED = re.compile(r'^@register_attention\("([\w+-]+)"', re.MULTILINE)
-WORD = re.compile(r'^    "([\w-]+)": PlanWord\(', re.MULTILINE)
-ITEM = re.compile(r"\s*([\w-]+(?:\s*\+\s*[\w-]+)*)\s*(?:\*\s*([1-9]\d*))?\s*")
 
 
 def cells_of(plan: Plan, asked: Mapping[str, Sequence[str]], seeds: int) -> list[Cell]:
@@ -115,20 +112,6 @@ def setting_names(settings: Mapping[str, Any], axes: Collection[str]) -> Iterato
             yield key
 
 
-@cache
-def attention_names() -> frozenset[str]:
-    """Every name that a layer plan may use."""
-    files = (ROOT / "user_dir" / "attention").glob("*.py")
-    return frozenset(name for path in files for name in REGISTERED.findall(path.read_text(encoding="utf-8")))
-
-
-@cache
-def plan_words() -> frozenset[str]:
-    """The words that are a whole plan."""
-    text = (ROOT / "user_dir" / "models" / "plan_words.py").read_text(encoding="utf-8")
-    return frozenset(WORD.findall(text))
-
-
 def check_layer_plans(cells: Iterable[Cell]) -> None:
     """UserError for a cell whose layer plan names no attention, or has another number of layers."""
     for cell in cells:
@@ -136,24 +119,11 @@ def check_layer_plans(cells: Iterable[Cell]) -> None:
         side = cell.plan_setting().removesuffix("_attention")
         plan, layers = option(given, f"--{side}-attention"), option(given, f"--{side}-layers")
         if plan:
-            check_plan(
-                plan, int(layers) if (layers or "").isdecimal() else None, f"{cell.name}: the layer plan"
-            )
+            check_plan(plan, int(layers) if (layers or "").isdecimal() else None, cell.name)
 
 
 def check_plan(plan: str, layers: int | None, where: str) -> None:
-    """UserError for a plan that cannot be that of a model with so many layers."""
-    if plan.strip() in plan_words():
-        return
-    count = 0
-    for item in plan.split(","):
-        match = ITEM.fullmatch(item)
-        if not match:
-            raise UserError(f"{where} {plan!r} has the part {item!r}; write one such as 'diag*3,norm*3'")
-        for name in re.split(r"\s*\+\s*", match[1]):
-            if name in plan_words():
-                raise UserError(f"{where} {plan!r} names {name!r}, a plan for all layers; write it alone")
-            check_known(name, sorted(attention_names() | plan_words()), f"{where} {plan!r} names {name!r}")
-        count += int(match[2] or (layers or 1 if item == plan else 1))
-    if layers is not None and count != layers:
-        raise UserError(f"{where} {plan!r} describes {count} layers, but the model has {layers}")
+    """UserError for a plan that cannot be that of a model with so many layers, None for an unknown number."""
+    for item in read_plan(plan, layers, where, MECHANISMS):
+        for name in item.layer:
+            check_name(name, MECHANISMS, item.at)

@@ -1,25 +1,9 @@
 """Attention mechanisms: one file each, one interface, one registry."""
 
-from . import (  # noqa: F401  (each registers its mechanism)
-    bigbird,
-    cosformer,
-    diag,
-    elu,
-    flash,
-    informer,
-    kernelized,
-    linformer,
-    lln_diag,
-    longformer,
-    norm,
-    nystromformer,
-    performer,
-    reformer,
-    skyformer,
-    softmax,
-    tnn,
-    transformer_ls,
-)
+from importlib import import_module
+
+from conventions.mechanisms import MECHANISMS
+
 from .base import Attention, ParallelAttention, SelfAttention
 from .lln import lln_attention
 from .parts.moment_matching import fit_moment_matching
@@ -29,6 +13,9 @@ from .registry import (
     build_attention,
     register_attention,
 )
+
+for _one in MECHANISMS.values():  # each registers itself
+    import_module(f".{_one.file or _one.name}", __name__)
 
 __all__ = [
     "Attention",

@@ -1,18 +1,22 @@
-"""The named architectures, a row each: a layer plan and a few other defaults.
+"""The named architectures: a layer plan and a few other defaults, by a row each or by a mechanism alone.
 
 Each one is a fairseq model of its own with its own defaults in its configuration, so that
 `fairseq-train --arch NAME` and a YAML with `model: {_name: NAME}` build the same network.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from fairseq.models import register_model
 
+from conventions.mechanisms import MECHANISMS
+from conventions.plans import OPEN_OPTIONS, PLAN_WORDS, PlanWord, everywhere
+
 from .config import LanguageModelConfig, RobertaConfig
 from .language_model import LinearAttentionLM
+from .layer_plan import fill_in_options
 from .options import mechanism_fields, with_attention_options
-from .plan_words import OPEN_OPTIONS, PLAN_WORDS, PlanWord, everywhere, fill_in_options
 from .roberta import LinearAttentionRoberta
 
 
@@ -74,16 +78,11 @@ TRANSFORMER_LS_LM = {
     "decoder_init_std": 0.02,
 }
 
-# Of the base size of `transformer_lm` but for what a row says.
+# Of the base size of `transformer_lm`; each other mechanism with a language model fills all layers.
 LANGUAGE_MODELS = (
     # Qin et al. 2022, "The Devil in Linear Transformer", Table 13.
     Architecture("transnormer_t1", T1, TRANSNORMER_LM),
     Architecture("transnormer_t2", T2, TRANSNORMER_LM),
-    Architecture("linear_transformer_lm", everywhere("elu")),
-    Architecture("lln_lm", everywhere("lln")),
-    Architecture("lln_diag_lm", everywhere("lln_diag")),
-    # The methods the papers compare with, in the setting of the papers' runs.
-    Architecture("performer_lm", everywhere("performer")),
     # cosFormer (Qin et al. 2022): the authors' language model has 7 layers of one head.
     Architecture("cosformer_lm", everywhere("cosformer"), SEVEN_LAYERS),
     # FLASH and FLASH-quad (Hua et al. 2022): gated units alone, pre-norm; the encoder has no final norm.
@@ -94,31 +93,25 @@ LANGUAGE_MODELS = (
     # Transformer-LS (Zhu et al. 2021): post-norm, with a bias in the tied head.
     Architecture("transformer_ls_lm", everywhere("transformer_ls"), TRANSFORMER_LS_LM),
 )
-# Of the size of `roberta_base` but for what a row says.
+# Of the size of `roberta_base`; each other mechanism with an encoder fills all layers.
 ENCODERS = (
-    Architecture("roberta_softmax", everywhere("softmax")),
     Architecture("roberta_transnormer_t1", T1, TRANSNORMER_ROBERTA),
     Architecture("roberta_transnormer_t2", T2, TRANSNORMER_ROBERTA),
-    Architecture("roberta_linear", everywhere("elu")),
-    Architecture("roberta_lln", everywhere("lln")),
-    Architecture("roberta_lln_diag", everywhere("lln_diag")),
-    Architecture("roberta_performer", everywhere("performer")),
-    Architecture("roberta_cosformer", everywhere("cosformer")),
     Architecture("roberta_flash", everywhere("flash"), FLASH_ROBERTA),
     Architecture("roberta_flash_quad", everywhere("flash_quad"), FLASH_ROBERTA),
     Architecture("roberta_tnn", everywhere("tnn"), TNN_ROBERTA),
-    Architecture("roberta_transformer_ls", everywhere("transformer_ls")),
-    Architecture("roberta_nystromformer", everywhere("nystromformer")),
-    Architecture("roberta_linformer", everywhere("linformer")),
-    Architecture("roberta_skyformer", everywhere("skyformer")),
-    Architecture("roberta_kernelized", everywhere("kernelized")),
-    Architecture("roberta_informer", everywhere("informer")),
-    Architecture("roberta_reformer", everywhere("reformer")),
-    Architecture("roberta_bigbird", everywhere("bigbird")),
-    Architecture("roberta_longformer", everywhere("longformer")),
 )
 
-for row in LANGUAGE_MODELS:
+
+def with_others(rows: Sequence[Architecture], names: Mapping[str, str]) -> list[Architecture]:
+    """The rows, and one for each mechanism, by its architecture's name, that has none."""
+    named = {row.name for row in rows}
+    return [*rows, *(Architecture(one, everywhere(own)) for one, own in names.items() if one not in named)]
+
+
+METHODS = {name: one.method for name, one in MECHANISMS.items() if one.method}
+DECODERS = {method.language_model: name for name, method in METHODS.items() if method.language_model}
+for row in with_others(LANGUAGE_MODELS, DECODERS):
     row.register(LinearAttentionLM, LanguageModelConfig, causal=True)
-for row in ENCODERS:
+for row in with_others(ENCODERS, {method.encoder_architecture: name for name, method in METHODS.items()}):
     row.register(LinearAttentionRoberta, RobertaConfig)

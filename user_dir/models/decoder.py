@@ -9,13 +9,14 @@ from fairseq.models import FairseqIncrementalDecoder
 from fairseq.modules import AdaptiveSoftmax, FairseqDropout
 from torch import Tensor, nn
 
+from conventions.plans import Layer
+
 from ..attention.parts.new_tokens import NewTokens
 from ..attention.parts.state import DecodingState, State
 from ..errors import UserError
 from ..modules import InterleavedPositions, LearnedPositions, SinusoidalPositions, build_norm
 from ..modules.padding import padding_back, padding_last
 from .fork_names import rename_transformer_ls
-from .layer_plan import Layer
 from .stack import DECODER_POSITIONS, build_layers, is_pre_norm, positions_kind, whole_numbers
 from .vocabulary import check_size, check_tokens, embed
 

@@ -6,9 +6,10 @@ import torch
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
+from conventions.plans import Layer
+
 from ..modules import LearnedPositions, build_norm, tell_padding
 from ..modules.padding import padding_back, padding_last
-from .layer_plan import Layer
 from .stack import build_layers, is_pre_norm, positions_kind
 from .vocabulary import check_tokens, embed
 

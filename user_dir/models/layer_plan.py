@@ -1,23 +1,17 @@
-"""The layer plan: which attention each layer has, as one short text.
+"""The layer plan of a model: its mechanisms are checked, and built layer by layer.
 
-plan  = item {"," item}            diag*3,norm*3      three layers of diag, then three of norm
-item  = layer ["*" count]
-layer = name {"+" name}            diag+norm*6        both side by side in each of six layers
-
-A layer alone, without a count, is that of the whole model: `lln` is lln in every layer. A word of
-`PLAN_WORDS`, such as `transnormer_t1`, is a whole plan with options of its mechanisms.
+`conventions/plans.py` has the grammar.
 """
 
-import re
-from difflib import get_close_matches
+from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
+from conventions.plans import PLAN_WORDS, Layer, check_name, read_plan
+
 from ..attention import ParallelAttention, attention_class, attention_names, build_attention
 from ..errors import UserError
-from .plan_words import PLAN_WORDS
-
-Layer = tuple[str, ...]
 
 
 def parse_layer_plan(plan: str, num_layers: int, option: str, causal: bool) -> list[Layer]:
@@ -32,55 +26,32 @@ def parse_layer_plan(plan: str, num_layers: int, option: str, causal: bool) -> l
     Raises:
         UserError: showing the plan, the position of the fault and the allowed names.
     """
-    if word := PLAN_WORDS.get(plan.strip()):
-        plan = word.plan(num_layers)
-    layers: list[Layer] = []
-    start = 0
-    for item in plan.split(","):
-        body, star, count = item.partition("*")
-        at = f"at character {start + 1} of the layer plan {plan!r} ({option})"
-        if star and not re.fullmatch(r"\s*[1-9][0-9]{0,5}\s*", count):
-            raise UserError(f"{count.strip()!r} is not a number of layers {at}; {_grammar(causal)}")
-        names = tuple(name.strip() for name in body.split("+"))
-        _check_names(names, causal, at)
-        alone = num_layers if plan == body else 1
-        layers += [names] * (int(count) if star else alone)
-        start += len(item) + 1
-    if len(layers) != num_layers:
-        raise UserError(
-            f"the layer plan {plan!r} ({option}) describes {len(layers)} layers up to character "
-            f"{len(plan)}, but the model has {num_layers}; {_grammar(causal)}"
-        )
-    return layers
+    allowed = attention_names(causal)
+    items = read_plan(plan, num_layers, option, allowed)
+    for item in items:
+        for name in item.layer:
+            if name in attention_names() and name not in allowed:
+                form = "causal" if causal else "bidirectional"
+                raise UserError(f"{name!r} has no {form} form {item.at}; choose from {', '.join(allowed)}")
+            check_name(name, allowed, item.at)
+            if len(item.layer) > 1 and attention_class(name).replaces_feed_forward:
+                raise UserError(
+                    f"{name!r} is a whole layer, feed-forward network included, and cannot run in parallel "
+                    f"with another attention {item.at}; write it alone"
+                )
+    return [item.layer for item in items for _ in range(item.count)]
 
 
-def _check_names(names: Layer, causal: bool, at: str) -> None:
-    for name in names:
-        if name in PLAN_WORDS:
-            raise UserError(f"{name!r} is a plan for all layers {at}; write it alone")
-        if name not in attention_names():
-            raise UserError(f"{name!r} is not an attention {at}{_nearest(name, causal)}; {_grammar(causal)}")
-        if name not in attention_names(causal):
-            form = "causal" if causal else "bidirectional"
-            raise UserError(f"{name!r} has no {form} form {at}; {_grammar(causal)}")
-        if len(names) > 1 and attention_class(name).replaces_feed_forward:
-            raise UserError(
-                f"{name!r} is a whole layer, feed-forward network included, and cannot run in parallel "
-                f"with another attention {at}; write it alone"
-            )
+def fill_in_options(cfg: Any, defaults: Mapping[str, object]) -> None:
+    """Give the open options of a model's configuration their plan's values, or else `defaults`.
 
-
-def _nearest(name: str, causal: bool) -> str:
-    near = get_close_matches(name, [*attention_names(causal), *PLAN_WORDS], n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def _grammar(causal: bool) -> str:
-    return (
-        f"names are {', '.join(attention_names(causal))}, "
-        "written like 'diag*3,norm*3' or, in parallel, 'diag+norm*6'; "
-        f"{' and '.join(PLAN_WORDS)} are whole plans"
-    )
+    Training does so before anything is compared or saved, so that a checkpoint holds them.
+    """
+    plan = getattr(cfg, "decoder_attention", None) or getattr(cfg, "encoder_attention", None)
+    word = PLAN_WORDS.get((plan or "").strip())
+    for name, value in {**defaults, **(word.options if word else {})}.items():
+        if getattr(cfg, name, None) is None:
+            setattr(cfg, name, value)
 
 
 def replaces_feed_forward(layer: Layer) -> bool:

@@ -10,9 +10,10 @@ from typing import Any, Optional
 
 from omegaconf import DictConfig
 
+from conventions.plans import OPEN_OPTIONS
+
 from ..attention import attention_class, attention_names
 from ..errors import UserError
-from .plan_words import OPEN_OPTIONS
 
 
 def with_attention_options(name: str, base: type, causal: bool, **defaults: object) -> type:

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from omegaconf import II
 from torch import Tensor, nn
 
+from conventions.plans import everywhere
+
 from ..attention.parts.limits import check_count
 from ..errors import check_choice
 from ..modules.logistics import logistic_mixture_log_prob, logistic_mixture_sample, pick
@@ -16,7 +18,6 @@ from .architectures import Architecture
 from .config import LanguageModelConfig, _option
 from .decoder import LinearAttentionDecoder
 from .language_model import LinearAttentionLM
-from .plan_words import everywhere
 
 HEADS = ("logistic", "categorical")
 

@@ -12,13 +12,14 @@ from fairseq.models.roberta.model import RobertaHubInterface as Hub
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from torch import Tensor, nn
 
+from conventions.plans import Layer
+
 from ..checks.dictionaries import check_dictionary
 from ..errors import UserError
 from ..modules.feed_forward import activation
 from ..tokenizers import tokenizer_in
 from .attention_statistics import log_attention_statistics
 from .encoder import LinearAttentionEncoder
-from .layer_plan import Layer
 from .options import check_numbers
 from .stack import planned_layers
 from .vocabulary import check_size

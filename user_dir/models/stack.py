@@ -11,10 +11,12 @@ from fairseq.modules import LayerDropModuleList
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
+from conventions.plans import Layer
+
 from ..errors import UserError, check_choice
 from ..modules import tell_padding
 from .layer import GatedLayer, TransformerLayer, build_feed_forward
-from .layer_plan import Layer, build_layer_attention, parse_layer_plan, replaces_feed_forward
+from .layer_plan import build_layer_attention, parse_layer_plan, replaces_feed_forward
 from .options import attention_options
 
 

@@ -10,6 +10,8 @@ from fairseq.models import BaseFairseqModel
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
+from conventions.plans import everywhere
+
 from ..attention.base import SelfAttention
 from ..attention.parts.limits import check_count
 from ..errors import UserError, check_choice
@@ -18,7 +20,6 @@ from .architectures import Architecture
 from .attention_statistics import log_attention_statistics
 from .config import EncoderConfig, _option
 from .options import check_numbers
-from .plan_words import everywhere
 from .stack import build_layers, planned_layers, positions_kind
 
 POOLINGS = ("cls", "mean")

@@ -6,12 +6,13 @@ import re
 import pytest
 from omegaconf import OmegaConf
 
+from conventions.mechanisms import MECHANISMS
 from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
 from pipeline.study.cells import shortened
 from pipeline.study.choosing import best_value, tuning_cells
 from pipeline.study.declaration import read_study, study_names
-from pipeline.study.selection import attention_names, check_layer_plans, check_plan, known_values
+from pipeline.study.selection import check_layer_plans, check_plan, known_values
 from pipeline.training.recipe import compose_experiment, option
 from tests.pipeline.study.conftest import DOCUMENTED, cells
 from user_dir.attention import attention_names as registered
@@ -35,7 +36,7 @@ def test_every_study_has_cells_and_a_place_for_each(name):
 
 
 def test_the_names_of_attentions_are_those_that_are_registered():
-    assert attention_names() == set(registered())
+    assert set(MECHANISMS) == set(registered())
 
 
 def test_the_study_of_the_documents_is_one(tmp_path):

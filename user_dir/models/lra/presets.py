@@ -1,7 +1,8 @@
 """The two Long Range Arena presets, each an architecture; their tasks' settings live in configs/."""
 
+from conventions.plans import everywhere
+
 from ..architectures import T1, Architecture
-from ..plan_words import everywhere
 from .config import LRAConfig
 from .model import LRAModel
 
