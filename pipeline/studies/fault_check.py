@@ -1,9 +1,9 @@
 """Break training runs in many ways and check that each resumes with the losses of an unbroken run.
 
-Process groups and parents are killed, at random and at exact system calls; a second run is started in the
-folder; disks are full; checkpoints are damaged; runs of several processes, studies and data preparations
-are killed. Prints "survived n of m" for each kind and writes them to --out. The runs are small, on the
-CPU, and take some minutes.
+Process groups and parents are killed, at random times and at exact system calls; a second run is started in
+the folder; disks are full; checkpoints are damaged; runs of several processes, studies and data preparations
+are killed. Prints "survived n of m" for each kind and for all, and writes them to --out. The runs are small,
+on the CPU, and take some minutes.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from pipeline.console import Parser, count
+from pipeline.console import Parser, count, number_of
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, ROOT, shown_path, write_json
 from pipeline.outputs import check_output, json_with
@@ -32,9 +32,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--rounds",
         type=count,
-        default=4,
+        default=6,
         metavar="N",
-        help="runs killed five times at random moments each; 1: only a few cases of each kind (default: 4)",
+        help="runs killed at five random times each, in saves and between them, and studies killed at "
+        "random times; 1: only a few cases of each kind (default: 6)",
     )
     parser.add_argument(
         "--out",
@@ -87,6 +88,8 @@ def main() -> None:
         raise UserError("no fault test was run; what pytest says is above")
     for kind, result in kinds.items():
         print(f"{kind}: survived {result['survived']} of {result['broken']}")
+    tried, survived = (sum(result[key] for result in kinds.values()) for key in ("broken", "survived"))
+    print(f"{number_of(tried, 'faults')} tried, {survived:,} survived")
     write_json(options.out, {"rounds": options.rounds, "faults": kinds, **environment("cpu")})
     print(f"written: {shown_path(options.out)}")
     if any(result["failed"] for result in kinds.values()):

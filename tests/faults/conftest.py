@@ -25,7 +25,7 @@ def fault_library(tmp_path_factory) -> Path:
     """fault.c, compiled."""
     library = tmp_path_factory.mktemp("faults") / "fault.so"
     source = Path(__file__).with_name("fault.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", source, "-o", library, "-ldl"], check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-pthread", source, "-o", library, "-ldl"], check=True)
     return library
 
 

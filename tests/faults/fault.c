@@ -5,10 +5,12 @@
 //   FAULT_TEXT    part of what is written (write only)
 //   FAULT_NTH     which of the matching calls (default 1, counted in each process)
 //   FAULT_ACTION  group, parent or self: who is killed before the call; ask: the parent gets SIGTERM; half:
-//                 half is written, then the group is killed; full: the disk is full (ENOSPC) from this call on
+//                 half is written, then the group is killed; full: the disk is full (ENOSPC) from this call on;
+//                 later: the call goes on, and FAULT_DELAY microseconds afterwards the group is killed
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +39,12 @@ static const char *path_of(int file, char *path, size_t size) {
     return path;
 }
 
+static void *kill_later(void *unused) {
+    usleep(atol(getenv("FAULT_DELAY")));
+    kill(0, SIGKILL);
+    return unused;
+}
+
 // 0: go on; 1: write half, then call again; -1: the call fails.
 static int fault(const char *call, const char *path) {
     if (!is("FAULT_CALL", call) || !is_part("FAULT_PATH", path, strlen(path))) return 0;
@@ -50,6 +58,10 @@ static int fault(const char *call, const char *path) {
     if (is("FAULT_ACTION", "self")) kill(getpid(), SIGKILL);
     if (is("FAULT_ACTION", "ask")) kill(getppid(), SIGTERM);
     if (is("FAULT_ACTION", "group")) kill(0, SIGKILL);
+    if (is("FAULT_ACTION", "later")) {
+        pthread_t timer;
+        pthread_create(&timer, NULL, kill_later, NULL);
+    }
     return 0;
 }
 

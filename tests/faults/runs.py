@@ -20,6 +20,11 @@ def at(call: str, action: str = "group", path: str = "", text: str = "", nth: in
     return fault | ({"FAULT_PATH": path} if path else {}) | ({"FAULT_TEXT": text} if text else {})
 
 
+def later(fault: dict[str, str], microseconds: int) -> dict[str, str]:
+    """Kill the group some time after the call at which `fault` would have."""
+    return {**fault, "FAULT_ACTION": "later", "FAULT_DELAY": str(microseconds)}
+
+
 def at_update(update: int, action: str = "group") -> dict[str, str]:
     """Break off when the log says that `update` is done."""
     return at("write", action, text=f'"num_updates": "{update}"')

@@ -5,19 +5,21 @@ A run of several processes resumes, also with another number of processes.
 
 import fcntl
 import random
-import re
 import signal
 
 import pytest
+import torch
 
 from conventions import STOPPED
 from pipeline.outputs import LOCK
 from pipeline.training.checkpoint import read_checkpoint
-from tests.faults.runs import ROUNDING, ROUNDS, at, at_update, check_resumes, longer, losses
+from tests.faults.runs import ROUNDING, ROUNDS, at, at_update, check_resumes, later, longer, losses
 
 pytestmark = pytest.mark.slow
 
-KILLS = 2 if ROUNDS == 1 else 5  # of one run, at random moments
+SAVES = (5, 10, 15, 20, 25)  # the updates after which `training` saves, before its end
+KILLS = 2 if ROUNDS == 1 else len(SAVES)  # of one run, at random times
+SAVE_US, UPDATE_US = 50_000, 20_000  # microseconds: longer than a save with its copies, than an update
 SYSTEM_CALLS = {
     "the first checkpoints": [
         at("write", "half", path="checkpoint_1_5.pt.tmp"),
@@ -44,20 +46,35 @@ SYSTEM_CALLS = {
 KILLED = longer((1, 7), (2, 12), (2, 17), (1, 22), (2, 26), fast=2)
 
 
-@pytest.mark.fault("killed at random moments")
+def in_a_save(save: int, chance: random.Random) -> dict[str, str]:
+    """A random time from the first byte of the checkpoint of update 5, 10, ... on."""
+    return later(at("write", path=f"_{save}.pt.tmp"), chance.randrange(SAVE_US))
+
+
+def between_saves(save: int, chance: random.Random) -> dict[str, str]:
+    """A random time after one of the four updates before a save."""
+    return later(at_update(chance.randrange(save - 4, save)), chance.randrange(UPDATE_US))
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        pytest.param(in_a_save, marks=pytest.mark.fault("killed at random times of a save")),
+        pytest.param(between_saves, marks=pytest.mark.fault("killed at random times between checkpoints")),
+    ],
+)
 @pytest.mark.parametrize("seed", range(ROUNDS))
-def test_killed_at_random(training, unbroken, tmp_path, seed, record_property):
-    """Again and again, until it is left alone: any record of training's log may be the last."""
+def test_killed_at_random(training, unbroken, tmp_path, when, seed, record_property):
+    """Again and again, until it is left alone; the weights it ends with are the same bit for bit."""
     record_property("times", KILLS)
-    records = re.findall("^20.*", (unbroken / "train.log").read_text(), re.MULTILINE)  # one write each
-    start = next(number for number, record in enumerate(records) if "train_inner" in record)
     chance = random.Random(seed)
-    for _ in range(KILLS):
-        done = max(losses(tmp_path), default=0)
-        last = len(records) - (len(records) - start) * done // 28  # of 28 updates; those are not done again
-        fault = at("write", path="train.log", nth=chance.randrange(start - 5, last))
-        assert training.run(tmp_path, fault=fault) == [-signal.SIGKILL]
+    for save in sorted(chance.sample(SAVES, KILLS)):
+        assert training.run(tmp_path, fault=when(save, chance)) == [-signal.SIGKILL]
     check_resumes(training, tmp_path, unbroken)
+    for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
+        ours, theirs = (read_checkpoint(folder / name) for folder in (tmp_path, unbroken))
+        assert ours.updates == theirs.updates
+        assert all(torch.equal(value, theirs.weights[key]) for key, value in ours.weights.items())
 
 
 @pytest.mark.fault("killed at system calls")

@@ -1,16 +1,20 @@
-"""Studies killed in training, in evaluation and while record and page are written end as if undisturbed."""
+"""Studies killed in training, in evaluation and while record and page are written end as if undisturbed.
+
+So do studies killed at random times after such a moment.
+"""
 
 import json
+import random
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.faults.runs import ROUNDS, at, at_update
+from tests.faults.runs import ROUNDS, at, at_update, later
 from tests.helpers.images import write_images
 from tests.helpers.lra import write_lra
 
-pytestmark = [pytest.mark.slow, pytest.mark.fault("study killed")]
+pytestmark = pytest.mark.slow
 
 STUDIES = {
     "copy": "--preset tiny --method elu -- --train-samples 160 --eval-samples 40",
@@ -20,6 +24,7 @@ STUDIES = {
     "glue": "--task RTE --lr 0.01 --start {encoder} --data {glue} --",
 }
 """By name: the words of a run of seconds, and flags of its training."""
+LATEST_US = 300_000  # microseconds
 FLAGS = "--log-interval 1 --max-update 6 --save-interval-updates 2 --keep-interval-updates 1"
 
 
@@ -73,6 +78,32 @@ def files(out: Path) -> set[str]:
     return {str(path) for path in found if "tensorboard" not in path.parts}
 
 
+def table(out: Path) -> list[list[str]]:
+    """The cells of the page's table, but for its last two columns: the seconds of training and the seeds."""
+    lines = (out / "README.md").read_text(encoding="utf-8").splitlines()
+    return [line.split(" | ")[:-2] for line in lines if line.startswith("|")]
+
+
+@pytest.mark.fault("study killed at random times")
+@pytest.mark.parametrize("seed", range(ROUNDS))
+@pytest.mark.parametrize("study", ["copy"])
+def test_killed_at_random(training, tmp_path, study, words, seed, record_property):
+    """It may have ended before the time has come, which is no fault then."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert run(training, words, whole) == 0
+    [record] = whole.rglob("seed*.json")
+    chance, killed = random.Random(seed), 0
+    for fault in moments(record.name).values():
+        code = run(training, words, cut, later(fault, chance.randrange(LATEST_US)))
+        assert code in (0, -signal.SIGKILL)
+        killed += code != 0
+    record_property("times", killed)
+    assert killed and run(training, words, cut) == 0
+    assert records(cut) == records(whole) and files(cut) == files(whole)
+    assert table(cut) == table(whole) != []
+
+
+@pytest.mark.fault("study killed")
 @pytest.mark.parametrize("study", STUDIES)
 def test_killed(training, tmp_path, study, words, record_property):
     """One kill after another in one folder, then left alone."""

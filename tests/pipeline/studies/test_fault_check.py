@@ -5,6 +5,7 @@ import subprocess
 
 from pipeline.files import write_json
 from pipeline.reports.documents import faults
+from pipeline.studies import fault_check
 from pipeline.studies.fault_check import counts, run_tests
 
 REPORT = """<testsuites><testsuite>
@@ -28,6 +29,13 @@ def test_survivors_of_each_kind(tmp_path):
     write_json(tmp_path / "record.json", {"faults": found, "hardware": {"cpu": "a CPU"}, "threads": 2})
     counted = "disk full, 1 of 2; killed, 5 of 5; not started, 0 of 1"
     assert faults(tmp_path / "record.json") == f"Survived: {counted}. (a CPU, 2 threads)"
+
+
+def test_the_command_says_how_many_were_tried(refused, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(fault_check, "run_tests", lambda rounds, report: report.write_text(REPORT))
+    sentence = refused(fault_check, "--out", tmp_path / "record.json")
+    assert "not every run survived" in sentence
+    assert "8 faults tried, 6 survived" in capsys.readouterr().out
 
 
 def test_the_record_tells_the_threads_of_the_runs(tmp_path, monkeypatch):
