@@ -39,6 +39,7 @@ LOG = [
     inner(40, 7.0, 160),
     line("valid", valid_loss=7.2, valid_num_updates=40),
     line("usage", peak_memory=1000),
+    line("usage", peak_memory=500),
 ]
 
 

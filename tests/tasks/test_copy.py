@@ -6,6 +6,7 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
+from pipeline.evaluation.accuracy import copying
 from tests.helpers.lm import PAD, build_lm
 from user_dir.criterions import CopyCriterion
 from user_dir.errors import UserError
@@ -86,6 +87,50 @@ def test_an_untrained_model_has_the_loss_of_guessing_and_the_criterion_counts():
     assert int(output["nwrong"]) == sum(wrong) > 0
     batch["target"] = logits.argmax(-1).where(batch["target"].ne(PAD), PAD)
     assert (int(criterion(model, batch)[2]["nwrong"]), int(criterion(model, batch)[2]["nexact"])) == (0, 64)
+
+
+class Copier(torch.nn.Module):
+    """Answers what stood before the separator, but for the second symbol of one sequence."""
+
+    def __init__(self, wrong):
+        super().__init__()
+        self.wrong = wrong.tolist()
+
+    def forward(self, src_tokens, src_lengths=None, incremental_state=None):
+        state = {} if incremental_state is None else incremental_state
+        if "rows" not in state:
+            state.update(rows=src_tokens.tolist(), step=0)
+            answers = [[self.answer(row, i) for i in range(src_tokens.shape[1])] for row in state["rows"]]
+        else:
+            assert src_tokens[:, 0].tolist() == state["last"]
+            answers = [[self.answer(row, row.index(SEPARATOR) + state["step"])] for row in state["rows"]]
+        state["step"] += 1
+        state["last"] = [answer[min(len(answer) - 1, row.index(SEPARATOR))]
+                         for answer, row in zip(answers, state["rows"], strict=True)]  # fmt: skip
+        return (100 * torch.nn.functional.one_hot(torch.tensor(answers), len(DICTIONARY)).float(),)
+
+    def answer(self, row, place):
+        n = row.index(SEPARATOR)
+        if not n <= place < 2 * n:
+            return SEPARATOR
+        return PAD if place == n + 1 and row[:n] == self.wrong else row[place - n]
+
+
+def test_the_figures_of_a_split_by_hand():
+    """One symbol of three sequences is wrong: that of index 1, behind the separator at place 0."""
+    task = CopyTask(CopyTaskConfig(tokens_per_sample=9, eval_samples=3, seed=2))
+    task.load_dataset("test")
+    sources = [task.dataset("test")[i]["source"] for i in range(3)]
+    n = [len(source) // 2 for source in sources]
+    assert set(n) == {2, 3}
+    found = copying(Copier(sources[1][: n[1]]), task, "test", 2, torch.device("cpu"))
+    assert (found["examples"], found["counted"]) == (3, sum(n) + 3)
+    assert found["loss_nats"] == pytest.approx(100 / (sum(n) + 3))
+    assert found["accuracy"] == pytest.approx(1 - 1 / (sum(n) + 3))
+    assert found["exact"] == found["free_exact"] == pytest.approx(2 / 3)
+    assert found["by_position"] == pytest.approx([1, 1, 2 / 3, 1])
+    assert found["free_accuracy"] == pytest.approx(1 - 1 / sum(n))
+    assert found["free_by_position"] == pytest.approx([1, 2 / 3, 1])
 
 
 def test_the_log_weighs_tokens_by_tokens_and_sequences_by_sequences():

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ import torch
 
 from pipeline.data.glue import write_labels
 from pipeline.data.glue_files import Examples
+from pipeline.evaluation import glue as evaluation
 from pipeline.evaluation import predict_glue
+from pipeline.evaluation.accuracy import most_frequent
 from pipeline.evaluation.glue import decide, read_targets, score
 from pipeline.glue_tasks import TASKS
 from tests.helpers.encoders import ROWS
@@ -79,6 +82,15 @@ def test_scores_are_fifths_in_the_data_and_whole_in_predictions(tmp_path):
 def test_metrics(name, expected):
     """Of class 1 there are 1 in the targets and 2 in the predictions."""
     assert score(TASKS[name], np.array([1, 1, 0, 0]), np.array([1, 0, 0, 0])) == expected
+
+
+def test_the_majority_is_that_of_train(monkeypatch):
+    targets = {"train": [1, 0, 1], "valid": [0, 0, 0, 1]}
+    monkeypatch.setattr(evaluation, "read_targets", lambda folder, split, task: np.array(targets[split]))
+    data = SimpleNamespace(folder=None, task=TASKS["RTE"])
+    assert evaluation.majority_class(data) == {"accuracy": 25.0}
+    assert evaluation.majority_class(SimpleNamespace(folder=None, task=TASKS["STS-B"])) is None
+    assert most_frequent(np.array(targets["train"]), np.array(targets["valid"])) == 25.0
 
 
 def test_correlations():

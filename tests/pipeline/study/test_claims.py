@@ -225,6 +225,7 @@ def test_an_order_that_changes_with_the_seed_is_undecided():
 def test_rank_correlation_shares_the_places_of_ties():
     for ours, theirs, expected in (
         ([1, 2, 2, 4, 5], [1, 2, 2, 4, 5], [pytest.approx(1)]),
+        ([1, 2, 2, 4, 5], [1, 2, 3, 4, 5], [pytest.approx(9.5 / math.sqrt(95))]),
         ([1, 2, 3, 4, 5], [5, 4, 3, 2, 1], [pytest.approx(-1)]),
         ([1, 1, 1, 1, 1], [1, 2, 3, 4, 5], []),
     ):

@@ -10,7 +10,7 @@ from conventions.mechanisms import MECHANISMS
 from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
 from pipeline.study.cells import shortened
-from pipeline.study.choosing import best_value, tuning_cells
+from pipeline.study.choosing import best_value, tuning_cells, with_chosen
 from pipeline.study.declaration import read_study, study_names
 from pipeline.study.selection import check_layer_plans, check_plan, known_values
 from pipeline.training.recipe import compose_experiment, option
@@ -72,6 +72,11 @@ def test_a_cell_has_the_flags_of_its_choices(study_file):
     assert [c.seed for c in cells(study, {"method": ["elu"]}, seeds=3)] == [1, 2, 3]
 
 
+def test_seeds_are_counted_from_that_of_the_yaml(study_with):
+    study = study_with(settings={"yaml": {"common": {"seed": 5}}})
+    assert [c.seed for c in cells(study, {"method": ["elu"]}, seeds=3)] == [5, 6, 7]
+
+
 def test_settings_may_depend_on_another_axis():
     study = read_study("ablations")
     for preset, plan in (("small", "norm*4"), ("paper", "norm*12")):
@@ -94,6 +99,7 @@ def test_tuning_shortens_the_whole_schedule():
     ("name", "changes", "updates", "expected"),
     [
         ("copy/small", {}, 300, ["--lr-deacy-period", "200"]),  # of 2,000 in 3,000 updates
+        ("copy/small", {}, 4, ["--lr-deacy-period", "3"]),  # 2.67
         ("wikitext2/base", PERIODS, 300, ["--lr-period-updates", "100"]),
         ("lra_skyformer/text", {}, 500, ["--warmup-updates", "2"]),  # one_cycle takes no fewer
         ("lra_state_space/text", {}, 2, ["--warmup-updates", "1", "--total-num-update", "2"]),
@@ -111,12 +117,25 @@ def test_a_switch_can_be_off_in_one_choice(study_with):
     assert "--fp16" in on.experiment.flags() and "--fp16" not in [*off.experiment.flags(), *off.own_flags()]
 
 
-def tuned(cell, curves):
+def tuned(cell, curves, name="valid"):
     """What tuning chooses where each of its runs has logged these curves."""
     for one, curve in zip(tuning_cells(cell), curves, strict=True):
-        record = {"fingerprint": one.fingerprint(), "data": None, "training": {"curves": {"valid": curve}}}
+        record = {"fingerprint": one.fingerprint(), "data": None, "training": {"curves": {name: curve}}}
         write_json(one.record_path, record)
     return best_value(cell)
+
+
+@pytest.mark.parametrize(
+    ("by", "curve", "chosen"), [("valid_loss", "valid", "1"), ("valid_accuracy", "valid_accuracy", "2")]
+)
+def test_tuning_chooses_by_the_best_point_of_a_curve(study_with, tmp_path, by, curve, chosen):
+    study = study_with(tune={"axis": "lr", "values": [1, 2], "updates": 3, "by": by})
+    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path / "out")
+    assert with_chosen([cell]) == []
+    points = [[1, 2.0], [2, 3.0], [3, 2.5]], [[1, 2.25], [2, 3.25], [3, 2.25]]
+    assert tuned(cell, points, curve) == chosen
+    [settled] = with_chosen([cell])
+    assert settled.own_flags()[-4:] == ["--lr", chosen, "--seed", "1"]
 
 
 def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):

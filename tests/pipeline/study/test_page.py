@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from pipeline.study.make_results import page_of, verdict_of
 from pipeline.study.notation import parse_expression
 from pipeline.study.page import given_settings, looks_of, publish, tuned_table, verdicts, write_page
 from pipeline.study.records import read_records
-from pipeline.study.table import unknown_figures, write_table
+from pipeline.study.table import PaperColumn, unknown_figures, write_table
 from tests.pipeline.study.conftest import made_up, record_of
 
 LOSSES = (0.1, 0.2, 0.6)  # whose mean is not their median
@@ -47,6 +48,19 @@ def test_a_figure_that_some_seeds_lack_says_so(study_file):
     study = read_study(study_file)
     records = [made_up("elu", 1, loss_nats=0.1), made_up("elu", 2)]
     assert "0.1000; 1 of 2 seeds" in write_table(study.tables[0], records, ())
+
+
+def test_the_papers_figure_beside_a_row(study_file):
+    axes = read_study(study_file).axes
+    spec = read_study(study_file).tables[0]
+    rows = {"elu": {"method": "x", "valid": "1.0", "test": "2.0"}, "softmax": {"valid": "-", "test": "3.5"}}
+    one = replace(spec, papers=(PaperColumn(("method",), rows, {"": "test"}, "", "paper"),))
+    assert [one.paper_figure((name,)) for name in ("elu", "softmax", "norm-t1")] == ["2.0", "3.5", ""]
+    by = PaperColumn(("method",), rows, {"tiny": "valid"}, "preset", "paper")
+    two = replace(spec, rows={name: axes[name] for name in ("method", "preset")}, papers=(by,))
+    keys = [("elu", "tiny"), ("elu", "small"), ("softmax", "tiny")]
+    assert [two.paper_figure(key) for key in keys] == ["1.0", "", "-"]
+    assert two.paper_values(keys) == {"elu/tiny": 1.0}
 
 
 def test_a_table_across_an_axis(study_with):
