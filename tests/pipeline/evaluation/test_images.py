@@ -164,3 +164,11 @@ def test_images_of_another_shape(refused, vit, tmp_path):
     assert "holds a model of the task image_classification, not of pixels" in sentence
     words = (vit.config, vit.data, "--gpus", 0, "--save-dir", vit.run)
     assert "holds a run whose patch_size is 2, not 1" in refused(vit.script, *words, "--patch-size", 1)
+
+
+def test_an_image_is_drawn_by_its_number_whatever_the_batch():
+    whole = pixels.uniforms(3, range(4), 5)
+    assert whole.shape == (4, 5, 2) and len(whole.unique()) == 40
+    assert torch.equal(pixels.uniforms(3, range(2, 4), 5), whole[2:])
+    assert not torch.equal(pixels.uniforms(4, range(4), 5), whole)
+    assert list(pixels.batches(5, 2)) == [range(0, 2), range(2, 4), range(4, 5)]

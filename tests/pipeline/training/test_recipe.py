@@ -149,6 +149,26 @@ def test_samples_of_a_batch_are_shared(preset):
             shared_batch(experiment, 2, divisible=False)
 
 
+@pytest.mark.parametrize(
+    ("steps", "world", "processes", "expected"),
+    [  # of batches of 4 samples
+        ([3], 1, 1, ([3], None)),
+        ([3], 1, 2, ([3], 2)),
+        ([2], 1, 2, ([1], None)),
+        ([1], 2, 4, ([1], 2)),
+        ([1, 2], 1, 4, ([1, 2], 1)),
+        ([3], 2, 3, ([2], None)),
+    ],
+)
+def test_the_batch_stays_the_same(steps, world, processes, expected, tmp_path):
+    path = tmp_path / "one.yaml"
+    path.write_text(
+        f"optimization: {{update_freq: {steps}}}\ndataset: {{batch_size: 4}}\n"
+        f"distributed_training: {{distributed_world_size: {world}}}\n"
+    )
+    assert shared_batch(read_experiment(path), processes) == expected
+
+
 @pytest.mark.parametrize("words", [["--batch-size", "16"], ["--max-sentences", "16"], ["--max-sentences=16"]])
 def test_a_flag_counts_under_each_of_its_names(words):
     """Two processes would train on 32 samples an update."""
