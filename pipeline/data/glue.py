@@ -24,8 +24,8 @@ from pipeline.data.preparation import (
     read_manifest,
     write_manifest,
 )
-from pipeline.data.processes import encode_all, worker_count
-from pipeline.data.tokenization import DICTIONARY, TextEncoder, tokenizer_fingerprint
+from pipeline.data.processes import worker_count
+from pipeline.data.tokenization import DICTIONARY, TextEncoder, encode_all, tokenizer_fingerprint
 from pipeline.errors import UserError
 from pipeline.glue_tasks import TASKS, GlueTask, glue_task
 from pipeline.outputs import check_output_folder

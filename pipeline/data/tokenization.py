@@ -15,10 +15,13 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.data.processes import encode_all, worker_count
+from pipeline.data.processes import worker_count, worker_pool
 from pipeline.data.published import CORPORA, Corpus, download
 from pipeline.errors import UserError
 from pipeline.files import sha256_of
@@ -39,6 +42,10 @@ WORDS_MULTIPLE = 8
 
 CHARACTER_COVERAGE = 0.9999
 """Share of the characters that get a piece of their own; in WikiText-2 the commonest 129 of 281."""
+
+TEXTS_AT_ONCE = 1_000
+BATCHES_AT_ONCE = 8
+"""For each process: what is read ahead, and then waited for."""
 
 LINES_BETWEEN_REPORTS = 100_000
 LONGEST_LINE = 1 << 24
@@ -158,6 +165,33 @@ class SentencePieceEncoder(TextEncoder):
 
 # What says how text becomes numbers, in a prepared folder and beside a checkpoint.
 VOCABULARY_FILES = (DICTIONARY, *GPT2Encoder.files, *SentencePieceEncoder.files)
+
+
+def encode_all(encoder: TextEncoder, texts: Iterable[str], workers: int) -> Iterator[str]:
+    """The tokens of each text in the texts' order, the same for any number of processes."""
+    if workers == 1:
+        yield from map(encoder.encode, texts)
+        return
+    texts = iter(texts)
+    with worker_pool(workers, partial(_keep, encoder)) as pool:
+        while batch := list(islice(texts, workers * BATCHES_AT_ONCE * TEXTS_AT_ONCE)):
+            try:
+                yield from pool.map(_encode_here, batch, chunksize=TEXTS_AT_ONCE)
+            except BrokenProcessPool:
+                raise UserError(
+                    "an encoding process was killed, perhaps for want of memory; free some and run "
+                    "the same command again"
+                ) from None
+
+
+def _keep(encoder: TextEncoder) -> None:
+    """Have `_encode_here` use the encoder in this process."""
+    global _encoder
+    _encoder = encoder
+
+
+def _encode_here(text: str) -> str:
+    return _encoder.encode(text)
 
 
 def encode_sentences(encoder: TextEncoder, dictionary: Dictionary, sentences: Sequence[str]) -> torch.Tensor:

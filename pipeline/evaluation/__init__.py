@@ -24,6 +24,9 @@ class Evaluator:
     function: str = "measure_run"
 
 
+PPL_SCRIPT, SAMPLER = "scripts/eval_ppl.sh", "scripts/sample_images.sh"
+"""Commands, as messages and what they write name them."""
+
 TEXTS = ("language_modeling", "carried_language_modeling")
 EVALUATORS = {
     "carried": Evaluator("carried_state", ("train", "valid", "test"), TEXTS),

@@ -23,8 +23,7 @@ from pipeline.console import Parser
 from pipeline.data.masked_lm import TITLE
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
-from pipeline.evaluation import TrainedRun
-from pipeline.evaluation.evaluate import PPL_SCRIPT
+from pipeline.evaluation import PPL_SCRIPT, TrainedRun
 from pipeline.evaluation.perplexity import evaluate, figures, perplexity_of, unigram_bits
 from pipeline.files import shown_path, write_atomically, write_json
 from pipeline.provenance import environment, memory_available, process_memory

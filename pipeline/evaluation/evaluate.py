@@ -12,13 +12,13 @@ from typing import Any
 
 from pipeline.console import Parser, add_splits, count, number_of, parse_before_flags
 from pipeline.errors import UserError
+from pipeline.evaluation import PPL_SCRIPT
 from pipeline.files import shown_path, write_json
 from pipeline.outputs import Ours, check_output, json_with
 from pipeline.training.fairseq_process import import_quickly
 
 Result = dict[str, Any]
 
-PPL_SCRIPT = "scripts/eval_ppl.sh"
 PPL_KEYS = ("checkpoint", "split", "context_window", "perplexity_per_token")
 CARRIED_KEYS = ("checkpoint", "split", "streams", "segment", "buckets")
 STREAMS, SEGMENT = 1, 512

@@ -27,9 +27,8 @@ from torch import nn
 from pipeline.console import Parser
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
-from pipeline.evaluation import TrainedRun
+from pipeline.evaluation import PPL_SCRIPT, TrainedRun
 from pipeline.evaluation.accuracy import batches_of
-from pipeline.evaluation.evaluate import PPL_SCRIPT
 from pipeline.files import ROOT, shown_path
 from pipeline.training.checkpoint import (
     Checkpoint,

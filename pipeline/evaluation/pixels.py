@@ -14,9 +14,8 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from pipeline.errors import UserError
-from pipeline.evaluation import TrainedRun
+from pipeline.evaluation import SAMPLER, TrainedRun
 from pipeline.evaluation.accuracy import about_images, batches_of, count_correct
-from pipeline.evaluation.sample_images import SOFTWARE
 from pipeline.files import shown_path
 from pipeline.provenance import environment
 from pipeline.training.checkpoint import Checkpoint
@@ -203,6 +202,6 @@ def grid(images: np.ndarray, levels: int, columns: int) -> bytes:
     scale = max(1, SHOWN_SIDE // max(height, width))
     enlarged = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
     content, about = io.BytesIO(), PngInfo()
-    about.add_text("Software", SOFTWARE)
+    about.add_text("Software", SAMPLER)
     enlarged.save(content, "PNG", pnginfo=about)
     return content.getvalue()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.console import Parser, count, number_of
 from pipeline.errors import UserError
+from pipeline.evaluation import SAMPLER
 from pipeline.files import shown_path, write_atomically
 from pipeline.outputs import begins, check_output
 from pipeline.training.fairseq_process import import_quickly
@@ -25,12 +26,11 @@ if TYPE_CHECKING:
 
     from user_dir.tasks.image_data import ImageShape
 
-SOFTWARE = "scripts/sample_images.sh"  # in the PNG, by which it is recognised
-SAMPLES = begins(f"Software\0{SOFTWARE}", within=200)
+SAMPLES = begins(f"Software\0{SAMPLER}", within=200)
 
 
 def parse(words: Sequence[str]) -> Namespace:
-    parser = Parser(SOFTWARE, __doc__)
+    parser = Parser(SAMPLER, __doc__)
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of scripts/train_images.sh")
     parser.add_argument(
         "data",

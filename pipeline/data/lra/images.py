@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from pipeline.data.image_sets import CIFAR_TEST, CIFAR_TRAIN, grey, read_cifar10_records
+from pipeline.data.lra.cifar import CIFAR_TEST, CIFAR_TRAIN, grey, read_cifar10_records
 from pipeline.data.lra.tasks import Source
 from pipeline.data.lra.writing import SplitRecord, write_pixels
 from pipeline.errors import UserError

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pipeline.data import processes
+from pipeline.data import tokenization
 from pipeline.data.published import read_corpus
 from pipeline.data.tokenization import GPT2_BPE, GPT2Encoder, TextEncoder, find_gpt2_files
 from pipeline.errors import UserError
@@ -34,23 +34,23 @@ class Dies:
 
 @pytest.mark.parametrize("count", [0, 1, 99, 1234])
 def test_processes_keep_the_order(monkeypatch, count):
-    monkeypatch.setattr(processes, "TEXTS_AT_ONCE", 7)
+    monkeypatch.setattr(tokenization, "TEXTS_AT_ONCE", 7)
     texts = [f"text {number}" for number in range(count)]
-    alone = list(processes.encode_all(Upper(), iter(texts), 1))
+    alone = list(tokenization.encode_all(Upper(), iter(texts), 1))
     assert alone == [f"{text.upper()} {len(text)}" for text in texts]
-    assert list(processes.encode_all(Upper(), iter(texts), 3)) == alone
+    assert list(tokenization.encode_all(Upper(), iter(texts), 3)) == alone
 
 
 def test_killed_process_ends_in_one_sentence():
     with pytest.raises(UserError, match="was killed"):
-        list(processes.encode_all(Dies(), ["a", "b"], 2))
+        list(tokenization.encode_all(Dies(), ["a", "b"], 2))
 
 
 def test_processes_end_with_their_killed_parent():
     """They hold the pipe of the output open as long as they live."""
     program = """
 import os, signal
-from pipeline.data.processes import encode_all
+from pipeline.data.tokenization import encode_all
 class Encoder:
     def encode(self, text):
         return text
@@ -64,11 +64,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_gpt2_in_processes(monkeypatch, shared_dir, small_texts):
-    monkeypatch.setattr(processes, "TEXTS_AT_ONCE", 50)
+    monkeypatch.setattr(tokenization, "TEXTS_AT_ONCE", 50)
     encoder = GPT2Encoder(shared_dir / "data" / "gpt2_bpe")
     lines = small_texts["valid"] + ["naïve  Ünïcode 你好 \u2028 ?", ""]
-    alone = list(processes.encode_all(encoder, lines, 1))
-    assert list(processes.encode_all(encoder, lines, 2)) == alone
+    alone = list(tokenization.encode_all(encoder, lines, 1))
+    assert list(tokenization.encode_all(encoder, lines, 2)) == alone
     assert [encoder.decode(tokens) for tokens in alone] == [line.strip() for line in lines]
 
 

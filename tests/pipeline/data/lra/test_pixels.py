@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.data.image_sets import grey
+from pipeline.data.lra.cifar import grey
 
 HARD = "curv_contour_length_14"
 
