@@ -5,8 +5,8 @@ import torch
 
 from tests.helpers.golden import load, relative, state
 from user_dir.attention import build_attention
-from user_dir.attention.parts import hashing
-from user_dir.attention.parts.hashing import bucket_count
+from user_dir.attention import reformer_hashing as hashing
+from user_dir.attention.reformer_hashing import bucket_count
 
 
 def build(longest, dim=32, heads=4, **options):

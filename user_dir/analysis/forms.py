@@ -14,9 +14,9 @@ from ..attention.lln import LLNAttention
 from ..attention.lln_diag import LLNDiagAttention
 from ..attention.longformer import LongformerAttention
 from ..attention.parts.block_diagonal import attend_in_blocks
-from ..attention.parts.hashing import HashedAttention
 from ..attention.parts.new_tokens import NewTokens
 from ..attention.parts.weights import softmax_over_keys
+from ..attention.reformer_hashing import HashedAttention
 from ..attention.tnn import TnnAttention
 from ..attention.transformer_ls_causal import CausalLongShortAttention
 from ..attention.transformer_ls_full import FullLongShortAttention

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from causal_linear_attention.chunked import accumulation_dtype
 
 from ..errors import UserError
+from .linear import LinearAttention
 from .parts.limits import check_count, needed_length
-from .parts.linear import LinearAttention
 from .parts.new_tokens import NewTokens
 from .parts.state import State
 from .registry import register_attention

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..errors import check_choice
+from .linear import LinearAttention
 from .parts.features import one_plus_elu
-from .parts.linear import LinearAttention
 from .registry import register_attention
 
 

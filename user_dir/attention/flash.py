@@ -13,9 +13,9 @@ from causal_linear_attention.chunked import accumulation_dtype
 
 from ..modules import rotate_halves
 from .base import Attention
+from .linear import next_sums
 from .parts.block_diagonal import attend_in_blocks, decode_in_blocks
 from .parts.limits import check_count
-from .parts.linear import next_sums
 from .parts.new_tokens import NewTokens
 from .parts.state import State, append_to_cache
 from .registry import register_attention

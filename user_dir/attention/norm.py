@@ -10,8 +10,8 @@ from causal_linear_attention.decoding import norm_step
 from ..errors import check_choice
 from ..modules import LRPE, RMSNorm
 from ..modules.lrpe import turn_both
+from .linear import LinearAttention
 from .parts.features import FEATURE_MAPS
-from .parts.linear import LinearAttention
 from .parts.new_tokens import NewTokens
 from .parts.state import State
 from .registry import register_attention

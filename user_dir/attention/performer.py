@@ -12,8 +12,8 @@ from causal_linear_attention.recomputing import recomputed
 
 from ..errors import UserError
 from .base import SelfAttention
+from .linear import next_sums
 from .parts.limits import check_count
-from .parts.linear import next_sums
 from .parts.new_tokens import NewTokens
 from .parts.sampling import SavedSeed
 from .parts.state import State

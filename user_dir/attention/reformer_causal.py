@@ -6,9 +6,9 @@ from torch import Tensor
 from causal_linear_attention.chunked import accumulation_dtype
 
 from .parts.blocks import block_windows, split_blocks
-from .parts.hashing import PADDING_SCORE, SELF_SCORE, HashedAttention, merge_rounds, unit_keys
 from .parts.new_tokens import NewTokens
 from .parts.state import State, in_dtype
+from .reformer_hashing import PADDING_SCORE, SELF_SCORE, HashedAttention, merge_rounds, unit_keys
 
 
 class CausalReformerAttention(HashedAttention):

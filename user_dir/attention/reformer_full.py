@@ -8,7 +8,7 @@ from causal_linear_attention.chunked import accumulation_dtype
 
 from .base import real_tokens
 from .parts.blocks import block_count, gather_blocks, split_blocks
-from .parts.hashing import PADDING_SCORE, SELF_SCORE, HashedAttention, merge_rounds, unit_keys
+from .reformer_hashing import PADDING_SCORE, SELF_SCORE, HashedAttention, merge_rounds, unit_keys
 
 
 class FullReformerAttention(HashedAttention):

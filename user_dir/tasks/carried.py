@@ -16,9 +16,9 @@ from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from torch import Tensor, nn
 
-from ..attention.parts.hashing import HashedAttention
 from ..attention.parts.state import State, state_bytes
 from ..attention.performer import PerformerAttention
+from ..attention.reformer_hashing import HashedAttention
 from ..errors import UserError
 from ..models import LinearAttentionLM
 from ..modules import LearnedPositions

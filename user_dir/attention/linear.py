@@ -9,9 +9,9 @@ from causal_linear_attention import (
 )
 from causal_linear_attention.chunked import accumulation_dtype
 
-from ..base import SelfAttention
-from .new_tokens import NewTokens
-from .state import State
+from .base import SelfAttention
+from .parts.new_tokens import NewTokens
+from .parts.state import State
 
 
 class LinearAttention(SelfAttention):

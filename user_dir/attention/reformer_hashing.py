@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from causal_linear_attention.chunked import accumulation_dtype
 
-from ..base import Attention
-from .limits import needed_length
-from .sampling import RedrawnEachUpdate
+from .base import Attention
+from .parts.limits import needed_length
+from .parts.sampling import RedrawnEachUpdate
 
 # A token sees itself only where it sees no other, and padding never; values of the public code.
 SELF_SCORE = -1e5
