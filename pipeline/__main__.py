@@ -18,6 +18,7 @@ MODULES = {
     "data-prep/roberta.sh": "data.masked_lm",
     "data-prep/wikitext.sh": "data.wikitext",
     "scripts/analyse.sh": "studies.analysis.analyse",
+    "scripts/average_checkpoints.sh": "training.average",
     "scripts/eval_images.sh": "evaluation.evaluate",
     "scripts/eval_mlm.sh": "evaluation.evaluate",
     "scripts/eval_ppl.sh": "evaluation.evaluate",

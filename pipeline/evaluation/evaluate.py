@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.console import Parser, add_splits, count, number_of, parse_before_flags
 from pipeline.errors import UserError
@@ -16,6 +16,9 @@ from pipeline.evaluation import PPL_SCRIPT
 from pipeline.files import shown_path, write_json
 from pipeline.outputs import Ours, check_output, json_with
 from pipeline.training.fairseq_process import import_quickly
+
+if TYPE_CHECKING:
+    from pipeline.training.checkpoint import Checkpoint
 
 Result = dict[str, Any]
 
@@ -214,9 +217,16 @@ def check_script(path: Path, script: str) -> None:
         raise UserError(f"{path} holds a model of the task {task}; evaluate it with {right}")
 
 
+def averaged(checkpoint: "Checkpoint") -> Result:
+    """What a result says of a checkpoint whose weights are an average."""
+    return {"averaged": checkpoint.averaged} if checkpoint.averaged else {}
+
+
 def publish(result: Result, out: Path, text: str) -> None:
     """Write a result, and print what it says."""
     write_json(out, result)
+    if names := result.get("averaged"):
+        text += f"\n  average of  {', '.join(names)}"
     print(f"{text}\n  written to  {shown_path(out)}", flush=True)
 
 
@@ -320,10 +330,11 @@ def evaluate_perplexity(options: argparse.Namespace, extra: Sequence[str]) -> No
     overrides = read_extra(extra) if options.carry_state else {}
     for split, out in files.items():
         if options.carry_state:
-            write_carried(evaluate_carried(checkpoint, data, split, options, overrides), out)
+            result = evaluate_carried(checkpoint, data, split, options, overrides)
+            write_carried({**result, **averaged(checkpoint)}, out)
             continue
         result = evaluate(checkpoint, data, split, options.context_window, extra, options.compile)
-        publish(result, out, describe_perplexity(result))
+        publish({**result, **averaged(checkpoint)}, out, describe_perplexity(result))
 
 
 def main() -> None:
@@ -336,9 +347,11 @@ def main() -> None:
         return
     options, command = parse(script, words), COMMANDS[script]
     import_quickly("pipeline.training.checkpoint")
+    from pipeline.training.checkpoint import read_checkpoint
     from pipeline.training.save_dir import whole_checkpoint
 
     path = whole_checkpoint(options.checkpoint.absolute())
     files = result_files(script, options, path, json_with(*command.keys))
     for result in command.evaluate(path, options):
-        publish(result, files[result["split"]], command.describe(result))
+        whole = {**result, **averaged(read_checkpoint(path))}
+        publish(whole, files[result["split"]], command.describe(result))

@@ -5,6 +5,7 @@ It is README.md with the metadata that model hubs read.
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ CARD = """\
 # {name}
 
 A {kind} with linear-attention layers (`{architecture}`), trained with fairseq for
-{updates:,} updates and exported to `transformers`. Attention of the layers: {plan}.
+{updates:,} updates and exported to `transformers`. Attention of the layers: {plan}.{averaged}
 
 ```python
 from transformers import AutoModelFor{head}, AutoTokenizer
@@ -79,13 +80,17 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """`data` is part of preparation.json, empty if unknown; `commit` is of the training, None if unknown."""
+    """`data` is part of preparation.json, empty if unknown; `commit` is of the training, None if unknown.
+
+    `averaged` are the checkpoints whose average the weights are.
+    """
 
     architecture: str
     updates: int
     data: dict[str, Any]
     evaluations: list[Evaluation]
     commit: str | None
+    averaged: Sequence[str] = ()
 
 
 def read_run(checkpoint: Checkpoint) -> RunRecord:
@@ -95,14 +100,15 @@ def read_run(checkpoint: Checkpoint) -> RunRecord:
     validation during training. A record of another number of updates, or on another corpus, is passed over.
     """
     path, made = checkpoint.path, checkpoint.updates
-    study = _study_record(path.parent, made)
+    study = {} if checkpoint.averaged else _study_record(path.parent, made)
     data = _trained_on(path.parent) or study.get("data") or {}
     return RunRecord(
         architecture=checkpoint.architecture,
         updates=made,
         data=data,
-        evaluations=_evaluated(path, made, data.get(CORPUS)) or _of_study(study) or _of_training(checkpoint),
+        evaluations=_evaluated(checkpoint, data.get(CORPUS)) or _of_study(study) or _of_training(checkpoint),
         commit=study.get("environment", {}).get("commit"),
+        averaged=checkpoint.averaged,
     )
 
 
@@ -119,13 +125,15 @@ def _trained_on(folder: Path) -> dict[str, Any]:
     return {key: manifest[key] for key in TEXT if key in manifest}
 
 
-def _evaluated(checkpoint: Path, made: int, corpus: str | None) -> list[Evaluation]:
-    """The results of evaluation commands beside the checkpoint, but for those on another corpus."""
+def _evaluated(checkpoint: Checkpoint, corpus: str | None) -> list[Evaluation]:
+    """The results of evaluation commands beside the checkpoint, of these weights on the corpus."""
     found = []
     for split in SPLITS:
-        result = _read(checkpoint.with_suffix(f".{split}.json"))
+        result = _read(checkpoint.path.with_suffix(f".{split}.json"))
         on = result.get(CORPUS) or corpus
-        if result.get("updates") == made and not result.get("model_overrides") and on == (corpus or on):
+        same = result.get("updates") == checkpoint.updates
+        same = same and result.get("averaged", []) == checkpoint.averaged
+        if same and not result.get("model_overrides") and on == (corpus or on):
             perplexities = result.get("perplexity_per_token"), result.get("perplexity_per_word")
             found += _evaluation(split, *perplexities, _command(result))
     return found
@@ -186,6 +194,7 @@ def model_card(name: str, kind: str, settings: dict[str, Any], run: RunRecord) -
         architecture=run.architecture,
         updates=run.updates,
         plan=", ".join(names),
+        averaged=f" The weights are the average of {', '.join(run.averaged)}." if run.averaged else "",
         data=_data(run),
         evaluation=_evaluation_table(run),
         limits="\n".join(f"* {limit}" for limit in limits(kind, settings)),

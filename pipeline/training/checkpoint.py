@@ -84,6 +84,11 @@ class Checkpoint:
         return (self.state.get("extra_state") or {}).get("val_loss")
 
     @property
+    def averaged(self) -> list[str]:
+        """The checkpoints whose average the weights are, see `average`; none where they were trained."""
+        return self.state.get("averaged") or []
+
+    @property
     def is_best(self) -> bool:
         """Whether it was the best of its run when it was saved."""
         return self.score is not None and self.score == self.state["extra_state"].get("best")

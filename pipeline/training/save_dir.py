@@ -122,9 +122,9 @@ def newest_whole(folder: Path) -> Checkpoint | None:
 
 
 def _survey(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint, and the names of the damaged ones."""
+    """The newest whole checkpoint of the run itself, and the names of the damaged ones."""
     found = {path: read_whole(path) for path in sorted(folder.glob("checkpoint*.pt"))}
-    whole = (one for one in found.values() if one)
+    whole = (one for one in found.values() if one and not one.averaged)
     newest = max(whole, key=lambda one: (one.updates, one.path.name == LAST), default=None)
     return newest, [path.name for path, one in found.items() if one is None]
 

@@ -134,5 +134,7 @@ def test_activations_of_an_encoders_heads(name):
     assert torch.isfinite(model(sentences([9]))[0]).all()
     features, _ = model(sentences([9]), features_only=True, classification_head_name="task")
     assert features.shape == (1, 2)
+    with pytest.raises(UserError, match="no classification head 'tsk', but task; name one of"):
+        model(sentences([9]), features_only=True, classification_head_name="tsk")
     with pytest.raises(UserError, match="unknown activation 'swoosh'"):
         build_roberta("roberta_linear", activation_fn="swoosh", encoder_ffn_activation="gelu")

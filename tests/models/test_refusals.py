@@ -19,11 +19,12 @@ from fairseq_cli import eval_lm
 from fairseq_cli import train as fairseq_train
 
 from conventions import sentence_of
-from user_dir.checks.settings import read_overrides
+from user_dir.checks.checkpoints import checkpoint_files
+from user_dir.checks.settings import check_settings, read_overrides
 from user_dir.errors import UserError, sentence_of_fairseq
 from user_dir.fairseq_patches.diverged import _error_of
 from user_dir.fairseq_patches.trainer import explained_misfit
-from user_dir.models import LinearAttentionRoberta
+from user_dir.models import LinearAttentionLM, LinearAttentionRoberta
 
 
 def evaluate(data, checkpoint, *extra):
@@ -49,6 +50,54 @@ def test_evaluation_leaves_no_sample_out(commands, checkpoint):
         evaluate(commands.data, checkpoint, *tokens, "--max-tokens", 100)
     with pytest.raises(UserError, match="not one token was evaluated"):
         evaluate(commands.data, checkpoint, *tokens, "--num-shards", 99, "--shard-id", 98)
+
+
+def test_an_ensemble_by_its_names_or_a_wildcard(commands, trained, tmp_path):
+    """Names may hold colons and wildcards themselves; validation takes one model."""
+    odd = tmp_path / "a:b [1]@*.pt" / "x.pt"
+    odd.parent.mkdir()
+    shutil.copy(trained[0] / "checkpoint_last.pt", odd)
+    saved = sorted(trained[0].glob("checkpoint_1_*.pt"))
+    assert checkpoint_files([f"{odd}:{saved[0]}"]) == [str(odd), str(saved[0])]
+    assert checkpoint_files(f"{odd}:none.pt".split(":")) == [str(odd), "none.pt"]
+
+    def perplexity(path):
+        return float(evaluate(commands.data, path, "--tokens-per-sample", 32)["perplexity"])
+
+    assert perplexity(f"{odd}:{odd}") == pytest.approx(perplexity(odd), rel=1e-4)
+    assert perplexity(":".join(map(str, saved))) == perplexity(trained[0] / "checkpoint_1_*.pt")
+
+
+def test_options_of_an_attention_that_no_layer_has_are_noted(commands, caplog):
+    def noted(*extra):
+        caplog.clear()
+        words = commands.train(commands.data, *extra)[3:]
+        options.parse_args_and_arch(options.get_training_parser(), words)
+        return [record.getMessage() for record in caplog.records if "does nothing" in record.getMessage()]
+
+    [said] = noted("--lln-a", "2", "--diag-block-size=8")
+    assert said == "--lln-a does nothing: no layer of the model has lln attention"
+    assert noted("--lln-a", "2", "--decoder-attention", "lln") == []
+    [said] = noted("--decoder-attention", "lln", "--norm-feature-map", "elu")
+    assert said.startswith("--norm-feature-map does nothing")
+
+
+def test_data_of_a_tokeniser_without_it_are_noted(caplog, tmp_path):
+    (tmp_path / "sentencepiece.bpe.model").touch()
+    check_settings(Namespace(data=str(tmp_path), buffer_size=1, bpe=None))
+    assert f"add --bpe sentencepiece --sentencepiece-model {tmp_path}/sentencepiece" in caplog.text
+
+
+def test_a_second_language_model_in_every_generator(commands, trained, checkpoint):
+    """fairseq-interactive and the hub ignore `--lm-path`."""
+    overrides = {"data": str(commands.data)}
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task([checkpoint], arg_overrides=overrides)
+    first = trained[0] / "checkpoint_1_4.pt"
+    generator = task.build_generator(models, Namespace(lm_path=str(first), lm_weight=0.5))
+    saved = torch.load(first, weights_only=True)["model"]
+    weights = generator.lm_model.state_dict()
+    assert generator.lm_weight == 0.5
+    assert all(torch.equal(weights[name], saved[name]) for name, _ in generator.lm_model.named_parameters())
 
 
 @pytest.mark.parametrize(
@@ -100,6 +149,8 @@ def test_a_hub_without_its_folder(checkpoint, tmp_path):
         load(str(checkpoint.parent), checkpoint.name, str(tmp_path / "none"))
     with pytest.raises(UserError, match="is no folder; name its folder, then the file"):
         load(str(checkpoint))
+    with pytest.raises(UserError, match="no dictionary .*/dict.txt; .*, as data_name_or_path"):
+        LinearAttentionLM.from_pretrained(str(checkpoint.parent), checkpoint.name)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ FAIRSEQ_TRAIN = (
 )
 INTERACTIVE = "interactive data --task language_modeling --cpu --path lm/checkpoint_last.pt --input"
 GENERATE = f"generate data {LM} --path lm/checkpoint_last.pt"
+VALIDATE = "validate data --task language_modeling --batch-size 8 --cpu --path"
 OTHER_DATA = FAIRSEQ_TRAIN.replace(" data ", " order ")
 CANNOT_BE_READ = "is no checkpoint of fairseq's: its configuration cannot be read"
 NOT_ITS_OWN = "is not the one the model was trained with"
@@ -27,7 +28,7 @@ FAIRSEQ = [
     (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " order "), NOT_ITS_OWN),
     (f"generate data {LM} --prefix-size 2 --path encoder/checkpoint_last.pt", ENCODER),
     (f"generate data {LM} --prefix-size 2 --path text.pt", "is damaged or no checkpoint"),
-    ("validate data --task language_modeling --batch-size 8 --cpu --path code.pt", "nothing in it was run"),
+    (f"{VALIDATE} code.pt", "nothing in it was run"),
     (f"{FAIRSEQ_TRAIN} --restore-file text.pt", "is damaged or no checkpoint"),
     (f"{FAIRSEQ_TRAIN} --restore-file code.pt", "nothing in it was run"),
     (f"{FAIRSEQ_TRAIN} --restore-file list.pt", CANNOT_BE_READ),
@@ -141,4 +142,35 @@ FAIRSEQ = [
     (f"{GENERATE} --max-len-b 0", "--max-len-b"),
     ("generate data --batch-size 1 --cpu --path lm/checkpoint_last.pt", "--task"),
     (f"{INTERACTIVE} blank", "--input"),
+    # several checkpoints, where one is meant or a part is missing
+    (f"{EVAL_LM} lm/checkpoint_last.pt:none.pt", "no checkpoint none.pt"),
+    (f"{EVAL_LM} fake.pt lm/checkpoint_last.pt", "several checkpoints are one word, with colons between"),
+    (f"{VALIDATE} fake.pt:lm/checkpoint_last.pt", "--path names 2 checkpoints, but takes one; .* average"),
+    (f"{GENERATE} --lm-path fake.pt:code.pt", "--lm-path names 2 checkpoints, but takes one"),
+    (f"{GENERATE} --checkpoint-shard-count 2", "no checkpoint .*_last_part0.pt, a part of lm/.*-shard-count"),
+    # weights and data that are not as they were saved
+    (f"{EVAL_LM} missing.pt", 'missing.pt do not fit .*: Missing key.* "decoder.*"; name a checkpoint as'),
+    (f"{EVAL_LM} extra.pt", 'extra.pt do not fit .*: Unexpected key.* "decoder.x" and 1 more; name a'),
+    (
+        f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " cut "),
+        "test.bin holds 100 bytes instead of .*",
+    ),
+    (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " cut-index "), "test.idx is no index .* or cut"),
+    (
+        f"{EVAL_LM} lm/checkpoint_last.pt --num-shards 2 --shard-id 7",
+        "--shard-id is 7, but --num-shards is 2",
+    ),
+    # what fairseq ignores or takes for something else
+    (f"{VALIDATE} lm/checkpoint_last.pt --tokens-per-sample 4096", "4096, more than the 32 positions of the"),
+    (f"{GENERATE} --beam 1 --nbest 5", "--nbest is 5, more than --beam, 1"),
+    (f"{GENERATE} --sampling --sampling-topk 0", "--sampling-topk is 0; give a number above 0, or -1"),
+    (f"{GENERATE} --sampling --sampling-topk 9999 --beam 1", "--sampling-topk is 9999, more than the"),
+    (f"{GENERATE} --no-repeat-ngram-size -3", "--no-repeat-ngram-size is -3; it must be at least 0"),
+    (f"{INTERACTIVE} config.yaml --buffer-size 0", "--buffer-size is 0; it must be a whole number from 1 up"),
+    (f"{INTERACTIVE} config.yaml --lm-path none.pt", "no checkpoint none.pt"),
+    (f"{INTERACTIVE} binary.yaml", "--input is binary.yaml, which is no text in UTF-8"),
+    (
+        f"{FAIRSEQ_TRAIN} --arch cosformer_lm --cosformer-length 9",
+        "--cosformer-length is 9, less than",
+    ),
 ]

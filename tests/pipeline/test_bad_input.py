@@ -48,6 +48,7 @@ def place(corpus, config, trained, pretrained, encoder_corpus, glue, tmp_path_fa
     (folder / "five.yaml").write_text("defaults: [_self_, base]\noptimization: 5\n")
     (folder / "number.yaml").write_text("1: {lr: [0.1]}\n")
     damaged_data(folder, corpus)
+    damaged_weights(folder, trained / "checkpoint_last.pt")
     (folder / "text.pt").write_text("no checkpoint\n" * 50)
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": {"model": {}}}, folder / "fake.pt")
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": ["model"]}, folder / "list.pt")
@@ -110,7 +111,7 @@ def runs(place, corpus, config, trained, encoder_corpus, finetuned, tmp_path_fac
 def damaged_data(folder: Path, corpus: Path) -> None:
     """Copies of the corpus, each with one file damaged."""
     manifest = json.loads((corpus / "preparation.json").read_text())
-    for name in ("list", "words", "sizes", "dictionary", "rows", "order"):
+    for name in ("list", "words", "sizes", "dictionary", "rows", "order", "cut", "cut-index"):
         shutil.copytree(corpus, folder / name)
         (folder / name / "preparation.json").unlink()
     (folder / "list" / "preparation.json").write_text("[1, 2]")
@@ -118,12 +119,24 @@ def damaged_data(folder: Path, corpus: Path) -> None:
     (folder / "words" / "preparation.json").write_text(json.dumps(manifest))
     (folder / "sizes" / "preparation.json").write_text('{"files": {"dict.txt": "big"}}')
     (folder / "dictionary" / "dict.txt").write_bytes(b"\xff\xfe\x00\x80" * 100)
+    os.truncate(folder / "cut" / "test.bin", 100)
+    os.truncate(folder / "cut-index" / "test.idx", 40)
     lines = (corpus / "dict.txt").read_text().splitlines()
     (folder / "order" / "dict.txt").write_text("\n".join(lines[::-1]) + "\n")
     for split in ("train", "test"):
         index = (corpus / f"{split}.idx").read_bytes()
         (folder / "rows" / f"{split}.idx").write_bytes(index[:18] + bytes(8))
         (folder / "rows" / f"{split}.bin").write_bytes(b"")
+
+
+def damaged_weights(folder: Path, checkpoint: Path) -> None:
+    """Copies of a checkpoint without one of its weights, and with two that its model does not have."""
+    state = torch.load(checkpoint, weights_only=True)
+    name = next(name for name in state["model"] if name.endswith(".q_proj.weight"))
+    others = {"decoder.x": torch.zeros(1), "decoder.y": torch.zeros(1)}
+    without = {key: x for key, x in state["model"].items() if key != name}
+    torch.save({**state, "model": without}, folder / "missing.pt")
+    torch.save({**state, "model": {**state["model"], **others}}, folder / "extra.pt")
 
 
 def check_wording(sentence: str) -> None:

@@ -1,10 +1,12 @@
-"""What a checkpoint holds, read without running anything in it."""
+"""Which checkpoints a command names, and what they hold, read without running anything in them."""
 
+import os
 import pickle
 import re
 import zipfile
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,36 @@ from ..errors import UserError
 UNREADABLE = "is no checkpoint of fairseq's: its configuration cannot be read; name another one"
 # The lines of torch's message in which a model and the weights differ.
 MISFIT = re.compile(r"^\s*((?:Missing key|Unexpected key|size mismatch for).*)$", re.MULTILINE)
+
+# By which settings a model's longest sequence is known, the first that is given.
+POSITIONS = ("max_target_positions", "max_positions", "tokens_per_sample")
+
+
+def checkpoint_files(filenames: Sequence[str]) -> list[str]:
+    """The checkpoints of an ensemble, as `--path` names them: with colons between, or by a wildcard.
+
+    The name of a file may hold colons and wildcards as well.
+
+    Args:
+        filenames: `--path`, or its parts between the colons.
+    """
+    parts, found = os.pathsep.join(map(str, filenames)).split(os.pathsep), []
+    while parts:
+        ends = range(len(parts), 0, -1)
+        end = next((end for end in ends if os.path.exists(os.pathsep.join(parts[:end]))), 1)
+        name = os.pathsep.join(parts[:end])
+        found += [name] if os.path.exists(name) else sorted(glob(name)) or [name]
+        parts = parts[end:]
+    return found
+
+
+def check_one_model(option: str, path: str | None) -> None:
+    """UserError where an option that takes one checkpoint names several."""
+    if path and len(found := checkpoint_files([path])) > 1:
+        raise UserError(
+            f"{option} names {len(found)} checkpoints, but takes one; give one of them, or average them "
+            "with scripts/average_checkpoints.sh"
+        )
 
 
 def read_safely(path: Path) -> Mapping[str, Any]:
@@ -61,7 +93,32 @@ def configuration(path: str, state: Mapping[str, Any]) -> dict[str, Namespace]:
         raise UserError(f"{path} {UNREADABLE}") from None
 
 
+def check_positions(path: str, state: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """UserError where a command's `--tokens-per-sample` would give the model more positions than it has.
+
+    fairseq-validate sets it for the model, too, whose positions follow from it unless they were given.
+
+    Args:
+        path: of the checkpoint, for the message.
+        state: what it holds.
+        overrides: settings that replace the checkpoint's own.
+    """
+    wanted = overrides.get("tokens_per_sample")
+    if wanted is None or {"max_target_positions", "max_positions"} & overrides.keys():
+        return
+    groups = [vars(group) for group in configuration(path, state).values()]
+    sizes = (group.get(name) for name in POSITIONS for group in groups)
+    positions = next((size for size in sizes if isinstance(size, int)), wanted)
+    if wanted > positions:
+        raise UserError(
+            f"--tokens-per-sample is {wanted}, more than the {positions} positions of the model in {path}; "
+            f"give {positions} or less"
+        )
+
+
 def difference(error: BaseException | None) -> str:
-    """The first difference that torch names, or what else went wrong."""
+    """The first difference that torch names, or the error's own text."""
     found = MISFIT.search(str(error))
-    return " ".join((found[1] if found else str(error)).split()).rstrip(".;")
+    first, *more = (found[1] if found else str(error)).split('", "')
+    text = f'{first}" and {len(more)} more' if more else first
+    return " ".join(text.split()).rstrip(".;")

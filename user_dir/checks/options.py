@@ -1,8 +1,16 @@
-"""Options of a model whose defaults follow from others."""
+"""Options of a model whose defaults follow from others, or that do nothing in it."""
 
+import contextlib
+import logging
+from argparse import Namespace
+from collections.abc import Sequence
 from typing import Any
 
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
+
+from ..errors import UserError
+
+logger = logging.getLogger(__name__)
 
 
 def fill_in_options(cfg: Any, arch: str | None) -> None:
@@ -13,3 +21,20 @@ def fill_in_options(cfg: Any, arch: str | None) -> None:
     fill_in = getattr(ARCH_MODEL_REGISTRY.get(arch), "fill_in_options", None)
     if fill_in is not None:
         fill_in(cfg)
+
+
+def note_idle_options(given: Namespace, arch: str | None, words: Sequence[str]) -> None:
+    """Warn of options among the `words` of a command whose attention no layer of the model `arch` has.
+
+    `given` are the words as fairseq reads them; the rest is filled in here with the model's defaults.
+    """
+    find = getattr(ARCH_MODEL_REGISTRY.get(arch), "idle_options", None)
+    if find is None:
+        return
+    settings = {**vars(MODEL_DATACLASS_REGISTRY[arch]()), **vars(given)}
+    with contextlib.suppress(UserError):  # a plan that cannot be read is refused when the model is built
+        idle = find(Namespace(**settings))
+        flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+        for flag in sorted(flags):
+            if name := idle.get(flag.removeprefix("--").replace("-", "_")):
+                logger.warning("%s does nothing: no layer of the model has %s attention", flag, name)

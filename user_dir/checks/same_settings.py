@@ -59,7 +59,7 @@ def check_same_settings(filename: str, saved: Mapping[str, Namespace], cfg: Any,
     if resumes:
         found += differences("task", before["task"], given["task"])
     else:
-        found = [one for one in found if not _is_free_at_start(one[0])]
+        found = [one for one in found if not is_free_at_start(one[0])]
     names = [name for name, *_ in found if name not in allowed]
     if names:
         name, old, new = next(one for one in found if one[0] == names[0])
@@ -79,7 +79,8 @@ def differences(kind: str, saved: Settings, given: Settings) -> Iterator[tuple[s
             yield (kind if key == "_name" else key), old, given[key]
 
 
-def _is_free_at_start(name: str) -> bool:
+def is_free_at_start(name: str) -> bool:
+    """Whether a setting of the model may differ where only weights are taken over."""
     return name.endswith(FREE_AT_START) or name.startswith(HEADS)
 
 

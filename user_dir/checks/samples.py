@@ -1,11 +1,46 @@
-"""Samples that fairseq would leave out of an evaluation without a word."""
+"""Damaged files of a split, and samples that fairseq would leave out of an evaluation without a word."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = 26  # bytes: the magic, the format's version, the code of the numbers' type, the number of rows
+BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 8, 8: 2, 9: 4, 10: 8}
+"""Of one number, by the code of its type in fairseq."""
+
+
+def check_split_files(path: str) -> None:
+    """UserError where PATH.idx or PATH.bin, as fairseq-preprocess writes them, is empty or cut off.
+
+    fairseq maps the files and finds out at a row in the middle, in a traceback that names no file.
+    """
+    index, content = Path(f"{path}.idx"), Path(f"{path}.bin")
+    if not (index.is_file() and content.is_file()):
+        return
+    if content.stat().st_size == 0:
+        raise UserError(f"{content} is empty: the split holds no row; prepare the data again")
+    with index.open("rb") as file:
+        header = file.read(HEADER)
+        rows = int.from_bytes(header[18:], "little")
+        size = BYTES.get(header[17]) if len(header) == HEADER and header.startswith(MAGIC) else None
+        if size is None or index.stat().st_size < HEADER + 12 * rows:
+            raise UserError(f"{index} is no index of fairseq's, or cut off; prepare the data again")
+        if rows == 0:
+            return
+        file.seek(HEADER + 4 * (rows - 1))
+        last = int.from_bytes(file.read(4), "little") * size
+        file.seek(HEADER + 12 * rows - 8)
+        expected = int.from_bytes(file.read(8), "little") + last
+    if content.stat().st_size < expected:
+        raise UserError(
+            f"{content} holds {content.stat().st_size:,} bytes instead of {expected:,}; copy it again, or "
+            "prepare the data again"
+        )
 
 
 def check_sample_lengths(

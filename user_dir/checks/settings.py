@@ -1,6 +1,7 @@
 """Numbers, texts and files that no run can have, refused by the name of their option."""
 
 import ast
+import logging
 import math
 import os
 import tempfile
@@ -12,6 +13,10 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig
 
 from ..errors import UserError
+from ..tokenizers import tokenizer_in
+from .checkpoints import check_one_model
+
+logger = logging.getLogger(__name__)
 
 # Options of fairseq's that are numbers from 1 up, where they are given.
 COUNTS = (
@@ -21,7 +26,8 @@ COUNTS = (
 )
 FROM_ZERO = (
     *("max_update", "num_workers", "warmup_updates", "stop_time_hours", "clip_norm", "save_interval_updates"),
-    *("validate_interval_updates", "context_window", "prefix_size"),
+    *("validate_interval_updates", "context_window", "prefix_size", "buffer_size", "no_repeat_ngram_size"),
+    *("min_len", "max_len_a"),
 )
 LIMITS = {  # what other numbers must lie between
     "seed": (0, 2**32 - 1),
@@ -31,6 +37,8 @@ LIMITS = {  # what other numbers must lie between
 }
 PLANS = ("decoder_attention", "encoder_attention")
 LISTS_OF_COUNTS = ("update_freq",)
+OFF = {"sampling_topk": -1, "sampling_topp": -1.0}
+"""What switches an option off; 0 looks as if it chose no word at all, and does the same."""
 
 
 def check_settings(cfg: Any) -> None:
@@ -56,6 +64,7 @@ def check_settings(cfg: Any) -> None:
         raise UserError(f"no file {pieces}; name another one with --sentencepiece-model")
     if "buffer_size" in settings:
         check_input(str(settings.get("input", "-")))
+        note_missing_tokenizer(settings)
     if isinstance(settings.get("model_overrides"), str):
         read_overrides(settings["model_overrides"])
     if settings.get("ddp_backend") == "fully_sharded":
@@ -101,6 +110,21 @@ def check_generation(settings: Mapping[str, Any]) -> None:
         raise UserError(f"--max-len-b is {lengths[1]}; it must be a whole number from 1 up")
     if None not in lengths and not lengths[0] and settings.get("min_len", 1) > lengths[1]:
         raise UserError(f"--min-len is {settings['min_len']}, more than --max-len-b, {lengths[1]}")
+    for name, value in OFF.items():
+        if settings.get(name) == 0:
+            raise UserError(
+                f"--{name.replace('_', '-')} is 0; give a number above 0, or {value} to sample from all words"
+            )
+    if (nbest := settings.get("nbest")) is not None and nbest > settings.get("beam", nbest):
+        raise UserError(
+            f"--nbest is {nbest}, more than --beam, {settings['beam']}, of which it shows the best"
+        )
+    if {"shard_id", "num_shards"} <= settings.keys() and settings["shard_id"] >= settings["num_shards"]:
+        raise UserError(
+            f"--shard-id is {settings['shard_id']}, but --num-shards is {settings['num_shards']}; the first "
+            "shard is 0"
+        )
+    check_one_model("--lm-path", settings.get("lm_path"))
     if settings.get("constraints") and settings.get("task") == "language_modeling":
         raise UserError("--constraints is not for language models; leave it out")
     if settings.get("results_path"):
@@ -139,6 +163,29 @@ def check_input(name: str) -> None:
         raise UserError(f"--input is {name}, a folder; name a file of text, or - for what you type")
     if os.path.isfile(name) and os.path.getsize(name) == 0:
         raise UserError(f"--input is {name}, which is empty; name a file of text, or - for what you type")
+    if os.path.isfile(name):
+        with open(name, encoding="utf-8") as file:
+            try:
+                for _ in file:
+                    pass
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"--input is {name}, which is no text in UTF-8 ({error.reason}); convert it, or name "
+                    "another file"
+                ) from None
+
+
+def note_missing_tokenizer(settings: Mapping[str, Any]) -> None:
+    """Warn where fairseq-interactive would read text as words, but the data are of a tokeniser's pieces."""
+    if settings.get("bpe") or not isinstance(settings.get("data"), str):
+        return
+    if found := tokenizer_in(Path(settings["data"].split(os.pathsep)[0])):
+        flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in found.items())
+        logger.warning(
+            "the data are of pieces of words, but the input is read as whole words, of which most are <unk>; "
+            "add %s",
+            flags,
+        )
 
 
 def check_sharding(settings: Mapping[str, Any]) -> None:

@@ -5,15 +5,15 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from fairseq import checkpoint_utils, file_utils
+from fairseq import checkpoint_utils, file_utils, hub_utils
 from fairseq.file_io import PathManager
 
-from ..checks.checkpoints import UNREADABLE, read_safely
+from ..checks.checkpoints import UNREADABLE, check_positions, checkpoint_files, difference, read_safely
 from ..checks.same_settings import OURS
 from ..errors import UserError
 from . import stopping, train_loop
@@ -60,13 +60,19 @@ def apply() -> None:
             raise UserError(f"no folder {archive_file} to load a model or its data from")
         return found
 
+    @replaces(hub_utils, "from_pretrained")
+    def from_pretrained(load, *args, **kwargs):
+        with explained_hub():
+            return load(*args, **kwargs)
+
     PathManager.copy = staticmethod(copy_durably)
 
     @replaces(checkpoint_utils, "load_checkpoint_to_cpu")
-    def load_checkpoint_to_cpu(load, path, *args, **kwargs):
-        read_safely(Path(path))
+    def load_checkpoint_to_cpu(load, path, arg_overrides=None, *args, **kwargs):
+        state = read_safely(Path(path))
+        check_positions(path, state, arg_overrides or {})
         with explained_checkpoint(path):
-            return load(path, *args, **kwargs)
+            return load(path, arg_overrides, *args, **kwargs)
 
     @replaces(checkpoint_utils, "load_model_ensemble_and_task")
     def load_model_ensemble_and_task(
@@ -79,10 +85,13 @@ def apply() -> None:
         num_shards=1,
         state=None,
     ):
+        if state is None:
+            filenames = checkpoint_files(filenames)
         if num_shards == 1 and not suffix and state is None:
             for filename in filenames:
                 read_safely(Path(filename))
-        return load_models(filenames, arg_overrides, task, strict, suffix, num_shards, state)
+        with explained_weights(filenames):
+            return load_models(filenames, arg_overrides, task, strict, suffix, num_shards, state)
 
 
 def restore_schedules(cfg: Any, trainer: Any, epoch_itr: Any, extra_state: Mapping[str, Any] | None) -> None:
@@ -172,3 +181,37 @@ def explained_checkpoint(path: str) -> Iterator[None]:
         if "PytorchStreamReader" not in str(error):
             raise
         raise UserError(f"{path} is damaged; copy it again, or name another one") from None
+
+
+@contextlib.contextmanager
+def explained_weights(filenames: Sequence[str]) -> Iterator[None]:
+    """fairseq ends in a traceback where weights do not fit their model, or a part of them is not there."""
+    try:
+        yield
+    except OSError as error:
+        if "Model file not found: " not in str(error):
+            raise
+        missing = str(error).partition(": ")[2]
+        raise UserError(
+            f"no checkpoint {missing}, a part of {filenames[0]}; check --checkpoint-shard-count and "
+            "--checkpoint-suffix, or leave them out"
+        ) from None
+    except RuntimeError as error:
+        if "Error(s) in loading state_dict" not in str(error):
+            raise
+        names = " or ".join(filenames)
+        raise UserError(
+            f"the weights in {names} do not fit the model of its settings: {difference(error)}; name a "
+            "checkpoint as training has saved it, or the data folder of its training"
+        ) from None
+
+
+@contextlib.contextmanager
+def explained_hub() -> Iterator[None]:
+    """In Python a folder without a dictionary is named by an argument."""
+    try:
+        yield
+    except UserError as error:
+        if not str(error).startswith("no dictionary "):
+            raise
+        raise UserError(f"{error}, as data_name_or_path") from None

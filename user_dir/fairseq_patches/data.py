@@ -3,14 +3,14 @@
 import inspect
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fairseq import tasks
-from fairseq.data import Dictionary, data_utils, encoders
+from fairseq import checkpoint_utils, tasks
+from fairseq.data import Dictionary, data_utils, encoders, indexed_dataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
@@ -18,7 +18,7 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import split_paths
 from torch import Tensor
 
-from ..checks.samples import NotEmpty, check_sample_lengths
+from ..checks.samples import NotEmpty, check_sample_lengths, check_split_files
 from ..checks.settings import check_settings
 from ..errors import UserError
 from ..tokenizers import GPT2, SENTENCEPIECE, tokenizer_in
@@ -70,7 +70,8 @@ def apply() -> None:
     def get_batch_iterator(original, self, dataset, *args, **kwargs):
         call = BATCHES.bind(self, dataset, *args, **kwargs)
         call.apply_defaults()
-        return with_new_workers(keep_batches_when_resuming(original, call))
+        with explained_longest(call.arguments["max_positions"]):
+            return with_new_workers(keep_batches_when_resuming(original, call))
 
     @replaces(GroupedIterator, "__init__")
     def group(init, self, iterable, chunk_size, skip_remainder_batch=False):
@@ -101,10 +102,18 @@ def apply() -> None:
         with explained_dictionary(f):
             add(self, f)
 
-    @replaces(data_utils, "load_indexed_dataset")
-    def load_indexed_dataset(load, path, *args, **kwargs):
-        refuse_empty_split(Path(f"{path}.bin"))
-        return load(path, *args, **kwargs)
+    @replaces(indexed_dataset, "make_dataset")
+    def make_dataset(make, path, *args, **kwargs):
+        check_split_files(path)
+        return make(path, *args, **kwargs)
+
+    @replaces(FairseqTask, "build_generator")
+    def build_generator(build, self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, **kwargs):
+        check_sampling(args, len(self.target_dictionary))
+        extra = extra_gen_cls_kwargs or {}
+        if getattr(args, "lm_path", None) and "lm_model" not in extra:
+            extra = {**extra, **second_language_model(self, models, args)}
+        return build(self, models, args, seq_gen_cls, extra, **kwargs)
 
 
 @contextmanager
@@ -175,6 +184,21 @@ def explained_subsets() -> Iterator[None]:
 
 
 @contextmanager
+def explained_longest(max_positions: Any) -> Iterator[None]:
+    """Validation on samples that are longer than the model reads ends fairseq in the advice to skip them."""
+    try:
+        yield
+    except Exception as error:
+        found = re.match(r"Size of sample #\d+ is invalid \(=(.*)\) since", str(error))
+        if found is None:
+            raise
+        raise UserError(
+            f"a sample of {found[1]} tokens is longer than the {max_positions} positions of the model; lower "
+            "--tokens-per-sample, or cut the samples"
+        ) from None
+
+
+@contextmanager
 def explained_length(indices: np.ndarray, num_tokens_fn: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
     """A sample that is longer than `--max-tokens` ends fairseq in a traceback."""
     try:
@@ -201,6 +225,24 @@ def explained_prefix(prefix: Tensor, end: int) -> Iterator[None]:
             "beam search cannot continue a prefix that holds the end of a line; give --beam 1, or "
             "--sample-break-mode eos with data that have no empty line"
         ) from None
+
+
+def check_sampling(args: Any, words: int) -> None:
+    """UserError for a `--sampling-topk` of more words than the dictionary has."""
+    if getattr(args, "sampling_topk", -1) > words:
+        raise UserError(
+            f"--sampling-topk is {args.sampling_topk}, more than the {words} words of the dictionary; lower "
+            "it, or leave it out"
+        )
+
+
+def second_language_model(task: FairseqTask, models: Sequence[Any], args: Any) -> dict[str, Any]:
+    """The model of `--lm-path` for a generator: fairseq-interactive and the hub ignore the option."""
+    folder = {"data": split_paths(getattr(task.cfg, "data", None) or task.args.data)[0]}
+    (model,), _ = checkpoint_utils.load_model_ensemble([args.lm_path], arg_overrides=folder)
+    like = next(models[0].parameters())
+    model.prepare_for_inference_(Namespace(generation=args))
+    return {"lm_model": model.to(device=like.device, dtype=like.dtype), "lm_weight": args.lm_weight}
 
 
 @contextmanager
@@ -296,9 +338,3 @@ def explained_dictionary(file: Any) -> Iterator[None]:
             raise
         reason = str(error).partition("\n")[0]
         raise UserError(f"{file} is no dictionary of fairseq's ({reason}); prepare the data again") from None
-
-
-def refuse_empty_split(content: Path) -> None:
-    """fairseq cannot map a file without content, and says so in a traceback that names no file."""
-    if content.is_file() and content.stat().st_size == 0:
-        raise UserError(f"{content} is empty: the split holds no row; prepare the data again")

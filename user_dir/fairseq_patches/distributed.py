@@ -6,11 +6,13 @@ import torch
 from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
+from ..checks.checkpoints import check_one_model
 from ..checks.training import check_processes, check_profile, check_training
 from . import stopping
 from .replacing import replaces
 
 TRAINING = "fairseq_cli.train"
+VALIDATION = "fairseq_cli.validate"
 
 
 def apply() -> None:
@@ -26,6 +28,8 @@ def apply() -> None:
         trains = program_of(main) == TRAINING
         if trains:
             check_training(cfg)
+        if program_of(main) == VALIDATION:  # of several models fairseq would evaluate the first
+            check_one_model("--path", cfg.common_eval.path)
         check_processes(cfg)
         with stopping.of_command(trains):
             return call(cfg, main, **kwargs)

@@ -12,7 +12,7 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from omegaconf import MISSING
 
-from ..checks.options import fill_in_options
+from ..checks.options import fill_in_options, note_idle_options
 from ..checks.settings import check_settings
 from ..checks.training import check_task_of_model
 from ..errors import UserError
@@ -37,7 +37,9 @@ def apply() -> None:
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
         keep_cuda_with_bf16(namespace, given)
         fill_in_options(namespace, getattr(namespace, "arch", None))
+        note_idle_options(namespace, getattr(namespace, "arch", None), words)
         check_required(namespace)
+        check_given(namespace, given)
         check_settings(namespace)
         check_task_of_model(namespace)
         return parsed
@@ -47,6 +49,13 @@ def keep_cuda_with_bf16(parsed: argparse.Namespace, given: Sequence[str]) -> Non
     """fairseq takes `--bf16` for a request of a TPU and then leaves the GPU unused."""
     if getattr(parsed, "bf16", False):
         parsed.tpu = "--tpu" in given
+
+
+def check_given(parsed: argparse.Namespace, given: Sequence[str]) -> None:
+    """UserError for a `--buffer-size` of 0, which is fairseq's default and means 1, but does not say so."""
+    named = any(word.partition("=")[0] == "--buffer-size" for word in given)
+    if named and not getattr(parsed, "buffer_size", 1):
+        raise UserError("--buffer-size is 0; it must be a whole number from 1 up")
 
 
 def show_options_in_help(modify_parser: Modify | None) -> Modify:
@@ -129,6 +138,10 @@ def hint_for_choice(message: str) -> str | None:
 
 def hint_for_option(message: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
     """Which architectures have the first of the unrecognized arguments, or else which options are near it."""
+    if re.search(r"^unrecognized arguments: .*\.pt\b", message) and "--path" in words:
+        return (
+            "; several checkpoints are one word, with colons between: --path A.pt:B.pt, or --path 'run/*.pt'"
+        )
     unknown = re.search(r"^unrecognized arguments: .*?(--[\w-]+)", message)
     if unknown is None:
         return ""

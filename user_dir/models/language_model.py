@@ -1,6 +1,5 @@
 """The decoder language model of all architectures, built from its configuration."""
 
-from collections.abc import Callable
 from typing import Any
 
 from fairseq.models import FairseqLanguageModel
@@ -13,14 +12,12 @@ from ..errors import UserError, check_choice
 from .attention_statistics import log_attention_statistics
 from .decoder import LinearAttentionDecoder, cutoffs
 from .options import check_numbers
-from .stack import DECODER_POSITIONS, planned_layers, positions_kind
+from .stack import DECODER_POSITIONS, Planned, check_block_length, planned_layers, positions_kind
 
 
-class LinearAttentionLM(FairseqLanguageModel):
+class LinearAttentionLM(Planned, FairseqLanguageModel):
     """A language model whose layers are described by a plan; architectures are subclasses with defaults."""
 
-    default_plan: Callable[[int], str]
-    fill_in_options: Callable[[Any], None]
     decoder_class = LinearAttentionDecoder
 
     @classmethod
@@ -31,6 +28,7 @@ class LinearAttentionLM(FairseqLanguageModel):
         cls.fill_in_options(args)
         check_dictionary(args, task.source_dictionary)
         layers = planned_layers(args, "decoder", cls.default_plan(args.decoder_layers))
+        check_block_length(args, layers, task)
         embed_tokens = _build_embedding(args, task.source_dictionary)
         model = cls(cls.decoder_class(args, task.target_dictionary, embed_tokens, layers))
         if args.decoder_init_std is not None:

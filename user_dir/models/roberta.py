@@ -21,7 +21,7 @@ from ..tokenizers import tokenizer_in
 from .attention_statistics import log_attention_statistics
 from .encoder import LinearAttentionEncoder
 from .options import check_numbers
-from .stack import planned_layers
+from .stack import Planned, check_block_length, planned_layers
 from .vocabulary import check_size
 
 
@@ -29,6 +29,18 @@ def head_activation(name: str) -> Callable[[Tensor], Tensor]:
     """fairseq's activation called `name`, or ours; UserError if neither has one."""
     known = utils.get_available_activation_fns()
     return utils.get_activation_fn(name) if name in known else activation(name)
+
+
+class ClassificationHeads(nn.ModuleDict):
+    """The heads by name; UserError, which lists them, for an unknown one."""
+
+    def __getitem__(self, name: str) -> nn.Module:
+        if name not in self:
+            raise UserError(
+                f"the model has no classification head {name!r}, but {', '.join(self) or 'none'}; name one "
+                "of those, or fine-tune it first"
+            )
+        return super().__getitem__(name)
 
 
 class RobertaEncoder(FairseqEncoder):
@@ -86,15 +98,16 @@ class RobertaEncoder(FairseqEncoder):
         return self.longest
 
 
-class LinearAttentionRoberta(RobertaModel):
+class LinearAttentionRoberta(Planned, RobertaModel):
     """An encoder whose layers are described by a plan; architectures are subclasses with defaults.
 
     Classification heads, checkpoints and the hub interface (`from_pretrained`, `extract_features`,
     `predict`) are fairseq's.
     """
 
-    default_plan: Callable[[int], str]
-    fill_in_options: Callable[[Any], None]
+    def __init__(self, args: Any, encoder: RobertaEncoder) -> None:
+        super().__init__(args, encoder)
+        self.classification_heads = ClassificationHeads()
 
     @classmethod
     def hub_models(cls) -> dict[str, str]:
@@ -155,6 +168,7 @@ class LinearAttentionRoberta(RobertaModel):
             args.max_positions = task.max_positions()
         cls.fill_in_options(args)
         layers = planned_layers(args, "encoder", cls.default_plan(args.encoder_layers))
+        check_block_length(args, layers, task)
         model = cls(args, RobertaEncoder(args, task.source_dictionary, layers))
         layers = model.encoder.sentence_encoder.layers
         log_attention_statistics(model, layers, args.log_attention_statistics)

@@ -1,6 +1,7 @@
 """The layers of a plan, as decoder and encoder stack them."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -13,11 +14,32 @@ from torch import Tensor, nn
 
 from conventions.plans import Layer
 
+from ..attention import attention_class, attention_names
 from ..errors import UserError, check_choice
 from ..modules import tell_padding
 from .layer import GatedLayer, TransformerLayer, build_feed_forward
 from .layer_plan import build_layer_attention, parse_layer_plan, replaces_feed_forward
 from .options import attention_options
+
+
+class Planned:
+    """What the models of a layer plan have in common; their architectures set the two functions."""
+
+    default_plan: Callable[[int], str]
+    fill_in_options: Callable[[Any], None]
+
+    @classmethod
+    def idle_options(cls, cfg: Any) -> dict[str, str]:
+        """The options of mechanisms that no layer has, each with its mechanism; UserError as below."""
+        side = "decoder" if hasattr(cfg, "decoder_layers") else "encoder"
+        layers = planned_layers(cfg, side, cls.default_plan(getattr(cfg, f"{side}_layers")))
+        used = {name for names in layers for name in names}
+        return {
+            f"{name}_{option.name}": name
+            for name in attention_names()
+            if name not in used
+            for option in fields(attention_class(name).Options)
+        }
 
 
 def planned_layers(cfg: Any, side: str, default: str) -> list[Layer]:
@@ -35,6 +57,21 @@ def planned_layers(cfg: Any, side: str, default: str) -> list[Layer]:
     option, count = f"--{side}-attention", getattr(cfg, f"{side}_layers")
     layers = parse_layer_plan(plan, count, option, causal=side == "decoder")
     return _kept(layers, getattr(cfg, f"{side}_layers_to_keep"), side)
+
+
+def check_block_length(cfg: Any, layers: list[Layer], task: Any) -> None:
+    """UserError where the task cuts its text into samples that are longer than cosFormer's distance.
+
+    Where a sample is a line or a document, its length is known only when it is read.
+    """
+    settings = getattr(task, "cfg", None) or getattr(task, "args", None)  # fairseq has either
+    blocks = getattr(settings, "sample_break_mode", None) in ("none", "complete")
+    length, tokens = getattr(cfg, "cosformer_length", None), getattr(settings, "tokens_per_sample", None)
+    if blocks and length and tokens and length < tokens and any("cosformer" in names for names in layers):
+        raise UserError(
+            f"--cosformer-length is {length}, less than the {tokens} tokens of a sample "
+            "(--tokens-per-sample); raise it, or leave it out"
+        )
 
 
 def _kept(layers: list[Layer], keep: str | None, side: str) -> list[Layer]:

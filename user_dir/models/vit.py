@@ -1,7 +1,6 @@
 """Vision Transformers (Dosovitskiy et al. 2021) with the attentions of a layer plan."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -20,7 +19,7 @@ from .architectures import Architecture
 from .attention_statistics import log_attention_statistics
 from .config import EncoderConfig, _option
 from .options import check_numbers
-from .stack import build_layers, planned_layers, positions_kind
+from .stack import Planned, build_layers, planned_layers, positions_kind
 
 POOLINGS = ("cls", "mean")
 
@@ -72,7 +71,7 @@ class Patches(nn.Module):
         return x if self.norm_out is None else self.norm_out(x)
 
 
-class ViT(BaseFairseqModel):
+class ViT(Planned, BaseFairseqModel):
     """Patches, CLS, learned positions, the layers of a plan, a norm, and a classifier of the pooled vector.
 
     Architectures are subclasses with a default plan.
@@ -82,9 +81,6 @@ class ViT(BaseFairseqModel):
         shape: an `ImageShape`.
         classes: how many.
     """
-
-    default_plan: Callable[[int], str]
-    fill_in_options: Callable[[Any], None]
 
     def __init__(self, cfg: Any, shape: Any, classes: int) -> None:
         super().__init__()

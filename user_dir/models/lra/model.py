@@ -1,7 +1,6 @@
 """Encoders for Long Range Arena (Tay et al. 2021): classify a sequence, or match two."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from ...errors import UserError, check_choice
 from ...modules import GatedRMSNorm, build_norm, tell_padding
 from ..attention_statistics import log_attention_statistics
 from ..options import check_numbers
-from ..stack import build_layers, planned_layers
+from ..stack import Planned, build_layers, planned_layers
 from .input import LRAInput
 
 POOLINGS = ("mean", "padded-mean", "cls", "last")
@@ -26,7 +25,7 @@ FROM_DATA = ("max_positions", "glu_dim", "classifier_dim")
 PAIR_FEATURES = 4  # x1, x2, their product and their difference
 
 
-class LRAModel(BaseFairseqModel):
+class LRAModel(Planned, BaseFairseqModel):
     """Embedding, the layers of a plan, one pooled vector per sequence, and a classifier.
 
     A pair goes through the same layers, each sequence on its own, and the classifier reads
@@ -39,9 +38,6 @@ class LRAModel(BaseFairseqModel):
         classes: how many.
         inputs: sequences an example has, 1 or 2.
     """
-
-    default_plan: Callable[[int], str]
-    fill_in_options: Callable[[Any], None]
 
     def __init__(self, cfg: Any, dictionary: Any | None, classes: int, inputs: int) -> None:
         super().__init__()
