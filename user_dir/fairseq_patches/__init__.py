@@ -4,9 +4,9 @@ One wrapper for each function of fairseq's, in the module of its subject; each l
 repair or a check of `user_dir/checks`. A repair says what breaks, and since which version.
 """
 
-from . import checkpoints, data, distributed, libraries, options, run_state, trainer
+from . import checkpoints, data, distributed, libraries, literals, options, run_state, trainer
 
-PARTS = (libraries, options, data, checkpoints, distributed, run_state, trainer)
+PARTS = (libraries, literals, options, data, checkpoints, distributed, run_state, trainer)
 
 
 def apply() -> None:
