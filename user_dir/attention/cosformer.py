@@ -29,7 +29,8 @@ class CosformerOptions:
         default=None,
         metadata={
             "help": "the distance M at which the cosine reaches zero, and the longest sequence; "
-            "default: the model's maximum positions"
+            "default: the model's maximum positions",
+            "size": False,
         },
     )
     no_output_map: bool = field(

@@ -38,7 +38,8 @@ class PerformerOptions:
 
     features: int = field(default=64, metadata={"help": "random features of each head"})
     redraw: int = field(
-        default=1000, metadata={"help": "updates between draws of the random features; 0 for never"}
+        default=1000,
+        metadata={"help": "updates between draws of the random features; 0 for never", "size": False},
     )
     paper: bool = field(
         default=False,

@@ -8,7 +8,7 @@ from causal_linear_attention import select_backend
 from causal_linear_attention.selection import KERNELS
 
 from ..errors import UserError, check_choice
-from .parts.limits import check_count, check_types
+from .parts.limits import check_count, check_sizes, check_types
 
 if TYPE_CHECKING:
     from .base import Attention
@@ -92,6 +92,7 @@ def build_attention(
             + (f"its options are {', '.join(known)}" if known else "it has no options")
         )
     check_types(name, cls.Options, options)
+    check_sizes(name, cls.Options, options, max_positions)
     if max_positions is not None:
         check_count("the longest sequence of the model (max_positions)", max_positions)
     return cls.form(causal)(

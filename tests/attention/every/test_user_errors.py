@@ -1,6 +1,7 @@
 """Attentions that cannot be built: a UserError that names the option and the value."""
 
 import math
+from dataclasses import fields
 
 import pytest
 import torch
@@ -53,6 +54,12 @@ OTHERS = [
     ("lln_diag", {"combination": "sum"}, "no combination 'sum'; choose one of average, learnable_scale"),
     ("lln_diag", {"block_size": -1}, "block size of LLN\\+Diag attention is -1"),
 ]
+HUGE = [
+    (name, option.name, 10**9)
+    for name in attention_names()
+    for option in fields(attention_class(name).Options)
+    if option.type in (int, int | None) and option.metadata.get("size", True)
+]
 BIDIRECTIONAL = sorted(name for name in attention_names() if attention_class(name).bidirectional_only)
 
 
@@ -63,7 +70,8 @@ BIDIRECTIONAL = sorted(name for name in attention_names() if attention_class(nam
         for name, options in OUT_OF_RANGE.items()
         for option, values in options.items()
         for value in values
-    ],
+    ]
+    + HUGE,
 )
 def test_values_out_of_range(name, option, value):
     flag = f"--{name}-{option}".replace("_", "-")

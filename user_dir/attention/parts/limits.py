@@ -19,6 +19,7 @@ def check_count(option: str, value: int, longest: int | None = None, even: bool 
         raise UserError(f"{option} is {value}; it must be {allowed}")
 
 
+LARGEST_SIZE = 2**14
 KINDS = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a word"}
 
 
@@ -31,6 +32,20 @@ def check_types(name: str, options: type, given: dict[str, object]) -> None:
             raise UserError(
                 f"the option {f.name!r} of {name!r} attention is {given[f.name]!r}; it must be {allowed}"
             )
+
+
+def check_sizes(name: str, options: type, given: dict[str, object], longest: int | None) -> None:
+    """Raises UserError for a `given` number of positions, or another size, beyond any sequence.
+
+    A block may be longer than `longest`, the model's longest sequence: streams of carried state are, too.
+    Options whose metadata say `"size": False` are no sizes.
+    """
+    limit = max(LARGEST_SIZE, longest or 0)
+    for f in fields(options):
+        value = given.get(f.name)
+        if isinstance(value, int) and value > limit and f.metadata.get("size", True):
+            flag = f"--{name}-{f.name}".replace("_", "-")
+            raise UserError(f"{flag} is {value}; it must be {limit} or less, of which tables are made")
 
 
 def _is_a(value: object, kind: type) -> bool:
