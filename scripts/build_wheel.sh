@@ -13,7 +13,7 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 only_a_folder "$@"
-if [[ -e $1 && ! -f $1/build_wheel.log && -n $(ls -A -- "$1") ]]; then
+if [[ -e $1 && (! -f $1/build_wheel.log || -L $1/build_wheel.log) && -n $(ls -A -- "$1") ]]; then
     die "$1 holds other files; name a new or empty folder"
 fi
 mkdir -p -- "$1"

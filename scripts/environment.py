@@ -121,7 +121,8 @@ def ensure() -> None:
     if not os.access(ROOT, os.W_OK):
         use_as_it_is(have)
         return
-    with (ROOT / ".venv.lock").open("w") as lock:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a file of whoever
+    with os.fdopen(os.open(ROOT / ".venv.lock", flags, 0o666), "r+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

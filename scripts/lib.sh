@@ -126,16 +126,20 @@ begin_tests() {
 
 # install_beside FOLDER LIST OPTIONS...: what the file LIST requires, in FOLDER beside .venv, unless it is there.
 install_beside() {
-    local folder=$1 list=$2 made_from
+    local folder=$1 list=$2 made_from part
     shift 2
     made_from=$("$VENV_PYTHON" -VV && cat -- "$list")
     if [[ -f $folder/made_from && $(<"$folder/made_from") == "$made_from" ]]; then
         return
     fi
+    [[ ! -e $folder || -f $folder/made_from ]] || die "$folder was not made by these scripts; rename it"
     echo "Installing $list into $folder"
-    rm -rf "$folder" "$folder.part"
-    "$VENV_PYTHON" -m pip install --quiet --target "$folder.part" -r "$list" "$@" ||
+    part=$(mktemp -d -- "$folder.XXXXXXXX")
+    "$VENV_PYTHON" -m pip install --quiet --target "$part" -r "$list" "$@" || {
+        rm -rf -- "$part"
         die "pip could not install $list; see its message above"
-    printf '%s\n' "$made_from" >"$folder.part/made_from"
-    mv "$folder.part" "$folder"
+    }
+    printf '%s\n' "$made_from" >"$part/made_from"
+    rm -rf -- "$folder"
+    mv -- "$part" "$folder"
 }

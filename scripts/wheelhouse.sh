@@ -18,12 +18,12 @@ only_a_folder "$@"
 mkdir -p -- "$1"
 dir=$(cd -- "$1" && pwd -P)
 part=$dir/.part # inside, since the folder may be a disk of its own
-own=(-name .part)
-[[ ! -f $dir/SHA256SUMS && ! -d $part ]] || own+=(-o -name '*.whl' -o -name SHA256SUMS)
-if [[ -n $(find "$dir" -mindepth 1 -maxdepth 1 ! '(' "${own[@]}" ')' -print -quit) ]]; then
+mark=$dir/.linear-attention-wheelhouse
+if [[ ! -f $mark && -n $(ls -A -- "$dir") ]]; then
     die "$dir holds other files; name a new or empty folder"
 fi
 ensure_environment
+: >"$mark"
 rm -rf -- "$part"
 mkdir -- "$part"
 torch=$("$VENV_PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["torch"])' "$ROOT/.venv/ready.json")
@@ -35,7 +35,9 @@ wheels=$ROOT/.venv/wheels
     -c "$ROOT/requirements.txt" -r "$ROOT/requirements.txt" --find-links "$wheels" "$torch" ||
     die "pip could not collect them; see its message above and $part/pip.log"
 (cd -- "$part" && rm -f pip.log && sha256sum -- *.whl >SHA256SUMS)
-rm -f -- "$dir"/*.whl
+if [[ -f $dir/SHA256SUMS ]]; then # the wheels of an earlier call, no others
+    (cd -- "$dir" && cut -c67- SHA256SUMS | grep -vF / | tr '\n' '\0' | xargs -0r rm -f --)
+fi
 mv -- "$part"/*.whl "$dir"
 mv -- "$part/SHA256SUMS" "$dir" # last: with it the folder is whole
 rmdir -- "$part"

@@ -129,32 +129,44 @@ def with_pip(fresh) -> Path:
     return seemingly_finished(fresh, PIP)
 
 
-@pytest.mark.parametrize("before", [[], ["SHA256SUMS", "torch-1-py3-none-any.whl"], [".part/pip.log"]])
+WHEELHOUSE = ".linear-attention-wheelhouse"
+SUMS = f"{'0' * 64}  torch-1-py3-none-any.whl\n{'0' * 64}  ../outside.whl\n"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {},
+        {"SHA256SUMS": SUMS, "torch-1-py3-none-any.whl": "old", WHEELHOUSE: ""},
+        {".part/pip.log": "old", WHEELHOUSE: ""},
+    ],
+)
 def test_wheels_come_into_the_folder_itself(before, with_pip, tmp_path):
     """It may be the current one, or a disk of its own, which nothing can replace."""
     folder = tmp_path / "the wheels"
-    for name in ("", *before):
-        path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("old") if name else path.mkdir()
+    folder.mkdir()
+    (tmp_path / "outside.whl").touch()
+    for name, content in before.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
     inode = folder.stat().st_ino
     done = run(with_pip / "scripts" / "wheelhouse.sh", ".", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert f"set up with WHEELHOUSE={folder}\n" in done.stdout
     assert folder.stat().st_ino == inode
-    assert sorted(os.listdir(folder)) == ["SHA256SUMS", "torch-2-py3-none-any.whl"]
+    assert sorted(os.listdir(folder)) == [WHEELHOUSE, "SHA256SUMS", "torch-2-py3-none-any.whl"]
+    assert (tmp_path / "outside.whl").exists()
     subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=folder, check=True)
 
 
-def test_other_files_beside_checksums_are_kept(with_pip, tmp_path):
+@pytest.mark.parametrize("names", [("SHA256SUMS", "thesis.pdf"), ("SHA256SUMS", "mine.whl"), (".part",)])
+def test_files_that_look_like_a_wheelhouse_are_kept(names, with_pip, tmp_path):
     (folder := tmp_path / "downloads").mkdir()
-    for name in ("SHA256SUMS", "thesis.pdf"):
+    for name in names:
         (folder / name).write_text("mine")
     done = run(with_pip / "scripts" / "wheelhouse.sh", folder)
     assert done.returncode == 1 and "holds other files" in done.stderr
-    assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(
-        ("SHA256SUMS", "thesis.pdf"), "mine"
-    )
+    assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "mine")
 
 
 @pytest.mark.parametrize(("given", "found"), [("wheels", "{}/wheels"), ("/wheels", "/wheels"), ("", "")])
