@@ -23,7 +23,7 @@ import build_machine
 from pipeline.console import Parser, add_out_dir, out_dir, run_command
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, ROOT, shown_path, write_atomically, write_json
-from pipeline.outputs import check_output, json_with
+from pipeline.outputs import check_output, json_with, marked
 from pipeline.provenance import commit, environment
 from pipeline.reports.tables import markdown_table
 
@@ -244,7 +244,7 @@ def main() -> None:
         print(f"[{number}/{len(todo)}] {source.name}, sm_{arch}: {len(found)} kernels", flush=True)
     result = {**about, "nvcc": build_machine.first_line([nvcc, "--version"], "release"), "kernels": kernels}
     write_json(path, result)
-    write_atomically(path.with_suffix(".md"), markdown(result).encode())
+    write_atomically(path.with_suffix(".md"), marked(markdown(result)).encode())
     print(f"written: {shown_path(path)}, {shown_path(path.with_suffix('.md'))}")
 
 

@@ -16,7 +16,7 @@ from benchmarks.worker import Case, run_case
 from pipeline.console import Parser, add_device, names, positive
 from pipeline.errors import UserError
 from pipeline.files import BENCHMARKS, read_json, shown_path, write_atomically, write_json
-from pipeline.outputs import check_output, json_with
+from pipeline.outputs import check_output, json_with, marked
 from pipeline.provenance import check_same_machine, environment, memory_available
 
 Settings = dict[str, Any]
@@ -195,7 +195,7 @@ class CostBenchmark:
     def finish(self, results: Results, path: Path) -> int:
         """Write the report and print its tables; 1 if a case failed, 0 otherwise."""
         text = self.markdown(results)
-        write_atomically(path.with_suffix(".md"), text.encode())
+        write_atomically(path.with_suffix(".md"), marked(text).encode())
         if self.plot:
             self.plot(results, path.with_suffix(".png"))
         print(f"\n{text}")
@@ -216,7 +216,7 @@ def limits_of(arguments: argparse.Namespace) -> dict[str, float]:
 def write_tables(path: Path, text: str) -> None:
     """Write `text` beside the record `path`, print it, and say where both are."""
     tables = path.with_suffix(".md")
-    write_atomically(tables, text.encode())
+    write_atomically(tables, marked(text).encode())
     print(f"\n{text}\nwritten: {shown_path(path)}, {shown_path(tables)}")
 
 

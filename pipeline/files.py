@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from conventions.files import partials_of, replacing
 from pipeline.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,32 +27,10 @@ def write_atomically(path: Path, content: bytes) -> None:
         partial.write_bytes(content)
 
 
-@contextmanager
-def replacing(path: Path, ending: str = ".part") -> Iterator[Path]:
-    """Gives another name under which to write `path`; when the file is whole, it gets its own.
-
-    An OSError names `path` if it names no file.
-    """
-    partial = partial_of(path, ending)
-    try:
-        yield partial
-        os.replace(partial, path)
-    except BaseException as error:
-        partial.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:
-            error.filename = str(path)
-        raise
-
-
 def flush_to_disk(path: Path) -> None:
     """Wait until a written file is on the disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
-
-
-def partial_of(path: Path, ending: str = ".part") -> Path:
-    """Where `path` is written before it has its name; a kill leaves half of it there."""
-    return path.with_name(f"{path.name}{ending}")
 
 
 @contextmanager
@@ -76,9 +55,7 @@ def write_json(path: Path, record: Any) -> None:
 
 def renewed(texts: Mapping[Path, str], check: bool) -> list[Path]:
     """Write the files that do not have their text, unless this is a `check`; returns these files."""
-    old = [
-        path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
-    ]
+    old = [path for path, text in texts.items() if not path.is_file() or path.read_bytes() != text.encode()]
     if not check:
         for path in old:
             write_atomically(path, texts[path].encode())
@@ -108,6 +85,8 @@ def json_text(value: Any, indent: str = "") -> str:
 def read_json(path: Path) -> Any:
     """The content of `path`; UserError if it cannot be read or is not JSON."""
     try:
+        if not path.is_file():  # a pipe would never end
+            raise OSError
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise UserError(f"{path} cannot be read as JSON; move it away or restore it") from None
@@ -195,13 +174,17 @@ def check_begin(folder: Path, command: str, mark: str, content: str = "", option
             )
         _check_same(folder, found.get(FINGERPRINT), mark, option)
         return True
-    half_a_mark = partial_of(folder / RUN_MARK)
-    if folder.exists() and not (folder.is_dir() and set(folder.iterdir()) <= {half_a_mark}):
+    if os.path.lexists(folder) and not (folder.is_dir() and is_empty(folder)):
         raise UserError(
             f"{shown_path(folder)} holds what {command} has not written; move it away, or choose another "
             f"{option}"
         )
     return False
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether a folder holds nothing, or the mark of a run that was killed as it wrote that."""
+    return set(folder.iterdir()) <= set(partials_of(folder / RUN_MARK))
 
 
 def _other(found: Any, wanted: str) -> str:

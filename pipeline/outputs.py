@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from conventions import OUT_OF_SPACE, PREPARED
+from conventions.files import HOLDER, is_at, is_plain, open_lock
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, shown_path
 
@@ -27,6 +28,8 @@ OWN += ("data-prep", "docs", "pipeline", "scripts", "tests", "user_dir")
 LARGEST_RECORD = 64 * 2**20
 """Bytes; every record of a command is far smaller."""
 LOCK = ".run.lock"
+MARK = "<!-- linear-attention has generated this page: what is changed here is lost -->"
+"""The first line of every generated page."""
 
 
 def check_output(
@@ -61,13 +64,26 @@ def check_output(
     for file, read in product((out, *companions), filter(None, inputs)):
         if file.exists() and read.exists() and file.samefile(read):
             raise UserError(f"{file} is read by this command; name another file with {option}")
-    replaces = out.is_file() and ours(out)
+    replaces = is_plain(out) and ours(out)
     for file in (out, *companions):
-        if os.path.lexists(file) and not (replaces and file.is_file()):
+        generated = file is out or is_generated(file)
+        if os.path.lexists(file) and not (replaces and is_plain(file) and generated):
             raise UserError(
                 f"{file} is no result of this command; move it away, or name another file with {option}"
             )
     _check_not_own(out.absolute().parent, out, option)
+    _check_not_prepared(out.absolute().parents, out, option)
+
+
+def is_generated(path: Path) -> bool:
+    """Whether a page or a picture has the mark of those that are generated here; True for other files."""
+    sign = GENERATED.get(path.suffix)
+    return is_plain(path) and (sign is None or sign(path))
+
+
+def marked(page: str) -> str:
+    """A page with its mark."""
+    return f"{MARK}\n\n{page}"
 
 
 def check_output_folder(folder: Path, option: str, takes_prepared: bool = False) -> None:
@@ -77,14 +93,16 @@ def check_output_folder(folder: Path, option: str, takes_prepared: bool = False)
     itself if the command `takes_prepared`.
     """
     folder = folder.absolute()
+    if "${" in str(folder):
+        raise UserError(f"{folder} has a ${{...}}, which fairseq fills in; choose another {option}")
+    if folder.resolve() == Path(folder.anchor):
+        raise UserError(f"{folder} is the root of the file system; choose another {option}")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; name a folder with {option}")
     _check_not_own(folder, folder, option)
     if folder.resolve() == ROOT:
         raise UserError(f"{folder} is the project's own folder; choose another {option}")
-    for above in folder.parents if takes_prepared else (folder, *folder.parents):
-        if (above / PREPARED).is_file():
-            raise UserError(f"{above} holds prepared data; choose another {option} than {shown_path(folder)}")
+    _check_not_prepared(folder.parents if takes_prepared else (folder, *folder.parents), folder, option)
     try:
         usable = _can_hold(folder)
     except OSError as error:
@@ -106,6 +124,12 @@ def _can_hold(folder: Path) -> bool:
         return False
     with tempfile.TemporaryFile(dir=folder):
         return True
+
+
+def _check_not_prepared(folders: Iterable[Path], named: Path, option: str) -> None:
+    for above in folders:
+        if (above / PREPARED).is_file():
+            raise UserError(f"{above} holds prepared data; choose another {option} than {shown_path(named)}")
 
 
 def _check_not_own(folder: Path, named: Path, option: str) -> None:
@@ -146,6 +170,10 @@ def begins(sign: str, within: int = 0) -> Ours:
     return ours
 
 
+GENERATED = {".md": begins(MARK), ".png": begins("tEXtSource\0", within=300)}
+"""How pages and pictures are recognised; `pipeline/reports/plots.py` gives every picture a Source."""
+
+
 @contextmanager
 def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> Iterator[int]:
     """Keep other runs out of `folder`; gives the descriptor that holds the lock.
@@ -160,7 +188,7 @@ def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> I
     try:
         try:
             _lock(descriptor, patience)
-            while not _is_at(descriptor, path):  # the run that was waited for has removed it
+            while not is_at(descriptor, path):  # the run that was waited for has removed it
                 removed, descriptor = descriptor, _open_lock(path)
                 os.close(removed)
                 _lock(descriptor, patience)
@@ -173,7 +201,7 @@ def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> I
             print(f"{folder} cannot be locked ({error.strerror}); start no second run there", flush=True)
         with suppress(OSError):  # a full disk ends the run at the first file that it needs
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            os.write(descriptor, HOLDER + f"{os.getpid()} on {socket.gethostname()}".encode())
         yield descriptor
     finally:
         os.close(descriptor)
@@ -184,20 +212,12 @@ def _open_lock(path: Path) -> int:
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            return open_lock(path)
         except FileNotFoundError:
             continue
         except FileExistsError:  # which mkdir raises, too, if the folder vanishes while it looks at it
             if path.parent.exists() and not path.parent.is_dir():
                 raise
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file is still the one at `path`."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _lock(descriptor: int, patience: float) -> None:

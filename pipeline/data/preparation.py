@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conventions import OUT_OF_SPACE, PREPARED
+from conventions.files import check_no_pipe
 from pipeline.console import Parser, path
 from pipeline.data.indexed_rows import numbered, write_rows
 from pipeline.data.tokenization import DICTIONARY, Tokenize
@@ -57,6 +58,7 @@ def read_manifest(folder: Path) -> dict | None:
     """What `folder` was prepared from; None if nothing is there; UserError for a damaged one."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
+    check_no_pipe(folder)
     try:
         manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conventions import PREPARED
+from conventions.files import check_no_pipe
 from pipeline.data.indexed_rows import read_row_lengths
 from pipeline.data.preparation import SPLITS, is_manifest
 from pipeline.errors import UserError
@@ -88,6 +89,7 @@ def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
         raise UserError(f"no data folder {folder}; prepare it with a script of data-prep/")
     if ":" in str(folder):
         raise UserError(f"fairseq cannot read a path that holds a colon; rename {folder}")
+    check_no_pipe(folder)
     try:
         manifest = json.loads((folder / PREPARED).read_text())
     except FileNotFoundError:
@@ -127,6 +129,7 @@ def identify(folder: Path) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise UserError(f"no data folder {folder}; prepare it with a script of data-prep/")
+    check_no_pipe(folder)
     path = folder / PREPARED
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from conventions.files import open_to_append
 from pipeline.errors import UserError
-from pipeline.files import ROOT, made_folder, partial_of, read_json, shown_path
+from pipeline.files import ROOT, made_folder, read_json, shown_path
 
 CHUNK = 1 << 20
 SILENCE = 60
@@ -74,14 +75,14 @@ def address_mark(url: str) -> str:
 def download(url: str, path: Path, other_sources: str) -> None:
     """Fetch `url` to `path`, which appears only when every announced byte is there.
 
-    Partial downloads stay in `PATH.part`, and the next call resumes them. Errors end with `other_sources`,
-    what the user can do instead.
+    A partial download stays beside it under the name `partial_of`, and the next call resumes it. Errors end
+    with `other_sources`, what the user can do instead.
     """
     if not url.startswith(("http://", "https://")):
         raise UserError(f"{url} is not an http or https address")
-    partial = partial_of(path)
-    with made_folder(path.parent), partial.open("ab") as output:
-        _claim(output)
+    partial = partial_of(url, path)
+    with made_folder(path.parent), open_to_append(partial) as output:
+        _claim(output, partial)
         try:
             _receive(url, output)
         except urllib.error.HTTPError as error:
@@ -103,7 +104,12 @@ def download(url: str, path: Path, other_sources: str) -> None:
     os.replace(partial, path)
 
 
-def _claim(output: BinaryIO) -> None:
+def partial_of(url: str, path: Path) -> Path:
+    """Where the file at `url` is kept until it is whole, a name that is nobody else's."""
+    return path.with_name(f".{address_mark(url)}.{path.name}.part")
+
+
+def _claim(output: BinaryIO, partial: Path) -> None:
     """Lock the file: two downloads into one file would corrupt it.
 
     The package filelock would need a second file beside it, which it leaves behind.
@@ -111,7 +117,7 @@ def _claim(output: BinaryIO) -> None:
     try:
         fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UserError(f"another run is downloading {output.name}; wait for it or stop it") from None
+        raise UserError(f"another run is downloading {partial}; wait for it or stop it") from None
     except OSError:
         pass  # a file system without locks
 

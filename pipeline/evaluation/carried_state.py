@@ -26,6 +26,7 @@ from pipeline.errors import UserError
 from pipeline.evaluation import PPL_SCRIPT, TrainedRun
 from pipeline.evaluation.perplexity import evaluate, figures, perplexity_of, unigram_bits
 from pipeline.files import shown_path, write_atomically, write_json
+from pipeline.outputs import marked
 from pipeline.provenance import environment, memory_available, process_memory
 from pipeline.reports.carried_state import markdown, plot
 from pipeline.training.checkpoint import Checkpoint, read_language_model, usual_device
@@ -353,7 +354,7 @@ def write_carried(result: dict[str, Any], out: Path) -> None:
     table_path, plot_path = (out.with_suffix(ending) for ending in BESIDE)
     text = markdown(result)
     write_json(out, result)
-    write_atomically(table_path, text.encode())
+    write_atomically(table_path, marked(text).encode())
     plot(result, plot_path)
     per_word = result["perplexity_per_word"]
     print(

@@ -5,7 +5,7 @@ The result of each split is printed and written as JSON.
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.console import Parser, add_splits, count, number_of, parse_before_flags
 from pipeline.errors import UserError
 from pipeline.evaluation import PPL_SCRIPT
-from pipeline.files import shown_path, write_json
+from pipeline.files import read_json, shown_path, write_json
 from pipeline.outputs import Ours, check_output, json_with
 from pipeline.training.fairseq_process import import_quickly
 
@@ -189,18 +189,31 @@ def result_files(
     """By split the file of its result: --out, or <checkpoint>.<split> with `ending`.
 
     Raises UserError for one that cannot be written, or that holds something else than a result of `script`
-    (`ours`); if another script evaluates the model, it names that one.
+    (`ours`), or that of another checkpoint or split. If another script evaluates the model, it names that.
     """
     if options.out and len(options.splits) > 1:
         raise UserError("--out names one file, but --split several splits; leave --out out")
     files = {split: options.out or checkpoint.with_suffix(f".{split}{ending}") for split in options.splits}
-    for out in files.values():
+    for split, out in files.items():
         try:
             check_output(out, ours, [checkpoint], beside)
         except UserError:
             check_script(checkpoint, script)
             raise
+        if options.out and out.is_file():
+            check_same_result(out, {"checkpoint": shown_path(checkpoint), "split": split})
     return files
+
+
+def check_same_result(out: Path, wanted: Mapping[str, str]) -> None:
+    """UserError if the file `out` holds the result of another checkpoint or split than `wanted`."""
+    record = read_json(out)
+    for key, value in wanted.items():
+        if record.get(key, value) != value:
+            raise UserError(
+                f"{out} holds the result of the {key} {record[key]}, not {value}; move it away, or name "
+                "another file with --out"
+            )
 
 
 def check_script(path: Path, script: str) -> None:

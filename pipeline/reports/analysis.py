@@ -27,7 +27,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from pipeline.errors import UserError
 from pipeline.files import read_json, shown_path, write_atomically
 from pipeline.methods import ANALYSED
-from pipeline.outputs import begins, check_output
+from pipeline.outputs import check_output, is_generated, marked
 from pipeline.papers import statements
 from pipeline.reports.plots import Bubble, Curve, label_ends, plot_bubbles, save_figure
 from pipeline.reports.tables import markdown_table, where
@@ -172,7 +172,7 @@ def _map(axis: Axes, panel: Panel) -> None:
 
 def write_report(folder: Path) -> None:
     """Write README.md of all figures in `folder`, from their JSON files."""
-    check_output(folder / "README.md", begins(HEAD.splitlines()[0]), makes_folder=True)
+    check_output(folder / "README.md", is_generated, makes_folder=True)
     text = document(folder)
     if not text:
         raise UserError(
@@ -191,7 +191,7 @@ def document(folder: Path) -> str:
             if name not in seen:
                 seen.add(name)
                 parts.append(section(name, row, read_json(folder / f"{name}.json")))
-    return "\n".join([HEAD, *parts]) if parts else ""
+    return marked("\n".join([HEAD, *parts])) if parts else ""
 
 
 def section(name: str, row: dict[str, str], record: dict[str, Any]) -> str:

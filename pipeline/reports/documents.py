@@ -34,7 +34,7 @@ def operator_table(path: Path, title: str) -> str:
 
 def quickstart(page: Path) -> str:
     """The table of the quickstart's page, and where it was measured."""
-    _, table, _, measured, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    _, _, table, _, measured, *_ = page.read_text(encoding="utf-8").split("\n\n")
     return f"{table}\n\n{measured}"
 
 

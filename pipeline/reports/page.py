@@ -17,6 +17,7 @@ import matplotlib.pyplot as plt
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from pipeline.outputs import MARK
 from pipeline.reports.plots import Panel, draw_curves
 
 HERE = Path(__file__).parent
@@ -131,7 +132,7 @@ def _inline(document: str, description: str) -> str:
 def markdown_parts(text: str) -> list[Part]:
     """Sentences and tables of a document that this project wrote in Markdown (`reports.tables`)."""
     parts: list[Part] = []
-    for is_row, group in groupby(text.splitlines(), lambda line: line.startswith("|")):
+    for is_row, group in groupby(text.removeprefix(MARK).splitlines(), lambda line: line.startswith("|")):
         if not is_row:
             parts += [line.removeprefix("- ") for line in group if line]
             continue

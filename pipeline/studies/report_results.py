@@ -167,7 +167,7 @@ def studies(results: list[Result]) -> Section:
     """The pages of studies that have records among the results."""
     records = [result for result in results if {"study", "cell", "found"} <= set(result.record)]
     pages = dict.fromkeys(one.study_folder / "README.md" for one in records)
-    texts = [page.read_text(encoding="utf-8") for page in pages if page.is_file()]
+    texts = [page.read_text(encoding="utf-8", errors="replace") for page in pages if page.is_file()]
     return Section("Studies", [part for text in texts for part in markdown_parts(text)])
 
 
@@ -177,7 +177,7 @@ def costs(results: list[Result]) -> Section:
     for result in results:
         text, plot = (result.path.with_suffix(suffix) for suffix in (".md", ".png"))
         if "perplexity_per_token" not in result.record and text.is_file():
-            parts += [f"{result.name}:", *markdown_parts(text.read_text(encoding="utf-8"))]
+            parts += [f"{result.name}:", *markdown_parts(text.read_text(encoding="utf-8", errors="replace"))]
             if plot.is_file():
                 parts.append(png(plot, f"plot of {result.path.stem}"))
     return Section("Cost benchmarks", parts)

@@ -4,6 +4,8 @@ A study whose key `start` is the name of another starts each cell from the run o
 choices of its axes, in runs/studies. With `start: given` the command names a checkpoint.
 """
 
+import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -33,6 +35,8 @@ OF_SCHEDULES = (
     *("--warmup-steps", "--hold-steps", "--decay-steps"),
 )
 """Options of fairseq's schedules that are numbers of updates."""
+SAVED = re.compile(r"checkpoint(_last|_best|\d+|_\d+_\d+|\.best_.+_-?\d+\.\d+)\.pt")
+"""Names that fairseq gives to checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,10 @@ class Cell:
         """Where it trains."""
         tried = [] if self.tuning is None else [f"{self.tuned_axis}-{self.tuning}"]
         return self.plan.out.joinpath(*self.values.values(), *tried, f"seed{self.seed}")
+
+    def checkpoints(self) -> list[Path]:
+        """Those that fairseq has saved, not copies under names of the user's."""
+        return [path for path in self.folder.glob("checkpoint*.pt") if SAVED.fullmatch(path.name)]
 
     @property
     def first_seed(self) -> int:
@@ -253,6 +261,8 @@ class Cell:
     def record(self) -> dict[str, Any] | None:
         """Its record if it is finished; UserError if one of other settings or data is in its place."""
         if not self.record_path.is_file():
+            if os.path.lexists(self.record_path):
+                raise UserError(f"{shown_path(self.record_path)} is no file; move it away")
             return None
         record, folder = finished(self.record_path, self.fingerprint()), self.data_folder()
         if changed := [key for key, value in self.measurement().items() if record.get(key, value) != value]:

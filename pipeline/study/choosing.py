@@ -84,8 +84,12 @@ def read_tune(given: Any, axes: Mapping[str, Any], where: str) -> Tune | None:
     check_keys(given, ("axis", "values", "updates", "by"), where, required=("axis", "values", "updates"))
     if given["axis"] in axes:
         raise UserError(f"{where}: {given['axis']} is an axis of the study; tune another setting")
+    if not str(given["axis"]).isidentifier():
+        raise UserError(f"{where}: {given['axis']!r} is no setting; use letters, digits and _")
     by = check_choice(given.get("by", "valid_loss"), TUNED_BY, f"{where}: by")
     values = tuple(map(str, as_list(given["values"])))
+    if bad := [value for value in values if "/" in value]:
+        raise UserError(f"{where}: {bad[0]!r} cannot be a value, after which folders are called; leave out /")
     return Tune(str(given["axis"]), values, positive_number(given["updates"], f"{where}.updates"), by)
 
 
@@ -142,7 +146,7 @@ def keep_best_weights(best: Best, cells: Sequence["Cell"]) -> None:
             continue
         chosen = group[scores.index(max(scores))]
         for cell in group:
-            for path in cell.folder.glob("checkpoint*.pt") if cell.folder != chosen.folder else ():
+            for path in cell.checkpoints() if cell.folder != chosen.folder else ():
                 path.unlink()
         if any(chosen.folder.glob("checkpoint*.pt")):
             print(f"{chosen.name}: best weights in {shown_path(chosen.folder)}")

@@ -49,7 +49,13 @@ YAML = "yaml"
 OPTIONS = ("study", "list", "status", "dry_run", "seeds", "jobs", "out", "data", "source", "start", "help")
 OPTIONS += ("seed", "tuning")
 """Of scripts/study.sh, and what else identifies a record."""
-NAME = re.compile(r"[\w.+-]+")
+NAME = re.compile(r"[\w+][\w.+-]*")
+"""A choice's name, which is that of a folder, too."""
+FOLDER = re.compile(r"[^./\0-][^/\0]*")
+"""A value of an axis, which is the name of a folder, too."""
+INTERPOLATION = "${"
+TEXTS = ("about", "notes")
+"""Keys of prose, in which nothing is interpolated."""
 HOOKS = {
     "carried": ("carried", ("model", "segment", "way")),
     "glue": ("glue", ("task",)),
@@ -175,6 +181,7 @@ def read_study(word: str | Path) -> Study:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} is no study; docs/studies.md shows one")
+    check_not_interpolated(path, content)
     try:
         return _study(path, content)
     except UserError:
@@ -238,6 +245,15 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
     )
 
 
+def check_not_interpolated(path: Path, content: Mapping[Any, Any]) -> None:
+    """UserError for a setting that fairseq would fill in, perhaps from the environment of who runs it."""
+    for key, value in content.items():
+        if key not in TEXTS and INTERPOLATION in str(value):
+            raise UserError(
+                f"{path}: {key} has an interpolation, {INTERPOLATION}...}}; write the value itself"
+            )
+
+
 def check_rows(path: Path, specs: Iterable[TableSpec], apart: Iterable[str]) -> None:
     """UserError for a table whose rows join, like seeds, choices of an axis that are `apart` in another."""
     for axis, spec in product(sorted(apart), specs):
@@ -283,6 +299,12 @@ def read_axis(path: Path, name: str, value: Any, content: Mapping[str, Any]) -> 
         return Axis(name, {choice.name: choice for choice in choices}, placeholder, closed=True)
     if not isinstance(value, list) or not value:
         raise UserError(f"{path}: the axis {name} needs a list of values, or a mapping of names to settings")
+    for word in map(str, value):
+        if not FOLDER.fullmatch(word):
+            raise UserError(
+                f"{path}: {word!r} cannot be a value of {name}, after which folders are called; leave out / "
+                "and a leading . or -"
+            )
     axis = Axis(name, {}, placeholder, closed=False)
     return Axis(name, {str(word): axis.value(str(word)) for word in value}, placeholder, closed=False)
 
@@ -290,7 +312,9 @@ def read_axis(path: Path, name: str, value: Any, content: Mapping[str, Any]) -> 
 def read_choice(path: Path, axis: str, name: str, given: Any) -> Choice:
     """One choice of an axis: settings of fairseq-train, but for the keys of RESERVED."""
     if not NAME.fullmatch(name):
-        raise UserError(f"{path}: {name!r} cannot name a choice of {axis}; use letters, digits, - and _")
+        raise UserError(
+            f"{path}: {name!r} cannot name a choice of {axis}; use letters and digits, and within it . - _"
+        )
     if not isinstance(given, Mapping):
         raise UserError(f"{path}: {axis}.{name} needs settings such as {{plan: elu}}, found {given!r}")
     settings = {str(key): value for key, value in given.items() if key not in RESERVED}
@@ -331,11 +355,17 @@ def check_placeholders(path: Path, key: str, text: Any, axes: Mapping[str, Axis]
 def read_prepare(path: Path, given: Any) -> dict[str, tuple[str, ...]]:
     """The key `prepare`: script and arguments, or those of each folder of data."""
     by_folder = given if isinstance(given, Mapping) else {"": given} if given else {}
+    scripts = sorted(script.name for script in (ROOT / "data-prep").glob("*.sh"))
     for words in by_folder.values():
         if not isinstance(words, list) or not words:
             raise UserError(
                 f"{path}: prepare needs a script of data-prep/ with its arguments, found {words!r}"
             )
+        check_known(words[0], scripts, f"{path}: prepare: data-prep/ has no {words[0]}")
+        if outside := [
+            word for word in map(Path, map(str, words)) if word.is_absolute() or ".." in word.parts
+        ]:
+            raise UserError(f"{path}: prepare names {outside[0]}; name folders inside the project")
     return {str(folder): tuple(map(str, words)) for folder, words in by_folder.items()}
 
 

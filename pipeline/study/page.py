@@ -1,6 +1,8 @@
 """The page of a study: tables with the papers' rows, verdicts on the papers' claims, notes, pictures."""
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, product
@@ -8,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, StrictUndefined, TemplateError
+from jinja2 import StrictUndefined, TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from PIL import Image
 
+from conventions.files import is_plain
 from pipeline.data.prepared import same_data
 from pipeline.errors import UserError
 from pipeline.files import fingerprint, renewed, shown_path
 from pipeline.methods import NAMED, performer_note
+from pipeline.outputs import begins, is_generated, marked
 from pipeline.reports.tables import grouped, markdown_table
 from pipeline.study.baseline import at_baseline
 from pipeline.study.choosing import best_note, best_records, is_unbracketed
@@ -23,6 +28,7 @@ from pipeline.study.declaration import Study, plotted_by
 from pipeline.study.hooks import hook_of
 from pipeline.study.notation import numbers, row_name
 from pipeline.study.records import (
+    MEASURED,
     Record,
     by_seed,
     measured_on,
@@ -41,14 +47,21 @@ COLORS = (
     "#E69F00", "#882255", "#332288", "#999933", "#56B4E9",
 )  # fmt: skip
 STYLES = ("-", "--", ":", "-.")
+NOT_FILLED_IN = (
+    TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError,
+)  # fmt: skip
 
 
 def groups_of(study: Study, records: Sequence[Record]) -> dict[tuple[str, ...], list[Record]]:
     """The records by the axes that no table has as rows, such as the preset; each group has its tables."""
+    return grouped(records, lambda record: group_of(study, record["cell"]))
+
+
+def group_of(study: Study, cell: Mapping[str, Any]) -> tuple[str, ...]:
+    """The group of a cell with these choices."""
     rows = {axis for spec in study.tables for axis in spec.rows}
     rows |= {study.best.axis} if study.best else set()
-    others = [axis for axis in study.axes if axis not in rows]
-    return grouped(records, lambda record: tuple(str(record["cell"][axis]) for axis in others))
+    return tuple(str(cell[axis]) for axis in study.axes if axis not in rows)
 
 
 def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdict]]:
@@ -85,7 +98,10 @@ def fewest_examples(claim: Claim, rows: Mapping[tuple[str, ...], Sequence[Record
 
 
 def write_notes(study: Study, records: Sequence[Record]) -> str:
-    """The notes of the YAML, filled in with the settings of the first record; jinja2's syntax."""
+    """The notes of the YAML, filled in with the settings of the first record; jinja2's syntax.
+
+    The YAML may be somebody else's: its notes see copies of strings, numbers, lists and mappings alone.
+    """
     first = records[0]
     known = {
         "cell": first["cell"],
@@ -99,8 +115,10 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
         "updates": ", ".join(f"{n:,}" for n in sorted({record["training"]["updates"] for record in records})),
     }
     try:
-        return Environment(undefined=StrictUndefined).from_string(study.notes).render(known).strip()
-    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        plain = json.loads(json.dumps(known, default=str))
+        sandbox = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
+        return sandbox.from_string(study.notes).render(plain).strip()
+    except NOT_FILLED_IN as error:
         raise UserError(f"{study.path}: notes cannot be filled in: {error}") from None
 
 
@@ -168,7 +186,7 @@ def tuned_table(study: Study, records: Sequence[Record]) -> str:
 def write_page(study: Study, records: Sequence[Record]) -> str:
     """The whole page in Markdown."""
     parts = [write_group(study, name, group) for name, group in groups_of(study, records).items()]
-    return "\n\n".join([f"# {study.about}", *parts]) + "\n"
+    return marked("\n\n".join([f"# {study.about}", *parts]) + "\n")
 
 
 @dataclass(frozen=True)
@@ -181,7 +199,7 @@ class Picture:
 
     def is_current(self) -> bool:
         """Whether it was drawn from the records as they are."""
-        if not self.path.is_file():
+        if not is_generated(self.path):
             return False
         with Image.open(self.path) as picture:
             return picture.info.get("Source") == self.source
@@ -213,6 +231,7 @@ def publish(study: Study, out: Path, check: bool = False) -> list[Path]:
     if not records:
         return []
     pictures = pictures_of(study, records, out)
+    check_replaceable(study, [out / PAGE, *(picture.path for picture in pictures)])
     links = [f"![{picture.path.stem}]({picture.path.name})" for picture in pictures]
     text = "\n\n".join([write_page(study, records).strip(), *links]) + "\n"
     old = [picture for picture in pictures if not picture.is_current()]
@@ -220,6 +239,29 @@ def publish(study: Study, out: Path, check: bool = False) -> list[Path]:
         for picture in old:
             picture.draw(picture.path)
     return [*renewed({out / PAGE: text}, check), *(picture.path for picture in old)]
+
+
+def check_replaceable(study: Study, paths: Iterable[Path]) -> None:
+    """UserError for a file where the page of the study or a picture goes that was not generated."""
+    for path in paths:
+        if os.path.lexists(path) and not (is_generated(path) or is_early_page(study, path)):
+            raise UserError(
+                f"{path} was not written by scripts/study.sh, which needs that name; move it "
+                "away, or choose another --out"
+            )
+
+
+def is_early_page(study: Study, path: Path) -> bool:
+    """Whether it is the page of the study from before pages had a mark."""
+    if path.name != PAGE or not is_plain(path):
+        return False
+    return begins(f"# {study.about}\n")(path) and MEASURED.encode() in path.read_bytes()
+
+
+def picture_paths(study: Study, groups: Iterable[tuple[str, ...]], out: Path) -> list[Path]:
+    """Where pictures of the groups of records may go."""
+    titles = ["curves", *(hook_of(study.hooks, "DRAWS") or {})]
+    return [out / f"{'-'.join([*name, title])}.png" for name in groups for title in titles]
 
 
 def check_one_setting(records: Sequence[Record], out: Path) -> None:

@@ -8,6 +8,8 @@ from pipeline.reports.tables import where
 from pipeline.study.notation import Expression, Record
 
 PATTERN = "**/seed*.json"
+MEASURED = "training times are those of a machine that may have done other work."
+"""How every page ends its notes."""
 
 
 def read_records(folder: Path, study: str) -> list[Record]:
@@ -60,7 +62,4 @@ def measured_on(records: Sequence[Record]) -> str:
     environments = [record["environment"] for record in records]
     machines = sorted({f"{where(one)}, {one['date']}" for one in environments})
     commits = ", ".join(sorted({one["commit"] for one in environments}))
-    return (
-        f"Measured on {'; '.join(machines)} (commit {commits}); training times are those of a machine that "
-        "may have done other work."
-    )
+    return f"Measured on {'; '.join(machines)} (commit {commits}); {MEASURED}"

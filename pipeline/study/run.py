@@ -15,16 +15,16 @@ from pipeline.console import number_of
 from pipeline.data.prepared import identify
 from pipeline.errors import UserError
 from pipeline.files import RESULTS, ROOT, made_folder, shown_path
-from pipeline.outputs import LOCK, begins, check_output, check_output_folder, run_lock
+from pipeline.outputs import LOCK, MARK, check_output_folder, run_lock
 from pipeline.provenance import portable_command
 from pipeline.study.cells import Cell, Plan
 from pipeline.study.choosing import keep_best_weights, score_of, tuning_cells, with_chosen
 from pipeline.study.declaration import GIVEN, RUNS, Study, our_studies
 from pipeline.study.notation import COUNT
-from pipeline.study.page import PAGE, check_one_setting, publish
+from pipeline.study.page import PAGE, check_one_setting, check_replaceable, group_of, picture_paths, publish
 from pipeline.study.records import Record, read_records
 from pipeline.study.schedule import gpus, parallel_jobs, run_cells
-from pipeline.study.selection import cells_of, check_layer_plans
+from pipeline.study.selection import cells_of, check_layer_plans, check_trusted
 from pipeline.study.table import figure_of, unknown_figures
 from pipeline.study.worker import prune
 
@@ -60,6 +60,7 @@ def planned(study: Study, options: Namespace, flags: tuple[str, ...]) -> list[Ce
         start = whole_checkpoint(start.absolute())
     asked = {name: getattr(options, name) for name in study.axes if getattr(options, name)}
     cells = cells_of(Plan(study, out, data, flags, start), asked, options.seeds or study.seeds)
+    check_trusted(cells)
     check_layer_plans(cells)
     return cells
 
@@ -154,7 +155,7 @@ def show_commands(cells: Sequence[Cell]) -> None:
 def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | None = None) -> None:
     """Run what is missing of a study, tuning first, and write the page; `source` has the raw data."""
     places, study, out = parallel_jobs(jobs), cells[0].study, cells[0].plan.out
-    check_out(study, out)
+    check_out(cells)
     with locked(cells) as held:
         check_one_setting([*read_records(out, study.name), {"flags": cells[0].plan.flags}], out)
         prepare_data(cells, source)
@@ -171,20 +172,19 @@ def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | Non
         with run_lock(out, SECONDS_TO_WRITE, "--out"):
             written = publish(study, out)
         if (page := out / PAGE).is_file():
-            print(f"\n{page.read_text(encoding='utf-8')}")
+            print(f"\n{page.read_text(encoding='utf-8').removeprefix(MARK).strip()}\n")
             shown = ", ".join(map(shown_path, written))
             print(f"written: {shown}" if written else f"up to date: {shown_path(page)}")
         if failures:
             raise UserError(f"{number_of(len(failures), 'runs')} failed; the first: {failures[0]}")
 
 
-def check_out(study: Study, out: Path) -> None:
-    """UserError unless results can go into `out`, where a page or pictures must be those of the study."""
+def check_out(cells: Sequence[Cell]) -> None:
+    """UserError unless results can go into --out, where page and pictures must be generated ones."""
+    study, out = cells[0].study, cells[0].plan.out
     check_output_folder(out, "--out")
-    if not read_records(out, study.name):
-        ours, page = begins(f"# {study.about}\n"), out / PAGE
-        for path in [page] if page.is_file() else [page, *out.glob("*.png")]:
-            check_output(path, ours, makes_folder=True)
+    groups = dict.fromkeys(group_of(study, cell.values) for cell in cells)
+    check_replaceable(study, [out / PAGE, *picture_paths(study, groups, out)])
 
 
 def check_starts(cells: Iterable[Cell]) -> None:

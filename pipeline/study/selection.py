@@ -21,6 +21,12 @@ from pipeline.training.recipe import NAME_FLAGS, as_option, is_given, option
 
 OWN = {"--seed": "--seeds", "--save-dir": "--out"}
 """Flags that differ from cell to cell, and the option to use instead; an axis adds its own."""
+PRIVILEGED = (
+    "--user-dir", "--save-dir", "--checkpoint-suffix", "--log-file", "--tensorboard-logdir",
+    "--wandb-project", "--azureml-logging", "--aim-repo", "--use-plasma-view", "--plasma-path",
+    "--distributed-init-method",
+)  # fmt: skip
+"""Flags that run code, write elsewhere or talk to other machines: for the command line alone."""
 
 
 def cells_of(plan: Plan, asked: Mapping[str, Sequence[str]], seeds: int) -> list[Cell]:
@@ -110,6 +116,20 @@ def setting_names(settings: Mapping[str, Any], axes: Collection[str]) -> Iterato
                 yield from setting_names(further or {}, axes)
         else:
             yield key
+
+
+def check_trusted(cells: Iterable[Cell]) -> None:
+    """UserError for a YAML, which may be somebody else's, that sets one of the PRIVILEGED flags."""
+    for cell in cells:
+        given = replace(cell, plan=replace(cell.plan, flags=()))
+        words, tune = [*given.experiment.flags(), *given.own_flags()], cell.study.tune
+        words += [as_option(tune.axis), *tune.values] if tune else []
+        for flag in PRIVILEGED:
+            if is_given(words, flag):
+                raise UserError(
+                    f"{cell.study.path}: {cell.name}: no study sets {flag}; take it out, or give it on the "
+                    "command line after --"
+                )
 
 
 def check_layer_plans(cells: Iterable[Cell]) -> None:

@@ -8,7 +8,6 @@ to the log of the run. The last `error: ...` on the first stdout says why it has
 
 import json
 import os
-import shutil
 import sys
 import time
 import traceback
@@ -19,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from conventions import INTERRUPTED
+from conventions.files import open_to_append
 from pipeline.children import end_with_error, end_with_parent
 from pipeline.console import warn_only
 from pipeline.errors import Diverged, UserError, explain, unexpected
 from pipeline.evaluation import EVALUATORS
 from pipeline.files import FINGERPRINT, RUN_MARK, begin, is_run, shown_path, write_json
-from pipeline.outputs import LOCK, run_lock
+from pipeline.outputs import run_lock
 from pipeline.study.cells import Cell, Plan
 from pipeline.study.declaration import STUDIES, read_study
 
@@ -197,7 +197,7 @@ def prune(cell: Cell) -> None:
     if cell.study.keep == "all" and cell.tuning is None:
         return
     kept = measured_checkpoint(cell)
-    for path in cell.folder.glob("checkpoint*.pt"):
+    for path in cell.checkpoints():
         if cell.tuning is not None or path != kept:
             path.unlink()
 
@@ -224,12 +224,13 @@ def work(cell: Cell) -> None:
 
 
 def start_again(cell: Cell) -> None:
-    """Remove what a start without a checkpoint has left: such a folder holds no run."""
-    for path in cell.folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name not in (LOCK, RUN_MARK):
-            path.unlink()
+    """Remove what a start without a checkpoint has left; files that no run writes stay."""
+    from pipeline.training.kinds import GLUE_TASK, LRA_RUN
+    from pipeline.training.save_dir import LEFT_BY_A_START
+
+    patterns = (*LEFT_BY_A_START, GLUE_TASK, LRA_RUN)
+    for path in [path for pattern in patterns for path in cell.folder.glob(pattern)]:
+        path.unlink()
     write_json(cell.folder / RUN_MARK, {"command": MARK, FINGERPRINT: cell.fingerprint()})
 
 
@@ -238,7 +239,7 @@ def output_to(log: Path) -> Iterator[None]:
     """Within it, whatever this process and its children print goes to the end of `log`."""
     kept = os.dup(1), os.dup(2)
     sys.stdout.flush()
-    with log.open("ab") as file:
+    with open_to_append(log) as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
     try:

@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any, BinaryIO
 
 from conventions import INTERRUPTED, STOPPED
+from conventions.files import open_to_append
 from pipeline import children
 from pipeline.errors import PEER_ENDED, UserError, explain, unexpected
 
@@ -100,7 +101,11 @@ def run_fairseq(
     children.end_if_asked()
     log.parent.mkdir(parents=True, exist_ok=True)
     module, cause = "pipeline.training.fairseq_process", None
-    with log.open("ab") as output, log.open("rb") as written, contextlib.ExitStack() as stack:
+    with (
+        open_to_append(log) as output,
+        log.open("rb") as written,
+        contextlib.ExitStack() as stack,
+    ):
         written.seek(0, os.SEEK_END)
         group = Group()
         stack.callback(group.end)

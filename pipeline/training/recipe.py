@@ -11,6 +11,7 @@ another experiment's (`/roberta/base@_global_`): `--config-dir configs --config-
 Reading a YAML needs neither torch nor fairseq; checking its settings against fairseq's imports both.
 """
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -51,6 +52,7 @@ COMPILING = ("chunked_cross_entropy", "chunked_masked_lm")  # criteria with --co
 # Settings that are computed with here, and whether they may be empty, which leaves fairseq's default; of the
 # others fairseq's parser sees the type.
 COUNTS = {"batch_size": True, "distributed_world_size": False, "warmup_updates": True}
+RESOLVER = re.compile(r"\$\{[^}]*:")
 # Switches of the group `common`, of which a training has one at most.
 PRECISIONS = ("fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp")
 
@@ -121,6 +123,7 @@ def compose_experiment(config: Path) -> Experiment:
         folder, name = hydra_name(config)
         with initialize_config_dir(str(folder), version_base="1.1"):
             composed = compose(name)
+        check_interpolations(config, OmegaConf.to_container(composed, resolve=False))
         settings = OmegaConf.to_container(composed, resolve=True)
     except MissingConfigException as error:
         raise UserError(missing_base(config, folder, str(error.missing_cfg_file))) from None
@@ -128,6 +131,14 @@ def compose_experiment(config: Path) -> Experiment:
         reason = " ".join(str(error).split())
         raise UserError(f"{config} cannot be read: {reason}") from None
     return Experiment(config, settings)
+
+
+def check_interpolations(config: Path, value: Any) -> None:
+    """UserError for an interpolation that reads from outside, such as `${oc.env:HOME}`."""
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        check_interpolations(config, one)
+    if isinstance(value, str) and RESOLVER.search(value):
+        raise UserError(f"{config}: {value!r} reads from outside; name another setting, as ${{group.name}}")
 
 
 def hydra_name(config: Path) -> tuple[Path, str]:

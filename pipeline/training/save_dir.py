@@ -36,6 +36,11 @@ DATA_RECORD = json_with("data", FINGERPRINT)
 # Files that identify the training data: the length of every row, the labels.
 IDENTIFYING = ("train.idx", "train.*.idx", "train.label.npy")
 LEFT_BY_A_RUN = ("checkpoint*.pt*", "checkpoint*.json", "train*.log", "tensorboard", DATA)
+LEFT_BY_A_START = (
+    *("train.log", DATA, *VOCABULARY_FILES),
+    *(".????????.checkpoint*.pt.tmp", "tensorboard/**/events.out.tfevents.*"),
+)
+"""What a run writes before its first checkpoint, in a folder of its own."""
 
 
 def check_vocabulary(source: Path, save_dir: Path) -> None:
@@ -165,8 +170,6 @@ def find_resume_point(folder: Path) -> Checkpoint | None:
 def complete_save(saved: Checkpoint) -> None:
     """Make `saved` the folder's checkpoint_last.pt, and its best one if it was, as its save would have."""
     folder = saved.path.parent
-    for half in folder.glob("checkpoint*.pt.tmp"):
-        half.unlink()
     print(f"resuming from {saved.path.name} (update {saved.updates:,})", flush=True)
     if saved.path.name != LAST:
         copy_durably(saved.path, folder / LAST)

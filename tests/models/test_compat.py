@@ -187,7 +187,7 @@ assert made.get_lr() == again.get_lr() == 0.05
         assert next(batches(1, iterator.state_dict(), size=16)[1]) == list(range(48, 64))
         """,
     "write_durably": """
-        import os, tempfile, torch
+        import os, re, tempfile, torch
         from fairseq import checkpoint_utils
         from fairseq.file_io import PathManager
         calls, fsync = [], os.fsync
@@ -195,7 +195,7 @@ assert made.get_lr() == again.get_lr() == 0.05
             original = getattr(os, name)
             def call(*args):
                 what = os.readlink(f"/proc/self/fd/{args[0]}") if name == "fsync" else args[-1]
-                calls.append((name, os.path.basename(what)))
+                calls.append((name, re.sub(r"^\.[0-9a-f]{8}\.", "", os.path.basename(what))))
                 return original(*args)
             setattr(os, name, call)
         record("fsync"), record("replace")

@@ -1,12 +1,15 @@
 """Results are made once, and never mixed with those of other settings."""
 
 import errno
+import os
 
 import pytest
 
+from conventions.files import open_lock, open_to_append, replacing
 from pipeline.errors import UserError, explain
 from pipeline.files import RUN_MARK, begin, fingerprint, is_run, once, read_json, write_json
 from pipeline.outputs import LOCK, run_lock
+from user_dir.fairseq_patches.checkpoints import write_durably
 
 
 def test_a_fingerprint_is_that_of_the_content():
@@ -48,7 +51,7 @@ def test_the_folder_of_a_run_is_taken_up_by_the_same_settings_only(tmp_path):
 
 
 def test_a_run_killed_while_it_marked_its_folder_starts_again(tmp_path):
-    (tmp_path / f"{RUN_MARK}.part").write_text('{"comm')
+    (tmp_path / f".01234567.{RUN_MARK}.part").write_text('{"comm')
     begin(tmp_path, "train.sh", "one")
     assert is_run(tmp_path, "train.sh") and len(list(tmp_path.iterdir())) == 1
 
@@ -62,11 +65,52 @@ def test_the_folder_of_somebody_else_is_no_run_of_ours(tmp_path, name):
 
 
 def test_what_a_full_disk_has_no_room_for_is_named(tmp_path):
-    (tmp_path / "a.json.part").symlink_to("/dev/full")
-    with pytest.raises(OSError) as error:
-        write_json(tmp_path / "a.json", {})
+    with pytest.raises(OSError) as error, replacing(tmp_path / "a.json"):
+        raise OSError(errno.ENOSPC, "full")
     assert explain(error.value) == f"the disk is full while writing {tmp_path / 'a.json'}; free some space"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "write", [lambda path: write_json(path, {}), lambda path: write_durably(str(path), lambda file: None)]
+)
+def test_files_that_look_like_half_of_ours_are_kept(write, tmp_path):
+    """What a killed process has left goes with the next file of that name, unless one still writes it."""
+    names = ("a.pt.part", "a.pt.tmp", ".part", "a.pt", ".notes123.a.pt.part", ".01234567.b.pt.tmp")
+    for name in names:
+        (tmp_path / name).write_text(name)
+    outside = tmp_path / "outside"
+    outside.write_text("outside")
+    (tmp_path / ".89abcdef.a.pt.part").symlink_to(outside)
+    left = [tmp_path / f".01234567.a.pt{ending}" for ending in (".part", ".tmp")]
+    for path in left:
+        path.touch()
+    (tmp_path / "a.pt").unlink()
+    with replacing(tmp_path / "a.pt") as first, replacing(tmp_path / "a.pt", ".tmp") as second:
+        write(tmp_path / "a.pt")
+        assert first.is_file() and second.is_file() and not any(path.exists() for path in left)
+        first.touch(), second.touch()
+    assert outside.read_text() == "outside" and (tmp_path / ".89abcdef.a.pt.part").is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} == {*names, "outside", ".89abcdef.a.pt.part"}
+
+
+@pytest.mark.parametrize("kind", ["text", "link", "pipe"])
+def test_a_lock_or_log_of_somebody_else_is_refused(kind, tmp_path):
+    target = tmp_path / "target"
+    target.write_text("precious")
+    for name, opens in ((LOCK, open_lock), ("train.log", open_to_append)):
+        path = tmp_path / name
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "link":
+            path.symlink_to(target)
+        else:
+            path.write_text("precious")
+        if (kind, opens) == ("text", open_to_append):
+            continue  # any text may be a log
+        with pytest.raises(UserError, match=f"{name} is .*; move it away"):
+            opens(path)
+        assert target.read_text() == "precious" and (kind == "pipe" or path.read_text() == "precious")
 
 
 def test_a_folder_on_a_full_disk_is_locked(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import os
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from conventions import PREPARED
 from pipeline import outputs
 from pipeline.errors import UserError
-from pipeline.files import ROOT
-from pipeline.outputs import begins, check_output, check_output_folder, json_with
+from pipeline.evaluation.evaluate import result_files
+from pipeline.files import ROOT, write_json
+from pipeline.outputs import begins, check_output, check_output_folder, json_with, marked
 
 CONTENT = b'{"not": "ours"}\n'
 # A command, and what it must leave alone. `in.pt` and `in.json` are read by it; `link.pt` and `hard.pt` are
@@ -68,7 +70,7 @@ FILES = [
     ("data-prep/glue.sh figures --tokenizer-from data --dest data", "data/preparation.json", "--dest"),
     ("scripts/quickstart.sh --out data/new", "data/preparation.json", "--out"),
     ("scripts/study.sh copy --method elu --out figures", "figures/README.md", "--out"),
-    ("scripts/study.sh copy --method elu --out new", "new/curves.png", "--out"),
+    ("scripts/study.sh copy --method elu --out new", "new/small-curves.png", "--out"),
     ("scripts/study.sh copy --method elu --out data/new", "data/preparation.json", "--out"),
     ("scripts/gpu_check.sh speed --dry-run --out data/new", "data/preparation.json", "--out"),
 ]
@@ -86,7 +88,7 @@ PLACES = [
 ]
 NAMES = (
     "in.pt", "in.tsv", "in.valid.json", "notes.json", "notes.md", "notes.png", "new/notes.md",
-    "new/notes.npy", "new/curves.png", "figures/README.md",
+    "new/notes.npy", "new/small-curves.png", "figures/README.md",
     "figures/loss_cost_cpu.json", "figures/model_parts_cost.json", "figures/packed_cost_cpu.json",
     "figures/cuda_resources.json", "figures/operator_cost.md", "figures/tradeoff/paper.json",
     "data/preparation.json",
@@ -140,19 +142,35 @@ def test_the_projects_own_folders_are_known():
     assert code <= set(outputs.OWN)
 
 
-@pytest.mark.parametrize("ending", [".md", "_picture.png"])
-def test_a_result_is_replaced_with_what_lies_beside_it(ending, tmp_path):
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [
+        (".md", marked("a table").encode()),
+        ("_picture.png", b"\x89PNG ... tEXtSource\0"),
+        (".npy", b"numbers"),
+    ],
+)
+def test_a_result_is_replaced_with_what_lies_beside_it(ending, content, tmp_path):
     out, ours = tmp_path / "result.json", json_with("a", kind="x")
     check_output(out, ours, beside=[ending])
     beside = tmp_path / f"result{ending}"
-    beside.write_text("a table")
+    beside.write_bytes(content)
     with pytest.raises(UserError, match=f"result{ending} is no result"):
         check_output(out, ours, beside=[ending])
     out.write_text(json.dumps({"a": 1, "kind": "x", "more": 2}))
     check_output(out, ours, beside=[ending])
+    if ending != ".npy":
+        beside.write_text("mine")
+        with pytest.raises(UserError, match=f"result{ending} is no result"):
+            check_output(out, ours, beside=[ending])
+        beside.write_bytes(content)
     out.write_text(json.dumps({"a": 1, "kind": "y"}))
     with pytest.raises(UserError, match="result.json is no result"):
         check_output(out, ours, beside=[ending])
+    out.unlink()
+    out.symlink_to(beside)
+    with pytest.raises(UserError, match="result.json is no result"):
+        check_output(out, lambda path: True)
 
 
 def test_an_earlier_result_that_is_read_is_no_place_for_a_new_one(tmp_path):
@@ -162,6 +180,20 @@ def test_an_earlier_result_that_is_read_is_no_place_for_a_new_one(tmp_path):
     check_output(out, json_with("a"))
     with pytest.raises(UserError, match="--report"):
         check_output(tmp_path / "again.json", json_with("a"), [out], option="--report")
+
+
+def test_a_result_of_another_checkpoint_or_split_is_kept(tmp_path):
+    out, keys = tmp_path / "out.json", json_with("loss")
+    options = Namespace(out=out, splits=["test"])
+    write_json(out, {"loss": 1, "checkpoint": str(tmp_path / "a.pt"), "split": "test"})
+    assert result_files("x.sh", options, tmp_path / "a.pt", keys) == {"test": out}
+    with pytest.raises(
+        UserError, match=r"holds the result of the checkpoint .*a.pt, not .*b.pt; move it away"
+    ):
+        result_files("x.sh", options, tmp_path / "b.pt", keys)
+    options.splits = ["valid"]
+    with pytest.raises(UserError, match="holds the result of the split test, not valid; move it away"):
+        result_files("x.sh", options, tmp_path / "a.pt", keys)
 
 
 @pytest.mark.parametrize("kind", ["device", "pipe", "dangling link"])
@@ -183,8 +215,19 @@ def test_signs(tmp_path):
     assert not json_with("sign")(path)
 
 
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [("/", "is the root of the file system"), ("{}/${{oc.env:HOME}}", "which fairseq fills in")],
+)
+def test_folders_that_are_none_for_results(folder, said, tmp_path):
+    with pytest.raises(UserError, match=said):
+        check_output_folder(Path(folder.format(tmp_path)), "--save-dir")
+
+
 def test_a_folder_of_data_takes_no_other(tmp_path):
     (tmp_path / PREPARED).write_text("{}")
+    with pytest.raises(UserError, match="holds prepared data; choose another --out"):
+        check_output(tmp_path / "a.json", lambda path: True)
     for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b"):
         with pytest.raises(UserError, match="--dest"):
             check_output_folder(folder, "--dest")

@@ -13,6 +13,8 @@ import torch
 from fairseq import checkpoint_utils, file_utils, hub_utils
 from fairseq.file_io import PathManager
 
+from conventions.files import replacing
+
 from ..checks.checkpoints import UNREADABLE, check_positions, checkpoint_files, difference, read_safely
 from ..checks.same_settings import OURS
 from ..errors import UserError
@@ -149,21 +151,17 @@ def write_durably(filename: str, write: Callable[[BinaryIO], object]) -> None:
     fairseq (every version) trusts that what it has written is on the disk, and removes the one before. After
     a power cut neither may be there; a full disk keeps its half file.
     """
-    partial = f"{filename}.tmp"
     try:
-        with open(partial, "wb") as file:
+        with replacing(Path(filename), ".tmp") as partial, partial.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, filename)
         folder = os.open(os.path.dirname(filename) or ".", os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
     except (OSError, RuntimeError) as error:  # torch makes a RuntimeError of a write that fails
-        with contextlib.suppress(OSError):
-            os.unlink(partial)
         code = getattr(error, "errno", None) or errno.ENOSPC
         raise OSError(code, os.strerror(code), filename) from error
 

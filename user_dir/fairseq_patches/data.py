@@ -18,6 +18,8 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import split_paths
 from torch import Tensor
 
+from conventions.files import check_no_pipe
+
 from ..checks.samples import NotEmpty, check_sample_lengths, check_split_files
 from ..checks.settings import check_settings
 from ..errors import UserError
@@ -37,6 +39,9 @@ def apply() -> None:
     @replaces(tasks, "setup_task")
     def setup_task(setup, cfg, **kwargs):
         check_settings(cfg)  # fairseq-hydra-train has no parser, which would have done it
+        data = getattr(cfg, "data", None)
+        for folder in split_paths(data) if data else ():
+            check_no_pipe(Path(folder))
         with explained_task(cfg):
             task = setup(cfg, **kwargs)
         explain_missing_splits(type(task))

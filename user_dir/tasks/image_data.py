@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from conventions import PREPARED
+from conventions.files import check_no_pipe
 
 from ..errors import UserError
 from .arrays import load_array, load_labels
@@ -81,6 +82,7 @@ def open_image_data(folder: Path) -> ImageData:
     """The images in `folder`; raises UserError if there are none, or the manifest cannot be read."""
     if not folder.is_dir():
         raise UserError(f"no data folder {folder}; prepare it with data-prep/images.sh")
+    check_no_pipe(folder)
     try:
         manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
         shape = ImageShape(*(int(manifest[name]) for name in ImageShape.__dataclass_fields__))

@@ -12,6 +12,7 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from conventions import PREPARED
+from conventions.files import check_no_pipe
 
 from ..errors import UserError
 from .arrays import load_array, load_labels
@@ -74,6 +75,7 @@ def open_lra_data(folder: Path) -> LRAData:
     """The task in `folder`; raises UserError if there is none, or its manifest cannot be read."""
     if not folder.is_dir():
         raise UserError(f"no data folder {folder}; prepare it with data-prep/lra.sh")
+    check_no_pipe(folder)
     try:
         manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
         return LRAData(

@@ -6,13 +6,13 @@ Generated data are made in blocks by all cores and kept block by block, so that 
 import argparse
 import io
 import itertools
+import re
 import resource
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ LEAST_OCCURRENCES = {"text": 15, "retrieval": 1}
 Block = dict[str, np.ndarray]
 MakeBlock = Callable[[int], Block]
 SECONDS_BETWEEN_REPORTS = 15
+BLOCK = re.compile(r"(\.[0-9a-f]{8}\.)?\d{6}\.npz(\.part)?")
 
 
 def prepare_task(task: LraTask, options: argparse.Namespace) -> tuple[Path, dict]:
@@ -49,10 +50,19 @@ def prepare_task(task: LraTask, options: argparse.Namespace) -> tuple[Path, dict
     blocks = folder.with_name(f"{folder.name}.blocks-seed{options.seed}")
     manifest = prepare_once(folder, _Builder(task, options, blocks).build)
     for leftover in folder.parent.glob(f"{folder.name}.blocks-seed*"):
-        shutil.rmtree(leftover)
+        remove_blocks(leftover)
     _check_same(manifest, task, options, folder)
     check_accepted(folder, "a sample", options.partial or manifest.get("origin") != SAMPLE, "--partial")
     return folder, manifest
+
+
+def remove_blocks(folder: Path) -> None:
+    """Remove what generating has left in a folder of blocks, and the folder unless it holds more."""
+    for path in folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ():
+        if BLOCK.fullmatch(path.name):
+            path.unlink()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def folder_name(task: LraTask, options: argparse.Namespace) -> str:

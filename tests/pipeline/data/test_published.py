@@ -5,6 +5,7 @@ import zipfile
 import pytest
 
 from pipeline.data import preparation, published, texts
+from pipeline.data.published import address_mark, partial_of
 from pipeline.errors import UserError
 from tests.helpers.serving import Server
 
@@ -38,7 +39,7 @@ def test_interrupted_download_resumes(tmp_path, ranges):
     with serving(cut=3_000_000, resumes=ranges) as server:
         with pytest.raises(UserError, match=r"3,000,000 of 5,120,000.*again to resume"):
             download(address(server), tmp_path / "file")
-        assert [path.name for path in tmp_path.iterdir()] == ["file.part"]
+        assert [path.name for path in tmp_path.iterdir()] == [f".{address_mark(address(server))}.file.part"]
         download(address(server), tmp_path / "file")
         assert server.ranges == [None, "bytes=3000000-"]
     assert (tmp_path / "file").read_bytes() == CONTENT
@@ -47,11 +48,13 @@ def test_interrupted_download_resumes(tmp_path, ranges):
 
 @pytest.mark.parametrize("extra", [b"", b"of another file"])
 def test_part_that_is_complete_or_too_long(tmp_path, extra):
-    (tmp_path / "file.part").write_bytes(CONTENT + extra)
+    (tmp_path / "file.part").write_bytes(b"somebody else's")
     with serving() as server:
+        partial_of(address(server), tmp_path / "file").write_bytes(CONTENT + extra)
         download(address(server), tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert len(server.ranges) == (2 if extra else 1)
+    assert (tmp_path / "file.part").read_bytes() == b"somebody else's"
 
 
 @pytest.mark.parametrize("url", ["ftp://host/file", "/etc/passwd", "http://127.0.0.1:1/ a", "x"])

@@ -12,7 +12,7 @@ from pipeline.files import ROOT, write_json
 from pipeline.study.cells import shortened
 from pipeline.study.choosing import best_value, tuning_cells, with_chosen
 from pipeline.study.declaration import read_study, study_names
-from pipeline.study.selection import check_layer_plans, check_plan, known_values
+from pipeline.study.selection import check_layer_plans, check_plan, check_trusted, known_values
 from pipeline.training.recipe import compose_experiment, option
 from tests.pipeline.study.conftest import DOCUMENTED, cells
 from user_dir.attention import attention_names as registered
@@ -28,6 +28,7 @@ def test_every_study_has_cells_and_a_place_for_each(name):
     assert found and len({cell.record_path for cell in found}) == len(found)
     assert len({cell.fingerprint() for cell in found}) == len(found)
     check_layer_plans(found)
+    check_trusted(found)
     for spec in study.tables:
         for name, names in spec.only.items():
             axis = study.axes[name]
@@ -210,6 +211,24 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
         ({"settings": {"lr": None}}, "settings: 'lr' has no value"),
         ({"data": "data/{task}"}, "data names {task}"),
         *(
+            (
+                {"axes": {"preset": ["tiny"], "method": {name: {"plan": "elu"}}}},
+                "cannot name a choice of method",
+            )
+            for name in ("..", ".", "", "../x", "/x", ".x", "-x", "a/b", "a\0")
+        ),
+        *(
+            ({"axes": {"preset": ["tiny"], "method": ["elu"], "lr": [value]}}, "cannot be a value of lr")
+            for value in ("..", "../../x", "", "-1", "/x")
+        ),
+        ({"tune": {"axis": "lr", "values": ["x/../../../y"], "updates": 3}}, "cannot be a value"),
+        ({"tune": {"axis": "../lr", "values": [1], "updates": 3}}, "'../lr' is no setting"),
+        ({"prepare": ["/bin/sh", "-c", "true"]}, "prepare: data-prep/ has no /bin/sh; choose from"),
+        ({"prepare": ["../scripts/test.sh"]}, "data-prep/ has no ../scripts/test.sh"),
+        ({"prepare": {"data/x": ["glue.sh", "--dest", "data/../../x"]}}, "names data/../../x; name folders"),
+        ({"settings": {"lr": "${oc.env:HOME}"}}, "settings has an interpolation"),
+        ({"config": "configs/${oc.env:HOME}.yaml"}, "config has an interpolation"),
+        *(
             ({"axes": {"method": {"slow": {"yaml": given}}}, "config": "x"}, "method.slow.yaml needs groups")
             for given in (3, {"model": 3}, ["model"])
         ),
@@ -219,6 +238,34 @@ def test_a_bad_study_is_refused_with_the_nearest_name(study_with, change, named)
     with pytest.raises(UserError, match=re.escape(named)) as error:
         study_with(**change)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"settings": {"user_dir": "/somebody"}},
+        {"settings": {"lr": "--user-dir=/somebody"}},
+        {"axes": {"preset": ["tiny"], "method": {"elu": {"yaml": {"checkpoint": {"save_dir": "/tmp"}}}}}},
+        {"axes": {"preset": ["tiny"], "method": ["elu"], "log_file": ["log"]}},
+        {"tune": {"axis": "wandb_project", "values": ["x"], "updates": 3}},
+    ],
+)
+def test_no_study_runs_code_or_writes_elsewhere(study_with, change):
+    found = cells(study_with(**change, claims=[]), flags=["--tensorboard-logdir", "mine"])
+    with pytest.raises(
+        UserError, match="no study sets --(user-dir|save-dir|log-file|wandb-project); take it"
+    ):
+        check_trusted(found)
+
+
+def test_no_training_yaml_reads_from_outside(tmp_path):
+    config = tmp_path / "x.yaml"
+    for value in ("${oc.env:HOME}", "a ${hydra:runtime.cwd}"):
+        config.write_text(f"model: {{_name: transformer_lm, decoder_embed_dim: 8, activation_fn: '{value}'}}")
+        with pytest.raises(UserError, match="reads from outside"):
+            compose_experiment(config)
+    config.write_text("model: {_name: x, a: 8, b: '${model.a}'}")
+    assert compose_experiment(config).get("model", "b") == 8
 
 
 def test_no_row_joins_choices_that_another_table_tells_apart(study_file):

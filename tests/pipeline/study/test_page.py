@@ -1,6 +1,7 @@
 """The page of a study: medians over seeds, the paper's rows, baselines, verdicts, notes and pictures."""
 
 import math
+import os
 from collections import Counter
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.files import ROOT, write_json
 from pipeline.methods import LANGUAGE_MODELS
+from pipeline.outputs import MARK
 from pipeline.reports.page import markdown_parts
 from pipeline.study.baseline import AT_BASELINE
 from pipeline.study.choosing import Best, best_records
@@ -17,8 +19,9 @@ from pipeline.study.make_results import page_of, verdict_of
 from pipeline.study.notation import parse_expression
 from pipeline.study.page import given_settings, looks_of, publish, tuned_table, verdicts, write_page
 from pipeline.study.records import read_records
+from pipeline.study.run import check_out
 from pipeline.study.table import PaperColumn, unknown_figures, write_table
-from tests.pipeline.study.conftest import made_up, record_of
+from tests.pipeline.study.conftest import cells, made_up, record_of
 
 LOSSES = (0.1, 0.2, 0.6)  # whose mean is not their median
 METHODS = {
@@ -107,6 +110,54 @@ def test_the_whole_page(study_file, tmp_path):
     written(out, [made_up("elu", 3, loss_nats=0.4)])
     assert publish(study, out, check=True) == files
     assert [path.stat().st_mtime_ns for path in files] == before
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "{{ cycler.__init__.__globals__.os.system('true') }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ records.append(1) }}",
+        "{{ cell.update(seed=2) }}",
+        "{{ '{0.__class__}'.format(flags) }}",
+        "{% include '/etc/passwd' %}",
+        "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}",
+    ],
+)
+def test_notes_run_no_program(study_with, notes):
+    """Every one of them ends in a sentence, and those that jinja2 would run change nothing."""
+    with pytest.raises(UserError, match="notes cannot be filled in"):
+        write_page(study_with(notes=notes), RECORDS)
+
+
+@pytest.mark.parametrize("kind", ["notes", "latin-1", "link", "pipe"])
+@pytest.mark.parametrize("name", ["README.md", "tiny-curves.png"])
+def test_files_of_somebody_else_are_refused_before_and_after_a_run(name, kind, study_file, tmp_path):
+    study, out = read_study(study_file), tmp_path / "out"
+    written(out)
+    target = tmp_path / "target"
+    target.write_text(f"# {study.about}\n\nmine")
+    if kind == "pipe":
+        os.mkfifo(out / name)
+    elif kind == "link":
+        (out / name).symlink_to(target)
+    else:
+        (out / name).write_bytes({"notes": target.read_bytes(), "latin-1": "Möwe".encode("latin-1")}[kind])
+    for action in (lambda: publish(study, out), lambda: check_out(cells(study, out=out))):
+        with pytest.raises(UserError, match=f"{name} was not written by scripts/study.sh.*move it away"):
+            action()
+    assert [path.name for path in out.iterdir() if not path.is_dir()] == [name]
+    assert target.read_text().endswith("mine") and (out / name).is_symlink() == (kind == "link")
+
+
+def test_a_page_from_before_the_mark_is_renewed(study_file, tmp_path):
+    study = read_study(study_file)
+    written(tmp_path)
+    publish(study, tmp_path)
+    page = tmp_path / "README.md"
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.removeprefix(MARK).lstrip(), encoding="utf-8")
+    assert publish(study, tmp_path) == [page] and page.read_text(encoding="utf-8") == text
 
 
 def test_a_claim_is_decided_in_the_table_that_has_its_rows(study_file):
