@@ -226,6 +226,20 @@ def test_batch_statistics_are_those_of_the_authors(causal):
     torch.testing.assert_close(module(x)[0], expected)
 
 
+@pytest.mark.parametrize("combination", ["average", "learnable_scale", "learnable_ratio"])
+def test_how_lln_and_diag_are_combined(combination):
+    """By hand, and the gradients of r and p, for 3 tokens of one row."""
+    module = build_attention("lln_diag", 4, 2, causal=True, combination=combination)
+    lln, diag = torch.full((1, 2, 3, 2), 6.0), torch.full((1, 2, 3, 2), 2.0)
+    out = module._combined(lln, diag)
+    assert out.unique().tolist() == [4.0]
+    if combination != "average":
+        out.sum().backward()
+        assert module.r.grad.unique().tolist() == [18.0 if combination == "learnable_scale" else 12.0]
+    if combination == "learnable_scale":
+        assert module.p.grad.unique().tolist() == [6.0]
+
+
 @pytest.mark.parametrize("statistics", ["running", "batch"])
 def test_padding_counts_for_running_statistics_only_where_real(statistics):
     module = build_attention("lln", 12, 2, causal=False, statistics=statistics)

@@ -232,6 +232,13 @@ def test_cosformer_weights():
     torch.testing.assert_close(module.attend(q, k, v, None), want)
 
 
+def test_the_smallest_denominator_of_cosformer():
+    """A token sees itself, with the weight 1e-6 * cos 0, which is divided by 1e-4."""
+    module = build_attention("cosformer", 2, 2, causal=True, length=20).double()
+    small, v = torch.full((1, 2, 1, 1), 1e-3, dtype=torch.float64), torch.ones(1, 2, 1, 1).double()
+    torch.testing.assert_close(module.attend(small, small, v, None), 0.01 * v)
+
+
 def test_cosformer_takes_its_length_from_the_model():
     module = build_attention("cosformer", 12, 2, causal=True, max_positions=30)
     assert module.length == 30

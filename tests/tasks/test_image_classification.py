@@ -13,7 +13,7 @@ from pipeline.evaluation.accuracy import count_correct
 from tests.helpers.images import classification_task, write_images
 from user_dir.criterions import ClassificationCriterion
 from user_dir.errors import UserError
-from user_dir.tasks.augmentation import AUGMENTATIONS
+from user_dir.tasks.augmentation import AUGMENTATIONS, _crop
 
 
 @pytest.fixture
@@ -97,6 +97,44 @@ def test_augmentations_keep_size_and_levels():
         assert torch.equal(AUGMENTATIONS["crop-flip"](grey, np.random.default_rng(seed)), grey)
         moved = AUGMENTATIONS["shift-flip"](grey, np.random.default_rng(seed))
         assert set(moved.unique().tolist()) <= {0, 77} and moved.eq(77).sum() >= 14 * 21 * 3
+
+
+class Drawn:
+    """A generator that gives these numbers: the whole range of integers, its end, and so on."""
+
+    def __init__(self, uniforms, flips=False):
+        self.uniforms, self.flips = iter(uniforms), flips
+        self.ranges = []
+
+    def uniform(self, low, high):
+        return low + next(self.uniforms) * (high - low)
+
+    def integers(self, low, high):
+        self.ranges.append((low, high))
+        return high - 1
+
+    def random(self):
+        return 0.0 if self.flips else 0.5
+
+
+def test_a_crop_by_hand():
+    """A quarter of 40 x 90 pixels with four thirds as wide as high: 26 by 35, at the lower right."""
+    share = (0.25 - 0.08) / 0.92
+    assert _crop(40, 90, Drawn([share, 1.0])) == (14, 55, 26, 35)
+    assert _crop(40, 90, Drawn([share, 0.0])) == (5, 64, 35, 26)
+    assert _crop(40, 90, Drawn([1.0, 0.5] * 10)) == (0, 0, 40, 90)  # 60 x 60 never fits
+
+
+@pytest.mark.parametrize("flips", [False, True])
+def test_a_shift_by_hand(flips):
+    """Of 8 x 16 pixels by up to 1 and 2: here to the upper left, with zeros behind."""
+    image = torch.arange(8 * 16, dtype=torch.uint8).view(8, 16, 1)
+    drawn = Drawn([], flips)
+    found = AUGMENTATIONS["shift-flip"](image, drawn)
+    assert drawn.ranges == [(0, 3), (0, 5)]
+    expected = torch.zeros(8, 16, 1, dtype=torch.uint8)
+    expected[:7, :14] = image[1:, 2:]
+    assert torch.equal(found, expected.flip(1) if flips else expected)
 
 
 def test_a_checkpoint_knows_shape_and_classes(folder, tmp_path):

@@ -32,6 +32,8 @@ def test_newest_by_update_number_not_by_time(tmp_path):
     assert newest_whole(tmp_path).path.name == "checkpoint_1_50.pt"
     write(tmp_path / "checkpoint_last.pt", 50)
     assert newest_whole(tmp_path).path.name == "checkpoint_last.pt"
+    write(tmp_path / "checkpoint_2_75.pt", 75)
+    assert newest_whole(tmp_path).path.name == "checkpoint_2_75.pt"
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
