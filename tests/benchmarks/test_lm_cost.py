@@ -1,10 +1,12 @@
 """The cost benchmark: which cases run, what its report says. No times are judged."""
 
+import pytest
+
 from benchmarks import lm_cost
 from benchmarks.lm_cost import goals
 from benchmarks.models import TINY, LanguageModel
 from pipeline.methods import LANGUAGE_MODELS
-from pipeline.reports.costs import cell
+from pipeline.reports.costs import NOT_MEASURED, Cell, Goal, cell, ratio
 from tests.benchmarks.records import results, steps
 
 
@@ -49,3 +51,20 @@ def test_samples_of_all_rounds_are_joined():
 def test_vanilla_gets_the_width_everywhere():
     model = LanguageModel("transformer_lm", TINY, 32, 32, "cpu").cfg.model
     assert model.decoder_input_dim == model.decoder_output_dim == TINY.width
+
+
+@pytest.mark.parametrize(
+    ("value", "at_least", "outcome"),
+    [(2.0, False, "met"), (2.5, False, "not met"), (2.0, True, "met"), (1.5, True, "not met"),
+     (None, True, NOT_MEASURED)],
+)  # fmt: skip
+def test_a_goal_is_met_at_its_bound(value, at_least, outcome):
+    assert Goal("a ratio", value, 2.0, at_least).outcome == outcome
+
+
+def test_a_cell_has_the_median_of_its_times_and_the_largest_peak():
+    found = Cell(64, "ok", [1.0, 2.0, 6.0], [{"peak_bytes": size * 2**20} for size in (1, 3, 2)])
+    other = Cell(64, "ok", [1.0], [{"peak_bytes": 2**20}])
+    assert (found.median, found.peak) == (2.0, 3.0)
+    assert ratio(found, other, lambda cell: cell.median) == 2.0
+    assert ratio(found, Cell(64, "out of memory", [], []), lambda cell: cell.median) is None

@@ -22,6 +22,7 @@ from pipeline.evaluation.carried_state import (
     split_documents,
     trained_for,
 )
+from pipeline.reports import carried_state as report
 from pipeline.training.checkpoint import Checkpoint
 from tests.helpers.lm import PAD, build_lm, dictionary, tokens
 from user_dir.attention import attention_names
@@ -93,6 +94,22 @@ def test_buckets():
     assert found[0]["perplexity_per_token"] == pytest.approx(math.exp(0.5))
     assert sum(b["seconds"] for b in found) == pytest.approx(3)
     assert [b["state_bytes"] for b in found] == [20, 20, 20]
+
+
+def test_a_row_of_the_table():
+    bucket = {"first": 512, "end": 1024, "tokens": 2000, "loss_nats_per_token": 1.5, "seconds": 2.0}
+    bucket |= {"perplexity_per_token": 4.48169, "tokens_per_second": 1000.0}
+    bucket |= {"state_bytes": 3 * 2**19, "memory_bytes": 5 * 2**20}
+    about = {"reset_at_documents": False, "remark": None, "streams": 1, "architecture": "a", "updates": 7}
+    about |= {"tokens_per_sample": 64, "split": "test", "longest": 2000, "segment": 512}
+    about["environment"] = {"commit": "abc", "date": "2000-01-02"}
+    said, table = report.markdown({**about, "buckets": [bucket]}).split("\n\n")
+    header, _, row = table.splitlines()
+    assert "a, 7 updates, trained on samples of 64; test split as one stream of 2,000 tokens" in said
+    assert dict(zip(header.strip("| ").split(" | "), row.strip("| ").split(" | "), strict=True)) == {
+        "position": "512 to 1,023", "tokens": "2,000", "nats per token": "1.5000", "perplexity": "4.48",
+        "tokens/s": "1,000", "state, MiB": "1.500", "memory, MiB": "5",
+    }  # fmt: skip
 
 
 def test_the_memory_is_that_of_the_device_of_the_model(monkeypatch):

@@ -75,6 +75,39 @@ def test_the_scale_of_embeddings_is_the_models(options, scale):
     assert config["embedding_scale"] == pytest.approx(scale)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "options", "expected"),
+    [
+        ("transnormer_t1", {}, {"output_bias": False, "pre_norm": True, "causal": True}),
+        ("transnormer_t1", {"decoder_output_bias": "learned"}, {"output_bias": True}),
+        (
+            "transnormer_t1",
+            {"decoder_norm": "rmsnorm", "decoder_final_norm": "layernorm"},
+            {"norm": "rmsnorm", "final_norm": "layernorm"},
+        ),
+        (
+            "transnormer_t1",
+            {"decoder_ffn": "glu", "glu_activation": "relu", "glu_dim": 20, "activation_fn": "gelu"},
+            {"feed_forward": "glu", "feed_forward_size": 20, "feed_forward_activation": "relu"},
+        ),
+        (
+            "lln_lm",
+            {"decoder_ffn": "ffn", "decoder_ffn_embed_dim": 28, "activation_fn": "gelu"},
+            {"feed_forward": "ffn", "feed_forward_size": 28, "feed_forward_activation": "gelu"},
+        ),
+        (
+            "transnormer_t1",
+            {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3},
+            {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3},
+        ),
+        ("roberta_lln", {}, {"output_bias": False, "causal": False, "embedding_scale": 1.0}),
+    ],
+)
+def test_the_configuration_has_the_options_of_the_model(architecture, options, expected):
+    config = json.loads(model_files(build(architecture, **options))["config.json"])
+    assert {key: config[key] for key in expected} == expected
+
+
 def test_options_that_the_configuration_lacks_are_those_of_the_model():
     """Checkpoints of early versions do not hold what follows from the layer plan."""
     source = build("transnormer_t2")

@@ -154,6 +154,7 @@ def test_averages_of_fewer_figures_say_so():
     six = [float(elu[name]) for name in glue_table.AVERAGED[0] if elu[name] != "-"]
     beside = f"{elu['avg']} (a run that did not converge counts as 0; {sum(six) / 6:.2f} over the other 6)"
     assert len(six) == 6 and rows["1+elu (TransNormer, Table 5)"][-2] == beside
+    assert rows["1+elu (TransNormer, Table 5)"][2:4] == [elu["mnli_m"], elu["mnli_mm"]]
     averages = {row["method"]: row["avg"] for row in read_table("lln_01_glue")}
     for name in ("Reformer", "cosFormer", "Longformer"):
         assert rows[f"{name} (LLN, Table 1)"][-1] == f"{averages[name]} (of 3 tasks)"
@@ -168,6 +169,24 @@ def made_up(rate, seed, value, task="RTE"):
         "dev": {"valid": {"accuracy": value}}, "majority": None,
     }  # fmt: skip
     return {"cell": {"task": task, "lr": rate, "seed": seed}, "found": found}
+
+
+def test_the_columns_and_averages_of_a_table():
+    """Means over the seeds, of MNLI's two sets and of the tasks that each paper averages."""
+    records = []
+    for place, (task, split) in enumerate(glue_table.COLUMNS):
+        for seed, more in enumerate((0.0, 1.0, 5.0)):  # whose mean is 2
+            found = made_up("0.1", seed, 10 * place + more, task)
+            dev = dict.fromkeys(TASKS[task].metrics, 10 * place + more)
+            found["found"]["dev"] = {split: dev}
+            records.append(found)
+    header, _, row, *_ = glue_table.write_table(records).splitlines()
+    cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
+    assert cells["MNLI m, accuracy"] == "2.00 (0.00 to 5.00)"
+    assert cells["MNLI mm, accuracy"] == "12.00 (10.00 to 15.00)"
+    assert cells["QNLI, accuracy"] == "22.00 (20.00 to 25.00)"
+    assert cells["average of 7, as TransNormer's"] == "32.00"  # the first seven
+    assert cells["average of 4, as LLN's |"] == "24.50 |"  # MNLI m, QNLI, QQP and SST-2
 
 
 def test_best_is_the_rate_with_the_best_mean():
