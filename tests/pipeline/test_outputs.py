@@ -180,6 +180,9 @@ def test_an_earlier_result_that_is_read_is_no_place_for_a_new_one(tmp_path):
     check_output(out, json_with("a"))
     with pytest.raises(UserError, match="--report"):
         check_output(tmp_path / "again.json", json_with("a"), [out], option="--report")
+    (tmp_path / "result.md").touch()
+    with pytest.raises(UserError, match="result.md is read by this command"):
+        check_output(out, json_with("a"), [tmp_path / "result.md"], beside=[".md"])
 
 
 def test_a_result_of_another_checkpoint_or_split_is_kept(tmp_path):

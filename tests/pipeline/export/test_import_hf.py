@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipeline.export import import_hf
-from pipeline.export.hf_roberta import EMBEDDING, POSITIONS
+from pipeline.export.hf_roberta import EMBEDDING, POSITIONS, as_settings, renamed
 from pipeline.training import train
 from pipeline.training.checkpoint import ENCODER, load_encoder, read_dictionary, read_encoder
 from tests.helpers.evil import Evil
@@ -196,3 +196,19 @@ def test_pickled_weights_are_read_by_the_safe_loader_only(call, refused, hf, enc
     torch.save({**weights, "x": Evil(tmp_path / "trace")}, hf / "pytorch_model.bin")
     assert "nothing in it was run" in refused(import_hf, hf, encoder_corpus, tmp_path / "other")
     assert not (tmp_path / "trace").exists() and not (tmp_path / "other").exists()
+
+
+def test_positions_by_hand():
+    """The two rows before the first position are no positions; the only token type is part of each."""
+    flags = as_settings(CONFIG)
+    assert flags[flags.index("--max-positions") + 1] == flags[flags.index("--tokens-per-sample") + 1] == "64"
+    assert flags[flags.index("--encoder-ffn-embed-dim") + 1] == "20"
+    weights = {
+        "roberta.embeddings.word_embeddings.weight": torch.ones(3, 2),
+        "roberta.embeddings.position_embeddings.weight": torch.ones(4, 2),
+        "roberta.embeddings.token_type_embeddings.weight": torch.tensor([[0.5, 2.0]]),
+        "roberta.pooler.dense.weight": torch.ones(2, 2),
+    }
+    found, others = renamed(weights)
+    assert found[POSITIONS].tolist() == [[1.5, 3.0]] * 4 and found[EMBEDDING].eq(1).all()
+    assert others == ["roberta.pooler.dense.weight"]

@@ -70,6 +70,9 @@ def test_every_rank_has_its_gpu(machines):
         assert values(words, "--device-id") == [str(rank % 4) for rank in range(len(ranks))]
         assert len(set(values(words, "--distributed-init-method"))) == 1
     assert machines({}, 1).ranks() == [[]]
+    second = [word for rank in Machines(4, 2, 1, "node0").ranks() for word in rank]
+    assert values(second, "--distributed-rank") == ["4", "5", "6", "7"]
+    assert values(second, "--device-id") == ["0", "1", "2", "3"]
 
 
 def test_a_port_for_each_step():
