@@ -65,6 +65,14 @@ def test_derivatives_of_rmsnorm():
     assert gradcheck(RMSNorm(), (x,)) and gradgradcheck(RMSNorm(), (x,))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_derivative_of_rmsnorm_where_epsilon_counts(dtype):
+    """Of one channel, `x / (x + e)`: `e / (x + e)^2`, at x = e = 1e-8."""
+    x = torch.tensor([[1e-8]], dtype=dtype, requires_grad=True)
+    RMSNorm()(x).backward()
+    torch.testing.assert_close(x.grad, torch.tensor([[2.5e7]], dtype=dtype))
+
+
 def test_derivatives_of_glu():
     module = GLU(4, 6).double()
     parameters = dict(module.named_parameters())

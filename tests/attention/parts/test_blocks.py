@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from user_dir.attention import build_attention
 from user_dir.attention.parts.blocks import (
     block_count,
     block_windows,
@@ -56,3 +57,12 @@ def test_masked_softmax(dtype):
     expected = torch.softmax(scores[2, visible[2]].double(), 0)
     torch.testing.assert_close(weights[2, visible[2]], expected.to(dtype))
     assert torch.equal(masked_softmax(scores, None), masked_softmax(scores, torch.ones_like(visible)))
+
+
+@pytest.mark.parametrize("positions", ["lrpe", "none"])
+def test_scores_of_one_place_are_products_over_the_root_of_the_width(positions):
+    """LRPE reflects and turns both alike."""
+    module = build_attention("diag", 32, 2, causal=True, positions=positions, activation="softmax")
+    q, k = torch.randn(2, 1, 2, 5, 16)
+    turned = module._positioned(q, k, torch.tensor([0, 3, 7, 7, 63]))
+    torch.testing.assert_close((turned[0] * turned[1]).sum(-1), (q * k).sum(-1) / 4)
