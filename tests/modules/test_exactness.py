@@ -11,6 +11,8 @@ from user_dir.attention.parts.features import elu, one_plus_elu
 from user_dir.modules import GLU, LRPE, RMSNorm, SinusoidalPositions
 from user_dir.modules.linear_maps import linear_maps
 from user_dir.modules.lrpe import turn
+from user_dir.modules.norms import ScaleNorm
+from user_dir.modules.padding import padding_back, padding_last
 
 
 @pytest.mark.parametrize("dim", [3, 64])
@@ -71,6 +73,21 @@ def test_the_derivative_of_rmsnorm_where_epsilon_counts(dtype):
     x = torch.tensor([[1e-8]], dtype=dtype, requires_grad=True)
     RMSNorm()(x).backward()
     torch.testing.assert_close(x.grad, torch.tensor([[2.5e7]], dtype=dtype))
+
+
+@pytest.mark.parametrize(("norm", "expected"), [(RMSNorm(), 0.5), (ScaleNorm(), 1e-8 / 1e-5**0.5)])
+def test_the_epsilon_of_a_norm(norm, expected):
+    torch.testing.assert_close(norm(torch.tensor([1e-8], dtype=torch.float64)).item(), expected)
+
+
+def test_padding_in_front_goes_to_the_end_and_back():
+    tokens = torch.tensor([[1, 1, 5, 6], [7, 8, 9, 1], [1, 2, 3, 4]])
+    rolled, mask, shift = padding_last(tokens, 1)
+    assert rolled.tolist() == [[5, 6, 1, 1], [7, 8, 9, 1], [2, 3, 4, 1]] and shift.tolist() == [2, 0, 1]
+    assert mask.tolist() == rolled.eq(1).tolist()
+    [back] = padding_back([rolled.T.unsqueeze(-1)], shift)
+    assert torch.equal(back.squeeze(-1).T, tokens)
+    assert padding_last(tokens[1:2], 1)[2] is None
 
 
 def test_derivatives_of_glu():
