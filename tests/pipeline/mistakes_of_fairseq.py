@@ -59,6 +59,7 @@ FAIRSEQ = [
     (f"{FAIRSEQ_TRAIN} --max-update -5", "--max-update is -5; it must be at least 0$"),
     (f"{FAIRSEQ_TRAIN} --log-interval 0", "--log-interval is 0; it must be a whole number from 1 up"),
     (f"{FAIRSEQ_TRAIN} --adam-betas 0.9", "--adam-betas is '0.9'; give two numbers"),
+    (f"{FAIRSEQ_TRAIN} --save-dir x/${{oc.env:HOME}}", r"--save-dir has a .*write the folder's name itself"),
     (f"{FAIRSEQ_TRAIN} --save-dir text.pt", "--save-dir text.pt: .*/text.pt is a file; name a folder"),
     (f"{FAIRSEQ_TRAIN} --log-file nowhere/x.log", "--log-file nowhere/x.log: its folder is not there"),
     (f"{FAIRSEQ_TRAIN} --tensorboard-logdir text.pt/runs", "--tensorboard-logdir .*/text.pt is a file; name"),

@@ -2,16 +2,23 @@
 
 import os
 import re
+from argparse import Namespace
+from functools import partial
 from itertools import zip_longest
 
 import pytest
 import sentencepiece
+from fairseq import tasks
 from fairseq.data import Dictionary
 
 from pipeline import files
-from pipeline.data.prepared import identify, same_data
+from pipeline.data.preparation import read_manifest
+from pipeline.data.prepared import identify, open_prepared, same_data
+from pipeline.errors import UserError
 from pipeline.files import RUN_MARK, sha256_of
 from tests.helpers.prepared import as_wikitext2, manifest, preprocess, rows, write_splits
+from user_dir.tasks.image_data import open_image_data
+from user_dir.tasks.lra_data import open_lra_data
 
 SPLITS = ("train", "valid", "test")
 
@@ -165,6 +172,24 @@ def test_impossible_vocabulary(refused, call, small_corpus, tmp_path, size, boun
     assert bound in refused(*words, "--vocab-size", possible + (1 if bound == "or less" else -1))
     assert not (tmp_path / "out").exists()
     call(*words, "--vocab-size", possible)
+
+
+@pytest.mark.parametrize("name", ["preparation.json", "dict.txt", "train.idx", "label/train.bin"])
+def test_a_pipe_in_a_folder_of_data_is_refused(name, tmp_path):
+    """Whatever opens the folder: a read of it would wait without end."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    task = Namespace(_name="language_modeling", data=str(tmp_path))
+    opens = (
+        partial(open_prepared, splits=("train",)),
+        identify,
+        read_manifest,
+        open_lra_data,
+        open_image_data,
+    )
+    for read in (*opens, lambda folder: tasks.setup_task(task)):
+        with pytest.raises(UserError, match=f"{name} is a pipe or a device where a file belongs"):
+            read(tmp_path)
 
 
 def test_files_without_a_manifest_are_read_again_only_when_they_change(tmp_path, monkeypatch):

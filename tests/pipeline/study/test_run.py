@@ -1,6 +1,7 @@
 """A study runs its cells once, resumes, refuses what cannot be, and keeps others out of its folder."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,10 +15,11 @@ import pytest
 import torch
 
 from pipeline.errors import Diverged, UserError
-from pipeline.files import ROOT, write_json
+from pipeline.files import ROOT, RUN_MARK, write_json
 from pipeline.study import schedule, study, worker
 from pipeline.study.choosing import tuning_cells
 from pipeline.study.declaration import read_study
+from pipeline.study.records import read_records
 from pipeline.study.run import time_left
 from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
 from pipeline.training import fairseq_process, save_dir
@@ -102,6 +104,45 @@ def test_a_run_begun_on_other_data_is_not_taken_up(tmp_path, monkeypatch):
     np.save(labels, np.roll(np.load(labels), 1))
     with pytest.raises(UserError, match="run on other training data .* or choose another --out$"):
         worker.train(cell, ["--cpu"], data)
+
+
+def test_a_begun_cell_loses_what_a_run_has_written_and_nothing_else(study_file, tmp_path):
+    [cell] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out")
+    ours = (
+        *("train.log", "data.json", "dict.txt", ".01234567.checkpoint_1_4.pt.tmp"),
+        "tensorboard/train/events.out.tfevents.1",
+    )
+    theirs = ("NOTES.md", "analysis/result.csv", "analysis/train.log", "tensorboard/notes.txt")
+    for name in (*ours, *theirs):
+        (cell.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (cell.folder / name).write_text(name)
+    (cell.folder / "more").symlink_to(tmp_path)
+    worker.start_again(cell)
+    left = {str(path.relative_to(cell.folder)) for path in cell.folder.rglob("*") if path.is_file()}
+    assert left == {*theirs, RUN_MARK} and (cell.folder / "more").is_symlink()
+
+
+def test_checkpoints_under_names_of_the_users_are_kept(study_file, tmp_path):
+    [cell] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out")
+    cell.folder.mkdir(parents=True)
+    ours, theirs = (
+        ("_best", "12", "_1_4", ".best_loss_2.3456"),
+        ("_last", "_mine", "_best_copy", "_1_4 (copy)"),
+    )
+    for name in (*ours, *theirs):
+        (cell.folder / f"checkpoint{name}.pt").touch()
+    worker.prune(cell)
+    assert {path.name for path in cell.folder.iterdir()} == {f"checkpoint{name}.pt" for name in theirs}
+
+
+def test_a_pipe_in_place_of_a_record_is_refused(study_file, tmp_path):
+    [cell] = cells(read_study(study_file), {"method": ["elu"]}, out=tmp_path / "out")
+    cell.folder.parent.mkdir(parents=True)
+    os.mkfifo(cell.record_path)
+    with pytest.raises(UserError, match="seed1.json is no file; move it away"):
+        cell.record()
+    with pytest.raises(UserError, match="seed1.json cannot be read as JSON; move it away"):
+        read_records(tmp_path / "out", "tiny")
 
 
 def test_a_record_measured_otherwise_is_refused(out, finished):
