@@ -38,6 +38,7 @@ EVALUATORS = {
     "language_model": Evaluator("perplexity", ("train", "valid", "test"), TEXTS),
     "lra": Evaluator("accuracy", ("train", "valid", "test"), ("lra",), "measure_lra"),
     "masked_lm": Evaluator("perplexity", ("train", "valid", "test"), ("masked_lm",), "measure_masked_lm"),
+    "recall": Evaluator("recall", (), ("recall",)),
     "pixels": Evaluator("pixels", ("train", "valid", "test"), ("pixels",)),
 }
 """By the name in a study's YAML."""

@@ -27,7 +27,7 @@ from pipeline.training.recipe import (
     option,
 )
 
-DECODERS = ("language_modeling", "carried_language_modeling", "copy", "pixels")
+DECODERS = ("language_modeling", "carried_language_modeling", "copy", "recall", "pixels")
 """Tasks whose models have a `--decoder-attention`; the others have a `--encoder-attention`."""
 WARMUP = "--warmup-updates"
 OF_SCHEDULES = (

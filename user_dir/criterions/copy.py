@@ -1,4 +1,4 @@
-"""fairseq's criterion `copy`: cross-entropy of the targets that count, and how many are right."""
+"""fairseq's criterion `copy`, also for `recall`: cross-entropy of the targets that count, and hits."""
 
 import math
 from typing import Any

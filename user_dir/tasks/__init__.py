@@ -5,6 +5,7 @@ from .copy import CopyTask
 from .image_classification import ImageClassificationTask
 from .lra import LRATask
 from .pixels import PixelTask
+from .recall import RecallTask
 
 __all__ = [
     "CarriedLanguageModelingTask",
@@ -12,4 +13,5 @@ __all__ = [
     "ImageClassificationTask",
     "LRATask",
     "PixelTask",
+    "RecallTask",
 ]

@@ -8,7 +8,8 @@ from fairseq.tasks import register_task
 from omegaconf import II
 
 from ..errors import UserError
-from .copy_data import SHORTEST, SPLITS, CopyDataset, copy_dictionary
+from .copy_data import SHORTEST, CopyDataset, copy_dictionary
+from .drawn_rows import SPLITS
 from .whole_rows import WholeRowsTask
 
 

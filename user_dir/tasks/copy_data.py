@@ -4,12 +4,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 from torch import Tensor
 
-from .whole_rows import WholeRowsDataset
+from .drawn_rows import DrawnDataset
 
-SPLITS = ("train", "valid", "test")
 SEPARATOR = "<sep>"
 SHORTEST = 8  # the least length with a copy in it
 
@@ -28,60 +27,32 @@ def copied_lengths(length: int) -> range:
     return range(length // 4, (length - 1) // 2)
 
 
-class CopyDataset(WholeRowsDataset):
+class CopyDataset(DrawnDataset):
     """Sequences `s, separator, s`: the source is all but the last symbol, the target the next one.
 
     Only the separator and the second s count: before them the target is padding. The separator can be told
-    although n differs, since nothing else ever counts before it, so that the least loss is 0. A sequence
-    depends on seed, split, epoch (in training) and its number only.
+    although n differs, since nothing else ever counts before it, so that the least loss is 0.
 
     Args:
         dictionary: of `copy_dictionary`.
         length: N, of which s is N // 4 to (N - 1) // 2 - 1 symbols long, uniformly.
-        samples: sequences in an epoch.
-        seed: of all splits.
-        split: one of `SPLITS`.
+        samples, seed, split: see `DrawnDataset`.
     """
 
     def __init__(self, dictionary: Dictionary, length: int, samples: int, seed: int, split: str) -> None:
-        super().__init__(np.full(samples, length))
-        self.pad, self.separator = dictionary.pad(), dictionary.index(SEPARATOR)
+        super().__init__(length, samples, dictionary.pad(), seed, split)
+        self.separator = dictionary.index(SEPARATOR)
         self.symbols = len(dictionary) - self.separator - 1
-        self.length, self.seed = length, seed
-        self.split, self.epoch = split, 1
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        epoch = self.epoch if self.split == "train" else 0
-        generator = np.random.default_rng((self.seed, SPLITS.index(self.split), epoch, index))
+    def draw(self, generator: np.random.Generator) -> dict[str, Tensor]:
+        """See `DrawnDataset.draw`."""
         lengths = copied_lengths(self.length)
         n = int(generator.integers(lengths.start, lengths.stop))
         s = torch.from_numpy(generator.integers(1, self.symbols + 1, n)) + self.separator
         whole = torch.cat([s, torch.tensor([self.separator]), s])
         target = whole[1:].clone()
         target[: n - 1] = self.pad
-        return {"id": index, "source": whole[:-1], "target": target}
-
-    def set_epoch(self, epoch: int) -> None:
-        """The next sequences are those of `epoch`."""
-        self.epoch = epoch
-
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """Training has new sequences in every epoch."""
-        return self.split != "train"
-
-    def collated(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        """See `WholeRowsDataset.collated`, padding at the end; `ntokens` are the targets that count."""
-        source, target = (
-            data_utils.collate_tokens([sample[key] for sample in samples], self.pad)
-            for key in ("source", "target")
-        )
-        lengths = torch.tensor([len(sample["source"]) for sample in samples])
-        return {
-            "net_input": {"src_tokens": source, "src_lengths": lengths},
-            "target": target,
-            "ntokens": int(target.ne(self.pad).sum()),
-        }
+        return {"source": whole[:-1], "target": target}
 
 
 def prompts(sample: dict[str, Any], pad: int) -> tuple[Tensor, Tensor]:
