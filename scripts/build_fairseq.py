@@ -1,7 +1,7 @@
 """Build the wheel of fairseq-fixed that `.venv` uses: `python scripts/build_fairseq.py FOLDER`.
 
 Run it with the Python that will use the wheel; torch, numpy, Cython, setuptools and wheel must be installed.
-pip fetches the sources that requirements.txt pins. They are checked against their sha256 and changed in three
+pip fetches the sources that requirements.txt pins. They are checked against their sha256 and changed in five
 places:
 
 * Three of the six extensions are left out. They compile torch's headers for minutes, and only models that
@@ -9,6 +9,9 @@ places:
 * Python 3.14 prints `Optional[int]` as `int | None`, in which fairseq does not recognise an option's type.
 * Python 3.14 checks the help of each option when it is added, and one of hydra's is not a string:
   `fairseq-hydra-train` could not start.
+* Every command asked for tensorboardX, though a task that this project does not have can use tensorboard.
+* `fairseq-preprocess` and `fairseq-score`, which load no plugin, ended in a traceback where a file was
+  missing or would have been replaced.
 
 The wheel's version ends in `+repaired` and a fingerprint of the changes: it satisfies the pin, and pip
 prefers it to the package index's. A wheel that exists is kept.
@@ -27,6 +30,30 @@ from pathlib import Path
 
 SHA256 = "c607577a54ab30e2ee0f0b0a754ea5cdbc6ad0a9f99a1726638a2201445bc1cc"
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements.txt"
+CHECKS_OF_PREPROCESS = """\
+    args = parser.parse_args()
+    languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
+    named = [(name, getattr(args, name)) for name in ("srcdict", "tgtdict") if getattr(args, name)]
+    for name in ("trainpref", "validpref", "testpref"):
+        given = getattr(args, name) or ""
+        prefixes = [given] if name == "trainpref" else given.split(",")
+        named += [(name, _file_name(prefix, lang)) for prefix in prefixes if prefix for lang in languages]
+    for name, path in named:
+        if not os.path.isfile(path):
+            sys.exit(f"error: no file {path}; check --{name}")
+    if not (args.trainpref or args.srcdict or args.tgtdict):
+        sys.exit("error: there is no text to make a dictionary of; give --trainpref or --srcdict")
+    if os.path.isfile(args.destdir):
+        sys.exit(f"error: --destdir {args.destdir} is a file; name a folder")
+    for name, lang in zip(("srcdict", "tgtdict"), languages):
+        path = _dict_path(lang, args.destdir)
+        if not getattr(args, name) and os.path.exists(path):
+            sys.exit(f"error: {path} is there; name another --destdir, or keep it with --{name} {path}")
+    main(args)"""
+CHECKS_OF_SCORE = """\
+    for option, path in (("--sys", args.sys), ("--ref", args.ref)):
+        if (option, path) != ("--sys", "-") and not os.path.isfile(path):
+            sys.exit(f"error: no file {path}; check {option}")"""
 # File, text that it holds once (a pattern), replacement.
 CHANGES = [
     ("setup.py", r"^from torch\.utils import cpp_extension\n", ""),
@@ -42,6 +69,21 @@ CHANGES = [
         "fairseq_cli/hydra_train.py",
         r"^import hydra$",
         "import argparse\nimport hydra\nargparse._ActionsContainer._check_help = lambda self, action: None",
+    ),
+    (
+        "fairseq/tasks/text_to_speech.py",
+        r"^    from tensorboardX import SummaryWriter$",
+        "    from torch.utils.tensorboard import SummaryWriter",
+    ),
+    (
+        "fairseq_cli/preprocess.py",
+        r"^    args = parser\.parse_args\(\)\n    main\(args\)$",
+        CHECKS_OF_PREPROCESS,
+    ),
+    (
+        "fairseq_cli/score.py",
+        r"^    assert args\.sys == \"-\" or (.*\n)*?    assert os\.path\.exists\(args\.ref\).*$",
+        CHECKS_OF_SCORE,
     ),
 ]
 LABEL = "repaired" + hashlib.sha256(repr((SHA256, CHANGES)).encode()).hexdigest()[:8]

@@ -88,6 +88,7 @@ REFUSED = {
         ({"encoder_attention": "softmax*2,elu"}, "describes 3 layers"),
         ({"encoder_attention": "sofmax*2"}, "'sofmax' is not an attention"),
         ({"encoder_layers": 0}, "--encoder-layers is 0"),
+        ({"encoder_attention": "cosformer", "cosformer_length": 9}, "--cosformer-length is 9, less than the"),
     ],
     "pixels": [
         ({"pixel_head": "gaussian"}, "--pixel-head is 'gaussian'; choose one of logistic, categorical"),
@@ -102,6 +103,7 @@ REFUSED = {
         ({"absolute_positions": "joined"}, "--absolute-positions is 'joined'; choose one of learned, none"),
         ({"encoder_attention": "flash", "no_encoder_qkv_bias": True}, "--no-encoder-qkv-bias needs"),
         ({"encoder_embed_dim": float("nan")}, "--encoder-embed-dim is nan"),
+        ({"encoder_attention": "cosformer", "cosformer_length": 3}, "--cosformer-length is 3, less than the"),
     ],
 }
 

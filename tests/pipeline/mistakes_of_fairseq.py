@@ -165,6 +165,7 @@ FAIRSEQ = [
     ),
     # what fairseq ignores or takes for something else
     (f"{VALIDATE} lm/checkpoint_last.pt --tokens-per-sample 4096", "4096, more than the 32 positions of the"),
+    (f"{GENERATE} --num-shards 2", "--num-shards is for fairseq-eval-lm"),
     (f"{GENERATE} --beam 1 --nbest 5", "--nbest is 5, more than --beam, 1"),
     (f"{GENERATE} --sampling --sampling-topk 0", "--sampling-topk is 0; give a number above 0, or -1"),
     (f"{GENERATE} --sampling --sampling-topk 9999 --beam 1", "--sampling-topk is 9999, more than the"),

@@ -14,6 +14,7 @@ from typing import Any, List, Optional, Union
 import pytest
 
 from scripts import build_fairseq
+from tests.helpers import forked
 
 SETUP = """\
 from setuptools import Extension, setup
@@ -59,16 +60,33 @@ def interpret_dc_type(field_type):
     return field_type
 """
 
+SCORE = """\
+    assert args.sys == "-" or os.path.exists(
+        args.sys
+    ), "System output file {} does not exist".format(args.sys)
+    assert os.path.exists(args.ref), "Reference file {} does not exist".format(args.ref)
+"""
+
+repaired = pytest.mark.skipif(
+    build_fairseq.LABEL not in importlib.metadata.version("fairseq-fixed"), reason="another build of fairseq"
+)
+
 
 @pytest.fixture
 def sources(tmp_path) -> Path:
-    """The two files, cut down to the places that are changed."""
+    """The files, cut down to the places that are changed."""
     folder = tmp_path / "fairseq_fixed-0"
     (folder / "fairseq" / "dataclass").mkdir(parents=True)
     (folder / "setup.py").write_text(SETUP)
     (folder / "fairseq" / "dataclass" / "utils.py").write_text(UTILS)
     (folder / "fairseq_cli").mkdir()
     (folder / "fairseq_cli" / "hydra_train.py").write_text("import os\n\nimport hydra\nimport torch\n")
+    (folder / "fairseq_cli" / "preprocess.py").write_text("    args = parser.parse_args()\n    main(args)\n")
+    (folder / "fairseq_cli" / "score.py").write_text(SCORE)
+    (folder / "fairseq" / "tasks").mkdir()
+    (folder / "fairseq" / "tasks" / "text_to_speech.py").write_text(
+        "try:\n    from tensorboardX import SummaryWriter\nexcept ImportError:\n    pass\n"
+    )
     return folder
 
 
@@ -178,3 +196,39 @@ def test_this_environments_fairseq_recognises_optional_types():
 
     assert importlib.metadata.version("fairseq-fixed").startswith("0.12.3.1")
     assert interpret_dc_type(Optional[int]) is int
+
+
+@repaired
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("preprocess --only-source --trainpref none --destdir new", "no file none; check --trainpref"),
+        (
+            "preprocess --only-source --trainpref text --validpref text,no --destdir new",
+            "check --validpref",
+        ),
+        ("preprocess -s a -t b --trainpref text --destdir new", "no file text.a; check --trainpref"),
+        ("preprocess --only-source --srcdict none --destdir new", "no file none; check --srcdict"),
+        ("preprocess --only-source --destdir new", "give --trainpref or --srcdict"),
+        ("preprocess --only-source --trainpref text --destdir text", "--destdir text is a file"),
+        ("preprocess --only-source --trainpref text --destdir used", "keep it with --srcdict used/dict.txt"),
+        ("score --sys none --ref text", "no file none; check --sys"),
+        ("score --sys text --ref none", "no file none; check --ref"),
+    ],
+)
+def test_commands_without_the_plugin_end_in_one_sentence(command, message, tmp_path):
+    (tmp_path / "text").write_text("a b\n")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "dict.txt").write_text("a 1\n")
+    name, *words = command.split()
+    done = forked.run([sys.executable, "-m", f"fairseq_cli.{name}", *words], cwd=tmp_path)
+    [said] = done.stderr.splitlines()
+    assert done.returncode == 1 and said.startswith("error: ") and message in said
+    assert not (tmp_path / "new").exists()
+
+
+@repaired
+def test_no_command_asks_for_tensorboardx():
+    from fairseq.tasks import text_to_speech
+
+    assert text_to_speech.SummaryWriter is not None

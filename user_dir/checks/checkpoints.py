@@ -44,8 +44,8 @@ def check_one_model(option: str, path: str | None) -> None:
     """UserError where an option that takes one checkpoint names several."""
     if path and len(found := checkpoint_files([path])) > 1:
         raise UserError(
-            f"{option} names {len(found)} checkpoints, but takes one; give one of them, or average them "
-            "with scripts/average_checkpoints.sh"
+            f"{option} names {len(found)} checkpoints, but takes one; give one of them, average them with "
+            "scripts/average_checkpoints.sh, or evaluate all with --path of fairseq-eval-lm"
         )
 
 
@@ -61,6 +61,7 @@ def read_safely(path: Path) -> Mapping[str, Any]:
     if path.is_dir():
         raise UserError(f"{path} is a folder where a checkpoint belongs; name a file, or move it away")
     if not path.is_file():
+        check_one_model("CHECKPOINT", str(path))
         raise UserError(f"no checkpoint {path}")
     with path.open("rb") as file:
         first = file.read(1)

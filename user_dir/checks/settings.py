@@ -124,6 +124,8 @@ def check_generation(settings: Mapping[str, Any]) -> None:
             f"--shard-id is {settings['shard_id']}, but --num-shards is {settings['num_shards']}; the first "
             "shard is 0"
         )
+    if "beam" in settings and settings.get("num_shards", 1) > 1:
+        raise UserError("--num-shards is for fairseq-eval-lm, and does nothing here; leave it out")
     check_one_model("--lm-path", settings.get("lm_path"))
     if settings.get("constraints") and settings.get("task") == "language_modeling":
         raise UserError("--constraints is not for language models; leave it out")

@@ -12,7 +12,7 @@ from ..errors import UserError, check_choice
 from .attention_statistics import log_attention_statistics
 from .decoder import LinearAttentionDecoder, cutoffs
 from .options import check_numbers
-from .stack import DECODER_POSITIONS, Planned, check_block_length, planned_layers, positions_kind
+from .stack import DECODER_POSITIONS, Planned, block_length, check_reach, planned_layers, positions_kind
 
 
 class LinearAttentionLM(Planned, FairseqLanguageModel):
@@ -28,7 +28,7 @@ class LinearAttentionLM(Planned, FairseqLanguageModel):
         cls.fill_in_options(args)
         check_dictionary(args, task.source_dictionary)
         layers = planned_layers(args, "decoder", cls.default_plan(args.decoder_layers))
-        check_block_length(args, layers, task)
+        check_reach(args, layers, block_length(task))
         embed_tokens = _build_embedding(args, task.source_dictionary)
         model = cls(cls.decoder_class(args, task.target_dictionary, embed_tokens, layers))
         if args.decoder_init_std is not None:

@@ -21,7 +21,7 @@ from ..tokenizers import tokenizer_in
 from .attention_statistics import log_attention_statistics
 from .encoder import LinearAttentionEncoder
 from .options import check_numbers
-from .stack import Planned, check_block_length, planned_layers
+from .stack import Planned, block_length, check_reach, planned_layers
 from .vocabulary import check_size
 
 
@@ -141,6 +141,8 @@ class LinearAttentionRoberta(Planned, RobertaModel):
         found = hub_utils.from_pretrained(
             model_name_or_path, checkpoint_file, data_name_or_path, archive_map=cls.hub_models(), **changes
         )
+        if len(found["models"]) > 1:
+            raise UserError(f"checkpoint_file names {len(found['models'])} checkpoints; an encoder takes one")
         model = found["models"][0]
         if not isinstance(model, RobertaModel):
             raise UserError(
@@ -168,7 +170,7 @@ class LinearAttentionRoberta(Planned, RobertaModel):
             args.max_positions = task.max_positions()
         cls.fill_in_options(args)
         layers = planned_layers(args, "encoder", cls.default_plan(args.encoder_layers))
-        check_block_length(args, layers, task)
+        check_reach(args, layers, block_length(task))
         model = cls(args, RobertaEncoder(args, task.source_dictionary, layers))
         layers = model.encoder.sentence_encoder.layers
         log_attention_statistics(model, layers, args.log_attention_statistics)

@@ -59,19 +59,21 @@ def planned_layers(cfg: Any, side: str, default: str) -> list[Layer]:
     return _kept(layers, getattr(cfg, f"{side}_layers_to_keep"), side)
 
 
-def check_block_length(cfg: Any, layers: list[Layer], task: Any) -> None:
-    """UserError where the task cuts its text into samples that are longer than cosFormer's distance.
+def check_reach(cfg: Any, layers: list[Layer], longest: int | None) -> None:
+    """UserError where the `longest` sample, if it is known, is longer than cosFormer's distance."""
+    length = getattr(cfg, "cosformer_length", None)
+    if length and longest and length < longest and any("cosformer" in names for names in layers):
+        raise UserError(
+            f"--cosformer-length is {length}, less than the {longest} tokens of the longest sample; raise "
+            "it, or leave it out"
+        )
 
-    Where a sample is a line or a document, its length is known only when it is read.
-    """
+
+def block_length(task: Any) -> int | None:
+    """How long the samples are into which a task cuts its text; None where they are lines or documents."""
     settings = getattr(task, "cfg", None) or getattr(task, "args", None)  # fairseq has either
     blocks = getattr(settings, "sample_break_mode", None) in ("none", "complete")
-    length, tokens = getattr(cfg, "cosformer_length", None), getattr(settings, "tokens_per_sample", None)
-    if blocks and length and tokens and length < tokens and any("cosformer" in names for names in layers):
-        raise UserError(
-            f"--cosformer-length is {length}, less than the {tokens} tokens of a sample "
-            "(--tokens-per-sample); raise it, or leave it out"
-        )
+    return getattr(settings, "tokens_per_sample", None) if blocks else None
 
 
 def _kept(layers: list[Layer], keep: str | None, side: str) -> list[Layer]:

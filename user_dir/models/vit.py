@@ -19,7 +19,7 @@ from .architectures import Architecture
 from .attention_statistics import log_attention_statistics
 from .config import EncoderConfig, _option
 from .options import check_numbers
-from .stack import Planned, build_layers, planned_layers, positions_kind
+from .stack import Planned, build_layers, check_reach, planned_layers, positions_kind
 
 POOLINGS = ("cls", "mean")
 
@@ -93,6 +93,7 @@ class ViT(Planned, BaseFairseqModel):
             nn.init.normal_(self.positions.weight, std=std)
         self.dropout = FairseqDropout(cfg.dropout)
         plan = planned_layers(cfg, "encoder", type(self).default_plan(cfg.encoder_layers))
+        check_reach(cfg, plan, cfg.max_positions)
         adapt = _remove_qkv_bias if cfg.no_encoder_qkv_bias else lambda layer: None
         self.layers = build_layers(cfg, "encoder", plan, adapt)
         self.layer_norm = None if cfg.no_encoder_final_norm else build_norm(cfg.encoder_norm, width)

@@ -16,7 +16,7 @@ from ...errors import UserError, check_choice
 from ...modules import GatedRMSNorm, build_norm, tell_padding
 from ..attention_statistics import log_attention_statistics
 from ..options import check_numbers
-from ..stack import Planned, build_layers, planned_layers
+from ..stack import Planned, build_layers, check_reach, planned_layers
 from .input import LRAInput
 
 POOLINGS = ("mean", "padded-mean", "cls", "last")
@@ -65,6 +65,8 @@ class LRAModel(Planned, BaseFairseqModel):
         if cfg.classifier_dim is None:
             cfg.classifier_dim = cfg.encoder_embed_dim if len(task.data.inputs) == 2 else 0
         cls.fill_in_options(cfg)
+        layers = planned_layers(cfg, "encoder", cls.default_plan(cfg.encoder_layers))
+        check_reach(cfg, layers, None if cfg.mask_zero_pixels else task.data.length + (cfg.pooling == "cls"))
         model = cls(cfg, task.source_dictionary, len(task.data.classes), len(task.data.inputs))
         model.filled_in = {name: getattr(cfg, name) for name in FROM_DATA}
         log_attention_statistics(model, model.layers, cfg.log_attention_statistics)
