@@ -191,6 +191,9 @@ def result_files(
     Raises UserError for one that cannot be written, or that holds something else than a result of `script`
     (`ours`), or that of another checkpoint or split. If another script evaluates the model, it names that.
     """
+    from user_dir.checks.checkpoints import check_one_model
+
+    check_one_model("CHECKPOINT", str(checkpoint))
     if options.out and len(options.splits) > 1:
         raise UserError("--out names one file, but --split several splits; leave --out out")
     files = {split: options.out or checkpoint.with_suffix(f".{split}{ending}") for split in options.splits}

@@ -265,7 +265,7 @@ RUNS = [
     (f"{EVALUATE} --num-shards 999 --shard-id 998", "not one token was evaluated"),
     (f"{EVALUATE} --no-such-flag", "--no-such-flag"),
     (f"{EVALUATE} --path half.pt", "--path is what CHECKPOINT says"),
-    (f"{EVAL} {TRAINED}:half.pt data", "CHECKPOINT names 2 checkpoints, but takes one"),
+    (f"{EVAL} {TRAINED}:lm/none/a.pt data", "CHECKPOINT names 2 checkpoints, but takes one"),
     (f"{EVALUATE} --split valid,test --out x.json", "--out"),
     (f"{EVALUATE} --out /proc/none/x.json", "/proc/none/x.json"),
     (f"{EVALUATE} --streams 2", "--carry-state"),
