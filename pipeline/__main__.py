@@ -16,6 +16,7 @@ MODULES = {
     "data-prep/images.sh": "data.images",
     "data-prep/lra.sh": "data.lra.prepare",
     "data-prep/roberta.sh": "data.masked_lm",
+    "data-prep/text.sh": "data.own_text",
     "data-prep/wikitext.sh": "data.wikitext",
     "scripts/analyse.sh": "studies.analysis.analyse",
     "scripts/average_checkpoints.sh": "training.average",

@@ -1,4 +1,4 @@
-"""Text corpora in three splits: found or downloaded, checked, and prepared by wikitext.sh and roberta.sh."""
+"""Text corpora in three splits, found or downloaded and checked, for wikitext.sh, text.sh and roberta.sh."""
 
 import argparse
 import gzip
@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
@@ -124,6 +125,9 @@ def read_splits(
         print(f"{name}: {', '.join(found)}", flush=True)
         complaints += [complaint] if complaint else []
         splits[name] = text
+    for one, other in combinations(SPLITS, 2):
+        if splits[one].sha256 == splits[other].sha256:
+            print(f"note: {one} and {other} hold the same text", flush=True)
     return {name: splits[name] for name in SPLITS}, None if own else not complaints
 
 
@@ -204,7 +208,7 @@ class SplitReader:
                     self.sha256.update(content)
                     self.sha1.update(content)
                     self.bytes += len(content)
-                    line = content.decode("utf-8")
+                    line = content.decode("utf-8-sig" if self.read == 1 else "utf-8")
                     self.words += len(line.split()) + 1
                     yield line.rstrip("\n")
                     if self.read % 200_000 == 0:
@@ -239,7 +243,8 @@ def _in_folder(source: Path, corpus: str, split: str, names: list[str]) -> Binar
     paths = [folder / name for folder in (source, source / corpus) for name in names]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
-        raise UserError(f"{source} holds no {split} split of {corpus} (none of {', '.join(names)})")
+        of_corpus = "" if corpus == OWN_TEXT else f" of {corpus}"
+        raise UserError(f"{source} holds no {split} split{of_corpus} (none of {', '.join(names)})")
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 

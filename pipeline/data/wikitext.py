@@ -44,6 +44,11 @@ def main() -> None:
             )
 
     texts.prepare(arguments, find_tokenizer, write_lines, check)
+    check_vocabulary(arguments)
+
+
+def check_vocabulary(arguments: argparse.Namespace) -> None:
+    """UserError if --dest, which was there before, has another vocabulary than --vocabulary-from."""
     folder = arguments.vocabulary_from
     if folder and tokenizer_fingerprint(folder) != tokenizer_fingerprint(arguments.dest):
         raise UserError(
@@ -62,10 +67,15 @@ def parse_arguments() -> argparse.Namespace:
     parser = Parser("data-prep/wikitext.sh", __doc__, epilog=EPILOG)
     parser.add_argument("corpus", choices=[name for name in texts.CORPORA if not name.endswith("-raw")])
     texts.add_places(parser, "wiki.{train,valid,test}.tokens or {train,valid,test}.txt")
+    return parse_tokenizer(parser, WORDS)
+
+
+def parse_tokenizer(parser: Parser, usual: str) -> argparse.Namespace:
+    """Read the command line, with the options of the tokeniser, which is the `usual` one by default."""
     parser.add_argument(
         "--tokenizer",
         choices=TOKENIZERS,
-        help="words as published (default), or pieces learnt from the train split",
+        help=f"the words of the train split, or pieces learnt from it (default: {usual})",
     )
     parser.add_argument(
         "--vocab-size",
@@ -84,8 +94,8 @@ def parse_arguments() -> argparse.Namespace:
     if arguments.vocabulary_from and (arguments.tokenizer or arguments.vocab_size):
         parser.error("--vocabulary-from settles the tokeniser: give no --tokenizer or --vocab-size")
     if not arguments.vocabulary_from:
-        arguments.tokenizer = arguments.tokenizer or WORDS
-    if arguments.vocab_size and arguments.tokenizer != "sentencepiece":
+        arguments.tokenizer = arguments.tokenizer or usual
+    if arguments.vocab_size and arguments.tokenizer != SentencePieceEncoder.name:
         parser.error("--vocab-size goes with --tokenizer sentencepiece")
     arguments.vocab_size = arguments.vocab_size or texts.VOCABULARY
     return arguments

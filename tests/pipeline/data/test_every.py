@@ -8,6 +8,7 @@ SP = "--tokenizer sentencepiece --vocab-size"
 COMMANDS = {
     "wikitext": f"wikitext.sh wikitext-2 --from {{small}} --allow-unverified {SP} 1000",
     "roberta": f"roberta.sh text --from {{tiny}} {SP} 340",
+    "own": "text.sh --from {tiny} --vocab-size 340",
     "bundled": "bundled_corpus.sh --vocab-size 1000",
     "digits": "images.sh digits",
     "listops": "lra.sh listops --generate --examples 200",
@@ -21,6 +22,8 @@ OTHERS = [
     ("roberta", "340", "4000", "vocabulary 340, not 4000"),
     ("roberta", f"{SP} 340", "", "tokenizer sentencepiece, not gpt2"),
     ("roberta", " text", " wikitext-2", "corpus text, not wikitext-2"),
+    ("own", "--vocab-size 340", "--tokenizer words", "tokenizer sentencepiece, not words"),
+    ("own", "{tiny}", "{small}", "prepared from another valid split than that of"),
     ("bundled", "1000", "1001", "vocabulary 1000, not 1001"),
     ("digits", "digits", "digits --size 4", "size None, not 4"),
     ("listops", "200", "100", "examples 200, not 100"),
