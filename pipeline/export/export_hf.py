@@ -27,7 +27,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "checkpoint",
         type=Path,
         metavar="CHECKPOINT",
-        help="of train_lm.sh, pretrain_roberta.sh or finetune_glue.sh, with its dict.txt beside it",
+        help="of fairseq-train, train_lm.sh, pretrain_roberta.sh or finetune_glue.sh",
     )
     parser.add_argument("out", type=Path, metavar="DIR", help="a new folder, or one exported before")
     parser.add_argument(
@@ -36,13 +36,20 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         help="of an encoder: this classification head instead of the masked-LM head "
         "(AutoModelForSequenceClassification)",
     )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="with dict.txt and the tokeniser (default: the checkpoint's folder, else its training data)",
+    )
     return parser.parse_args(words)
 
 
-def export(checkpoint: Path, out: Path, head: str | None) -> str:
+def export(checkpoint: Path, out: Path, head: str | None, data: Path | None = None) -> str:
     """Write the folder `out`; returns the kind of the model. UserError for one that cannot be exported.
 
-    A head that is left out is named on stdout.
+    `data` has the dictionary and the tokeniser if they are not where `vocabulary_folder` looks for them. A
+    head that is left out is named on stdout.
     """
     from pipeline.export.exported import load_source, model_files, tokenizer_files
     from pipeline.export.model_card import model_card, read_run
@@ -55,9 +62,9 @@ def export(checkpoint: Path, out: Path, head: str | None) -> str:
     content = f"the export of {shown_path(checkpoint)}" + (f" with the head {head}" if head else "")
     check_begin(out, COMMAND, mark, content, "DIR")
     check_reads_text(checkpoint, "exported")
-    source = load_source(checkpoint)
+    source = load_source(checkpoint, data)
     files = model_files(source, head)
-    files |= tokenizer_files(checkpoint.parent, source.dictionary, source.kind != "CausalLM")
+    files |= tokenizer_files(source.folder, source.dictionary, source.kind != "CausalLM")
     kind = source.kind if head is None else "SequenceClassification"
     run = read_run(read_checkpoint(checkpoint))
     files["README.md"] = model_card(out.name, kind, json.loads(files["config.json"]), run)
@@ -73,10 +80,10 @@ def export(checkpoint: Path, out: Path, head: str | None) -> str:
 def main() -> None:
     """Export, and say how to load it."""
     options = parse(sys.argv[1:])
-    kind = export(options.checkpoint.absolute(), options.out.absolute(), options.head)
+    kind = export(options.checkpoint.absolute(), options.out.absolute(), options.head, options.data)
     out = shown_path(options.out)
     print(
         f"written to {out}; load it with\n"
         f'  AutoModelFor{kind}.from_pretrained("{out}", trust_remote_code=True)\n'
-        f'  AutoTokenizer.from_pretrained("{out}")'
+        f'  AutoTokenizer.from_pretrained("{out}", trust_remote_code=True)'
     )

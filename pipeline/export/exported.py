@@ -15,9 +15,15 @@ from safetensors.torch import save
 from sentencepiece import SentencePieceProcessor
 from torch import nn
 
-from pipeline.data.tokenization import UNKNOWN_WORD, GPT2Encoder, SentencePieceEncoder
+from pipeline.data.tokenization import DICTIONARY, UNKNOWN_WORD, GPT2Encoder, SentencePieceEncoder
 from pipeline.errors import UserError
-from pipeline.training.checkpoint import load_encoder, read_checkpoint, read_dictionary, read_encoder
+from pipeline.training.checkpoint import (
+    Checkpoint,
+    load_encoder,
+    read_checkpoint,
+    read_dictionary,
+    read_encoder,
+)
 from user_dir.attention.registry import attention_class
 from user_dir.models.language_model import LinearAttentionLM
 from user_dir.models.options import attention_options
@@ -45,13 +51,14 @@ SPACE = "\u2581"
 class Source:
     """A model in evaluation mode with the configuration `cfg` it was built from.
 
-    `kind` is "CausalLM" or "MaskedLM".
+    `kind` is "CausalLM" or "MaskedLM"; `folder` has the dictionary and the tokeniser.
     """
 
     model: nn.Module
     cfg: Any
     dictionary: Dictionary
     kind: str
+    folder: Path | None = None
 
     @property
     def side(self) -> str:
@@ -75,19 +82,45 @@ class Source:
         return {name for names in self.plan for name in names}
 
 
-def load_source(path: Path) -> Source:
-    """Build the model and load its weights; UserError for what is no model of this project."""
-    checkpoint, dictionary = read_checkpoint(path), read_dictionary(path.parent)
+def vocabulary_folder(checkpoint: Checkpoint, given: Path | None) -> Path:
+    """The folder with dictionary and tokeniser: the `given` one, the checkpoint's, or its training data's.
+
+    Raises UserError if the dictionary is missing there or of another size than the model's.
+    """
+    trained_on = Path(str(checkpoint.task_settings.get("data", "")).partition(":")[0])
+    folders = [given] if given else [checkpoint.path.parent, trained_on, trained_on / "input0"]
+    folder = next((folder for folder in folders if (folder / DICTIONARY).is_file()), None)
+    if folder is None:
+        places = f"in {given}" if given else f"beside {checkpoint.path} or in its training data, {trained_on}"
+        raise UserError(f"there is no {DICTIONARY} {places}; name the prepared folder with --data")
+    masked = any(key.startswith("encoder.") for key in checkpoint.weights)
+    size = len(Dictionary.load(str(folder / DICTIONARY))) + masked
+    if checkpoint.vocabulary not in (None, size):
+        raise UserError(
+            f"{folder / DICTIONARY} gives {size} entries, but {checkpoint.path} was trained with "
+            f"{checkpoint.vocabulary}; name the prepared folder of its training with --data"
+        )
+    return folder
+
+
+def load_source(path: Path, data: Path | None = None) -> Source:
+    """Build the model and load its weights; UserError for what is no model of this project.
+
+    `data` has the dictionary if neither the checkpoint's folder nor its training data have it.
+    """
+    checkpoint = read_checkpoint(path)
+    folder = vocabulary_folder(checkpoint, data)
     if any(key.startswith("encoder.") for key in checkpoint.weights):
+        dictionary = read_dictionary(folder)
         model = load_encoder(read_encoder(path), dictionary)
-        return Source(model, model.args, dictionary, "MaskedLM")
-    checkpoint = checkpoint.on(path.parent)
+        return Source(model, model.args, dictionary, "MaskedLM", folder)
+    checkpoint = checkpoint.on(folder)
     if not isinstance(checkpoint.model, LinearAttentionLM):
         raise UserError(
             f"{path} holds a {type(checkpoint.model).__name__}, which is no language model of this project"
         )
     dictionary = checkpoint.task.source_dictionary
-    return Source(checkpoint.model, checkpoint.config.model, dictionary, "CausalLM")
+    return Source(checkpoint.model, checkpoint.config.model, dictionary, "CausalLM", folder)
 
 
 def configuration(source: Source) -> dict[str, Any]:

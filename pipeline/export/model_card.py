@@ -43,7 +43,7 @@ A {kind} with linear-attention layers (`{architecture}`), trained with fairseq f
 from transformers import AutoModelFor{head}, AutoTokenizer
 
 model = AutoModelFor{head}.from_pretrained("{name}", trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained("{name}")
+tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)
 ```
 
 ## Data

@@ -10,14 +10,17 @@ be on either side of a row.
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
-from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput
-from transformers.utils import ModelOutput
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    SequenceClassifierOutput,
+)
 
 from .attention_linear_attention import ATTENTIONS, NORMS, SelfAttention, Tokens
 from .configuration_linear_attention import LinearAttentionConfig
@@ -103,6 +106,7 @@ class LinearAttentionPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     _no_split_modules = ("Layer",)
     _is_stateful = True
+    supports_gradient_checkpointing = True
 
     def _init_weights(self, module):
         """What a checkpoint lacks, such as a head for other classes, begins as the part does by itself."""
@@ -127,6 +131,7 @@ class LinearAttentionModel(LinearAttentionPreTrainedModel):
         if config.final_norm is not None:
             self.layer_norm = NORMS[config.final_norm](width)
         self.dropout = nn.Dropout(config.dropout)
+        self.gradient_checkpointing = False
         self.post_init()
 
     def get_input_embeddings(self):
@@ -137,33 +142,59 @@ class LinearAttentionModel(LinearAttentionPreTrainedModel):
         """See `PreTrainedModel`."""
         self.embed_tokens = value
 
-    def forward(self, input_ids, attention_mask=None, past_key_values=None):
-        """Features `(B, T, D)`, and where each row's first real token is, `(B,)`.
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        past_key_values=None,
+        inputs_embeds=None,
+        output_hidden_states=None,
+        output_attentions=None,
+        **unused,
+    ):
+        """Features `(B, T, D)` of tokens or of their embeddings.
 
         `attention_mask: (B, T)` is 0 at padding; without it, padding is where `pad_token_id` is. A
-        `DecodingState` as `past_key_values` is updated in place.
+        `DecodingState` as `past_key_values` is updated in place. Hidden states, if asked for, are the inputs
+        of all layers, then the features.
         """
-        real = input_ids.ne(self.config.pad_token_id)
-        if attention_mask is not None:
-            real = attention_mask[:, -input_ids.shape[1] :].bool()
-        first = real.long().cumsum(1).eq(0).sum(1) % max(1, real.shape[1])
-        ids, real = roll(input_ids, first), roll(real, first)
+        if self.config.output_attentions if output_attentions is None else output_attentions:
+            raise ValueError(
+                "output_attentions is not supported: linear attention forms no attention weights"
+            )
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds")
+        real = real_tokens(self.config, input_ids, attention_mask, inputs_embeds)
+        first = padding_before(real)
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        x, real = roll(x, first), roll(real, first)
         state = past_key_values
         start = torch.zeros_like(first) if state is None else state.seen
         tokens = Tokens(~real, start)
-        x = self.embed(ids, tokens, ids.shape[1] + (0 if state is None else state.columns))
+        x = self.embed(x, tokens, x.shape[1] + (0 if state is None else state.columns))
+        inputs = []
         for i, layer in enumerate(self.layers):
+            inputs += [x] if output_hidden_states else []
             names = range(len(self.config.plan[i]))
-            kept = None if state is None else [state.layers.setdefault((i, j), {}) for j in names]
-            x = layer(x, tokens, kept)
+            if state is not None:
+                x = layer(x, tokens, [state.layers.setdefault((i, j), {}) for j in names])
+            elif self.gradient_checkpointing and self.training:
+                x = self._gradient_checkpointing_func(layer.__call__, x, tokens, None)
+            else:
+                x = layer(x, tokens, None)
         if state is not None:
-            state.seen, state.columns = tokens.end, state.columns + ids.shape[1]
-        x = x if self.layer_norm is None else self.layer_norm(x)
-        return roll(x, -first), first
+            state.seen, state.columns = tokens.end, state.columns + x.shape[1]
+        features = roll(x if self.layer_norm is None else self.layer_norm(x), -first)
+        hidden = (*(roll(one, -first) for one in inputs), features) if output_hidden_states else None
+        return BaseModelOutputWithPast(
+            last_hidden_state=features, past_key_values=state, hidden_states=hidden
+        )
 
-    def embed(self, ids, tokens, columns):
-        """Token and position embeddings; `columns` counts the positions so far, with padding."""
-        x = self.config.embedding_scale * self.embed_tokens(ids)
+    def embed(self, x, tokens, columns):
+        """Scale token embeddings and add positions; `columns` counts the positions so far, with padding."""
+        x = self.config.embedding_scale * x
         places = tokens.positions + self.offset
         if self.embed_positions is not None:
             known = self.embed_positions.num_embeddings - self.offset
@@ -180,6 +211,21 @@ class LinearAttentionModel(LinearAttentionPreTrainedModel):
         return x if self.config.causal else x.masked_fill(tokens.padding[..., None], 0.0)
 
 
+def real_tokens(config, input_ids, attention_mask, inputs_embeds):
+    """`(B, T)`, False at padding."""
+    given = input_ids if inputs_embeds is None else inputs_embeds
+    if attention_mask is not None:
+        return attention_mask[:, -given.shape[1] :].bool()
+    if inputs_embeds is not None:
+        return torch.ones(given.shape[:2], dtype=torch.bool, device=given.device)
+    return given.ne(config.pad_token_id)
+
+
+def padding_before(real):
+    """Where each row's first real token is, `(B,)`; 0 in a row without any."""
+    return real.long().cumsum(1).eq(0).sum(1) % max(1, real.shape[1])
+
+
 def roll(x, shift):
     """Rows of `x: (B, T, ...)` moved to the left by `shift: (B,)`, what falls out coming in on the right."""
     index = (torch.arange(x.shape[1], device=x.device) + shift[:, None]) % max(1, x.shape[1])
@@ -193,15 +239,6 @@ def mean_loss(logits, labels, count=None):
     """
     reduction = "mean" if count is None else "sum"
     return F.cross_entropy(logits.float(), labels, reduction=reduction) / (1 if count is None else count)
-
-
-@dataclass
-class LanguageModelOutput(ModelOutput):
-    """Logits `(B, T, vocabulary)`, the loss where there are labels, and the state for the next tokens."""
-
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    past_key_values: DecodingState | None = None
 
 
 class LinearAttentionForCausalLM(LinearAttentionPreTrainedModel, GenerationMixin):
@@ -224,34 +261,44 @@ class LinearAttentionForCausalLM(LinearAttentionPreTrainedModel, GenerationMixin
         """See `PreTrainedModel`."""
         return self.lm_head
 
-    def prepare_inputs_for_generation(self, input_ids, past_key_values=None, attention_mask=None, **unused):
-        """The columns that the state has not seen."""
-        seen = 0 if past_key_values is None else min(past_key_values.columns, input_ids.shape[1] - 1)
-        return {
-            "input_ids": input_ids[:, seen:],
+    def prepare_inputs_for_generation(
+        self, input_ids, past_key_values=None, attention_mask=None, inputs_embeds=None, **unused
+    ):
+        """The columns that the state has not seen; a prompt of embeddings comes before all `input_ids`."""
+        inputs = {
             "attention_mask": attention_mask,
             "past_key_values": past_key_values,
             "use_cache": unused.get("use_cache", True),
         }
+        if inputs_embeds is not None and past_key_values is None:
+            width = inputs_embeds.shape[1] if attention_mask is None else attention_mask.shape[1]
+            new = input_ids[:, input_ids.shape[1] - (width - inputs_embeds.shape[1]) :]
+            return {"inputs_embeds": torch.cat([inputs_embeds, self.model.embed_tokens(new)], 1), **inputs}
+        seen = 0 if past_key_values is None else min(past_key_values.columns, input_ids.shape[1] - 1)
+        return {"input_ids": input_ids[:, seen:], **inputs}
 
     def forward(
         self,
-        input_ids,
+        input_ids=None,
         attention_mask=None,
         labels=None,
         past_key_values=None,
         use_cache=False,
         num_items_in_batch=None,
-        **unused,
+        inputs_embeds=None,
+        **options,
     ):
         """`labels: (B, T)`, -100 where none; they are shifted here, as `transformers` has it."""
         if past_key_values is None and use_cache:
-            past_key_values = DecodingState(len(input_ids), input_ids.device)
-        features, _ = self.model(input_ids, attention_mask, past_key_values)
-        logits, loss = self.lm_head(features), None
+            given = input_ids if inputs_embeds is None else inputs_embeds
+            past_key_values = DecodingState(len(given), given.device)
+        found = self.model(input_ids, attention_mask, past_key_values, inputs_embeds, **options)
+        logits, loss = self.lm_head(found.last_hidden_state), None
         if labels is not None:
             loss = mean_loss(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), num_items_in_batch)
-        return LanguageModelOutput(loss, logits, past_key_values)
+        return CausalLMOutputWithPast(
+            loss=loss, logits=logits, past_key_values=past_key_values, hidden_states=found.hidden_states
+        )
 
 
 class MaskedLMHead(nn.Module):
@@ -287,12 +334,28 @@ class LinearAttentionForMaskedLM(LinearAttentionPreTrainedModel):
         """See `PreTrainedModel`."""
         self.lm_head.decoder = value
 
-    def forward(self, input_ids, attention_mask=None, labels=None, num_items_in_batch=None, **unused):
+    def forward(self, input_ids=None, attention_mask=None, labels=None, num_items_in_batch=None, **options):
         """`labels: (B, T)`, -100 where none."""
-        logits, loss = self.lm_head(self.model(input_ids, attention_mask)[0]), None
+        found = self.model(input_ids, attention_mask, **options)
+        logits, loss = self.lm_head(found.last_hidden_state), None
         if labels is not None:
             loss = mean_loss(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
-        return MaskedLMOutput(loss=loss, logits=logits)
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=found.hidden_states)
+
+
+class ClassificationHead(nn.Module):
+    """A layer and the projection to the classes."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.classifier_size)
+        self.activation = ACTIVATIONS[config.classifier_activation]
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.out_proj = nn.Linear(config.classifier_size, config.num_labels)
+
+    def forward(self, x):
+        """`(B, D)`."""
+        return self.out_proj(self.dropout(self.activation(self.dense(self.dropout(x)))))
 
 
 class LinearAttentionForSequenceClassification(LinearAttentionPreTrainedModel):
@@ -304,24 +367,17 @@ class LinearAttentionForSequenceClassification(LinearAttentionPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = LinearAttentionModel(config)
-        self.classifier = nn.ModuleDict(
-            {
-                "dense": nn.Linear(config.hidden_size, config.classifier_size),
-                "out_proj": nn.Linear(config.classifier_size, config.num_labels),
-            }
-        )
-        self.activation = ACTIVATIONS[config.classifier_activation]
-        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = ClassificationHead(config)
         self.post_init()
 
-    def forward(self, input_ids, attention_mask=None, labels=None, **unused):
+    def forward(self, input_ids=None, attention_mask=None, labels=None, inputs_embeds=None, **options):
         """`labels: (B,)`: classes, or floating targets where there is one output."""
-        features, first = self.model(input_ids, attention_mask)
-        x = features[torch.arange(len(first), device=first.device), first]
-        x = self.activation(self.classifier["dense"](self.dropout(x)))
-        logits, loss = self.classifier["out_proj"](self.dropout(x)), None
+        found = self.model(input_ids, attention_mask, inputs_embeds=inputs_embeds, **options)
+        first = padding_before(real_tokens(self.config, input_ids, attention_mask, inputs_embeds))
+        x = found.last_hidden_state[torch.arange(len(first), device=first.device), first]
+        logits, loss = self.classifier(x), None
         if labels is not None and self.num_labels == 1:
             loss = F.mse_loss(logits[:, 0].float(), labels.float())
         elif labels is not None:
             loss = F.cross_entropy(logits.float(), labels)
-        return SequenceClassifierOutput(loss=loss, logits=logits)
+        return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=found.hidden_states)

@@ -1,10 +1,11 @@
 """What `transformers` makes of exported models, in a process that has neither fairseq nor this project.
 
-    python outside.py {answer,train,write_roberta,read_card} FOLDER ARGUMENTS...
+    python outside.py {answer,run_code,train,write_roberta,read_card} FOLDER ARGUMENTS...
 
 calls the function of that name.
 """
 
+import builtins
 import json
 import sys
 from importlib import import_module
@@ -44,7 +45,8 @@ def answer(folder: Path) -> None:
 def answer_to(folder: Path, asked: dict) -> dict:
     """The answers for one model or tokenizer."""
     if "texts" in asked:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        options = {"trust_remote_code": True, "local_files_only": True}
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **options)
         indices = [tokenizer(text)["input_ids"] for text in asked["texts"]]
         return {
             "indices": indices,
@@ -54,15 +56,25 @@ def answer_to(folder: Path, asked: dict) -> dict:
     model, kind = load(folder / "again")
     model.eval()
     with torch.no_grad():
-        answers = {"logits": model(asked["tokens"], attention_mask=asked["mask"].long()).logits}
+        found = model(asked["tokens"], attention_mask=asked["mask"].long(), output_hidden_states=True)
+        embedded = model.get_input_embeddings()(asked["tokens"])
+        again = model(inputs_embeds=embedded, attention_mask=asked["mask"].long())
+        answers = {"logits": found.logits, "of embeddings": again.logits}
+        answers["hidden states"] = torch.stack(found.hidden_states)
+        if kind != "SequenceClassification":
+            answers["last"] = model.lm_head(found.hidden_states[-1])
+        answers["attentions"] = refusal(model, asked["tokens"], output_attentions=True)
         if "too_long" in asked:
-            try:
-                model(asked["too_long"])
-            except ValueError as error:
-                answers["refusal"] = str(error)
+            answers["refusal"] = refusal(model, asked["too_long"])
+    if "labels" in asked:
+        answers["gradients"] = gradients(model, asked)
+        model.gradient_checkpointing_enable()
+        answers["checkpointed"] = gradients(model, asked)
+        model.gradient_checkpointing_disable()
+        model.eval()
     if "classes" in asked:
         options = {"num_labels": asked["classes"], "ignore_mismatched_sizes": True}
-        answers["new head"] = load(folder, **options)[0].classifier["out_proj"].state_dict()
+        answers["new head"] = load(folder, **options)[0].classifier.out_proj.state_dict()
     if kind == "CausalLM":
         greedy = {"do_sample": False, "eos_token_id": None, "pad_token_id": PAD, "suppress_tokens": [PAD]}
         for name, options in (("state", {}), ("no state", {"use_cache": False})):
@@ -81,12 +93,47 @@ def answer_to(folder: Path, asked: dict) -> dict:
         answers["two calls"] = both[:, asked["prompts"].shape[1] :]
         beams = model.generate(asked["prompts"][-1:], num_beams=3, max_new_tokens=5, pad_token_id=PAD)
         answers["beams"] = beams[:, asked["prompts"].shape[1] :]
+        prompts = model.get_input_embeddings()(asked["prompts"])
+        mask = asked["prompt_mask"].long()
+        for name, options in (("embeddings", {}), ("embeddings, no state", {"use_cache": False})):
+            rows = slice(4)
+            answers[name] = model.generate(
+                inputs_embeds=prompts[rows],
+                attention_mask=mask[rows],
+                max_new_tokens=asked["count"],
+                **greedy,
+                **options,
+            )
     if kind != "SequenceClassification":
         model.resize_token_embeddings(model.config.vocab_size + 2)
         with torch.no_grad():
             more = model(asked["tokens"], attention_mask=asked["mask"].long()).logits
         answers["two words more"] = more[..., :-2]
     return answers
+
+
+def refusal(model: torch.nn.Module, tokens: torch.Tensor, **options: object) -> str:
+    """The sentence with which the model refuses its input."""
+    try:
+        model(tokens, **options)
+    except ValueError as error:
+        return str(error)
+    raise AssertionError("not refused")
+
+
+def gradients(model: torch.nn.Module, asked: dict) -> torch.Tensor:
+    """Those of all parameters in training, with the same dropout each time."""
+    model.train()
+    model.zero_grad()
+    torch.manual_seed(0)
+    mask = asked["mask"].long()
+    model(asked["tokens"], attention_mask=mask, labels=asked["labels"]).loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def run_code(folder: Path) -> None:
+    """Run `code.py` in the folder."""
+    exec((folder / "code.py").read_text(), {})
 
 
 def train(folder: Path) -> None:
@@ -168,7 +215,10 @@ def read_card(folder: Path) -> None:
 if __name__ == "__main__":
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    {one.__name__: one for one in (answer, train, write_roberta, read_card)}[sys.argv[1]](
+    questions: list[str] = []
+    builtins.input = lambda text: questions.append(text) or "n"  # such as "run the custom code? [y/N]"
+    {one.__name__: one for one in (answer, run_code, train, write_roberta, read_card)}[sys.argv[1]](
         Path(sys.argv[2]), *sys.argv[3:]
     )
+    assert not questions, questions
     assert not {"fairseq", "user_dir", "pipeline", "causal_linear_attention"} & set(sys.modules)

@@ -153,18 +153,25 @@ def test_logits_and_continuations(transformers_answers, tmp_path):
     for name, (architecture, options) in MODELS.items():
         source = build(architecture, **options)
         write_files(tmp_path / name, model_files(source))
-        questions[name] = {"tokens": tokens, "mask": real, **asked[source.kind]}
+        labels = tokens.masked_fill(~real, -100)
+        questions[name] = {"tokens": tokens, "mask": real, "labels": labels, **asked[source.kind]}
         with torch.no_grad():
             continuations = continued(source.model, prompts, 12) if source.kind == "CausalLM" else None
             expected[name] = source.model(tokens)[0], continuations
     answers = transformers_answers(tmp_path, questions)
     for name, (logits, continuations) in expected.items():
         found = answers[name]
-        for key in ("logits", "two words more"):
+        for key in ("logits", "of embeddings", "last", "two words more"):
             torch.testing.assert_close(found[key][real], logits[real], rtol=0, atol=1e-5, msg=name)
+        assert len(found["hidden states"]) == 3, name  # of two layers
+        assert found["attentions"].startswith("output_attentions is not supported"), name
+        assert found["gradients"].abs().max() > 0, name
+        torch.testing.assert_close(found["checkpointed"], found["gradients"], rtol=1e-4, atol=1e-6, msg=name)
         if continuations is not None:
             assert torch.equal(found["state"], continuations), name
             assert torch.equal(found["no state"], continuations[:4]), name
+            assert torch.equal(found["embeddings"], continuations[:4]), name
+            assert torch.equal(found["embeddings, no state"], continuations[:4]), name
             assert torch.equal(found["two calls"], continuations[:1]), name
             assert found["beams"].shape == (1, 5), name
         else:
