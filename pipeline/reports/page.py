@@ -67,7 +67,15 @@ class Picture:
     caption: str = ""
 
 
-Part = str | Table | Picture
+@dataclass(frozen=True)
+class Heading:
+    """A title inside a section; `level` 1 is that of a whole document."""
+
+    text: str
+    level: int
+
+
+Part = str | Table | Picture | Heading
 
 
 @dataclass(frozen=True)
@@ -129,25 +137,65 @@ def _inline(document: str, description: str) -> str:
     return "\n".join(line.rstrip() for line in svg.splitlines())
 
 
-def markdown_parts(text: str) -> list[Part]:
-    """Sentences and tables of a document that this project wrote in Markdown (`reports.tables`)."""
+HEADING = re.compile(r"(#+) (.*)")
+IMAGE = re.compile(r"!\[(.*)\]\((.*)\)")
+MARKS = (
+    (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
+    (r"\*\*(.*?)\*\*", r"\1"),
+    (r"`([^`]*)`", r"\1"),
+    (r"\\([*|])", r"\1"),
+)
+"""Links, bold text, code and escaped characters, and what is shown of them."""
+
+
+def markdown_parts(text: str, folder: Path | None = None) -> list[Part]:
+    """The parts of a document that this project wrote in Markdown; its pictures lie in `folder`."""
     parts: list[Part] = []
-    for is_row, group in groupby(text.removeprefix(MARK).splitlines(), lambda line: line.startswith("|")):
-        if not is_row:
-            parts += [line.removeprefix("- ") for line in group if line]
-            continue
-        header, _rules, *rows = map(_cells, group)
-        caption = ""
-        if parts and isinstance(parts[-1], str) and parts[-1].endswith(":"):
-            caption = str(parts.pop())
-        parts.append(Table(header, rows, caption))
+    for block in re.split(r"\n\s*\n", text.removeprefix(MARK)):
+        for kind, group in groupby(block.strip().splitlines(), _kind):
+            lines = list(group)
+            if kind == "row":
+                header, _rules, *rows = map(_cells, lines)
+                is_caption = parts and isinstance(parts[-1], str) and parts[-1].endswith(":")
+                parts.append(Table(header, rows, str(parts.pop()) if is_caption else ""))
+            elif kind == "heading":
+                found = [HEADING.fullmatch(line) for line in lines]
+                parts += [Heading(_shown(match[2]), len(match[1])) for match in found]
+            elif kind == "image":
+                found = [IMAGE.fullmatch(line) for line in lines]
+                pictures = [(folder / match[2], match[1]) for match in found if folder]
+                parts += [png(path, _shown(name)) for path, name in pictures if path.is_file()]
+            elif kind == "item":
+                parts += [_shown(line[2:]) for line in lines]
+            elif kind == "text":
+                parts.append(_shown(" ".join(lines)))
     return parts
+
+
+def _kind(line: str) -> str:
+    """What a line of Markdown is."""
+    if line.startswith("|"):
+        return "row"
+    if HEADING.fullmatch(line):
+        return "heading"
+    if IMAGE.fullmatch(line):
+        return "image"
+    if line.startswith("<!--"):
+        return "comment"
+    return "item" if line.startswith(("- ", "* ")) else "text"
+
+
+def _shown(text: str) -> str:
+    """Text without its marks of Markdown."""
+    for pattern, shown in MARKS:
+        text = re.sub(pattern, shown, text)
+    return text
 
 
 def _cells(row: str) -> list[str]:
     """The cells of a line of a Markdown table, in which `\\|` is a bar."""
     inner = row.strip().removeprefix("|").removesuffix("|").replace(r"\|", "\0")
-    return [cell.strip().replace("\0", "|") for cell in inner.split("|")]
+    return [_shown(cell.strip().replace("\0", "|")) for cell in inner.split("|")]
 
 
 def render(page: Page) -> str:
@@ -161,6 +209,7 @@ def render(page: Page) -> str:
         generator=GENERATOR,
         is_table=lambda part: isinstance(part, Table),
         is_text=lambda part: isinstance(part, str),
+        is_heading=lambda part: isinstance(part, Heading),
         is_link=lambda cell: isinstance(cell, Link),
         style=Markup((HERE / "page.css").read_text()),
         script=Markup((HERE / "page.js").read_text()),

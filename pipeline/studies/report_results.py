@@ -99,13 +99,14 @@ def perplexities(results: list[Result]) -> Section:
         "model", "split", "corpus", "updates", "tokens per sample", "context", "perplexity per word",
         "perplexity per token", "bits per token", "result",
     )  # fmt: skip
-    rows, seen = [], set()
+    rows, seen, masked = [], set(), False
     for result in results:
         for part in evaluations(result.record):
             mark = tuple(str(part.get(key)) for key in TELLING)
             if mark in seen:  # a table of several models repeats their results
                 continue
             seen.add(mark)
+            masked = masked or "masked_tokens" in part
             checkpoint = Path(part.get("checkpoint", result.path))
             rows.append(
                 [
@@ -121,8 +122,8 @@ def perplexities(results: list[Result]) -> Section:
                     result.link,
                 ]
             )
-    note = "Encoders: masked-LM perplexity, over the masked tokens."
-    return Section("Perplexities", [note, Table(header, rows)] if rows else [])
+    note = ["Encoders: masked-LM perplexity, over the masked tokens."] if masked else []
+    return Section("Perplexities", [*note, Table(header, rows)] if rows else [])
 
 
 def glue_results(results: list[Result]) -> Section:
@@ -167,8 +168,9 @@ def studies(results: list[Result]) -> Section:
     """The pages of studies that have records among the results."""
     records = [result for result in results if {"study", "cell", "found"} <= set(result.record)]
     pages = dict.fromkeys(one.study_folder / "README.md" for one in records)
-    texts = [page.read_text(encoding="utf-8", errors="replace") for page in pages if page.is_file()]
-    return Section("Studies", [part for text in texts for part in markdown_parts(text)])
+    texts = {page: page.read_text("utf-8", errors="replace") for page in pages if page.is_file()}
+    parts = [part for page, text in texts.items() for part in markdown_parts(text, page.parent)]
+    return Section("Studies", parts)
 
 
 def costs(results: list[Result]) -> Section:

@@ -14,16 +14,17 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from pipeline.methods import ATTENTIONS, ENCODERS, LANGUAGE_MODELS, Method
+from pipeline.methods import ATTENTIONS, ENCODERS, LANGUAGE_MODELS, NORM_ATTENTION, Method
 from pipeline.reports.page import Cell, Link, Picture, Section, Table, curves
 from pipeline.reports.plots import Curve
 from pipeline.reports.tables import shown
 from pipeline.training.log import run_figures
 
 LOG = "train.log"
-CONFIGURATION = re.compile(r"\| INFO \| fairseq_cli\.train \| (\{.*\})$")
-PARAMETERS = re.compile(r"\| num\. shared model params: ([\d,]+)")
-DONE = "| INFO | fairseq_cli.train | done training in"
+# What is printed, and bare as in fairseq's --log-file.
+CONFIGURATION = re.compile(r"^(?:.*\| INFO \| fairseq_cli\.train \| )?(\{'.*\})$")
+PARAMETERS = re.compile(r"^(?:.*\| )?num\. shared model params: ([\d,]+)")
+DONE = re.compile(r"^(?:.*\| INFO \| fairseq_cli\.train \| )?done training in")
 
 TITLES = {
     "language_modeling": "Language models",
@@ -102,12 +103,20 @@ class Run:
         return self.figures["curves"].get(split, [])
 
     @property
+    def plan(self) -> str:
+        """The layer plan that was given, "" for the architecture's own; one word if all layers are alike."""
+        model = self.settings.get("model", {})
+        given = str(model.get("decoder_attention") or model.get("encoder_attention") or "")
+        names = {re.sub(r"\s*\*\s*\d+$", "", item.strip()) for item in given.split(",")}
+        return names.pop() if len(names) == 1 else given
+
+    @property
     def method(self) -> Method | None:
         """The method of every layer, None if it is none of the compared ones."""
-        plan = self.settings.get("model", {}).get("encoder_attention")
+        if self.plan:
+            return ATTENTIONS.get(self.plan) or {"norm": NORM_ATTENTION}.get(self.plan)
         encoder = self.architecture.removeprefix("roberta_")
-        known = LANGUAGE_MODELS.get(self.architecture) or ENCODERS.get(encoder)
-        return known or ATTENTIONS.get(str(plan))
+        return LANGUAGE_MODELS.get(self.architecture) or ENCODERS.get(encoder)
 
     @property
     def status(self) -> str:
@@ -150,7 +159,7 @@ def read_head(log: Path) -> tuple[dict[str, Settings], int | None, bool]:
                 settings, finished = read_configuration(match[1]), False
             elif match := PARAMETERS.search(line):
                 parameters = int(match[1].replace(",", ""))
-            finished = finished or DONE in line
+            finished = finished or DONE.match(line) is not None
     return settings, parameters, finished
 
 
@@ -221,10 +230,7 @@ def models(runs: Iterable[Run], beside: Path) -> Table:
 
 def method_label(run: Run) -> str:
     """The method by its name in every table, else the layer plan."""
-    if run.method:
-        return run.method.label
-    model = run.settings.get("model", {})
-    return str(model.get("decoder_attention") or model.get("encoder_attention") or "–")
+    return run.method.label if run.method else run.plan or "–"
 
 
 def differing(runs: Sequence[Run]) -> list[Table]:
@@ -284,14 +290,22 @@ def picture(runs: Sequence[Run]) -> Picture:
 
 
 def appearances(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """Label, colour and line of each run: the method's colour, another line where it has been used."""
-    labels = [run.method.label if run.method else "" for run in runs]
+    """Label, colour and line of each run: its method's colour, unless another method has taken that one.
+
+    Runs of one method have the same colour and different lines.
+    """
+    labels = [run.method.label if run.method else run.plan for run in runs]
     shared = len(os.path.commonpath([Path(run.name).parent for run in runs]))
-    others, used = cycle(OTHER_COLOURS), Counter()
-    looks = []
+    wanted = {run.method.color for run in runs if run.method}
+    others = cycle([color for color in OTHER_COLOURS if color not in wanted] or OTHER_COLOURS)
+    colors: dict[str, str] = {}
+    looks, used = [], Counter()
     for run, label in zip(runs, labels, strict=True):
-        color = run.method.color if run.method else next(others)
         own = label if label and labels.count(label) == 1 else run.name[shared:].lstrip("/")
-        looks.append((own, color, STYLES[used[color] % len(STYLES)]))
-        used[color] += 1
+        kind = label or own
+        if kind not in colors:
+            free = run.method is not None and run.method.color not in colors.values()
+            colors[kind] = run.method.color if free else next(others)
+        looks.append((own, colors[kind], STYLES[used[kind] % len(STYLES)]))
+        used[kind] += 1
     return looks

@@ -16,6 +16,8 @@ RECORD = re.compile(r"\| INFO \| (train_inner|train|valid|usage) \| (\{.*\})$")
 # Where a record has the update, the loss, the tokens per second and the tokens per update.
 INTERVAL = ("num_updates", "loss", "wps", "wpb")
 EPOCH = tuple(f"train_{key}" for key in INTERVAL)
+KIND_OF = {"num_updates": "train_inner", "train_num_updates": "train", "valid_num_updates": "valid"}
+"""The kind of a bare record, by a key that no other has."""
 SECONDS_BETWEEN_LINES = 15
 SECONDS_OF_SILENCE = 20
 # By what the log says: what is done from then on.
@@ -29,15 +31,25 @@ BAR_WITHOUT_END = "{n_fmt} updates, {elapsed}{postfix}"
 
 
 def read_records(lines: Iterable[str]) -> Iterator[tuple[str, Record]]:
-    """The figures in a log, each with its kind: `train_inner`, `train`, `valid` or `usage`."""
+    """The figures in a log, each with its kind: `train_inner`, `train`, `valid` or `usage`.
+
+    fairseq's --log-file has them without a kind, and each of them once more with every epoch.
+    """
+    last = ""
     for line in lines:
-        if match := RECORD.search(line.rstrip()):
+        match, bare = RECORD.search(line.rstrip()), line.startswith('{"')
+        if match or (bare and line != last):
             try:
-                record = json.loads(match[2])
+                record = json.loads(match[2] if match else line)
             except ValueError:  # half a line that a killed process has left, before one of the next
                 continue
+            finally:
+                last = line
+            kind = match[1] if match else next((name for key, name in KIND_OF.items() if key in record), "")
+            if not kind:
+                continue
             yield (
-                match[1],
+                kind,
                 # GLUE's records also hold lists of predictions.
                 {key: float(value) for key, value in record.items() if isinstance(value, str | int | float)},
             )

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.files import write_json
-from pipeline.reports.page import Page, Section, Table, markdown_parts, render
+from pipeline.reports.page import Heading, Page, Picture, Section, Table, markdown_parts, render
 from pipeline.studies import report
 from pipeline.studies.report_results import environments_in
-from pipeline.studies.report_runs import find_runs, read_configuration
+from pipeline.studies.report_runs import appearances, find_runs, read_configuration
 from tests.helpers.logs import LOG, inner
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -25,14 +25,14 @@ MACHINE = {
 }
 
 
-def configuration(architecture, lr, save_dir, max_update=40):
+def configuration(architecture, lr, save_dir, plan, max_update=40):
     """The line in which fairseq prints it, with an enumeration and a Namespace as it prints them."""
     text = repr(
         {
             "_name": None,
             "common": {"seed": 1},
             "task": {"_name": "language_modeling", "dataset_impl": None},
-            "model": {"_name": architecture, "decoder_layers": 2},
+            "model": {"_name": architecture, "decoder_layers": 2, "decoder_attention": plan},
             "optimization": {"max_update": max_update, "lr": [lr]},
             "checkpoint": {"save_dir": str(save_dir)},
         }
@@ -41,10 +41,10 @@ def configuration(architecture, lr, save_dir, max_update=40):
     return f"2000-01-02 03:04:05 | INFO | fairseq_cli.train | {text}\n"
 
 
-def write_run(folder, architecture, lr, lines=LOG):
+def write_run(folder, architecture, lr, lines=LOG, plan=None):
     folder.mkdir(parents=True)
     head = [
-        configuration(architecture, lr, folder),
+        configuration(architecture, lr, folder, plan),
         "x | INFO | fairseq_cli.train | num. shared model params: 1,234 (num. trained: 1,234)\n",
     ]
     (folder / "train.log").write_text("".join([*head, *lines]))
@@ -99,6 +99,31 @@ def test_runs_from_their_logs(runs):
     # Speed and time are known before the first validation.
     assert found["c"].figures["tokens_per_second"] and found["c"].figures["seconds"]
     assert found["d"].figures["seconds"] is None
+
+
+def test_the_method_is_that_of_the_layer_plan(call, tmp_path):
+    plans = ("softmax", "norm*2", "norm", "diag,norm", None)
+    for number, plan in enumerate(plans):
+        write_run(tmp_path / "runs" / str(number), "transnormer_t1", 0.01, plan=plan)
+    looks = appearances(find_runs([tmp_path / "runs"]))
+    assert [label for label, _, _ in looks] == ["softmax", "1", "2", "diag,norm", "TransNormer T1"]
+    colors = [color for _, color, _ in looks]
+    assert colors[1] == colors[2] and len(set(colors)) == 4 and looks[1][2] != looks[2][2]
+    rows = rows_of(written(call, tmp_path / "runs", tmp_path / "report.html"), "Models and their cost")
+    assert [row[2] for row in rows] == ["softmax", *["NormAttention"] * 2, "diag,norm", "TransNormer T1"]
+
+
+def test_the_log_file_of_fairseq_train(tmp_path):
+    """Its lines are bare, and those of later epochs written several times."""
+    for name in ("printed", "file"):
+        write_run(tmp_path / name, "transnormer_t1", 0.01)
+    log = tmp_path / "file" / "train.log"
+    bare = [re.sub(r"^.* \| INFO \| [\w.]+ \| ", "", line) for line in log.read_text().splitlines(True)]
+    log.write_text("".join(line for line in bare for _ in range(2) if "peak_memory" not in line))
+    file, printed = find_runs([tmp_path])
+    assert (file.settings["task"], file.parameters) == (printed.settings["task"], printed.parameters)
+    assert file.status == printed.status == "finished" and file.ended == printed.ended
+    assert file.figures == {**printed.figures, "peak_memory_bytes": None}
 
 
 def test_a_configuration_is_never_run(tmp_path):
@@ -161,12 +186,19 @@ def test_nothing_to_report(refused, tmp_path):
     assert not out.exists()
 
 
-def test_tables_of_documents():
-    text = "A note.\n\nSeconds, by length:\n\n| | 512 |\n| --- | ---: |\n| a \\| b | 1.5 |\n\n- met: one\n"
-    note, table, goal = markdown_parts(text)
-    assert (note, goal) == ("A note.", "met: one")
-    assert table == Table(["", "512"], [["a | b", "1.5"]], "Seconds, by length:")
+def test_parts_of_documents(tmp_path):
+    (tmp_path / "curves.png").write_bytes(b"")
+    text = "# A title\n\n<!-- no text -->\nA note\nof `two` lines.\n\nSeconds, by [length](a.md):\n\n"
+    text += "| | 512 |\n| --- | ---: |\n| a \\| b\\* | 1.5 |\n\n- met: one\n- **bold**\n\n"
+    text += "## A part\n\n![the curves](curves.png)\n![gone](gone.png)\n"
+    title, note, table, *goals, part, picture = markdown_parts(text, tmp_path)
+    assert (title, part) == (Heading("A title", 1), Heading("A part", 2))
+    assert (note, goals) == ("A note of two lines.", ["met: one", "bold"])
+    assert table == Table(["", "512"], [["a | b*", "1.5"]], "Seconds, by length:")
     assert table.kinds == ["text", "number"]
+    assert isinstance(picture, Picture) and "the curves" in picture.markup
+    page = render(Page("A page", "", [Section("One", [title, part])]))
+    assert "<h3>A title</h3>" in page and "<h4>A part</h4>" in page
 
 
 PROBE = """
