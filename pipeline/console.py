@@ -43,6 +43,12 @@ def parse_before_flags(parser: Parser, options: Parser, words: Sequence[str]) ->
     return options.parse_known_args(words[len(first) :], parser.parse_args(first))
 
 
+def split_flags(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """A command's own words, and the flags of fairseq-train after `--`."""
+    place = words.index("--") if "--" in words else len(words)
+    return list(words[:place]), tuple(words[place + 1 :])
+
+
 def add_device(parser: Parser) -> None:
     """--device, the same for every benchmark."""
     parser.add_argument(

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """The `function` of a `module` that measures runs of fairseq's `tasks`, and the `splits` it needs."""
+    """The `function` of a `module` that measures runs of fairseq's `tasks`, and the `splits` it needs.
+
+    `figures` are the paths of what it finds, separated by spaces; `*` stands for names that the run decides.
+    """
 
     module: str
     splits: tuple[str, ...]
     tasks: tuple[str, ...]
+    figures: str
     function: str = "measure_run"
 
 
@@ -28,18 +32,78 @@ PPL_SCRIPT, SAMPLER = "scripts/eval_ppl.sh", "scripts/sample_images.sh"
 """Commands, as messages and what they write name them."""
 
 TEXTS = ("language_modeling", "carried_language_modeling")
+OF_A_MODEL = "architecture parameters"
+OF_ANSWERS = "examples correct accuracy loss_bits"
+
+
+def each(groups: str, names: str) -> str:
+    """The paths `group.name` of all `groups` and `names`."""
+    return " ".join(f"{group}.{name}" for group in groups.split() for name in names.split())
+
+
+OF_A_LOSS = "tokens loss_nats_per_token perplexity_per_token perplexity_per_word"
+OF_A_SPLIT = "bits perplexity unigram_bits"
 EVALUATORS = {
-    "carried": Evaluator("carried_state", ("train", "valid", "test"), TEXTS),
-    "copy": Evaluator("accuracy", (), ("copy",), "measure_copying"),
-    "glue": Evaluator("glue", ("train", "valid"), ("sentence_prediction",)),
-    "image_classification": Evaluator(
-        "accuracy", ("train", "valid"), ("image_classification",), "measure_images"
+    "carried": Evaluator(
+        "carried_state",
+        ("train", "valid", "test"),
+        TEXTS,
+        f"parameters unigram_perplexity {each('apart carried', OF_A_LOSS)} "
+        f"{each('carried', 'streams longest remark buckets.*')}",
     ),
-    "language_model": Evaluator("perplexity", ("train", "valid", "test"), TEXTS),
-    "lra": Evaluator("accuracy", ("train", "valid", "test"), ("lra",), "measure_lra"),
-    "masked_lm": Evaluator("perplexity", ("train", "valid", "test"), ("masked_lm",), "measure_masked_lm"),
-    "recall": Evaluator("recall", (), ("recall",)),
-    "pixels": Evaluator("pixels", ("train", "valid", "test"), ("pixels",)),
+    "copy": Evaluator(
+        "accuracy",
+        (),
+        ("copy",),
+        "parameters examples counted loss_nats converged converged_at accuracy exact by_position.* "
+        "free_accuracy free_exact free_by_position.*",
+        "measure_copying",
+    ),
+    "glue": Evaluator(
+        "glue",
+        ("train", "valid"),
+        ("sentence_prediction",),
+        f"{OF_A_MODEL} task partial examples.* cut pretraining_updates learning_rate dev.* score majority "
+        "majority.* best_update",
+    ),
+    "image_classification": Evaluator(
+        "accuracy",
+        ("train", "valid"),
+        ("image_classification",),
+        f"{OF_A_MODEL} {OF_ANSWERS} attention training_images split most_frequent_class gradient_norm "
+        "largest_inverse_loss_scale exponents.*",
+        "measure_images",
+    ),
+    "language_model": Evaluator(
+        "perplexity",
+        ("train", "valid", "test"),
+        TEXTS,
+        f"{OF_A_MODEL} best_update "
+        f"{each('valid test', f'{OF_A_SPLIT} tokens words nats perplexity_per_word')}",
+    ),
+    "lra": Evaluator(
+        "accuracy",
+        ("train", "valid", "test"),
+        ("lra",),
+        f"parameters {OF_ANSWERS} most_frequent best_update chosen_on_valid published_sizes",
+        "measure_lra",
+    ),
+    "masked_lm": Evaluator(
+        "perplexity",
+        ("train", "valid", "test"),
+        ("masked_lm",),
+        f"{OF_A_MODEL} best_update {each('valid test', f'{OF_A_SPLIT} masked_tokens')}",
+        "measure_masked_lm",
+    ),
+    "pixels": Evaluator(
+        "pixels",
+        ("train", "valid", "test"),
+        ("pixels",),
+        f"{OF_A_MODEL} attention images.* bits_per_dimension.* without_a_model.* pictures.*",
+    ),
+    "recall": Evaluator(
+        "recall", (), ("recall",), "parameters examples counted loss_nats accuracy exact state_numbers"
+    ),
 }
 """By the name in a study's YAML."""
 

@@ -46,7 +46,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         type=Path,
         metavar="FILE",
         help="where the predictions go, in the form of GLUE's server: index, prediction "
-        "(default: <name of the input>.<task>.predictions.tsv in the current folder)",
+        "(default: <name of the input>.<task>.predictions.tsv beside the checkpoint)",
     )
     return parser.parse_args(words)
 
@@ -121,7 +121,8 @@ def main() -> None:
     """Predict, and score what has labels."""
     options = parse(sys.argv[1:])
     task = glue_task(options.task)
-    out = options.out or Path(f"{options.input.name.split('.')[0]}.{task.name}.predictions.tsv")
+    name = f"{options.input.name.split('.')[0]}.{task.name}.predictions.tsv"
+    out = options.out or options.checkpoint.with_name(name)
     check_output(out, begins(HEADER), [options.checkpoint, options.input])
     examples = read_input(options.input, task)
     if not examples.sentences:

@@ -1,8 +1,9 @@
 """A study as its YAML declares it; docs/studies.md describes the keys."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
 from string import Formatter
@@ -21,12 +22,14 @@ from pipeline.study.baseline import Baseline, read_baseline
 from pipeline.study.choosing import Best, Tune, read_best, read_tune
 from pipeline.study.claims import Claim, read_claim
 from pipeline.study.notation import (
+    Expression,
     as_list,
     check_choice,
     check_keys,
     check_known,
     nearest,
     number,
+    parse_expression,
     positive_number,
 )
 from pipeline.study.table import TableSpec, read_table_spec
@@ -56,6 +59,16 @@ FOLDER = re.compile(r"[^./\0-][^/\0]*")
 INTERPOLATION = "${"
 TEXTS = ("about", "notes")
 """Keys of prose, in which nothing is interpolated."""
+OF_TRAINING = (
+    "updates",
+    "seconds",
+    "tokens_per_second",
+    "tokens_per_update",
+    "peak_memory_bytes",
+    "curves.*",
+)
+OF_RECORDS = ("cell.*", "settings.*", "data.*", "tuned.*", "environment.*")
+"""Figures of a record besides those of its evaluator."""
 HOOKS = {
     "carried": ("carried", ("model", "segment", "way")),
     "glue": ("glue", ("task",)),
@@ -218,6 +231,9 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
     rows = {name: axis for spec in specs for name, axis in spec.rows.items()}
     best = read_best(content.get("best"), axes, str(path))
     check_rows(path, specs, {*rows} - {best and best.axis})
+    baselines = tuple(read_baseline(one, str(path)) for one in as_list(content.get("baseline") or []))
+    claims = tuple(read_claim(claim, axes, rows, f"{path}: claims") for claim in content.get("claims") or ())
+    check_figures(path, evaluate, asked_figures(specs, claims, baselines, best))
     return Study(
         name=path.stem,
         path=path,
@@ -235,10 +251,8 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
         tables=specs,
         tune=read_tune(content.get("tune"), axes, str(path)),
         prepare=read_prepare(path, content.get("prepare")),
-        baselines=tuple(read_baseline(one, str(path)) for one in as_list(content.get("baseline") or [])),
-        claims=tuple(
-            read_claim(claim, axes, rows, f"{path}: claims") for claim in content.get("claims") or ()
-        ),
+        baselines=baselines,
+        claims=claims,
         plot=read_plot(path, content.get("plot")),
         notes=read_notes(path, content.get("notes", "")),
         hooks=hooks,
@@ -251,6 +265,33 @@ def check_not_interpolated(path: Path, content: Mapping[Any, Any]) -> None:
         if key not in TEXTS and INTERPOLATION in str(value):
             raise UserError(
                 f"{path}: {key} has an interpolation, {INTERPOLATION}...}}; write the value itself"
+            )
+
+
+def asked_figures(
+    tables: Iterable[TableSpec], claims: Iterable[Claim], baselines: Iterable[Baseline], best: Best | None
+) -> Iterator[tuple[str, Expression]]:
+    """Every figure of a record that a study is about, and what asks for it."""
+    for column in (column for spec in tables for column in spec.columns):
+        yield f"the column {column.title!r} shows", column.figure
+    for claim in claims:
+        yield f"the claim {claim.says!r} is about", claim.figure
+    for one in baselines:
+        for word in (word for pair in one.found.items() for word in pair if isinstance(word, str)):
+            yield f"the baseline {one.name!r} has", parse_expression(word, one.name)
+    if best:
+        yield "best chooses by", best.figure
+
+
+def check_figures(path: Path, evaluate: str, asked: Iterable[tuple[str, Expression]]) -> None:
+    """UserError for a figure that no record can have: of the evaluator's, of training or about the cell."""
+    known = [*EVALUATORS[evaluate].figures.split(), *OF_TRAINING]
+    for what, figure in asked:
+        name = ".".join(figure.path)
+        place = name.removeprefix("training.").removeprefix("found.")
+        if not any(fnmatchcase(place, one) for one in (*known, *OF_RECORDS)):
+            raise UserError(
+                f"{path}: {what} {name}, which evaluate: {evaluate} does not measure{nearest(name, known)}"
             )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conventions import PREPARED
-from pipeline.console import Parser, count, number_of, positive
+from pipeline.console import Parser, count, number_of, positive, split_flags
 from pipeline.errors import UserError
 from pipeline.files import ROOT
 from pipeline.glue_tasks import TASKS, glue_task
@@ -27,7 +27,9 @@ STUDY = "glue"
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("scripts/finetune_glue.sh", __doc__)
+    words, flags = split_flags(words)
+    usage = "scripts/finetune_glue.sh CHECKPOINT [options] [-- fairseq-train flags ...]"
+    parser = Parser("scripts/finetune_glue.sh", __doc__, usage=usage)
     parser.add_argument(
         "checkpoint",
         type=Path,
@@ -53,7 +55,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         help="where runs and results go (default: glue/<checkpoint> beside the checkpoint)",
     )
     parser.add_argument(
+        "--lr",
         "--learning-rates",
+        dest="learning_rates",
         type=several(positive, "numbers"),
         metavar="A,B,...",
         help="learning rates instead of those of configs/studies/glue.yaml",
@@ -76,7 +80,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         metavar="N",
         help="runs in parallel (default: one per GPU; 1 without a GPU)",
     )
-    return parser.parse_args(words)
+    parser.add_argument("--dry-run", action="store_true", help="print the fairseq-train commands, and stop")
+    return parser.parse_args(words, argparse.Namespace(flags=flags))
 
 
 def several(kind: Callable[[str], float], what: str) -> Callable[[str], list[float]]:
@@ -116,6 +121,7 @@ def cells_asked(options: argparse.Namespace) -> "list[Cell]":
     study, start = read_study(STUDY), whole_checkpoint(options.checkpoint.absolute())
     out = (options.out or start.parent / "glue" / start.stem).absolute()
     flags = ("--max-update", str(options.max_update)) if options.max_update else ()
+    flags += options.flags
     data = options.data.absolute() if options.data else None
     asked = {"task": find_tasks(options), "lr": [str(rate) for rate in options.learning_rates or ()]}
     cells = cells_of(Plan(study, out, data, flags, start), asked, study.seeds)
@@ -145,8 +151,11 @@ def check_tasks(cells: "Sequence[Cell]") -> None:
 def main() -> None:
     """Fine-tune."""
     options = parse(sys.argv[1:])
-    from pipeline.study.run import run_study
+    from pipeline.study.run import run_study, show_commands
 
     cells = cells_asked(options)
     check_tasks(cells)
-    run_study(cells, options.jobs)
+    if options.dry_run:
+        show_commands(cells)
+    else:
+        run_study(cells, options.jobs)

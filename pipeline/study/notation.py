@@ -22,7 +22,6 @@ EXPRESSION = re.compile(
 FORMAT = re.compile(r",?(?:\.\d+)?[feg%]?")
 COUNT = "count"
 SECTIONS = ("found", "training")
-ABSENT = object()
 
 
 def nearest(word: Any, known: Collection[str]) -> str:
@@ -84,10 +83,6 @@ class Expression:
     path: tuple[str, ...]
     factor: float | None = None
 
-    def is_in(self, record: Record) -> bool:
-        """Whether the record has the path, be it with null."""
-        return any(follow(section, self.path, ABSENT) is not ABSENT for section in sections(record))
-
     def __call__(self, record: Record) -> Any:
         """The value, None if the record has none, or one that is no number."""
         for section in sections(record):
@@ -117,15 +112,15 @@ def sections(record: Record) -> list[Any]:
     return [*(record.get(name) for name in SECTIONS), record]
 
 
-def follow(value: Any, path: Iterable[str], absent: Any = None) -> Any:
-    """The value at a path of nested mappings and lists, `absent` if there is none."""
+def follow(value: Any, path: Iterable[str]) -> Any:
+    """The value at a path of nested mappings and lists, None if there is none."""
     for key in path:
         if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
             value = value[int(key)]
         elif isinstance(value, Mapping) and key in value:
             value = value[key]
         else:
-            return absent
+            return None
     return value
 
 

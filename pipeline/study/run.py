@@ -8,13 +8,15 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pipeline.children import PARENT
 from pipeline.console import number_of
 from pipeline.data.prepared import identify
 from pipeline.errors import UserError
-from pipeline.files import RESULTS, ROOT, made_folder, shown_path
+from pipeline.files import RESULTS, ROOT, fingerprint, made_folder, shown_path
 from pipeline.outputs import LOCK, MARK, check_output_folder, run_lock
 from pipeline.provenance import portable_command
 from pipeline.study.cells import Cell, Plan
@@ -25,8 +27,9 @@ from pipeline.study.page import PAGE, check_one_setting, check_replaceable, grou
 from pipeline.study.records import Record, read_records
 from pipeline.study.schedule import gpus, parallel_jobs, run_cells
 from pipeline.study.selection import cells_of, check_layer_plans, check_trusted
-from pipeline.study.table import figure_of, unknown_figures
-from pipeline.study.worker import prune
+from pipeline.study.table import figure_of
+from pipeline.study.worker import LOG, check_arguments, prune
+from pipeline.training.log import run_figures
 
 SOURCE = "{source}"
 SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
@@ -84,24 +87,35 @@ def runs_of_tuning(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def time_left(cells: Sequence[Cell]) -> float | None:
-    """The seconds that the cells without a record file take, by those of the study's records.
+    """The seconds that the cells without a record file take, by the study's records and begun runs.
 
     The speed is that of the same choices if any ran, else of all. The updates may follow from data that are
     not prepared here: then those of the same choices count. None where one of them cannot be known.
     """
     records = read_records(cells[0].plan.out, cells[0].study.name)
-    timed = [record for record in records if record["training"]["seconds"]]
+    ended = [(_choices(record), record["training"]) for record in records]
+    begun = {cell.folder: figures for cell in cells if (figures := figures_of_begun(cell))}
+    running = [(cell.values, begun[cell.folder]) for cell in cells if cell.folder in begun]
+    timed = [(values, one) for values, one in (*ended, *running) if one["seconds"] and one["updates"]]
     total = 0.0
     for cell in cells:
         if cell.record_path.is_file():
             continue
-        alike = [one["training"] for one in timed if _choices(one) == cell.values]
-        updates = cell.updates() or (statistics.median(one["updates"] for one in alike) if alike else 0)
-        ran = alike or [one["training"] for one in timed]
+        alike = [one for values, one in timed if values == cell.values]
+        made = [one["updates"] for values, one in ended if values == cell.values]
+        updates = cell.updates() or (statistics.median(made) if made else 0)
+        ran = alike or [one for _, one in timed]
         if not (ran and updates):
             return None
-        total += updates * statistics.median(one["seconds"] / max(1, one["updates"]) for one in ran)
+        rest = updates - begun.get(cell.folder, {}).get("updates", 0)
+        total += max(0, rest) * statistics.median(one["seconds"] / one["updates"] for one in ran)
     return total
+
+
+def figures_of_begun(cell: Cell) -> dict[str, Any] | None:
+    """What the log of a run says that has no record yet; None without a log."""
+    log = cell.folder / LOG
+    return run_figures(log) if not cell.record_path.is_file() and log.is_file() else None
 
 
 def _choices(record: Record) -> dict[str, str]:
@@ -136,20 +150,43 @@ def show_status(cells: Sequence[Cell]) -> None:
     for cell in runs:
         if cell.record():
             state = f"done: {describe(cell)}"
+        elif figures := figures_of_begun(cell):
+            state = f"begun, at update {figures['updates']:,}" + (
+                f" of {last:,}" if (last := cell.updates()) else ""
+            )
         else:
             state = "begun" if cell.folder.is_dir() else "missing"
         print(f"{cell.name}: {state}")
     left = time_left(runs)
-    unknown = "unknown until a cell is finished and the data are prepared"
+    unknown = "unknown until a run has begun and the data are prepared"
     print(f"time left: {in_words(left) if left is not None else unknown}")
 
 
 def show_commands(cells: Sequence[Cell]) -> None:
-    """The fairseq-train command of every cell that is not finished."""
-    on_gpu = bool(gpus())
+    """The fairseq-train command of every cell that is not finished, checked like that of a run.
+
+    Raises UserError for an --out or a setting with which the cell would be refused.
+    """
+    from pipeline.training.fairseq_process import import_quickly
+
+    check_out(cells)
+    import_quickly("pipeline.training.train")
+    on_gpu, checked = bool(gpus()), set()
     for cell in all_runs(cells):
-        state = "done before" if cell.record() else shlex.join(["fairseq-train", *cell.arguments(on_gpu)])
-        print(f"# {cell.name}\n{state}")
+        print(f"# {cell.name}")
+        if cell.record():
+            print("done before")
+            continue
+        arguments = cell.arguments(on_gpu)
+        if (alike := setting_words(cell)) not in checked:
+            checked.add(alike)
+            check_arguments(cell, arguments)
+        print(shlex.join(["fairseq-train", *arguments]))
+
+
+def setting_words(cell: Cell) -> str:
+    """What decides whether the settings of a cell are right: all but its seed."""
+    return fingerprint([cell.experiment.settings, replace(cell, seed=0).own_flags()])
 
 
 def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | None = None) -> None:
@@ -283,13 +320,4 @@ def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int
     where = shown_path(cells[0].plan.out) if cells else ""
     done = len(cells) - len(missing)
     print(f"{title}: {number_of(len(cells), 'runs')}, {done} done before; results: {where}", flush=True)
-    said: set[str] = set()
-
-    def report(cell: Cell) -> str:
-        for sentence in unknown_figures(cell.study, cell.record()) if cell.tuning is None else ():
-            if sentence not in said:
-                print(f"note: {sentence}", flush=True)
-            said.add(sentence)
-        return describe(cell)
-
-    return run_cells(missing, jobs, held, report)
+    return run_cells(missing, jobs, held, describe)

@@ -38,7 +38,10 @@ def cells_of(plan: Plan, asked: Mapping[str, Sequence[str]], seeds: int) -> list
     study = plan.study
     chosen = [axis.choose(asked.get(name) or axis.usual) for name, axis in study.axes.items()]
     check_flags(plan, chosen)
-    combinations = [cell for choices in product(*chosen) if (cell := Cell(plan, choices, 0)).exists()]
+    every = [Cell(plan, choices, 0) for choices in product(*chosen)]
+    if not any(cell.config.is_file() for cell in every) and "{" not in study.config:
+        raise UserError(f"{study.path}: config names {study.config}, which does not exist")
+    combinations = [cell for cell in every if cell.exists()]
     check_covered(study, chosen, combinations, [name for name, words in asked.items() if words])
     if not combinations:
         raise UserError(f"{study.path}: no combination of these choices has a YAML and settings")

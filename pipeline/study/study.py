@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.console import Parser, count, names
+from pipeline.console import Parser, count, names, split_flags
 from pipeline.errors import UserError
 from pipeline.files import shown_path
 from pipeline.study.notation import nearest
@@ -64,10 +64,7 @@ def parser_of(study: "Study | None") -> Parser:
 
 def parse(words: Sequence[str]) -> "tuple[Namespace, Study | None, tuple[str, ...]]":
     """The options, the study, and the flags after `--`."""
-    own, flags = list(words), ()
-    if "--" in own:
-        place = own.index("--")
-        own, flags = own[:place], tuple(own[place + 1 :])
+    own, flags = split_flags(words)
     study = None
     if own and not own[0].startswith("-"):
         from pipeline.study.declaration import read_study

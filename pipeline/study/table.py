@@ -19,7 +19,6 @@ from pipeline.study.notation import (
     check_known,
     follow,
     nearest,
-    not_measured,
     numbers,
     parse_expression,
     read_only,
@@ -29,7 +28,7 @@ from pipeline.study.records import Record, by_seed
 from pipeline.verdicts import range_of, rank_correlations
 
 if TYPE_CHECKING:
-    from pipeline.study.declaration import Axis, Study
+    from pipeline.study.declaration import Axis
 
 NONE = "–"
 
@@ -58,16 +57,6 @@ class PaperColumn:
     by: str
     title: str
     average: str = ""
-
-
-def unknown_figures(study: "Study", record: Record) -> list[str]:
-    """A sentence for each column, claim and baseline whose figure the record of a finished cell lacks."""
-    asked = [(f"the column {one.title!r} shows", one.figure) for spec in study.tables for one in spec.columns]
-    asked += [(f"the claim {one.says!r} is about", one.figure) for one in study.claims]
-    for one in study.baselines:
-        paths = [word for pair in one.found.items() for word in pair if isinstance(word, str)]
-        asked += [(f"the baseline {one.name!r} has", parse_expression(path, one.name)) for path in paths]
-    return [f"{what} {not_measured(figure, record)}" for what, figure in asked if not figure.is_in(record)]
 
 
 def key_of(row: Mapping[str, str], key: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 import warnings
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,13 +75,8 @@ def command_of(cell: Cell) -> list[str]:
     return [*words, *(["--", *cell.plan.flags] if cell.plan.flags else [])]
 
 
-def check_settings(cell: Cell, arguments: list[str]) -> Any:
-    """The prepared data, once everything that can be wrong before training has been checked.
-
-    Raises UserError; writes nothing.
-    """
-    from pipeline.data.prepared import has_valid, identify
-    from pipeline.training.kinds import KINDS
+def check_arguments(cell: Cell, arguments: list[str]) -> Namespace:
+    """The arguments as fairseq-train reads them; UserError for what needs no data to be wrong."""
     from pipeline.training.recipe import read_experiment
     from pipeline.training.train import checked
 
@@ -91,6 +87,18 @@ def check_settings(cell: Cell, arguments: list[str]) -> Any:
             f"{cell.study.path}: evaluate is {cell.study.evaluate}, which measures no runs of the task "
             f"{read.task}"
         )
+    return read
+
+
+def check_settings(cell: Cell, arguments: list[str]) -> Any:
+    """The prepared data, once everything that can be wrong before training has been checked.
+
+    Raises UserError; writes nothing.
+    """
+    from pipeline.data.prepared import has_valid, identify
+    from pipeline.training.kinds import KINDS
+
+    read = check_arguments(cell, arguments)
     folder, kind = cell.data_folder(), KINDS.get(read.task)
     if not folder or not kind:
         return None

@@ -8,11 +8,13 @@ from argparse import Namespace
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from fairseq import options as fairseq_options
 from fairseq import utils as fairseq_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
 from conventions import PREPARED
 from pipeline.console import number_of
@@ -52,7 +54,8 @@ from pipeline.training.save_dir import (
 )
 from user_dir.checks.schedules import check_schedule
 from user_dir.checks.training import check_training
-from user_dir.models.layer_plan import parse_layer_plan
+from user_dir.models.layer_plan import build_layer_attention, parse_layer_plan
+from user_dir.models.options import attention_options
 
 PLANNED_UPDATES = 20  # that --plan trains to find the pace
 PAPER = "wikitext103"
@@ -78,7 +81,7 @@ def checked(arguments: Sequence[str], here: bool = True) -> Namespace:
     composed = convert_namespace_to_omegaconf(read)
     check_training(composed, here=here)
     check_schedule(composed)
-    check_plan(read)
+    check_plan(read, composed.model)
     return read
 
 
@@ -315,17 +318,40 @@ def how_to_resume(save_dir: Path) -> str:
     return f"the same command resumes after update {saved.updates:,}"
 
 
-def check_plan(read: Namespace) -> None:
-    """UserError for a layer plan that cannot be, before anything is written.
+def check_plan(read: Namespace, model: Any) -> None:
+    """UserError for a layer plan or an option of its attentions that cannot be, before anything is written.
 
+    `model` is its configuration. Options are checked unless the data decide the number of positions.
     fairseq's convolutional model has options of these names that mean something else.
     """
     preset = MODEL_DATACLASS_REGISTRY.get(read.arch, Namespace)()
     for side in ("decoder", "encoder"):
         names = (f"{side}_attention", f"{side}_layers")
         plan, layers = (getattr(read, name, getattr(preset, name, None)) for name in names)
-        if plan and isinstance(layers, int):
-            parse_layer_plan(plan, layers, f"--{side}-attention", causal=side == "decoder")
+        kind, causal = MODEL_REGISTRY[read.arch], side == "decoder"
+        if not isinstance(layers, int) or not (plan or hasattr(kind, "default_plan")):
+            continue
+        plan = parse_layer_plan(plan or kind.default_plan(layers), layers, f"--{side}-attention", causal)
+        positions = getattr(model, "max_target_positions" if causal else "max_positions", None)
+        positions = positions or getattr(read, "tokens_per_sample", None)
+        if hasattr(kind, "default_plan") and isinstance(positions, int):
+            check_attentions(plan, model, side, positions)
+
+
+def check_attentions(plan: Sequence[tuple[str, ...]], model: Any, side: str, positions: int) -> None:
+    """UserError for an option with which an attention of the plan cannot be built."""
+    sizes = (getattr(model, f"{side}_embed_dim"), getattr(model, f"{side}_attention_heads"))
+    with torch.random.fork_rng(devices=()):
+        for layer in dict.fromkeys(plan):
+            build_layer_attention(
+                layer,
+                *sizes,
+                causal=side == "decoder",
+                dropout=model.attention_dropout,
+                backend=model.attention_backend,
+                max_positions=positions,
+                options=attention_options(model),
+            )
 
 
 def check_task(command: str, config: Path, experiment: Experiment, given: str | None = None) -> None:

@@ -99,14 +99,13 @@ def test_correlations():
     assert found == {"pearson": 98.1981, "spearman": 100.0}
 
 
-def test_test_file_has_no_figures(call, finetuned, glue, tmp_path, monkeypatch, capsys):
-    """Predictions go to the current folder, called after input and task."""
-    monkeypatch.chdir(tmp_path)
-    checkpoint = finetuned / "MNLI" / RUN / "checkpoint_best.pt"
+def test_test_file_has_no_figures(call, finetuned, glue, tmp_path, capsys):
+    """Predictions lie beside the checkpoint, called after input and task."""
+    checkpoint = shutil.copytree(finetuned / "MNLI" / RUN, tmp_path / "run") / "checkpoint_best.pt"
     test = glue.parent / "raw" / "MNLI" / "test_mismatched.tsv"
     call(predict_glue, checkpoint, "--task", "MNLI", "--input", test)
     assert "accuracy" not in capsys.readouterr().out
-    written = (tmp_path / "test_mismatched.MNLI.predictions.tsv").read_text()
+    written = (tmp_path / "run" / "test_mismatched.MNLI.predictions.tsv").read_text()
     assert len(written.splitlines()) == 1 + ROWS["test1"]
 
 

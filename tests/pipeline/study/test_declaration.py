@@ -2,16 +2,19 @@
 
 import math
 import re
+from fnmatch import fnmatchcase
 
 import pytest
 from omegaconf import OmegaConf
 
 from conventions.mechanisms import MECHANISMS
 from pipeline.errors import UserError
-from pipeline.files import ROOT, write_json
+from pipeline.evaluation import EVALUATORS
+from pipeline.files import RESULTS, ROOT, write_json
 from pipeline.study.cells import shortened
 from pipeline.study.choosing import best_value, tuning_cells, with_chosen
 from pipeline.study.declaration import read_study, study_names
+from pipeline.study.records import read_records
 from pipeline.study.selection import check_layer_plans, check_plan, check_trusted, known_values
 from pipeline.training.recipe import compose_experiment, option
 from tests.pipeline.study.conftest import DOCUMENTED, cells
@@ -167,6 +170,13 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
             "methode; did you mean method",
         ),
         ({"table": {"columns": [["x", "loss nats", ".2f"]]}}, "loss nats"),
+        (
+            {"table": {"columns": [["x", "valid.bitz", ".2f"]]}, "evaluate": "language_model"},
+            "shows valid.bitz, which evaluate: language_model does not measure; did you mean valid.bits",
+        ),
+        ({"claims": [{**CLAIM, "test": {"rank": "training.second", "at_least": 1}}]}, "did you mean seconds"),
+        ({"baseline": {"name": "guess", "found": {"loss_nats": "abc"}}}, "the baseline 'guess' has abc"),
+        ({"best": {"axis": "method", "highest": "scor"}}, "best chooses by scor"),
         ({"table": {"columns": [["x", "loss_nats", "two digits"]]}}, "two digits"),
         ({"table": {"columns": []}}, "columns"),
         ({"table": {"column": [["x", "loss_nats", ".2f"]]}}, "column; did you mean columns"),
@@ -190,7 +200,7 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
         ({"plot": {"curves": "train", "by": "second"}}, "by names 'second'; did you mean seconds"),
         ({"notes": "{% if %}"}, "notes cannot be read: Expected an expression"),
         ({"hooks": "images"}, "evaluate: pixels and the axes method; leave them out"),
-        ({"claims": [{**CLAIM, "test": {"ratio": ["x", "eluu", "softmax"], "at_most": 1}}]}, "mean elu"),
+        ({"claims": [{**CLAIM, "test": {"ratio": ["exact", "eluu", "softmax"], "at_most": 1}}]}, "mean elu"),
         (
             {"claims": [{**CLAIM, "test": {"rank": "x", "at_least": "a"}}]},
             "at_least is 'a'; it must be a number",
@@ -286,9 +296,30 @@ def test_no_row_joins_choices_that_another_table_tells_apart(study_file):
     read({}, best={"axis": "lr", "lowest": "loss_nats"})
 
 
-def test_no_combination_is_a_sentence(study_with):
-    with pytest.raises(UserError, match="configs/nowhere"):
-        cells(study_with(config="configs/nowhere/{preset}.yaml"))
+@pytest.mark.parametrize("config", ["configs/nowhere/{preset}.yaml", "configs/copy/tinny.yaml"])
+def test_no_combination_is_a_sentence(study_with, config):
+    with pytest.raises(UserError, match=config.partition("{")[0]):
+        cells(study_with(config=config))
+
+
+def test_the_figures_of_an_evaluator_are_those_of_its_records():
+    """By the committed records, where there are any."""
+    found = {name: set() for name in EVALUATORS}
+    for name in study_names():
+        for record in read_records(RESULTS / name, name):
+            found[read_study(name).evaluate].update(leaves(record["found"]))
+    for name, paths in found.items():
+        known = EVALUATORS[name].figures.split()
+        assert not [path for path in paths if not any(fnmatchcase(path, one) for one in known)], name
+        assert not paths or all(any(fnmatchcase(path, one) for path in paths) for one in known), name
+
+
+def leaves(value, path=""):
+    """The paths of all values of nested mappings and lists."""
+    if not isinstance(value, dict | list):
+        return [path]
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return [one for key, part in items for one in leaves(part, f"{path}.{key}" if path else str(key))]
 
 
 @pytest.mark.parametrize(("asked", "named"), [({"method": ["elv"]}, "elu"), ({"preset": ["tinny"]}, "tiny")])

@@ -220,6 +220,14 @@ def test_a_seed_or_rate_named_twice_is_one(glue, pretrained):
     assert [(cell.seed, cell.values["lr"]) for cell in found] == [(2, "1.2345678e-05"), (2, "1e-05")]
 
 
+def test_a_dry_run_with_flags(call, glue, pretrained, tmp_path, capsys):
+    words = ["--task", "WNLI", "--data", glue, "--out", tmp_path / "out", "--lr", "0.01", "--seeds", 3]
+    call(finetune_glue, pretrained / "checkpoint_last.pt", *words, "--dry-run", "--", "--dropout", 0.3)
+    out = capsys.readouterr().out
+    assert out.count("fairseq-train") == 1 and not (tmp_path / "out").exists()
+    assert all(words in out for words in ("--lr '[0.01]'", "--seed 3", "--dropout 0.3"))
+
+
 @pytest.mark.parametrize("flag", ["--warmup-updates", "--best-checkpoint-metric"])
 def test_flags_of_the_user_win_over_those_that_follow_from_the_task(glue, pretrained, flag):
     start = pretrained / "checkpoint_last.pt"

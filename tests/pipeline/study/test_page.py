@@ -20,7 +20,7 @@ from pipeline.study.notation import parse_expression
 from pipeline.study.page import given_settings, looks_of, publish, tuned_table, verdicts, write_page
 from pipeline.study.records import read_records
 from pipeline.study.run import check_out
-from pipeline.study.table import PaperColumn, unknown_figures, write_table
+from pipeline.study.table import PaperColumn, write_table
 from tests.pipeline.study.conftest import cells, made_up, record_of
 
 LOSSES = (0.1, 0.2, 0.6)  # whose mean is not their median
@@ -229,17 +229,6 @@ def test_a_file_that_is_no_record_is_passed_over_and_a_damaged_one_is_named(tmp_
 def test_notes_that_cannot_be_filled_in(notes, study_with):
     with pytest.raises(UserError, match="notes cannot be filled in"):
         write_page(study_with(notes=notes), RECORDS)
-
-
-def test_figures_that_nothing_measures_are_named(study_with):
-    claim = {"says": "so", "where": "1", "test": {"ratio": ["los_nats", "elu", "softmax"], "at_most": 1}}
-    study = study_with(claims=[claim], baseline={"name": "guess", "found": {"loss_nats": "abc"}})
-    sentences = unknown_figures(study, RECORDS[0])
-    assert [sentence.partition(", which")[0] for sentence in sentences] == [
-        "the claim 'so' is about los_nats",
-        "the baseline 'guess' has abc",
-    ]
-    assert "did you mean loss_nats" in sentences[0]
 
 
 def test_expressions():

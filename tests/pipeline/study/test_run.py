@@ -24,7 +24,7 @@ from pipeline.study.run import time_left
 from pipeline.study.worker import SETTINGS_ARE_WRONG, request_of
 from pipeline.training import fairseq_process, save_dir
 from tests.helpers import commands, forked
-from tests.helpers.logs import wait_for
+from tests.helpers.logs import inner, wait_for
 from tests.helpers.lra import write_lra
 from tests.helpers.once import filled_once
 from tests.pipeline.study.conftest import DOCUMENTED, SHORT, STUDY, cells, record_of
@@ -240,15 +240,49 @@ def test_the_study_of_the_documents_runs(call, tmp_path):
     assert not list((out / "tiny/mine" / chosen / "seed1").glob("checkpoint*.pt"))
 
 
-def test_a_dry_run_imports_nothing_that_takes_seconds(study_file):
+def test_status_imports_nothing_that_takes_seconds(study_file):
     code = (
         "import sys; sys.argv = ['study', *sys.argv[1:]]; from pipeline.study.study import main; main(); "
         "assert not {'torch', 'fairseq', 'matplotlib'} & set(sys.modules)"
     )
-    words = [study_file, "--dry-run", "--", "--max-update", "7"]
+    words = [study_file, "--status"]
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("fairseq-train") == 4 and "--max-update 7" in done.stdout
+    assert done.stdout.count("missing") == 4
+
+
+def test_a_dry_run_prints_the_commands(call, study_file, capsys):
+    call(study, study_file, "--dry-run", "--", "--max-update", 7)
+    out = capsys.readouterr().out
+    assert out.count("fairseq-train") == 4 and out.count("--max-update 7") == 4
+
+
+@pytest.mark.parametrize(
+    ("instead", "said"),
+    [
+        ("norm_featuremap: 1+elu", "--norm-featuremap"),
+        ("norm_feature_map: gelu", "gelu"),
+        ("lr: fast", "fast"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_would(instead, said, refused, study_file):
+    study_file.write_text(study_file.read_text().replace("norm_feature_map: 1+elu", instead))
+    assert said in refused(study, study_file, "--dry-run")
+
+
+def test_a_dry_run_checks_where_results_go(refused, study_file, tmp_path):
+    (tmp_path / "README.md").write_text("# Mine\n")
+    assert "--out" in refused(study, study_file, "--dry-run", "--out", tmp_path)
+
+
+def test_the_time_left_of_a_begun_study(call, study_file, tmp_path, capsys):
+    log = tmp_path / "out" / "tiny" / "softmax" / "seed1" / "train.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(inner(update, 1.0, 64) for update in (500, 1000)))  # a second per update
+    call(study, study_file, "--status", "--method", "softmax,elu", "--out", tmp_path / "out")
+    out = capsys.readouterr().out
+    assert "tiny, softmax, seed 1: begun, at update 1,000 of 1,500" in out
+    assert "time left: 33 min" in out  # of 500 and 1,500 updates
 
 
 def test_every_study_is_listed(call, capsys):

@@ -1,0 +1,33 @@
+"""Attentions of a user's own, in folders outside this project; CONTRIBUTING.md shows one."""
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from conventions import OWN_ATTENTIONS, own_attention_files
+
+from ..errors import UserError
+
+
+def load_own() -> None:
+    """Import the files that the variable `OWN_ATTENTIONS` names, each once, so that they register.
+
+    Raises UserError for a file that cannot be imported.
+    """
+    for path in own_attention_files():
+        name = f"own_attention_{path.stem}"
+        if name not in sys.modules:
+            _import(name, path)
+
+
+def _import(name: str, path: Path) -> None:
+    spec = spec_from_file_location(name, path)
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(
+            f"{OWN_ATTENTIONS}: {path} cannot be imported: {type(error).__name__}: "
+            f"{' '.join(str(error).split())}"
+        ) from error
