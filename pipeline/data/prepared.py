@@ -56,8 +56,16 @@ class PreparedData:
 
         Where documents are marked, empty lines of the text are left out: its words are not those of the rows.
         """
+        return None if self.words_unknown(split) else self.manifest["splits"][split]["words"]
+
+    def words_unknown(self, split: str) -> str | None:
+        """Why `words` are None, in words; None if they are known."""
         entry = self.manifest.get("splits", {}).get(split, {})
-        return None if "documents" in entry else entry.get("words")
+        if "documents" in entry:
+            return "the rows lack the empty lines of the text, whose words were counted"
+        if "words" in entry:
+            return None
+        return f"{self.folder} has no {PREPARED} with its number of words, as data-prep/ writes it"
 
     def tokens(self, split: str) -> int:
         """Tokens of a split as fairseq counts them; UserError if a file is missing or truncated."""

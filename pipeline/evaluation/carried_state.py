@@ -359,7 +359,7 @@ def write_carried(result: dict[str, Any], out: Path) -> None:
     per_word = result["perplexity_per_word"]
     print(
         f"{text}\n{result['tokens']:,} tokens: perplexity {result['perplexity_per_token']:.2f} per token, "
-        + (f"{per_word:.2f} per word" if per_word else "per word unknown")
+        + (f"{per_word:.2f} per word" if per_word else f"per word unknown, since {result['words_unknown']}")
         + f"\n  written to  {out}, {table_path.name}, {plot_path.name}",
         flush=True,
     )

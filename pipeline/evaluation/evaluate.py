@@ -4,6 +4,7 @@ The result of each split is printed and written as JSON.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,7 +176,25 @@ def parse(script: str, words: Sequence[str]) -> argparse.Namespace:
         text = "images at once (default: as in training)"
         parser.add_argument("--batch-size", type=count, metavar="N", help=text)
     add_splits(parser)
+    add_gpus(parser)
     return parser.parse_args(words)
+
+
+def add_gpus(parser: Parser) -> None:
+    """--gpus, the same for every evaluation, which uses one at most."""
+    text = "0: the CPU; 1: a GPU (default: a GPU if there is one)"
+    parser.add_argument("--gpus", type=int, choices=(0, 1), help=text)
+
+
+def use_gpus(asked: int | None) -> None:
+    """Hide the GPUs from this process, before torch looks for them, or raise UserError if there is none."""
+    if asked == 0:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    elif asked:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UserError("--gpus is 1, but this machine has 0 usable GPUs")
 
 
 def result_files(
@@ -254,6 +273,7 @@ def parse_perplexity(words: Sequence[str]) -> tuple[argparse.Namespace, list[str
         "<checkpoint>.<split>.json beside the checkpoint, with --carry-state "
         "<checkpoint>.<split>.carried.json",
     )
+    add_gpus(options)
     options.add_argument(
         "--context-window",
         type=int,
@@ -325,7 +345,7 @@ def describe_perplexity(result: Result) -> str:
         f"  loss        {result['loss_bits_per_token']:.4f} bits = "
         f"{result['loss_nats_per_token']:.4f} nats per token\n"
         f"  perplexity  {result['perplexity_per_token']:.2f} per token, "
-        + (f"{per_word:.2f} per word" if per_word else "per word unknown")
+        + (f"{per_word:.2f} per word" if per_word else f"per word unknown, since {result['words_unknown']}")
     )
 
 
@@ -358,10 +378,12 @@ def main() -> None:
     script, *words = sys.argv
     if script == PPL_SCRIPT:
         given = parse_perplexity(words)
+        use_gpus(given[0].gpus)
         import_quickly("pipeline.training.checkpoint")
         evaluate_perplexity(*given)
         return
     options, command = parse(script, words), COMMANDS[script]
+    use_gpus(options.gpus)
     import_quickly("pipeline.training.checkpoint")
     from pipeline.training.checkpoint import read_checkpoint
     from pipeline.training.save_dir import whole_checkpoint

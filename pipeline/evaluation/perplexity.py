@@ -195,13 +195,14 @@ def scored_in_pieces(compiled: bool = False) -> Iterator[Scores]:
 
 def figures(bits: float, tokens: int, data: PreparedData, split: str) -> dict[str, Any]:
     """Loss and perplexities from bits per token; per word if the whole split was evaluated."""
-    words = data.words(split)
-    if tokens != data.tokens(split):
-        words = None
+    words, unknown, whole = data.words(split), data.words_unknown(split), data.tokens(split)
+    if tokens != whole:
+        words, unknown = None, f"only {tokens:,} of {whole:,} tokens were evaluated"
     nats = bits * math.log(2)
     return {
         "tokens": tokens,
         "words": words,
+        "words_unknown": unknown,
         "loss_bits_per_token": bits,
         "loss_nats_per_token": nats,
         "perplexity_per_token": perplexity_of(nats),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 from types import SimpleNamespace
 
@@ -136,9 +137,28 @@ def test_pieces_of_words(corpus, tmp_path):
     figures = perplexities(3.0, tokens, prepared, "test")
     assert figures["perplexity_per_token"] == pytest.approx(8)
     assert figures["perplexity_per_word"] == pytest.approx(64)
-    assert perplexities(3.0, tokens - 1, prepared, "test")["perplexity_per_word"] is None
-    prepared.manifest["splits"]["test"]["documents"] = 1  # its rows lack the text's empty lines
-    assert perplexities(3.0, tokens, prepared, "test")["perplexity_per_word"] is None
+    assert figures["words_unknown"] is None
+    split = prepared.manifest["splits"]["test"]
+    for counted, instead, why in (
+        (tokens - 1, split, f"only {tokens - 1:,} of {tokens:,} tokens were evaluated"),
+        (tokens, {**split, "documents": 1}, "the rows lack the empty lines of the text"),
+        (tokens, {}, "has no preparation.json with its number of words"),
+    ):
+        prepared.manifest["splits"]["test"] = instead
+        figures = perplexities(3.0, counted, prepared, "test")
+        assert figures["perplexity_per_word"] is None and why in figures["words_unknown"]
+
+
+def test_why_the_figure_per_word_is_unknown_and_the_cpu_by_name(
+    call, refused, checkpoint, corpus, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    shutil.copytree(corpus, tmp_path / "data", ignore=shutil.ignore_patterns("preparation.json"))
+    call("scripts/eval_ppl.sh", checkpoint, tmp_path / "data", "--gpus", 0)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert f"per word unknown, since {tmp_path / 'data'} has no preparation.json" in capsys.readouterr().out
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "--gpus is 1" in refused("scripts/eval_ppl.sh", checkpoint, corpus, "--gpus", 1)
 
 
 def test_context_window_evaluates_the_same_tokens(evaluated):
