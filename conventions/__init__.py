@@ -1,8 +1,10 @@
 """What the plugin and the commands that start it agree on; imports neither torch nor fairseq."""
 
 import errno
+import os
 import re
 import signal
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -31,3 +33,15 @@ REQUESTS = (signal.SIGTERM, signal.SIGUSR1)
 """Schedulers send them some time before they kill a job."""
 PREPARED = "preparation.json"
 """In a folder of prepared data: what they were made from."""
+OWN_ATTENTIONS = "TRANSNORMER_ATTENTIONS"
+"""The variable that names folders with attentions of a user's own, `:` between them."""
+
+
+def own_attention_files(below: str = "") -> list[Path]:
+    """The Python files in those folders, or in their folder `below`; UserError for one that is not there."""
+    files = []
+    for word in filter(None, os.environ.get(OWN_ATTENTIONS, "").split(os.pathsep)):
+        if not Path(word).is_dir():
+            raise UserError(f"{OWN_ATTENTIONS}: there is no folder {word}")
+        files += sorted(path for path in Path(word, below).glob("*.py") if not path.name.startswith("_"))
+    return files

@@ -15,6 +15,7 @@ from safetensors.torch import save
 from sentencepiece import SentencePieceProcessor
 from torch import nn
 
+from conventions import own_attention_files
 from pipeline.data.tokenization import DICTIONARY, UNKNOWN_WORD, GPT2Encoder, SentencePieceEncoder
 from pipeline.errors import UserError
 from pipeline.training.checkpoint import (
@@ -30,6 +31,8 @@ from user_dir.models.options import attention_options
 from user_dir.models.stack import is_pre_norm, planned_layers, positions_kind
 from user_dir.modules.feed_forward import ACTIVATIONS, default_glu_width
 
+OWN = "export"
+"""In a folder of a user's own attentions: their forms for exported models."""
 EXPORTED = ("softmax", "elu", "norm", "diag", "lln", "lln_diag")
 NORMS = ("layernorm", "rmsnorm", "scalenorm")
 HUB = Path(__file__).with_name("hub")
@@ -156,13 +159,17 @@ def configuration(source: Source) -> dict[str, Any]:
     }
 
 
+def own_forms() -> dict[str, Path]:
+    """The files with the exported forms of a user's own attentions, by the name of the attention."""
+    return {path.stem: path for path in own_attention_files(OWN)}
+
+
 def check_exportable(source: Source) -> None:
     """UserError for a model with parts that the modelling file does not have."""
     cfg, side = source.cfg, source.side
-    if other := sorted(source.attentions - set(EXPORTED)):
-        raise UserError(
-            f"{other[0]!r} attention cannot be exported; those that can are {', '.join(EXPORTED)}"
-        )
+    known = (*EXPORTED, *own_forms())
+    if other := sorted(source.attentions - set(known)):
+        raise UserError(f"{other[0]!r} attention cannot be exported; those that can are {', '.join(known)}")
     if getattr(cfg, f"{side}_norm") not in NORMS:
         raise UserError(
             f"a model with --{side}-norm batchnorm cannot be exported; choose one of {', '.join(NORMS)}"
@@ -190,7 +197,7 @@ def check_activation(name: str, flag: str) -> None:
 
 def _attention_options(source: Source) -> dict[str, dict[str, Any]]:
     """Those that the attentions were built with, which an old checkpoint's configuration may lack."""
-    names = {attention_class(name): name for name in EXPORTED}
+    names = {attention_class(name): name for name in (*EXPORTED, *own_forms()) if name in source.attentions}
     chosen = {}
     for module in source.stack.modules():
         if name := names.get(type(module)):
@@ -268,10 +275,13 @@ def model_files(source: Source, head: str | None = None) -> dict[str, bytes]:
         f"AutoModelFor{kind}": f"modeling_linear_attention.LinearAttentionFor{kind}",
     }
     weights = exported_weights(source, head, settings["tie_word_embeddings"])
+    code = {path.name: path.read_bytes() for path in sorted(HUB.glob("*.py"))}
+    for path in (path for name, path in own_forms().items() if name in source.attentions):
+        code["attention_linear_attention.py"] += b"\n\n" + path.read_bytes()
     return {
         "config.json": json.dumps(settings, indent=2).encode(),
         "model.safetensors": save(weights, metadata={"format": "pt"}),
-        **{path.name: path.read_bytes() for path in sorted(HUB.glob("*.py"))},
+        **code,
     }
 
 

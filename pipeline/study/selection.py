@@ -10,6 +10,7 @@ from glob import glob
 from itertools import product
 from typing import Any
 
+from conventions import own_attention_files
 from conventions.mechanisms import MECHANISMS
 from conventions.plans import check_name, read_plan
 from pipeline.errors import UserError
@@ -147,6 +148,7 @@ def check_layer_plans(cells: Iterable[Cell]) -> None:
 
 def check_plan(plan: str, layers: int | None, where: str) -> None:
     """UserError for a plan that cannot be that of a model with so many layers, None for an unknown number."""
-    for item in read_plan(plan, layers, where, MECHANISMS):
+    allowed = [*MECHANISMS, *(path.stem for path in own_attention_files())]
+    for item in read_plan(plan, layers, where, allowed):
         for name in item.layer:
-            check_name(name, MECHANISMS, item.at)
+            check_name(name, allowed, item.at)

@@ -5,6 +5,7 @@ its turn (`pipeline.training.fairseq_process`, a benchmark's worker) is a fork, 
 calls in its own process, `patches` says how. Tests of signals, limits and imports use `subprocess`.
 """
 
+import importlib
 import multiprocessing
 import os
 import runpy
@@ -164,6 +165,7 @@ def _main(module: str, arguments: list[str], logs: list[Path], cwd: Path, env: d
     for patch in patches(multiprocessing.get_context("fork")):
         setattr(*patch)
     registry.share()
+    importlib.import_module("user_dir.attention.own").load_own()
     sys.argv = [module, *arguments]
     sys.modules.pop(module, None)  # else runpy warns that it is imported already
     try:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from conventions import OWN_ATTENTIONS
 from tests.helpers import commands, encoders, forked
 from tests.helpers.commands import Command
 from tests.helpers.logs import wait_for
@@ -171,3 +173,21 @@ def finetuned(pretrained, glue, tmp_path_factory) -> Path:
         commands.call(finetune_glue, *words)
 
     return filled_once(tmp_path_factory, "finetuned", fill) / "results"
+
+
+@pytest.fixture
+def own_attention(root, tmp_path, monkeypatch) -> Iterator[Path]:
+    """The folder of the attention `mine` that CONTRIBUTING.md shows, registered as long as the test lasts."""
+    from user_dir.attention import own, registry
+
+    page = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    attention, form = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    folder = tmp_path / "attentions"
+    (folder / "export").mkdir(parents=True)
+    (folder / "mine.py").write_text(attention)
+    (folder / "export" / "mine.py").write_text(form)
+    monkeypatch.setenv(OWN_ATTENTIONS, str(folder))
+    own.load_own()
+    yield folder
+    registry._REGISTRY.pop("mine")
+    sys.modules.pop("own_attention_mine")

@@ -6,6 +6,7 @@ from conventions.mechanisms import MECHANISMS
 
 from .base import Attention, ParallelAttention, SelfAttention
 from .lln import lln_attention
+from .own import load_own
 from .parts.moment_matching import fit_moment_matching
 from .registry import (
     attention_class,
@@ -28,3 +29,5 @@ __all__ = [
     "lln_attention",
     "register_attention",
 ]
+
+load_own()

@@ -7,17 +7,23 @@ from pathlib import Path
 from conventions import OWN_ATTENTIONS, own_attention_files
 
 from ..errors import UserError
+from .registry import attention_names
 
 
 def load_own() -> None:
-    """Import the files that the variable `OWN_ATTENTIONS` names, each once, so that they register.
+    """Import the files that the variable `OWN_ATTENTIONS` names, each once; NAME.py registers NAME.
 
-    Raises UserError for a file that cannot be imported.
+    Raises UserError for a file that cannot be imported, or registers another name.
     """
     for path in own_attention_files():
         name = f"own_attention_{path.stem}"
         if name not in sys.modules:
             _import(name, path)
+            if path.stem not in attention_names():
+                raise UserError(
+                    f"{OWN_ATTENTIONS}: {path} registers no attention {path.stem!r}; call the file as the "
+                    "attention, and one that registers none with _ in front"
+                )
 
 
 def _import(name: str, path: Path) -> None:

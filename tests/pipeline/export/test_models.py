@@ -179,6 +179,17 @@ def test_logits_and_continuations(transformers_answers, tmp_path):
 
 
 @pytest.mark.slow
+def test_an_attention_of_ones_own(own_attention, transformers_answers, tmp_path):
+    source = build("transnormer_t1", decoder_attention="mine")
+    write_files(tmp_path / "own", model_files(source))
+    tokens, real = padded(3, 75)
+    asked = {"tokens": tokens, "mask": real, "prompts": tokens[:1], "prompt_mask": real[:1], "count": 2}
+    found = transformers_answers(tmp_path, {"own": asked})["own"]
+    with torch.no_grad():
+        torch.testing.assert_close(found["logits"][real], source.model(tokens)[0][real], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_classification_head(transformers_answers, tmp_path):
     source = build("roberta_lln_diag")
     source.model.register_classification_head("topic", 3)

@@ -42,7 +42,10 @@ def test_what_cannot_be_loaded(own_attention, monkeypatch):
     (own_attention / "broken.py").write_text("import nothing_of_this_name\n")
     with pytest.raises(UserError, match=r"broken\.py cannot be imported: ModuleNotFoundError: No module"):
         load_own()
+    (own_attention / "broken.py").write_text("")
+    with pytest.raises(UserError, match=r"broken\.py registers no attention 'broken'; call the file"):
+        load_own()
     monkeypatch.setenv(OWN_ATTENTIONS, str(own_attention / "none"))
-    for read in (load_own, lambda: check_plan("mine", 2, "the layer plan")):
+    for read in (load_own, lambda: check_plan("mine", 2, "a cell")):
         with pytest.raises(UserError, match=f"{OWN_ATTENTIONS}: there is no folder"):
             read()
