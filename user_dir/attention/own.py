@@ -13,17 +13,15 @@ from .registry import attention_names
 def load_own() -> None:
     """Import the files that the variable `OWN_ATTENTIONS` names, each once; NAME.py registers NAME.
 
-    Raises UserError for a file that cannot be imported, or registers another name.
+    Raises UserError for a file that cannot be imported, or registers no attention of its name.
     """
     for path in own_attention_files():
-        name = f"own_attention_{path.stem}"
-        if name not in sys.modules:
-            _import(name, path)
-            if path.stem not in attention_names():
-                raise UserError(
-                    f"{OWN_ATTENTIONS}: {path} registers no attention {path.stem!r}; call the file as the "
-                    "attention, and one that registers none with _ in front"
-                )
+        if (name := f"own_attention_{path.stem}") not in sys.modules:
+            try:
+                _import(name, path)
+            except BaseException:
+                del sys.modules[name]
+                raise
 
 
 def _import(name: str, path: Path) -> None:
@@ -32,8 +30,12 @@ def _import(name: str, path: Path) -> None:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        del sys.modules[name]
         raise UserError(
             f"{OWN_ATTENTIONS}: {path} cannot be imported: {type(error).__name__}: "
             f"{' '.join(str(error).split())}"
         ) from error
+    if path.stem not in attention_names():
+        raise UserError(
+            f"{OWN_ATTENTIONS}: {path} registers no attention {path.stem!r}; call the file as the attention, "
+            "and one that registers none with _ in front"
+        )
