@@ -5,6 +5,7 @@ from importlib import import_module
 from conventions.mechanisms import MECHANISMS
 
 from .base import Attention, ParallelAttention, SelfAttention
+from .linear import LinearAttention
 from .lln import lln_attention
 from .own import load_own
 from .parts.moment_matching import fit_moment_matching
@@ -20,6 +21,7 @@ for _one in MECHANISMS.values():  # each registers itself
 
 __all__ = [
     "Attention",
+    "LinearAttention",
     "ParallelAttention",
     "SelfAttention",
     "attention_class",
