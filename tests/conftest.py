@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
+from itertools import islice
 from pathlib import Path
 
 # With torch's deterministic mode cuBLAS asks for it, before its first product on a GPU.
@@ -45,10 +46,25 @@ def pytest_configure(config):
     registry.share()
 
 
+@pytest.hookimpl(trylast=True)  # once it is known which tests run
 def pytest_collection_modifyitems(items):
-    # In parallel: one that started last would leave the other processes idle for its time.
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: item.get_closest_marker("longest") is None)
+    if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
+        items[:] = longest_first(items, workers)
+
+
+def longest_first(items, workers):
+    """Each process begins with its share of the longest tests: xdist gives it so many tests in a row.
+
+    One that started last would leave the other processes idle for its time.
+    """
+    longest = [item for item in items if item.get_closest_marker("longest")]
+    others = iter([item for item in items if not item.get_closest_marker("longest")])
+    order = []
+    for worker in range(workers):
+        size = (len(items) - len(order)) // (workers - worker)
+        own = longest[worker::workers]
+        order += [*own, *islice(others, max(0, size - len(own)))]
+    return [*order, *others]
 
 
 @pytest.fixture(autouse=True)
