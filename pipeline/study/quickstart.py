@@ -2,9 +2,9 @@
 
 Makes .venv (PYTHON= and TORCH_SPEC= choose interpreter and torch), prepares the English text that comes
 with Python, runs the study "quickstart", which trains transnormer_t1, transnormer_t2 and fairseq's
-transformer_lm with equal budgets and evaluates each, and lets the first one continue three prompts. At most
-ten minutes on two cores. After an interruption the same command resumes; when everything is done it prints
-the table again.
+transformer_lm with equal budgets and evaluates each, and lets the first one continue three prompts. On two
+cores or more the three train side by side. After an interruption the same command resumes; when everything is
+done it prints the table again.
 """
 
 import re
@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING
 from pipeline.console import Parser, count
 from pipeline.files import ROOT, is_run, write_atomically
 from pipeline.outputs import run_lock
+from pipeline.provenance import memory_available, usable_cores
 
 if TYPE_CHECKING:
     from pipeline.study.cells import Cell
 
 STUDY = "quickstart"
+BYTES = 10**9  # of a training, with its libraries
 PROMPTS = ROOT / "configs" / "quickstart" / "prompts.txt"
 # Sampling, since a greedy continuation by a model this small repeats itself.
 GENERATION = ["--sampling", "--sampling-topp", "0.8", "--temperature", "0.7", "--beam", "1"]
@@ -116,6 +118,15 @@ def continuations(cell: "Cell") -> list[str]:
     return texts
 
 
+def jobs(cells: Sequence["Cell"]) -> int | None:
+    """How many train side by side: all, if there are cores and memory for them; on GPUs one each."""
+    from pipeline.study.schedule import gpus
+
+    if gpus():
+        return None
+    return len(cells) if usable_cores() > 1 and memory_available() > len(cells) * BYTES else 1
+
+
 def main() -> None:
     """Run the study, and show where everything is and what the first model writes."""
     start = time.monotonic()
@@ -125,7 +136,7 @@ def main() -> None:
     cells = planned(options)
     if options.fresh:
         start_over(cells)
-    run_study(cells)
+    run_study(cells, jobs(cells))
     print(f"\n{cells[0].choices[0].label} continues three prompts:")
     for text in continuations(cells[0]):
         print(f"  {text}")

@@ -55,13 +55,14 @@ def placement(place: int, jobs: int) -> dict[str, str]:
 
 @dataclass
 class RunningCell:
-    """A cell whose process runs at a `place`."""
+    """A cell whose process runs at a `place`, and what shows it."""
 
     cell: Cell
     place: int
     process: subprocess.Popen[bytes]
     messages: Path
     stack: ExitStack
+    follower: "Follower | None" = None
 
     def reason(self) -> str:
         """Why the process has failed, once it has ended: its last error, perhaps not its last line."""
@@ -78,32 +79,45 @@ class RunningCell:
 
 
 class Follower:
-    """Shows how far the training of the only running cell is, from its log."""
+    """Shows how far the training of a cell is, from its log; `name` leads each line."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, name: str = "") -> None:
         self.log = cell.folder / LOG
         resumes = any(cell.folder.glob("checkpoint*.pt"))  # else the log starts over
         self.start = self.log.stat().st_size if resumes and self.log.is_file() else 0
         self.old = None if resumes or not self.log.is_file() else self.log.stat().st_ino
         self.file: BinaryIO | None = None
         self.rest = b""
-        self.progress = Progress(cell.updates() or None, sys.stdout)
+        self.total, self.name = cell.updates() or None, name
+        self.progress = Progress(self.total, sys.stdout, name=self.name)
+
+    def join(self) -> None:
+        """Show it from here on: what the log holds of a cell that is already at work is passed over."""
+        doing = self.progress.doing
+        self.progress = Progress(self.total, sys.stdout, name=self.name)
+        if self.file is None and self.is_open():
+            self.file.seek(0, os.SEEK_END)
+            doing = "training"
+        self.progress.doing = doing
+
+    def is_open(self) -> bool:
+        """Whether the log is there; opens it."""
+        if self.file is None and self.log.is_file() and self.log.stat().st_ino != self.old:
+            self.file = self.log.open("rb")
+            self.file.seek(self.start)
+        return self.file is not None
 
     def look(self) -> None:
         """Show what has been written since the last look."""
         self.progress.wait()
-        if self.file is None:
-            if not self.log.is_file() or self.log.stat().st_ino == self.old:
-                return
-            self.file = self.log.open("rb")
-            self.file.seek(self.start)
+        if not self.is_open():
+            return
         *lines, self.rest = (self.rest + self.file.read()).split(b"\n")
         for line in lines:
             self.progress.feed(line.decode(errors="replace"))
 
     def close(self) -> None:
-        """Draw the bar a last time."""
-        self.progress.close()
+        """Read no more."""
         if self.file is not None:
             self.file.close()
 
@@ -116,7 +130,9 @@ def start(cell: Cell, place: int, jobs: int, held: Sequence[int]) -> RunningCell
     process = stack.enter_context(
         children.started("pipeline.study.worker", request_of(cell), messages, environment, held)
     )
-    return RunningCell(cell, place, process, Path(messages.name), stack)
+    follower = Follower(cell, ", ".join(cell.values.values()) if jobs > 1 else "")
+    stack.callback(follower.close)
+    return RunningCell(cell, place, process, Path(messages.name), stack, follower)
 
 
 def run_cells(
@@ -137,8 +153,7 @@ def run_cells(
                 number = len(cells) - len(waiting)
                 print(f"[{number}/{len(cells)}] {cell.name}: log {shown_path(cell.folder / LOG)}", flush=True)
                 running.append(start(cell, places.pop(0), jobs, held))
-            follower = Follower(running[0].cell) if jobs == 1 else None
-            ended = wait_for_one(running, follower)
+            ended = wait_for_one(running)
             running.remove(ended)
             places.append(ended.place)
             if line := settle(ended, describe):
@@ -150,20 +165,20 @@ def run_cells(
     return failures
 
 
-def wait_for_one(running: Sequence[RunningCell], follower: Follower | None) -> RunningCell:
-    """The first cell whose process has ended."""
+def wait_for_one(running: Sequence[RunningCell]) -> RunningCell:
+    """The first cell whose process has ended; meanwhile the one that has run longest is shown."""
+    follower = running[0].follower
+    follower.join()
     try:
         while True:
             for one in running:
                 if one.process.poll() is not None:
                     return one
-            if follower:
-                follower.look()
+            follower.look()
             time.sleep(SECONDS_BETWEEN_LOOKS)
     finally:
-        if follower:
-            follower.look()
-            follower.close()
+        follower.look()
+        follower.progress.close()
 
 
 def settle(ended: RunningCell, describe: Callable[[Cell], str]) -> str | None:

@@ -109,16 +109,21 @@ def seconds_at_speed(updates: Sequence[float], batches: Sequence[float], speeds:
 
 
 class Progress:
-    """Shows a training run's log as one progress bar on a terminal, elsewhere as a line now and then."""
+    """Shows a training run's log as one progress bar on a terminal, elsewhere as a line now and then.
+
+    `name`, if there is one, leads the bar and each line.
+    """
 
     def __init__(
         self,
         total_updates: int | None,
         out: TextIO,
         clock: Callable[[], float] = time.monotonic,
+        name: str = "",
     ) -> None:
         self.total_updates = total_updates
         self.out = out
+        self.lead = f"{name}: " if name else ""
         self.clock = clock
         self.bar: tqdm | None = None
         self.first: tuple[float, float] | None = None  # update and time of the first record
@@ -152,14 +157,13 @@ class Progress:
         elif now - self.shown >= SECONDS_OF_SILENCE:
             self.shown = now
             since = f" since update {self.update:,.0f}" if self.update else ""
-            print(
-                f"  {self.doing}{since}, {tqdm.format_interval(now - self.began)}", file=self.out, flush=True
-            )
+            silent = tqdm.format_interval(now - self.began)
+            print(f"  {self.lead}{self.doing}{since}, {silent}", file=self.out, flush=True)
 
     def new_bar(self, update: int) -> tqdm:
         """A bar of at most 80 columns, if the terminal has no more, that begins at `update`."""
         total = self.total_updates
-        form = BAR if total else BAR_WITHOUT_END
+        form = self.lead.replace("{", "{{").replace("}", "}}") + (BAR if total else BAR_WITHOUT_END)
         return tqdm(total=total, initial=update, file=self.out, bar_format=form, dynamic_ncols=True)
 
     def show(self, record: Record) -> None:
@@ -181,7 +185,9 @@ class Progress:
             return
         self.shown = now
         total = f"/{self.total_updates:,}" if self.total_updates else ""
-        line = f"  update {update:,.0f}{total}, {self.figures(record)}{self.time_left(update, now)}"
+        line = (
+            f"  {self.lead}update {update:,.0f}{total}, {self.figures(record)}{self.time_left(update, now)}"
+        )
         print(line, file=self.out, flush=True)
 
     def figures(self, record: Record, short: bool = False) -> str:

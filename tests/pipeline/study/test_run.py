@@ -331,7 +331,7 @@ def test_an_interruption_ends_what_the_cells_train(study_file, tmp_path, monkeyp
         started.append(start(*arguments))
         return started[-1]
 
-    def interrupted(running, follower):
+    def interrupted(running):
         alive = lambda: running[0].process.poll() is None  # noqa: E731
         wait_for('"num_updates"', cell.folder / schedule.LOG, alive)
         raise KeyboardInterrupt

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.files import ROOT
-from pipeline.study import quickstart
+from pipeline.study import quickstart, schedule
 from pipeline.study.schedule import Follower, RunningCell
 from pipeline.training.log import SECONDS_OF_SILENCE
 
@@ -29,6 +29,39 @@ def test_what_a_cell_does_is_said_while_its_log_is_silent(tmp_path, capsys):
         follower.look()
     assert capsys.readouterr().out == "  starting, 00:20\n  evaluating, 00:40\n"
     follower.close()
+
+
+def test_a_cell_is_shown_once_another_has_ended(tmp_path, capsys):
+    """By name, from there on; a line of the log that is half there is read when it is whole."""
+    first, second, _ = quickstart.planned(quickstart.parse(["--out", str(tmp_path)]))
+    followers = [Follower(cell, cell.values["architecture"]) for cell in (first, second)]
+    line = '| INFO | train_inner | {"loss": "9.5", "wps": "1000", "num_updates": "%d"}\n'
+    for follower in followers:
+        follower.log.parent.mkdir(parents=True)
+        follower.log.write_text(line % 10 + (line % 20)[:-9])
+        follower.join()
+        with follower.log.open("a") as log:
+            log.write((line % 20)[-9:] + line % 30)
+        follower.look()
+        follower.join()
+        with follower.log.open("a") as log:
+            log.write(line % 400)
+        follower.look()
+        follower.close()
+    shown = "  {}: update {}/400, loss 9.50 bits, 1,000 tokens/s\n"
+    names = ("transnormer_t1", "transnormer_t2")
+    assert capsys.readouterr().out == "".join(shown.format(name, n) for name in names for n in (30, 400))
+
+
+def test_quickstart_trains_side_by_side_where_cores_and_memory_allow(monkeypatch):
+    cells, gpus = ["one", "two", "three"], []
+    monkeypatch.setattr(schedule, "gpus", lambda: gpus)
+    for cores, gigabytes, jobs in ((1, 16, 1), (2, 2, 1), (2, 4, 3), (8, 16, 3)):
+        monkeypatch.setattr(quickstart, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(quickstart, "memory_available", lambda gigabytes=gigabytes: gigabytes * 10**9)
+        assert quickstart.jobs(cells) == jobs
+    gpus.append("0")
+    assert quickstart.jobs(cells) is None
 
 
 @pytest.mark.parametrize(
