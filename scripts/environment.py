@@ -4,11 +4,13 @@ Standard library only. With `--ready`, run by `.venv`'s own Python, the exit sta
 be done. Otherwise a suitable base Python (lib.sh looks for one) runs it and makes `.venv`. `PYTHON` and
 `TORCH_SPEC` choose interpreter and torch; without them a finished `.venv` keeps those it has.
 `WHEELHOUSE` names a folder of wheelhouse.sh: everything is installed from it, nothing from the network.
+uv installs the packages, as pip's settings say; where it cannot be had, or fails, pip does.
 
 `.venv/ready.json` is written last and says what the environment was made from. Without it `.venv`
 is an interrupted set-up and is created again; one with other content is updated.
 """
 
+import ast
 import fcntl
 import hashlib
 import json
@@ -19,8 +21,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -33,6 +37,27 @@ INPUTS = (
     *("requirements.txt", "pyproject.toml", "setup.py", "build_kernels.py", "build_machine.py"),
     "scripts/build_fairseq.py",
 )
+PINNED = ROOT / "requirements.txt"
+BUILD_NEEDS = ("numpy", "Cython", "setuptools", "wheel")
+UV = VENV / "bin" / "uv"
+# Settings of pip that decide what is installed from where: uv's options and variables for them.
+UV_OPTIONS = {
+    "index-url": "--default-index",
+    "extra-index-url": "--index",
+    "find-links": "--find-links",
+    "constraint": "--constraint",
+    "trusted-host": "--allow-insecure-host",
+}
+UV_VARIABLES = {"cert": "SSL_CERT_FILE", "timeout": "UV_HTTP_TIMEOUT", "default-timeout": "UV_HTTP_TIMEOUT"}
+INDEXES = ("index-url", "extra-index-url", "find-links")
+# Those that decide nothing of that.
+OTHER_SETTINGS = {
+    *("config-file", "cache-dir", "disable-pip-version-check", "log", "no-cache-dir", "no-color", "no-input"),
+    *("break-system-packages", "progress-bar", "quiet", "require-virtualenv", "retries", "root-user-action"),
+    "verbose",
+}
+STEPS = 5  # of `installation`
+POLL_SECONDS, SHOW_SECONDS = 0.1, 15
 WHEELS = VENV / "wheels"
 KERNELS = "causal_linear_attention/csrc"
 
@@ -64,6 +89,14 @@ CAUSES = {
 
 class SetupError(Exception):
     """An error whose message is one sentence for the user."""
+
+
+class Step(NamedTuple):
+    """Commands that run side by side, and what runs if one of them fails; if None, that ends the set-up."""
+
+    title: str
+    commands: list[list[Any]]
+    instead: list[list[Any]] | None = None
 
 
 def wanted(previous: dict[str, Any]) -> dict[str, Any]:
@@ -154,14 +187,13 @@ def build(have: dict[str, Any], want: dict[str, Any]) -> None:
     if all(have.get(key) == want[key] for key in ("root", "python")):
         if READY.exists():
             READY.replace(UNFINISHED)
-        steps = installation(want["torch"])
+        made = []
     else:
         remove_unfinished()
         VENV.mkdir()
-        create = [sys.executable, "-P", "-m", "venv", VENV]
-        steps = [("virtual environment", create), *installation(want["torch"])]
-    for i, (title, command) in enumerate(steps, start=1):
-        run_step(f"[{i}/{len(steps)}] {title}", command)
+        made = [Step("virtual environment", [[sys.executable, "-P", "-m", "venv", VENV]])]
+    for i, step in enumerate(chain(made, installation(want["torch"])), start=1):
+        run_step(step, f"[{i}/{len(made) + STEPS}] ")
     partial = READY.with_suffix(".part")
     partial.write_text(json.dumps(want, indent=2) + "\n")
     os.replace(partial, READY)
@@ -169,28 +201,60 @@ def build(have: dict[str, Any], want: dict[str, Any]) -> None:
     print(f"Set up in {time.monotonic() - start:.0f} s.", flush=True)
 
 
-def installation(torch: str) -> list[tuple[str, list[Any]]]:
-    """The steps inside the virtual environment: a title and a command each."""
+def installation(torch: str) -> Iterator[Step]:
+    """The steps inside the virtual environment; each is to run before the next is asked for."""
     python = [VENV_PYTHON, "-P"]
-    install = [*python, "-m", "pip", "install", "--no-input", "--no-build-isolation"]
-    pinned = ROOT / "requirements.txt"
-    fairseq, packages = [], ["-r", pinned]
+    pip = [*python, "-m", "pip", "install", "--no-input", "--no-build-isolation"]
+    build, packages, offline = [], [], []
     if wheels := os.environ.get("WHEELHOUSE"):
-        install += ["--no-index", "--find-links", str(Path(wheels).absolute())]
+        offline = ["--no-index", "--find-links", str(Path(wheels).absolute())]
     else:
         script = ROOT / "scripts" / "build_fairseq.py"
-        fairseq = [("fairseq, compiled", [*python, script, WHEELS])]
-        packages += ["--find-links", WHEELS, runpy.run_path(str(script))["repaired"]()]
-    return [
-        (
-            f"{torch} and what builds fairseq",
-            [*install, "-c", pinned, torch, "numpy", "Cython", "setuptools", "wheel"],
-        ),
-        *fairseq,
-        ("pinned packages", [*install, *packages]),
-        ("attention operator, kernels compiled", [*install, "--no-deps", "-e", ROOT]),
-        ("check", [*python, "-c", "import torch, fairseq, causal_linear_attention"]),
-    ]
+        build = [[*python, script, WHEELS]]
+        packages = ["--find-links", WHEELS, runpy.run_path(str(script))["repaired"]()]
+    only_wheels = ["--no-deps", "--only-binary", ":all:", "--retries", "1"]  # pip is as good if it fails
+    yield Step("uv", [[*pip, *offline, *only_wheels, "-r", ROOT / "scripts" / "uv.txt"]], instead=[])
+    uv = uv_install(bool(offline))
+
+    def install(title: str, *words: Any) -> Step:
+        by_pip = [[*pip, *offline, *words]]
+        return Step(title, [[*uv, *offline, *words]], by_pip) if uv else Step(title, by_pip)
+
+    yield install(f"{torch} and what builds fairseq", "-c", PINNED, torch, *BUILD_NEEDS)
+    operator = [*pip, *offline, "--no-deps", "-e", ROOT]
+    yield Step(f"{'fairseq and ' if build else ''}attention operator, compiled", [*build, operator])
+    yield install("pinned packages", "-r", PINNED, *packages)
+    yield Step("check", [[*python, "-c", "import torch, fairseq, causal_linear_attention"]])
+
+
+def uv_install(offline: bool) -> list[Any]:
+    """uv's command that installs as pip would by its settings; empty if uv is not there or cannot."""
+    if not UV.exists():
+        return []
+    listed = subprocess.run(
+        [VENV_PYTHON, "-P", "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
+    found = settings_of_pip(listed.stdout)
+    if listed.returncode or found.keys() - UV_OPTIONS.keys() - UV_VARIABLES.keys() - OTHER_SETTINGS:
+        return []
+    command = ["env", *(f"{UV_VARIABLES[name]}={found[name]}" for name in UV_VARIABLES if name in found)]
+    command += [UV, "pip", "install", "--no-config", "--python", VENV_PYTHON, "--no-build-isolation"]
+    command += ["--compile-bytecode", "--index-strategy", "unsafe-best-match"]
+    for name, option in UV_OPTIONS.items():
+        if not (offline and name in INDEXES):
+            command += [word for value in found.get(name, "").split() for word in (option, value)]
+    return command
+
+
+def settings_of_pip(listed: str) -> dict[str, str]:
+    """What `pip config list` has printed, as pip takes it: its environment, then [install], then [global]."""
+    found: dict[str, str] = {}
+    for section in ("global.", "install.", ":env:."):
+        for line in listed.splitlines():
+            name, _, value = line.removeprefix(section).partition("=")
+            if line.startswith(section):
+                found[name] = str(ast.literal_eval(value))
+    return found
 
 
 def check_compiler() -> None:
@@ -232,48 +296,68 @@ def remove_unfinished() -> None:
     shutil.rmtree(VENV)
 
 
-def run_step(title: str, command: list[Any]) -> None:
-    """Run a command, its output in the log, showing the seconds; SetupError says why it failed."""
+def run_step(step: Step, number: str) -> None:
+    """Run it, showing the seconds; SetupError says why it failed."""
     start = time.monotonic()
-    print(f"  {title} ...", end="", flush=True)
+    print(f"  {number}{step.title} ...", end="", flush=True)
+    failed = run_together(step.commands, start)
+    if failed and step.instead is not None:
+        print(" with pip ..." if step.instead else " not to be had, pip installs", end="", flush=True)
+        failed = run_together(step.instead, start)
+    print(f" {time.monotonic() - start:.0f} s", flush=True)
+    if failed:
+        raise SetupError(f"the set-up failed at {number}{step.title}: {cause(*failed)}")
+
+
+def run_together(commands: list[list[Any]], start: float) -> tuple[Path, int] | None:
+    """Run them side by side, each with a log; that of the first to fail, and where its part of it begins."""
     environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     environment.pop("PYTHONPATH", None)
-    with LOG.open("ab") as log:
-        begin = log.tell()
-        process = subprocess.Popen(
-            [str(word) for word in command],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
+    running: list[tuple[subprocess.Popen[bytes], Path, int]] = []
+    shown = start
     try:
-        while True:
-            try:
-                code = process.wait(timeout=15)
-                break
-            except subprocess.TimeoutExpired:
-                print(f" {time.monotonic() - start:.0f} s ...", end="", flush=True)
+        for number, command in enumerate(commands):
+            log = LOG.with_stem(f"{LOG.stem}-{number + 1}") if number else LOG
+            with log.open("ab") as file:
+                process = subprocess.Popen(
+                    [str(word) for word in command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                )
+                running.append((process, log, file.tell()))
+        while running:
+            for part in list(running):
+                if (code := part[0].poll()) is None:
+                    continue
+                running.remove(part)
+                if code:
+                    return part[1:]
+            time.sleep(POLL_SECONDS if running else 0)
+            if time.monotonic() - shown > SHOW_SECONDS:
+                shown = time.monotonic()
+                print(f" {shown - start:.0f} s ...", end="", flush=True)
+        return None
     except BaseException:
-        process.terminate()
-        process.wait()
         print(flush=True)
         raise
-    print(f" {time.monotonic() - start:.0f} s", flush=True)
-    if code:
-        raise SetupError(f"the set-up failed at {title}: {cause(begin)}")
+    finally:
+        for process, *_ in running:
+            process.terminate()
+            process.wait()
 
 
-def cause(begin: int) -> str:
+def cause(log: Path, begin: int) -> str:
     """What the log from byte `begin` on says of a failure."""
-    with LOG.open("rb") as log:
-        log.seek(begin)
-        text = log.read().decode(errors="replace")
+    with log.open("rb") as file:
+        file.seek(begin)
+        text = file.read().decode(errors="replace")
     for signs, meaning in CAUSES.items():
         if re.search(signs, text, re.IGNORECASE | re.DOTALL):
-            return f"{meaning} (the whole log: {LOG})"
+            return f"{meaning} (the whole log: {log})"
     last = (text.strip().splitlines() or ["it printed nothing"])[-1]
-    return f"{last.strip()} (the whole log: {LOG})"
+    return f"{last.strip()} (the whole log: {log})"
 
 
 def main() -> None:

@@ -34,6 +34,8 @@ wheels=$ROOT/.venv/wheels
 "$VENV_PYTHON" -m pip wheel --no-build-isolation --wheel-dir "$part" --log "$part/pip.log" --quiet \
     -c "$ROOT/requirements.txt" -r "$ROOT/requirements.txt" --find-links "$wheels" "$torch" ||
     die "pip could not collect them; see its message above and $part/pip.log"
+"$VENV_PYTHON" -m pip download --no-deps --only-binary :all: --dest "$part" --log "$part/pip.log" --quiet \
+    -r "$ROOT/scripts/uv.txt" 2>/dev/null || true # without it pip installs them
 (cd -- "$part" && rm -f pip.log && sha256sum -- *.whl >SHA256SUMS)
 if [[ -f $dir/SHA256SUMS ]]; then # the wheels of an earlier call, no others
     (cd -- "$dir" && cut -c67- SHA256SUMS | grep -vF / | tr '\n' '\0' | xargs -0r rm -f --)

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -78,8 +80,8 @@ def test_an_interrupted_update_is_resumed_with_the_same_choices(made, monkeypatc
     have = {**environment.wanted({}), "torch": "torch==2.12.0+cu126", "torch_chosen": True, "inputs": "old"}
     made.write_text(json.dumps(have))
 
-    def run_step(title, command):
-        steps.append(title)
+    def run_step(step, number):
+        steps.append(step.title)
         if not unfinished.with_name("tried").exists():
             unfinished.with_name("tried").touch()
             raise KeyboardInterrupt
@@ -131,15 +133,14 @@ def test_ready_for_the_python_that_was_chosen(made, tmp_path, monkeypatch):
         ("", "it printed nothing"),
     ],
 )
-def test_causes_of_failures(line, meaning, tmp_path, monkeypatch):
+def test_causes_of_failures(line, meaning, tmp_path):
     log = tmp_path / "setup.log"
-    monkeypatch.setattr(environment, "LOG", log)
     log.write_text("No space left on device, in an earlier step\n")
     begin = log.stat().st_size
     with log.open("a") as file:
         file.write(line)
-    assert meaning in environment.cause(begin)
-    assert str(log) in environment.cause(begin)
+    assert meaning in environment.cause(log, begin)
+    assert str(log) in environment.cause(log, begin)
 
 
 @pytest.fixture
@@ -179,23 +180,89 @@ def wheelhouse(tmp_path, monkeypatch):
     return folder
 
 
-def test_everything_comes_from_the_wheelhouse(wheelhouse):
+@pytest.fixture(params=[False, True], ids=["pip", "uv"])
+def by_uv(request, tmp_path, monkeypatch) -> bool:
+    """Whether uv is there; pip has settings of its own."""
+    monkeypatch.setattr(environment, "VENV_PYTHON", sys.executable)
+    monkeypatch.setattr(environment, "UV", tmp_path / "uv")
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://one/simple https://two/simple")
+    if request.param:
+        (tmp_path / "uv").touch()
+    return request.param
+
+
+def test_everything_comes_from_the_wheelhouse(wheelhouse, by_uv):
     environment.check_wheelhouse()
-    commands = [command for _, command in environment.installation("torch==2")]
+    steps = list(environment.installation("torch==2"))
+    assert len(steps) == environment.STEPS
+    commands = [command for step in steps for command in step.commands]
     installs = [command for command in commands if "install" in command]
-    assert len(installs) == 3
+    assert len(installs) == 4
+    assert sum(environment.UV in command for command in installs) == 2 * by_uv
     assert not [command for command in commands if environment.WHEELS in command]
     for command in installs:
         assert command[command.index("--no-index") + 1 :][:2] == ["--find-links", str(wheelhouse)]
+        assert command.count("--find-links") == 1 and "--index" not in command
 
 
-def test_without_a_wheelhouse_fairseq_is_built_and_installed(monkeypatch):
-    commands = [command for _, command in environment.installation("torch==2")]
+def test_without_a_wheelhouse_fairseq_is_built_and_installed(by_uv):
+    steps = [step.commands for step in environment.installation("torch==2")]
+    commands = [command for together in steps for command in together]
     [build] = [command for command in commands if environment.WHEELS in command and "install" not in command]
     [install] = [command for command in commands if environment.WHEELS in command and "install" in command]
+    [together] = [commands for commands in steps if build in commands]
+    assert any("-e" in command for command in together)  # the operator
     assert commands.index(build) < commands.index(install)
     assert install[-1] == build_fairseq.repaired()
-    assert install[install.index("--find-links") + 1] == environment.WHEELS
+    assert (environment.UV in install) == by_uv
+
+
+def test_uv_installs_as_pips_settings_say(by_uv, monkeypatch):
+    monkeypatch.setenv("PIP_CERT", "a.pem")
+    command = list(map(str, environment.uv_install(False)))
+    assert bool(command) == by_uv
+    if by_uv:
+        assert "SSL_CERT_FILE=a.pem" in command
+        indexes = [command[i + 1] for i, word in enumerate(command) if word == "--index"]
+        assert indexes == ["https://one/simple", "https://two/simple"]
+    monkeypatch.setenv("PIP_NO_BINARY", "numpy")  # uv is not told: it would install something else
+    assert environment.uv_install(False) == []
+
+
+def test_settings_of_pip_as_pip_takes_them():
+    listed = (
+        ":env:.cert='c'\nglobal.cert='a'\nglobal.find-links='x\\ny'\ninstall.find-links='z'\ndownload.pre='1'"
+    )
+    assert environment.settings_of_pip(listed) == {"cert": "c", "find-links": "z"}
+
+
+def exits(code: int) -> list[str]:
+    return [sys.executable, "-c", f"print('code {code}'); exit({code})"]
+
+
+@pytest.mark.parametrize(
+    ("step", "shown", "error"),
+    [
+        (environment.Step("it", [exits(0), exits(0)]), "[1/2] it ... 0 s", None),
+        (environment.Step("uv", [exits(1)], []), "uv ... not to be had, pip installs 0 s", None),
+        (environment.Step("it", [exits(1)], [exits(0)]), "it ... with pip ... 0 s", None),
+        (
+            environment.Step("it", [exits(1)], [exits(3)]),
+            "with pip",
+            r"failed at \[1/2\] it: code 3 .*setup.log",
+        ),
+        (environment.Step("it", [exits(0), exits(4)]), "it ...", r"code 4 \(the whole log: .*setup-2.log"),
+        (environment.Step("it", [["sleep", "600"], exits(4)]), "it ...", "code 4"),
+    ],
+)
+def test_a_step_that_fails(step, shown, error, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(environment, "LOG", tmp_path / "setup.log")
+    with nullcontext() if error is None else pytest.raises(environment.SetupError, match=error):
+        environment.run_step(step, "[1/2] ")
+    assert shown in re.sub(r"\d+ s", "0 s", capsys.readouterr().out)
 
 
 def test_damaged_wheelhouses(wheelhouse, monkeypatch):
