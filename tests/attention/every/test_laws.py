@@ -10,6 +10,7 @@ from tests.helpers.mechanisms import (
     all_forms,
     build,
     causal_mechanisms,
+    causal_without,
     forms_of,
     ragged,
 )
@@ -141,7 +142,7 @@ def test_gradients_of_decoding_are_those_of_the_full_forward(key):
         close(got, gradient, torch.float64)
 
 
-@causal_mechanisms
+@causal_without("reformer")  # the work of reformer-16-3, threefold
 @pytest.mark.parametrize("cuts", [(150,), (70, 1, 79), (1, 64, 85)], ids=str)
 @torch.no_grad()
 def test_incremental_in_pieces(key, cuts):
@@ -307,11 +308,20 @@ def test_half_precision_stays_finite_and_near(key, causal, dtype):
     assert not MECHANISMS[key].continuous or error < (0.1 if dtype == torch.bfloat16 else 0.02)
 
 
-# Those that differ in sizes only from others that are compiled.
-SAME_CODE = ("flash-16", "reformer-16-3", "reformer-8-5-redraw", "longformer-32", "transformer_ls-16-2")
+# Those that differ in sizes only from others that are compiled, and those of the whole models that
+# tests/models/test_compiled.py compiles.
+SAME_CODE = (
+    "flash-16",
+    "reformer-16-3",
+    "reformer-8-5-redraw",
+    "longformer-32",
+    "transformer_ls-16-2",
+    "diag-1",
+)
+WHOLE_MODELS = ("norm-elu", "diag-relu", "norm-1+elu", "diag-softmax", "lln_diag", "softmax")
 
 
-@forms_of(without=SAME_CODE)
+@forms_of(without=SAME_CODE + WHOLE_MODELS)
 def test_layer_compiles_without_graph_breaks(key, causal):
     torch._dynamo.reset()
     module = build(key, causal).train()
