@@ -51,7 +51,7 @@ def partials_of(path: Path, ending: str = ".part") -> list[Path]:
 def _new_partial(path: Path, ending: str) -> tuple[Path, int]:
     """A new file for `path`, and the descriptor that locks it while it is written."""
     for left in partials_of(path, ending):
-        _remove_if_left(left)
+        remove_if_left(left)
     while True:
         partial = path.with_name(f".{secrets.token_hex(4)}.{path.name}{ending}")
         try:
@@ -68,7 +68,7 @@ def _new_partial(path: Path, ending: str) -> tuple[Path, int]:
         os.close(descriptor)
 
 
-def _remove_if_left(path: Path) -> None:
+def remove_if_left(path: Path) -> None:
     """Remove a file that no process writes any more."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | THERE)

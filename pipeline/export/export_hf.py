@@ -10,15 +10,17 @@ Exported are models whose layers have the attentions softmax, elu, norm, diag, l
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.console import Parser
 from pipeline.files import begin, check_begin, fingerprint, sha256_of, shown_path, write_atomically
-from pipeline.outputs import check_output_folder
+from pipeline.outputs import MARK, check_output_folder
 
 COMMAND = "export_hf.sh"
+CARD = "README.md"
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -67,8 +69,11 @@ def export(checkpoint: Path, out: Path, head: str | None, data: Path | None = No
     files |= tokenizer_files(source.folder, source.dictionary, source.kind != "CausalLM")
     kind = source.kind if head is None else "SequenceClassification"
     run = read_run(read_checkpoint(checkpoint))
-    files["README.md"] = model_card(out.name, kind, json.loads(files["config.json"]), run)
+    files[CARD] = model_card(out.name, kind, json.loads(files["config.json"]), run)
     begin(out, COMMAND, mark, content, "DIR")
+    if os.path.lexists(out / CARD) and MARK.encode() not in (out / CARD).read_bytes():
+        del files[CARD]
+        print(f"kept: {CARD}, which is yours: it lacks the comment that generated cards have")
     for name, written in files.items():
         write_atomically(out / name, written)
     if head is None and (heads := getattr(source.model, "classification_heads", None)):

@@ -17,6 +17,7 @@ from pipeline.data.bundled_corpus import CORPUS as BUNDLED
 from pipeline.data.prepared import CORPUS, TEXT
 from pipeline.data.published import CORPORA
 from pipeline.files import read_json
+from pipeline.outputs import MARK
 from pipeline.provenance import commit
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.save_dir import DATA
@@ -203,7 +204,7 @@ def model_card(name: str, kind: str, settings: dict[str, Any], run: RunRecord) -
         exported=commit(),
     )
     header = yaml.safe_dump(metadata(name, kind, run), sort_keys=False, allow_unicode=True)
-    return f"---\n{header}---\n\n{text}".encode()
+    return f"---\n{header}---\n\n{text.rstrip()}\n\n{MARK}\n".encode()
 
 
 def metadata(name: str, kind: str, run: RunRecord) -> dict[str, Any]:

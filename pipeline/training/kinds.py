@@ -134,6 +134,7 @@ class Glue(Kind):
     def record(self, save_dir: Path, name: str, data: GlueData, arguments: Sequence[str]) -> None:
         """Write beside the weights which task they are for, as prediction must know."""
         kept = {key: data.manifest[key] for key in ("task", "tokenizer", "partial")}
+        check_output(save_dir / GLUE_TASK, json_with(*kept), option="--save-dir")
         write_json(save_dir / GLUE_TASK, kept)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
+from conventions.files import remove_if_left
 from pipeline.data.tokenization import DICTIONARY, VOCABULARY_FILES
 from pipeline.errors import UserError
 from pipeline.files import (
@@ -36,9 +37,10 @@ DATA_RECORD = json_with("data", FINGERPRINT)
 # Files that identify the training data: the length of every row, the labels.
 IDENTIFYING = ("train.idx", "train.*.idx", "train.label.npy")
 LEFT_BY_A_RUN = ("checkpoint*.pt*", "checkpoint*.json", "train*.log", "tensorboard", DATA)
+HALF = ".????????.checkpoint*.pt.tmp"
 LEFT_BY_A_START = (
     *("train.log", DATA, *VOCABULARY_FILES),
-    *(".????????.checkpoint*.pt.tmp", "tensorboard/**/events.out.tfevents.*"),
+    *(HALF, "tensorboard/**/events.out.tfevents.*"),
 )
 """What a run writes before its first checkpoint, in a folder of its own."""
 
@@ -170,6 +172,8 @@ def find_resume_point(folder: Path) -> Checkpoint | None:
 def complete_save(saved: Checkpoint) -> None:
     """Make `saved` the folder's checkpoint_last.pt, and its best one if it was, as its save would have."""
     folder = saved.path.parent
+    for half in folder.glob(HALF):
+        remove_if_left(half)
     print(f"resuming from {saved.path.name} (update {saved.updates:,})", flush=True)
     if saved.path.name != LAST:
         copy_durably(saved.path, folder / LAST)

@@ -48,6 +48,10 @@ def test_validation_of_the_training(call, run, tmp_path):
     bits = read_checkpoint(run / CHECKPOINT).score
     assert figures(header) == {("valid", "perplexity per token"): pytest.approx(2**bits, abs=1e-4)}
     assert header["pipeline_tag"] == "text-generation" and "transnormer_t1" in header["tags"]
+    mine = tmp_path / "out" / "README.md"
+    mine.write_text("---\n---\nmy own card")
+    exported(call, run, tmp_path / "out")
+    assert mine.read_text() == "---\n---\nmy own card"
     assert "tiny, tokenizer: words." in text and "4 updates" in text
     assert f"exported with commit {commit()}" in text and "Trained with commit unknown" in text
 

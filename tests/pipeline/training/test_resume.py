@@ -73,7 +73,8 @@ def test_an_interrupted_save_is_completed(tmp_path, capsys, score, best):
     for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
         write(tmp_path / name, 25, score=0.6, best=0.6)
     write(tmp_path / "checkpoint_1_50.pt", 50, score=score, best=min(score, 0.6))
-    (tmp_path / ".01234567.checkpoint_last.pt.tmp").write_bytes(b"half")
+    for name in ("last", "9_9"):
+        (tmp_path / f".01234567.checkpoint_{name}.pt.tmp").write_bytes(b"half")
     complete_save(find_resume_point(tmp_path))
     assert "resuming from checkpoint_1_50.pt (update 50)" in capsys.readouterr().out
     saved = {
