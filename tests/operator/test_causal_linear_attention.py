@@ -229,3 +229,31 @@ def recurrence(q, k, v):
     """The recurrence in operations that multiply no number that is not part of a sum."""
     sums = torch.cumsum(k.unsqueeze(-1) * v.unsqueeze(-2), 2)
     return (q.unsqueeze(-1) * sums).sum(-2)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_epsilon_is_added_to_every_denominator(grad):
+    """1 / (1 + 1) for one position of ones and an epsilon of 1."""
+    q, k, v = (torch.ones(1, 1, 1, 1, requires_grad=grad) for _ in range(3))
+    state = torch.zeros(1, 1, 1, 2)
+    found = [
+        causal_linear_attention_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], state, normalize=True, eps=1.0)[0],
+        linear_attention(q, k, v, normalize=True, eps=1.0),
+        linear_attention(q, k, v, normalize=True, eps=1.0, cu_seqlens=torch.tensor([0, 0, 1]).int()),
+        *(causal_linear_attention(q, k, v, normalize=True, eps=1.0, backend=backend)
+          for backend in ("auto", "torch", "reference")),
+    ]  # fmt: skip
+    assert [out.item() for out in found] == [0.5] * 6
+
+
+def test_float16_autocast_keeps_the_range_of_float32():
+    """300 * 300 is beyond float16, and so is the rule of bfloat16 autocast."""
+    q, k = (torch.full((1, 1, 1, 1), 300.0) for _ in range(2))
+    for narrow, autocast, expected in (
+        (torch.bfloat16, torch.float16, torch.float32),
+        (torch.float16, torch.float16, torch.float32),
+        (torch.bfloat16, torch.bfloat16, torch.bfloat16),
+    ):
+        with torch.autocast("cpu", dtype=autocast):
+            out = causal_linear_attention(q, k, torch.ones(1, 1, 1, 1, dtype=narrow))
+        assert out.dtype == expected and out.item() == pytest.approx(90_000, rel=0.01)
