@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.data import TokenBlockDataset
 from fairseq.tasks.language_modeling import LanguageModelingConfig
 
 from pipeline.data.indexed_rows import write_rows
@@ -72,6 +73,14 @@ def test_processes_have_streams_of_their_own(task):
     assert torch.equal(seen.sort().values, torch.cat([blocks[i][1] for i in range(20)]).long().sort().values)
     with pytest.raises(UserError, match="20 samples of 16 tokens makes no 21 streams"):
         Segments(blocks, LENGTH, 21, 0, 21)
+
+
+@pytest.mark.parametrize(("sizes", "batches"), [((4, 4, 4, 4), 2), ((4, 4, 4, 4, 3), 2), ((4, 4, 4, 3), 1)])
+def test_a_last_sample_counts_if_it_is_whole(sizes, batches):
+    words = dictionary(40)
+    blocks = TokenBlockDataset([torch.arange(4, 4 + sum(sizes))], [sum(sizes)], 4, words.pad(), words.eos())
+    assert blocks.sizes.tolist() == list(sizes)
+    assert len(Segments(blocks, 4, 2, 0, 2)) == batches
 
 
 def test_an_epoch_resumes_with_as_many_streams_alone(task, config):

@@ -129,6 +129,16 @@ def test_evaluation_images_are_the_centre():
     assert decoded(photograph, 14, True, whole=True)[:, [0, -1]].max() == 0
 
 
+def test_a_sixteenth_is_cut_off_each_side_of_an_evaluation_image():
+    image = np.zeros((16, 16, 3), np.uint8)
+    image[1:15, 1:15] = 255
+    content = io.BytesIO()
+    Image.fromarray(image).save(content, "PNG")
+    photograph = Photograph("x.jpg", 0, 0, content.getvalue)
+    assert decoded(photograph, 14, True, whole=False).min() == 255
+    assert decoded(photograph, 14, True, whole=True).min() < 255
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -207,6 +207,7 @@ def test_the_order_of_the_paper():
     test = {"rank": "loss", "at_least": 0.8}
     assert verdict(test, same, paper=paper).outcome == CONFIRMED
     assert verdict(test, turned, paper=paper).outcome == CONTRADICTED
+    assert verdict({"rank": "loss", "at_least": 1}, same, paper=paper).outcome == CONFIRMED
     assert verdict(test, {"z": [], **same}, paper=paper).outcome == CONFIRMED
     assert (
         verdict(test, {name: values[:1] for name, values in same.items()}, paper=paper).outcome == UNDECIDED
@@ -232,6 +233,8 @@ def test_rank_correlation_shares_the_places_of_ties():
         values = {row: {1: value} for row, value in zip("abcde", ours, strict=True)}
         paper = dict(zip("abcde", theirs, strict=True))
         assert rank_correlations(values, paper) == (expected, list("abcde"))
+    four = {row: {1: place} for place, row in enumerate("abcd")}
+    assert rank_correlations(four, dict(zip("abcde", range(5), strict=True))) == ([], list("abcd"))
 
 
 @pytest.mark.parametrize(
