@@ -23,6 +23,7 @@ from pipeline.verdicts import (
     judge_pair,
     rank_correlations,
 )
+from pipeline.verdicts import test_set_noise as noise
 
 OPEN = {"method": Axis("method", {}, placeholder=False, closed=False)}
 
@@ -50,6 +51,7 @@ TIE = {"ratio": ["loss", "a", "b"], "within": 0.02}
         (RATIO, [1.0, 1.1, 1.3], [1.0, 1.0, 1.1], UNDECIDED),
         (RATIO, [1.0, 2.0, 4.0], [1.01, 2.02, 4.04], CONFIRMED),  # seeds differ more than rows: paired
         (RATIO, [1.0, 1.0], [1.0, 1.1], UNDECIDED),  # two seeds
+        (RATIO, [1.0, 1.0], [2.0, 2.0], UNDECIDED),  # which have no spread here
         (RATIO, [1.0, 1.0, 1.0], [1.0, 1.0, 1.0], UNDECIDED),  # a tie
         (RATIO, [], [1.0, 1.0, 1.0], NOT_RUN),
         (RATIO, [1.0, 1.0, 1.0], [0.0, 1.0, 1.0], UNDECIDED),  # no ratio to zero
@@ -113,6 +115,7 @@ def test_a_small_test_set_widens_the_interval(examples, outcome):
     values = {"a": [80.0, 80.1, 79.9], "b": [79.0, 79.0, 79.0]}
     test = {"difference": ["accuracy", "a", "b"], "at_least": 0, "examples": "examples"}
     assert verdict(test, values, examples=examples).outcome == outcome
+    assert noise(80, 79, 250) == pytest.approx(7.0767, abs=1e-4)
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
