@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,11 @@ def test_study(refused, tmp_path, name):
             check(refused(study, name, "--out", out), out, folder)
 
 
-def test_a_lock_that_was_removed_is_taken_anew(tmp_path):
+def test_a_lock_that_was_removed_is_taken_anew(tmp_path, monkeypatch):
     """As by a command that has failed early, while another one waits for its lock."""
-    folder = tmp_path / "out"
+    folder, asked, sleep = tmp_path / "out", threading.Event(), time.sleep
     folder.mkdir()
+    monkeypatch.setattr(time, "sleep", lambda seconds: asked.set() or sleep(seconds))
 
     def wait():
         with run_lock(folder, patience=20):
@@ -48,6 +50,7 @@ def test_a_lock_that_was_removed_is_taken_anew(tmp_path):
     waits, ends, second = threading.Event(), threading.Event(), threading.Thread(target=wait)
     with run_lock(folder):
         second.start()
+        assert asked.wait(20)
         shutil.rmtree(folder)
     assert waits.wait(20)
     with pytest.raises(UserError, match="is in use by"), run_lock(folder):
