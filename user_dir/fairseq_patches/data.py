@@ -114,7 +114,7 @@ def apply() -> None:
 
     @replaces(FairseqTask, "build_generator")
     def build_generator(build, self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, **kwargs):
-        check_sampling(args, len(self.target_dictionary))
+        check_sampling(args, self.target_dictionary)
         extra = extra_gen_cls_kwargs or {}
         if getattr(args, "lm_path", None) and "lm_model" not in extra:
             extra = {**extra, **second_language_model(self, models, args)}
@@ -232,12 +232,13 @@ def explained_prefix(prefix: Tensor, end: int) -> Iterator[None]:
         ) from None
 
 
-def check_sampling(args: Any, words: int) -> None:
+def check_sampling(args: Any, dictionary: Dictionary) -> None:
     """UserError for a `--sampling-topk` of more words than the dictionary has."""
-    if getattr(args, "sampling_topk", -1) > words:
+    most = getattr(args, "sampling_topk", -1)
+    if getattr(args, "sampling", False) and most > 0 and len(dictionary) < most:
         raise UserError(
-            f"--sampling-topk is {args.sampling_topk}, more than the {words} words of the dictionary; lower "
-            "it, or leave it out"
+            f"--sampling-topk is {most}, more than the {len(dictionary)} words of the dictionary; lower it, "
+            "or leave it out"
         )
 
 
