@@ -53,7 +53,10 @@ FAIRSEQ = [
     ),
     (FAIRSEQ_TRAIN.replace("--batch-size 8 ", ""), "the batch has no size; give --batch-size or"),
     (f"{FAIRSEQ_TRAIN} --lr -1", "--lr is .-1.0., but must be positive"),
-    (f"{FAIRSEQ_TRAIN} --lr __import__('os').abort()", "os.*abort.* is no value; write a number"),
+    (
+        f"{FAIRSEQ_TRAIN} --lr __import__('os').abort()",
+        "--lr: expected numbers such as 1 or 1,2, not",
+    ),
     (f"{FAIRSEQ_TRAIN} --adam-betas (0.9,__import__('os').abort())", "--adam-betas is .*; give two numbers"),
     (f"{FAIRSEQ_TRAIN} --seed -1", "--seed is -1; it must be at least 0 and at most 4294967295"),
     (f"{FAIRSEQ_TRAIN} --max-update -5", "--max-update is -5; it must be at least 0$"),

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 from ..errors import UserError
 from .settings import check_writable
@@ -88,8 +87,6 @@ def check_folders(cfg: Any) -> None:
     """UserError where the first process of a training could not write into the folders named."""
     if cfg.distributed_training.distributed_rank != 0:
         return
-    if OmegaConf.is_config(cfg.checkpoint) and OmegaConf.is_interpolation(cfg.checkpoint, "save_dir"):
-        raise UserError("--save-dir has a ${...}, which fairseq fills in; write the folder's name itself")
     folders = {"--save-dir": cfg.checkpoint.save_dir, "--tensorboard-logdir": cfg.common.tensorboard_logdir}
     for option, folder in folders.items():
         if folder:

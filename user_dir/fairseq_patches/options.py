@@ -39,6 +39,7 @@ def apply() -> None:
         fill_in_options(namespace, getattr(namespace, "arch", None))
         note_idle_options(namespace, getattr(namespace, "arch", None), words)
         check_required(namespace)
+        refuse_interpolation(namespace)
         check_given(namespace, given)
         check_settings(namespace)
         check_task_of_model(namespace)
@@ -94,6 +95,12 @@ def explained_arguments(parser: argparse.ArgumentParser, asks_for_help: bool) ->
         if error.args:
             raise UserError("--task is missing; name the model's, such as --task language_modeling") from None
         raise UserError("--arch is missing; name an architecture, such as --arch transnormer_t1") from None
+
+
+def refuse_interpolation(parsed: argparse.Namespace) -> None:
+    """hydra, through which fairseq passes its options, fills in what a folder's name has of `${...}`."""
+    if "${" in str(getattr(parsed, "save_dir", "")):
+        raise UserError("--save-dir has a ${...}, which fairseq fills in; write the folder's name itself")
 
 
 def check_required(parsed: argparse.Namespace) -> None:
