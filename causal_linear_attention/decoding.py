@@ -42,7 +42,7 @@ rms_norm_backward = torch.ops.causal_linear_attention.rms_norm_backward.default
 _CPP = extension.loaded("cpp")
 
 
-def _compiled(x: Tensor) -> bool:
+def compiled(x: Tensor) -> bool:
     """Whether there are kernels for x's device, which no tracing and no `torch.func` can see into."""
     if torch.compiler.is_compiling() or operators.in_transform():
         return False
@@ -51,9 +51,9 @@ def _compiled(x: Tensor) -> bool:
 
 def decodes(x: Tensor) -> bool:
     """Whether the steps run for inputs like x: float32, on a device with kernels, without gradients."""
-    return x.dtype is torch.float32 and not torch.is_grad_enabled() and _compiled(x)
+    return x.dtype is torch.float32 and not torch.is_grad_enabled() and compiled(x)
 
 
 def normalizes(x: Tensor) -> bool:
     """Whether `rms_norm_forward` and `rms_norm_backward` run for inputs like x."""
-    return x.is_cuda and x.dtype is not torch.float64 and _compiled(x)
+    return x.is_cuda and x.dtype is not torch.float64 and compiled(x)

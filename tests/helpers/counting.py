@@ -1,9 +1,14 @@
 """How many numbers the tensors have that a computation makes or keeps: counted, not timed."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from causal_linear_attention import fused
 
 
 class Made(TorchDispatchMode):
@@ -44,3 +49,24 @@ def _kept(run: Callable[[], object]) -> list[torch.Tensor]:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         run()
     return kept
+
+
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """The steps of `causal_linear_attention.fused` by PyTorch's operators."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "runs", lambda x: False)
+        yield
+
+
+class Dispatched(TorchDispatchMode):
+    """Counts the operators that reach PyTorch's dispatcher, views aside: about a GPU's launches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if not func.is_view and func is not torch.ops.aten._unsafe_view.default:
+            self.calls[str(func)] += 1
+        return func(*args, **(kwargs or {}))

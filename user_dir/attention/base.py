@@ -1,20 +1,24 @@
 """The interface all mechanisms share: fairseq's call, heads, padding and decoding state."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
+from causal_linear_attention import fused
 from causal_linear_attention.checks import check_mask, check_tensors
 from causal_linear_attention.decoding import decodes
 
 from ..errors import UserError
-from ..modules.linear_maps import linear_maps
+from ..modules.linear_maps import JoinsMaps, are_plain, joined_maps, linear_maps
 from .parts.limits import check_count
 from .parts.new_tokens import NewTokens
 from .parts.state import DecodingState, State
+
+KERNELS = ("auto", "cpp", "cuda")  # backends with which compiled kernels run beside the causal product
 
 
 @dataclass
@@ -167,7 +171,7 @@ class Attention(DecodingState, nn.Module):
 
     def steps(self, q: Tensor) -> bool:
         """Whether the compiled kernels may take the single tokens `q: (B, H, 1, d)`."""
-        return q.shape[2] == 1 and self.backend in ("auto", "cpp", "cuda") and decodes(q)
+        return q.shape[2] == 1 and self.backend in KERNELS and decodes(q)
 
     def heads(self, x: Tensor) -> Tensor:
         """`(N, B, D)` to `(B, H, N, d)`, a view; `(B, D)`, of single tokens, to `(B, H, 1, d)`."""
@@ -196,7 +200,7 @@ def no_positions(x: Tensor) -> Tensor:
     return torch.zeros(x.shape[1], dtype=torch.long, device=x.device)
 
 
-class SelfAttention(Attention):
+class SelfAttention(JoinsMaps, Attention):
     """Multi-head attention between projections of queries, keys and values and an output map.
 
     A subclass says what happens between them: `attend` for whole sequences, `decode` for the next tokens
@@ -206,6 +210,7 @@ class SelfAttention(Attention):
     """
 
     qkv_gain = 1 / math.sqrt(2)
+    maps = ("q_proj", "k_proj", "v_proj")
 
     def __init__(self, embed_dim: int, num_heads: int, **kwargs) -> None:
         super().__init__(embed_dim, num_heads, **kwargs)
@@ -217,6 +222,7 @@ class SelfAttention(Attention):
             nn.init.xavier_uniform_(projection.weight, gain=self.qkv_gain)
         nn.init.xavier_uniform_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
+        self.join_maps()
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Whole sequences `(B, H, N, d)`; `padding_mask: (B, N)` True at padding or None; `(B, H, N, d)`."""
@@ -237,6 +243,20 @@ class SelfAttention(Attention):
     def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
         return self._join(self.attend(*self._projections(x), padding_mask), x)
+
+    def fuses(self, x: Tensor) -> bool:
+        """Whether kernels may take q, k and v of whole sequences `x: (N, B, D)` side by side."""
+        maps = self.q_proj, self.k_proj, self.v_proj
+        return len(x) > 0 and self.backend in KERNELS and are_plain(*maps) and fused.runs(x)
+
+    def has_methods_of(self, mechanism: type["SelfAttention"], *names: str) -> bool:
+        """Whether neither a subclass nor the instance replaces these methods of `mechanism`."""
+        return all(getattr(getattr(self, x), "__func__", None) is getattr(mechanism, x) for x in names)
+
+    def mix_joined(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        """`mix` with `attend` from q, k and v side by side, `(N, B, 3 D)`, to joined heads, `(N, B, D)`."""
+        joined = attend(joined_maps(x, self.q_proj, self.k_proj, self.v_proj))
+        return self.out_proj(self.finish(joined).to(x.dtype))
 
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from causal_linear_attention import fused
 from causal_linear_attention.chunked import without_autocast
 from causal_linear_attention.decoding import LARGEST_BLOCK, block_step
 
@@ -13,6 +14,7 @@ from ..modules import LRPE, RMSNorm
 from ..modules.dropout import drops
 from ..modules.lrpe import turn_both
 from .base import SelfAttention
+from .parts import joined
 from .parts.block_diagonal import (
     attend_in_blocks,
     decode_in_blocks,
@@ -64,6 +66,24 @@ class DiagAttention(SelfAttention):
         # `urpe` is the name in the authors' checkpoints.
         self.urpe = LRPE(self.head_dim, self.head_dim**-0.25) if self.options.positions == "lrpe" else None
         self.norm = RMSNorm() if self.options.activation == "relu" else None
+
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """See `Attention.mix`; everything between the projections in one call where kernels run."""
+        fits = self.block_size <= fused.LARGEST_BLOCK and self.dropout.p < 1
+        if not (fits and self.has_methods_of(DiagAttention, "attend") and self.fuses(x)):
+            return super().mix(x, padding_mask)
+
+        def attend(qkv: Tensor) -> Tensor:
+            (qkv,) = self._in_range(qkv)
+            return joined.blocks(
+                *(qkv, self.num_heads, self.urpe, None if self.causal else padding_mask),
+                size=self.block_size,
+                causal=self.causal,
+                softmax=self.norm is None,
+                dropout=self.dropout.p if drops(self.dropout) else 0.0,
+            )
+
+        return self.mix_joined(x, attend)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""

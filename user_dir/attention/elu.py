@@ -34,6 +34,10 @@ class EluAttention(LinearAttention):
         super().__init__(embed_dim, num_heads, **kwargs)
         self.normalize = self.options.normalizer == "sum"
 
+    def joins(self) -> tuple[str, None] | None:
+        """See `LinearAttention.joins`."""
+        return ("1+elu", None) if self.has_methods_of(EluAttention, "attend", "features") else None
+
     def features(self, q: Tensor, k: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
         """See `LinearAttention.features`; a sum without denominator needs float32's range in float16."""
         if q.dtype == torch.float16 and not self.normalize:

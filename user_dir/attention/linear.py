@@ -1,5 +1,6 @@
 """What linear mechanisms share: feature maps of q and k, the product, and a state of constant size."""
 
+import torch
 from torch import Tensor
 
 from causal_linear_attention import (
@@ -9,7 +10,9 @@ from causal_linear_attention import (
 )
 from causal_linear_attention.chunked import accumulation_dtype
 
+from ..modules import LRPE
 from .base import SelfAttention
+from .parts import joined
 from .parts.new_tokens import NewTokens
 from .parts.state import State
 
@@ -26,10 +29,29 @@ class LinearAttention(SelfAttention):
         """phi of queries and keys `(B, H, N, d)` at integer `positions: (B, N)`, None for those from 0 on."""
         raise NotImplementedError
 
+    def joins(self) -> tuple[str | None, LRPE | None] | None:
+        """The feature map and LRPE that the kernels apply to q and k; None if they cannot."""
+        return None
+
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """See `Attention.mix`; q and k become features in one call where kernels run."""
+        if (found := self.joins()) is None or not self.fuses(x):
+            return super().mix(x, padding_mask)
+
+        def attend(qkv: Tensor) -> Tensor:
+            if qkv.dtype == torch.float16 and not self.normalize:
+                qkv = qkv.float()  # see `features` of those that have no denominator
+            out = self._attend(*joined.features(qkv, self.num_heads, *found), padding_mask)
+            return out.permute(2, 0, 1, 3).flatten(2)
+
+        return self.mix_joined(x, attend)
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `SelfAttention.attend`."""
         q, k = self.features(q, k, None)
-        v = v.to(q.dtype)
+        return self._attend(q, k, v.to(q.dtype), padding_mask)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         if not self.causal:
             return linear_attention(q, k, v, normalize=self.normalize, padding_mask=padding_mask)
         return causal_linear_attention(q, k, v, normalize=self.normalize, backend=self.backend)

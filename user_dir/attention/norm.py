@@ -49,6 +49,11 @@ class NormAttention(LinearAttention):
         self.urpe = LRPE(self.head_dim) if self.options.positions == "lrpe" else None
         self.norm = RMSNorm()
 
+    def joins(self) -> tuple[str, LRPE | None] | None:
+        """See `LinearAttention.joins`."""
+        own = self.has_methods_of(NormAttention, "attend", "features")
+        return (self.options.feature_map, self.urpe) if own else None
+
     def features(self, q: Tensor, k: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
         """See `LinearAttention.features`; float16 becomes float32, whose range the unnormalised sum needs."""
         if q.dtype == torch.float16:

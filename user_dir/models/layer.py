@@ -7,6 +7,7 @@ from ..attention.parts.new_tokens import NewTokens
 from ..errors import UserError
 from ..modules import GLU, FeedForward, build_norm
 from ..modules.feed_forward import default_glu_width
+from ..modules.residual import add_and_norm, add_branch
 
 
 class TransformerLayer(nn.Module):
@@ -63,12 +64,11 @@ class TransformerLayer(nn.Module):
             incremental_state=incremental_state,
             new_tokens=new_tokens,
         )[0]
-        x = x + self.dropout(y)
-        if not self.pre_norm:
-            x = self.self_attn_layer_norm(x)
-        y = self.final_layer_norm(x) if self.pre_norm else x
-        x = x + self.dropout(self._feed_forward(y))
-        return x if self.pre_norm else self.final_layer_norm(x)
+        if self.pre_norm:
+            x, y = add_and_norm(x, y, self.dropout, self.final_layer_norm, keep=True)
+            return add_branch(x, self._feed_forward(y), self.dropout)
+        _, x = add_and_norm(x, y, self.dropout, self.self_attn_layer_norm, keep=False)
+        return add_and_norm(x, self._feed_forward(x), self.dropout, self.final_layer_norm, keep=False)[1]
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         if hasattr(self, "glu"):

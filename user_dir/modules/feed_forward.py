@@ -7,9 +7,11 @@ import torch.nn.functional as F
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
+from causal_linear_attention import fused
+
 from ..errors import check_choice
 from .dropout import drops
-from .linear_maps import linear_maps
+from .linear_maps import JoinsMaps, joined_maps, linear_maps
 
 
 def identity(x: Tensor) -> Tensor:
@@ -39,7 +41,7 @@ def default_glu_width(embed_dim: int) -> int:
     return int(8 / 3 * embed_dim)
 
 
-class GLU(nn.Module):
+class GLU(JoinsMaps):
     """`W3(act(W1 x + b1) * (W2 x + b2)) + b3` (the authors' code, SiLU after the paper's text).
 
     Args:
@@ -50,6 +52,8 @@ class GLU(nn.Module):
         dropout: on the product.
     """
 
+    maps = ("l1", "l2")
+
     def __init__(self, embed_dim: int, width: int, activation_fn: str = "silu", dropout: float = 0.0) -> None:
         super().__init__()
         self.l1 = nn.Linear(embed_dim, width)
@@ -57,39 +61,58 @@ class GLU(nn.Module):
         self.l3 = nn.Linear(width, embed_dim)
         self.activation = activation(activation_fn)
         self.dropout = FairseqDropout(dropout)
+        self.join_maps()
 
     def forward(self, x: Tensor) -> Tensor:
         """`(..., N, D)` to `(..., N, D)`."""
         rows = x.flatten(0, -2)
-        gate, value = linear_maps(rows, self.l1, self.l2)
-        dropped = drops(self.dropout)
-        if self.activation is F.silu and not dropped and torch.is_grad_enabled():
-            out = _SiluGatedLinear.apply(gate, value, self.l3.weight, self.l3.bias)
+        if self.activation is F.silu and not drops(self.dropout):
+            out = _gated_linear(joined_maps(rows, self.l1, self.l2), self.l3)
         else:
+            gate, value = linear_maps(rows, self.l1, self.l2)
             out = self.l3(self.dropout(self.activation(gate) * value))
         return out.view(x.shape)
 
 
+def _gated_linear(inputs: Tensor, output: nn.Linear) -> Tensor:
+    """`output(silu(gate) * value)` of rows of gates and values side by side."""
+    if torch.is_grad_enabled():
+        return _SiluGatedLinear.apply(inputs, output.weight, output.bias)
+    if fused.runs(inputs):
+        return output(fused.gated(inputs))
+    gate, value = inputs.chunk(2, -1)
+    return output(F.silu(gate) * value)
+
+
 class _SiluGatedLinear(torch.autograd.Function):
-    """`W (silu(gate) * value) + b` of rows `(N, g)`; the backward pass forms the product again."""
+    """`W (silu(gate) * value) + b` of rows `(N, 2 g)`; the backward pass forms the product again."""
 
     @staticmethod
-    def forward(ctx, gate, value, weight, bias):
-        ctx.save_for_backward(gate, value, weight)
+    def forward(ctx, inputs, weight, bias):
+        ctx.save_for_backward(inputs, weight)
+        if fused.runs(inputs):
+            return F.linear(fused.gated(inputs), weight, bias)
+        gate, value = inputs.chunk(2, -1)
         return F.linear(F.silu(gate) * value, weight, bias)
 
     @staticmethod
     def backward(ctx, grad):
-        gate, value, weight = ctx.saved_tensors
-        active = F.silu(gate)
-        grad_weight = grad.mT @ (active * value).to(grad.dtype)
+        inputs, weight = ctx.saved_tensors
         inner = grad @ weight.to(grad.dtype)
         if torch.is_grad_enabled():  # for derivatives of higher order, which silu_backward lacks
+            gate, value = inputs.chunk(2, -1)
             share = torch.sigmoid(gate)
+            active = gate * share
             grad_gate = inner * value * share * (1 + gate * (1 - share))
+            grad_inputs, product = torch.cat([grad_gate, inner * active], -1), active * value
+        elif fused.runs(inputs):
+            grad_inputs, product = fused.gated_backward(inner.to(inputs.dtype), inputs)
         else:
+            gate, value = inputs.chunk(2, -1)
+            active = F.silu(gate)
             grad_gate = torch.ops.aten.silu_backward(inner * value, gate)
-        return grad_gate, inner * active, grad_weight, grad.sum(0)
+            grad_inputs, product = torch.cat([grad_gate, inner * active], -1), active * value
+        return grad_inputs, grad.mT @ product.to(grad.dtype), grad.sum(0)
 
 
 class FeedForward(nn.Module):

@@ -63,15 +63,8 @@ class LRPE(nn.Module):
 
     def rotations(self, positions: Tensor, dtype: torch.dtype) -> Rotations:
         """For vectors of `dtype` at integer `positions` of any shape."""
-        mirror, theta, one = self._kept("constants", accumulation_dtype(dtype), self._constants)
-        angles = positions.unsqueeze(-1) * theta
-        constant = angles.detach()
-        if torch.compiler.is_compiling():
-            turns = _turns(constant)
-        else:
-            turns = torch.view_as_real(torch.polar(one, constant))
-        turns, angles = turns.to(mirror.dtype), angles if angles.requires_grad else None
-        return Rotations(mirror, turns, angles, positions, theta)
+        constants = self._kept("constants", accumulation_dtype(dtype), self._constants)
+        return _rotations(positions, *constants)
 
     def table(self, length: int, dtype: torch.dtype) -> Rotations:
         """For vectors of `dtype` at positions 0 to `length - 1`; kept in evaluation until theta changes."""
@@ -93,8 +86,7 @@ class LRPE(nn.Module):
 
     def _constants(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """The reflection, scaled, theta and 1 in float64."""
-        v = self.v.to(dtype)
-        return _mirror(v, self.scale), self.theta.double().flatten(), v.new_ones((), dtype=torch.float64)
+        return _constants(self.theta, self.v.to(dtype), self.scale)
 
     def _kept(self, name: str, dtype: torch.dtype, make: Callable, length: int = 0) -> Any:
         """`make(dtype)`, without gradients kept in evaluation and made again when it is too short."""
@@ -109,6 +101,28 @@ class LRPE(nn.Module):
             # Kept with what it was made of, so that no other tensor gets the address.
             self._cache[name] = kept = key, length, make(dtype), [p.detach() for p in made_of]
         return kept[2]
+
+
+def rotations(
+    theta: Tensor, direction: Tensor, scale: float, positions: Tensor, dtype: torch.dtype
+) -> Rotations:
+    """As `LRPE.rotations` of a module with these parameters."""
+    return _rotations(positions, *_constants(theta, direction.to(accumulation_dtype(dtype)), scale))
+
+
+def _constants(theta: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    return _mirror(v, scale), theta.double().flatten(), v.new_ones((), dtype=torch.float64)
+
+
+def _rotations(positions: Tensor, mirror: Tensor, theta: Tensor, one: Tensor) -> Rotations:
+    angles = positions.unsqueeze(-1) * theta
+    constant = angles.detach()
+    if torch.compiler.is_compiling():
+        turns = _turns(constant)
+    else:
+        turns = torch.view_as_real(torch.polar(one, constant))
+    turns, angles = turns.to(mirror.dtype), angles if angles.requires_grad else None
+    return Rotations(mirror, turns, angles, positions, theta)
 
 
 def version(p: Tensor) -> tuple:

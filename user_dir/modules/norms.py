@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from causal_linear_attention import fused
 from causal_linear_attention.chunked import accumulation_dtype
 from causal_linear_attention.decoding import (
     decodes,
@@ -33,9 +34,11 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Any shape; returns the same shape and dtype."""
         if torch.is_grad_enabled() and x.requires_grad:
-            return _RMSNorm.apply(x, self.eps)[0]
+            return _RMSNorm.apply(x, None, None, 0.0, self.eps, False)[1]
         if decodes(x) or normalizes(x):
             return rms_norm(x, self.eps)
+        if fused.runs(x):
+            return fused.residual(x, None, None, 0.0, self.eps, True, False)[1]
         return _rms_norm(x, self.eps)[0]
 
 
@@ -46,37 +49,89 @@ def _rms_norm(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return (wide / (root + eps)).to(x.dtype), root
 
 
-class _RMSNorm(torch.autograd.Function):
-    """`y = x / (r + eps)`, differentiated from y: `(g - y mean(y g) (r + eps) / r) / (r + eps)`.
+def rms_norm_of_sum(
+    x: Tensor, y: Tensor, seed: Tensor | None, p: float, eps: float | None, *, keep: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """`x + dropout(y)` by the kernels, None unless `keep`, and its RMSNorm, None without `eps`.
 
-    r is an output, too, so that derivatives of higher order see that it depends on x.
+    For x and y of one shape and dtype for which `fused.runs`; dropout with probability p by a seed.
+    """
+    if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad):
+        return _RMSNorm.apply(x, y, seed, p, eps, keep)[:2]
+    total, out, _ = fused.residual(x, y, seed, p, eps or 0.0, eps is not None, keep)
+    return (total if keep else None), (None if eps is None else out)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """`(x, y, seed, p, eps, keep) -> (s, out, r)`: `s = x + dropout(y)`, `out = s / (r + eps)`.
+
+    Differentiated from the output: `(g - out mean(out g) (r + eps) / r) / (r + eps)`. r is an output, too, so
+    that derivatives of higher order see that it depends on x. y may be None, and then s is; so are out and r
+    without eps.
     """
 
     @staticmethod
-    def forward(ctx, x, eps):
-        ctx.compiled = normalizes(x)
-        out, root = rms_norm_forward(x, eps) if ctx.compiled else _rms_norm(x, eps)
-        ctx.save_for_backward(out, root)
-        ctx.eps = eps
+    def forward(ctx, x, y, seed, p, eps, keep):
+        ctx.shape, ctx.p, ctx.eps = x.shape, p, eps
+        ctx.compiled, total = "cuda" if normalizes(x) else "cpp" if fused.runs(x) else "", None
+        if ctx.compiled == "cuda" and y is None:
+            out, root = rms_norm_forward(x, eps)
+        elif ctx.compiled:
+            total, out, root = fused.residual(x, y, seed, p, eps or 0.0, eps is not None, keep)
+        else:
+            out, root = _rms_norm(x, eps)
+        if eps is None:
+            out = root = None
+        ctx.save_for_backward(out, root, seed)
         ctx.set_materialize_grads(False)
-        return out, root
+        return (total if keep else None), out, root
 
     @staticmethod
-    def backward(ctx, grad, grad_root):
-        out, root = ctx.saved_tensors
+    def backward(ctx, grad_sum, grad, grad_root):
+        if grad_sum is None and grad is None and grad_root is None:
+            return (None,) * 6
+        out, root, seed = ctx.saved_tensors
         if ctx.compiled and grad_root is None and not torch.is_grad_enabled():
-            return rms_norm_backward(grad, out, root, ctx.eps), None
-        root = root.view(*out.shape[:-1], 1)
-        y, scale = out.to(root.dtype), root + ctx.eps
-        inverse = scale / root.masked_fill(root == 0, torch.inf)
-        wide = torch.zeros_like(y) if grad is None else grad.to(root.dtype)
-        along = (wide * y).mean(-1, keepdim=True) * inverse
-        result = torch.addcmul(wide, y, along, value=-1) / scale
-        if grad_root is not None:
-            result = result + grad_root.view_as(root) * y * inverse / y.shape[-1]
-        if out.dtype == torch.float16:
-            result = result.masked_fill(root == 0, 0.0)
-        return result.to(out.dtype), None
+            grad_x, grad_y = _compiled_backward(ctx, grad_sum, grad, out, root, seed)
+        else:
+            grad_x = grad_sum
+            if grad is not None or grad_root is not None:
+                normed = _norm_backward(ctx.eps, grad, grad_root, out, root)
+                grad_x = normed if grad_sum is None else grad_sum + normed
+            grad_y = grad_x
+            if seed is not None:
+                rows, width = ctx.shape[:-1].numel(), ctx.shape[-1]
+                factors = fused.dropout_factors(seed, ctx.p, rows, width, grad_x.dtype)
+                grad_y = grad_x * factors.view(ctx.shape)
+        return grad_x, (grad_y if ctx.needs_input_grad[1] else None), None, None, None, None
+
+
+def _compiled_backward(ctx, grad_sum, grad, out, root, seed) -> tuple[Tensor, Tensor]:
+    if ctx.compiled == "cuda" and seed is None and grad_sum is None:
+        grad_x = rms_norm_backward(grad, out, root, ctx.eps)
+        return grad_x, grad_x
+    if grad is None and seed is None:
+        return grad_sum, grad_sum
+    given = grad_sum if grad is None else grad
+    out, root = (given.new_empty(0),) * 2 if out is None else (out, root)
+    grad_x, grad_y = fused.residual_backward(grad_sum, grad, out, root, seed, ctx.p, ctx.eps or 0.0)
+    return grad_x, grad_x if seed is None else grad_y
+
+
+def _norm_backward(
+    eps: float, grad: Tensor | None, grad_root: Tensor | None, out: Tensor, root: Tensor
+) -> Tensor:
+    root = root.view(*out.shape[:-1], 1)
+    y, scale = out.to(root.dtype), root + eps
+    inverse = scale / root.masked_fill(root == 0, torch.inf)
+    wide = torch.zeros_like(y) if grad is None else grad.to(root.dtype)
+    along = (wide * y).mean(-1, keepdim=True) * inverse
+    result = torch.addcmul(wide, y, along, value=-1) / scale
+    if grad_root is not None:
+        result = result + grad_root.view_as(root) * y * inverse / y.shape[-1]
+    if out.dtype == torch.float16:
+        result = result.masked_fill(root == 0, 0.0)
+    return result.to(out.dtype)
 
 
 class LayerNorm(nn.LayerNorm):

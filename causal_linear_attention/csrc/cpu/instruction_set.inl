@@ -12,12 +12,14 @@ namespace {
 #include "tiles.inl"
 #include "chunk_scan.inl"
 #include "step.inl"
+#include "fused.inl"
 
 #define CLA_TEXT(x) #x
 #define CLA_NAME(x) CLA_TEXT(x)
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels = {CLA_NAME(CLA_ISA), segment<float>, segment<double>, step_f32, step_f64};
+const Kernels kernels = {CLA_NAME(CLA_ISA), segment<float>, segment<double>, step_f32, step_f64,
+                         &kFused<float>, &kFused<double>};
 }  // namespace CLA_ISA
 }  // namespace cla

@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "../problem.h"
+#include "fused.h"
 
 namespace cla {
 
@@ -103,6 +104,8 @@ struct Kernels {
   void (*segment_f64)(const Segment&, double* state, double* workspace);
   void (*step_f32)(const Step&);
   void (*step_f64)(const Step&);
+  const FusedKernels<float>* fused_f32;
+  const FusedKernels<double>* fused_f64;
 };
 
 }  // namespace cla

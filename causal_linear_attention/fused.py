@@ -1,0 +1,178 @@
+"""The steps of a TransNormer layer between its matrix products, each one call of the compiled kernels.
+
+With PyTorch's operators a step takes five to fifteen of them, its derivative as many again, and small ones
+take longer to launch than to compute. `user_dir/modules/` and `user_dir/attention/parts/joined.py` define the
+derivatives, and compute the same without kernels. csrc/fused.h has the formulas.
+
+    residual           x + dropout(y) and its RMSNorm
+    gated              silu(gate) * value of gates and values side by side
+    features           queries and keys through a feature map and LRPE
+    blocks             attention inside blocks on the diagonal
+
+The backward pass draws dropout again from its seed, which is all that is kept of it.
+"""
+
+import torch
+from torch import Tensor
+from torch.library import Library, register_fake
+
+from . import decoding, operators
+from .chunked import accumulation_dtype
+
+_ROTATION = "Tensor? direction, Tensor? theta, int heads"
+_BLOCKS = f"Tensor qkv, {_ROTATION}, int size, float scale, bool causal, bool softmax, Tensor? padding"
+_SCHEMAS = (
+    "residual(Tensor x, Tensor? y, Tensor? seed, float p, float eps, bool norm, bool keep) "
+    "-> (Tensor sum, Tensor out, Tensor root)",
+    "residual_backward(Tensor? grad_sum, Tensor? grad_out, Tensor out, Tensor root, Tensor? seed, float p, "
+    "float eps) -> (Tensor grad_x, Tensor grad_y)",
+    "gated(Tensor inputs) -> Tensor",
+    "gated_backward(Tensor grad, Tensor inputs) -> (Tensor grad_inputs, Tensor out)",
+    f"features(Tensor qkv, {_ROTATION}, int map, float scale) -> (Tensor q, Tensor k)",
+    f"features_backward(Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor qkv, {_ROTATION}, int map, "
+    "float scale) -> (Tensor grad_qkv, Tensor grad_theta)",
+    f"blocks({_BLOCKS}, Tensor? seed, float p) -> Tensor",
+    f"blocks_backward(Tensor grad, {_BLOCKS}, Tensor? seed, float p) -> (Tensor grad_qkv, Tensor grad_theta)",
+)
+_LIBRARY = Library(operators.NAMESPACE, "FRAGMENT")
+for _schema in _SCHEMAS:
+    _LIBRARY.define(_schema, tags=torch.Tag.pt2_compliant_tag)
+
+residual = torch.ops.causal_linear_attention.residual.default
+"""`(x, y, seed, p, eps, norm, keep) -> (sum, out, root)`: sum = x + dropout(y), out = sum / (root + eps).
+
+x and y have any shape; without y the sum is x and is not returned. root `(rows,)` are the root mean squares
+over the last dimension. Without a seed (see `new_seed`) nothing is dropped. The sum without `keep`, and out
+and root without `norm`, are empty.
+"""
+
+residual_backward = torch.ops.causal_linear_attention.residual_backward.default
+"""`(grad_sum, grad_out, out, root, seed, p, eps) -> (grad_x, grad_y)`.
+
+Without a seed grad_y is empty, since it equals grad_x.
+"""
+
+gated = torch.ops.causal_linear_attention.gated.default
+"""`(rows, 2 width) -> (rows, width)`: `silu(inputs[:, :width]) * inputs[:, width:]`."""
+
+gated_backward = torch.ops.causal_linear_attention.gated_backward.default
+"""`(grad, inputs) -> (grad_inputs, out)`; out is what `gated` returned."""
+
+MAPS = {None: 0, "elu": 1, "1+elu": 2}
+
+features = torch.ops.causal_linear_attention.features.default
+"""`(qkv, direction, theta, heads, map, scale) -> (q, k)`, both `(B, H, N, d)`.
+
+qkv `(N, B, 3 H d)`: queries, keys and values; map of `MAPS`; direction `(d,)`, theta `(d // 2,)` and scale of
+LRPE, without the first two scale alone.
+"""
+
+features_backward = torch.ops.causal_linear_attention.features_backward.default
+"""`(grad_q, grad_k, grad_v, ...) -> (grad_qkv, grad_theta)`; grad_theta in float32 at least."""
+
+blocks = torch.ops.causal_linear_attention.blocks.default
+"""`(qkv, direction, theta, heads, size, scale, causal, softmax, padding, seed, p) -> (N, B, H d)`.
+
+As for `features`; weights in blocks of `size` positions are softmax or ReLU of the scores, dropped out with a
+seed; padding `(B, N)`, True at positions that are no keys.
+"""
+
+blocks_backward = torch.ops.causal_linear_attention.blocks_backward.default
+"""`(grad, ...) -> (grad_qkv, grad_theta)`."""
+
+LARGEST_BLOCK = 512
+"""Positions of a block for which `blocks` is meant: its weights stay in the caches."""
+
+
+def runs(x: Tensor) -> bool:
+    """Whether these operators run for inputs like x: on a device with kernels, in a type that these know."""
+    return x.is_cpu and x.dtype in _DTYPES and decoding.compiled(x)
+
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def new_seed(device: torch.device) -> Tensor:
+    """A seed of dropout, drawn by PyTorch's generator of the device."""
+    return torch.randint(-(2**63), 2**63 - 1, (), device=device)
+
+
+_MASK = 0xFFFFFFFF
+
+
+def dropout_factors(seed: Tensor, p: float, rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    """What the kernels multiply `(rows, width)` numbers by: 0 or 1 / (1 - p). Philox4x32 with 7 rounds."""
+    number, device = int(seed), seed.device
+    column = torch.arange(width, device=device)
+    counters = column // 64 * 16 + column % 16
+    row = torch.arange(rows, device=device)[:, None].expand(-1, width)
+    words = [counters.expand(rows, -1), row & _MASK, row >> 32, torch.zeros_like(row)]
+    keys = [number & _MASK, number >> 32 & _MASK]
+    for _ in range(7):
+        first, second = _product(words[0], 0xD2511F53), _product(words[2], 0xCD9E8D57)
+        words = [second[0] ^ words[1] ^ keys[0], second[1], first[0] ^ words[3] ^ keys[1], first[1]]
+        keys = [(keys[0] + 0x9E3779B9) & _MASK, (keys[1] + 0xBB67AE85) & _MASK]
+    chosen = torch.stack(words).gather(0, (column // 16 % 4).expand(1, rows, -1))[0]
+    return (chosen >= min(round(p * 2**32), _MASK)).to(dtype) / (1 - p)
+
+
+def _product(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    """The upper and the lower 32 bits of x times the factor, both below 2^32."""
+    low, high = x * (factor & 0xFFFF), x * (factor >> 16)
+    middle = high + (low >> 16)
+    return middle >> 16, (middle & 0xFFFF) << 16 | low & 0xFFFF
+
+
+def _contiguous(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _gradient_of_theta(qkv: Tensor, theta: Tensor | None) -> Tensor:
+    if theta is None:
+        return qkv.new_empty(0, dtype=accumulation_dtype(qkv.dtype))
+    return qkv.new_empty(theta.numel(), dtype=accumulation_dtype(theta.dtype))
+
+
+@register_fake(f"{operators.NAMESPACE}::residual")
+def _(x, y, seed, p, eps, norm, keep):
+    total = _contiguous(x) if y is not None and keep else x.new_empty(0)
+    root = x.new_empty(x.shape[:-1].numel() if norm else 0, dtype=accumulation_dtype(x.dtype))
+    return total, _contiguous(x) if norm else x.new_empty(0), root
+
+
+@register_fake(f"{operators.NAMESPACE}::residual_backward")
+def _(grad_sum, grad_out, out, root, seed, p, eps):
+    like = grad_sum if grad_out is None else grad_out
+    return _contiguous(like), like.new_empty(0) if seed is None else _contiguous(like)
+
+
+@register_fake(f"{operators.NAMESPACE}::gated")
+def _(inputs):
+    return inputs.new_empty(inputs.shape[0], inputs.shape[1] // 2)
+
+
+@register_fake(f"{operators.NAMESPACE}::gated_backward")
+def _(grad, inputs):
+    return _contiguous(inputs), inputs.new_empty(inputs.shape[0], inputs.shape[1] // 2)
+
+
+@register_fake(f"{operators.NAMESPACE}::features")
+def _(qkv, direction, theta, heads, map, scale):
+    length, batch, width = qkv.shape
+    shape = batch, heads, length, width // 3 // heads
+    return qkv.new_empty(shape), qkv.new_empty(shape)
+
+
+@register_fake(f"{operators.NAMESPACE}::features_backward")
+def _(grad_q, grad_k, grad_v, qkv, direction, theta, heads, map, scale):
+    return _contiguous(qkv), _gradient_of_theta(qkv, theta)
+
+
+@register_fake(f"{operators.NAMESPACE}::blocks")
+def _(qkv, direction, theta, heads, size, scale, causal, softmax, padding, seed, p):
+    return qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3)
+
+
+@register_fake(f"{operators.NAMESPACE}::blocks_backward")
+def _(grad, qkv, direction, theta, heads, size, scale, causal, softmax, padding, seed, p):
+    return _contiguous(qkv), _gradient_of_theta(qkv, theta)

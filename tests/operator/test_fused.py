@@ -1,0 +1,270 @@
+"""The steps between a layer's matrix products: equal to PyTorch's operators, whatever the sizes and types."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd import gradcheck, gradgradcheck
+
+from causal_linear_attention import extension, fused
+from tests.helpers.counting import without_kernels
+from user_dir.attention import build_attention
+from user_dir.attention.parts import joined
+from user_dir.modules import GLU, LRPE, RMSNorm
+from user_dir.modules.norms import rms_norm_of_sum
+
+pytestmark = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
+
+BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+# Every type with the best instruction set, the others with float32.
+CASES = [("", dtype) for dtype in BOUNDS]
+CASES += [(name, torch.float32) for name in extension.available_instruction_sets()[:-1]]
+KINDS = pytest.mark.parametrize(
+    ("instruction_set", "dtype"), CASES, indirect=["instruction_set"], ids=lambda x: str(x) or "best"
+)
+# length, batch, heads, d; block size
+SIZES = [
+    (1, 1, 1, 1, 4),
+    (70, 3, 2, 9, 16),
+    (33, 2, 3, 16, 64),
+    (130, 1, 2, 64, 64),
+    (5, 0, 2, 4, 2),
+    (0, 2, 2, 4, 2),
+]
+
+
+@pytest.fixture
+def instruction_set(request):
+    extension.choose_instruction_set(request.param)
+    yield
+    extension.choose_instruction_set("")
+
+
+def close(found, expected, dtype):
+    """Relative to the largest entry."""
+    assert found.shape == expected.shape
+    if expected.numel():
+        error = (found.double() - expected.double()).abs().max() / expected.double().abs().max().clamp(
+            min=0.1
+        )
+        assert error < BOUNDS[dtype]
+
+
+def gradients(run, tensors):
+    """Outputs and gradients of `run`, a scalar of them having random weights."""
+    leaves = [x.detach().clone().requires_grad_() for x in tensors]
+    outs = run(*leaves)
+    outs = outs if isinstance(outs, tuple) else (outs,)
+    generator = torch.Generator().manual_seed(1)
+    weights = [torch.randn(x.shape, generator=generator).to(x.dtype) for x in outs]
+    return [*outs, *torch.autograd.grad(outs, leaves, weights, allow_unused=True)]
+
+
+def compare(run, tensors, dtype):
+    """By the kernels in `dtype`, and in float64 without."""
+    found = gradients(run, tensors)
+    with without_kernels():
+        expected = gradients(run, [x.double() for x in tensors])
+    for x, y in zip(found, expected, strict=True):
+        close(x, y, dtype)
+
+
+def residual(seed, p, eps, keep, shape):
+    """`rms_norm_of_sum`, without kernels by the factors that they multiply with."""
+
+    def run(x, y):
+        if fused.runs(x):
+            return rms_norm_of_sum(x, y, seed, p, eps, keep=keep)
+        rows = shape[:-1].numel()
+        drop = 1 if seed is None else fused.dropout_factors(seed, p, rows, shape[-1], x.dtype).view(shape)
+        total = x + y * drop
+        return (total if keep else None), (None if eps is None else RMSNorm()(total))
+
+    return lambda x, y: tuple(out for out in run(x, y) if out is not None)
+
+
+@KINDS
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize(("eps", "keep"), [(1e-8, True), (1e-8, False), (None, True)])
+def test_residual_and_norm(instruction_set, dtype, p, eps, keep):
+    seed = fused.new_seed("cpu") if p else None
+    for shape in [(7,), (3, 2, 130), (2, 64), (1, 1, 1), (0, 5)]:
+        shape = torch.Size(shape)
+        tensors = [torch.randn(shape, dtype=torch.float64).to(dtype) for _ in range(2)]
+        compare(residual(seed, p, eps, keep, shape), tensors, dtype)
+    x = torch.randn(6, 5, 8).to(dtype).transpose(0, 1)  # not contiguous
+    compare(residual(None, 0.0, eps, keep, x.shape), [x, x.flip(0)], dtype)
+
+
+def test_dropout_is_as_often_as_asked_and_of_its_seed():
+    ones, zeros = torch.ones(300, 70), torch.zeros(300, 70)
+    torch.manual_seed(3)
+    seeds = [fused.new_seed("cpu") for _ in range(2)]
+    kept = [rms_norm_of_sum(zeros, ones, seed, 0.2, None, keep=True)[0] for seed in (*seeds, seeds[0])]
+    assert torch.equal(kept[0], kept[2]) and not torch.equal(kept[0], kept[1])
+    for x in kept:
+        assert (x == 0).float().mean().sub(0.2).abs() < 0.01 and x.max() == 1.25
+        for dim in (0, 1):  # nor do neighbours know of each other
+            pairs = (
+                (x.narrow(dim, 1, x.shape[dim] - 1) == 0) & (x.narrow(dim, 0, x.shape[dim] - 1) == 0)
+            ).float()
+            assert pairs.mean().sub(0.04).abs() < 0.01
+
+
+@KINDS
+def test_gated_unit(instruction_set, dtype):
+    for rows, width in [(1, 1), (5, 33), (40, 64), (0, 3)]:
+        module = GLU(4, width).to(dtype)
+        x = torch.randn(rows, 1, 4).to(dtype)
+        wide = GLU(4, width).double()
+        wide.load_state_dict(module.state_dict())
+        found = gradients(module, [x])
+        with without_kernels():
+            expected = gradients(wide, [x.double()])
+        for a, b in zip(found, expected, strict=True):
+            close(a, b, dtype)
+    inputs = torch.tensor([[-200.0, -80.0, -1e-8, 0.0, 90.0, torch.inf, torch.nan, *[1.0] * 7]], dtype=dtype)
+    close_to = F.silu(inputs[:, :7].double())
+    torch.testing.assert_close(fused.gated(inputs).double(), close_to, rtol=1e-2, atol=1e-6, equal_nan=True)
+
+
+def lrpe_of(dim, dtype):
+    module = LRPE(dim, 0.7)
+    torch.nn.init.normal_(module.theta)
+    return module.to(dtype)
+
+
+def with_theta(run, lrpe):
+    """A function of qkv and theta."""
+
+    def call(qkv, theta):
+        module = LRPE(lrpe.v.numel(), lrpe.scale)
+        module.v, module.theta = torch.nn.Parameter(lrpe.v.to(qkv.dtype), requires_grad=False), None
+        del module._parameters["theta"]
+        module.theta = theta
+        return run(qkv, module)
+
+    return call
+
+
+@KINDS
+@pytest.mark.parametrize("feature_map", fused.MAPS)
+def test_features(instruction_set, dtype, feature_map):
+    for length, batch, heads, dim, _ in SIZES:
+        qkv, lrpe = torch.randn(length, batch, 3 * heads * dim).to(dtype), lrpe_of(dim, dtype)
+
+        def run(qkv, lrpe, heads=heads):
+            return joined.features(qkv, heads, feature_map, lrpe)
+
+        compare(with_theta(run, lrpe), [qkv, lrpe.theta], dtype)
+        compare(lambda qkv: run(qkv, None), [qkv], dtype)
+
+
+@KINDS
+@pytest.mark.parametrize("softmax", [False, True], ids=["relu", "softmax"])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_blocks(instruction_set, dtype, causal, softmax):
+    for length, batch, heads, dim, size in SIZES:
+        qkv, lrpe = torch.randn(length, batch, 3 * heads * dim).to(dtype), lrpe_of(dim, dtype)
+        padding = torch.arange(length) >= torch.arange(1, batch + 1)[:, None] * length // 3
+        for mask in [None] if causal else [None, padding]:
+
+            def run(qkv, lrpe, heads=heads, mask=mask, size=size, p=0.0):
+                options = {"size": size, "causal": causal, "softmax": softmax, "dropout": p}
+                torch.manual_seed(0)
+                out = joined.blocks(qkv, heads, lrpe, mask, **options)
+                return out if mask is None else out.masked_fill(mask.T[:, :, None], 0.0)
+
+            compare(with_theta(run, lrpe), [qkv, lrpe.theta], dtype)
+            compare(lambda qkv, run=run: run(qkv, None), [qkv], dtype)
+            if length:
+                compare(with_theta(lambda *x, run=run: run(*x, p=0.4), lrpe), [qkv, lrpe.theta], dtype)
+
+
+def test_derivatives():
+    """Of first order by the kernels, of second order by PyTorch's operators."""
+    seed = fused.new_seed("cpu")
+    x, y = torch.randn(2, 3, 2, 5, dtype=torch.float64, requires_grad=True).unbind(0)
+    cases = [
+        (residual(seed, 0.3, 1e-8, True, x.shape), (x, y)),
+        (residual(None, 0, None, True, x.shape), (x, y)),
+    ]
+    lrpe, qkv = lrpe_of(3, torch.float64), torch.randn(5, 2, 18, dtype=torch.float64, requires_grad=True)
+    for feature_map in fused.MAPS:
+        run = with_theta(lambda qkv, lrpe, m=feature_map: joined.features(qkv, 2, m, lrpe), lrpe)
+        cases.append((run, (qkv, lrpe.theta)))
+    for softmax in (False, True):
+
+        def blocks(qkv, lrpe, softmax=softmax):
+            torch.manual_seed(0)
+            return joined.blocks(qkv, 2, lrpe, None, size=3, causal=True, softmax=softmax, dropout=0.2)
+
+        cases.append((with_theta(blocks, lrpe), (qkv, lrpe.theta)))
+    for run, tensors in cases:
+        assert gradcheck(run, tensors, fast_mode=True) and gradgradcheck(run, tensors, fast_mode=True)
+
+
+def test_a_later_token_reaches_no_earlier_one_in_its_block():
+    qkv = torch.randn(64, 1, 3 * 16)
+    for softmax in (False, True):
+        options = {"size": 64, "causal": True, "softmax": softmax, "dropout": 0.0}
+        before = joined.blocks(qkv, 1, None, None, **options)
+        changed = qkv.clone()
+        changed[40] = torch.nan
+        after = joined.blocks(changed, 1, None, None, **options)
+        assert torch.equal(after[:40], before[:40]) and after[40:].isnan().all()
+
+
+@pytest.mark.parametrize("name", ["norm", "diag", "elu"])
+def test_float16_has_the_range_that_a_sum_without_denominator_needs(name):
+    module = build_attention(name, 32, 2, causal=True).half()
+    torch.nn.init.constant_(module.q_proj.bias, 30.0)
+    torch.nn.init.constant_(module.k_proj.bias, 30.0)
+    out = module(torch.randn(300, 2, 32).half())[0]
+    assert out.dtype == torch.float16 and out.isfinite().all()
+    out.float().sum().backward()
+    assert all(p.grad.isfinite().all() for p in module.parameters() if p.grad is not None)
+
+
+def test_operators_are_what_pytorch_expects():
+    x, seed, heads = torch.randn(4, 2, 6), fused.new_seed("cpu"), 1
+    qkv, direction, theta = torch.randn(4, 2, 12), torch.randn(4), torch.randn(1, 1, 2)
+    head, rows = torch.randn(2, 1, 4, 4), torch.randn(3, 8)
+    _, out, root = fused.residual(x, x, seed, 0.1, 1e-8, True, True)
+    rotation = direction, theta, heads
+    calls = [
+        (fused.residual, (x, x, seed, 0.1, 1e-8, True, True)),
+        (fused.residual, (x, None, None, 0.0, 1e-8, True, False)),
+        (fused.residual_backward, (x, x, out, root, seed, 0.1, 1e-8)),
+        (fused.gated, (rows,)),
+        (fused.gated_backward, (rows[:, :4], rows)),
+        (fused.features, (qkv, *rotation, 1, 0.5)),
+        (fused.features_backward, (head, head, head, qkv, *rotation, 1, 0.5)),
+        (fused.blocks, (qkv, *rotation, 3, 0.5, True, False, None, None, 0.0)),
+        (fused.blocks_backward, (x[:, :, :4], qkv, *rotation, 3, 0.5, False, True, None, seed, 0.1)),
+    ]
+    for operator, arguments in calls:
+        results = torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+        assert set(results.values()) == {"SUCCESS"}
+
+
+def test_operators_refuse_what_would_read_beyond_a_tensor():
+    x, qkv, seed = torch.zeros(2, 3), torch.zeros(2, 1, 12), torch.zeros((), dtype=torch.long)
+    theta = torch.zeros(2)
+    for operator, arguments in [
+        (fused.residual, (x, x[:1], None, 0.0, 1e-8, True, True)),
+        (fused.residual, (x, x.double(), None, 0.0, 1e-8, True, True)),
+        (fused.residual, (x, x, seed.int(), 0.1, 1e-8, True, True)),
+        (fused.residual_backward, (None, None, x, x, None, 0.0, 1e-8)),
+        (fused.residual_backward, (None, x, x, x[:1, 0], None, 0.0, 1e-8)),
+        (fused.gated, (x,)),
+        (fused.gated_backward, (x, torch.zeros(2, 4))),
+        (fused.features, (qkv, None, None, 3, 0, 1.0)),
+        (fused.features, (qkv, theta, theta, 1, 0, 1.0)),
+        (fused.features, (qkv, None, None, 1, 3, 1.0)),
+        (fused.features_backward, (x, x, x, qkv, None, None, 1, 0, 1.0)),
+        (fused.blocks, (qkv, None, None, 1, 0, 1.0, True, True, None, None, 0.0)),
+        (fused.blocks, (qkv, None, None, 1, 2, 1.0, True, True, torch.zeros(2, 2) > 0, None, 0.0)),
+        (fused.blocks_backward, (x, qkv, None, None, 1, 2, 1.0, True, True, None, None, 0.0)),
+    ]:
+        with pytest.raises(RuntimeError):
+            operator(*arguments)
