@@ -7,12 +7,8 @@ lie beside the checkpoints.
 import filecmp
 import shutil
 import zipfile
-from argparse import Namespace
 from collections.abc import Collection, Sequence
 from pathlib import Path
-
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from omegaconf import OmegaConf
 
 from conventions.files import remove_if_left
 from pipeline.data.tokenization import DICTIONARY, VOCABULARY_FILES
@@ -28,8 +24,7 @@ from pipeline.files import (
     write_json,
 )
 from pipeline.outputs import check_output, json_with
-from pipeline.training.checkpoint import Checkpoint, groups_of, model_settings, read_checkpoint
-from user_dir.checks.same_settings import differences
+from pipeline.training.checkpoint import Checkpoint, read_checkpoint
 
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 DATA = "data.json"
@@ -69,26 +64,6 @@ def keep_vocabulary(source: Path, save_dir: Path, failed_start: bool = False) ->
             write_atomically(kept, given.read_bytes())
         elif failed_start and not given.is_file():
             kept.unlink(missing_ok=True)
-
-
-def check_same_settings(start: Checkpoint, read: Namespace, save_dir: Path, allowed: Collection[str]) -> None:
-    """UserError for the first setting in which the checkpoint of a run differs from this command.
-
-    `read` are the arguments as fairseq-train reads them; settings named in `allowed` may differ.
-    """
-    composed = convert_namespace_to_omegaconf(read)
-    groups = groups_of(OmegaConf.to_container(composed, resolve=True, enum_to_str=True))
-    pairs = {
-        "arch": (start.settings, model_settings(groups)),
-        "task": (start.task_settings, groups.get("task") or {}),
-    }
-    for kind, (saved, given) in pairs.items():
-        for name, old, new in differences(kind, saved, given):
-            if name not in allowed:
-                raise UserError(
-                    f"{save_dir} holds a run whose {name} is {old!r}, not {new!r}; set it as it was, choose "
-                    f"another --save-dir, or add --allow-changed {name}"
-                )
 
 
 def is_failed_start(save_dir: Path) -> bool:

@@ -42,7 +42,6 @@ from pipeline.training.save_dir import (
     BEST,
     DATA,
     LAST,
-    check_same_settings,
     check_vocabulary,
     complete_save,
     find_resume_point,
@@ -52,6 +51,7 @@ from pipeline.training.save_dir import (
     move_aside,
     newest_whole,
 )
+from user_dir.checks.same_settings import check_same_run
 from user_dir.checks.schedules import check_schedule
 from user_dir.checks.training import check_training
 from user_dir.models.layer_plan import build_layer_attention, parse_layer_plan
@@ -159,7 +159,7 @@ def train(
             move_aside(save_dir)
         start = find_resume_point(save_dir)
         if start:
-            check_same_settings(start, read, save_dir, allow_changed)
+            check_same_run(str(save_dir), start.groups, convert_namespace_to_omegaconf(read))
         keep_data_record(prepared.folder, save_dir, start is not None, allow_changed)
         keep_vocabulary(prepared.folder, save_dir, failed_start)
         if is_finished(start, last_update):

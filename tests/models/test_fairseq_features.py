@@ -3,18 +3,21 @@
 import copy
 import pickle
 from argparse import Namespace
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.ema.ema import EMA
+from omegaconf import OmegaConf
 
 from tests.helpers.build import build_model
 from tests.helpers.lm import build_lm, tokens
 from tests.helpers.lra import SHORT, SMALL, lra_task
 from tests.helpers.roberta import build_roberta, sentences
-from user_dir.checks.same_settings import check_same_settings
+from user_dir.checks.same_settings import check_same_run, check_same_settings
 from user_dir.checks.training import check_pruning
 from user_dir.errors import UserError
 
@@ -123,6 +126,48 @@ def test_only_the_data_of_long_range_arena_decide_what_is_left_open():
     check(classifier_dim=0)
     with pytest.raises(UserError, match="glu_dim is 512, not None"):
         check()
+
+
+RUN = (
+    "data --task language_modeling --decoder-layers 2 --decoder-embed-dim 16 --decoder-attention-heads 2 "
+    "--tokens-per-sample 32 --batch-size 8 --optimizer adam --lr 0.01 --cpu --seed 3 --max-update 4 "
+    "--lr-scheduler inverse_sqrt --warmup-updates 2"
+)
+
+
+def settings_of(flags: str) -> dict:
+    parser = options.get_training_parser()
+    read = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, f"{RUN} {flags}".split()))
+    return OmegaConf.to_container(read, resolve=True, enum_to_str=True)
+
+
+@pytest.mark.parametrize("arch", ["transnormer_t1", "transformer_lm"])
+@pytest.mark.parametrize(
+    ("flags", "changed"),
+    [
+        ("--max-update 9 --max-epoch 3 --num-workers 3 --log-interval 5 --save-interval-updates 3", ""),
+        ("--batch-size 4 --update-freq 2", ""),
+        ("--batch-size 4 --distributed-world-size 2 --distributed-no-spawn", ""),
+        ("--optimizer adamw_fused --adam-betas (0.9,0.999)", ""),
+        ("--weight-decay 0.1 --optimizer-overrides {'weight_decay':0.1}", ""),
+        ("--lr 0.5 --reset-lr-scheduler", ""),
+        ("--lr 0.5 --seed 9 --allow-changed lr,seed", ""),
+        ("--lr 0.5", "lr"),
+        ("--seed 9", "seed"),
+        ("--batch-size 4", "batch_size"),
+        ("--update-freq 2", "batch_size"),
+        ("--weight-decay 0.1 --clip-norm 1", "clip_norm,weight_decay"),
+        ("--warmup-updates 3", "warmup_updates"),
+        ("--optimizer sgd", "optimizer"),
+        ("--bf16 --store-ema", "bf16,store_ema"),
+        ("--train-subset valid", "train_subset"),
+        ("--dropout 0.3", "dropout"),
+    ],
+)
+def test_what_may_change_when_a_run_resumes(arch, flags, changed):
+    saved, given = (settings_of(f"--arch {arch} {words}") for words in ("", flags))
+    with pytest.raises(UserError, match=f"--allow-changed {changed}$") if changed else nullcontext():
+        check_same_run("run", saved, given)
 
 
 @pytest.mark.parametrize("name", ["silu", "elu", "gelu", "gelu_accurate"])

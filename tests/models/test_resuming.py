@@ -55,13 +55,14 @@ def test_another_model_is_not_resumed(commands, trained, tmp_path):
     before = (folder / "checkpoint_last.pt").read_bytes()
     start = ("--restore-file", str(folder / "checkpoint_last.pt"))
     for save_dir, words in (
-        (folder, ()),
-        (tmp_path, start),
-        (tmp_path, (*start, "--reset-optimizer")),
-        (tmp_path, ("--finetune-from-model", start[1])),
-        (folder, ("--arch", "transnormer_t1", "--dropout", "0.2")),
+        (folder, T2),
+        (tmp_path, (*T2, *start)),
+        (tmp_path, (*T2, *start, "--reset-optimizer")),
+        (tmp_path, (*T2, "--finetune-from-model", start[1])),
+        (folder, ("--dropout", "0.2")),
+        (folder, ("--dropout", "0.1", "--max-update", "12", "--seed", "9")),  # the run is finished
     ):
-        done = forked.run(commands.train(save_dir, "--max-update", "14", *T2, *words))
+        done = forked.run(commands.train(save_dir, "--max-update", "14", *words))
         assert done.returncode == 1 and "--allow-changed" in last_line(done), last_line(done)
     assert (folder / "checkpoint_last.pt").read_bytes() == before
     assert not list(tmp_path.iterdir())

@@ -1,7 +1,10 @@
-"""Whether a run has the model and the task of the checkpoint it starts from."""
+"""Whether a run has the settings of the checkpoint that it resumes from or starts with."""
 
+import ast
+import os
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -31,11 +34,68 @@ HEADS = ("pooler_", "load_checkpoint_heads", "spectral_norm_", "untie_weights_ro
 OURS = "attention_backend"
 """A setting that every model of the plugin has."""
 
+PRECISION = {
+    "fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_bf16", "fp16_no_flatten_grads",
+    "fp16_init_scale", "fp16_scale_window", "fp16_scale_tolerance", "on_cpu_convert_precision",
+    "min_loss_scale", "threshold_loss_scale", "amp_batch_retries", "amp_init_scale", "amp_scale_window",
+}  # fmt: skip
+# fairseq's copies of settings of other groups.
+COPIES = {
+    "lr", "max_update", "sentence_avg", "tpu", "ddp_backend", "fp16", "memory_efficient_fp16",
+    "memory_efficient_bf16", "fp16_no_flatten_grads", "maximize_best_checkpoint_metric",
+    "distributed_world_size",
+}  # fmt: skip
+RESUMED: dict[str, set[str]] = {
+    "common": {
+        "no_progress_bar", "log_interval", "log_format", "log_file", "aim_repo", "aim_run_hash",
+        "tensorboard_logdir", "wandb_project", "azureml_logging", "cpu", "tpu", "user_dir",
+        "empty_cache_freq", "all_gather_list_size", "profile", "reset_logging", "suppress_crashes",
+        "use_plasma_view", "plasma_path",
+    },
+    "dataset": {
+        "num_workers", "dataset_impl", "data_buffer_size", "validate_interval", "validate_interval_updates",
+        "validate_after_updates", "disable_validation", "max_tokens_valid", "batch_size_valid",
+        "ignore_unused_valid_subsets", "gen_subset", "num_shards", "shard_id", "batch_size", "max_tokens",
+    },
+    "optimization": {
+        "max_epoch", "max_update", "stop_time_hours", "stop_min_lr", "update_freq", "debug_param_names"
+    },
+    "checkpoint": {
+        "save_dir", "restore_file", "finetune_from_model", "continue_once", "reset_dataloader",
+        "reset_lr_scheduler", "reset_meters", "reset_optimizer", "optimizer_overrides", "save_interval",
+        "save_interval_updates", "keep_interval_updates", "keep_interval_updates_pattern",
+        "keep_last_epochs", "keep_best_checkpoints", "no_save", "no_epoch_checkpoints",
+        "no_last_checkpoints", "no_save_optimizer_state", "patience", "checkpoint_suffix",
+        "checkpoint_shard_count", "load_checkpoint_on_all_dp_ranks", "write_checkpoints_asynchronously",
+    },
+    "criterion": COPIES | {"compile", "chunk_rows"},
+    "optimizer": COPIES,
+    "lr_scheduler": COPIES,
+    "ema": set(),
+    "bmuf": COPIES,
+}  # fmt: skip
+"""What may change, besides `FREE`, when a run resumes in its own folder, by fairseq's group: its end, log
+and saves, workers and how the batch is shared between processes. All else must be as it was; groups that are
+not named here have no part in training."""
+CHECKED = ("model", "task", "distributed_training", *RESUMED)
+STARTS = {
+    "reset_optimizer": ("optimizer", "lr_scheduler", "optimization"),
+    "reset_lr_scheduler": ("lr_scheduler", "optimization"),
+    "reset_dataloader": ("dataset",),
+}
+"""Options that begin a part of a run anew, and the groups whose settings may then change."""
+SAME_STATE = {"adamw_fused": "adam"}
+"""Optimizers that continue each other's runs."""
+ALLOWED = "FAIRSEQ_ALLOW_CHANGED"
+"""Environment variable with `--allow-changed` for models without that setting, which are fairseq's own."""
+
 Settings = Mapping[str, Any]
+Difference = tuple[str, Any, Any]
+"""A setting, and its value before and now."""
 
 
-def check_same_settings(filename: str, saved: Mapping[str, Namespace], cfg: Any, resumes: bool) -> None:
-    """Refuse a checkpoint whose weights mean something else in the model of `cfg`.
+def check_same_settings(filename: str, saved: Mapping[str, Any], cfg: Any, resumes: bool) -> None:
+    """Refuse a checkpoint of another run whose weights mean something else in the model of `cfg`.
 
     Where training `resumes`, all settings of model and task must be those of before; where it only takes
     the weights (`--finetune-from-model`, `--reset-optimizer`), those of the model that decide what the
@@ -54,29 +114,117 @@ def check_same_settings(filename: str, saved: Mapping[str, Namespace], cfg: Any,
     before = {group: _values(saved[group]) for group in ("model", "task")}
     if OURS not in before["model"] or OURS not in given["model"]:
         return
-    allowed = {name.strip() for name in (given["model"].get("allow_changed") or "").split(",")}
     found = [*differences("arch", before["model"], given["model"])]
     if resumes:
         found += differences("task", before["task"], given["task"])
     else:
         found = [one for one in found if not is_free_at_start(one[0])]
+    _refuse(f"{filename} holds a model", "choose another checkpoint or --save-dir", found, given["model"])
+
+
+def check_same_run(folder: str, saved: Mapping[str, Any], cfg: Any) -> None:
+    """Refuse to resume the run of a `folder` with other settings than it began with.
+
+    The rule is `RESUMED`, for every command that trains. `--allow-changed` names further settings that may
+    differ.
+
+    Args:
+        folder: the `--save-dir`, for the message.
+        saved: the configuration in its checkpoint, by fairseq's groups.
+        cfg: fairseq's configuration of this run.
+
+    Raises:
+        UserError: naming each setting that differs, and its first value.
+    """
+    before, given = ({group: _values(of.get(group)) for group in CHECKED} for of in (saved, cfg))
+    started = {
+        group for reset, groups in STARTS.items() if given["checkpoint"].get(reset) for group in groups
+    }
+    found = [*differences("arch", before["model"], given["model"])]
+    found += differences("task", before["task"], given["task"])
+    for group, free in RESUMED.items():
+        if group not in started:
+            found += differences(group, before[group], given[group], free)
+    if before["common"].get("cpu") != given["common"].get("cpu"):
+        found = [one for one in found if one[0] not in PRECISION]  # not every device has every precision
+    if _ends(before) and _ends(given):
+        found = [one for one in found if one[0] != "total_num_update"]
+    found += [] if "dataset" in started else _other_batch(before, given)
+    found += _other_start(before["checkpoint"], given["checkpoint"])
+    overrides = given["checkpoint"].get("optimizer_overrides") or "{}"
+    found = [one for one in found if one[0] not in _literal(overrides)]
+    _refuse(f"{folder} holds a run", "choose another --save-dir", found, given["model"])
+
+
+def _refuse(what: str, advice: str, found: Sequence[Difference], model: Settings) -> None:
+    """UserError for the differences that the user has not allowed."""
+    given = f"{model.get('allow_changed') or ''},{os.environ.get(ALLOWED, '')}"
+    allowed = {name.strip() for name in given.split(",")} - {""}
     names = [name for name, *_ in found if name not in allowed]
     if names:
         name, old, new = next(one for one in found if one[0] == names[0])
-        flag = ",".join(sorted({*names, *allowed} - {""}))
+        flag = ",".join(sorted({*names, *allowed}))
         raise UserError(
-            f"{filename} holds a model whose {name} is {old!r}, not {new!r}; set it as it was, choose "
-            f"another checkpoint or --save-dir, or add --allow-changed {flag}"
+            f"{what} whose {name} is {old!r}, not {new!r}; set it as it was, {advice}, or add "
+            f"--allow-changed {flag}"
         )
 
 
-def differences(kind: str, saved: Settings, given: Settings) -> Iterator[tuple[str, Any, Any]]:
-    """The settings that both have with different values; `kind` is what `_name` is called."""
+def _ends(groups: Mapping[str, Settings]) -> bool:
+    """Whether the schedule is as long as the run, fairseq's default."""
+    return groups["lr_scheduler"].get("total_num_update") == groups["optimization"].get("max_update")
+
+
+def _other_batch(before: Mapping[str, Settings], given: Mapping[str, Settings]) -> Iterator[Difference]:
+    """Whether an update takes another number of samples or tokens, however the processes share them."""
+    for name in ("batch_size", "max_tokens"):
+        old, new = (_shares(name, groups) for groups in (before, given))
+        if old is not None and new is not None and old[0] != new[0]:
+            yield name, old[1], new[1]
+
+
+def _other_start(before: Settings, given: Settings) -> Iterator[Difference]:
+    """Whether the run began with the weights of another checkpoint, if both are still there."""
+    old, new = (x.get("finetune_from_model") for x in (before, given))
+    if old and new and os.path.exists(old) and os.path.exists(new) and not os.path.samefile(old, new):
+        yield "finetune_from_model", old, new
+
+
+def _shares(name: str, groups: Mapping[str, Settings]) -> tuple[list[int], str] | None:
+    """An update's samples or tokens for each `--update-freq`, and how they are made up; None if not known."""
+    size, steps = groups["dataset"].get(name), groups["optimization"].get("update_freq")
+    processes = groups["distributed_training"].get("distributed_world_size")
+    if not (size and steps and processes):
+        return None
+    return (
+        [size * step * processes for step in steps],
+        f"{size} x --update-freq {','.join(map(str, steps))} x {processes} processes",
+    )
+
+
+def _literal(value: Any) -> Any:
+    """Lists and dictionaries that are written as text, such as Adam's betas; other values as they are."""
+    if isinstance(value, str) and value[:1] in ("(", "[", "{"):
+        with suppress(ValueError, SyntaxError):
+            value = ast.literal_eval(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def differences(
+    kind: str, saved: Settings, given: Settings, free: Collection[str] = FREE
+) -> Iterator[Difference]:
+    """The settings, less those that are `free`, that both have with different values.
+
+    `kind` is what `_name` is called.
+    """
     of_lra = not LRA_ALONE.isdisjoint(given)
     decided = {key for key in LEFT_OPEN if of_lra and None in (saved.get(key), given.get(key))}
-    for key, old in saved.items():
-        if key in given and key not in FREE | decided and old != given[key]:
-            yield (kind if key == "_name" else key), old, given[key]
+    for key in saved:
+        if key not in given or key in free or key in decided:
+            continue
+        old, new = (_literal(x[key]) for x in (saved, given))
+        if old != new and not (key == "_name" and SAME_STATE.get(old, old) == SAME_STATE.get(new, new)):
+            yield (kind if key == "_name" else key), old, new
 
 
 def is_free_at_start(name: str) -> bool:

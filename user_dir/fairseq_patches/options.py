@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from fairseq.registry import REGISTRIES
 from omegaconf import MISSING
 
 from ..checks.options import fill_in_options, note_idle_options
+from ..checks.same_settings import ALLOWED
 from ..checks.settings import check_settings
 from ..checks.training import check_task_of_model
 from ..errors import UserError
@@ -30,12 +32,14 @@ def apply() -> None:
         given = sys.argv[1:] if input_args is None else list(input_args)
         words = [word for word in given if word not in ("-h", "--help")]
         say_mistakes_in_a_sentence(parser, words)
+        add_allow_changed(parser)
         if len(words) < len(given):
             modify_parser = show_options_in_help(modify_parser)
         with explained_arguments(parser, asks_for_help=len(words) < len(given)):
             parsed = parse(parser, words, *args, modify_parser=modify_parser, **kwargs)
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
         keep_cuda_with_bf16(namespace, given)
+        note_allowed(namespace)
         fill_in_options(namespace, getattr(namespace, "arch", None))
         note_idle_options(namespace, getattr(namespace, "arch", None), words)
         check_required(namespace)
@@ -44,6 +48,24 @@ def apply() -> None:
         check_settings(namespace)
         check_task_of_model(namespace)
         return parsed
+
+
+def add_allow_changed(parser: argparse.ArgumentParser) -> None:
+    """`--allow-changed` for fairseq's own models, too; the plugin's have it among their settings."""
+    if "--arch" in parser._option_string_actions and "--allow-changed" not in parser._option_string_actions:
+        parser.add_argument(
+            "--allow-changed",
+            default="",
+            metavar="NAMES",
+            help="comma-separated settings that may differ from those of the checkpoint that training starts "
+            "from, such as decoder_attention",
+        )
+
+
+def note_allowed(parsed: argparse.Namespace) -> None:
+    """Keep it where processes that fairseq spawns find it: fairseq's own models have no place for it."""
+    if hasattr(parsed, "allow_changed"):
+        os.environ[ALLOWED] = parsed.allow_changed
 
 
 def keep_cuda_with_bf16(parsed: argparse.Namespace, given: Sequence[str]) -> None:

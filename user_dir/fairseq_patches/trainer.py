@@ -17,7 +17,7 @@ from torch import Tensor
 from ..checks.checkpoints import configuration, difference, read_safely
 from ..checks.dictionaries import check_dictionary, note_dictionary
 from ..checks.options import fill_in_options
-from ..checks.same_settings import check_same_settings
+from ..checks.same_settings import CHECKED, check_same_run, check_same_settings
 from ..checks.schedules import check_schedule
 from ..checks.settings import check_settings
 from ..checks.training import check_training, note_long_warmup
@@ -144,7 +144,11 @@ def check_start(trainer: Trainer, filename: str, reset_optimizer: bool) -> None:
         )
     if getattr(saved["model"], "dictionary_sha256", None) is not None:
         check_dictionary(saved["model"], trainer.task.source_dictionary)
-    check_same_settings(filename, saved, trainer.cfg, resumes)
+    if own and resumes:
+        groups = state["cfg"] if state.get("cfg") else dict.fromkeys(CHECKED, state["args"])
+        check_same_run(os.path.dirname(filename), groups, trainer.cfg)
+    else:
+        check_same_settings(filename, saved, trainer.cfg, resumes)
 
 
 @contextlib.contextmanager

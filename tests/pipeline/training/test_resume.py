@@ -119,8 +119,10 @@ def test_what_may_change(call, config, corpus, trained, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
     run = (TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", folder)
-    call(*run, "--lr", 0.1, "--batch-size", 4, "--dropout", 0.5, "--allow-changed", "dropout")
-    assert "finished" in capsys.readouterr().out
+    call(*run, "--save-interval-updates", 3, "--log-interval", 2, "--num-workers", 1)
+    changed = ("--lr", 0.1, "--batch-size", 4, "--dropout", 0.5)
+    call(*run, *changed, "--allow-changed", "dropout", "lr", "batch_size")
+    assert capsys.readouterr().out.count("finished") == 2
 
 
 def test_other_data_of_the_same_dictionary_are_refused(refused, config, corpus, trained, tmp_path):
