@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -48,9 +49,20 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, record: Any) -> None:
-    """`record` as JSON in one piece, a line for each key and each curve; its folder is made if need be."""
+    """`record` as JSON in one piece, a line for each key and each curve; its folder is made if need be.
+
+    JSON has neither NaN nor infinity: they become null.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (json_text(record) + "\n").encode())
+    write_atomically(path, (json_text(_finite(record)) + "\n").encode())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def renewed(texts: Mapping[Path, str], check: bool) -> list[Path]:

@@ -39,11 +39,18 @@ from pipeline.training.checkpoint import (
     read_language_model,
     usual_device,
 )
+from pipeline.training.recipe import check_owned
+from user_dir.fairseq_patches.data import refuse_nan_scores
 from user_dir.models import LinearAttentionRoberta
 from user_dir.models.compiled import compile_features
 from user_dir.models.output_matrix import has_output_matrix, masked_lm_features, output_matrix
 from user_dir.modules.linear_cross_entropy import ROWS, token_losses
 
+OWN = (
+    *("--path", "--gen-subset", "--user-dir", "--context-window", "--num-workers", "--no-progress-bar"),
+    *("--task", "--checkpoint-suffix", "--checkpoint-shard-count"),
+)
+"""Flags of fairseq-eval-lm that decide what a result is of, and what a batch needs."""
 TOKENS_PER_BATCH = 16_384
 MASKED_TOKENS_PER_BATCH = 4096
 MASK_SEED = 1
@@ -59,6 +66,7 @@ def evaluate(
     compiled: bool = False,
 ) -> dict[str, Any]:
     """Run `fairseq-eval-lm` on one split; the result as it is written to JSON."""
+    check_owned(PPL_SCRIPT, extra, OWN)
     dictionary = Dictionary.load(str(data.dictionary))
     checkpoint.check_dictionary(data, len(dictionary))
     words = [str(data.folder), "--path", str(checkpoint.path), "--gen-subset", split]
@@ -96,7 +104,9 @@ def evaluate(
         "split": split,
         "tokens_per_sample": args.tokens_per_sample,
         "context_window": context_window,
+        "sample_break_mode": args.sample_break_mode,
         "model_overrides": ast.literal_eval(args.model_overrides),
+        "flags": list(extra),
         **figures(bits, scores.tokens, data, split),
         "seconds": round(time.monotonic() - start, 2),
     }
@@ -160,6 +170,7 @@ class ChunkedScorer(SequenceScorer):
         """A list for each row, whose first entry holds the row's "tokens" and their "positional_scores"."""
         (model,) = models
         rows = self.in_pieces(model, sample) if has_output_matrix(model) else super().generate(models, sample)
+        refuse_nan_scores(rows)
         self.sums.add(model, rows)
         return rows
 
@@ -211,8 +222,12 @@ def figures(bits: float, tokens: int, data: PreparedData, split: str) -> dict[st
 
 
 def perplexity_of(nats: float) -> float:
-    """That of a loss; infinite where it is no number of the machine, as of a model that has diverged."""
-    return math.exp(nats) if nats < LARGEST_EXPONENT else math.inf
+    """Perplexity from the loss in nats; UserError where it overflows, as of a model that has diverged."""
+    if not nats < LARGEST_EXPONENT:
+        raise UserError(
+            f"the loss is {nats:.4g} nats per token: the training has diverged; name an earlier checkpoint"
+        )
+    return math.exp(nats)
 
 
 def unigram_bits(data: PreparedData, split: str) -> float:

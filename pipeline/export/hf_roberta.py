@@ -41,7 +41,7 @@ from pipeline.training.checkpoint import (
     encoders,
     read_dictionary,
 )
-from pipeline.training.recipe import suggestion
+from pipeline.training.recipe import check_owned, suggestion
 from pipeline.training.save_dir import keep_vocabulary
 from pipeline.training.train import parsed
 from user_dir.checks import dictionaries
@@ -87,6 +87,7 @@ POSITIONS_KEY = "max_position_embeddings"
 TYPES = "embeddings.token_type_embeddings.weight"
 
 COMMAND = "import_hf.sh"
+OWN = ("--arch", "--task", "--criterion", "--user-dir")
 RESULT = "imported.pt"
 OTHER_DATA = "give the folder prepared with the tokeniser of the weights"
 # What fairseq looks for in a checkpoint from which training starts.
@@ -298,6 +299,7 @@ def import_hf(options: Namespace, flags: Sequence[str]) -> Path:
     if options.arch not in encoders():
         near = suggestion(options.arch, encoders()) or f"; choose one of {', '.join(encoders())}"
         raise UserError(f"there is no encoder {options.arch!r}{near}")
+    check_owned(f"scripts/{COMMAND}", flags, OWN)
     config = read_config(options.source)
     dictionary = read_dictionary(options.data)
     check_output_folder(options.out, "DIR")

@@ -170,7 +170,9 @@ def score_of(cell: "Cell") -> float | None:
         return None
     curve = "valid" if cell.study.tune.by == "valid_loss" else "valid_accuracy"
     points = record["training"]["curves"].get(curve, [])
-    return TUNED_BY[cell.study.tune.by]((value for _, value in points if math.isfinite(value)), default=None)
+    return TUNED_BY[cell.study.tune.by](
+        (value for _, value in points if value is not None and math.isfinite(value)), default=None
+    )
 
 
 def best_value(cell: "Cell") -> str | None:

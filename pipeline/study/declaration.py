@@ -1,7 +1,8 @@
 """A study as its YAML declares it; docs/studies.md describes the keys."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
@@ -337,7 +338,7 @@ def read_axis(path: Path, name: str, value: Any, content: Mapping[str, Any]) -> 
     placeholder = f"{{{name}}}" in str(content["config"])
     if isinstance(value, Mapping) and value:
         choices = [read_choice(path, name, str(key), given or {}) for key, given in value.items()]
-        return Axis(name, {choice.name: choice for choice in choices}, placeholder, closed=True)
+        return Axis(name, distinct(path, name, choices), placeholder, closed=True)
     if not isinstance(value, list) or not value:
         raise UserError(f"{path}: the axis {name} needs a list of values, or a mapping of names to settings")
     for word in map(str, value):
@@ -347,7 +348,18 @@ def read_axis(path: Path, name: str, value: Any, content: Mapping[str, Any]) -> 
                 "and a leading . or -"
             )
     axis = Axis(name, {}, placeholder, closed=False)
-    return Axis(name, {str(word): axis.value(str(word)) for word in value}, placeholder, closed=False)
+    choices = [axis.value(str(word)) for word in value]
+    return Axis(name, distinct(path, name, choices), placeholder, closed=False)
+
+
+def distinct(path: Path, axis: str, choices: Sequence[Choice]) -> dict[str, Choice]:
+    """The choices of an axis by name; UserError where two have one name (`1` and `"1"`) or one label."""
+    for what in ("name", "label"):
+        counts = Counter(getattr(choice, what) for choice in choices)
+        [(common, count)] = counts.most_common(1)
+        if count > 1:
+            raise UserError(f"{path}: two choices of {axis} have the {what} {common!r}; rename one of them")
+    return {choice.name: choice for choice in choices}
 
 
 def read_choice(path: Path, axis: str, name: str, given: Any) -> Choice:

@@ -18,10 +18,14 @@ from pipeline.files import ROOT
 from pipeline.study.cells import Cell, Plan
 from pipeline.study.declaration import YAML, Choice, Study
 from pipeline.study.notation import nearest
-from pipeline.training.recipe import NAME_FLAGS, as_option, is_given, option
+from pipeline.training.recipe import NAME_FLAGS, OF_TRAINING, as_option, check_owned, is_given, option
 
-OWN = {"--seed": "--seeds", "--save-dir": "--out"}
-"""Flags that differ from cell to cell, and the option to use instead; an axis adds its own."""
+OWN = {
+    **{"--seed": "--seeds", "--save-dir": "--out"},
+    **dict.fromkeys(("--restore-file", "--finetune-from-model"), "start in the study's YAML"),
+    **dict.fromkeys(("--arch", "--task"), "another config in the study's YAML"),
+}
+"""Flags that differ from cell to cell, and what to use instead; an axis adds its own."""
 PRIVILEGED = (
     "--user-dir", "--save-dir", "--checkpoint-suffix", "--log-file", "--tensorboard-logdir",
     "--wandb-project", "--azureml-logging", "--aim-repo", "--use-plasma-view", "--plasma-path",
@@ -105,6 +109,7 @@ def check_flags(plan: Plan, chosen: Sequence[Sequence[Choice]]) -> None:
     for flag, instead in ours.items():
         if is_given(plan.flags, flag):
             raise UserError(f"{flag} differs from cell to cell; use {instead}")
+    check_owned("scripts/study.sh", plan.flags, OF_TRAINING)
 
 
 def setting_names(settings: Mapping[str, Any], axes: Collection[str]) -> Iterator[str]:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from pipeline.data.prepared import PreparedData
 from pipeline.errors import UserError
 from pipeline.training.recipe import as_flag, suggestion
-from user_dir.checks.checkpoints import UNREADABLE, read_safely
+from user_dir.checks.checkpoints import UNREADABLE, check_finite, read_safely
 from user_dir.models import LinearAttentionRoberta
 
 ENCODER = "encoder.sentence_encoder."
@@ -380,6 +380,7 @@ def load_encoder(checkpoint: Checkpoint, dictionary: Dictionary) -> LinearAttent
         )
     model = _without_weights(checkpoint, dictionary)
     state = dict(checkpoint.state["model"])
+    check_finite(str(checkpoint.path), state)
     for name, classes in checkpoint.heads.items():
         inner = state[f"{HEADS}{name}.dense.weight"].shape[0]
         model.register_classification_head(name, classes, inner)

@@ -183,8 +183,9 @@ def main() -> None:
     script = sys.argv[0]
     options, extra = parse(script, sys.argv[1:])
     from pipeline.training.launch import machines_of
-    from pipeline.training.recipe import option, read_experiment
+    from pipeline.training.recipe import OF_TRAINING, check_owned, option, read_experiment
 
+    check_owned(script, extra, OF_TRAINING)
     experiment = read_experiment(options.config)  # a wrong YAML is found before fairseq is imported
     from pipeline.training.train import check_task, ending, train
 

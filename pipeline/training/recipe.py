@@ -46,7 +46,15 @@ ALIASES = {
     "--arch": ("-a",),
     "--batch-size": ("--max-sentences",),
     "--batch-size-valid": ("--max-sentences-valid",),
+    "--device-id": ("--local_rank",),
 }
+
+# What a command that wraps fairseq-train sets itself: where the run lies, and its place among the processes.
+OF_TRAINING = (
+    *("--user-dir", "--save-dir", "--device-id", "--distributed-world-size", "--distributed-rank"),
+    *("--distributed-init-method", "--distributed-port", "--distributed-no-spawn"),
+    *("--distributed-num-procs", "--nprocs-per-node", "--checkpoint-suffix"),
+)
 
 COMPILING = ("chunked_cross_entropy", "chunked_masked_lm")  # criteria with --compile
 # Settings that are computed with here, and whether they may be empty, which leaves fairseq's default; of the
@@ -264,8 +272,8 @@ def option(arguments: Sequence[str], flag: str) -> str | None:
     for i, word in enumerate(arguments):
         if word in names:
             value = arguments[i + 1] if i + 1 < len(arguments) else None
-        elif word.partition("=")[0] in names:
-            value = word.partition("=")[2]
+        elif _names(word, flag):
+            value = word.partition("=")[2] if word.startswith("--") else word[2:].removeprefix("=")
     return value
 
 
@@ -276,7 +284,20 @@ def names_of(flag: str) -> tuple[str, ...]:
 
 def is_given(words: Sequence[str], flag: str) -> bool:
     """Whether `flag`, or another of its names, is among the words of a command line, with a value or not."""
-    return any(word.partition("=")[0] in names_of(flag) for word in words)
+    return any(_names(word, flag) for word in words)
+
+
+def _names(word: str, flag: str) -> bool:
+    """Whether a word is `flag`, also with its value in the same word (`--flag=value`, `-fvalue`)."""
+    short = any(len(name) == 2 and word.startswith(name) for name in names_of(flag))
+    return short or word.partition("=")[0] in names_of(flag)
+
+
+def check_owned(command: str, words: Sequence[str], owned: Collection[str]) -> None:
+    """UserError for a flag in `words` that `command` sets itself: the one given would replace it."""
+    for flag in owned:
+        if is_given(words, flag):
+            raise UserError(f"{flag} is set by {command} itself; leave it out, see {command} --help")
 
 
 def check_arch(experiment: Experiment, extra: Sequence[str]) -> None:

@@ -75,6 +75,17 @@ CASES = [
     (f"{EVAL} lm/checkpoint_last.pt data --out empty", "which is a folder"),
     (f"{EVAL} lm/checkpoint_last.pt data --split none", "has no split none; it has train, valid, test$"),
     (f"{EVAL} lm/checkpoint_last.pt data --split valid,", "--split: 'valid,' is not one name"),
+    (f"{EVAL} lm/checkpoint_last.pt data --path text.pt", "--path is set by scripts/eval_ppl.sh itself"),
+    (f"{EVAL} lm/checkpoint_last.pt data --path=text.pt", "--path is set by"),
+    (f"{EVAL} lm/checkpoint_last.pt data -- --path text.pt", "--path is set by"),
+    (
+        f"{EVAL} lm/checkpoint_last.pt data --pat text.pt",
+        "unrecognized arguments: --pat .*; did you mean --path",
+    ),
+    (f"{EVAL} lm/checkpoint_last.pt data --gen-subset valid", "--gen-subset is set by"),
+    (f"{EVAL} lm/checkpoint_last.pt data --checkpoint-suffix -x", "--checkpoint-suffix is set by"),
+    (f"{EVAL} nan/checkpoint_last.pt data", "holds weights that are NaN or infinite .the first: decoder"),
+    ("scripts/eval_mlm.sh nan/encoder.pt mlm --out new", "holds weights that are NaN or infinite"),
     ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --split dev", "has no split dev; it has train, "),
     ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --split ,", "--split: ',' is not one name"),
     # images and Long Range Arena
@@ -91,6 +102,7 @@ CASES = [
     ),
     # what is imported
     ("scripts/import_hf.sh empty mlm new", "empty holds no config.json; name the folder with config.json"),
+    ("scripts/import_hf.sh empty mlm new -aroberta", "--arch is set by scripts/import_hf.sh itself"),
     ("scripts/import_hf.sh empty mlm new --arch foo", "no encoder 'foo'; choose one of .*roberta_lln, "),
     # damaged data
     (f"{EVAL} lm/checkpoint_last.pt list", "preparation.json is damaged"),
@@ -128,6 +140,10 @@ CASES = [
     (f"{TRAIN} --lr -1", "--lr is .-1.0., but must be positive"),
     (f"{TRAIN} --task masked_lm", "not for train_lm.sh; leave it out, or .* scripts/pretrain_roberta.sh"),
     (f"{TRAIN} --criterion masked_lm", "is for encoders, but transnormer_t1 is a language model"),
+    (f"{TRAIN} --user-dir empty", "--user-dir is set by scripts/train_lm.sh itself"),
+    (f"{TRAIN} -- --save-dir=empty", "--save-dir is set by"),
+    (f"{TRAIN} --local_rank 3", "--device-id is set by"),
+    (f"{TRAIN} --log-file data/dict.txt", "--log-file data/dict.txt exists and is not a log of fairseq's"),
     (f"{TRAIN} --fp16", "--fp16 scales its loss on a GPU; on the CPU take --bf16"),
     (f"{TRAIN} --fp16 --bf16", "--fp16 and --bf16 .* exclude each other"),
     (f"{TRAIN} --dropout nan", "--dropout is nan"),
@@ -248,7 +264,12 @@ RUNS = [
     (RESUME.replace("config.yaml", "vanilla.yaml"), "arch is 'transnormer_t1', not 'transformer_lm'"),
     (f"{RESUME} --decoder-attention norm*2", "decoder_attention is None, not 'norm*2'"),
     (f"{RESUME} --tokens-per-sample 16", "--allow-changed tokens_per_sample"),
-    (f"{RESUME} --dropout 0.5 --allow-changed attention_dropout", "--allow-changed dropout"),
+    (
+        f"{RESUME} --dropout 0.5 --allow-changed attention_dropout",
+        "--allow-changed attention_dropout,dropout",
+    ),
+    (f"{RESUME} --seed 9", "seed is 1, not 9; set it as it was, choose another --save-dir, or add --allow-"),
+    (f"{RESUME} --max-update 4 --lr 0.5", "lr is [0.01], not [0.5]"),
     (RESUME.replace(" data ", " order "), "another dictionary"),
     # damaged data
     *((TRAIN.replace(" data ", f" {name} "), CUT[name][2]) for name in CUT if name != "shorter-test"),

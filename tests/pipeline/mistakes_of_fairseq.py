@@ -65,6 +65,13 @@ FAIRSEQ = [
     (f"{FAIRSEQ_TRAIN} --save-dir x/${{oc.env:HOME}}", r"--save-dir has a .*write the folder's name itself"),
     (f"{FAIRSEQ_TRAIN} --save-dir text.pt", "--save-dir text.pt: .*/text.pt is a file; name a folder"),
     (f"{FAIRSEQ_TRAIN} --log-file nowhere/x.log", "--log-file nowhere/x.log: its folder is not there"),
+    (f"{FAIRSEQ_TRAIN} --log-file empty", "--log-file empty is not a file; name another file with"),
+    *(
+        (f"{command} --log-file data/dict.txt", "exists and is not a log of fairseq's; name another file")
+        for command in (FAIRSEQ_TRAIN, f"{EVAL_LM} x.pt", GENERATE, f"{INTERACTIVE} text.pt")
+    ),
+    (f"{EVAL_LM} nan/checkpoint_last.pt", "holds weights that are NaN or infinite .the first: decoder"),
+    (f"{VALIDATE} nan/checkpoint_last.pt", "holds weights that are NaN or infinite"),
     (f"{FAIRSEQ_TRAIN} --tensorboard-logdir text.pt/runs", "--tensorboard-logdir .*/text.pt is a file; name"),
     (f"{FAIRSEQ_TRAIN} --distributed-world-size 2", "this machine has 0; start each process yourself with"),
     (

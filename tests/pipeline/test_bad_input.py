@@ -5,6 +5,7 @@ Only a training that fails as it begins leaves its folder.
 
 import importlib
 import json
+import math
 import os
 import pickle
 import re
@@ -57,6 +58,8 @@ def place(corpus, config, trained, pretrained, encoder_corpus, glue, tmp_path_fa
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": Evil(folder / "trace")}, folder / "code.pt")
     fields = {"model": {"_name": "no_such"}, "task": {"tokens_per_sample": "many"}}
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": fields}, folder / "words.pt")
+    for name, source in (("checkpoint_last", trained), ("encoder", pretrained)):
+        write_nan(folder / "nan" / f"{name}.pt", source)
     (folder / "empty").mkdir()
     (folder / "blank").touch()
     yield folder
@@ -106,6 +109,15 @@ def runs(place, corpus, config, trained, encoder_corpus, finetuned, tmp_path_fac
     (place / "thesis" / "thesis.txt").write_text("mine")
     shutil.copy(trained / "checkpoint_last.pt", place / "alone")
     return place
+
+
+def write_nan(path: Path, run: Path) -> None:
+    """The checkpoint of a run that has diverged, its vocabulary beside it."""
+    state = torch.load(run / "checkpoint_last.pt")
+    next(iter(state["model"].values()))[0] = math.nan
+    path.parent.mkdir(exist_ok=True)
+    torch.save(state, path)
+    shutil.copy(run / "dict.txt", path.parent)
 
 
 def damaged_data(folder: Path, corpus: Path) -> None:

@@ -1,6 +1,8 @@
 """Results are made once, and never mixed with those of other settings."""
 
 import errno
+import json
+import math
 import os
 
 import pytest
@@ -125,3 +127,12 @@ def test_a_folder_on_a_full_disk_is_locked(tmp_path, monkeypatch):
     ):
         pass
     assert (tmp_path / LOCK).read_bytes() == b""
+
+
+def test_json_has_no_number_that_is_none(tmp_path):
+    path = tmp_path / "x.json"
+    write_json(path, {"loss": math.nan, "curve": [(1, math.inf), (2, 3.0)]})
+    assert json.loads(path.read_text(), parse_constant=pytest.fail) == {
+        "loss": None,
+        "curve": [[1, None], [2, 3.0]],
+    }

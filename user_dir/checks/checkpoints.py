@@ -84,6 +84,16 @@ def read_safely(path: Path) -> Mapping[str, Any]:
     return state
 
 
+def check_finite(path: str, state: Mapping[str, Any]) -> None:
+    """UserError where weights are NaN or infinite, whose figures would be no numbers."""
+    for name, x in state.items():
+        if isinstance(x, torch.Tensor) and x.is_floating_point() and not torch.isfinite(x).all():
+            raise UserError(
+                f"{path} holds weights that are NaN or infinite (the first: {name}): its training has "
+                "diverged; name an earlier checkpoint"
+            )
+
+
 def configuration(path: str, state: Mapping[str, Any]) -> dict[str, Namespace]:
     """The settings of model and task in a checkpoint, new style or old; UserError if it has neither."""
     try:

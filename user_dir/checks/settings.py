@@ -4,6 +4,7 @@ import ast
 import logging
 import math
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -35,6 +36,8 @@ LIMITS = {  # what other numbers must lie between
     "sampling_topp": (-math.inf, 1),  # below 0, as by default, it is off
     **dict.fromkeys(FROM_ZERO, (0, math.inf)),
 }
+# How a log begins: with fairseq's configuration, or the time of a line.
+LOG = re.compile(rb"\{'_name': None, 'common'|\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 PLANS = ("decoder_attention", "encoder_attention")
 LISTS_OF_COUNTS = ("update_freq",)
 OFF = {"sampling_topk": -1, "sampling_topp": -1.0}
@@ -56,6 +59,7 @@ def check_settings(cfg: Any) -> None:
         if name in PLANS and value == "":
             raise UserError(f"--{name.replace('_', '-')} is empty; name an attention, or leave it out")
     check_data(settings.get("data"))
+    check_log_file(settings.get("log_file"))
     check_generation(settings)
     if isinstance(settings.get("adam_betas"), str):
         check_betas(settings["adam_betas"])
@@ -99,6 +103,23 @@ def check_data(data: Any) -> None:
                 f"DATA is {path}, a file; name a folder that fairseq-preprocess or a script of data-prep/ "
                 "has written"
             )
+
+
+def check_log_file(name: str | None) -> None:
+    """UserError where `--log-file`, to which a command appends, is something else than a log."""
+    if not name:
+        return
+    path, other = Path(name), "name another file with --log-file"
+    if not path.parent.is_dir():
+        raise UserError(f"--log-file {name}: its folder is not there; make it, or name another file")
+    if path.is_char_device() or not path.exists():  # such as /dev/null
+        return
+    if not path.is_file():
+        raise UserError(f"--log-file {name} is not a file; {other}")
+    with path.open("rb") as file:
+        start = file.read(100)
+    if start and not LOG.match(start):
+        raise UserError(f"--log-file {name} exists and is not a log of fairseq's; {other}")
 
 
 def check_generation(settings: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError
-from .settings import check_writable
+from .settings import check_log_file, check_writable
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +91,7 @@ def check_folders(cfg: Any) -> None:
     for option, folder in folders.items():
         if folder:
             check_writable(option, folder)
-    if (log := cfg.common.log_file) and not Path(log).parent.is_dir():
-        raise UserError(f"--log-file {log}: its folder is not there; make it, or name another file")
+    check_log_file(cfg.common.log_file)
 
 
 def check_precision(common: Any, on_the_cpu: bool) -> None:

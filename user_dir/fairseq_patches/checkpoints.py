@@ -15,7 +15,14 @@ from fairseq.file_io import PathManager
 
 from conventions.files import replacing
 
-from ..checks.checkpoints import UNREADABLE, check_positions, checkpoint_files, difference, read_safely
+from ..checks.checkpoints import (
+    UNREADABLE,
+    check_finite,
+    check_positions,
+    checkpoint_files,
+    difference,
+    read_safely,
+)
 from ..checks.same_settings import OURS
 from ..errors import UserError
 from . import stopping, train_loop
@@ -93,7 +100,10 @@ def apply() -> None:
             for filename in filenames:
                 read_safely(Path(filename))
         with explained_weights(filenames):
-            return load_models(filenames, arg_overrides, task, strict, suffix, num_shards, state)
+            models, *others = load_models(filenames, arg_overrides, task, strict, suffix, num_shards, state)
+        for filename, model in zip(filenames, models, strict=True):
+            check_finite(filename, model.state_dict())
+        return models, *others
 
 
 def restore_schedules(cfg: Any, trainer: Any, epoch_itr: Any, extra_state: Mapping[str, Any] | None) -> None:

@@ -3,7 +3,7 @@
 import inspect
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from fairseq import checkpoint_utils, tasks
 from fairseq.data import Dictionary, data_utils, encoders, indexed_dataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
+from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
@@ -96,6 +97,12 @@ def apply() -> None:
         prefix = sample["net_input"]["src_tokens"] if prefix_tokens is None else prefix_tokens
         with explained_prefix(prefix, self.source_dictionary.eos()):
             return infer(self, generator, models, sample, prefix_tokens, constraints)
+
+    @replaces(SequenceScorer, "generate")
+    def score(generate, self, *args, **kwargs):
+        rows = generate(self, *args, **kwargs)
+        refuse_nan_scores(rows)
+        return rows
 
     @replaces(encoders, "build_bpe")
     def build_bpe(build, cfg, *args, **kwargs):
@@ -249,6 +256,15 @@ def second_language_model(task: FairseqTask, models: Sequence[Any], args: Any) -
     like = next(models[0].parameters())
     model.prepare_for_inference_(Namespace(generation=args))
     return {"lm_model": model.to(device=like.device, dtype=like.dtype), "lm_weight": args.lm_weight}
+
+
+def refuse_nan_scores(rows: Iterable[Sequence[Mapping[str, Any]]]) -> None:
+    """fairseq-eval-lm reports a loss of NaN and ends as if all were well."""
+    if any(x["positional_scores"].isnan().any() for row in rows for x in row):
+        raise UserError(
+            "the model gives probabilities that are NaN: its training has diverged, or its precision is too "
+            "low; name an earlier checkpoint, or leave out --fp16"
+        )
 
 
 @contextmanager

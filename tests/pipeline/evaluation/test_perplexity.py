@@ -15,6 +15,7 @@ from fairseq.sequence_scorer import SequenceScorer
 
 from pipeline.data.indexed_rows import numbered, write_rows
 from pipeline.data.prepared import PreparedData, open_prepared
+from pipeline.errors import UserError
 from pipeline.evaluation import evaluator, perplexity
 from pipeline.evaluation.perplexity import ChunkedScorer, Scores, unigram_bits
 from pipeline.evaluation.perplexity import figures as perplexities
@@ -223,7 +224,20 @@ def test_infinite_losses_are_left_out_and_nan_is_not():
     scores.add(model, [[{"positional_scores": torch.tensor([-1.0, -math.inf, -2.0])}]])
     assert (scores.tokens, scores.counted, scores.nats) == (3, 2, 3.0)
     scores.add(model, [[{"positional_scores": torch.tensor([-1.0, math.nan])}]])
-    assert math.isnan(scores.nats) and perplexity.perplexity_of(scores.nats) == math.inf
+    assert math.isnan(scores.nats)
+    for nats in (scores.nats, 800.0):
+        with pytest.raises(UserError, match="nats per token: the training has diverged"):
+            perplexity.perplexity_of(nats)
+
+
+def test_scores_that_are_nan_end_in_a_sentence():
+    model, scorer = build_lm("transnormer_t1"), ChunkedScorer(dictionary(40), 7)
+    model.decoder.embed_tokens.weight.data.fill_(math.nan)
+    source = tokens(2, 9)
+    sample = {"net_input": {"src_tokens": source}, "target": source}
+    for score in (scorer, SequenceScorer(dictionary(40))):
+        with pytest.raises(UserError, match="gives probabilities that are NaN"):
+            score.generate([model], sample)
 
 
 def test_a_compiled_model_is_asked_for_once_and_not_on_a_cpu(monkeypatch):

@@ -164,6 +164,12 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
         ({"seeds": 0}, "seeds"),
         ({"config": "configs/copy/{size}.yaml"}, "size"),
         ({"axes": {"method": {"elu": 3}}, "config": "configs/copy/tiny.yaml"}, "method.elu"),
+        ({"axes": {"lr": [1, "1"]}, "config": "x"}, "two choices of lr have the name '1'; rename one"),
+        ({"axes": {"lr": {1: {}, "1": {}}}, "config": "x"}, "two choices of lr have the name '1'"),
+        (
+            {"axes": {"a": {"x": {"label": "A"}, "y": {"label": "A"}}}, "config": "x"},
+            "two choices of a have the label 'A'",
+        ),
         ({"axes": {"method": []}, "config": "configs/copy/tiny.yaml"}, "method"),
         (
             {"table": {"rows": "methode", "columns": [["x", "loss_nats", ".2f"]]}},
@@ -345,6 +351,9 @@ def test_choices_without_a_yaml_are_left_out_unless_they_were_asked_for():
     [
         ("--seed", "--seeds"),
         ("--save-dir", "--out"),
+        ("--restore-file", "start"),
+        ("--arch", "config"),
+        ("--user-dir", "study.sh"),
         ("--decoder-attention", "--method"),
         ("--norm-feature-map", "--method"),
     ],
