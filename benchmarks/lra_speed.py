@@ -44,7 +44,8 @@ from pipeline.reports.costs import (
     measured_on,
 )
 from pipeline.reports.plots import Bubble, plot_bubbles, plot_curves
-from pipeline.study.records import read_records
+from pipeline.study.declaration import read_study
+from pipeline.study.records import PATTERN, place_of, read_records
 
 # The vocabulary is that of all reviews in the authors' pipeline: 132 characters and fairseq's four.
 BASE = Size(layers=6, width=128, heads=8, vocabulary=136)
@@ -239,8 +240,17 @@ def plot(results: Results, path: Path) -> None:
 
 
 def read_sweep(folder: Path) -> list[dict[str, Any]]:
-    """The records of study `lra` in `folder`; UserError if there are none, or of several settings."""
-    records = read_records(folder, "lra")
+    """The records of study `lra` in `folder`, its results or a part of them.
+
+    Raises UserError if there are none, or records of several settings.
+    """
+    study, found = read_study("lra"), sorted(folder.absolute().glob(PATTERN))
+    root = found[0].parents[len(study.axes)] if found else folder
+    records = [
+        record
+        for record in read_records(root, study)
+        if (root / place_of(record)).is_relative_to(folder.absolute())
+    ]
     if not records:
         raise UserError(f"{folder} holds no record of scripts/study.sh lra")
     settings = {f"{one['cell']['preset']}/{one['cell']['setting']}" for one in records}

@@ -17,6 +17,7 @@ from pipeline.errors import UserError
 from pipeline.files import ROOT, fingerprint, finished, known_sha256, shown_path
 from pipeline.study.declaration import GIVEN, RUNS, YAML, Choice, Study, read_study
 from pipeline.study.hooks import hook_of
+from pipeline.study.records import check_record
 from pipeline.training.launch import Machines
 from pipeline.training.recipe import (
     Experiment,
@@ -265,6 +266,7 @@ class Cell:
                 raise UserError(f"{shown_path(self.record_path)} is no file; move it away")
             return None
         record, folder = finished(self.record_path, self.fingerprint()), self.data_folder()
+        check_record(self.record_path, record, self.plan.out, self.study)
         if changed := [key for key, value in self.measurement().items() if record.get(key, value) != value]:
             raise UserError(
                 f"{shown_path(self.record_path)} was measured with another `{changed[0]}`; move it away to "

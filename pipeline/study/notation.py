@@ -21,6 +21,7 @@ EXPRESSION = re.compile(
 )
 FORMAT = re.compile(r",?(?:\.\d+)?[feg%]?")
 COUNT = "count"
+ABSENT = object()
 SECTIONS = ("found", "training")
 
 
@@ -112,15 +113,15 @@ def sections(record: Record) -> list[Any]:
     return [*(record.get(name) for name in SECTIONS), record]
 
 
-def follow(value: Any, path: Iterable[str]) -> Any:
-    """The value at a path of nested mappings and lists, None if there is none."""
+def follow(value: Any, path: Iterable[str], absent: Any = None) -> Any:
+    """The value at a path of nested mappings and lists, `absent` if there is none."""
     for key in path:
         if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
             value = value[int(key)]
         elif isinstance(value, Mapping) and key in value:
             value = value[key]
         else:
-            return None
+            return absent
     return value
 
 

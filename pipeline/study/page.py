@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, product
@@ -17,31 +18,37 @@ from PIL import Image
 from conventions.files import is_plain
 from pipeline.data.prepared import same_data
 from pipeline.errors import UserError
-from pipeline.files import fingerprint, renewed, shown_path
+from pipeline.files import FINGERPRINT, fingerprint, renewed, shown_path
 from pipeline.methods import NAMED, performer_note
 from pipeline.outputs import begins, is_generated, marked
 from pipeline.reports.tables import grouped, markdown_table
 from pipeline.study.baseline import at_baseline
+from pipeline.study.cells import Cell, Plan
 from pipeline.study.choosing import best_note, best_records, is_unbracketed
 from pipeline.study.claims import Claim, decide
-from pipeline.study.declaration import Study, plotted_by
+from pipeline.study.declaration import GIVEN, Study, plotted_by
 from pipeline.study.hooks import hook_of
 from pipeline.study.notation import numbers, row_name
 from pipeline.study.records import (
     MEASURED,
+    OLDER,
     Record,
     by_seed,
     measured_on,
     note_of_seed,
     of_first_seed,
     over_seeds,
+    place_of,
     read_records,
+    settings_mark,
 )
 from pipeline.study.table import NONE, kept_by, write_table
 from pipeline.training.recipe import as_option, is_given, option
 from pipeline.verdicts import NOT_RUN, Verdict
 
 PAGE = "README.md"
+MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What reading a record raises that is not as it was written."""
 COLORS = (
     "#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7",
     "#E69F00", "#882255", "#332288", "#999933", "#56B4E9",
@@ -65,8 +72,8 @@ def group_of(study: Study, cell: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdict]]:
-    """Every claim about the records of one group, with its verdict."""
-    found = []
+    """Every claim about the records of one group, less those of earlier settings, with its verdict."""
+    found, records = [], [record for record in records if OLDER not in record]
     for claim in study.claims:
         if not (kept := kept_by(claim.only, records)):
             continue
@@ -119,7 +126,9 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
         sandbox = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
         return sandbox.from_string(study.notes).render(plain).strip()
     except NOT_FILLED_IN as error:
-        raise UserError(f"{study.path}: notes cannot be filled in: {error}") from None
+        raise UserError(
+            f"{study.path}: notes cannot be filled in from the record {place_of(first)}: {error}"
+        ) from None
 
 
 def given_settings(record: Record) -> dict[str, dict[str, Any]]:
@@ -157,7 +166,7 @@ def write_group(study: Study, name: tuple[str, ...], records: Sequence[Record]) 
         *performer_note(methods, any("--performer-paper" in one["own_flags"] for one in records)),
         measured_on(records),
     ]
-    parts = [*heading, *tables, *extra, claims, tuned_table(study, records), *notes]
+    parts = [*heading, *tables, note_of_older(records), *extra, claims, tuned_table(study, records), *notes]
     return "\n\n".join(filter(None, parts))
 
 
@@ -220,9 +229,78 @@ def pictures_of(study: Study, records: Sequence[Record], out: Path) -> list[Pict
 
 def shown_records(study: Study, out: Path) -> list[Record]:
     """The records in `out` of which tables and verdicts are made: with `best`, those of the best choice."""
-    records = read_records(out, study.name)
+    records = without_outdated(study, read_records(out, study))
     check_one_setting(records, out)
     return best_records(study.best, records)
+
+
+def without_outdated(study: Study, records: Sequence[Record]) -> list[Record]:
+    """The records of the study as it is now, and those of earlier settings whose row has none of now.
+
+    The latter are marked as `OLDER`: a table names them, and no verdict counts them.
+    """
+    best = study.best.axis if study.best else ""
+
+    def row(record: Record) -> tuple[str, ...]:
+        return tuple(value for name, value in record["cell"].items() if name not in ("seed", best))
+
+    found = []
+    for group in grouped(records, row).values():
+        current = [record for record in group if is_current(study, record)]
+        found += current or [{**record, OLDER: True} for record in group]
+    return found
+
+
+def is_current(study: Study, record: Record) -> bool:
+    """Whether a record was measured with the settings that the study gives its cell now."""
+    cell = record["cell"]
+    try:
+        found = [axis.choose([cell[name]]) for name, axis in study.axes.items()]
+    except UserError:  # a choice that the study no longer has
+        return False
+    choices = tuple(one for [one] in found)
+    plan = Plan(study, Path(), flags=tuple(record["flags"]))
+    now = Cell(plan, choices, cell["seed"], chosen=record.get("tuned", {}).get("chosen"))
+    if not now.exists():
+        return False
+    # With `start: given` the fingerprint holds that of the checkpoint, which may not be here.
+    same = study.start == GIVEN or record[FINGERPRINT] == now.fingerprint()
+    return same and settings_mark(record) == fingerprint([now.experiment.settings, now.own_flags()])
+
+
+def note_of_older(records: Sequence[Record]) -> str:
+    """A sentence that names the rows of earlier settings; empty if there are none."""
+    older = grouped([one for one in records if OLDER in one], lambda one: str(place_of(one).parent))
+    if not older:
+        return ""
+    rows = ", ".join(sorted(older))
+    return f"Measured with earlier settings of this study, and counted in no verdict: {rows}."
+
+
+@contextmanager
+def explained_records(study: Study, records: Sequence[Record], out: Path) -> Iterator[None]:
+    """UserError, naming the record, where the study's hooks miss something in what was measured."""
+    try:
+        yield
+    except UserError:
+        raise
+    except MALFORMED as error:
+        path = out / place_of(_malformed(study, records))
+        raise UserError(
+            f"{shown_path(path)} lacks what the page shows, or has it in another form "
+            f"({type(error).__name__}: {error}); move it away to measure its cell again"
+        ) from error
+
+
+def _malformed(study: Study, records: Sequence[Record]) -> Record:
+    """The record without which the page can be written; the first one if there is no such record."""
+    for record in records:
+        try:
+            write_page(study, [one for one in records if one is not record])
+        except MALFORMED:
+            continue
+        return record
+    return records[0]
 
 
 def publish(study: Study, out: Path, check: bool = False) -> list[Path]:
@@ -230,6 +308,11 @@ def publish(study: Study, out: Path, check: bool = False) -> list[Path]:
     records = shown_records(study, out)
     if not records:
         return []
+    with explained_records(study, records, out):
+        return _publish(study, records, out, check)
+
+
+def _publish(study: Study, records: Sequence[Record], out: Path, check: bool) -> list[Path]:
     pictures = pictures_of(study, records, out)
     check_replaceable(study, [out / PAGE, *(picture.path for picture in pictures)])
     links = [f"![{picture.path.stem}]({picture.path.name})" for picture in pictures]
@@ -274,9 +357,14 @@ def check_one_setting(records: Sequence[Record], out: Path) -> None:
             f"{shown_path(out)} holds cells with different flags; give each setting its own --out"
         )
     measured = [record for record in records if "settings" in record]
-    for name, group in grouped(measured, lambda one: (one["settings"].get("task") or {}).get("data")).items():
+    data = lambda one: str((one["settings"].get("task") or {}).get("data") or "")  # noqa: E731
+    for name, group in grouped(measured, data).items():
         if name and any(not same_data(one["data"], group[0]["data"]) for one in group):
-            raise UserError(f"{shown_path(out)} holds cells of different {name}; give each its own --out")
+            other = next(one for one in group if not same_data(one["data"], group[0]["data"]))
+            raise UserError(
+                f"{shown_path(out)} holds cells of different {name}, such as that of {place_of(other)}; give "
+                "each its own --out"
+            )
 
 
 def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path) -> None:

@@ -92,7 +92,7 @@ def time_left(cells: Sequence[Cell]) -> float | None:
     The speed is that of the same choices if any ran, else of all. The updates may follow from data that are
     not prepared here: then those of the same choices count. None where one of them cannot be known.
     """
-    records = read_records(cells[0].plan.out, cells[0].study.name)
+    records = read_records(cells[0].plan.out, cells[0].study)
     ended = [(_choices(record), record["training"]) for record in records]
     begun = {cell.folder: figures for cell in cells if (figures := figures_of_begun(cell))}
     running = [(cell.values, begun[cell.folder]) for cell in cells if cell.folder in begun]
@@ -138,7 +138,7 @@ def show_list() -> None:
             runs = [*runs_of_tuning(cells), *cells]
             left = time_left(runs) if 0 < done < len(cells) else None
             time = f", {in_words(left)} left" if left is not None else ""
-            others = len(read_records(folder, study.name)) - done
+            others = len(read_records(folder, study)) - done
             more = f" and {others} of other choices" if others > 0 else ""
             lines.append(f"{done} of {len(cells)}{more} in {shown_path(folder)}{time}")
         print(f"{study.name}: {'; '.join(lines)}")
@@ -194,7 +194,7 @@ def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | Non
     places, study, out = parallel_jobs(jobs), cells[0].study, cells[0].plan.out
     check_out(cells)
     with locked(cells) as held:
-        check_one_setting([*read_records(out, study.name), {"flags": cells[0].plan.flags}], out)
+        check_one_setting([*read_records(out, study), {"flags": cells[0].plan.flags}], out)
         prepare_data(cells, source)
         runs = all_runs(cells)
         check_starts(cell for cell in runs if not cell.record())

@@ -10,9 +10,12 @@ from benchmarks import lra_speed
 from benchmarks.lra_speed import TextClassifier, caption, markdown, plot_accuracy, read_sweep
 from benchmarks.models import TINY
 from pipeline.errors import UserError
+from pipeline.files import write_json
+from pipeline.study.records import place_of
 from tests.benchmarks import records
 from tests.helpers import forked
 from tests.helpers.lra import write_lra
+from tests.pipeline.study.conftest import record_of
 
 NAMES = ["softmax", "transnormer_t1", "elu"]
 
@@ -20,7 +23,12 @@ NAMES = ["softmax", "transnormer_t1", "elu"]
 def cell(task: str, method: str, seed: int, accuracy: float, setting: str = "short") -> dict:
     """A record of study `lra`."""
     place = {"preset": "lra_skyformer", "setting": setting, "task": task, "method": method, "seed": seed}
-    return {"study": "lra", "cell": place, "training": {"updates": 9}, "found": {"accuracy": accuracy}}
+    return record_of(place, {"accuracy": accuracy}, study="lra")
+
+
+def write(folder, record):
+    write_json(folder / place_of(record), record)
+    return folder
 
 
 def sample() -> dict:
@@ -83,9 +91,8 @@ def test_wrong_folders(tmp_path):
     with pytest.raises(UserError, match=r"holds no record of scripts/study\.sh lra"):
         read_sweep(tmp_path)
     for setting in ("short", "learned"):
-        (tmp_path / setting).mkdir()
-        record = cell("text", "elu", 1, 60.0, setting)
-        (tmp_path / setting / "seed1.json").write_text(json.dumps(record))
+        write(tmp_path, cell("text", "elu", 1, 60.0, setting))
+    assert len(read_sweep(tmp_path / "lra_skyformer" / "short")) == 1
     with pytest.raises(UserError, match="holds runs of lra_skyformer/learned, lra_skyformer/short; name"):
         read_sweep(tmp_path)
 
@@ -93,10 +100,7 @@ def test_wrong_folders(tmp_path):
 @pytest.fixture
 def sweep(tmp_path):
     """A folder with a record of study `lra`."""
-    folder = tmp_path / "sweep" / "text" / "elu"
-    folder.mkdir(parents=True)
-    (folder / "seed1.json").write_text(json.dumps(cell("text", "elu", 1, 60.0)))
-    return tmp_path / "sweep"
+    return write(tmp_path / "sweep", cell("text", "elu", 1, 60.0))
 
 
 def test_a_picture_of_something_else_is_kept(sweep, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from pipeline.study.declaration import read_study, study_names
 from pipeline.study.records import read_records
 from pipeline.study.selection import check_layer_plans, check_plan, check_trusted, known_values
 from pipeline.training.recipe import compose_experiment, option
-from tests.pipeline.study.conftest import DOCUMENTED, cells
+from tests.pipeline.study.conftest import DOCUMENTED, cells, record_of, write_record
 from user_dir.attention import attention_names as registered
 
 PERIODS = {"lr_period_updates": 485, "warmup_updates": 0}
@@ -124,8 +124,8 @@ def test_a_switch_can_be_off_in_one_choice(study_with):
 def tuned(cell, curves, name="valid"):
     """What tuning chooses where each of its runs has logged these curves."""
     for one, curve in zip(tuning_cells(cell), curves, strict=True):
-        record = {"fingerprint": one.fingerprint(), "data": None, "training": {"curves": {name: curve}}}
-        write_json(one.record_path, record)
+        training = {"updates": 3, "seconds": 1.0, "curves": {name: curve}}
+        write_record(one, record_of(one.key, {}, training=training))
     return best_value(cell)
 
 

@@ -11,7 +11,7 @@ import torch
 from pipeline.console import number_of
 from pipeline.errors import UserError
 from pipeline.evaluation.glue import decide, predict, read_rows, read_targets, score
-from pipeline.files import RUN_MARK, read_json, write_json
+from pipeline.files import RUN_MARK, read_json
 from pipeline.glue_tasks import TASKS
 from pipeline.papers import read_table
 from pipeline.reports import glue as glue_table
@@ -25,7 +25,7 @@ from pipeline.training.recipe import option
 from tests.helpers import encoders
 from tests.helpers.encoders import ROWS
 from tests.helpers.evil import Evil
-from tests.pipeline.study.conftest import cells, glue_cell
+from tests.pipeline.study.conftest import cells, glue_cell, record_of, write_record
 
 RUN = "0.01/seed1"
 
@@ -257,8 +257,7 @@ def test_weights_of_the_best_run_are_kept_once_all_are_finished(tmp_path, values
         (cell.folder / "checkpoint_best.pt").touch()
         (cell.folder / "train.log").touch()
         if value:
-            record = made_up(cell.values["lr"], 1, value)
-            write_json(cell.record_path, {"fingerprint": cell.fingerprint(), **record})
+            write_record(cell, record_of(cell.key, made_up(cell.values["lr"], 1, value)["found"]))
     keep_best_weights(found[0].study.best, found)
     kept = [path.parts[-3] for path in sorted(tmp_path.rglob("checkpoint_best.pt"))]
     assert kept == (["0.2"] if all(values) else asked["lr"])

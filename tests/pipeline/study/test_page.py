@@ -1,14 +1,16 @@
 """The page of a study: medians over seeds, the paper's rows, baselines, verdicts, notes and pictures."""
 
+import json
 import math
 import os
+import re
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.files import ROOT, write_json
+from pipeline.files import ROOT
 from pipeline.methods import LANGUAGE_MODELS
 from pipeline.outputs import MARK
 from pipeline.reports.page import markdown_parts
@@ -16,12 +18,20 @@ from pipeline.study.baseline import AT_BASELINE
 from pipeline.study.choosing import Best, best_records
 from pipeline.study.declaration import read_study
 from pipeline.study.make_results import page_of, verdict_of
-from pipeline.study.notation import parse_expression
-from pipeline.study.page import given_settings, looks_of, publish, tuned_table, verdicts, write_page
+from pipeline.study.notation import ABSENT, follow, parse_expression
+from pipeline.study.page import (
+    given_settings,
+    looks_of,
+    publish,
+    shown_records,
+    tuned_table,
+    verdicts,
+    write_page,
+)
 from pipeline.study.records import read_records
 from pipeline.study.run import check_out
 from pipeline.study.table import PaperColumn, write_table
-from tests.pipeline.study.conftest import cells, made_up, record_of
+from tests.pipeline.study.conftest import cells, made_up, record_of, write_record
 
 LOSSES = (0.1, 0.2, 0.6)  # whose mean is not their median
 METHODS = {
@@ -33,9 +43,11 @@ RECORDS = [
 ]
 
 
-def written(out, records=RECORDS):
+def written(study, out, records=RECORDS):
     for record in records:
-        write_json(out / record["cell"]["method"] / f"seed{record['cell']['seed']}.json", record)
+        asked = {"method": [record["cell"]["method"]]}
+        [cell] = cells(study, asked, out=out, flags=record["flags"])
+        write_record(replace(cell, seed=record["cell"]["seed"]), record)
 
 
 def test_a_row_is_a_choice_in_the_order_of_the_axis(study_file):
@@ -96,7 +108,7 @@ def test_a_table_across_an_axis(study_with):
 
 def test_the_whole_page(study_file, tmp_path):
     study, out = read_study(study_file), tmp_path / "out"
-    written(out)
+    written(study, out)
     files = publish(study, out)
     assert [path.name for path in files] == ["README.md", "tiny-curves.png"]
     page = files[0].read_text(encoding="utf-8")
@@ -107,7 +119,7 @@ def test_the_whole_page(study_file, tmp_path):
     before = [path.stat().st_mtime_ns for path in files]
     assert publish(study, out) == []
     assert [path.stat().st_mtime_ns for path in files] == before
-    written(out, [made_up("elu", 3, loss_nats=0.4)])
+    written(study, out, [made_up("elu", 3, loss_nats=0.4)])
     assert publish(study, out, check=True) == files
     assert [path.stat().st_mtime_ns for path in files] == before
 
@@ -134,7 +146,7 @@ def test_notes_run_no_program(study_with, notes):
 @pytest.mark.parametrize("name", ["README.md", "tiny-curves.png"])
 def test_files_of_somebody_else_are_refused_before_and_after_a_run(name, kind, study_file, tmp_path):
     study, out = read_study(study_file), tmp_path / "out"
-    written(out)
+    written(study, out)
     target = tmp_path / "target"
     target.write_text(f"# {study.about}\n\nmine")
     if kind == "pipe":
@@ -152,7 +164,7 @@ def test_files_of_somebody_else_are_refused_before_and_after_a_run(name, kind, s
 
 def test_a_page_from_before_the_mark_is_renewed(study_file, tmp_path):
     study = read_study(study_file)
-    written(tmp_path)
+    written(study, tmp_path)
     publish(study, tmp_path)
     page = tmp_path / "README.md"
     text = page.read_text(encoding="utf-8")
@@ -210,19 +222,89 @@ def test_every_curve_has_a_colour_of_its_own():
 
 
 def test_records_of_different_flags_share_no_page(study_file, tmp_path):
-    other = made_up("elu", 1, loss_nats=0.1)
+    other, study = made_up("elu", 1, loss_nats=0.1), read_study(study_file)
     other["flags"] = ["--lr", "1"]
-    written(tmp_path, [*RECORDS, other])
+    written(study, tmp_path, [*RECORDS, other])
     with pytest.raises(UserError, match="--out"):
-        publish(read_study(study_file), tmp_path)
+        publish(study, tmp_path)
 
 
-def test_a_file_that_is_no_record_is_passed_over_and_a_damaged_one_is_named(tmp_path):
+def test_a_file_that_is_no_record_is_passed_over_and_a_damaged_one_is_named(study_file, tmp_path):
+    study = read_study(study_file)
     (tmp_path / "seed1.json").write_text("[1, 2]")
-    assert read_records(tmp_path, "tiny") == []
+    assert read_records(tmp_path, study) == []
     (tmp_path / "seed2.json").write_text("{")
     with pytest.raises(UserError, match=r"seed2\.json"):
-        read_records(tmp_path, "tiny")
+        read_records(tmp_path, study)
+
+
+def test_a_record_belongs_to_the_cell_whose_place_it_has(study_file, tmp_path):
+    """Neither a copy nor a backup is another seed."""
+    study = read_study(study_file)
+    written(study, tmp_path)
+    record = tmp_path / "tiny" / "elu" / "seed1.json"
+    for place in ("seed1 (copy).json", "seed4.json", "../softmax/seed4.json", "../../seed1/seed1/seed1.json"):
+        copy = record.parent / place
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(record.read_text())
+        said = f"{copy.name} is not in the place of its cell, {record}; move it away"
+        with pytest.raises(UserError, match=re.escape(said)):
+            publish(study, tmp_path)
+        copy.unlink()
+    assert len(read_records(tmp_path, study)) == len(RECORDS)
+
+
+CHANGES = (ABSENT, None, "x", [], {}, math.nan, [[1, "a"]])
+
+
+def every_path(value, keys=()):
+    yield keys
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from every_path(one, (*keys, key))
+
+
+def changed(record, keys, value):
+    if not keys:
+        return value
+    one = {**record, keys[0]: changed(record[keys[0]], keys[1:], value)}
+    return {key: x for key, x in one.items() if x is not ABSENT}
+
+
+def test_a_record_with_any_part_missing_or_of_another_kind_is_named(study_file, tmp_path):
+    """Everything in it, but for the figures that no table shows."""
+    study = read_study(study_file)
+    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path)
+    write_record(cell, made_up("elu", 1, loss_nats=0.1, exact=0.5, converged=True))
+    whole, refused = read_records(tmp_path, study)[0], Counter()
+    for keys in every_path(whole):
+        for value in CHANGES:
+            if follow(whole, keys) == value or (not keys and value is ABSENT):
+                continue
+            cell.record_path.write_text(json.dumps(changed(whole, keys, value)))
+            try:
+                if read_records(tmp_path, study) != [whole]:
+                    publish(study, tmp_path, check=True)
+            except UserError as error:
+                assert "seed1.json" in str(error) and "\n" not in str(error)
+                refused[keys] += 1
+    for keys in [("cell", "seed"), ("settings",), ("own_flags",), ("training", "curves"), ("found", "exact")]:
+        assert refused[keys], keys
+
+
+def test_records_of_earlier_settings_are_named_and_count_in_no_verdict(study_with, tmp_path):
+    claim = {"says": "so", "where": "1", "test": {"ratio": ["loss_nats", "elu", "softmax"], "at_most": 2}}
+    before = study_with(claims=[claim])
+    written(before, tmp_path)
+    assert "earlier settings" not in write_page(before, shown_records(before, tmp_path))
+    methods = {"softmax": {"plan": "softmax"}, "elu": {"plan": "elu", "dropout": 0.1}}
+    now = study_with(claims=[claim], axes={"preset": ["tiny"], "method": methods})
+    page = write_page(now, shown_records(now, tmp_path))
+    assert "Measured with earlier settings of this study, and counted in no verdict: tiny/elu." in page
+    assert "| 1+elu | 0.2000" in page and "| so | 1 | not run |" in page
+    written(now, tmp_path, [made_up("elu", 4, loss_nats=0.7)])
+    page = write_page(now, shown_records(now, tmp_path))  # the others of its row are left out
+    assert "earlier settings" not in page and "| 1+elu | 0.7000 |" in page
 
 
 @pytest.mark.parametrize("notes", ["{{settings.nothing.here}}", "{{1 / 0}}"])

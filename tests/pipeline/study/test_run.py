@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from pipeline.errors import Diverged, UserError
-from pipeline.files import ROOT, RUN_MARK, write_json
+from pipeline.files import ROOT, RUN_MARK
 from pipeline.study import schedule, study, worker
 from pipeline.study.choosing import tuning_cells
 from pipeline.study.declaration import read_study
@@ -27,7 +27,7 @@ from tests.helpers import commands, forked
 from tests.helpers.logs import inner, wait_for
 from tests.helpers.lra import write_lra
 from tests.helpers.once import filled_once
-from tests.pipeline.study.conftest import DOCUMENTED, SHORT, STUDY, cells, record_of
+from tests.pipeline.study.conftest import DOCUMENTED, SHORT, STUDY, cells, record_of, write_record
 from user_dir.tasks.lra_data import open_lra_data
 
 
@@ -297,7 +297,7 @@ def test_time_left_where_the_data_decide_the_updates(tmp_path):
     of, out = read_study("roberta_glue"), tmp_path / "out"
     first, other, second, _ = cells(of, asked, 2, out=out, data=tmp_path)
     training = {"updates": 10, "seconds": 60.0, "curves": {}}
-    write_json(first.record_path, record_of(first.key, {}, study="roberta_glue", training=training))
+    write_record(first, record_of(first.key, {}, training=training))
     assert (first.updates(), time_left([first, second]), time_left([second, other])) == (0, 60, None)
 
 
