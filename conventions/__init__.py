@@ -33,6 +33,10 @@ REQUESTS = (signal.SIGTERM, signal.SIGUSR1)
 """Schedulers send them some time before they kill a job."""
 PREPARED = "preparation.json"
 """In a folder of prepared data: what they were made from."""
+LOCK = ".run.lock"
+"""In the folder of a run: the lock that keeps other runs out."""
+LOCKED = "LINEAR_ATTENTION_LOCKED"
+"""Environment variable: the folder whose lock this process holds, or the one that has started it."""
 OWN_ATTENTIONS = "TRANSNORMER_ATTENTIONS"
 """The variable that names folders with attentions of a user's own, `:` between them."""
 

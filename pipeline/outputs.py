@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from conventions import OUT_OF_SPACE, PREPARED
+from conventions import LOCK, LOCKED, OUT_OF_SPACE, PREPARED
 from conventions.files import HOLDER, is_at, is_plain, open_lock
 from pipeline.errors import UserError
 from pipeline.files import ROOT, read_json, shown_path
@@ -27,7 +27,6 @@ OWN = (".ci", ".git", ".venv", "benchmarks", "causal_linear_attention", "configs
 OWN += ("data-prep", "docs", "pipeline", "scripts", "tests", "user_dir")
 LARGEST_RECORD = 64 * 2**20
 """Bytes; every record of a command is far smaller."""
-LOCK = ".run.lock"
 MARK = "<!-- linear-attention has generated this page: what is changed here is lost -->"
 """The first line of every generated page."""
 
@@ -202,9 +201,24 @@ def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> I
         with suppress(OSError):  # a full disk ends the run at the first file that it needs
             os.ftruncate(descriptor, 0)
             os.write(descriptor, HOLDER + f"{os.getpid()} on {socket.gethostname()}".encode())
-        yield descriptor
+        with _said_to_children(folder):
+            yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _said_to_children(folder: Path) -> Iterator[None]:
+    """Within it, processes that are started know that they need no lock of their own for `folder`."""
+    before = os.environ.get(LOCKED)
+    os.environ[LOCKED] = str(folder.resolve())
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[LOCKED]
+        else:
+            os.environ[LOCKED] = before
 
 
 def _open_lock(path: Path) -> int:

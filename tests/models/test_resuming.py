@@ -1,11 +1,13 @@
 """Where training resumes: which checkpoints it refuses, what a finished run does, where Ctrl-C leaves it."""
 
+import fcntl
 from types import SimpleNamespace
 
 import pytest
 import torch
 from fairseq.data.iterators import CountingIterator
 
+from conventions import LOCK
 from tests.helpers import forked
 from tests.helpers.logs import losses
 from tests.models.conftest import run_in_two_processes, train_in_two_processes
@@ -65,7 +67,21 @@ def test_another_model_is_not_resumed(commands, trained, tmp_path):
         done = forked.run(commands.train(save_dir, "--max-update", "14", *words))
         assert done.returncode == 1 and "--allow-changed" in last_line(done), last_line(done)
     assert (folder / "checkpoint_last.pt").read_bytes() == before
-    assert not list(tmp_path.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} <= {LOCK}
+
+
+def test_two_runs_do_not_share_a_folder(commands, tmp_path):
+    command = commands.train(tmp_path, "--max-update", "1", "--no-epoch-checkpoints")
+    with (tmp_path / LOCK).open("w") as held:
+        held.write("process 7 on node")
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused = forked.run(command)
+        assert refused.returncode == 1 and "Traceback" not in refused.stdout + refused.stderr
+        assert last_line(refused).startswith(f"error: {tmp_path} is in use by process 7 on node; wait until")
+        commands.run(*command, "--no-save")
+    commands.run(*command)
+    assert (tmp_path / LOCK).read_text().startswith("process ")
 
 
 def test_what_may_change_is_named(commands, trained, tmp_path):

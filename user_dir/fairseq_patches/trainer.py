@@ -9,6 +9,7 @@ from traceback import walk_tb
 from typing import Any
 
 import torch
+from fairseq.distributed.utils import is_master
 from fairseq.optim.lr_scheduler import FairseqLRScheduler
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from ..checks.checkpoints import configuration, difference, read_safely
 from ..checks.dictionaries import check_dictionary, note_dictionary
+from ..checks.locks import lock_save_dir
 from ..checks.options import fill_in_options
 from ..checks.same_settings import CHECKED, check_same_run, check_same_settings
 from ..checks.schedules import check_schedule
@@ -41,6 +43,7 @@ def apply() -> None:
         check_schedule(cfg)
         check_training(cfg)
         note_long_warmup(cfg)
+        keep_others_out(cfg)
         fill_in_options(cfg.model, getattr(cfg.model, "_name", None))
         note_dictionary(cfg, task)
         note_data(cfg, task, model)
@@ -80,6 +83,16 @@ def apply() -> None:
         check_start(self, filename, reset_optimizer)
         with explained_misfit(filename):
             return load_without_averages(load, self, filename, reset_optimizer, *args, **kwargs)
+
+
+def keep_others_out(cfg: Any) -> None:
+    """fairseq-train lets two runs write into one --save-dir; the first process of a run takes its lock.
+
+    The folder is not there where a trainer is made without fairseq's command.
+    """
+    save_dir = cfg.checkpoint.save_dir
+    if is_master(cfg.distributed_training) and not cfg.checkpoint.no_save and os.path.isdir(save_dir):
+        lock_save_dir(save_dir)
 
 
 def note_data(cfg: Any, task: Any, model: Any) -> None:
