@@ -1,15 +1,16 @@
 """The repository's root, files written whole or not at all, and results that are made once."""
 
-import hashlib
 import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from conventions.content import fingerprint as fingerprint
+from conventions.content import known_sha256 as known_sha256
+from conventions.content import sha256_of as sha256_of
 from conventions.files import partials_of, replacing
 from pipeline.errors import UserError
 
@@ -108,28 +109,6 @@ def shown_path(path: Path) -> str:
     """`path` as one would type it in the repository's root."""
     path = path.resolve()
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
-
-
-def fingerprint(decisive: Any) -> str:
-    """A short hash of all that decides a result: anything JSON can hold."""
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def sha256_of(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def known_sha256(path: Path) -> str:
-    """The sha256 of a file, which is read once as long as it has this time and size."""
-    state = path.stat()
-    return _sha256_at(path, state.st_mtime_ns, state.st_size)
-
-
-@cache
-def _sha256_at(path: Path, changed: int, size: int) -> str:
-    return sha256_of(path)
 
 
 def finished(path: Path, mark: str) -> dict[str, Any] | None:

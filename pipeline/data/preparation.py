@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conventions import OUT_OF_SPACE, PREPARED
+from conventions.content import HASHES, hashes_of
 from conventions.files import check_no_pipe
 from pipeline.console import Parser, path
 from pipeline.data.indexed_rows import numbered, write_rows
@@ -252,8 +253,9 @@ def _binarise(folder: Path, split: str, dictionary: "Dictionary") -> int:
 
 
 def write_manifest(folder: Path, manifest: dict) -> dict:
-    """Write preparation.json, the sizes of all files of `folder` added; returns it."""
+    """Write preparation.json, the sizes and hashes of all files of `folder` added; returns it."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != RUN_MARK)
     manifest["files"] = {str(file.relative_to(folder)): file.stat().st_size for file in files}
+    manifest[HASHES] = hashes_of(folder, [*manifest["files"]])
     write_json(folder / PREPARED, manifest)
     return manifest

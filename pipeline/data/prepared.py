@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conventions import PREPARED
+from conventions.content import check_prepared
 from conventions.files import check_no_pipe
 from pipeline.data.indexed_rows import read_row_lengths
 from pipeline.data.preparation import SPLITS, is_manifest
@@ -113,6 +114,7 @@ def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
         raise UserError(f"{data.dictionary} is not {size} bytes long as it was made; {PREPARE}")
     for split in splits:
         data.tokens(split)
+    check_prepared(folder, *splits)
     return data
 
 

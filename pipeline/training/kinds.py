@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fairseq.data import data_utils
 from fairseq.models import MODEL_REGISTRY
 
+from conventions.content import check_prepared
 from pipeline.data.preparation import read_manifest
 from pipeline.data.prepared import PreparedData, identify, open_prepared
 from pipeline.data.tokenization import tokenizer_fingerprint
@@ -108,6 +109,7 @@ class Glue(Kind):
                 raise UserError(
                     f"{folder} has no split {split}; prepare the whole task with data-prep/glue.sh"
                 )
+        check_prepared(folder, *splits)
         return GlueData(glue_task(manifest["task"]), folder, manifest)
 
     def check_start(self, path: Path, data: GlueData) -> None:
@@ -155,6 +157,7 @@ def with_splits(data: Data, read: Callable[[Data, str], object], splits: Sequenc
     """The data, each of the `splits` read once, which raises UserError for one that is missing or damaged."""
     for split in splits:
         read(data, split)
+    check_prepared(data.folder, *splits)
     return data
 
 

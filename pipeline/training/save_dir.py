@@ -13,24 +13,14 @@ from pathlib import Path
 from conventions.files import remove_if_left
 from pipeline.data.tokenization import DICTIONARY, VOCABULARY_FILES
 from pipeline.errors import UserError
-from pipeline.files import (
-    FINGERPRINT,
-    fingerprint,
-    flush_to_disk,
-    read_json,
-    replacing,
-    sha256_of,
-    write_atomically,
-    write_json,
-)
+from pipeline.files import FINGERPRINT, flush_to_disk, replacing, write_atomically
 from pipeline.outputs import check_output, json_with
 from pipeline.training.checkpoint import Checkpoint, read_checkpoint
+from user_dir.checks import training_data
 
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
-DATA = "data.json"
+DATA = training_data.RECORD
 DATA_RECORD = json_with("data", FINGERPRINT)
-# Files that identify the training data: the length of every row, the labels.
-IDENTIFYING = ("train.idx", "train.*.idx", "train.label.npy")
 LEFT_BY_A_RUN = ("checkpoint*.pt*", "checkpoint*.json", "train*.log", "tensorboard", DATA)
 HALF = ".????????.checkpoint*.pt.tmp"
 LEFT_BY_A_START = (
@@ -77,25 +67,11 @@ def keep_data_record(
     save_dir: Path,
     resumes: bool,
     allowed: Collection[str] = (),
-    advice: str = "choose another --save-dir, or add --allow-changed data",
+    advice: str = training_data.ADVICE,
 ) -> None:
-    """Note in `save_dir` what it is trained on; UserError if it `resumes` with other training data.
-
-    The data are those of before if the lengths of their rows, and their labels if they have any, are.
-    """
-    files = {path for pattern in IDENTIFYING for path in data.rglob(pattern)}
-    rows = [sha256_of(path) for path in sorted(files)]
-    record = {"data": str(data), FINGERPRINT: fingerprint(rows)}
-    path = save_dir / DATA
-    check_output(path, DATA_RECORD, option="--save-dir")
-    if resumes and path.is_file() and "data" not in allowed:
-        old = read_json(path)
-        if old[FINGERPRINT] != record[FINGERPRINT]:
-            raise UserError(
-                f"{save_dir} holds a run on other training data ({old['data']}) than {data}; give those, "
-                + advice
-            )
-    write_json(path, record)
+    """Note in `save_dir` what it is trained on; UserError if it `resumes` with other training data."""
+    check_output(save_dir / DATA, DATA_RECORD, option="--save-dir")
+    training_data.keep_data_record(data, save_dir, resumes, "data" in allowed, advice)
 
 
 def newest_whole(folder: Path) -> Checkpoint | None:

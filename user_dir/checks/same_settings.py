@@ -156,10 +156,15 @@ def check_same_run(folder: str, saved: Mapping[str, Any], cfg: Any) -> None:
     _refuse(f"{folder} holds a run", "choose another --save-dir", found, given["model"])
 
 
+def allowed_changes(model: Any) -> set[str]:
+    """The names that `--allow-changed` has, in the settings of the model or for one of fairseq's own."""
+    given = f"{_values(model).get('allow_changed') or ''},{os.environ.get(ALLOWED, '')}"
+    return {name.strip() for name in given.split(",")} - {""}
+
+
 def _refuse(what: str, advice: str, found: Sequence[Difference], model: Settings) -> None:
     """UserError for the differences that the user has not allowed."""
-    given = f"{model.get('allow_changed') or ''},{os.environ.get(ALLOWED, '')}"
-    allowed = {name.strip() for name in given.split(",")} - {""}
+    allowed = allowed_changes(model)
     names = [name for name, *_ in found if name not in allowed]
     if names:
         name, old, new = next(one for one in found if one[0] == names[0])

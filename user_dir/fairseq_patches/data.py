@@ -19,6 +19,7 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq.utils import split_paths
 from torch import Tensor
 
+from conventions.content import check_prepared
 from conventions.files import check_no_pipe
 
 from ..checks.samples import NotEmpty, check_sample_lengths, check_split_files
@@ -161,6 +162,9 @@ def explain_missing_splits(kind: type[FairseqTask]) -> None:
 
     @replaces(kind, "load_dataset")
     def load_dataset(load, self, split, *args, **kwargs):
+        data = getattr(getattr(self, "cfg", None), "data", None)
+        for folder in split_paths(data) if data else ():
+            check_prepared(Path(folder), split)
         try:
             return load(self, split, *args, **kwargs)
         except FileNotFoundError as error:

@@ -13,16 +13,18 @@ from fairseq.distributed.utils import is_master
 from fairseq.optim.lr_scheduler import FairseqLRScheduler
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
+from fairseq.utils import split_paths
 from torch import Tensor
 
 from ..checks.checkpoints import configuration, difference, read_safely
 from ..checks.dictionaries import check_dictionary, note_dictionary
 from ..checks.locks import lock_save_dir
 from ..checks.options import fill_in_options
-from ..checks.same_settings import CHECKED, check_same_run, check_same_settings
+from ..checks.same_settings import CHECKED, allowed_changes, check_same_run, check_same_settings
 from ..checks.schedules import check_schedule
 from ..checks.settings import check_settings
-from ..checks.training import check_training, note_long_warmup
+from ..checks.training import LAST, check_training, note_long_warmup
+from ..checks.training_data import keep_data_record
 from ..errors import UserError
 from . import stopping, train_loop
 from .checkpoints import plain_score
@@ -93,6 +95,17 @@ def keep_others_out(cfg: Any) -> None:
     save_dir = cfg.checkpoint.save_dir
     if is_master(cfg.distributed_training) and not cfg.checkpoint.no_save and os.path.isdir(save_dir):
         lock_save_dir(save_dir)
+        note_training_data(cfg, Path(save_dir))
+
+
+def note_training_data(cfg: Any, save_dir: Path) -> None:
+    """fairseq resumes on whatever data the folder holds by then, also on part of an epoch of others."""
+    data = getattr(cfg.task, "data", None)
+    if not data:  # of a task that draws its own
+        return
+    folder = Path(split_paths(data)[0])
+    resumes = (save_dir / LAST).exists() and not cfg.checkpoint.reset_dataloader
+    keep_data_record(folder, save_dir, resumes, "data" in allowed_changes(cfg.model))
 
 
 def note_data(cfg: Any, task: Any, model: Any) -> None:

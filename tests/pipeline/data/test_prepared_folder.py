@@ -1,5 +1,6 @@
 """What a prepared folder holds, read back with fairseq's own readers."""
 
+import json
 import os
 import re
 from argparse import Namespace
@@ -11,12 +12,14 @@ import sentencepiece
 from fairseq import tasks
 from fairseq.data import Dictionary
 
-from pipeline import files
-from pipeline.data.preparation import read_manifest
+from conventions import content
+from conventions.content import check_prepared
+from pipeline.data.preparation import read_manifest, write_manifest
 from pipeline.data.prepared import identify, open_prepared, same_data
 from pipeline.errors import UserError
 from pipeline.files import RUN_MARK, sha256_of
 from tests.helpers.prepared import as_wikitext2, manifest, preprocess, rows, write_splits
+from user_dir.checks.training_data import keep_data_record
 from user_dir.tasks.image_data import open_image_data
 from user_dir.tasks.lra_data import open_lra_data
 
@@ -194,7 +197,7 @@ def test_a_pipe_in_a_folder_of_data_is_refused(name, tmp_path):
 
 def test_files_without_a_manifest_are_read_again_only_when_they_change(tmp_path, monkeypatch):
     read = []
-    monkeypatch.setattr(files, "sha256_of", lambda path: read.append(path.name) or sha256_of(path))
+    monkeypatch.setattr(content, "sha256_of", lambda path: read.append(path.name) or sha256_of(path))
     for name in ("train.idx", "valid.idx"):
         (tmp_path / name).write_text(name)
     first = identify(tmp_path)
@@ -205,3 +208,59 @@ def test_files_without_a_manifest_are_read_again_only_when_they_change(tmp_path,
     assert read[2:] == ["valid.idx"]
     assert first["files"]["train.idx"] == second["files"]["train.idx"]
     assert not same_data(first, second)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Prepared data as far as their content matters, and that of a file changed back and forth."""
+    for split in SPLITS:
+        for kind in ("bin", "idx"):
+            (tmp_path / f"{split}.{kind}").write_bytes(bytes(9))
+    (tmp_path / "dict.txt").write_text("a 1\n")
+    write_manifest(tmp_path, {"splits": {split: {} for split in SPLITS}})
+    return tmp_path
+
+
+def test_a_file_changed_since_its_preparation_is_named(folder, monkeypatch):
+    for name, split, other in (("train.bin", "train", "test"), ("dict.txt", "test", None)):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(b"b" + content[1:])  # of the same size
+        with pytest.raises(UserError, match=f"{name} has changed since it was prepared"):
+            check_prepared(folder, split)
+        if other:
+            check_prepared(folder, other)
+        (folder / name).write_bytes(content)
+        check_prepared(folder, *SPLITS)
+    write_manifest(folder, {"splits": {}})
+    monkeypatch.setattr("conventions.content.sha256_of", pytest.fail)
+    check_prepared(folder, *SPLITS)  # nothing is newer than the manifest
+    (folder / "preparation.json").write_text('{"splits": {}, "files": {}}')  # of an earlier version
+    check_prepared(folder, *SPLITS)
+
+
+@pytest.mark.parametrize("prepared", [True, False], ids=["data-prep", "fairseq-preprocess"])
+def test_a_run_resumes_on_the_data_that_it_began_with(prepared, folder, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    run.mkdir()
+    if not prepared:
+        (folder / "preparation.json").unlink()
+    keep_data_record(folder, run, resumes=False)
+    with monkeypatch.context() as patch:
+        patch.setattr("conventions.content.sha256_of", pytest.fail)
+        keep_data_record(folder, run, resumes=True)  # reads no file
+    (folder / "train.bin").touch()
+    keep_data_record(folder, run, resumes=True)
+    (folder / "train.bin").write_bytes(b"b" * 9)
+    with pytest.raises(UserError, match=r"train.bin has changed since the run in .* --allow-changed data$"):
+        keep_data_record(folder, run, resumes=True)
+    keep_data_record(folder, run, resumes=True, allowed=True)
+    keep_data_record(folder, run, resumes=True)
+    old = json.loads((run / "data.json").read_text())
+    (run / "data.json").write_text(json.dumps({key: old[key] for key in ("data", "fingerprint")}))
+    keep_data_record(folder, run, resumes=True)  # begun by an earlier version
+    (folder / "train.idx").write_bytes(b"b" * 9)
+    with pytest.raises(UserError, match="holds a run on other training data"):
+        keep_data_record(folder, run, resumes=True)
+    (run / "data.json").write_text("[]")
+    with pytest.raises(UserError, match="does not say what the run is trained on"):
+        keep_data_record(folder, run, resumes=True)

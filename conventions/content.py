@@ -1,0 +1,88 @@
+"""Whether files of prepared data still have the content with which they were prepared or trained on."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from conventions import PREPARED, UserError
+
+HASHES = "sha256"
+"""Key of a manifest: the sha256 of every file, by its name."""
+State = Sequence[Any]
+"""Of a file: bytes, time of its last change, sha256."""
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def known_sha256(path: Path) -> str:
+    """The sha256 of a file, which is read once as long as it has this time and size."""
+    state = path.stat()
+    return _sha256_at(path, state.st_mtime_ns, state.st_size)
+
+
+@cache
+def _sha256_at(path: Path, changed: int, size: int) -> str:
+    return sha256_of(path)
+
+
+def fingerprint(decisive: Any) -> str:
+    """A short hash of all that decides a result: anything JSON can hold."""
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def hashes_of(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """The sha256 of files below `folder`, by their names there."""
+    return {name: sha256_of(folder / name) for name in names}
+
+
+def _prepared(folder: Path) -> tuple[dict[str, str], set[str]]:
+    """The hashes and the splits in the manifest of a folder; nothing without one, or in an older one."""
+    try:
+        manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
+        return dict(manifest[HASHES]), set(manifest["splits"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}, set()
+
+
+def check_prepared(folder: Path, *splits: str) -> None:
+    """UserError for a file of `splits`, or of no split, whose content is not that of its preparation.
+
+    Only files that were changed after the manifest was written are read, each once in a process.
+    """
+    hashes, others = _prepared(folder)
+    for name, wanted in hashes.items():
+        path = folder / name
+        if path.name.partition(".")[0] in others - {*splits} or not path.is_file():
+            continue
+        if is_newer(path, folder / PREPARED) and known_sha256(path) != wanted:
+            raise UserError(
+                f"{path} has changed since it was prepared; prepare the data again, or restore the file"
+            )
+
+
+def is_newer(path: Path, manifest: Path) -> bool:
+    """Whether a file was written, moved or copied to its place after the manifest."""
+    return path.stat().st_ctime_ns > manifest.stat().st_ctime_ns
+
+
+def states_of(folder: Path, names: Sequence[str], known: Mapping[str, State]) -> dict[str, list[Any]]:
+    """The state of files below `folder`; a file is read if its bytes or its time are not the `known` ones."""
+    prepared, found = _prepared(folder)[0], {}
+    for name in names:
+        path = folder / name
+        about = [path.stat().st_size, path.stat().st_mtime_ns]
+        if list(known.get(name, ()))[:2] == about:
+            digest = known[name][2]
+        elif name in prepared and not is_newer(path, folder / PREPARED):
+            digest = prepared[name]
+        else:
+            digest = known_sha256(path)
+        found[name] = [*about, digest]
+    return found
