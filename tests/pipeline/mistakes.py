@@ -85,7 +85,7 @@ CASES = [
     (f"{EVAL} lm/checkpoint_last.pt data --gen-subset valid", "--gen-subset is set by"),
     (f"{EVAL} lm/checkpoint_last.pt data --checkpoint-suffix -x", "--checkpoint-suffix is set by"),
     (f"{EVAL} nan/checkpoint_last.pt data", "holds weights that are NaN or infinite .the first: decoder"),
-    ("scripts/eval_mlm.sh nan/encoder.pt mlm --out new", "holds weights that are NaN or infinite"),
+    ("scripts/eval_mlm.sh nan-encoder/checkpoint_last.pt mlm", "holds weights that are NaN or infinite"),
     ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --split dev", "has no split dev; it has train, "),
     ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --split ,", "--split: ',' is not one name"),
     # images and Long Range Arena

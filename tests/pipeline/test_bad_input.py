@@ -58,8 +58,8 @@ def place(corpus, config, trained, pretrained, encoder_corpus, glue, tmp_path_fa
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": Evil(folder / "trace")}, folder / "code.pt")
     fields = {"model": {"_name": "no_such"}, "task": {"tokens_per_sample": "many"}}
     torch.save({"model": {"decoder.x": torch.zeros(1)}, "cfg": fields}, folder / "words.pt")
-    for name, source in (("checkpoint_last", trained), ("encoder", pretrained)):
-        write_nan(folder / "nan" / f"{name}.pt", source)
+    for name, source in (("nan", trained), ("nan-encoder", pretrained)):
+        write_nan(folder / name / "checkpoint_last.pt", source)
     (folder / "empty").mkdir()
     (folder / "blank").touch()
     yield folder
@@ -115,7 +115,7 @@ def write_nan(path: Path, run: Path) -> None:
     """The checkpoint of a run that has diverged, its vocabulary beside it."""
     state = torch.load(run / "checkpoint_last.pt")
     next(iter(state["model"].values()))[0] = math.nan
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir()
     torch.save(state, path)
     shutil.copy(run / "dict.txt", path.parent)
 
