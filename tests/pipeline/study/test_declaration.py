@@ -312,8 +312,9 @@ def test_the_figures_of_an_evaluator_are_those_of_its_records():
     """By the committed records, where there are any."""
     found = {name: set() for name in EVALUATORS}
     for name in study_names():
-        for record in read_records(RESULTS / name, name):
-            found[read_study(name).evaluate].update(leaves(record["found"]))
+        study = read_study(name)
+        for record in read_records(RESULTS / name, study):
+            found[study.evaluate].update(leaves(record["found"]))
     for name, paths in found.items():
         known = EVALUATORS[name].figures.split()
         assert not [path for path in paths if not any(fnmatchcase(path, one) for one in known)], name

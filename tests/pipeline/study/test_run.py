@@ -142,7 +142,7 @@ def test_a_pipe_in_place_of_a_record_is_refused(study_file, tmp_path):
     with pytest.raises(UserError, match="seed1.json is no file; move it away"):
         cell.record()
     with pytest.raises(UserError, match="seed1.json cannot be read as JSON; move it away"):
-        read_records(tmp_path / "out", "tiny")
+        read_records(tmp_path / "out", read_study(study_file))
 
 
 def test_a_record_measured_otherwise_is_refused(out, finished):
