@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """What TransNormer costs beside a vanilla model, and the PyTorch backend beside a plain chunk of 128.
 
-A decoding step at position 10, storages kept for the backward pass, peak memory of a training step, training
-steps at lengths 512 and 1,024. With --baseline another checkout of the project is measured in the same run.
-Every case runs in a process of its own on one thread, checkouts take turns, and so do the architectures
-inside; times are CPU time, since the machine may do other things. Writes model_parts_cost.json and .md into
---out. Takes about ten minutes.
+A decoding step at position 10, storages kept for the backward pass, peak memory of a training step,
+training steps of four sizes, the quickstart's among them. With --baseline another checkout of the project
+is measured in the same run. Every case runs in a process of its own on one thread, checkouts take turns,
+and so do the architectures inside; times are CPU time, since the machine may do other things. Writes
+model_parts_cost.json and .md into --out. Takes about half an hour.
 """
 
 import argparse
@@ -40,6 +40,15 @@ from pipeline.reports.tables import markdown_table, where
 RESULT = json_with("environment", "baseline", "records")
 NAMES = [VANILLA, *TRANSNORMERS]
 DEEP = Size(layers=4, width=192, heads=4, vocabulary=1000)
+QUICKSTART = Size(layers=4, width=128, heads=4, vocabulary=2000)
+WIDE = Size(layers=2, width=512, heads=8, vocabulary=1000)
+TRAINED = (
+    (SMALL, 512, 2048),
+    (SMALL, 1024, 2048),
+    (QUICKSTART, 256, 1024),
+    (DEEP, 512, 2048),
+    (WIDE, 512, 1024),
+)
 DECODED = Size(layers=6, width=192, heads=4, vocabulary=1000)
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 TIME_LIMIT = 600
@@ -163,8 +172,9 @@ def cases(rounds: int) -> list[dict[str, Any]]:
         {"kind": "decoding", "size": DECODED.as_dict(), **shared, "rounds": 10 * rounds},
         {"kind": "kept", "size": DEEP.as_dict(), **shared, "length": 1024},
     ]
-    for length in (512, 1024):
-        found.append({"kind": "training", "size": small, **shared, "length": length, "tokens": 2048})
+    for size, length, tokens in TRAINED:
+        measured = {"size": size.as_dict(), "length": length, "tokens": tokens}
+        found.append({"kind": "training", **shared, **measured})
     for name in NAMES:
         found.append({"kind": "peak", "architecture": name, "size": small, "length": 1024, "tokens": 16384})
     return found + [{"kind": "backend", "length": length, "rounds": 3 * rounds} for length in LENGTHS]
@@ -217,6 +227,8 @@ def ratios(records: list[dict[str, Any]]) -> dict[tuple[str, str, str], float]:
     found, peaks = defaultdict(list), {}
     for r in records:
         checkout, place = r["checkout"], f", length {r['length']:,}" if "length" in r else ""
+        if r["kind"] == "training":
+            place += f", width {r['size']['width']}, {r['size']['layers']} layers"
         if r["kind"] == "peak":
             peaks[r["architecture"], checkout] = r["kib"]
             continue
@@ -251,7 +263,7 @@ def markdown(result: dict[str, Any]) -> str:
     record = result["environment"]
     caption = (
         f"Over vanilla transformer_lm, the PyTorch backend over a plain chunk of 128; CPU time. Decoding: "
-        f"{DECODED}, position 10; kept: {DEEP}; training and peak: {SMALL}. {where(record, 1)}; torch "
+        f"{DECODED}, position 10; kept: {DEEP}; peak: {SMALL}. {where(record, 1)}; torch "
         f"{record['versions']['torch']}; commit {record['commit']}, {record['date']}."
     )
     if result["baseline"]:

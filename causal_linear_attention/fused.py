@@ -12,6 +12,8 @@ derivatives, and compute the same without kernels. csrc/fused.h has the formulas
 The backward pass draws dropout again from its seed, which is all that is kept of it.
 """
 
+from collections import defaultdict
+
 import torch
 from torch import Tensor
 from torch.library import Library, register_fake
@@ -68,7 +70,10 @@ LRPE, without the first two scale alone.
 """
 
 features_backward = torch.ops.causal_linear_attention.features_backward.default
-"""`(grad_q, grad_k, grad_v, ...) -> (grad_qkv, grad_theta)`; grad_theta in float32 at least."""
+"""`(grad_q, grad_k, grad_v, ...) -> (grad_qkv, grad_theta)`.
+
+grad_theta is float32 at least, `(d // 2,)`; on a GPU `(parts, d // 2)`, which add up to it.
+"""
 
 blocks = torch.ops.causal_linear_attention.blocks.default
 """`(qkv, direction, theta, heads, size, scale, causal, softmax, padding, seed, p) -> (N, B, H d)`.
@@ -85,11 +90,17 @@ LARGEST_BLOCK = 512
 
 
 def runs(x: Tensor) -> bool:
-    """Whether these operators run for inputs like x: on a device with kernels, in a type that these know."""
-    return x.is_cpu and x.dtype in _DTYPES and decoding.compiled(x)
+    """Whether the operators other than `blocks` run for inputs like x, of its device and type."""
+    return x.dtype in _DTYPES[x.device.type] and decoding.compiled(x)
 
 
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_HALVES = (torch.bfloat16, torch.float16)
+_DTYPES = defaultdict(tuple, cpu=(torch.float32, torch.float64, *_HALVES), cuda=(torch.float32, *_HALVES))
+
+
+def runs_blocks(x: Tensor) -> bool:
+    """Whether `blocks` runs for inputs like x: on CPUs."""
+    return x.is_cpu and runs(x)
 
 
 def new_seed(device: torch.device) -> Tensor:
@@ -127,9 +138,15 @@ def _contiguous(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _gradient_of_theta(qkv: Tensor, theta: Tensor | None) -> Tensor:
+_POSITIONS_OF_PART = 16  # as in csrc/cuda/fused.cu
+
+
+def _gradient_of_theta(qkv: Tensor, theta: Tensor | None, heads: int) -> Tensor:
     if theta is None:
         return qkv.new_empty(0, dtype=accumulation_dtype(qkv.dtype))
+    if qkv.device.type == "cuda":
+        parts = -(-qkv.shape[0] // _POSITIONS_OF_PART) * qkv.shape[1] * heads
+        return qkv.new_empty(parts, theta.numel(), dtype=torch.float32)
     return qkv.new_empty(theta.numel(), dtype=accumulation_dtype(theta.dtype))
 
 
@@ -165,7 +182,7 @@ def _(qkv, direction, theta, heads, map, scale):
 
 @register_fake(f"{operators.NAMESPACE}::features_backward")
 def _(grad_q, grad_k, grad_v, qkv, direction, theta, heads, map, scale):
-    return _contiguous(qkv), _gradient_of_theta(qkv, theta)
+    return _contiguous(qkv), _gradient_of_theta(qkv, theta, heads)
 
 
 @register_fake(f"{operators.NAMESPACE}::blocks")
@@ -175,4 +192,4 @@ def _(qkv, direction, theta, heads, size, scale, causal, softmax, padding, seed,
 
 @register_fake(f"{operators.NAMESPACE}::blocks_backward")
 def _(grad, qkv, direction, theta, heads, size, scale, causal, softmax, padding, seed, p):
-    return _contiguous(qkv), _gradient_of_theta(qkv, theta)
+    return _contiguous(qkv), _gradient_of_theta(qkv, theta, heads)

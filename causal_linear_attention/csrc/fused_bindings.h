@@ -97,4 +97,156 @@ inline Blocks blocks_of(const Joined& x, const Rotation& r, const Tensor& qkv, i
   return s;
 }
 
+inline int64_t gated_width(const Tensor& inputs) {
+  require(inputs.dim() == 2 && inputs.size(1) % 2 == 0, "inputs must be (rows, 2 width)");
+  return inputs.size(1) / 2;
+}
+
+// The operators but blocks. `On` is a device: On::empty makes a tensor, On::theta_gradient that of theta's gradient,
+// On::run computes a step, and On::Guard makes the tensor's device the current one.
+template <class On>
+struct FusedOperators {
+  static std::tuple<Tensor, Tensor, Tensor> residual(Tensor x, std::optional<Tensor> y, std::optional<Tensor> seed,
+                                                 double p, double eps, bool norm, bool keep) {
+    const typename On::Guard guard(x);
+    x = as_contiguous(x);
+    Residual s;
+    s.width = last_size(x);
+    s.rows = rows_of(x);
+    s.dtype = dtype_of(x);
+    s.eps = eps;
+    s.x = x.const_data_ptr();
+    Tensor sum = On::empty(x, {0}, x.scalar_type()), out = On::empty(x, {0}, x.scalar_type()), root = On::empty(x, {norm ? s.rows : 0}, accumulation_type(x));
+    if (y.has_value()) {
+      check_like(*y, x, "y must be like x");
+      y = as_contiguous(*y);
+      s.y = y->const_data_ptr();
+      s.dropout = dropout_of(seed, p, x);
+      if (keep) {
+        sum = torch::stable::empty_like(x);
+        s.sum = sum.mutable_data_ptr();
+      }
+    }
+    if (norm) {
+      out = torch::stable::empty_like(x);
+      s.out = out.mutable_data_ptr();
+      s.root = root.mutable_data_ptr();
+    }
+    On::run(s, x);
+    return {sum, out, root};
+  }
+
+  static std::tuple<Tensor, Tensor> residual_backward(std::optional<Tensor> grad_sum, std::optional<Tensor> grad_out,
+                                                  Tensor out, Tensor root, std::optional<Tensor> seed, double p,
+                                                  double eps) {
+    require(grad_sum.has_value() || grad_out.has_value(), "a gradient must be given");
+    const Tensor like = grad_out.has_value() ? *grad_out : *grad_sum;
+    const typename On::Guard guard(like);
+    ResidualGradient s;
+    s.width = last_size(like);
+    s.rows = rows_of(like);
+    s.dtype = dtype_of(like);
+    s.eps = eps;
+    if (grad_out.has_value()) {
+      check_like(*grad_out, out, "grad_out must be like out");
+      require(root.numel() == s.rows && root.scalar_type() == accumulation_type(out) && root.is_contiguous(),
+              "root must be what forward returned");
+      grad_out = as_contiguous(*grad_out);
+      out = as_contiguous(out);
+      s.grad_out = grad_out->const_data_ptr();
+      s.out = out.const_data_ptr();
+      s.root = root.const_data_ptr();
+    }
+    if (grad_sum.has_value()) {
+      check_like(*grad_sum, like, "grad_sum must be like grad_out");
+      grad_sum = as_contiguous(*grad_sum);
+      s.grad_sum = grad_sum->const_data_ptr();
+    }
+    s.dropout = dropout_of(seed, p, like);
+    Tensor grad_x = torch::stable::new_empty(like, like.sizes());
+    Tensor grad_y = seed.has_value() ? torch::stable::new_empty(like, like.sizes()) : On::empty(like, {0}, like.scalar_type());
+    s.grad_x = grad_x.mutable_data_ptr();
+    if (seed.has_value()) s.grad_y = grad_y.mutable_data_ptr();
+    On::run(s, like);
+    return {grad_x, grad_y};
+  }
+
+  static Tensor gated(Tensor inputs) {
+    const typename On::Guard guard(inputs);
+    inputs = as_contiguous(inputs);
+    Gated s;
+    s.width = gated_width(inputs);
+    s.rows = inputs.size(0);
+    s.dtype = dtype_of(inputs);
+    Tensor out = On::empty(inputs, {s.rows, s.width}, inputs.scalar_type());
+    s.inputs = inputs.const_data_ptr();
+    s.out = out.mutable_data_ptr();
+    On::run(s, inputs);
+    return out;
+  }
+
+  static std::tuple<Tensor, Tensor> gated_backward(Tensor grad, Tensor inputs) {
+    const typename On::Guard guard(inputs);
+    inputs = as_contiguous(inputs);
+    grad = as_contiguous(grad);
+    GatedGradient s;
+    s.width = gated_width(inputs);
+    s.rows = inputs.size(0);
+    s.dtype = dtype_of(inputs);
+    require(grad.dim() == 2 && grad.size(0) == s.rows && grad.size(1) == s.width &&
+                grad.scalar_type() == inputs.scalar_type() && on_one_device(grad, inputs),
+            "grad must be like the output");
+    Tensor out = On::empty(inputs, {s.rows, s.width}, inputs.scalar_type()), grad_inputs = torch::stable::empty_like(inputs);
+    s.inputs = inputs.const_data_ptr();
+    s.grad = grad.const_data_ptr();
+    s.out = out.mutable_data_ptr();
+    s.grad_inputs = grad_inputs.mutable_data_ptr();
+    On::run(s, inputs);
+    return {grad_inputs, out};
+  }
+
+  static std::tuple<Tensor, Tensor> features(Tensor qkv, std::optional<Tensor> direction, std::optional<Tensor> theta,
+                                         int64_t heads, int64_t map, double scale) {
+    const typename On::Guard guard(qkv);
+    Features s;
+    s.inputs = joined_of(qkv, heads);
+    s.map = map_of(map);
+    s.rotation = rotation_of(direction, theta, scale, s.inputs, qkv);
+    const Joined& x = s.inputs;
+    Tensor q = On::empty(qkv, {x.batch, x.heads, x.length, x.dim}, qkv.scalar_type());
+    Tensor k = On::empty(qkv, {x.batch, x.heads, x.length, x.dim}, qkv.scalar_type());
+    s.q = q.mutable_data_ptr();
+    s.k = k.mutable_data_ptr();
+    On::run(s, qkv);
+    return {q, k};
+  }
+
+  static std::tuple<Tensor, Tensor> features_backward(Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor qkv,
+                                                  std::optional<Tensor> direction, std::optional<Tensor> theta,
+                                                  int64_t heads, int64_t map, double scale) {
+    const typename On::Guard guard(qkv);
+    FeaturesGradient s;
+    s.inputs = joined_of(qkv, heads);
+    s.map = map_of(map);
+    s.rotation = rotation_of(direction, theta, scale, s.inputs, qkv);
+    const Joined& x = s.inputs;
+    for (Tensor* grad : {&grad_q, &grad_k, &grad_v}) {
+      *grad = with_dense_rows(*grad);
+      require(grad->dim() == 4 && grad->size(0) == x.batch && grad->size(1) == x.heads && grad->size(2) == x.length &&
+                  grad->size(3) == x.dim && grad->scalar_type() == qkv.scalar_type() && on_one_device(*grad, qkv),
+              "gradients must be (batch, heads, length, D / heads) of qkv's dtype");
+    }
+    s.grad_q = array_of(grad_q);
+    s.grad_k = array_of(grad_k);
+    s.grad_v = array_of(grad_v);
+    Tensor grad_qkv = torch::stable::empty_like(qkv), grad_theta = On::theta_gradient(theta, qkv, x);
+    s.grad_qkv = grad_qkv.mutable_data_ptr();
+    if (theta.has_value()) s.grad_theta = grad_theta.mutable_data_ptr();
+    On::run(s, qkv);
+    return {grad_qkv, grad_theta};
+  }
+};
+
+#define CLA_IMPL_FUSED(On, name) m.impl(#name, TORCH_BOX(&cla::Explained<&cla::FusedOperators<On>::name>::run))
+
 }  // namespace cla

@@ -14,10 +14,11 @@ TINY = {"layers": 2, "width": 16, "heads": 2, "vocabulary": 100}
 def test_times_are_compared_inside_a_process():
     def record(turn, vanilla, other):
         seconds = {VANILLA: [vanilla] * 3, T1: [other] * 3}
-        return {"kind": "training", "length": 512, "checkout": "now", "turn": turn, "seconds": seconds}
+        place = {"length": 512, "size": TINY, "checkout": "now", "turn": turn}
+        return {"kind": "training", **place, "seconds": seconds}
 
     found = ratios([record(0, 1.0, 2.0), record(1, 10.0, 11.0), record(2, 1.0, 1.5)])
-    assert found == {("time of training, length 512", T1, "now"): 1.5}
+    assert found == {("time of training, length 512, width 16, 2 layers", T1, "now"): 1.5}
 
 
 def test_peaks_and_the_backend_have_their_own_yardsticks():

@@ -6,6 +6,7 @@
 
 #include "decoding.h"
 #include "device.cuh"
+#include "fused.h"
 #include "guarded.h"
 #include "plan.h"
 
@@ -184,6 +185,60 @@ extern "C" const char* emulate_rms_norm(const int64_t* shape, int dtype, HostArr
   if (error == nullptr) {
     const cuda::RmsNormGradient g{shape[0], shape[1], type, 1e-8, moved[1], moved[2], moved.floats(3), moved[4]};
     error = cuda::rms_norm_backward(g, cuda::Device{}, nullptr);
+  }
+  moved.back();
+  return error;
+}
+
+// Dropout, residual and RMSNorm with their derivative. The arrays, contiguous: x, y, seed, sum, out, root, the gradients
+// of sum and out, grad_x and grad_y; without a seed there is no grad_y.
+extern "C" const char* emulate_residual(const int64_t* shape, int dtype, double p, HostArray* arrays, int order,
+                                        int at_end) {
+  using namespace cla;
+  emulation::set_order(order);
+  emulation::Arrays moved(arrays, 10, at_end != 0);
+  Dropout d{static_cast<const int64_t*>(moved[2]), static_cast<uint32_t>(p * 4294967296.0 + 0.5), 1 / (1 - p)};
+  const auto type = static_cast<Dtype>(dtype);
+  const Residual s{shape[0], shape[1], type, 1e-8, d, moved[0], moved[1], moved[3], moved[4], moved[5]};
+  const char* error = cuda::residual(s, cuda::Device{}, nullptr);
+  if (error == nullptr) {
+    const ResidualGradient g{shape[0], shape[1], type,     1e-8,     d,       moved[6],
+                             moved[7], moved[4], moved[5], moved[8], moved[9]};
+    error = cuda::residual_gradient(g, cuda::Device{}, nullptr);
+  }
+  moved.back();
+  return error;
+}
+
+// The gated product and its derivative. The arrays, contiguous: inputs, grad, out, grad_inputs and out again.
+extern "C" const char* emulate_gated(const int64_t* shape, int dtype, HostArray* arrays, int order, int at_end) {
+  using namespace cla;
+  emulation::set_order(order);
+  emulation::Arrays moved(arrays, 5, at_end != 0);
+  const auto type = static_cast<Dtype>(dtype);
+  const char* error = cuda::gated({shape[0], shape[1], type, moved[0], moved[2]}, cuda::Device{}, nullptr);
+  if (error == nullptr) {
+    const GatedGradient g{shape[0], shape[1], type, moved[0], moved[1], moved[3], moved[4]};
+    error = cuda::gated_gradient(g, cuda::Device{}, nullptr);
+  }
+  moved.back();
+  return error;
+}
+
+// Features and their derivative. The arrays: qkv, direction, theta (float64), q, k, the gradients of q, k and v, those
+// of qkv, and the rows of theta's.
+extern "C" const char* emulate_features(const int64_t* shape, int dtype, int map, double scale, HostArray* arrays,
+                                        int order, int at_end) {
+  using namespace cla;
+  emulation::set_order(order);
+  emulation::Arrays moved(arrays, 10, at_end != 0);
+  const Joined x{shape[0], shape[1], shape[2], shape[3], static_cast<Dtype>(dtype), moved[0]};
+  const Rotation r{moved[1], moved[2], Dtype::f32, Dtype::f64, scale};
+  const char* error = cuda::features({x, static_cast<Map>(map), r, moved[3], moved[4]}, cuda::Device{}, nullptr);
+  if (error == nullptr) {
+    const FeaturesGradient g{x,        static_cast<Map>(map), r,       moved.array(5), moved.array(6), moved.array(7),
+                             moved[8], moved[9]};
+    error = cuda::features_gradient(g, cuda::Device{}, nullptr);
   }
   moved.back();
   return error;

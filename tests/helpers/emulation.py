@@ -37,8 +37,8 @@ def build(root: Path, folder: Path, capability: int) -> None:
 def load(folder: Path) -> ctypes.CDLL:
     """The kernels that `build` left in `folder`."""
     result = ctypes.CDLL(str(folder / LIBRARY))
-    steps = ("emulate_step", "emulate_norm_step", "emulate_block_step", "emulate_rms_norm")
-    for name in ("emulate", *steps, "probe_product", "probe_load"):
+    steps = ("step", "norm_step", "block_step", "rms_norm", "residual", "gated", "features")
+    for name in ("emulate", *(f"emulate_{step}" for step in steps), "probe_product", "probe_load"):
         getattr(result, name).restype = ctypes.c_char_p
     return result
 
@@ -139,3 +139,42 @@ def rms_norm(library, x, grad, order=0, at_end=True):
     options, arrays = (DTYPES[x.dtype],), [x, grad, out, root, grad_x]
     _call(library.emulate_rms_norm, list(x.shape), *options, arrays=arrays, order=order, at_end=at_end)
     return out, root, grad_x
+
+
+def residual(library, x, y, seed, p, grad_sum, grad_out, order=0, at_end=True):
+    """Sum, norm, root mean squares and the gradients of x and y (None without a seed) of `fused.residual`."""
+    total, out, grad_x = (torch.full_like(x, torch.nan) for _ in range(3))
+    root = torch.full((len(x),), torch.nan)
+    grad_y = None if seed is None else torch.full_like(x, torch.nan)
+    arrays = [x, y, seed, total, out, root, grad_sum, grad_out, grad_x, grad_y]
+    options = DTYPES[x.dtype], ctypes.c_double(p)
+    _call(library.emulate_residual, list(x.shape), *options, arrays=arrays, order=order, at_end=at_end)
+    return total, out, root, grad_x, grad_y
+
+
+def gated(library, inputs, grad, order=0, at_end=True):
+    """The product, the gradient of the inputs and the product again of `fused.gated`."""
+    out, grad_inputs, again = (torch.full_like(x, torch.nan) for x in (grad, inputs, grad))
+    arrays = [inputs, grad, out, grad_inputs, again]
+    _call(
+        *(library.emulate_gated, list(grad.shape), DTYPES[grad.dtype]),
+        arrays=arrays,
+        order=order,
+        at_end=at_end,
+    )
+    return out, grad_inputs, again
+
+
+def features(library, qkv, direction, theta, heads, map, scale, grads, order=0, at_end=True):
+    """q, k and the gradients of qkv and theta of `fused.features`."""
+    length, batch, width = qkv.shape
+    q, k = (torch.full_like(grads[0], torch.nan) for _ in range(2))
+    grad_qkv, grad_theta = torch.full_like(qkv, torch.nan), None
+    if theta is not None:
+        theta = theta.double().flatten()
+        grad_theta = torch.full((-(-length // 16) * batch * heads, len(theta)), torch.nan)
+    arrays = [qkv, direction, theta, q, k, *grads, grad_qkv, grad_theta]
+    options = DTYPES[qkv.dtype], map, ctypes.c_double(scale)
+    shape = [length, batch, heads, width // 3 // heads]
+    _call(library.emulate_features, shape, *options, arrays=arrays, order=order, at_end=at_end)
+    return q, k, grad_qkv, None if grad_theta is None else grad_theta.sum(0)

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck, gradgradcheck
 
 from causal_linear_attention import extension, fused
+from tests.helpers import emulation
 from tests.helpers.counting import without_kernels
 from user_dir.attention import build_attention
 from user_dir.attention.parts import joined
@@ -268,3 +269,62 @@ def test_operators_refuse_what_would_read_beyond_a_tensor():
     ]:
         with pytest.raises(RuntimeError):
             operator(*arguments)
+
+
+def on_gpu(operator, *arguments):
+    moved = [x.cuda() if isinstance(x, torch.Tensor) else x for x in arguments]
+    found = operator(*moved)
+    return [x.cpu() for x in (found if isinstance(found, tuple) else (found,))]
+
+
+@pytest.mark.parametrize("where", ["emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_kernels_of_a_gpu_compute_what_those_of_the_cpu_do(request, where, dtype):
+    library = request.getfixturevalue("library_of")(80) if where == "emulated" else None
+    if library is None and (why := extension.reason_on_gpu(torch.device("cuda"))):
+        pytest.skip(why)
+
+    def same(found, expected):
+        for x, y in zip(found, expected, strict=True):
+            if y.numel():
+                close(x.view_as(y), y, dtype)
+
+    for number, (length, batch, heads, dim, _) in enumerate(SIZES[:4]):
+        rows, width, order = length * batch, heads * dim, {"order": number, "at_end": number % 2 == 0}
+        x, y, grad_sum, grad_out = torch.randn(4, rows, width).to(dtype).unbind(0)
+        x[0] = y[0] = 0  # a row without a direction
+        for p in (0.0, 0.3):
+            seed = fused.new_seed("cpu") if p else None
+            total, out, root = fused.residual(x, y, seed, p, 1e-8, True, True)
+            grads = fused.residual_backward(grad_sum, grad_out, out, root, seed, p, 1e-8)
+            if library is None:
+                found = on_gpu(fused.residual, x, y, seed, p, 1e-8, True, True)
+                found += on_gpu(fused.residual_backward, grad_sum, grad_out, out, root, seed, p, 1e-8)
+            else:
+                found = emulation.residual(library, x, y, seed, p, grad_sum, grad_out, **order)
+                found = [grads[1] if x is None else x for x in found]
+            same([x[1:] for x in found[:2]], [total[1:], out[1:]])
+            same([x[1:] for x in found[3:] if x.numel()], [x[1:] for x in grads if x.numel()])
+            passes_none = torch.equal(found[3][0], grad_sum[0])
+            assert not found[1][0].any() and passes_none == (dtype == torch.float16)
+        inputs = torch.randn(rows, 2 * width).to(dtype)
+        expected = fused.gated(inputs), *fused.gated_backward(grad_out, inputs)
+        if library is None:
+            found = on_gpu(fused.gated, inputs) + on_gpu(fused.gated_backward, grad_out, inputs)
+        else:
+            found = emulation.gated(library, inputs, grad_out, **order)
+        same(found, expected)
+        qkv, lrpe = torch.randn(length, batch, 3 * width).to(dtype), lrpe_of(dim, torch.float32)
+        grads = [torch.randn(batch, heads, length, dim).to(dtype) for _ in range(3)]
+        for map in fused.MAPS.values():
+            for direction, theta in ((lrpe.v, lrpe.theta), (None, None)):
+                rotation = direction, theta, heads, map, 0.7
+                expected = *fused.features(qkv, *rotation), *fused.features_backward(*grads, qkv, *rotation)
+                if library is None:
+                    found = on_gpu(fused.features, qkv, *rotation)
+                    back = on_gpu(fused.features_backward, *grads, qkv, *rotation)
+                    found += [back[0], back[1].sum(0)]
+                else:
+                    found = emulation.features(library, qkv, *rotation, grads, **order)
+                    found = [expected[3] if x is None else x for x in found]
+                same(found, expected)

@@ -1,42 +1,13 @@
 // The operators on CUDA, launched on the current stream of the inputs' device.
 #include "../decoding_bindings.h"
 
-#include <cuda_runtime_api.h>
-#include <torch/csrc/stable/accelerator.h>
-
 #include <algorithm>
 
 #include "decoding.h"
+#include "launching.h"
 
 namespace cla {
 namespace {
-
-using cuda::Device;
-
-constexpr const char* kDtypes = "expected float32, bfloat16 or float16 on CUDA";
-constexpr int64_t kMost = int64_t{1} << 28;
-
-int attribute(cudaDeviceAttr name, int device) {
-  int value = 0;
-  const cudaError_t error = cudaDeviceGetAttribute(&value, name, device);
-  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
-  return value;
-}
-
-Device device_of(const Tensor& x) {
-  const int index = x.get_device_index();
-  return {index,
-          10 * attribute(cudaDevAttrComputeCapabilityMajor, index) +
-              attribute(cudaDevAttrComputeCapabilityMinor, index),
-          attribute(cudaDevAttrMultiProcessorCount, index),
-          attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index)};
-}
-
-void* stream_of(const Tensor& x) {
-  void* stream = nullptr;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(x.get_device_index(), &stream));
-  return stream;
-}
 
 // Scratch memory that `kept` owns.
 cuda::Allocate allocator(const Tensor& like, std::optional<Tensor>& kept) {
@@ -45,10 +16,6 @@ cuda::Allocate allocator(const Tensor& like, std::optional<Tensor>& kept) {
     kept = torch::stable::new_empty(like, {size, 1}, ScalarType::Float);
     return floats_of(*kept);
   };
-}
-
-void check_launch(const char* error) {
-  if (error != nullptr) throw std::runtime_error(std::string("the CUDA kernel was not launched: ") + error);
 }
 
 Problem checked_problem(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& state,

@@ -85,7 +85,10 @@ def _differentiable(run: Callable, qkv: Tensor, theta: Tensor | None, grads) -> 
 
 
 def _like(theta: Tensor | None, grad: Tensor) -> Tensor | None:
-    return None if theta is None else grad.view(theta.shape).to(theta.dtype)
+    if theta is None:
+        return None
+    grad = grad if grad.dim() == 1 else grad.sum(0, dtype=torch.float64)
+    return grad.view(theta.shape).to(theta.dtype)
 
 
 class _Features(torch.autograd.Function):
