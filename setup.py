@@ -14,7 +14,7 @@ from build_kernels import AnyPythonWheel, BuildKernels, extensions
 
 setup(
     packages=["causal_linear_attention"],
-    package_dir={"": "."},  # an editable installation then also finds user_dir, pipeline and benchmarks
+    package_dir={"": "."},  # an editable installation then also finds user_dir, lab and benchmarks
     package_data={"causal_linear_attention": ["csrc/*.h", "csrc/*/*"]},
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPythonWheel},

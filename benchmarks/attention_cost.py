@@ -23,9 +23,9 @@ from torch import Tensor
 from benchmarks.models import SEQUENCE_METHODS, SequenceMethod, Size
 from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
-from pipeline.console import run_command
-from pipeline.reports.costs import Cell, Results, curves, length_table, measured, measured_on
-from pipeline.reports.plots import plot_curves
+from lab.console import run_command
+from lab.publish.costs import Cell, Results, curves, length_table, measured, measured_on
+from lab.publish.plots import plot_curves
 
 ROUNDS = ("reformer-1", "reformer-4", "reformer-8")
 OPERATORS = {

@@ -20,12 +20,12 @@ if not (find_spec("torch") and find_spec("benchmarks")):
     raise SystemExit("error: not this project's Python; run .venv/bin/python benchmarks/cuda_resources.py")
 
 import build_machine
-from pipeline.console import Parser, add_out_dir, out_dir, run_command
-from pipeline.errors import UserError
-from pipeline.files import BENCHMARKS, ROOT, shown_path, write_atomically, write_json
-from pipeline.outputs import check_output, json_with, marked
-from pipeline.provenance import commit, environment
-from pipeline.reports.tables import markdown_table
+from lab.console import Parser, add_out_dir, out_dir, run_command
+from lab.errors import UserError
+from lab.files import BENCHMARKS, ROOT, shown_path, write_atomically, write_json
+from lab.outputs import check_output, json_with, marked
+from lab.provenance import commit, environment
+from lab.publish.tables import markdown_table
 
 RESULT = json_with("environment", "nvcc", "kernels")
 SOURCES = ROOT / "causal_linear_attention" / "csrc" / "cuda"

@@ -27,12 +27,12 @@ from torch import nn
 from benchmarks.measuring import PeakMemory, timed
 from benchmarks.models import SEQUENCE_METHODS, Size
 from benchmarks.run import CostBenchmark
-from pipeline.console import Parser, names, run_command
-from pipeline.methods import ATTENTIONS, Method
-from pipeline.papers import read_table
-from pipeline.reports.costs import Cell, Results, curves, length_table, measured, measured_on, ratio
-from pipeline.reports.plots import plot_curves
-from pipeline.reports.tables import markdown_table, shown
+from lab.console import Parser, names, run_command
+from lab.methods import ATTENTIONS, Method
+from lab.papers import read_table
+from lab.publish.costs import Cell, Results, curves, length_table, measured, measured_on, ratio
+from lab.publish.plots import plot_curves
+from lab.publish.tables import markdown_table, shown
 
 RECOMPUTE, CACHE, LINEAR = "softmax-recompute", "softmax", "elu"
 THROUGHPUT = {"mnist": "linear_04a_mnist_throughput", "cifar10": "linear_04b_cifar10_throughput"}
@@ -128,7 +128,7 @@ def measure_sampling(case: dict[str, Any]) -> dict[str, Any]:
 
     "spent_s" is how long the measuring took.
     """
-    from pipeline.evaluation.pixels import draw, uniforms
+    from lab.measure.pixels import draw, uniforms
 
     device, batch = case["device"], case["batch"]
     size = Size(**case["sizes"][case["images"]])

@@ -25,8 +25,8 @@ from benchmarks.measuring import timed
 from benchmarks.models import SMALL, TINY, LanguageModel, Size, copy_state, fill_state
 from benchmarks.run import CostBenchmark, training_cases
 from benchmarks.worker import measure_steps
-from pipeline.console import Parser, count, run_command
-from pipeline.methods import (
+from lab.console import Parser, count, run_command
+from lab.methods import (
     LANGUAGE_MODEL_PANELS,
     LANGUAGE_MODELS,
     MAIN_LANGUAGE_MODELS,
@@ -35,7 +35,7 @@ from pipeline.methods import (
     label_of,
     performer_note,
 )
-from pipeline.reports.costs import (
+from lab.publish.costs import (
     Goal,
     Results,
     cell,
@@ -46,8 +46,8 @@ from pipeline.reports.costs import (
     precision,
     ratio,
 )
-from pipeline.reports.plots import plot_curves
-from pipeline.reports.tables import spread
+from lab.publish.plots import plot_curves
+from lab.publish.tables import spread
 
 BASE = Size(layers=6, width=512, heads=8, vocabulary=4000)
 FULL = {

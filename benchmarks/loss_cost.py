@@ -27,12 +27,12 @@ from torch import Tensor
 from benchmarks.measuring import PeakMemory, exact_frees, ran_out_of_memory, timed, usual_frees
 from benchmarks.run import choose_device, same_case, write_tables
 from benchmarks.worker import run_case
-from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
-from pipeline.errors import UserError
-from pipeline.files import BENCHMARKS, ROOT, read_json, shown_path, write_json
-from pipeline.outputs import check_output, json_with
-from pipeline.provenance import check_same_machine, environment, memory_available
-from pipeline.reports.tables import markdown_table, ran_on, spread
+from lab.console import Parser, add_device, add_out_dir, count, out_dir, run_command
+from lab.errors import UserError
+from lab.files import BENCHMARKS, ROOT, read_json, shown_path, write_json
+from lab.outputs import check_output, json_with
+from lab.provenance import check_same_machine, environment, memory_available
+from lab.publish.tables import markdown_table, ran_on, spread
 
 RESULT = json_with("records")
 ONE_TABLE = ("tokens", "width", "steps", "losses")
@@ -171,7 +171,7 @@ def prepare(text: Path, words: int, folder: Path) -> None:
     from fairseq.data import Dictionary
     from fairseq.tokenizer import tokenize_line
 
-    from pipeline.data.indexed_rows import numbered, write_rows
+    from lab.data.indexed_rows import numbered, write_rows
 
     dictionary = Dictionary()
     lines = text.read_text(encoding="utf-8").splitlines()
@@ -192,8 +192,8 @@ def measure_update(case: dict[str, Any]) -> dict[str, Any]:
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.trainer import Trainer
 
-    from pipeline.training.recipe import fairseq_arguments, read_experiment
-    from pipeline.training.train import Machines, parsed
+    from lab.run.recipe import fairseq_arguments, read_experiment
+    from lab.run.train import Machines, parsed
 
     experiment = read_experiment(ROOT / case["config"])
     with tempfile.TemporaryDirectory() as name:

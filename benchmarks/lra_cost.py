@@ -20,15 +20,15 @@ if not (find_spec("torch") and find_spec("benchmarks")):
 from benchmarks.models import LRA_TITLES, TINY, LRAClassifier, Size
 from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
-from pipeline.console import Parser, count, run_command
-from pipeline.data.lra.tasks import SKYFORMER, TASKS
-from pipeline.files import ROOT
-from pipeline.methods import ATTENTIONS, performer_note
-from pipeline.papers import read_table
-from pipeline.reports.costs import Cell, Results, Value, cell, measured_on, ratio, shown
-from pipeline.reports.tables import markdown_table
-from pipeline.reports.tables import shown as or_dash
-from pipeline.training.recipe import Experiment, compose_experiment
+from lab.console import Parser, count, run_command
+from lab.data.lra.tasks import SKYFORMER, TASKS
+from lab.files import ROOT
+from lab.methods import ATTENTIONS, performer_note
+from lab.papers import read_table
+from lab.publish.costs import Cell, Results, Value, cell, measured_on, ratio, shown
+from lab.publish.tables import markdown_table
+from lab.publish.tables import shown as or_dash
+from lab.run.recipe import Experiment, compose_experiment
 
 BASE = Size(layers=2, width=64, heads=2, vocabulary=512)  # of the largest table
 PAPER_STEPS = 50_000

@@ -26,14 +26,14 @@ import torch
 from benchmarks.models import LRA_TITLES, TINY, LRAClassifier, Size
 from benchmarks.run import CostBenchmark, choose_device, training_cases
 from benchmarks.worker import measure_steps
-from pipeline.console import Parser, count, run_command
-from pipeline.data.lra.tasks import STATE_SPACE
-from pipeline.data.prepared import identify
-from pipeline.errors import UserError
-from pipeline.files import read_json, shown_path
-from pipeline.methods import ATTENTION_PANELS, ATTENTIONS, groups, performer_note
-from pipeline.papers import read_table
-from pipeline.reports.costs import (
+from lab.console import Parser, count, run_command
+from lab.data.lra.tasks import STATE_SPACE
+from lab.data.prepared import identify
+from lab.errors import UserError
+from lab.files import read_json, shown_path
+from lab.methods import ATTENTION_PANELS, ATTENTIONS, groups, performer_note
+from lab.papers import read_table
+from lab.publish.costs import (
     NOT_MEASURED,
     Cell,
     Results,
@@ -43,9 +43,9 @@ from pipeline.reports.costs import (
     measured,
     measured_on,
 )
-from pipeline.reports.plots import Bubble, plot_bubbles, plot_curves
-from pipeline.study.declaration import read_study
-from pipeline.study.records import PATTERN, place_of, read_records
+from lab.publish.plots import Bubble, plot_bubbles, plot_curves
+from lab.study.declaration import read_study
+from lab.study.records import PATTERN, place_of, read_records
 
 # The vocabulary is that of all reviews in the authors' pipeline: 132 characters and fairseq's four.
 BASE = Size(layers=6, width=128, heads=8, vocabulary=136)
@@ -343,7 +343,7 @@ def settings_for(
     described = None
     if data:
         # Here, since fairseq logs when it is imported.
-        from pipeline.training.kinds import KINDS
+        from lab.run.kinds import KINDS
 
         reviews = KINDS["lra"].open_data(data.absolute(), ("train",))
         if reviews.task != "text":

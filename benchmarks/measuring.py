@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.provenance import process_memory
+from lab.provenance import process_memory
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
 MIB = 2**20

@@ -29,13 +29,13 @@ from benchmarks.models import SMALL, LanguageModel, Size, copy_state
 from benchmarks.run import write_tables
 from benchmarks.worker import measure_steps, run_case
 from causal_linear_attention import causal_linear_attention
-from pipeline.console import Parser, add_out_dir, count, out_dir, run_command
-from pipeline.errors import UserError
-from pipeline.files import BENCHMARKS, ROOT, shown_path, write_json
-from pipeline.methods import LANGUAGE_MODELS, TRANSNORMERS, VANILLA
-from pipeline.outputs import check_output, json_with
-from pipeline.provenance import commit, environment
-from pipeline.reports.tables import markdown_table, where
+from lab.console import Parser, add_out_dir, count, out_dir, run_command
+from lab.errors import UserError
+from lab.files import BENCHMARKS, ROOT, shown_path, write_json
+from lab.methods import LANGUAGE_MODELS, TRANSNORMERS, VANILLA
+from lab.outputs import check_output, json_with
+from lab.provenance import commit, environment
+from lab.publish.tables import markdown_table, where
 
 RESULT = json_with("environment", "baseline", "records")
 NAMES = [VANILLA, *TRANSNORMERS]

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.data.lra.tasks import TASKS
-from pipeline.methods import ATTENTIONS, VANILLA, Method
-from pipeline.training.fairseq_process import import_quickly
+from lab.data.lra.tasks import TASKS
+from lab.methods import ATTENTIONS, VANILLA, Method
+from lab.run.process import import_quickly
 
 SPECIAL_TOKENS = 4  # <s>, <pad>, </s>, <unk> lead every fairseq dictionary
 
@@ -94,7 +94,7 @@ class LanguageModel:
         from fairseq import optim, options, tasks
         from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-        from pipeline.training.recipe import as_flag
+        from lab.run.recipe import as_flag
 
         settings = self.settings(architecture, size, length, positions)
         flags = [word for key, value in settings.items() for word in as_flag(key, value)]

@@ -63,11 +63,11 @@ from causal_linear_attention import (
     operators,
     select_backend,
 )
-from pipeline.console import Parser, add_device, add_out_dir, count, out_dir, run_command
-from pipeline.errors import UserError
-from pipeline.files import BENCHMARKS, shown_path, write_json
-from pipeline.outputs import check_output, json_with
-from pipeline.provenance import environment
+from lab.console import Parser, add_device, add_out_dir, count, out_dir, run_command
+from lab.errors import UserError
+from lab.files import BENCHMARKS, shown_path, write_json
+from lab.outputs import check_output, json_with
+from lab.provenance import environment
 
 RESULT = json_with("environment", "peak", "records")
 LENGTHS = (512, 2048, 8192, 32768)

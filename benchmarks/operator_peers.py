@@ -22,10 +22,10 @@ from torch import Tensor
 from benchmarks.measuring import ENOUGH_MS, forward_and_backward, measure, peak
 from benchmarks.run import write_tables
 from causal_linear_attention import causal_linear_attention, select_backend
-from pipeline.errors import UserError
-from pipeline.files import ROOT, write_json
-from pipeline.provenance import environment
-from pipeline.reports.tables import markdown_table, spread, where
+from lab.errors import UserError
+from lab.files import ROOT, write_json
+from lab.provenance import environment
+from lab.publish.tables import markdown_table, spread, where
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 SOFTMAX, QUADRATIC = "softmax (SDPA)", "quadratic"

@@ -4,8 +4,8 @@ import statistics
 from pathlib import Path
 
 from benchmarks.operator_peers import BOTH, FAST, FAST_TUNED, FLA, FORWARD, SOFTMAX
-from pipeline.reports.costs import Goal, goal_table
-from pipeline.reports.tables import markdown_table, spread, where
+from lab.publish.costs import Goal, goal_table
+from lab.publish.tables import markdown_table, spread, where
 
 ONE_HEAD = "one head, forward + backward"
 DECODING, CACHE = "decoding", "softmax over a cache"
@@ -71,7 +71,7 @@ def _rates(result: dict) -> str:
 
 def plot(result: dict, path: Path) -> None:
     """Time against length, forward and forward + backward, medians, the heap kept. Needs matplotlib."""
-    from pipeline.reports.plots import Curve, plot_curves
+    from lab.publish.plots import Curve, plot_curves
 
     panels = []
     for part in (FORWARD, BOTH):

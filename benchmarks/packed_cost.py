@@ -28,11 +28,11 @@ from benchmarks.models import SMALL, LanguageModel
 from benchmarks.run import choose_device, write_tables
 from causal_linear_attention import causal_linear_attention, select_backend
 from causal_linear_attention.reference import each_sequence
-from pipeline.console import Parser, add_device, count, run_command
-from pipeline.files import BENCHMARKS, shown_path, write_json
-from pipeline.outputs import check_output, json_with
-from pipeline.provenance import environment
-from pipeline.reports.tables import markdown_table, ran_on, spread
+from lab.console import Parser, add_device, count, run_command
+from lab.files import BENCHMARKS, shown_path, write_json
+from lab.outputs import check_output, json_with
+from lab.provenance import environment
+from lab.publish.tables import markdown_table, ran_on, spread
 
 RESULT = json_with("environment", "settings", "records")
 MODES = ("eos", "complete_doc")
@@ -208,7 +208,7 @@ def _training(result: dict[str, Any]) -> str:
 
 def main() -> None:
     arguments = parse_arguments()
-    from pipeline.data.prepared import open_prepared
+    from lab.data.prepared import open_prepared
 
     device = choose_device(arguments.device)
     path = arguments.out / f"packed_cost_{device}.json"

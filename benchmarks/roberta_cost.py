@@ -22,10 +22,10 @@ import torch
 from benchmarks.models import TINY, LanguageModel, Size
 from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
-from pipeline.console import Parser, count, run_command
-from pipeline.methods import ENCODER_PANELS, ENCODERS, MAIN_ENCODERS, SOFTMAX, groups, performer_note
-from pipeline.papers import read_table
-from pipeline.reports.costs import (
+from lab.console import Parser, count, run_command
+from lab.methods import ENCODER_PANELS, ENCODERS, MAIN_ENCODERS, SOFTMAX, groups, performer_note
+from lab.papers import read_table
+from lab.publish.costs import (
     Cell,
     Goal,
     Results,
@@ -36,8 +36,8 @@ from pipeline.reports.costs import (
     measured_on,
     precision,
 )
-from pipeline.reports.plots import plot_curves
-from pipeline.reports.tables import markdown_table, spread
+from lab.publish.plots import plot_curves
+from lab.publish.tables import markdown_table, spread
 
 METHODS = {encoder.encoder_architecture: encoder for encoder in ENCODERS.values()}
 """By fairseq's name."""

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from benchmarks.worker import Case, run_case
-from pipeline.console import Parser, add_device, names, positive
-from pipeline.errors import UserError
-from pipeline.files import BENCHMARKS, read_json, shown_path, write_atomically, write_json
-from pipeline.outputs import check_output, json_with, marked
-from pipeline.provenance import check_same_machine, environment, memory_available
+from lab.console import Parser, add_device, names, positive
+from lab.errors import UserError
+from lab.files import BENCHMARKS, read_json, shown_path, write_atomically, write_json
+from lab.outputs import check_output, json_with, marked
+from lab.provenance import check_same_machine, environment, memory_available
 
 Settings = dict[str, Any]
 Results = dict[str, Any]

@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from benchmarks.models import SEQUENCE_METHODS, Size
 from benchmarks.run import CostBenchmark
 from benchmarks.worker import measure_steps
-from pipeline.console import run_command
-from pipeline.papers import read_table
-from pipeline.reports.costs import Cell, Results, cell, measured_on, ratio, shown
-from pipeline.reports.plots import Bubble, plot_bubbles, plot_curves
-from pipeline.reports.tables import markdown_table, spread
-from pipeline.reports.tables import shown as or_dash
+from lab.console import run_command
+from lab.papers import read_table
+from lab.publish.costs import Cell, Results, cell, measured_on, ratio, shown
+from lab.publish.plots import Bubble, plot_bubbles, plot_curves
+from lab.publish.tables import markdown_table, spread
+from lab.publish.tables import shown as or_dash
 
 COMPARED = {"softmax": "softmax", "reformer-4": "lsh-4", "elu": "linear"}
 """The paper's name of each attention that is measured."""

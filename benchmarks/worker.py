@@ -30,8 +30,8 @@ from benchmarks.measuring import (
     usual_frees,
 )
 from benchmarks.models import LanguageModel, Size
-from pipeline.children import was_interrupted
-from pipeline.files import ROOT, read_json, write_json
+from lab.children import was_interrupted
+from lab.files import ROOT, read_json, write_json
 
 WORKER = "benchmarks.worker"
 Case = dict[str, Any]

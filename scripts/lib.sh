@@ -61,7 +61,7 @@ ensure_environment() {
     "$python" "$ROOT/scripts/environment.py"
 }
 
-# run_command ARGUMENTS...: the command that pipeline/__main__.py has for this script, in .venv, in place of this shell.
+# run_command ARGUMENTS...: the command that lab/__main__.py has for this script, in .venv, in place of this shell.
 # Its help needs no .venv.
 run_command() {
     if wants_help "$@"; then
@@ -109,9 +109,9 @@ exec_command() {
     local python=$1 folder
     shift
     folder=$(cd -- "$(dirname -- "$0")" && pwd -P)
-    # The user's own directory may hold a package called "pipeline": it must not come first.
+    # The user's own directory may hold a package called "lab": it must not come first.
     PYTHONSAFEPATH=1 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" \
-        exec "$python" -m pipeline "${folder##*/}/${0##*/}" "$@"
+        exec "$python" -m lab "${folder##*/}/${0##*/}" "$@"
 }
 
 # begin_tests ARGUMENTS...: answer help; make .venv and go to the project's folder.

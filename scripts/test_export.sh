@@ -3,11 +3,11 @@
 #
 # usage: scripts/test_export.sh [pytest arguments]
 #
-# Installs tests/pipeline/export/requirements.txt into .venv-export the first time, beside .venv, which stays
+# Installs tests/lab/export/requirements.txt into .venv-export the first time, beside .venv, which stays
 # as it is. scripts/test.sh runs the same tests once that folder is there, and skips them before.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 begin_tests "$@"
-install_beside .venv-export tests/pipeline/export/requirements.txt --no-deps
-exec "$VENV_PYTHON" -m pytest -n 0 tests/pipeline/export "$@"
+install_beside .venv-export tests/lab/export/requirements.txt --no-deps
+exec "$VENV_PYTHON" -m pytest -n 0 tests/lab/export "$@"

@@ -10,7 +10,7 @@ PACKAGES = (
     "user_dir",
     "conventions",
     "causal_linear_attention",
-    "pipeline",
+    "lab",
     "configs",
     "data-prep",
     "results/paper",
@@ -36,10 +36,10 @@ ROW = """    Mechanism(
 CHECK = """
 from fairseq.models import ARCH_MODEL_REGISTRY
 import user_dir
-from pipeline.methods import ATTENTIONS, LANGUAGE_MODELS
-from pipeline.study.declaration import read_study
-from pipeline.study.make_results import mechanisms_section
-from pipeline.study.selection import check_plan
+from lab.methods import ATTENTIONS, LANGUAGE_MODELS
+from lab.study.declaration import read_study
+from lab.study.make_results import mechanisms_section
+from lab.study.selection import check_plan
 from user_dir.models.layer_plan import parse_layer_plan
 
 assert ARCH_MODEL_REGISTRY["mean_lm"].default_plan(2) == "mean*2" and "roberta_mean" in ARCH_MODEL_REGISTRY

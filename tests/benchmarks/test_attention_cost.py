@@ -7,7 +7,7 @@ from benchmarks import attention_cost, speech_cost
 from benchmarks.attention_cost import AttentionOperator
 from benchmarks.models import Size
 from benchmarks.speech_cost import SpeechModel
-from pipeline.papers import read_table
+from lab.papers import read_table
 from tests.benchmarks.records import results, steps
 
 TINY = attention_cost.TINY_HEADS

@@ -14,9 +14,9 @@ import pytest
 import build_machine
 from benchmarks import attention_cost, lra_speed, run, speech_cost
 from benchmarks.models import TINY, Size
-from pipeline.errors import UserError
-from pipeline.files import BENCHMARKS, MEASURED, ROOT, read_json
-from pipeline.methods import ATTENTIONS, MAIN_LANGUAGE_MODELS
+from lab.errors import UserError
+from lab.files import BENCHMARKS, MEASURED, ROOT, read_json
+from lab.methods import ATTENTIONS, MAIN_LANGUAGE_MODELS
 
 QUICK = {
     "attention_cost": ("elu", 2),

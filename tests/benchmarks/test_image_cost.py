@@ -12,7 +12,7 @@ from benchmarks.image_cost import (
     measure_sampling,
     sum_of_parabola,
 )
-from pipeline.papers import read_table
+from lab.papers import read_table
 from tests.benchmarks import records
 
 [TINY] = image_cost.TINY.values()

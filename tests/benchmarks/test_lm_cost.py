@@ -5,8 +5,8 @@ import pytest
 from benchmarks import lm_cost
 from benchmarks.lm_cost import goals
 from benchmarks.models import TINY, LanguageModel
-from pipeline.methods import LANGUAGE_MODELS
-from pipeline.reports.costs import NOT_MEASURED, Cell, Goal, cell, ratio
+from lab.methods import LANGUAGE_MODELS
+from lab.publish.costs import NOT_MEASURED, Cell, Goal, cell, ratio
 from tests.benchmarks.records import results, steps
 
 

@@ -6,7 +6,7 @@ from fairseq.data.data_utils import load_indexed_dataset
 
 from benchmarks import loss_cost
 from benchmarks.loss_cost import markdown, measure_losses, prepare
-from pipeline.errors import UserError
+from lab.errors import UserError
 from tests.benchmarks.records import ENVIRONMENT
 
 

@@ -9,13 +9,13 @@ import torch
 from benchmarks import lra_speed
 from benchmarks.lra_speed import TextClassifier, caption, markdown, plot_accuracy, read_sweep
 from benchmarks.models import TINY
-from pipeline.errors import UserError
-from pipeline.files import write_json
-from pipeline.study.records import place_of
+from lab.errors import UserError
+from lab.files import write_json
+from lab.study.records import place_of
 from tests.benchmarks import records
 from tests.helpers import forked
 from tests.helpers.lra import write_lra
-from tests.pipeline.study.conftest import record_of
+from tests.lab.study.conftest import record_of
 
 NAMES = ["softmax", "transnormer_t1", "elu"]
 

@@ -5,7 +5,7 @@ import torch
 from benchmarks import model_parts_cost
 from benchmarks.model_parts_cost import ratios
 from causal_linear_attention import causal_linear_attention
-from pipeline.methods import VANILLA
+from lab.methods import VANILLA
 
 T1 = "transnormer_t1"
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocabulary": 100}

@@ -13,8 +13,8 @@ from benchmarks import measuring, operator_cost, operator_peers
 from benchmarks.operator_peers import BOTH, FAST, FLA, FORWARD, SOFTMAX, fast_transformers, own_layout
 from benchmarks.operator_report import CACHE, DECODING, ONE_HEAD, crossover_table, goals
 from causal_linear_attention.selection import KERNELS
-from pipeline.errors import UserError
-from pipeline.outputs import check_output
+from lab.errors import UserError
+from lab.outputs import check_output
 
 MAIN = "ours, cpp"
 

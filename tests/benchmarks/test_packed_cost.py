@@ -8,7 +8,7 @@ from benchmarks import packed_cost
 from benchmarks.loss_cost import prepare
 from benchmarks.models import TINY, LanguageModel
 from causal_linear_attention import causal_linear_attention
-from pipeline.errors import UserError
+from lab.errors import UserError
 from tests.benchmarks.records import ENVIRONMENT
 
 LENGTHS = np.array([3, 9, 4, 3, 5])

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import lm_cost, loss_cost, run
-from pipeline.errors import UserError
-from pipeline.files import BENCHMARKS, MEASURED
-from pipeline.provenance import check_same_machine, environment
-from pipeline.studies import fault_check
+from lab.checks import fault_check
+from lab.errors import UserError
+from lab.files import BENCHMARKS, MEASURED
+from lab.provenance import check_same_machine, environment
 
 
 def test_finished_and_hopeless_cases_are_not_run_again():
@@ -97,7 +97,7 @@ def test_committed_figures_are_of_one_machine_each(monkeypatch):
     for path in MEASURED.glob("*_cpu.json"):
         sessions = json.loads(path.read_text()).get("sessions")
         if sessions:
-            monkeypatch.setattr("pipeline.provenance.environment", lambda device, s=sessions: s[0])
+            monkeypatch.setattr("lab.provenance.environment", lambda device, s=sessions: s[0])
             check_same_machine(path, sessions, "cpu")
 
 

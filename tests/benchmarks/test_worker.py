@@ -11,7 +11,7 @@ from benchmarks.lm_cost import measure_decoding
 from benchmarks.measuring import PeakMemory, ran_out_of_memory
 from benchmarks.models import SMALL, TINY, LanguageModel, copy_state, fill_state
 from benchmarks.worker import measure_steps, run_case
-from pipeline.methods import LANGUAGE_MODELS
+from lab.methods import LANGUAGE_MODELS
 from tests.helpers import forked
 
 CASE = {"device": "cpu", "size": TINY.as_dict(), "enough_s": 60}

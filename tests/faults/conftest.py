@@ -9,7 +9,7 @@ from tests.faults.runs import Training
 from tests.faults.warm import Warm
 from tests.helpers.once import filled_once
 from tests.helpers.tiny import write_experiment
-from tests.pipeline.conftest import (  # noqa: F401  (fixtures)
+from tests.lab.conftest import (  # noqa: F401  (fixtures)
     BASE,
     corpus,
     encoder_configs,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.training.launch import free_port
+from lab.run.launch import free_port
 from tests.faults.warm import Started, Warm
 from tests.helpers.logs import updates
 
@@ -66,7 +66,7 @@ class Training:
     data: Path
 
     def command(self, folder: Path, *extra: str) -> list[str]:
-        """The words behind `python -m pipeline`."""
+        """The words behind `python -m lab`."""
         words = ["scripts/train_lm.sh", str(self.config), str(self.data), "--gpus", "0"]
         return [*words, "--save-dir", str(folder), *extra]
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from conventions import STOPPED
-from pipeline.outputs import LOCK
-from pipeline.training.checkpoint import read_checkpoint
+from lab.outputs import LOCK
+from lab.run.checkpoint import read_checkpoint
 from tests.faults.runs import ROUNDING, ROUNDS, at, at_update, check_resumes, later, longer, losses
 
 pytestmark = pytest.mark.slow

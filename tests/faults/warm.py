@@ -1,8 +1,8 @@
 """Commands as forks of a process that has imported them: each costs a second instead of ten.
 
 Started with fault.c preloaded and a socket to the tests as its standard input. What a command starts as
-`pipeline.training.fairseq_process` or `pipeline.study.worker` is forked as well; everything else is as
-`python -m pipeline` does it.
+`lab.run.process` or `lab.study.worker` is forked as well; everything else is as
+`python -m lab` does it.
 """
 
 import importlib
@@ -52,8 +52,8 @@ def begin(words: list[str], files: list[int], fault: dict[str, str]) -> None:
     os.environ.update(fault)
     for patch in forked.patches(multiprocessing.get_context("fork")):
         setattr(*patch)
-    sys.argv = ["pipeline", *words]
-    runpy.run_module("pipeline", run_name="__main__", alter_sys=True)
+    sys.argv = ["lab", *words]
+    runpy.run_module("lab", run_name="__main__", alter_sys=True)
 
 
 class Started:
@@ -95,10 +95,10 @@ class Warm:
 
 
 if __name__ == "__main__":
-    from pipeline.console import warn_only
+    from lab.console import warn_only
 
     warn_only()
-    for name in ("pipeline.training.train", "pipeline.reports.plots", *forked.PRELOADED):
+    for name in ("lab.run.train", "lab.publish.plots", *forked.PRELOADED):
         importlib.import_module(name)
     registry.share()
     serve(socket.socket(fileno=os.dup(0)))

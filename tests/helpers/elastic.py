@@ -1,6 +1,6 @@
 """torchrun on one of two machines, its worker a fork: `python -m tests.helpers.elastic ENDPOINT WORD...`.
 
-The worker runs `python -m pipeline WORD...`; the machines find each other by the c10d rendezvous.
+The worker runs `python -m lab WORD...`; the machines find each other by the c10d rendezvous.
 """
 
 import runpy
@@ -11,8 +11,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 def work(words: list[str]) -> None:
     """In a worker, with torchrun's variables in its environment."""
-    sys.argv = ["pipeline", *words]
-    runpy.run_module("pipeline", run_name="__main__", alter_sys=True)
+    sys.argv = ["lab", *words]
+    runpy.run_module("lab", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

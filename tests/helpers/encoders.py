@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest import MonkeyPatch
 
-from pipeline.glue_tasks import TASKS, GlueTask
+from lab.glue_tasks import TASKS, GlueTask
 
 BASE = """
 common: {seed: 1, log_format: json, log_interval: 1}
@@ -74,4 +74,4 @@ def prepare(module: str, *arguments: object) -> None:
     """Run a command of data-prep/ in this process."""
     with MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [module, *map(str, arguments)])
-        import_module(f"pipeline.data.{module}").main()
+        import_module(f"lab.data.{module}").main()

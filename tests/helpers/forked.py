@@ -1,7 +1,7 @@
 """Commands as forks of a process that has imported fairseq and the plugin, which takes seconds each time.
 
 `run` and `start` take command lines of `[sys.executable, "-m", MODULE, ...]`. What such a command starts in
-its turn (`pipeline.training.fairseq_process`, a benchmark's worker) is a fork, too; for commands that a test
+its turn (`lab.run.process`, a benchmark's worker) is a fork, too; for commands that a test
 calls in its own process, `patches` says how. Tests of signals, limits and imports use `subprocess`.
 """
 
@@ -24,12 +24,12 @@ import torch
 
 from benchmarks import worker
 from conventions import REQUESTS
-from pipeline import children
-from pipeline.children import PARENT
+from lab import children
+from lab.children import PARENT
 from tests.helpers import registry
 
 CONTEXT = multiprocessing.get_context("forkserver")
-PRELOADED = ["pipeline.training.fairseq_process", "fairseq_cli.train", "hydra", "sentencepiece", "user_dir"]
+PRELOADED = ["lab.run.process", "fairseq_cli.train", "hydra", "sentencepiece", "user_dir"]
 PRELOADED += ["torch._dynamo"]  # the first optimizer of a process imports it, in 1.7 s
 PRELOADED += ["tests.helpers.warmed"]
 CONTEXT.set_forkserver_preload(PRELOADED)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.training.log import Record, read_records
+from lab.run.log import Record, read_records
 
 
 def updates(log: str) -> list[Record]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq.data import Dictionary, FairseqDataset, data_utils
 
-from pipeline.data.tokenization import TextEncoder
+from lab.data.tokenization import TextEncoder
 from tests.helpers import forked
 
 

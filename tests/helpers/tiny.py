@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from pipeline.training.kinds import KINDS
-from pipeline.training.launch import Machines
-from pipeline.training.train import train
+from lab.run.kinds import KINDS
+from lab.run.launch import Machines
+from lab.run.train import train
 from tests.helpers import logs
 from tests.helpers.images import write_images
 from tests.helpers.lra import write_lra

@@ -11,7 +11,7 @@ import torch
 
 from tests.helpers import forked
 from tests.helpers.once import filled_once
-from tests.pipeline.conftest import corpus  # noqa: F401  (a fixture)
+from tests.lab.conftest import corpus  # noqa: F401  (a fixture)
 
 
 class Commands:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fairseq.models import MODEL_REGISTRY
 
-from pipeline.files import ROOT
+from lab.files import ROOT
 from tests.helpers import forked
 from tests.helpers.logs import losses
 from tests.helpers.once import filled_once
@@ -49,7 +49,7 @@ def flags(name: str) -> list[str]:
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory):
     def fill(folder):
-        command = [sys.executable, "-m", "pipeline", "data.bundled_corpus", "--dest", str(folder / "data")]
+        command = [sys.executable, "-m", "lab", "data.bundled_corpus", "--dest", str(folder / "data")]
         forked.run([*command, "--vocab-size", "500"], check=True)
 
     return filled_once(tmp_path_factory, "bundled corpus", fill) / "data"

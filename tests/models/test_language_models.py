@@ -7,7 +7,7 @@ import torch
 from fairseq.models import MODEL_REGISTRY
 from fairseq.models.transformer_lm import TransformerLanguageModel
 
-from pipeline.files import ROOT
+from lab.files import ROOT
 from tests.helpers.build import assert_same_gradients
 from tests.helpers.golden import load, relative, state
 from tests.helpers.lm import PAD, build_lm, tokens

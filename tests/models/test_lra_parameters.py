@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pipeline.files import ROOT
-from pipeline.training.recipe import read_experiment
+from lab.files import ROOT
+from lab.run.recipe import read_experiment
 from tests.helpers.build import build_model
 from tests.helpers.lra import lra_task
 from user_dir.models.architectures import TRANSNORMER_ROBERTA

@@ -1,6 +1,6 @@
 """Mistakes on the command lines of fairseq's own programs end in one line that names the option.
 
-Here as whole programs; the table of mistakes is in tests/pipeline/mistakes.py.
+Here as whole programs; the table of mistakes is in tests/lab/mistakes.py.
 """
 
 import sys

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.errors import UserError as CommandError
-from pipeline.evaluation.pixels import draw, uniforms
+from lab.errors import UserError as CommandError
+from lab.measure.pixels import draw, uniforms
 from tests.helpers.images import build_pixel_model, pixel_task, write_images
 from user_dir.criterions import PixelLikelihoodCriterion
 

@@ -8,10 +8,10 @@ import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import MODEL_REGISTRY
 
-from pipeline.study.cells import Plan
-from pipeline.study.declaration import read_study
-from pipeline.study.selection import cells_of
-from pipeline.training.train import parsed
+from lab.run.train import parsed
+from lab.study.cells import Plan
+from lab.study.declaration import read_study
+from lab.study.selection import cells_of
 from tests.helpers.images import SMALL_VIT, build_vit
 from tests.helpers.lra import SHORT
 from user_dir.attention import attention_names

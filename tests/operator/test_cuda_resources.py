@@ -16,7 +16,7 @@ from benchmarks.cuda_resources import (
     parse_name,
     parse_report,
 )
-from pipeline.errors import UserError
+from lab.errors import UserError
 
 
 def nvcc():

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.files import ROOT
-from pipeline.glue_tasks import TASKS as GLUE
-from pipeline.study.declaration import read_study
+from lab.files import ROOT
+from lab.glue_tasks import TASKS as GLUE
+from lab.study.declaration import read_study
 
 SHELL = sorted([*ROOT.glob("scripts/*.sh"), *ROOT.glob("data-prep/*.sh"), *ROOT.glob(".ci/*")])
 COMMANDS = [path for path in SHELL if os.access(path, os.X_OK) and path.suffix]
@@ -186,7 +186,7 @@ def test_paths_of_gpu_check_are_those_of_the_callers_folder(tmp_path):
     words = ("speed", "--out", "my results")
     done = run("project/scripts/gpu_check.sh", *words, cwd=tmp_path, PYTHON="./python")
     assert done.returncode == 0, done.stderr
-    command = ["-m", "pipeline", "scripts/gpu_check.sh", *words]
+    command = ["-m", "lab", "scripts/gpu_check.sh", *words]
     assert done.stdout.splitlines() == [str(tmp_path), *command]
 
 

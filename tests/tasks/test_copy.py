@@ -6,7 +6,7 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
-from pipeline.evaluation.accuracy import copying
+from lab.measure.accuracy import copying
 from tests.helpers.lm import PAD, build_lm
 from user_dir.criterions import CopyCriterion
 from user_dir.errors import UserError

@@ -9,7 +9,7 @@ import torch
 from fairseq.logging import metrics
 from fairseq.models import MODEL_REGISTRY
 
-from pipeline.evaluation.accuracy import count_correct
+from lab.measure.accuracy import count_correct
 from tests.helpers.images import classification_task, write_images
 from user_dir.criterions import ClassificationCriterion
 from user_dir.errors import UserError

@@ -1,0 +1,1 @@
+"""System checks: a GPU's kernels and speed, faults that a run must survive."""

@@ -1,0 +1,140 @@
+"""The processes that a command starts: they end with it, and a request to stop it reaches them.
+
+Such a request is SIGTERM or SIGUSR1. What trains then saves its state and ends, and the command with it.
+"""
+
+import ctypes
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import BinaryIO, NoReturn
+
+from conventions import INTERRUPTED, REQUESTS, STOPPED
+from lab.files import ROOT
+
+PARENT = "PARENT_PROCESS"
+PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
+SECONDS_TO_SAVE = 60  # after an interruption
+
+_training: set[subprocess.Popen[bytes]] = set()
+_asked: list[int] = []
+
+
+@contextmanager
+def started(
+    module: str,
+    arguments: Sequence[str],
+    output: BinaryIO,
+    environment: Mapping[str, str],
+    held: Sequence[int] = (),
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start `python -m module arguments`; within it, a request to stop is handed to that process.
+
+    It writes to `output`, inherits the descriptors `held`, and has the variables of `environment` besides
+    ours. It ends with this process if it calls `end_with_parent`.
+    """
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    ours = {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1", PARENT: str(os.getpid())}
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **ours, **environment},
+        pass_fds=held,
+    )
+    _training.add(process)
+    try:
+        if _asked:  # before it was there
+            process.send_signal(_asked[-1])
+        yield process
+    finally:
+        _training.discard(process)
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when the one that started it dies, however it dies (Linux)."""
+    parent = os.environ.pop(PARENT, None)
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(parent):  # it died before the line above
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_with_error(sentence: str, code: int = 1) -> NoReturn:
+    """End this process with `error: SENTENCE`; with exit code ENOSPC if the disk is full for that, too."""
+    try:
+        print(f"error: {sentence}", flush=True)
+    except OSError:
+        os._exit(errno.ENOSPC)
+    sys.exit(code)
+
+
+def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Have processes that run end; they may save their state first."""
+    running = list(processes)
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + SECONDS_TO_SAVE
+    for process in running:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+    kill(process for process in running if process.returncode is None)
+
+
+def kill(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """End processes at once."""
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def handled() -> Iterator[None]:
+    """Within it, a request to stop reaches what is training; if nothing is, it ends the command at once."""
+    before = {number: signal.signal(number, _stop) for number in REQUESTS}
+    try:
+        yield
+    finally:
+        _asked.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    _asked.append(number)
+    if not _training:
+        sys.exit(_code())
+    for process in list(_training):
+        process.send_signal(number)
+
+
+def _code() -> int:
+    return 128 + signal.SIGTERM if _asked[-1] == signal.SIGTERM else STOPPED
+
+
+def end_if_asked() -> None:
+    """End the command if a request to stop has come."""
+    if _asked:
+        sys.exit(_code())
+
+
+def was_interrupted(returncode: int) -> bool:
+    """Whether a Python process has ended by Ctrl-C.
+
+    It exits with 130, or dies of the signal although it has caught KeyboardInterrupt: `python -m` does so if
+    the signal came within an `exec` of text, with which every dataclass is made, so while it was importing.
+    """
+    return returncode in (INTERRUPTED, -signal.SIGINT)
+
+
+def was_stopped(returncode: int) -> bool:
+    """Whether a process that trained has ended because it was asked to."""
+    return returncode == STOPPED or (bool(_asked) and -returncode in REQUESTS)

@@ -1,0 +1,157 @@
+"""What all commands have in common: how they read their arguments and how they fail."""
+
+import argparse
+import logging
+import math
+import sys
+import warnings
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NoReturn
+
+from conventions import INTERRUPTED
+from lab import children
+from lab.errors import UserError, explain
+
+
+class Parser(argparse.ArgumentParser):
+    """The command line of `command`, as a person types it; a mistake ends in one sentence.
+
+    `text`, a module's docstring, is what --help says before the options, `options` those of argparse.
+    """
+
+    def __init__(self, command: str, text: str | None = None, **options: Any) -> None:
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(command, description=text, formatter_class=formatter, allow_abbrev=False, **options)
+        self.register("type", Path, path)
+
+    def error(self, message: str) -> NoReturn:
+        """What argparse calls for any mistake."""
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def parse_before_flags(parser: Parser, options: Parser, words: Sequence[str]) -> tuple[Namespace, list[str]]:
+    """What `words` say of a command that hands flags it does not know to fairseq, and those flags.
+
+    `parser` has the positional arguments, which come first, besides the `options`.
+    """
+    if {"-h", "--help"} & set(words):
+        parser.parse_args(["--help"])
+    first = list(takewhile(lambda word: not word.startswith("-"), words))
+    return options.parse_known_args(words[len(first) :], parser.parse_args(first))
+
+
+def split_flags(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """A command's own words, and the flags of fairseq-train after `--`."""
+    place = words.index("--") if "--" in words else len(words)
+    return list(words[:place]), tuple(words[place + 1 :])
+
+
+def add_device(parser: Parser) -> None:
+    """--device, the same for every benchmark."""
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="auto (the default): a GPU if there is one",
+    )
+
+
+def add_splits(parser: Parser, out: str = "<checkpoint>.<split>.json beside the checkpoint") -> None:
+    """--split, which may be several, and --out, the same for every evaluation; `out` says its default."""
+    parser.add_argument(
+        "--split",
+        dest="splits",
+        type=names,
+        default="test",
+        metavar="SPLIT",
+        help="train, valid or test, several with commas (default: test)",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help=f"where the JSON of one split goes (default: {out})"
+    )
+
+
+def add_out_dir(parser: Parser, default: str = "") -> None:
+    """--out for a folder of results, which may also be given without the flag (`parse_intermixed_args`)."""
+    parser.add_argument("out_dir", type=Path, nargs="?", metavar="DIR", help="the same as --out")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for the results" + (f"; default: {default}" if default else ""),
+    )
+
+
+def out_dir(options: Namespace) -> Path | None:
+    """The folder of `add_out_dir`, None if it was not given."""
+    return options.out or options.out_dir
+
+
+def warn_only() -> None:
+    """Let only warnings reach the terminal; some of fairseq's tasks log more when they are imported."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", force=True)
+
+
+def path(text: str) -> Path:
+    """An option's file or folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; name a file or folder")
+    return Path(text)
+
+
+def count(text: str) -> int:
+    """An option's whole number of 1 or more."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
+def names(text: str) -> list[str]:
+    """An option's names, separated by commas, each once."""
+    found = text.split(",")
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text!r} is not one name, or several with commas between")
+    return list(dict.fromkeys(found))
+
+
+def number_of(number: int, noun: str) -> str:
+    """`number` of what `noun` names in the plural, such as "1 run" or "1,200 runs"."""
+    return f"{number:,} {noun.removesuffix('s') if number == 1 else noun}"
+
+
+def positive(text: str) -> float:
+    """An option's number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def run_command(main: Callable[[], None]) -> None:
+    """Run a command; what a user can fix becomes one line on stderr and exit code 1.
+
+    SIGTERM and SIGUSR1 end it as `lab/children.py` says, and so does the end of another command that has
+    started it.
+    """
+    children.end_with_parent()
+    warnings.simplefilter("ignore")  # the libraries' deprecations are no concern of a user's
+    warn_only()
+    try:
+        with children.handled():
+            main()
+    except KeyboardInterrupt as interrupted:
+        print(f"error: interrupted; {str(interrupted) or 'run the same command again'}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        sys.exit(1)  # the reader of our output, such as `head`, has gone
+    except Exception as error:
+        sentence = explain(error)
+        if sentence is None:
+            raise
+        sys.exit(f"error: {sentence}")

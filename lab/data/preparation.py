@@ -1,0 +1,261 @@
+"""What every corpus goes through: text files in, a folder that fairseq trains on out.
+
+The folder is built under another name beside its final one (`NAME.preparing`) and renamed when
+complete, so that the final name never holds half a corpus. `preparation.json` says what is in it.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from conventions import OUT_OF_SPACE, PREPARED
+from conventions.content import HASHES, hashes_of
+from conventions.files import check_no_pipe
+from lab.console import Parser, path
+from lab.data.indexed_rows import numbered, write_rows
+from lab.data.tokenization import DICTIONARY, Tokenize
+from lab.errors import UserError
+from lab.files import RUN_MARK, begin, made_folder, write_json
+from lab.outputs import check_output_folder
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
+
+SPLITS = ("train", "valid", "test")
+COMMANDS = "data-prep"
+# What is counted of a split, as far as it is.
+COUNTS = ("words", "tokens", "documents", "examples", "longest", "broken_rows", "empty_sentences")
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split as given: `words` counts white-space words plus one end-of-line per line."""
+
+    words: int
+    bytes: int
+    sha256: str
+    sha1: str = ""
+    """Of a text that may be a published one."""
+    documents: int | None = None
+    """Where the text keeps an empty line between documents, their number."""
+
+
+Build = Callable[[Path], dict]
+"""Fills a folder and returns its manifest."""
+
+
+def text_path(folder: Path, split: str) -> Path:
+    """Where a split's plain text lies while the folder is made."""
+    return folder / f"{split}.txt"
+
+
+def read_manifest(folder: Path) -> dict | None:
+    """What `folder` was prepared from; None if nothing is there; UserError for a damaged one."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    check_no_pipe(folder)
+    try:
+        manifest = json.loads((folder / PREPARED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        manifest = None
+    if not manifest or not is_manifest(manifest) or "files" not in manifest:
+        raise UserError(f"{folder} exists but holds no prepared corpus; move it away, or name another --dest")
+    for name, size in manifest["files"].items():
+        file = folder / name
+        if not file.is_file() or file.stat().st_size != size:
+            raise UserError(
+                f"{file} is missing or not {size:,} bytes long; name another --dest, or move {folder} away "
+                "and prepare again"
+            )
+    return manifest
+
+
+def is_manifest(manifest: Any) -> bool:
+    """True if the manifest has the expected schema."""
+    if not isinstance(manifest, dict):
+        return False
+    splits, sizes = manifest.get("splits", {}), manifest.get("files", {})
+    if not isinstance(splits, dict) or not isinstance(sizes, dict):
+        return False
+    entries = [entry for entry in splits.values() if isinstance(entry, dict)]
+    counts = [entry[key] for entry in entries for key in COUNTS if key in entry]
+    counts += [*sizes.values(), *(manifest[key] for key in ("vocabulary",) if key in manifest)]
+    return len(entries) == len(splits) and all(type(count) is int and count >= 0 for count in counts)
+
+
+def describe(manifest: dict) -> str:
+    """One line a split, for people."""
+    unverified = " (NOT verified)" if manifest["verified"] is False else ""
+    lines = [
+        f"{manifest['corpus']}{unverified}, {manifest['tokenizer']}, dictionary of {manifest['vocabulary']:,}"
+    ]
+    lines += [
+        f"  {name}: {split['words']:,} words, {split['tokens']:,} tokens"
+        for name, split in manifest["splits"].items()
+    ]
+    return "\n".join(lines)
+
+
+def prepare_once(dest: Path, build: Build) -> dict:
+    """The manifest of `dest`, which `build` makes unless it is there.
+
+    `build` fills a folder beside `dest` that becomes `dest` at the end, or disappears on any
+    failure. What a killed run has left is cleared away; a run still alive is waited for.
+    Where `dest` is a link, the folder is made where it leads.
+    """
+    if manifest := read_manifest(dest):
+        return manifest
+    dest = dest.resolve()
+    if dest.is_mount():
+        raise UserError(f"{dest} is a mount point; name a folder inside it with --dest")
+    check_output_folder(dest, "--dest", takes_prepared=True)
+    with made_folder(dest.parent):
+        return _prepare(dest, build)
+
+
+def _prepare(dest: Path, build: Build) -> dict:
+    folder = dest.with_name(f"{dest.name}.preparing")
+    lock = _lock(folder)
+    try:
+        begin(folder, COMMANDS, "", option="--dest")
+        try:
+            manifest = read_manifest(dest)  # another run may have made it meanwhile
+            if manifest is None:
+                _clear(folder)
+                manifest = build(folder)
+                os.rename(folder, dest)
+            return manifest
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        if error.errno in OUT_OF_SPACE:
+            raise UserError(
+                f"no space left on the disk of {dest}; free some and run the same command again"
+            ) from None
+        raise
+    finally:
+        os.close(lock)
+
+
+def check_settings(dest: Path, manifest: dict, wanted: dict[str, Any]) -> None:
+    """UserError where the folder `dest` was prepared with other settings than `wanted`."""
+    for key, value in wanted.items():
+        if manifest.get(key) != value:
+            raise UserError(
+                f"{dest} was prepared with {key} {manifest.get(key)}, not {value}; name another --dest or "
+                "move it away"
+            )
+
+
+def check_accepted(dest: Path, made_from: str, accepted: bool, option: str) -> None:
+    """UserError unless a folder that is not `made_from` the whole published files is `accepted`."""
+    if not accepted:
+        raise UserError(
+            f"{dest} was prepared from {made_from}; name another --dest, or accept it with {option}"
+        )
+
+
+def add_dest(parser: Parser) -> None:
+    """--dest, the same for every command."""
+    parser.add_argument(
+        "--dest", type=_absolute, required=True, metavar="FOLDER", help="where the result goes"
+    )
+
+
+def _absolute(text: str) -> Path:
+    return Path(os.path.abspath(path(text)))
+
+
+def _lock(folder: Path) -> int:
+    """Create and lock `folder`; the lock dies with this process and those it has started.
+
+    The folder itself is locked, by a descriptor that children inherit. The package filelock locks only
+    files, leaves them behind, and releases them although a child still writes.
+    """
+    while True:
+        # With parents: the run that was waited for may have taken them away.
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"Waiting for another run at work in {folder} ...", flush=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            return descriptor  # a file system without locks
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+                return descriptor
+        os.close(descriptor)  # it was renamed or removed by the run that held it
+
+
+def _clear(folder: Path) -> None:
+    """Empty a folder but for its mark."""
+    for entry in folder.iterdir():
+        if entry.name == RUN_MARK:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def finish(
+    folder: Path,
+    corpus: str,
+    splits: dict[str, Split],
+    tokenize: Tokenize,
+    verified: bool | None,
+    source: Path | None = None,
+) -> dict:
+    """Turn the texts in `folder` into fairseq's files and write the manifest, which is returned.
+
+    `verified` is None for a text of which no checksum was ever published, `source` the folder or archive
+    that the text came from, if any.
+    """
+    from fairseq.data import Dictionary
+
+    tokenizer = tokenize({split: text_path(folder, split) for split in splits})
+    dictionary = Dictionary.load(str(folder / DICTIONARY))
+    entries = {}
+    for name, split in splits.items():
+        tokens = _binarise(folder, name, dictionary)
+        entries[name] = {"words": split.words, "tokens": tokens, "sha256": split.sha256}
+        if split.documents is not None:
+            entries[name]["documents"] = split.documents
+    manifest = {
+        "corpus": corpus,
+        "tokenizer": tokenizer,
+        "vocabulary": len(dictionary),
+        "splits": entries,
+        "verified": verified,
+    }
+    if source is not None:
+        sizes = {name: split.bytes for name, split in splits.items()}
+        manifest["source"] = {"path": os.path.abspath(source), "bytes": sizes}
+    return write_manifest(folder, manifest)
+
+
+def _binarise(folder: Path, split: str, dictionary: "Dictionary") -> int:
+    """Replace a split's text by its rows, as fairseq-preprocess writes them; returns their tokens."""
+    print(f"Binarising {split} ...", flush=True)
+    text = text_path(folder, split)
+    with text.open(encoding="utf-8", newline="\n") as lines:
+        lengths = write_rows(folder / split, numbered(lines, dictionary), len(dictionary))
+    text.unlink()
+    return sum(lengths)
+
+
+def write_manifest(folder: Path, manifest: dict) -> dict:
+    """Write preparation.json, the sizes and hashes of all files of `folder` added; returns it."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != RUN_MARK)
+    manifest["files"] = {str(file.relative_to(folder)): file.stat().st_size for file in files}
+    manifest[HASHES] = hashes_of(folder, [*manifest["files"]])
+    write_json(folder / PREPARED, manifest)
+    return manifest

@@ -1,0 +1,171 @@
+"""A folder written by fairseq-preprocess or by data-prep/: checked before use, and what a record says of it.
+
+fairseq maps the files into memory, so it notices a truncated one only when a read passes its end, long after
+the start. `preparation.json`, which data-prep/ writes, adds how tokens relate to words.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conventions import PREPARED
+from conventions.content import check_prepared
+from conventions.files import check_no_pipe
+from lab.data.indexed_rows import read_row_lengths
+from lab.data.preparation import SPLITS, is_manifest
+from lab.errors import UserError
+from lab.files import known_sha256
+
+PREPARE = "prepare it again with a script of data-prep/"
+
+# What a record says about its data: the part of the manifest that decides a result.
+CORPUS = "corpus"
+"""Its name; two folders with equal tokens are one corpus."""
+LRA = ("task", "pipeline", "origin", "seed", "length", "end_token", "close_brackets", "valid_fraction")
+IMAGES = (CORPUS, "verified", "levels", "height", "width", "channels")
+GLUE = ("task", "tokenizer", "tokenizer_fingerprint", "partial")
+GLUE_SPLIT = ("examples", "sha256")
+TEXT = (CORPUS, "tokenizer", "vocabulary", "splits")
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """A prepared corpus; `manifest` is its preparation.json, empty if it has none."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def dictionary(self) -> Path:
+        """The file with the vocabulary."""
+        return self.folder / "dict.txt"
+
+    @property
+    def sentencepiece_model(self) -> Path | None:
+        """The sentencepiece model, None if the tokens are whole words."""
+        model = self.folder / "sentencepiece.bpe.model"
+        return model if model.is_file() else None
+
+    def splits(self) -> list[str]:
+        """The names of the splits that are there, the usual ones first."""
+        found = {path.stem for path in self.folder.glob("*.idx")}
+        return [name for name in SPLITS if name in found] + sorted(found - set(SPLITS))
+
+    def words(self, split: str) -> int | None:
+        """Words of the raw text, with one end-of-line per line; None if they were not counted.
+
+        Where documents are marked, empty lines of the text are left out: its words are not those of the rows.
+        """
+        return None if self.words_unknown(split) else self.manifest["splits"][split]["words"]
+
+    def words_unknown(self, split: str) -> str | None:
+        """Why `words` are None, in words; None if they are known."""
+        entry = self.manifest.get("splits", {}).get(split, {})
+        if "documents" in entry:
+            return "the rows lack the empty lines of the text, whose words were counted"
+        if "words" in entry:
+            return None
+        return f"{self.folder} has no {PREPARED} with its number of words, as data-prep/ writes it"
+
+    def tokens(self, split: str) -> int:
+        """Tokens of a split as fairseq counts them; UserError if a file is missing or truncated."""
+        index = self.folder / f"{split}.idx"
+        known = self.splits()
+        if split not in (*known, *SPLITS) and known:
+            raise UserError(f"the data folder {self.folder} has no split {split}; it has {', '.join(known)}")
+        content = self.folder / f"{split}.bin"
+        for path in (index, content):
+            if not path.is_file():
+                raise UserError(f"the data folder {self.folder} has no {path.name}; {PREPARE}")
+        try:
+            lengths, size = read_row_lengths(index)
+        except UserError as error:
+            raise UserError(f"{error}; {PREPARE}") from None
+        if not lengths:
+            raise UserError(f"the {split} split of {self.folder} has no row; {PREPARE}")
+        expected = sum(lengths) * size
+        if content.stat().st_size != expected:
+            raise UserError(
+                f"{content} holds {content.stat().st_size} bytes instead of {expected}; {PREPARE}"
+            )
+        return sum(lengths)
+
+
+def open_prepared(folder: Path, splits: tuple[str, ...]) -> PreparedData:
+    """A prepared corpus with these splits, all files checked; UserError says what is wrong."""
+    if not folder.is_dir():
+        raise UserError(f"no data folder {folder}; prepare it with a script of data-prep/")
+    if ":" in str(folder):
+        raise UserError(f"fairseq cannot read a path that holds a colon; rename {folder}")
+    check_no_pipe(folder)
+    try:
+        manifest = json.loads((folder / PREPARED).read_text())
+    except FileNotFoundError:
+        manifest = {}
+    except ValueError:
+        manifest = None
+    if not is_manifest(manifest):
+        raise UserError(f"{folder / PREPARED} is damaged; {PREPARE}")
+    data = PreparedData(folder, manifest)
+    check_dictionary(data.dictionary)
+    size = manifest.get("files", {}).get("dict.txt")
+    if size not in (None, data.dictionary.stat().st_size):
+        raise UserError(f"{data.dictionary} is not {size} bytes long as it was made; {PREPARE}")
+    for split in splits:
+        data.tokens(split)
+    check_prepared(folder, *splits)
+    return data
+
+
+def check_dictionary(path: Path) -> None:
+    """UserError unless `path` is a dictionary of fairseq's: a word and its count in each line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise UserError(f"the data folder {path.parent} has no {path.name}; {PREPARE}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no text; {PREPARE}") from None
+    for number, line in enumerate(lines, 1):
+        count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")[2]
+        if not count.isdecimal():
+            raise UserError(f"{path}, line {number}, is not a word and its count; {PREPARE}")
+
+
+def identify(folder: Path) -> dict[str, Any]:
+    """The identity of the data in a folder of data-prep/; UserError if there are none.
+
+    A folder without a manifest, which fairseq-preprocess has written, is known by its files.
+    """
+    if not folder.is_dir():
+        raise UserError(f"no data folder {folder}; prepare it with a script of data-prep/")
+    check_no_pipe(folder)
+    path = folder / PREPARED
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if "pipeline" in manifest:
+            sizes = {name: split["examples"] for name, split in manifest["splits"].items()}
+            return {**{key: manifest[key] for key in LRA if key in manifest}, "examples": sizes}
+        if "levels" in manifest:
+            sizes = {name: split["images"] for name, split in manifest["splits"].items()}
+            return {**{key: manifest.get(key) for key in IMAGES}, "images": sizes}
+        if "tokenizer_fingerprint" in manifest and "task" in manifest:
+            splits = manifest["splits"].items()
+            of_each = {name: {key: split[key] for key in GLUE_SPLIT} for name, split in splits}
+            return {**{key: manifest[key] for key in GLUE}, "splits": of_each}
+        return {key: manifest.get(key) for key in TEXT}
+    except FileNotFoundError:
+        return {"files": {one.name: known_sha256(one) for one in sorted(folder.glob("*.idx"))}}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} is damaged; {PREPARE}") from None
+
+
+def has_valid(identity: dict[str, Any]) -> bool:
+    """Whether the data have a valid split, which those of Long Range Arena may lack."""
+    return "examples" not in identity or "valid" in identity["examples"]
+
+
+def same_data(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
+    """Whether two identities are of the same data, whatever their names."""
+    named = [{key: value for key, value in (data or {}).items() if key != CORPUS} for data in (one, other)]
+    return named[0] == named[1]

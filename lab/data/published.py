@@ -1,0 +1,166 @@
+"""The corpora as published (what data-prep/sources.json says), and the download of a file, which resumes."""
+
+import fcntl
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from conventions.files import open_to_append
+from lab.errors import UserError
+from lab.files import ROOT, made_folder, read_json, shown_path
+
+CHUNK = 1 << 20
+SILENCE = 60
+"""Seconds without a byte after which a download counts as interrupted."""
+
+USER_AGENT = "transnormer-data-prep/1.0"
+"""Some hosts answer Python's own name with 403."""
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """A file as published; None where size (bytes) or sha256 are not known."""
+
+    url: str
+    size: int | None
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The files of a corpus by name.
+
+    `when_dead` completes "if the address is dead, ..."; `entry` is all that sources.json says of the corpus.
+    """
+
+    name: str
+    licence: str
+    when_dead: str
+    files: dict[str, PublishedFile]
+    entry: dict[str, Any]
+
+
+def read_corpus(name: str, entry: dict[str, Any]) -> Corpus:
+    """The corpus `name` from its `entry` in sources.json."""
+    files = {
+        file: PublishedFile(f"{entry['address']}/{file}", facts["size"], facts["sha256"])
+        for file, facts in entry["files"].items()
+    }
+    return Corpus(name, entry["licence"], entry["when_dead"], files, entry)
+
+
+CORPORA = {
+    name: read_corpus(name, entry) for name, entry in read_json(ROOT / "data-prep" / "sources.json").items()
+}
+
+
+def fetch(url: str, path: Path, other_sources: str) -> None:
+    """The file at `url` in `path`: the one there, downloaded earlier, or a new `download`."""
+    if path.is_file():
+        print(f"Using {shown_path(path)}, downloaded earlier.", flush=True)
+    else:
+        download(url, path, other_sources)
+
+
+def address_mark(url: str) -> str:
+    """Eight digits for the name of what lies at `url`, so that two sources are never mixed in one file."""
+    return hashlib.sha256(url.encode()).hexdigest()[:8]
+
+
+def download(url: str, path: Path, other_sources: str) -> None:
+    """Fetch `url` to `path`, which appears only when every announced byte is there.
+
+    A partial download stays beside it under the name `partial_of`, and the next call resumes it. Errors end
+    with `other_sources`, what the user can do instead.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise UserError(f"{url} is not an http or https address")
+    partial = partial_of(url, path)
+    with made_folder(path.parent), open_to_append(partial) as output:
+        _claim(output, partial)
+        try:
+            _receive(url, output)
+        except urllib.error.HTTPError as error:
+            raise UserError(f"{url} answered {error.code} {error.reason}; {other_sources}") from None
+        except (
+            urllib.error.URLError,
+            http.client.HTTPException,
+            ConnectionError,
+            TimeoutError,
+            ValueError,  # an address with characters that none may have
+        ) as error:
+            reason = getattr(error, "reason", error)
+            again = "run the same command again to resume"
+            advice = again if output.tell() else f"try again later, or {other_sources}"
+            raise UserError(f"no download from {url} ({reason}); {advice}") from None
+        finally:
+            if not output.tell():
+                partial.unlink()
+    os.replace(partial, path)
+
+
+def partial_of(url: str, path: Path) -> Path:
+    """Where the file at `url` is kept until it is whole, a name that is nobody else's."""
+    return path.with_name(f".{address_mark(url)}.{path.name}.part")
+
+
+def _claim(output: BinaryIO, partial: Path) -> None:
+    """Lock the file: two downloads into one file would corrupt it.
+
+    The package filelock would need a second file beside it, which it leaves behind.
+    """
+    try:
+        fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"another run is downloading {partial}; wait for it or stop it") from None
+    except OSError:
+        pass  # a file system without locks
+
+
+def _receive(url: str, output: BinaryIO) -> None:
+    start = output.tell()
+    request = urllib.request.Request(url, headers={"User-Agent": USER_AGENT})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    try:
+        response = urllib.request.urlopen(request, timeout=SILENCE)
+    except urllib.error.HTTPError as error:
+        if start and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if error.headers.get("Content-Range") == f"bytes */{start}":
+                return  # it had all arrived already
+            _empty(output)
+            return _receive(url, output)
+        raise
+    with response:
+        if start and response.status != http.client.PARTIAL_CONTENT:
+            _empty(output)  # a server that knows no ranges sends it all again
+            start = 0
+        length = response.headers.get("Content-Length")
+        total = start + int(length) if length else None
+        print(f"{'Continuing' if start else 'Downloading'} {url}", flush=True)
+        _copy(response, output, start, total)
+
+
+def _empty(output: BinaryIO) -> None:
+    output.seek(0)
+    output.truncate()
+
+
+def _copy(source: BinaryIO, output: BinaryIO, done: int, total: int | None) -> None:
+    announced = done
+    while chunk := source.read(CHUNK):
+        output.write(chunk)
+        done += len(chunk)
+        if done - announced >= (total or 1 << 28) // 20:
+            announced = done
+            print(f"  {done / 1e6:,.1f} of {f'{total / 1e6:,.1f}' if total else '?'} MB", flush=True)
+    output.flush()
+    if not done:
+        raise ConnectionError("the answer is empty")
+    if total is not None and done != total:
+        raise ConnectionError(f"it ended after {done:,} of {total:,} bytes")

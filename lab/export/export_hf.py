@@ -1,0 +1,94 @@
+"""Export a model for `transformers`: weights, configuration, tokeniser, model card, plain PyTorch.
+
+DIR then loads anywhere with torch and transformers, without fairseq and without this project:
+
+    AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)      # a language model
+    AutoModelForMaskedLM.from_pretrained(DIR, trust_remote_code=True)      # an encoder
+
+Exported are models whose layers have the attentions softmax, elu, norm, diag, lln and lln_diag.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.console import Parser
+from lab.files import begin, check_begin, fingerprint, sha256_of, shown_path, write_atomically
+from lab.outputs import MARK, check_output_folder
+
+COMMAND = "export_hf.sh"
+CARD = "README.md"
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("scripts/export_hf.sh", __doc__)
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="of fairseq-train, train_lm.sh, pretrain_roberta.sh or finetune_glue.sh",
+    )
+    parser.add_argument("out", type=Path, metavar="DIR", help="a new folder, or one exported before")
+    parser.add_argument(
+        "--head",
+        metavar="NAME",
+        help="of an encoder: this classification head instead of the masked-LM head "
+        "(AutoModelForSequenceClassification)",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="with dict.txt and the tokeniser (default: the checkpoint's folder, else its training data)",
+    )
+    return parser.parse_args(words)
+
+
+def export(checkpoint: Path, out: Path, head: str | None, data: Path | None = None) -> str:
+    """Write the folder `out`; returns the kind of the model. UserError for one that cannot be exported.
+
+    `data` has the dictionary and the tokeniser if they are not where `vocabulary_folder` looks for them. A
+    head that is left out is named on stdout.
+    """
+    from lab.export.exported import load_source, model_files, tokenizer_files
+    from lab.export.model_card import model_card, read_run
+    from lab.run.checkpoint import check_reads_text, read_checkpoint
+    from lab.run.folder import whole_checkpoint
+
+    check_output_folder(out, "DIR")
+    checkpoint = whole_checkpoint(checkpoint)
+    mark = fingerprint([sha256_of(checkpoint), head])
+    content = f"the export of {shown_path(checkpoint)}" + (f" with the head {head}" if head else "")
+    check_begin(out, COMMAND, mark, content, "DIR")
+    check_reads_text(checkpoint, "exported")
+    source = load_source(checkpoint, data)
+    files = model_files(source, head)
+    files |= tokenizer_files(source.folder, source.dictionary, source.kind != "CausalLM")
+    kind = source.kind if head is None else "SequenceClassification"
+    run = read_run(read_checkpoint(checkpoint))
+    files[CARD] = model_card(out.name, kind, json.loads(files["config.json"]), run)
+    begin(out, COMMAND, mark, content, "DIR")
+    if os.path.lexists(out / CARD) and MARK.encode() not in (out / CARD).read_bytes():
+        del files[CARD]
+        print(f"kept: {CARD}, which is yours: it lacks the comment that generated cards have")
+    for name, written in files.items():
+        write_atomically(out / name, written)
+    if head is None and (heads := getattr(source.model, "classification_heads", None)):
+        name = next(iter(heads))
+        print(f"left out: the classification head {name}; export it with --head {name}")
+    return kind
+
+
+def main() -> None:
+    """Export, and say how to load it."""
+    options = parse(sys.argv[1:])
+    kind = export(options.checkpoint.absolute(), options.out.absolute(), options.head, options.data)
+    out = shown_path(options.out)
+    print(
+        f"written to {out}; load it with\n"
+        f'  AutoModelFor{kind}.from_pretrained("{out}", trust_remote_code=True)\n'
+        f'  AutoTokenizer.from_pretrained("{out}", trust_remote_code=True)'
+    )

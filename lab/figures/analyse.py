@@ -1,0 +1,241 @@
+"""What attention does: the analyses and figures of TransNormer and LLN, from theory and from trained models.
+
+    scripts/analyse.sh theory         figures and checks that need no model
+    scripts/analyse.sh attention      local scores, maps, entropy, spectral gap, log-normality of checkpoints
+    scripts/analyse.sh training       the same figures over the checkpoints of a run
+    scripts/analyse.sh gradients      relative deviation of gradients, loss and loss scale, from logs of runs
+    scripts/analyse.sh bounds         gradients by the scores of a checkpoint, and their bounds
+    scripts/analyse.sh temperature    loss of LLN with fixed exponents
+    scripts/analyse.sh tradeoff       accuracy or loss against speed and memory
+    scripts/analyse.sh report         README.md beside the figures
+
+scripts/study.sh analysis_runs trains the runs that they read. Each takes --help. A figure becomes
+SUBCOMMAND/NAME.json and .png in --out, by default runs/figures; --out results/analysis makes those of
+the project again. What is there with the same settings is not made again, other settings need another --out;
+--redraw makes the PNG from the JSON files alone.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from lab.console import Parser, count
+from lab.files import ROOT
+from lab.outputs import check_output_folder
+
+COMMAND = "scripts/analyse.sh"
+FIGURES = ROOT / "runs" / "figures"
+LONGEST = 2048
+"""Tokens of a sequence, unless --force is given."""
+THEORY = {
+    "score-gradients": "theory_gradients.score_gradients",
+    "bounds": "theory_gradients.bounds",
+    "temperature": "theory_concentration.theorems",
+    "kernels": "theory_concentration.kernels",
+    "softmax-lognormal": "theory_lognormal.softmax",
+    "sums-of-lognormals": "theory_lognormal.sums",
+    "densities": "theory_lognormal.densities",
+    "moment-matching": "theory_lognormal.moment_matching",
+}
+"""Figures that need no model, and the function that makes each."""
+
+
+def _several(parser: Parser, redraw: bool, name: str, what: str) -> None:
+    """Checkpoints or runs: one at least, but none need be named to draw from JSON files."""
+    number = "*" if redraw else "+"
+    parser.add_argument(f"{name}s", type=Path, nargs=number, metavar=name.upper(), help=what)
+
+
+def _theory(parser: Parser, redraw: bool) -> None:
+    parser.add_argument("--only", metavar="NAMES", help=f"some of {', '.join(THEORY)}, with commas")
+    parser.add_argument(
+        "--head-dim", type=count, default=64, metavar="N", help="width of a drawn head (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--length", type=count, default=512, metavar="N", help="tokens of a drawn sequence (default: 512)"
+    )
+
+
+def _checkpoints(parser: Parser, redraw: bool) -> None:
+    _several(parser, redraw, "checkpoint", "of language models or RoBERTa encoders")
+    _sequences(parser, redraw)
+    parser.add_argument(
+        "--layers", default="all", metavar="NUMBERS", help="such as 0,3, counted from 0 (default: all)"
+    )
+    parser.add_argument(
+        "--rows",
+        choices=("abs", "sum", "raw"),
+        default="abs",
+        help="rows of a signed matrix: absolute values over their sum (abs), entries over their sum, as the "
+        "authors of TransNormer plot them (sum), or as they are (raw); default: %(default)s",
+    )
+    parser.add_argument(
+        "--score",
+        choices=("definition", "appendix-f", "appendix-f-blocks"),
+        default="definition",
+        help="the local score of the paper's text, or what its Appendix F computes from N x N matrices or, "
+        "for block attention, from N x C ones; default: %(default)s",
+    )
+
+
+def _sequences(parser: Parser, redraw: bool, sequences: int = 16, may_mask: bool = True) -> None:
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=not redraw,
+        metavar="DATA",
+        help="the prepared corpus of the training",
+    )
+    parser.add_argument(
+        "--split", default="valid", metavar="NAME", help="where sequences come from (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--sequences",
+        type=count,
+        default=sequences,
+        metavar="N",
+        help="how many to analyse (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--length", type=count, metavar="N", help="tokens of a sequence (default: that of the training)"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help=f"allow sequences of more than {LONGEST:,} tokens, whose matrices take over 32 MiB each",
+    )
+    parser.set_defaults(masked=False)
+    if may_mask:
+        parser.add_argument("--masked", action="store_true", help="mask tokens as in pre-training")
+
+
+def _training(parser: Parser, redraw: bool) -> None:
+    _several(parser, redraw, "run", "folders with checkpoints")
+    parser.add_argument(
+        "--checkpoints",
+        type=count,
+        default=20,
+        metavar="N",
+        help="at most so many of a run, evenly spaced, the last among them (default: %(default)s)",
+    )
+    _sequences(parser, redraw)
+
+
+def _gradients(parser: Parser, redraw: bool) -> None:
+    _several(parser, redraw, "run", "folders with a train.log")
+    parser.add_argument(
+        "--at-checkpoints",
+        action="store_true",
+        help="also the deviation over minibatches at each checkpoint, for all parameters and for the "
+        "attention of each layer (needs --data)",
+    )
+    parser.add_argument("--data", type=Path, metavar="DATA", help="the prepared corpus of the training")
+    parser.add_argument(
+        "--minibatches",
+        type=count,
+        default=16,
+        metavar="N",
+        help="minibatches per checkpoint (default: %(default)s)",
+    )
+
+
+def _bounds(parser: Parser, redraw: bool) -> None:
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        nargs="?" if redraw else None,
+        metavar="CHECKPOINT",
+        help="of a language model or RoBERTa encoder",
+    )
+    _sequences(parser, redraw, 4, may_mask=False)
+
+
+def _temperature(parser: Parser, redraw: bool) -> None:
+    _several(parser, redraw, "run", "folders of LLN runs, fixed and matched")
+
+
+def _tradeoff(parser: Parser, redraw: bool) -> None:
+    parser.add_argument(
+        "--speed",
+        choices=("train", "infer"),
+        default="train",
+        help="steps of training or of inference (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--length",
+        choices=("1K", "2K", "3K", "4K", "5K"),
+        default="2K",
+        help="of the paper's speeds (default: %(default)s)",
+    )
+
+
+SUBCOMMANDS: dict[str, tuple[str, Callable[[Parser, bool], None]]] = {
+    "theory": ("Figures and checks that need no model.", _theory),
+    "attention": (
+        "What attention does in trained models: one figure for all checkpoints given.",
+        _checkpoints,
+    ),
+    "training": (
+        "Temperature, entropy, spectral gap and LLN's exponents over a run's checkpoints.",
+        _training,
+    ),
+    "gradients": (
+        "Relative deviation of gradients (R1), loss and loss scale, from logs of runs.",
+        _gradients,
+    ),
+    "bounds": ("The largest gradient by a score in each layer, and its bound.", _bounds),
+    "tradeoff": ("The paper's accuracies against its speeds, and ours where they are measured.", _tradeoff),
+    "temperature": ("The loss of LLN with fixed exponents, and with matched ones.", _temperature),
+    "report": (
+        "Write README.md beside the figures: each with the paper's statement.",
+        lambda parser, redraw: None,
+    ),
+}
+MODULES = {"gradients": "logged_runs", "temperature": "logged_runs"}
+"""Where `run_NAME` of a subcommand is, if not in the module of its name."""
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line; `what` is the subcommand."""
+    general = Parser(COMMAND, __doc__, usage=f"{COMMAND} SUBCOMMAND [options]")
+    general.add_argument("what", choices=SUBCOMMANDS, metavar="SUBCOMMAND", help=", ".join(SUBCOMMANDS))
+    what = general.parse_args(words[:1]).what
+    text, add_options = SUBCOMMANDS[what]
+    parser = Parser(f"{COMMAND} {what}", text)
+    add_options(parser, "--redraw" in words)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=FIGURES,
+        metavar="DIR",
+        help="folder for the figures (default: runs/figures)",
+    )
+    if what != "report":
+        parser.add_argument(
+            "--redraw", action="store_true", help="make the PNG again from the JSON files, nothing else"
+        )
+    options = parser.parse_args(words[1:])
+    options.what = what
+    return options
+
+
+def function(name: str) -> Callable:
+    """The one that THEORY or a subcommand names; its module takes seconds to load."""
+    module, _, own = name.partition(".")
+    return getattr(import_module(f"lab.figures.{module}"), own)
+
+
+def main() -> None:
+    """Run the subcommand, unless its JSON files are drawn again."""
+    options = parse(sys.argv[1:])
+    check_output_folder(options.out, "--out")
+    if options.what == "report":
+        from lab.publish.analysis import write_report
+
+        write_report(options.out.absolute())
+    elif options.redraw:
+        function("record.redraw")(options)
+    else:
+        function(f"{MODULES.get(options.what, options.what)}.run_{options.what}")(options)

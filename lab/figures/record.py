@@ -1,0 +1,132 @@
+"""The JSON and the PNG of an analysis: made once for given settings, drawn from the JSON alone."""
+
+import math
+from argparse import Namespace
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from lab.errors import UserError
+from lab.files import FINGERPRINT, fingerprint, once, shown_path
+from lab.outputs import check_output, json_with
+from lab.provenance import environment
+from lab.publish.analysis import write_figure
+from lab.verdicts import CONFIRMED, Verdict, judge_fact
+
+DIGITS = 6  # significant ones in the JSON files
+LAYOUT = 1  # of the JSON files; a higher number has all figures made again
+
+FIGURE = json_with(FINGERPRINT, "name", "settings")
+PICTURE = ".png"  # beside the JSON
+
+Record = dict[str, Any]
+
+
+def publish(options: Namespace, name: str, settings: Record, make: Callable[[], Record]) -> None:
+    """Write SUBCOMMAND/NAME.json and .png below `options.out`, unless they are there.
+
+    `settings` is all that decides the result; `make` returns title, note, panels (or bubbles), and what else
+    the record holds. Raises UserError if the JSON file was made with other settings.
+    """
+    path = options.out.absolute() / options.what / f"{name}.json"
+    check_output(path, FIGURE, beside=(PICTURE,), makes_folder=True)
+    mark = fingerprint([LAYOUT, options.what, name, settings])
+
+    def complete() -> Record:
+        print(f"{options.what}, {name}: started", flush=True)
+        return {"name": name, "settings": settings, **rounded(make()), **environment("cpu")}
+
+    record = once(path, mark, complete, f"{options.what}, {name}")
+    if not path.with_suffix(PICTURE).is_file():
+        write_figure(path)
+    print(f"{options.what}, {name}: {shown_path(path.with_suffix('.png'))}", flush=True)
+    for found in record.get("checks", []):
+        if found["verdict"] != CONFIRMED:
+            print(f"  {found['verdict']}: {found['statement']}: {found['measured']}", flush=True)
+
+
+def redraw(options: Namespace) -> None:
+    """The PNG of every JSON file of the subcommand, from these files alone."""
+    folder = options.out.absolute() / options.what
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise UserError(f"{shown_path(folder)} holds no JSON file to draw from; run without --redraw first")
+    for path in paths:
+        check_output(path, FIGURE, beside=(PICTURE,))
+    for path in paths:
+        write_figure(path)
+        print(f"drawn: {shown_path(path.with_suffix('.png'))}", flush=True)
+
+
+def rounded(value: Any) -> Any:
+    """`value` for JSON: tensors as lists, numbers with six digits, None for what is not finite."""
+    if isinstance(value, torch.Tensor):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(one) for one in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    return value
+
+
+def chosen(options: Namespace, *names: str) -> Record:
+    """The options of these names, for the settings of a figure."""
+    return {name: getattr(options, name) for name in names}
+
+
+class Panel(dict[str, Any]):
+    """A panel of lines, as a record holds it."""
+
+    def curve(
+        self, label: str, x: Iterable[float], y: Iterable[float], method: str | None = None, **look: Any
+    ) -> None:
+        """Add a curve; `look`: `style`, `shade`, `low` and `high`."""
+        self["curves"].append({"label": label, "method": method, "x": list(x), "y": list(y), **look})
+
+    def banded(
+        self, label: str, x: Iterable[float], draws: torch.Tensor, method: str | None = None, **look: Any
+    ) -> None:
+        """Add the mean of `draws: (draws, points)` with their range as a band."""
+        self.curve(label, x, draws.mean(0).tolist(), method, low=draws.amin(0), high=draws.amax(0), **look)
+
+
+class Figure:
+    """A figure that is being made: its panels, what is checked about them, and what else its record says."""
+
+    def __init__(self, title: str, **about: Any) -> None:
+        self.about: Record = {"title": title, **about}
+        self.panels: list[Record] = []
+        self.checks: list[Record] = []
+
+    def lines(self, title: str, x_label: str, y_label: str, x: str = "linear", y: str = "linear") -> Panel:
+        """Add a panel, without curves so far; `x` and `y` are the scales."""
+        labels = {"title": title, "x_label": x_label, "y_label": y_label}
+        panel = Panel(kind="lines", **labels, scales=[x, y], curves=[])
+        self.panels.append(panel)
+        return panel
+
+    def bars(
+        self, title: str, y_label: str, groups: Iterable[str], methods: Iterable[str], *series: Record
+    ) -> None:
+        """Add a panel of bars; each of `series` has a `label` and a value for each group."""
+        names = {"groups": list(groups), "methods": list(methods)}
+        self.panels.append({"kind": "bars", "title": title, "y_label": y_label, **names, "series": [*series]})
+
+    def check(self, statement: str, expected: str, measured: str, holds: bool) -> None:
+        """Add a statement that a computation decides: what it says, what was found, and the verdict."""
+        self.claim(statement, expected, judge_fact(holds), measured)
+
+    def claim(self, statement: str, expected: str, verdict: Verdict, measured: str = "") -> None:
+        """Add a statement with its verdict, which says what was found unless `measured` does."""
+        found = "; ".join(words for words in (measured, verdict.effect) if words)
+        self.checks.append(
+            {"statement": statement, "expected": expected, "measured": found, "verdict": verdict.outcome}
+        )
+
+    def record(self, note: str, **more: Any) -> Record:
+        """What `publish` writes: all that was added, the note and `more`; bubbles come without panels."""
+        panels = {"panels": self.panels} if self.panels else {}
+        return {**self.about, **panels, **more, "note": note, "checks": self.checks}

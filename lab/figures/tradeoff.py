@@ -1,0 +1,93 @@
+"""TransNormer's Fig. 1: accuracy against speed, the paper's figures and ours (`analyse.sh tradeoff`)."""
+
+from argparse import Namespace
+
+from lab.figures.record import Figure, Record, chosen, publish
+from lab.files import MEASURED, ROOT, fingerprint, read_json, sha256_of
+from lab.methods import ANALYSED, ENCODERS, LINEAR
+from lab.papers import read_table
+from lab.publish.costs import cell, measured_on
+
+COST = MEASURED / "roberta_cost_cpu.json"
+LOSSES = ROOT / "results" / "roberta"
+THEIR_NAMES = {"Transformer": "softmax"}  # of methods that no other table calls so
+
+
+def run_tradeoff(options: Namespace) -> None:
+    """Two figures, never mixed: the paper's and ours."""
+    settings = chosen(options, "speed", "length")
+    publish(options, "paper", settings, lambda: _paper(options))
+    tokens = 1024 * int(options.length.removesuffix("K"))
+    if options.speed != "train" or not COST.is_file():
+        print("tradeoff: our speed is measured for training only, by benchmarks/roberta_cost.py")
+        return
+    results = read_json(COST)
+    if tokens not in results["settings"]["lengths"]:
+        print(f"tradeoff: our speed was not measured at {tokens:,} tokens; choose --length 1K, 2K or 4K")
+        return
+    settings["measured"] = measured_on(results)
+    read = [COST, *sorted(LOSSES.glob("*/seed1.json"))]
+    settings["records"] = fingerprint([sha256_of(path) for path in read])
+    publish(options, "measured", settings, lambda: _measured(results, tokens))
+
+
+def key_of(name: str) -> str:
+    """The key of `methods.ANALYSED` for a name in the paper's tables."""
+    if name in THEIR_NAMES:
+        return THEIR_NAMES[name]
+    return next(key for key, m in ANALYSED.items() if name in (m.transnormer, m.lln, m.label))
+
+
+def _paper(options: Namespace) -> Record:
+    accuracy = {row["model"]: float(row["avg"]) for row in read_table("transnormer_06_lra")}
+    column = f"{options.speed}_{options.length.lower()}"
+    bubbles = []
+    for row in read_table("transnormer_07_lra_speed"):
+        if row["model"] in accuracy and row[column] != "-":
+            key = key_of(row["model"])
+            bubbles.append(_bubble(key, float(row[column]), accuracy[row["model"]], 0.0))
+    ours = [b for b in bubbles if b["method"].startswith("transnormer")]
+    rest = [b for b in bubbles if not b["method"].startswith("transnormer")]
+    faster = max(b["x"] for b in rest) < min(b["x"] for b in ours)
+    better = max(b["y"] for b in rest) < min(b["y"] for b in ours)
+    kind = "training" if options.speed == "train" else "inference"
+    figure = Figure(
+        "Accuracy and speed, as the paper's tables have them",
+        x_label=f"{kind} steps per second at {options.length}",
+        y_label="mean accuracy on Long Range Arena, %",
+        bubbles=bubbles,
+        inverted=False,
+    )
+    found = f"faster: {faster}, better: {better}"
+    figure.check("TransNormer is faster and better than all others", "both", found, faster and better)
+    return figure.record(
+        "TransNormer, Tables 6 and 7; methods in both. The sizes of the paper's circles, memory, "
+        "are in none of its tables."
+    )
+
+
+def _measured(results: Record, tokens: int) -> Record:
+    bubbles = []
+    for name in ENCODERS:
+        record = LOSSES / name / "seed1.json"
+        cost = cell(results, "training", f"roberta_{name}", tokens)
+        if record.is_file() and cost is not None and cost.status == "ok":
+            key = "elu" if name == LINEAR else name
+            loss = read_json(record)["found"]["valid"]["bits"]
+            bubbles.append(_bubble(key, tokens / cost.median, loss, cost.peak))
+    areas = [bubble["area"] for bubble in bubbles]
+    figure = Figure(
+        "Loss, speed and memory, measured here",
+        x_label=f"training tokens per second at {tokens:,} tokens",
+        y_label="bits per masked token (WikiText-2, valid)",
+        bubbles=bubbles,
+        inverted=True,
+    )
+    return figure.record(
+        f"Areas: peak memory of a training step, {min(areas):,.0f} to {max(areas):,.0f} MiB. Loss: "
+        f"the small encoders of results/roberta/README.md, at 128 tokens. Speed: {measured_on(results)}"
+    )
+
+
+def _bubble(key: str, x: float, y: float, area: float) -> Record:
+    return {"label": ANALYSED[key].label, "method": key, "x": x, "y": y, "area": area}

@@ -1,0 +1,178 @@
+"""Predictions of an encoder fine-tuned on a GLUE task, their metrics, and those of guessing."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary, data_utils
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import f1_score, matthews_corrcoef
+from torch import Tensor
+
+from lab.errors import UserError
+from lab.glue_tasks import GlueTask
+from lab.measure import TrainedRun
+from lab.run.checkpoint import (
+    Checkpoint,
+    architecture_of,
+    count_parameters,
+    load_encoder,
+    read_dictionary,
+    read_encoder,
+    usual_device,
+)
+from lab.run.folder import BEST, LAST
+from lab.run.kinds import GlueData, cut_sentences
+from lab.run.recipe import option
+from user_dir.models import LinearAttentionRoberta
+
+HEAD = "sentence_classification_head"
+TOKENS_PER_BATCH = 4096
+
+
+@torch.inference_mode()
+def predict(model: LinearAttentionRoberta, rows: Sequence[Tensor], pad: int) -> np.ndarray:
+    """The head's outputs `(rows, classes)` for rows of tokens, each cut to the model's positions.
+
+    Rows of like length share a batch; on a GPU if there is one.
+    """
+    if HEAD not in model.classification_heads:
+        raise UserError(
+            f"the checkpoint has no classification head {HEAD}; fine-tune it with scripts/finetune_glue.sh"
+        )
+    device = usual_device()
+    model = model.to(device).eval()
+    longest = model.max_positions()
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    outputs: dict[int, np.ndarray] = {}
+    batch: list[int] = []
+    for place, i in enumerate(order):
+        batch.append(i)
+        following = min(len(rows[order[min(place + 1, len(order) - 1)]]), longest)
+        if place + 1 == len(order) or following * (len(batch) + 1) > TOKENS_PER_BATCH:
+            tokens = data_utils.collate_tokens([rows[j][:longest] for j in batch], pad_idx=pad).to(device)
+            logits, _ = model(tokens, features_only=True, classification_head_name=HEAD)
+            outputs.update(zip(batch, logits.float().cpu().numpy(), strict=True))
+            batch = []
+    return np.stack([outputs[i] for i in range(len(rows))]) if rows else np.zeros((0, 0))
+
+
+def decide(task: GlueTask, outputs: np.ndarray) -> np.ndarray:
+    """Class indices, or scores on the task's own scale."""
+    return outputs[:, 0] * task.highest_score if task.is_regression else outputs.argmax(axis=1)
+
+
+def score(task: GlueTask, predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """Each of the task's metrics, in percent.
+
+    F1 is that of class 1. A correlation that is not defined (of constant predictions, of one example) counts
+    as 0.
+    """
+    return {metric: round(100 * _METRICS[metric](predictions, targets), 4) for metric in task.metrics}
+
+
+def _correlation(function):
+    def value(predictions: np.ndarray, targets: np.ndarray) -> float:
+        found = function(predictions, targets)[0] if len(targets) > 1 else np.nan
+        return 0.0 if np.isnan(found) else float(found)
+
+    return value
+
+
+_METRICS = {
+    "accuracy": lambda predictions, targets: float((predictions == targets).mean()),
+    "f1": lambda predictions, targets: float(f1_score(targets, predictions, zero_division=0)),
+    "matthews": lambda predictions, targets: float(matthews_corrcoef(targets, predictions)),
+    "pearson": _correlation(pearsonr),
+    "spearman": _correlation(spearmanr),
+}
+
+
+def read_rows(folder: Path, split: str, dictionary: Dictionary) -> list[Tensor]:
+    """A split of a prepared task as rows of tokens: `<s> a </s>` or `<s> a </s> </s> b </s>`."""
+    first = _dataset(folder / "input0" / split, dictionary)
+    second = _dataset(folder / "input1" / split, dictionary) if (folder / "input1").is_dir() else None
+    bos, eos = torch.tensor([dictionary.bos()]), torch.tensor([dictionary.eos()])
+    rows = []
+    for i in range(len(first)):
+        parts = [bos, first[i]] if second is None else [bos, first[i], eos, second[i]]
+        rows.append(torch.cat(parts).long())
+    return rows
+
+
+def read_targets(folder: Path, split: str, task: GlueTask) -> np.ndarray:
+    """A split's class indices, or its scores on the task's own scale."""
+    if task.is_regression:
+        lines = (folder / "label" / f"{split}.label").read_text().split()
+        return np.array([float(line) * task.highest_score for line in lines])
+    labels = Dictionary.load(str(folder / "label" / "dict.txt"))
+    dataset = _dataset(folder / "label" / split, labels)
+    return np.array([int(dataset[i][0]) - labels.nspecial for i in range(len(dataset))])
+
+
+def _dataset(path: Path, dictionary: Dictionary):
+    dataset = data_utils.load_indexed_dataset(str(path), dictionary)
+    if dataset is None:
+        raise UserError(f"{path}.idx is missing; prepare the task again with data-prep/glue.sh")
+    return dataset
+
+
+def measure_run(run: TrainedRun) -> dict[str, Any]:
+    """The dev metrics in percent; `score` is the task's first metric, of MNLI that on the matched set.
+
+    `majority` has the metrics of always answering the most frequent class of the train split, None for
+    scores; `parameters` are those of the pre-trained model.
+    """
+    path = best_weights(run.checkpoint)
+    data, encoder = run.data, read_encoder(path)
+    start = read_encoder(Path(option(run.arguments, "--finetune-from-model")))
+    dev = evaluate(encoder, data)
+    metric = data.task.metrics[0]
+    majority = majority_class(data)
+    return {
+        "task": data.task.name,
+        "partial": data.manifest["partial"],
+        "examples": {split: entry["examples"] for split, entry in data.manifest["splits"].items()},
+        "cut": cut_sentences(data, encoder.max_positions),
+        "architecture": architecture_of(encoder),
+        "parameters": count_parameters(start, data.folder),
+        "pretraining_updates": start.updates,
+        "learning_rate": float(option(run.arguments, "--lr")),
+        "dev": dev,
+        "score": next(iter(dev.values()))[metric],
+        "majority": majority and {**majority, "score": majority[metric]},
+        "best_update": encoder.updates,
+    }
+
+
+def best_weights(path: Path) -> Path:
+    """The weights of the best epoch; those of the last become them if the metric was never defined.
+
+    (The correlation of constant scores, such as those of a run that has diverged: fairseq keeps no best.)
+    """
+    if path.name == LAST:
+        os.replace(path, path.with_name(BEST))
+    return path.with_name(BEST)
+
+
+def evaluate(encoder: Checkpoint, data: GlueData) -> dict[str, dict[str, float]]:
+    """The task's metrics on each dev split, in percent."""
+    dictionary = read_dictionary(data.folder)
+    model = load_encoder(encoder, dictionary)
+    metrics = {}
+    for split in data.dev_splits:
+        outputs = predict(model, read_rows(data.folder, split, dictionary), dictionary.pad())
+        targets = read_targets(data.folder, split, data.task)
+        metrics[split] = score(data.task, decide(data.task, outputs), targets)
+    return metrics
+
+
+def majority_class(data: GlueData) -> dict[str, float] | None:
+    """The dev metrics of always answering the train split's most frequent class."""
+    if data.task.is_regression:
+        return None
+    train, dev = (read_targets(data.folder, split, data.task) for split in ("train", "valid"))
+    return score(data.task, np.full_like(dev, np.bincount(train).argmax()), dev)

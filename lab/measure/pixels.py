@@ -1,0 +1,207 @@
+"""Models of images byte by byte: bits per dimension, samples, and what frequencies alone score."""
+
+import io
+import math
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+from torch import Tensor
+
+from lab.errors import UserError
+from lab.files import shown_path
+from lab.measure import SAMPLER, TrainedRun
+from lab.measure.accuracy import about_images, batches_of, count_correct
+from lab.provenance import environment
+from lab.run.checkpoint import Checkpoint
+from lab.run.kinds import Pixels, load_image_model
+from user_dir.criterions import PixelLikelihoodCriterion
+from user_dir.models import PixelModel
+from user_dir.tasks.image_data import ImageData, open_image_data
+
+SPLITS = ("train", "valid", "test")
+OF_TRAIN = 5_000
+"""So many images of train are measured at most; of valid and test, all."""
+SHOWN = 10
+"""Images drawn, and as many completed."""
+GAP, SHOWN_SIDE = 2, 64  # pixels between images, and how large the larger side is drawn at least
+
+
+@torch.inference_mode()
+def bits_per_dimension(
+    checkpoint: Checkpoint,
+    split: str,
+    batch_size: int,
+    device: torch.device,
+    most: float = math.inf,
+) -> dict[str, Any]:
+    """Images, counted bytes and bits per dimension of a split; UserError for a loss that is NaN.
+
+    No further batch is read once `most` images have been.
+    """
+    task = checkpoint.task
+    criterion, model = PixelLikelihoodCriterion(task), checkpoint.model.to(device)
+    nats, images, counted = 0.0, 0, 0
+    for batch in batches_of(task, split, device, max_sentences=batch_size):
+        loss, size, output = criterion(model, batch)
+        nats, counted, images = nats + float(loss), counted + size, images + output["nsentences"]
+        if images >= most:
+            break
+    if not math.isfinite(nats):
+        raise UserError(f"{checkpoint.path} gives losses that are not finite: its training has diverged")
+    return {"images": images, "counted": counted, "bits_per_dimension": nats / counted / math.log(2)}
+
+
+def evaluate(
+    checkpoint: Checkpoint, splits: Iterable[str], batch_size: int | None, device: torch.device
+) -> Iterator[dict[str, Any]]:
+    """The result of each split, of this task or of classification, as it is written to JSON."""
+    task, batch_size = checkpoint.task, batch_size or checkpoint.batch_size
+    images = open_image_data(Path(task.cfg.data))
+    for split in splits:
+        images.images(split)
+    for split in splits:
+        if checkpoint.task_name == Pixels.task:
+            found = {"given_pixels": task.cfg.given_pixels, "split": split}
+            found |= bits_per_dimension(checkpoint, split, batch_size, device)
+        else:
+            found = {"split": split, **count_correct(checkpoint.model, task, split, batch_size, device)}
+        yield {
+            "checkpoint": shown_path(checkpoint.path),
+            **about_images(checkpoint),
+            "updates": checkpoint.updates,
+            "seed": checkpoint.seed,
+            "corpus": images.manifest["corpus"],
+            "original_files": images.manifest["verified"],
+            **found,
+            "environment": environment(device.type),
+        }
+
+
+def measure_run(run: TrainedRun) -> dict[str, Any]:
+    """Bits per dimension of the splits, of plain frequencies on test, and pictures."""
+    checkpoint = load_image_model(run.checkpoint, run.data.folder, Pixels.task)
+    size = checkpoint.batch_size
+    most = {"train": {"most": OF_TRAIN}}
+    found = {
+        split: bits_per_dimension(checkpoint, split, size, run.device, **most.get(split, {}))
+        for split in SPLITS
+    }
+    return {
+        **about_images(checkpoint),
+        "images": {split: figures["images"] for split, figures in found.items()},
+        "bits_per_dimension": {split: figures["bits_per_dimension"] for split, figures in found.items()},
+        "without_a_model": without_a_model(run.data, checkpoint.task.cfg.given_pixels),
+        "pictures": pictures(checkpoint, run.data, run.device),
+    }
+
+
+def without_a_model(data: ImageData, given: int = 0) -> dict[str, float]:
+    """Bits per dimension on test of frequencies counted on train, one added to each count.
+
+    `uniform`: all levels alike; `histogram`: one for all places; `histogram_by_place`: one for each. The
+    first `given` bytes do not count.
+    """
+    train, test = (
+        np.array(data.images(split)).reshape(-1, data.shape.dims)[:, given:] for split in ("train", "test")
+    )
+    counts = np.ones((train.shape[1], data.shape.levels))
+    for place, column in enumerate(train.T):
+        counts[place] += np.bincount(column, minlength=data.shape.levels)
+    together = counts.sum(0, keepdims=True)
+    bits = {
+        "histogram_by_place": -np.log2(counts / counts.sum(1, keepdims=True)),
+        "histogram": np.broadcast_to(-np.log2(together / together.sum()), counts.shape),
+    }
+    places = np.arange(train.shape[1])
+    return {
+        "uniform": float(np.log2(data.shape.levels)),
+        **{name: float(table[places, test].mean()) for name, table in bits.items()},
+    }
+
+
+def pictures(checkpoint: Checkpoint, data: ImageData, device: torch.device) -> dict[str, str]:
+    """Images that are drawn, test images, and these with the lower half drawn: bytes in base64."""
+    model, shape, eos = checkpoint.model.to(device), data.shape, checkpoint.task.dictionary.eos()
+    true = np.array(data.images("test")[:SHOWN])
+    chance = uniforms(0, range(len(true)), shape.dims).to(device)
+    found = {"test images": true}
+    for name, rows in (("drawn", 0), ("completed", shape.height // 2)):
+        begin = torch.from_numpy(beginnings(checkpoint, true, rows)).to(device)
+        found[name] = draw(model, eos, shape.dims, begin, chance).cpu().numpy().astype(np.uint8)
+    return {name: b64encode(images.tobytes()).decode() for name, images in found.items()}
+
+
+def beginnings(checkpoint: Checkpoint, images: np.ndarray, rows: int) -> np.ndarray:
+    """The levels `(images, M)` with which drawn images begin: `rows` of `images`.
+
+    At least the bytes that training gives, since the model has not learned them.
+    """
+    shape = checkpoint.task.shape
+    known = max(checkpoint.task.cfg.given_pixels, rows * shape.width * shape.channels)
+    return images.reshape(len(images), -1)[:, :known].astype(np.int64)
+
+
+@torch.inference_mode()
+def draw(
+    model: PixelModel, eos: int, dims: int, given: Tensor, uniform: Tensor, recompute: bool = False
+) -> Tensor:
+    """Levels `(B, dims)` of images that begin with the levels `given: (B, M)`.
+
+    Args:
+        model: in evaluation mode; it keeps its decoding state, or cache, from byte to byte.
+        eos: the token in front of the first byte.
+        dims: bytes of an image.
+        given: may have no column.
+        uniform: `(B, dims, 2)` numbers of (0, 1), what each byte is drawn with.
+        recompute: run the whole prefix for every byte instead.
+
+    Raises:
+        UserError: if the model's outputs are not finite.
+    """
+    tokens = torch.full((len(given), dims + 1), eos, device=given.device)
+    known = given.shape[1]
+    tokens[:, 1 : known + 1] = given + model.first_level
+    state: dict | None = None if recompute else {}
+    start = 0
+    for place in range(known, dims):
+        outputs = model(tokens[:, start : place + 1], incremental_state=state)[0][:, -1]
+        if not torch.isfinite(outputs).all():
+            raise UserError(f"the model's outputs at byte {place} are not finite: its training has diverged")
+        tokens[:, place + 1] = model.sample(outputs, uniform[:, place])
+        start = 0 if recompute else place + 1
+    return tokens[:, 1:] - model.first_level
+
+
+def uniforms(seed: int, numbers: range, dims: int) -> Tensor:
+    """What images are drawn with, `(images, dims, 2)`: each by its number, whatever the batch."""
+    rows = [np.random.default_rng((seed, number)).random((dims, 2)) for number in numbers]
+    return torch.from_numpy(np.stack(rows))
+
+
+def batches(count: int, size: int) -> Iterator[range]:
+    """The numbers of `count` images, `size` at a time."""
+    return (range(first, min(first + size, count)) for first in range(0, count, size))
+
+
+def grid(images: np.ndarray, levels: int, columns: int) -> bytes:
+    """A PNG of images `(images, height, width, channels)`, `columns` side by side, on a grey ground."""
+    count, height, width, channels = images.shape
+    rows = -(-count // columns)
+    shape = rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, channels
+    canvas = np.full(shape, 128, np.uint8)
+    for number, image in enumerate(np.rint(images * (255 / (levels - 1))).astype(np.uint8)):
+        top, left = GAP + number // columns * (height + GAP), GAP + number % columns * (width + GAP)
+        canvas[top : top + height, left : left + width] = image
+    picture = Image.fromarray(canvas.squeeze(-1) if channels == 1 else canvas)
+    scale = max(1, SHOWN_SIDE // max(height, width))
+    enlarged = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+    content, about = io.BytesIO(), PngInfo()
+    about.add_text("Software", SAMPLER)
+    enlarged.save(content, "PNG", pnginfo=about)
+    return content.getvalue()

@@ -1,0 +1,227 @@
+"""From the JSON file of an analysis to its PNG, and the document of all figures.
+
+A record holds `panels`, each of one `kind`:
+
+* lines: `curves` of `x`, `y` and, for a band, `low` and `high`; `scales` "log" or "linear" for both axes;
+* bars: `groups`, the names below the bars, and `series` with a value for each of them;
+* map: an attention matrix `values`, shown as log10(N P) from -2 to 2 around uniform attention, zeros white.
+
+A curve has the colour of its `method` (a key of `methods.ANALYSED`), or of its place `shade` from 0 to 1 on a
+scale, for layers, or is grey. The same JSON file gives the same PNG, byte for byte.
+"""
+
+import fnmatch
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from lab.errors import UserError
+from lab.files import read_json, shown_path, write_atomically
+from lab.methods import ANALYSED
+from lab.outputs import check_output, is_generated, marked
+from lab.papers import statements
+from lab.publish.plots import Bubble, Curve, label_ends, plot_bubbles, save_figure
+from lab.publish.tables import markdown_table, where
+
+GREY = "#777777"
+WIDTH, HEIGHT = 5.2, 4.2  # inches of a panel; a map is square
+REACH = 2  # of the colours of a map, in powers of ten around uniform attention
+Panel = dict[str, Any]
+HEAD = """# What attention does
+
+Figures of TransNormer (Qin et al. 2022) and of Linear Log-Normal attention (Nahshan et al. 2024), made by
+`scripts/analyse.sh`. `scripts/analyse.sh report` writes this file from the JSON file of each figure, which
+holds settings, seeds, series and tests. [docs/analysis.md](../../docs/analysis.md) says how each figure is
+defined, and where the papers leave a choice.
+
+The studies [analysis_runs](../analysis_runs/README.md) and
+[analysis_encoders](../analysis_encoders/README.md) trained the language models and the two encoders behind
+the figures; all of them are far below the bits of token frequencies.
+"""
+
+
+def write_figure(path: Path) -> None:
+    """The PNG of the JSON file `path`, beside it."""
+    record = read_json(path)
+    if "bubbles" in record:
+        bubbles = [
+            Bubble(b["label"], ANALYSED[b["method"]].color, b["x"], b["y"], b["area"])
+            for b in record["bubbles"]
+        ]
+        labels = {key: record[key] for key in ("title", "x_label", "y_label", "note")}
+        plot_bubbles(path.with_suffix(".png"), bubbles, inverted=record["inverted"], **labels)
+        return
+    panels = record["panels"]
+    columns = min(record.get("columns", len(panels)), len(panels))
+    rows = math.ceil(len(panels) / columns)
+    size = (WIDTH * columns, HEIGHT * rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
+    painters = {"lines": _lines, "bars": _bars, "map": _map}
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        axis.set_title(panel["title"], loc="left", fontsize=11)
+        axis.set_xlabel(panel.get("x_label", ""))
+        axis.set_ylabel(panel.get("y_label", ""))
+        painters[panel["kind"]](axis, panel)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    save_figure(figure, path.with_suffix(".png"), record["note"])
+
+
+def _color(curve: dict[str, Any]) -> Any:
+    if curve.get("method"):
+        return ANALYSED[curve["method"]].color
+    if curve.get("shade") is not None:
+        return matplotlib.colormaps["viridis"](0.9 * curve["shade"])
+    return GREY
+
+
+def _lines(axis: Axes, panel: Panel) -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(True, color="0.92")
+    x_scale, y_scale = panel.get("scales", ("linear", "linear"))
+    axis.set_xscale(x_scale)
+    axis.set_yscale(y_scale)
+    shown = []
+    for curve in panel["curves"]:
+        pairs = [
+            (x, y) for x, y in zip(curve["x"], curve["y"], strict=True) if y is not None and math.isfinite(y)
+        ]
+        if not pairs:
+            continue
+        x, y = zip(*pairs, strict=True)
+        color, style = _color(curve), curve.get("style", "-")
+        axis.plot(x, y, style, color=color, lw=1.7, ms=4)
+        if "low" in curve:
+            axis.fill_between(curve["x"], curve["low"], curve["high"], color=color, alpha=0.15, lw=0)
+        shown.append(Curve(curve["label"], color, x, y, style))
+    for one, scale in ((axis.xaxis, x_scale), (axis.yaxis, y_scale)):
+        if scale == "log":
+            _few_labels(one)
+    if x_scale == "linear" and all(isinstance(x, int) for curve in panel["curves"] for x in curve["x"]):
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if "y_range" in panel:
+        axis.set_ylim(*panel["y_range"])
+    label_ends(axis, shown, y_scale == "log")
+
+
+def _few_labels(one: Axis) -> None:
+    """Powers of ten, or 1, 2 and 5 times them where there are few."""
+    one.set_minor_formatter(NullFormatter())
+    low, high = one.get_view_interval()
+    if high < 50 * low:
+        one.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _bars(axis: Axes, panel: Panel) -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(True, axis="y", color="0.92")
+    axis.set_axisbelow(True)
+    series, groups = panel["series"], panel["groups"]
+    width = 0.8 / len(series)
+    places = np.arange(len(groups))
+    colors = [ANALYSED[name].color if name else GREY for name in panel["methods"]]
+    for number, one in enumerate(series):
+        x = places + (number - (len(series) - 1) / 2) * width
+        values = [math.nan if value is None else value for value in one["values"]]
+        fill = ["none"] * len(colors) if one.get("hollow") else colors
+        axis.bar(x, values, 0.92 * width, color=fill, edgecolor=colors, linewidth=1.4)
+        if "low" in one:
+            axis.vlines(x, one["low"], one["high"], color="0.3", lw=1.2)
+        for place, value, top in zip(x, values, one.get("high", values), strict=True):
+            if math.isfinite(value):
+                text = f"{one['label']}\n{value:.2f}"
+                axis.annotate(
+                    text,
+                    (place, top),
+                    xytext=(0, 3),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=8,
+                    color="0.25",
+                )
+    axis.set_xticks(places, groups, fontsize=9)
+    axis.margins(y=0.18)
+
+
+def _map(axis: Axes, panel: Panel) -> None:
+    values = np.array(panel["values"], dtype=float)
+    with np.errstate(divide="ignore"):
+        relative = np.log10(values * values.shape[1])
+    relative = np.ma.masked_where(values == 0, np.clip(relative, -REACH, REACH))
+    colors = matplotlib.colormaps["cividis"].with_extremes(bad="white")
+    axis.imshow(relative, cmap=colors, vmin=-REACH, vmax=REACH, interpolation="nearest")
+    if tokens := panel.get("tokens"):
+        places = np.arange(0, len(tokens), max(1, len(tokens) // 16))
+        names = [tokens[i] for i in places]
+        axis.set_xticks(places, names, rotation=90, fontsize=7)
+        axis.set_yticks(places, names, fontsize=7)
+    if panel.get("color_bar"):
+        scale = ScalarMappable(Normalize(-REACH, REACH), colors)
+        axis.figure.colorbar(scale, ax=axis, shrink=0.85, label="log10 of N times the weight")
+
+
+def write_report(folder: Path) -> None:
+    """Write README.md of all figures in `folder`, from their JSON files."""
+    check_output(folder / "README.md", is_generated, makes_folder=True)
+    text = document(folder)
+    if not text:
+        raise UserError(
+            f"{shown_path(folder)} holds no figure; scripts/analyse.sh theory makes the first ones"
+        )
+    write_atomically(folder / "README.md", text.encode())
+    print(f"written: {shown_path(folder / 'README.md')}")
+
+
+def document(folder: Path) -> str:
+    """The whole text in the order of `statements.csv`; empty if `folder` holds no figure."""
+    names = sorted(f"{path.parent.name}/{path.stem}" for path in folder.glob("*/*.json"))
+    parts, seen = [], set()
+    for row in statements():
+        for name in fnmatch.filter(names, row["figure"]):
+            if name not in seen:
+                seen.add(name)
+                parts.append(section(name, row, read_json(folder / f"{name}.json")))
+    return marked("\n".join([HEAD, *parts])) if parts else ""
+
+
+def section(name: str, row: dict[str, str], record: dict[str, Any]) -> str:
+    """One figure: the paper's statement, the picture, the tests, and where it was made."""
+    span = " to ".join(value for value in (row["low"], row["high"]) if value)
+    said = row["statement"] + (f" ({span})" if span else "")
+    lines = [
+        f"## {record['title']}",
+        "",
+        f"**{row['source']}:** {said}",
+        "",
+        f"![{record['title']}]({name}.png)",
+        "",
+    ]
+    lines += [record["note"], ""]
+    if "training" in record:
+        lines += [trained(record["training"]), ""]
+    if record.get("checks"):
+        columns = ("statement", "expected", "measured", "verdict")
+        rows = [tuple(one[key] for key in columns) for one in record["checks"]]
+        lines += [markdown_table(("statement", "expected", "found", "verdict"), rows), ""]
+    command = record["command"].replace("studies.analyse", "scripts/analyse.sh", 1)
+    made = f"`{command}`, commit {record['commit']}, {record['date']}, {where(record)}"
+    return "\n".join([*lines, f"<sub>{made}; [JSON]({name}.json)</sub>", ""])
+
+
+def trained(training: dict[str, Any]) -> str:
+    """How the models of a figure were trained: what differs from the papers' setting."""
+    return (
+        f"Trained here: {training['layers']} layers of width {training['width']} on {training['corpus']}, "
+        f"{training['updates']:,} updates of about {training['tokens_per_update']:,.0f} tokens, far from "
+        "the papers' sizes and budgets."
+    )

@@ -1,0 +1,88 @@
+"""Generate the tables of the documents from results/.
+
+A table lives between two comments in README.md, results/README.md or docs/; what is between them is
+replaced, the prose around them is left alone. No figure in a table is typed by hand.
+"""
+
+import re
+import textwrap
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from lab.errors import UserError
+from lab.files import RESULTS, ROOT, read_json, shown_path
+from lab.publish.tables import where
+
+WIDTH = 118  # of the prose around a paragraph
+OPERATOR = "benchmarks/operator_cost.py"
+DOCUMENTS = (
+    ROOT / "results" / "README.md",
+    ROOT / "README.md",
+    ROOT / "docs" / "commands.md",
+    ROOT / "docs" / "mechanisms.md",
+    ROOT / "docs" / "operator.md",
+)
+
+
+def operator_table(path: Path, title: str) -> str:
+    """The table with this title of operator_cost.md, and the machine."""
+    pieces = path.with_suffix(".md").read_text(encoding="utf-8").split("\n\n")
+    table = pieces[pieces.index(title) + 1]
+    return f"{table}\n\n{where(read_json(path)['environment'])}"
+
+
+def quickstart(page: Path) -> str:
+    """The table of the quickstart's page, and where it was measured."""
+    _, _, table, _, measured, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    return f"{table}\n\n{measured}"
+
+
+def faults(path: Path) -> str:
+    """How many faults of each kind training, studies and data preparation survived, and on which machine."""
+    record = read_json(path)
+    kinds = (f"{kind}, {found['survived']} of {found['broken']}" for kind, found in record["faults"].items())
+    return textwrap.fill(f"Survived: {'; '.join(kinds)}. ({where(record)})", WIDTH)
+
+
+def made_of(record: str, script: str, table: Callable[[Path], str]) -> str:
+    """The table of a record, or which script would measure it."""
+    path = RESULTS / record
+    return table(path) if path.is_file() else f"Not measured yet; `{script}` measures it."
+
+
+SECTIONS: dict[str, Callable[[], str]] = {
+    "quickstart": partial(made_of, "quickstart/README.md", "scripts/quickstart.sh", quickstart),
+    "crossover": partial(
+        made_of,
+        "measured/operator_cpu/operator_cost.json",
+        OPERATOR,
+        partial(operator_table, title="Linear against softmax, forward"),
+    ),
+    "operator_on_a_gpu": partial(
+        made_of,
+        "measured/operator_h100/operator_cost.json",
+        OPERATOR,
+        partial(operator_table, title="forward + backward, milliseconds"),
+    ),
+    "faults": partial(made_of, "measured/fault_check.json", "scripts/fault_check.sh", faults),
+}
+SECTION = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def filled(text: str, document: Path) -> str:
+    """`text` with every table generated again; UserError for an unknown table."""
+
+    def section(match: re.Match[str]) -> str:
+        start, name, end = match.groups()
+        if name not in SECTIONS:
+            known = ", ".join(SECTIONS)
+            raise UserError(f"{shown_path(document)} asks for table {name}; there are {known}")
+        return f"{start}\n{SECTIONS[name]().strip()}\n\n{end}"
+
+    return SECTION.sub(section, text)
+
+
+def texts() -> dict[Path, str]:
+    """The documents, and how they should read after the measured results."""
+    return {one: filled(one.read_text(encoding="utf-8"), one) for one in filter(Path.is_file, DOCUMENTS)}

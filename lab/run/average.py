@@ -1,0 +1,175 @@
+"""Average the weights of checkpoints, as fairseq's own script does.
+
+The checkpoints are named one by one, or the last ones of a run are taken:
+
+    scripts/average_checkpoints.sh --inputs A/checkpoint_1_9.pt B/checkpoint_1_9.pt --output average.pt
+    scripts/average_checkpoints.sh --inputs RUN --num-update-checkpoints 5 --output RUN/average.pt
+
+The settings are those of the newest one. The result can be evaluated, exported and fine-tuned; no run
+resumes from it, as it has no optimizer state. The result, its evaluations and its model card name the
+averaged checkpoints.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lab.console import Parser, count
+from lab.errors import UserError
+from lab.files import flush_to_disk, replacing, shown_path
+from lab.outputs import check_output
+from lab.run.process import import_quickly
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lab.run.checkpoint import Checkpoint
+
+COMMAND = "scripts/average_checkpoints.sh"
+# The options that take the last checkpoints of a folder, and the names of these.
+LAST = {
+    "--num-update-checkpoints": (re.compile(r"checkpoint_\d+_(\d+)\.pt"), "checkpoint_EPOCH_UPDATE.pt"),
+    "--num-epoch-checkpoints": (re.compile(r"checkpoint(\d+)\.pt"), "checkpointEPOCH.pt"),
+}
+# Buffers of numbers that an attention has drawn: their mean is no draw.
+DRAWN = ("eval_proj", "rotations")
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The options; UserError for those that exclude each other."""
+    parser = Parser(COMMAND, __doc__)
+    parser.add_argument(
+        "--inputs", nargs="+", required=True, metavar="CHECKPOINT", help="two or more, or the folder of a run"
+    )
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="where the average goes")
+    last = parser.add_mutually_exclusive_group()
+    for option, (_, names) in LAST.items():
+        last.add_argument(option, type=count, metavar="N", help=f"the last N of the folder's {names}")
+    parser.add_argument(
+        "--checkpoint-upper-bound",
+        type=count,
+        metavar="M",
+        help="of a folder: leave out the checkpoints after this update, or epoch",
+    )
+    options = parser.parse_args(words)
+    if options.checkpoint_upper_bound and not _number(options)[0]:
+        parser.error("--checkpoint-upper-bound goes with --num-update-checkpoints or --num-epoch-checkpoints")
+    return options
+
+
+def _number(options: argparse.Namespace) -> tuple[int | None, str]:
+    """How many of a folder's checkpoints, and the option that says so."""
+    given = {option: getattr(options, option.removeprefix("--").replace("-", "_")) for option in LAST}
+    return next(((number, option) for option, number in given.items() if number), (None, ""))
+
+
+def inputs(options: argparse.Namespace) -> list[Path]:
+    """The checkpoints to average; UserError where they are fewer than asked for, or than two."""
+    from user_dir.checks.checkpoints import checkpoint_files
+
+    number, option = _number(options)
+    if number:
+        if len(options.inputs) > 1 or not Path(options.inputs[0]).is_dir():
+            raise UserError(f"--inputs is {' '.join(options.inputs)}; {option} takes one folder")
+        return last_checkpoints(Path(options.inputs[0]), number, option, options.checkpoint_upper_bound)
+    found = [Path(name) for name in checkpoint_files(options.inputs)]
+    if folder := next((path for path in found if path.is_dir()), None):
+        raise UserError(f"--inputs names the folder {folder}; add {' or '.join(LAST)} and a number")
+    if len(found) < 2:
+        raise UserError(f"--inputs names one checkpoint, {found[0]}; an average needs two or more")
+    return found
+
+
+def last_checkpoints(folder: Path, number: int, option: str, bound: int | None) -> list[Path]:
+    """The last `number` of a folder that `option` means, none after `bound`; UserError if they are fewer."""
+    pattern, names = LAST[option]
+    matches = {int(match[1]): path for path in folder.iterdir() if (match := pattern.fullmatch(path.name))}
+    found = [matches[at] for at in sorted(matches) if bound is None or at <= bound]
+    if len(found) < number:
+        up_to = f" up to {bound}" if bound else ""
+        raise UserError(f"{folder} holds {len(found)} {names}{up_to}, not {number}; lower {option}")
+    return found[-number:]
+
+
+def check_alike(one: "Checkpoint", other: "Checkpoint") -> None:
+    """UserError where the weights of two checkpoints do not mean the same."""
+    from user_dir.checks.same_settings import differences, is_free_at_start
+
+    both = f"{one.path} and {other.path} cannot be averaged"
+    for name, first, second in differences("architecture", one.settings, other.settings):
+        if not is_free_at_start(name):
+            raise UserError(f"{both}: {name} is {first!r} in one and {second!r} in the other")
+    keys = [one.settings.get("dictionary_sha256"), other.settings.get("dictionary_sha256")]
+    if None not in keys and keys[0] != keys[1]:
+        raise UserError(f"{both}: they were trained with different dictionaries")
+    shapes = [{name: tuple(x.shape) for name, x in each.weights.items()} for each in (one, other)]
+    if shapes[0] != shapes[1]:
+        name = min(name for name, _ in shapes[0].items() ^ shapes[1].items())
+        raise UserError(f"{both}: {name} has another shape in one of them, or is missing")
+
+
+def average(checkpoints: Sequence["Checkpoint"]) -> dict[str, Any]:
+    """What a checkpoint of their mean holds; UserError where they do not fit each other.
+
+    Whole numbers and drawn buffers are those of the newest checkpoint. Sums are in double precision.
+    """
+    newest = max(checkpoints, key=lambda one: one.updates)
+    for other in checkpoints:
+        check_alike(newest, other)
+    made: dict[tuple[int, ...], Tensor] = {}  # a tied matrix stays one
+    model = {}
+    for name, x in newest.state["model"].items():
+        place = (x.data_ptr(), *x.shape)
+        if place not in made or not x.numel():
+            made[place] = _mean(name, x, [one.state["model"][name] for one in checkpoints])
+        model[name] = made[place]
+    left_out = ("model", "last_optimizer_state", "extra_state")
+    kept = {key: value for key, value in newest.state.items() if key not in left_out}
+    extra = newest.state.get("extra_state") or {}
+    return {
+        **kept,
+        "model": model,
+        "last_optimizer_state": None,
+        "extra_state": {key: extra[key] for key in ("train_iterator",) if key in extra},
+        "averaged": [f"{shown_path(one.path)} (update {one.updates:,})" for one in checkpoints],
+    }
+
+
+def _mean(name: str, newest: "Tensor", tensors: Sequence["Tensor"]) -> "Tensor":
+    if not newest.is_floating_point() or name.rpartition(".")[2] in DRAWN:
+        return newest.clone()
+    return (sum(x.double() for x in tensors) / len(tensors)).to(newest.dtype)
+
+
+def is_average(path: Path) -> bool:
+    """Whether a file is an average that this command has written."""
+    from lab.run.checkpoint import read_checkpoint
+
+    try:
+        return bool(read_checkpoint(path).averaged)
+    except UserError:
+        return False
+
+
+def main() -> None:
+    """Write the average, and the dictionary and tokeniser beside it."""
+    options = parse(sys.argv[1:])
+    import_quickly("lab.run.checkpoint")
+    import torch
+
+    from lab.run.checkpoint import read_checkpoint
+    from lab.run.folder import keep_vocabulary
+
+    paths, out = inputs(options), options.output
+    check_output(out, is_average, paths, option="--output")
+    checkpoints = [read_checkpoint(path.absolute()) for path in paths]
+    state = average(checkpoints)
+    if out.absolute().parent != checkpoints[0].path.parent:
+        keep_vocabulary(checkpoints[0].path.parent, out.absolute().parent)
+    with replacing(out, ".tmp") as partial:
+        torch.save(state, partial)
+        flush_to_disk(partial)
+    print(f"{shown_path(out)} is the average of\n  " + "\n  ".join(state["averaged"]))

@@ -1,0 +1,211 @@
+"""The scripts that train: one command line and one `main`, which knows the script by `sys.argv[0]`."""
+
+import contextlib
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.console import Parser, count, parse_before_flags
+from lab.run.launch import LAUNCHERS
+
+HOW = """\
+The YAML becomes a plain fairseq-train command, which is printed; flags of fairseq-train at the end override
+it. Whatever the number of GPUs, --update-freq keeps the effective batch that of the YAML. Running the same
+command again resumes from the newest whole checkpoint; a finished run is left as it is.
+"""
+ROBERTA = "The tokeniser is copied next to the checkpoints, for scripts/finetune_glue.sh.\n"
+LRA = """
+With --encoder-attention PLAN among the fairseq-train flags, PLAN is a mechanism for every layer, such as
+lln_diag, or a layer plan, such as diag,norm (default: softmax in lra_skyformer, diag,norm in
+lra_state_space). checkpoint_best.pt is the best on valid; run.json records preset, attention, updates, seed
+and where the data come from.
+"""
+IMAGES = """
+With --decoder-attention PLAN among the fairseq-train flags another attention takes the place of the YAML's.
+Losses in the log are bits per dimension; checkpoint_best.pt is the best on valid.
+"""
+VIT = """
+With --encoder-attention PLAN among the fairseq-train flags another attention takes the place of the YAML's.
+The log has loss in bits and accuracy in percent; checkpoint_best.pt has the best accuracy on valid.
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the help of a script says.
+
+    `about` is its first line, `example` a YAML, `data` what prepares its data, `runs` where its runs go, and
+    `more` what others have not.
+    """
+
+    about: str
+    example: str
+    data: str
+    runs: str = "runs/<experiment>/<configuration>"
+    more: str = ""
+
+
+COMMANDS = {
+    "scripts/train_lm.sh": Command(
+        "Train a language model as a YAML of configs/ describes it.",
+        "configs/wikitext103/transnormer_t1.yaml",
+        "data-prep/",
+    ),
+    "scripts/pretrain_roberta.sh": Command(
+        "Pre-train a RoBERTa encoder as a YAML of configs/ describes it.",
+        "configs/roberta/wikitext103_lln_diag.yaml",
+        "data-prep/roberta.sh",
+        more=ROBERTA,
+    ),
+    "scripts/train_lra.sh": Command(
+        "Train on a task of Long Range Arena as a YAML of configs/lra_skyformer or lra_state_space says.",
+        "configs/lra_skyformer/listops.yaml",
+        "data-prep/lra.sh",
+        "runs/<preset>/<task>/<plan>",
+        LRA,
+    ),
+    "scripts/train_images.sh": Command(
+        "Train a model of images byte by byte as a YAML of configs/images describes it.",
+        "configs/images/digits.yaml",
+        "data-prep/images.sh",
+        "runs/images/<preset>/<plan>",
+        IMAGES,
+    ),
+    "scripts/train_vit.sh": Command(
+        "Train a Vision Transformer as a YAML of configs/vit describes it.",
+        "configs/vit/digits.yaml",
+        "data-prep/images.sh",
+        "runs/vit/<preset>/<plan>",
+        VIT,
+    ),
+}
+
+
+def training_parser(script: str) -> tuple[Parser, Parser]:
+    """The parser of a script, and that of its options alone."""
+    command = COMMANDS[script]
+    options = Parser(script, add_help=False)
+    options.add_argument(
+        "--launcher",
+        choices=tuple(LAUNCHERS),
+        help="what starts the processes: spawn, this command itself; torchrun; slurm, that is srun (default: "
+        "the one that has started this command, else spawn; docs/cluster.md)",
+    )
+    options.add_argument(
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="GPUs of this machine to use (default: all; 0: the CPU)",
+    )
+    options.add_argument(
+        "--cpu-processes",
+        type=count,
+        default=1,
+        metavar="N",
+        help="with --gpus 0: processes of this machine that share each batch (default: 1)",
+    )
+    options.add_argument(
+        "--nodes",
+        type=int,
+        default=1,
+        metavar="M",
+        help="number of machines; start the same command on each, with its own --node-rank",
+    )
+    options.add_argument("--node-rank", type=int, default=0, metavar="R", help="this machine, 0 to M-1")
+    options.add_argument("--master", metavar="ADDR", help="address of machine 0, its port 29500 unless given")
+    options.add_argument(
+        "--save-dir",
+        type=Path,
+        metavar="DIR",
+        help=f"where everything goes (default: {command.runs} in the project)",
+    )
+    options.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start at update 1; checkpoints, log and curves that DIR holds move to DIR/earlier-N, "
+        "and nothing is removed",
+    )
+    options.add_argument(
+        "--allow-changed",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="settings of model, task or data that may differ from those of DIR's checkpoints",
+    )
+    options.add_argument(
+        "--fast",
+        action="store_true",
+        help="a fused Adam; on GPUs also bf16 and, for language models and RoBERTa encoders, a compiled "
+        "model (flags of your own replace them)",
+    )
+    options.add_argument(
+        "--dry-run", action="store_true", help="print the fairseq-train command and stop; needs no GPU"
+    )
+    if script == "scripts/train_lm.sh":
+        options.add_argument(
+            "--carry-state",
+            action="store_true",
+            help="train on consecutive text: each batch starts with the states that the one before has left",
+        )
+        options.add_argument(
+            "--plan",
+            action="store_true",
+            help="train 20 updates, say what the whole run will take (tokens, hours, memory) and stop; the "
+            "paper's row beside it (with --dry-run: only what is known without training)",
+        )
+    usage = f"{script} CONFIG [DATA] [options] [fairseq-train flags ...]"
+    text = f"{command.about}\n\n{HOW}{command.more}"
+    parser = Parser(script, text, parents=[options], usage=usage)
+    parser.add_argument("config", type=Path, metavar="CONFIG", help=f"such as {command.example}")
+    parser.add_argument(
+        "data",
+        type=Path,
+        nargs="?",
+        metavar="DATA",
+        help=f"a folder made by {command.data} (default: the one the YAML names)",
+    )
+    return parser, options
+
+
+def parse(script: str, words: Sequence[str]) -> tuple[Namespace, list[str]]:
+    """Our own options, and what is left for fairseq-train."""
+    given, extra = parse_before_flags(*training_parser(script), words)
+    if getattr(given, "carry_state", False):
+        extra = ["--task", "carried_language_modeling", *extra]
+    return given, extra
+
+
+def main() -> None:
+    """Train, and say how to evaluate the result."""
+    script = sys.argv[0]
+    options, extra = parse(script, sys.argv[1:])
+    from lab.run.launch import machines_of
+    from lab.run.recipe import OF_TRAINING, check_owned, option, read_experiment
+
+    check_owned(script, extra, OF_TRAINING)
+    experiment = read_experiment(options.config)  # a wrong YAML is found before fairseq is imported
+    from lab.run.train import check_task, ending, train
+
+    check_task(Path(script).name, options.config, experiment, option(extra, "--task"))
+    machines, plan = machines_of(options), getattr(options, "plan", False)  # of train_lm.sh alone
+    with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:
+        if machines.quiet:
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
+        save_dir = train(
+            experiment,
+            options.data,
+            machines,
+            options.save_dir,
+            extra,
+            options.dry_run,
+            options.fresh,
+            options.allow_changed,
+            options.fast,
+            plan,
+        )
+        if not (options.dry_run or plan or machines.node_rank):
+            metric = option(extra, "--best-checkpoint-metric")
+            print(ending(save_dir, experiment, metric))

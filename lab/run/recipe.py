@@ -1,0 +1,385 @@
+"""An experiment's YAML: read the way hydra reads it, and written as flags of `fairseq-train`.
+
+`configs/<experiment>/<architecture>.yaml` says `defaults: [_self_, base]`: it names the
+architecture, and base.yaml beside it holds what all architectures of the experiment share. The
+order matters to `fairseq-hydra-train`, which fills the named file up with fairseq's defaults: base
+comes after it and has the last word. A setting that differs in both files is an error here.
+
+A file that begins with `# @package _global_` is found from the folder above its own, so that its base can be
+another experiment's (`/roberta/base@_global_`): `--config-dir configs --config-name ablations/NAME`.
+
+Reading a YAML needs neither torch nor fairseq; checking its settings against fairseq's imports both.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from lab.errors import UserError
+from lab.files import ROOT
+from lab.run.launch import Machines
+from lab.run.process import import_quickly
+
+Settings = dict[str, dict[str, Any]]
+
+# The flag that names what a group is made of; the other groups have no name.
+NAME_FLAGS = {
+    "task": "--task",
+    "model": "--arch",
+    "criterion": "--criterion",
+    "optimizer": "--optimizer",
+    "lr_scheduler": "--lr-scheduler",
+}
+
+# Other names of a flag, which fairseq takes as well.
+ALIASES = {
+    "--arch": ("-a",),
+    "--batch-size": ("--max-sentences",),
+    "--batch-size-valid": ("--max-sentences-valid",),
+    "--device-id": ("--local_rank",),
+}
+
+# What a command that wraps fairseq-train sets itself: where the run lies, and its place among the processes.
+OF_TRAINING = (
+    *("--user-dir", "--save-dir", "--device-id", "--distributed-world-size", "--distributed-rank"),
+    *("--distributed-init-method", "--distributed-port", "--distributed-no-spawn"),
+    *("--distributed-num-procs", "--nprocs-per-node", "--checkpoint-suffix"),
+)
+
+COMPILING = ("chunked_cross_entropy", "chunked_masked_lm")  # criteria with --compile
+# Settings that are computed with here, and whether they may be empty, which leaves fairseq's default; of the
+# others fairseq's parser sees the type.
+COUNTS = {"batch_size": True, "distributed_world_size": False, "warmup_updates": True}
+RESOLVER = re.compile(r"\$\{[^}]*:")
+# Switches of the group `common`, of which a training has one at most.
+PRECISIONS = ("fp16", "memory_efficient_fp16", "bf16", "memory_efficient_bf16", "amp")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A YAML's settings, by fairseq's groups (`optimization`, `model`, ...), all files merged."""
+
+    config: Path
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        """`<experiment>/<architecture>`, as in `configs/`."""
+        return f"{self.config.parent.name}/{self.config.stem}"
+
+    def get(self, group: str, key: str, default: Any = None) -> Any:
+        """One setting, `default` if the YAML does not have it."""
+        return (self.settings.get(group) or {}).get(key, default)
+
+    def data_folder(self) -> Path | None:
+        """The prepared corpus the YAML names; a relative path counts from the project's root."""
+        data = self.get("task", "data")
+        return ROOT / str(data) if data else None
+
+    def changed(self, settings: Settings) -> "Experiment":
+        """With other `settings` in place of its own, or besides."""
+        groups = {group: {**self.settings.get(group, {}), **values} for group, values in settings.items()}
+        return replace(self, settings={**self.settings, **groups})
+
+    def flags(self, without: Collection[str] = ()) -> list[str]:
+        """The settings as flags of `fairseq-train`, less what depends on the machines and those `without`."""
+        return [word for group in self.settings for word in self._group_flags(group, without)]
+
+    def _group_flags(self, group: str, without: Collection[str]) -> Iterator[str]:
+        settings = self.settings[group] or {}  # as in an unfinished YAML
+        if "_name" in settings and group in NAME_FLAGS:
+            yield from (NAME_FLAGS[group], settings["_name"])
+        for key, value in settings.items():
+            if key in ("_name", "data", "update_freq", "distributed_world_size", *without):
+                continue  # a name, the positional argument, and what depends on the machines
+            yield from as_flag(key, value)
+
+
+def read_experiment(config: Path) -> Experiment:
+    """Read a YAML; UserError if it is missing, damaged, or sets what fairseq does not have."""
+    experiment = compose_experiment(config)
+    own = OmegaConf.to_container(OmegaConf.load(experiment.config), resolve=False)
+    own.pop("defaults", None)
+    check_settings(experiment.config, own, experiment.settings)
+    return experiment
+
+
+def compose_experiment(config: Path) -> Experiment:
+    """Read a YAML as hydra composes it, its settings not compared with fairseq's; UserError if it cannot."""
+    if config.is_dir():
+        inside = ", ".join(sorted(path.name for path in config.glob("*.yaml"))) or "none"
+        raise UserError(f"CONFIG is the folder {config}; name one of its YAML files: {inside}")
+    if not config.is_file():
+        known = [str(path.relative_to(ROOT)) for path in ROOT.glob("configs/*/*.yaml")]
+        near = get_close_matches(str(config), known, n=3, cutoff=0) or ["none"]
+        raise UserError(f"no configuration file {config}; the nearest below {ROOT} are {', '.join(near)}")
+    config = config.resolve()
+    if config.suffix != ".yaml":
+        raise UserError(f"{config} is no configuration: its name does not end in .yaml; name one of configs/")
+    GlobalHydra.instance().clear()
+    try:
+        folder, name = hydra_name(config)
+        with initialize_config_dir(str(folder), version_base="1.1"):
+            composed = compose(name)
+        check_interpolations(config, OmegaConf.to_container(composed, resolve=False))
+        settings = OmegaConf.to_container(composed, resolve=True)
+    except MissingConfigException as error:
+        raise UserError(missing_base(config, folder, str(error.missing_cfg_file))) from None
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{config} cannot be read: {reason}") from None
+    return Experiment(config, settings)
+
+
+def check_interpolations(config: Path, value: Any) -> None:
+    """UserError for an interpolation that reads from outside, such as `${oc.env:HOME}`."""
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        check_interpolations(config, one)
+    if isinstance(value, str) and RESOLVER.search(value):
+        raise UserError(f"{config}: {value!r} reads from outside; name another setting, as ${{group.name}}")
+
+
+def hydra_name(config: Path) -> tuple[Path, str]:
+    """hydra's `--config-dir` and `--config-name` for a YAML."""
+    if config.read_text(encoding="utf-8").startswith("# @package _global_"):
+        return config.parent.parent, f"{config.parent.name}/{config.stem}"
+    return config.parent, config.stem
+
+
+def missing_base(config: Path, folder: Path, base: str) -> str:
+    """The sentence for a file among the `defaults` of a YAML, or of its base, that is not there."""
+    name = base.removesuffix(".yaml").lstrip("/")
+    known = [str(path.relative_to(folder).with_suffix("")) for path in sorted(folder.rglob("*.yaml"))]
+    hint = suggestion(name, known) or "; correct the name"
+    return f"{config}: there is no {folder / name}.yaml, which the defaults name as a base{hint}"
+
+
+def check_settings(config: Path, own: Any, settings: Any) -> None:
+    """UserError for a setting that fairseq does not have, or that its base overrides."""
+    import_quickly("user_dir")  # registers the models that a YAML may name
+    from fairseq.dataclass.configs import FairseqConfig
+
+    groups = list(FairseqConfig.__dataclass_fields__)
+    for group, values in settings.items():
+        if group not in groups:
+            raise UserError(f"{config}: {group} is no group of settings{suggestion(group, groups)}")
+        mine = own.get(group) or {}
+        for found in (mine, values):
+            if not isinstance(found, dict):
+                raise UserError(f"{config}: {group} is {found!r}; write settings below it, as `name: value`")
+        if group in NAME_FLAGS and not isinstance(values.get("_name"), str):
+            raise UserError(f"{config}: {group} needs a _name")
+        fields = group_fields(group, values.get("_name"))
+        for key, value in values.items():
+            if key != "_name" and key not in fields:
+                raise UserError(f"{config}: {group}.{key} is no setting of fairseq{suggestion(key, fields)}")
+            if key != "_name" and isinstance(value, bool) and fields[key].default is True:
+                raise UserError(f"{config}: {group}.{key} is on unless its flag is given; leave it out")
+            check_type(f"{config}: {group}.{key}", key, value)
+            wanted = mine.get(key, value)
+            if wanted != value and not str(wanted).startswith("${"):
+                raise UserError(
+                    f"{config} sets {group}.{key} to {wanted} and its base, which has the last word, to "
+                    f"{value}; take it out of one of them"
+                )
+
+
+def check_type(place: str, key: str, value: Any) -> None:
+    """UserError for a setting that is computed with here and cannot be; `place` says where it is."""
+    if key == "update_freq":
+        if not isinstance(value, list) or not value or any(type(x) is not int for x in value):
+            raise UserError(f"{place} is {value!r}; write a list of whole numbers, such as [1]")
+    elif key in COUNTS and type(value) is not int and not (value is None and COUNTS[key]):
+        raise UserError(f"{place} is {value!r}; write a whole number")
+
+
+def group_fields(group: str, name: str | None) -> dict[str, Any]:
+    """The dataclass fields behind a group; for `model`, `task` and the like those of `name`."""
+    from fairseq.dataclass.configs import FairseqConfig
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
+    from fairseq.registry import REGISTRIES
+    from fairseq.tasks import TASK_DATACLASS_REGISTRY
+
+    registries = {one: about["dataclass_registry"] for one, about in REGISTRIES.items()}
+    registries |= {"model": MODEL_DATACLASS_REGISTRY, "task": TASK_DATACLASS_REGISTRY}
+    if group not in registries:
+        return FairseqConfig.__dataclass_fields__[group].type.__dataclass_fields__
+    kinds = registries[group]
+    kind = kinds.get(ARCH_MODEL_NAME_REGISTRY.get(name, name) if group == "model" else name)
+    if kind is None:
+        raise UserError(f"no {group} is called {name!r}{suggestion(name, kinds)}")
+    return kind.__dataclass_fields__
+
+
+def suggestion(word: Any, known: Any) -> str:
+    """`; did you mean ...?` or nothing."""
+    close = get_close_matches(str(word), list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def as_option(key: str) -> str:
+    """A setting as a flag."""
+    return f"--{key.replace('_', '-')}"
+
+
+def as_flag(key: str, value: Any, default: Any = False) -> list[str]:
+    """A setting as `fairseq-train` takes it: a switch is given if it is not at its `default`."""
+    flag = as_option(key)
+    if isinstance(value, bool):
+        return [flag] if value != bool(default) else []
+    if value is None:
+        return []
+    if isinstance(value, list):
+        value = ",".join(map(str, value))
+    return [flag, str(value)]
+
+
+def fairseq_arguments(
+    experiment: Experiment, data: Path | None, machines: Machines, save_dir: Path, extra: Sequence[str]
+) -> list[str]:
+    """The arguments of `fairseq-train`; `extra`, which the user gave, comes last and wins.
+
+    `data` is None for a task that draws its own.
+    """
+    arguments = [] if data is None else [str(data)]
+    arguments += ["--user-dir", str(ROOT / "user_dir")]
+    arguments += [*experiment.flags(replaced_precision(experiment, machines.gpus, extra)), *machines.flags()]
+    if option(extra, "--update-freq") is None:
+        steps, size = shared_batch(experiment, machines.processes, option(extra, "--batch-size") is None)
+        arguments += ["--update-freq", ",".join(map(str, steps))]
+        arguments += [] if size is None else ["--batch-size", str(size)]
+    curves = save_dir / "tensorboard"
+    arguments += ["--save-dir", str(save_dir), "--tensorboard-logdir", str(curves)]
+    return [*arguments, *extra]
+
+
+def option(arguments: Sequence[str], flag: str) -> str | None:
+    """The value that counts of a flag given as `--flag value` or `--flag=value`: the last one.
+
+    The flag may be there under another of its names.
+    """
+    value, names = None, names_of(flag)
+    for i, word in enumerate(arguments):
+        if word in names:
+            value = arguments[i + 1] if i + 1 < len(arguments) else None
+        elif _names(word, flag):
+            value = word.partition("=")[2] if word.startswith("--") else word[2:].removeprefix("=")
+    return value
+
+
+def names_of(flag: str) -> tuple[str, ...]:
+    """A flag and its other names."""
+    return (flag, *ALIASES.get(flag, ()))
+
+
+def is_given(words: Sequence[str], flag: str) -> bool:
+    """Whether `flag`, or another of its names, is among the words of a command line, with a value or not."""
+    return any(_names(word, flag) for word in words)
+
+
+def _names(word: str, flag: str) -> bool:
+    """Whether a word is `flag`, also with its value in the same word (`--flag=value`, `-fvalue`)."""
+    short = any(len(name) == 2 and word.startswith(name) for name in names_of(flag))
+    return short or word.partition("=")[0] in names_of(flag)
+
+
+def check_owned(command: str, words: Sequence[str], owned: Collection[str]) -> None:
+    """UserError for a flag in `words` that `command` sets itself: the one given would replace it."""
+    for flag in owned:
+        if is_given(words, flag):
+            raise UserError(f"{flag} is set by {command} itself; leave it out, see {command} --help")
+
+
+def check_arch(experiment: Experiment, extra: Sequence[str]) -> None:
+    """UserError for an --arch of the user that lacks a setting of the YAML's model."""
+    arch, model = option(extra, "--arch"), experiment.settings.get("model", {})
+    if arch in (None, model.get("_name")):
+        return
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+
+    if arch not in ARCH_MODEL_NAME_REGISTRY:  # which fairseq's parser refuses
+        return
+    fields = group_fields("model", arch)
+    for key in model:
+        if key != "_name" and key not in fields:
+            raise UserError(
+                f"--arch {arch} does not go with {experiment.config}, which sets {key} of {model['_name']}; "
+                f"leave --arch out, or name a YAML of {arch}"
+            )
+
+
+def shorter_warmup(experiment: Experiment, extra: Sequence[str]) -> list[str]:
+    """`--warmup-updates` for a --max-update of the user that is less than the YAML's warm-up.
+
+    A tenth of the run, at least two updates if it has more; the user's own schedule stays as it is.
+    """
+    last, warmup = option(extra, "--max-update"), experiment.get("lr_scheduler", "warmup_updates") or 0
+    own = option(extra, "--warmup-updates") or option(extra, "--lr-scheduler")
+    if own or not last or not last.isdecimal() or not 0 < int(last) < warmup:
+        return []
+    return ["--warmup-updates", str(max(1, min(int(last) - 1, max(2, int(last) // 10))))]
+
+
+def chooses_precision(extra: Sequence[str]) -> bool:
+    """Whether the user's flags have a switch of precision."""
+    return any(is_given(extra, as_option(name)) for name in PRECISIONS)
+
+
+def replaced_precision(experiment: Experiment, gpus: int, extra: Sequence[str]) -> list[str]:
+    """The YAML's switches of precision that do not count: one of the user's replaces them all.
+
+    On the CPU fp16 is left out, unless its gradients are those that fairseq can scale there.
+    """
+    own = [name for name in PRECISIONS if experiment.get("common", name)]
+    if chooses_precision(extra):
+        return own
+    not_flat = experiment.get("common", "fp16_no_flatten_grads") or is_given(extra, "--fp16-no-flatten-grads")
+    return own if own == ["fp16"] and not gpus and not not_flat else []
+
+
+def fast_flags(experiment: Experiment, gpus: int, extra: Sequence[str]) -> list[str]:
+    """What --fast adds to the flags `extra` of the user, which come after it."""
+    flags = []
+    optimizer = option(extra, "--optimizer") or experiment.get("optimizer", "_name")
+    if optimizer == "adam":
+        flags += ["--optimizer", "adamw_fused"]
+    if not gpus:
+        return flags
+    if not chooses_precision(extra):
+        flags.append("--bf16")
+    criterion = option(extra, "--criterion") or experiment.get("criterion", "_name")
+    return [*flags, "--compile"] if criterion in COMPILING else flags
+
+
+def shared_batch(
+    experiment: Experiment, processes: int, divisible: bool = True
+) -> tuple[list[int], int | None]:
+    """`--update-freq` and `--batch-size` for `processes` GPUs (or CPU processes) with the YAML's batch.
+
+    The YAML's `update_freq` is for its own `distributed_world_size`; their product is kept. Where it cannot
+    be shared, a process gets a part of the samples of a batch if they are counted and `divisible`; None
+    leaves their number as it is.
+    """
+    reference = experiment.get("distributed_training", "distributed_world_size", 1)
+    wanted = [steps * reference for steps in experiment.get("optimization", "update_freq", [1])]
+    size = experiment.get("dataset", "batch_size")
+    if not divisible or not size or experiment.get("dataset", "max_tokens"):
+        size = 1
+    for part in range(1, size + 1):
+        if size % part == 0 and not any(total * part % processes for total in wanted):
+            return [total * part // processes for total in wanted], size // part if part > 1 else None
+    possible = [n for n in range(1, min(wanted) * size + 1) if not any(total * size % n for total in wanted)]
+    raise UserError(
+        f"{processes} processes cannot share the batch of {experiment.name} evenly; take "
+        f"{', '.join(map(str, possible))}, or choose the batch yourself with --update-freq"
+    )

@@ -1,0 +1,314 @@
+"""The cells of a study: one training and its measurement each, for a choice of every axis and a seed.
+
+A study whose key `start` is the name of another starts each cell from the run of that study with the same
+choices of its axes, in runs/studies. With `start: given` the command names a checkpoint.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from lab.data.prepared import has_valid, identify, same_data
+from lab.errors import UserError
+from lab.files import ROOT, fingerprint, finished, known_sha256, shown_path
+from lab.run.launch import Machines
+from lab.run.recipe import (
+    Experiment,
+    as_flag,
+    compose_experiment,
+    fairseq_arguments,
+    is_given,
+    option,
+)
+from lab.study.declaration import read_study
+from lab.study.records import check_record
+from lab.study.schema import GIVEN, RUNS, YAML, Choice, Study
+
+DECODERS = ("language_modeling", "carried_language_modeling", "copy", "recall", "pixels")
+"""Tasks whose models have a `--decoder-attention`; the others have a `--encoder-attention`."""
+WARMUP = "--warmup-updates"
+OF_SCHEDULES = (
+    *(WARMUP, "--total-num-update", "--lr-period-updates", "--lr-deacy-period"),
+    *("--warmup-steps", "--hold-steps", "--decay-steps"),
+)
+"""Options of fairseq's schedules that are numbers of updates."""
+SAVED = re.compile(r"checkpoint(_last|_best|\d+|_\d+_\d+|\.best_.+_-?\d+\.\d+)\.pt")
+"""Names that fairseq gives to checkpoints."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command asks of a study: where its cells go, the data, and flags for all of them.
+
+    `data` is None for the folders that the YAMLs name; `start` is the checkpoint that the command names.
+    """
+
+    study: Study
+    out: Path
+    data: Path | None = None
+    flags: tuple[str, ...] = ()
+    start: Path | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell; `tuning` is the value tried of the tuned setting, `chosen` the one that tuning has chosen."""
+
+    plan: Plan
+    choices: tuple[Choice, ...]
+    seed: int
+    tuning: str | None = None
+    chosen: str | None = None
+
+    @property
+    def study(self) -> Study:
+        """The study it belongs to."""
+        return self.plan.study
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The choice of each axis, by name."""
+        return {axis: choice.name for axis, choice in zip(self.study.axes, self.choices, strict=True)}
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What identifies it in its record."""
+        tried = {} if self.tuning is None else {"tuning": {self.tuned_axis: self.tuning}}
+        return {**self.values, "seed": self.seed, **tried}
+
+    @property
+    def tuned_axis(self) -> str:
+        """The setting that is tuned."""
+        assert self.study.tune is not None
+        return self.study.tune.axis
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        tried = [] if self.tuning is None else [f"{self.tuned_axis} {self.tuning}"]
+        return ", ".join([*self.values.values(), *tried, f"seed {self.seed}"])
+
+    @property
+    def folder(self) -> Path:
+        """Where it trains."""
+        tried = [] if self.tuning is None else [f"{self.tuned_axis}-{self.tuning}"]
+        return self.plan.out.joinpath(*self.values.values(), *tried, f"seed{self.seed}")
+
+    def checkpoints(self) -> list[Path]:
+        """Those that fairseq has saved, not copies under names of the user's."""
+        return [path for path in self.folder.glob("checkpoint*.pt") if SAVED.fullmatch(path.name)]
+
+    @property
+    def first_seed(self) -> int:
+        """The seed of its YAML, from which a study counts."""
+        return int(self.experiment.get("common", "seed", 1))
+
+    @property
+    def record_path(self) -> Path:
+        """Its record, beside the folder."""
+        return self.folder.with_name(f"{self.folder.name}.json")
+
+    @property
+    def config(self) -> Path:
+        """The YAML it trains from."""
+        return self.filled_in(self.study.config)
+
+    def filled_in(self, path: str) -> Path:
+        """A path of the study's YAML with the choices in place of `{axis}`."""
+        names = {axis: choice.config for axis, choice in zip(self.study.axes, self.choices, strict=True)}
+        return ROOT / path.format(**names)
+
+    @property
+    def given(self) -> list[tuple[str, Any]]:
+        """The settings of the study, and then those of the choices."""
+        return [*self.study.settings.items(), *(x for one in self.choices for x in self.settings_of(one))]
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The settings of the YAML and those of the choices, not compared with fairseq's."""
+        experiment = _composed(self.config, self.config.stat().st_mtime_ns)
+        for key, value in self.given:
+            if key == YAML:
+                experiment = experiment.changed(value)
+        for key, value in self.given:
+            if value is False:  # no flag of fairseq turns a switch off
+                on = [name for name in experiment.settings if experiment.get(name, key) is True]
+                experiment = experiment.changed({name: {key: False} for name in on})
+        return experiment
+
+    def own_flags(self) -> list[str]:
+        """What is added to the YAML, the user's flags included."""
+        words = []
+        for key, value in self.given:
+            if key != YAML:
+                words += as_flag(self.plan_setting() if key == "plan" else key, value)
+        words += self.plan.flags
+        if (value := self.tuning if self.tuning is not None else self.chosen) is not None:
+            words += as_flag(self.tuned_axis, value)
+        if self.tuning is not None:
+            words += shortened(self.experiment, words, self.study.tune.updates)
+        return [*words, "--seed", str(self.seed)]
+
+    def settings_of(self, choice: Choice) -> Iterator[tuple[str, Any]]:
+        """The settings of a choice; those below the name of another axis depend on the choice of that one."""
+        for key, value in choice.settings.items():
+            if self.is_conditional(key, value):
+                yield from (value[self.values[key]] or {}).items()
+            else:
+                yield key, value
+
+    def is_conditional(self, key: str, value: Any) -> bool:
+        """Whether `value` has settings for choices of the axis `key`."""
+        return key in self.study.axes and isinstance(value, dict)
+
+    def exists(self) -> bool:
+        """Whether there is a YAML for it, and each of its choices has settings for the others."""
+        return self.config.is_file() and all(
+            self.values[key] in value
+            for choice in self.choices
+            for key, value in choice.settings.items()
+            if self.is_conditional(key, value)
+        )
+
+    def plan_setting(self) -> str:
+        """The setting that holds the layer plan."""
+        return f"{'decoder' if self.experiment.get('task', '_name') in DECODERS else 'encoder'}_attention"
+
+    def data_folder(self) -> Path | None:
+        """The prepared data; None for a task that draws its own.
+
+        --data names one folder for all, or the folder of those that the study or the YAMLs name.
+        """
+        own = self.filled_in(self.study.data) if self.study.data else self.experiment.data_folder()
+        if own is None or self.plan.data is None:
+            return own
+        inside = self.plan.data / own.name
+        return (inside if self.study.data or inside.is_dir() else self.plan.data).absolute()
+
+    def arguments(self, gpu: bool) -> list[str]:
+        """Those of `fairseq-train`, on one GPU or the CPU; without a valid split nothing is validated."""
+        data, words = self.data_folder(), [*self.start_flags(), *self.own_flags(), *self.data_flags()]
+        if data and data.is_dir() and not has_valid(identify(data)):
+            words.append("--disable-validation")
+        return fairseq_arguments(self.experiment, data, Machines(1 if gpu else 0), self.folder, words)
+
+    @property
+    def start(self) -> Path | None:
+        """The checkpoint that it starts from; None if it starts from random weights."""
+        if self.plan.start or self.started_from is None:
+            return self.plan.start
+        return self.started_from.folder / f"checkpoint_{self.started_from.study.checkpoint}.pt"
+
+    @property
+    def started_from(self) -> "Cell | None":
+        """The run of the other study, its first seed, that it starts from; None if its study names none."""
+        named = self.study.start not in ("", GIVEN)
+        return _run_of(self.study.start, tuple(self.values.items())) if named else None
+
+    def start_flags(self) -> list[str]:
+        """The flags of fairseq-train that build the model of the start and load its weights."""
+        if self.start is None:
+            return []
+        from lab.run.kinds import KINDS
+
+        flags = KINDS[self.experiment.get("task", "_name")].model_flags(self.start)
+        return [*flags, "--finetune-from-model", str(self.start)]
+
+    def data_flags(self) -> list[str]:
+        """Flags that follow from the prepared data, such as the number of classes; the study's hooks know.
+
+        The user's own flags win, but for --max-update, which the hooks have read.
+        """
+        flags = self.study.hook("data_flags")
+        words, wins = [], False
+        for word in flags(self) if flags else []:
+            if word.startswith("--"):
+                wins = word != "--max-update" and is_given(self.plan.flags, word)
+            words += [] if wins else [word]
+        return words
+
+    def updates(self) -> int:
+        """The last update of its training, 0 if it ends by epochs."""
+        given = [*self.experiment.flags(), *self.own_flags(), *self.data_flags()]
+        last = option(given, "--max-update") or ""
+        return int(last) if last.isdecimal() else 0
+
+    def fingerprint(self) -> str:
+        """A short hash of settings, start and named data, which decide its result.
+
+        The fingerprint of another study's run stands for its checkpoint, so that a record can be recognised
+        where that is not kept; one that the command names is identified by its content. `same_data` compares
+        what the data are.
+        """
+        further = []
+        if self.plan.start:
+            further.append(known_sha256(self.plan.start)[:12])
+        elif self.started_from:
+            further.append(self.started_from.fingerprint())
+        if self.study.data:
+            further.append(shown_path(self.filled_in(self.study.data)))
+        return fingerprint([self.experiment.settings, self.own_flags(), *further])
+
+    def measurement(self) -> dict[str, str]:
+        """What its study says of how a trained run is measured; nothing of a run of tuning, which is not."""
+        if self.tuning is not None:
+            return {}
+        return {"checkpoint": self.study.checkpoint, "evaluate": self.study.evaluate}
+
+    def record(self) -> dict[str, Any] | None:
+        """Its record if it is finished; UserError if one of other settings or data is in its place."""
+        if not self.record_path.is_file():
+            if os.path.lexists(self.record_path):
+                raise UserError(f"{shown_path(self.record_path)} is no file; move it away")
+            return None
+        record, folder = finished(self.record_path, self.fingerprint()), self.data_folder()
+        check_record(self.record_path, record, self.plan.out, self.study)
+        if changed := [key for key, value in self.measurement().items() if record.get(key, value) != value]:
+            raise UserError(
+                f"{shown_path(self.record_path)} was measured with another `{changed[0]}`; move it away to "
+                "measure again, or choose another --out"
+            )
+        if folder and folder.is_dir() and not same_data(record.get("data"), identify(folder)):
+            raise UserError(
+                f"{shown_path(self.record_path)} was measured on other data than {shown_path(folder)}; move "
+                "it away, give its data with --data, or choose another --out"
+            )
+        return record
+
+
+@cache
+def _composed(config: Path, changed: int) -> Experiment:
+    """A YAML, read once as long as it is not `changed`."""
+    return compose_experiment(config)
+
+
+@cache
+def _run_of(name: str, values: tuple[tuple[str, str], ...]) -> Cell:
+    """The run of a study with these choices of its axes, among others; UserError for an axis without one."""
+    study, named = read_study(name), dict(values)
+    if missing := [axis for axis in study.axes if axis not in named]:
+        raise UserError(f"start: the study {name} has the axis {missing[0]}; add it to the axes")
+    choices = tuple(axis.choose([named[key]])[0] for key, axis in study.axes.items())
+    run = Cell(Plan(study, RUNS / name), choices, 0)
+    return replace(run, seed=run.first_seed)
+
+
+def shortened(experiment: Experiment, flags: Sequence[str], updates: int) -> list[str]:
+    """The flags of a run of fewer `updates`: the whole schedule, shortened in proportion.
+
+    A warm-up keeps two updates, the fewest of `one_cycle`, if the run has more.
+    """
+    given = [*experiment.flags(), *flags]
+    last = option(given, "--max-update") or ""
+    share = updates / int(last) if last.isdecimal() and int(last) else 1.0
+    words = ["--max-update", str(updates)]
+    for flag in OF_SCHEDULES:
+        length = option(given, flag) or ""
+        if length.isdecimal() and int(length):
+            fewest = min(2, int(length), updates - 1) if flag == WARMUP else 1
+            words += [flag, str(max(1, fewest, round(share * int(length))))]
+    return words

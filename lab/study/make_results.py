@@ -1,0 +1,172 @@
+"""Bring the documents up to date with the committed results: pages of studies and of analyses, the index.
+
+The page of a study is results/STUDY/README.md, that of all analyses results/analysis/README.md. Other tables
+live between two comments in results/README.md, README.md or docs/; what is between them is replaced, the
+prose around them is left alone. A benchmark writes its own tables beside its JSON file.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from conventions.mechanisms import MECHANISMS
+from lab.console import Parser
+from lab.errors import UserError
+from lab.files import RESULTS, read_json, renewed, shown_path
+from lab.study.notation import Record
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("scripts/make_results.sh", __doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if something is out of date"
+    )
+    return parser.parse_args(words)
+
+
+def renew(check: bool) -> list[Path]:
+    """Write the files that the committed results have left behind, or only tell them."""
+    from lab.publish import analysis, documents
+    from lab.study.declaration import our_studies
+    from lab.study.page import publish
+
+    documents.SECTIONS |= {
+        "index": index_section,
+        "claims": claims_section,
+        "mechanisms": mechanisms_section,
+    }
+    text = analysis.document(RESULTS / "analysis")
+    old = renewed({RESULTS / "analysis" / "README.md": text} if text else {}, check)
+    for study in our_studies():
+        old += publish(study, RESULTS / study.name, check)
+    return old + renewed(documents.texts(), check)  # the index links to the pages that are there
+
+
+def mechanisms_section() -> str:
+    """The table of docs/mechanisms.md."""
+    from lab.publish.tables import markdown_table
+    from user_dir.attention import attention_class
+
+    rows = []
+    for name, one in MECHANISMS.items():
+        attention = attention_class(name)
+        options = (f"`{field.name.replace('_', '-')}`" for field in fields(attention.Options))
+        causal = "no" if attention.bidirectional_only else "yes"
+        rows.append([f"`{name}`", one.about, causal, one.time, one.state, ", ".join(options)])
+    header = ["name", "mechanism", "causal", "time", "decoding state", "options"]
+    return markdown_table(header, rows, figures=False)
+
+
+def index_section() -> str:
+    """The index of results/README.md: a row for each table and figure of the papers."""
+    from lab.papers import read_table
+    from lab.publish.tables import markdown_table
+
+    rows = [
+        [f"{item['paper']}, {item['item']}", item["what"], verdict_of(item), page_of(item)]
+        for item in read_table("contents")
+    ]
+    return markdown_table(["paper", "what", "verdict", "page"], rows, figures=False)
+
+
+def verdict_of(item: dict[str, str]) -> str:
+    """The outcomes of its studies' claims about the item, or of a figure's statements, and the note."""
+    studies = item["study"].split()
+    found = []
+    for name in studies:
+        counts = outcomes(name, item)
+        if counted := ", ".join(f"{count} {outcome}" for outcome, count in counts.items()):
+            found.append(f"{name}: {counted}" if len(studies) > 1 else counted)
+    return "; ".join(filter(None, [*found, item["note"]])) or "not run"
+
+
+def outcomes(name: str, item: dict[str, str]) -> Counter[str]:
+    """How often a study, or a figure, comes to each verdict about the item."""
+    return Counter(one.outcome for one in judged(name, item))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim about an item of a paper, what was found, the verdict, and the page and size of the study."""
+
+    says: str
+    effect: str
+    outcome: str
+    page: str
+    size: str
+
+
+def judged(name: str, item: dict[str, str]) -> list[Judged]:
+    """The claims about an item that a study, or a figure of the analysis, comes to a verdict on."""
+    from lab.study.declaration import read_study, study_names
+    from lab.study.page import groups_of, shown_records, verdicts
+    from lab.verdicts import NOT_RUN
+
+    figure = RESULTS / f"{name}.json"
+    if figure.is_file():
+        record, page = read_json(figure), f"[analysis]({item['page']})"
+        checks = record["checks"]
+        return [Judged(one["statement"], one["measured"], one["verdict"], page, "") for one in checks]
+    if name not in study_names():
+        return []
+    study, found = read_study(name), []
+    names = (item["item"], f"{item['paper']}, {item['item']}")
+    for group, records in groups_of(study, shown_records(study, RESULTS / study.name)).items():
+        page = f"[{', '.join([name, *group])}]({name}/README.md)"
+        found += [
+            Judged(claim.says, verdict.effect, verdict.outcome, page, size_of(records))
+            for claim, verdict in verdicts(study, records)
+            if claim.where in names and verdict.outcome != NOT_RUN
+        ]
+    return found
+
+
+def size_of(records: Sequence[Record]) -> str:
+    """The largest model and the longest training of some records."""
+    parameters = max((one["found"].get("parameters") or 0 for one in records), default=0)
+    updates = max(one["training"]["updates"] for one in records)
+    return f"{parameters / 1e6:.1f} M, {updates:,} updates"
+
+
+def claims_section() -> str:
+    """The verdicts of results/README.md: how many of each kind, and a table of the claims of each paper."""
+    from lab.papers import read_table
+    from lab.publish.tables import grouped, markdown_table
+
+    papers, parts = grouped(read_table("contents"), lambda item: item["paper"]), []
+    kinds: dict[str, Counter[str]] = {}
+    for paper, items in papers.items():
+        rows = []
+        kinds[paper] = Counter()
+        for item in items:
+            for one in (one for name in item["study"].split() for one in judged(name, item)):
+                kinds[paper][one.outcome] += 1
+                rows.append([item["item"], one.says, one.effect, one.size, one.outcome, one.page])
+        header = ["where", "claim", "here", "largest model and run", "verdict", "page"]
+        parts += [f"### {paper}", markdown_table(header, rows, figures=False)]
+    outcomes = sorted({outcome for counts in kinds.values() for outcome in counts})
+    counted = [[paper, *(str(counts[outcome]) for outcome in outcomes)] for paper, counts in kinds.items()]
+    return "\n\n".join([markdown_table(["claims", *outcomes], counted), *parts])
+
+
+def page_of(item: dict[str, str]) -> str:
+    """Links to where the figures are."""
+    own = [f"{name}/README.md" for name in item["study"].split()]
+    pages = [page for page in own if (RESULTS / page).is_file()] or [item["page"]]
+    return ", ".join(
+        f"[{page.partition('/README.md')[0].lstrip('#.') or 'page'}]({page})" for page in filter(None, pages)
+    )
+
+
+def main() -> None:
+    """Write what is out of date, or name it."""
+    check = parse(sys.argv[1:]).check
+    names = ", ".join(map(shown_path, renew(check)))
+    if names and check:
+        raise UserError(f"{names} out of date; run scripts/make_results.sh and commit what it writes")
+    if names:
+        print(f"written: {names}")
+    print("Tables and plots are up to date with the measured results.")

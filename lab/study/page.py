@@ -1,0 +1,402 @@
+"""The page of a study: tables with the papers' rows, verdicts on the papers' claims, notes, pictures."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, product
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import StrictUndefined, TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from PIL import Image
+
+from conventions.files import is_plain
+from lab.data.prepared import same_data
+from lab.errors import UserError
+from lab.files import FINGERPRINT, fingerprint, renewed, shown_path
+from lab.methods import NAMED, performer_note
+from lab.outputs import begins, is_generated, marked
+from lab.publish.tables import grouped, markdown_table
+from lab.run.recipe import as_option, is_given, option
+from lab.study.baseline import at_baseline
+from lab.study.cells import Cell, Plan
+from lab.study.choosing import best_note, best_records, is_unbracketed
+from lab.study.claims import decide
+from lab.study.declaration import plotted_by
+from lab.study.notation import numbers, row_name
+from lab.study.records import (
+    MEASURED,
+    OLDER,
+    Record,
+    by_seed,
+    measured_on,
+    note_of_seed,
+    of_first_seed,
+    over_seeds,
+    place_of,
+    read_records,
+    settings_mark,
+)
+from lab.study.schema import GIVEN, Claim, Study, kept_by
+from lab.study.table import NONE, write_table
+from lab.verdicts import NOT_RUN, Verdict
+
+PAGE = "README.md"
+MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What reading a record raises that is not as it was written."""
+COLORS = (
+    "#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7",
+    "#E69F00", "#882255", "#332288", "#999933", "#56B4E9",
+)  # fmt: skip
+STYLES = ("-", "--", ":", "-.")
+NOT_FILLED_IN = (
+    TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError,
+)  # fmt: skip
+
+
+def groups_of(study: Study, records: Sequence[Record]) -> dict[tuple[str, ...], list[Record]]:
+    """The records by the axes that no table has as rows, such as the preset; each group has its tables."""
+    return grouped(records, lambda record: group_of(study, record["cell"]))
+
+
+def group_of(study: Study, cell: Mapping[str, Any]) -> tuple[str, ...]:
+    """The group of a cell with these choices."""
+    rows = {axis for spec in study.tables for axis in spec.rows}
+    rows |= {study.best.axis} if study.best else set()
+    return tuple(str(cell[axis]) for axis in study.axes if axis not in rows)
+
+
+def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdict]]:
+    """Every claim about the records of one group, less those of earlier settings, with its verdict."""
+    found, records = [], [record for record in records if OLDER not in record]
+    for claim in study.claims:
+        if not (kept := kept_by(claim.only, records)):
+            continue
+        asked = {*claim.rows}
+        tables = [(spec, spec.rows_of(kept)) for spec in study.tables]
+        # The first table that has most of its rows.
+        spec, rows = max(tables, key=lambda table: len(asked.intersection(map(row_name, table[1]))))
+        values = {row_name(key): by_seed(claim.figure, group) for key, group in rows.items()}
+        verdict = Verdict(NOT_RUN)
+        if not asked or asked & values.keys():
+            verdict = decide(
+                claim,
+                values,
+                at_baseline(rows, study.baselines),
+                spec.paper_values(rows),
+                [row_name(key) for key, group in rows.items() if is_unbracketed(group[0])],
+                fewest_examples(claim, rows),
+            )
+        found.append((claim, verdict))
+    return found
+
+
+def fewest_examples(claim: Claim, rows: Mapping[tuple[str, ...], Sequence[Record]]) -> int | None:
+    """The size of the smallest test set of the claimed rows; None if the claim does not ask for it."""
+    if claim.examples is None:
+        return None
+    groups = [group for key, group in rows.items() if row_name(key) in claim.rows]
+    return min((int(value) for group in groups for value in numbers(claim.examples, group)), default=None)
+
+
+def write_notes(study: Study, records: Sequence[Record]) -> str:
+    """The notes of the YAML, filled in with the settings of the first record; jinja2's syntax.
+
+    The YAML may be somebody else's: its notes see copies of strings, numbers, lists and mappings alone.
+    """
+    first = records[0]
+    known = {
+        "cell": first["cell"],
+        "settings": given_settings(first),
+        "found": first["found"],
+        "records": records,
+        "training": first["training"],
+        "data": first["data"] or {},
+        "flags": f" with {' '.join(first['flags'])}" if first["flags"] else "",
+        "over_seeds": over_seeds(records),
+        "updates": ", ".join(f"{n:,}" for n in sorted({record["training"]["updates"] for record in records})),
+    }
+    try:
+        plain = json.loads(json.dumps(known, default=str))
+        sandbox = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
+        return sandbox.from_string(study.notes).render(plain).strip()
+    except NOT_FILLED_IN as error:
+        raise UserError(
+            f"{study.path}: notes cannot be filled in from the record {place_of(first)}: {error}"
+        ) from None
+
+
+def given_settings(record: Record) -> dict[str, dict[str, Any]]:
+    """The settings of a record's YAML, with the values that its study gave instead as flags."""
+    found = {group: dict(values or {}) for group, values in record["settings"].items()}
+    for values in found.values():
+        for key in values:
+            if is_given(record["own_flags"], flag := as_option(key)):
+                given = option(record["own_flags"], flag) or "--"
+                values[key] = True if given.startswith("--") else number_or_word(given)
+    return found
+
+
+def number_or_word(text: str) -> Any:
+    """The value of a flag; YAML by itself takes 1e-05 for a word."""
+    try:
+        return float(text) if "e-" in text else yaml.safe_load(text)
+    except ValueError:
+        return text
+
+
+def write_group(study: Study, name: tuple[str, ...], records: Sequence[Record]) -> str:
+    """Tables, verdicts and notes of one group."""
+    heading = [f"## {', '.join(name)}"] if name else []
+    tables = [write_table(spec, records, study.baselines) for spec in study.tables if spec.rows_of(records)]
+    write_more = study.hook("tables")
+    extra = write_more(study, records) if write_more else []
+    rows = [[one.says, one.where, found.outcome, found.effect] for one, found in verdicts(study, records)]
+    header = ["claim of the paper", "where", "verdict", "here"]
+    claims = markdown_table(header, rows, figures=False) if rows else ""
+    methods = {name for record in records for name in record["cell"].values() if isinstance(name, str)}
+    notes = [
+        write_notes(study, records),
+        best_note(study.best, records),
+        *performer_note(methods, any("--performer-paper" in one["own_flags"] for one in records)),
+        measured_on(records),
+    ]
+    parts = [*heading, *tables, note_of_older(records), *extra, claims, tuned_table(study, records), *notes]
+    return "\n\n".join(filter(None, parts))
+
+
+def tuned_table(study: Study, records: Sequence[Record]) -> str:
+    """What tuning tried for each row and the values it chose; empty if nothing was tuned."""
+    tuned = [record for record in records if "tuned" in record]
+    if not tuned:
+        return ""
+    one, spec, lines, runs = tuned[0]["tuned"], study.tables[0].whole(), [], 0
+    values = list(dict.fromkeys(value for record in tuned for value in record["tuned"]["tried"]))
+    for key, group in spec.rows_of(tuned).items():
+        found = group[0]["tuned"]
+        scores = [
+            NONE if score is None else f"{score:.4g}{' *' if value == found['chosen'] else ''}"
+            for value, score in ((value, found["tried"].get(value)) for value in values)
+        ]
+        runs += len(found["tried"])
+        lines.append([spec.label(key), *scores])
+    title = (
+        f'Choosing {one["setting"]} by {one["by"]} in {runs} shorter runs of the first seed; "*": the value '
+        "that was taken."
+    )
+    return f"{title}\n\n{markdown_table(['', *values], lines)}"
+
+
+def write_page(study: Study, records: Sequence[Record]) -> str:
+    """The whole page in Markdown."""
+    parts = [write_group(study, name, group) for name, group in groups_of(study, records).items()]
+    return marked("\n\n".join([f"# {study.about}", *parts]) + "\n")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a page: `draw` writes it from what the fingerprint `source` is of."""
+
+    path: Path
+    source: str
+    draw: Callable[[Path], None]
+
+    def is_current(self) -> bool:
+        """Whether it was drawn from the records as they are."""
+        if not is_generated(self.path):
+            return False
+        with Image.open(self.path) as picture:
+            return picture.info.get("Source") == self.source
+
+
+def pictures_of(study: Study, records: Sequence[Record], out: Path) -> list[Picture]:
+    """The pictures of a page: the curves of each group, and what the study's hooks draw."""
+    found = []
+    for name, group in groups_of(study, records).items():
+        source = fingerprint([study.name, study.plot, group])
+        has_curves = study.plot and any(study.plot["curves"] in one["training"]["curves"] for one in group)
+        draws = {"curves": draw_curves} if has_curves else {}
+        for title, draw in (draws | (study.hook("DRAWS") or {})).items():
+            path = out / f"{'-'.join([*name, title])}.png"
+            found.append(Picture(path, source, partial(draw, study, group, source)))
+    return found
+
+
+def shown_records(study: Study, out: Path) -> list[Record]:
+    """The records in `out` of which tables and verdicts are made: with `best`, those of the best choice."""
+    records = without_outdated(study, read_records(out, study))
+    check_one_setting(records, out)
+    return best_records(study.best, records)
+
+
+def without_outdated(study: Study, records: Sequence[Record]) -> list[Record]:
+    """The records of the study as it is now, and those of earlier settings whose row has none of now.
+
+    The latter are marked as `OLDER`: a table names them, and no verdict counts them.
+    """
+    best = study.best.axis if study.best else ""
+
+    def row(record: Record) -> tuple[str, ...]:
+        return tuple(value for name, value in record["cell"].items() if name not in ("seed", best))
+
+    found = []
+    for group in grouped(records, row).values():
+        current = [record for record in group if is_current(study, record)]
+        found += current or [{**record, OLDER: True} for record in group]
+    return found
+
+
+def is_current(study: Study, record: Record) -> bool:
+    """Whether a record was measured with the settings that the study gives its cell now."""
+    cell = record["cell"]
+    try:
+        found = [axis.choose([cell[name]]) for name, axis in study.axes.items()]
+    except UserError:  # a choice that the study no longer has
+        return False
+    choices = tuple(one for [one] in found)
+    plan = Plan(study, Path(), flags=tuple(record["flags"]))
+    now = Cell(plan, choices, cell["seed"], chosen=record.get("tuned", {}).get("chosen"))
+    if not now.exists():
+        return False
+    # With `start: given` the fingerprint holds that of the checkpoint, which may not be here.
+    same = study.start == GIVEN or record[FINGERPRINT] == now.fingerprint()
+    return same and settings_mark(record) == fingerprint([now.experiment.settings, now.own_flags()])
+
+
+def note_of_older(records: Sequence[Record]) -> str:
+    """A sentence that names the rows of earlier settings; empty if there are none."""
+    older = grouped([one for one in records if OLDER in one], lambda one: str(place_of(one).parent))
+    if not older:
+        return ""
+    rows = ", ".join(sorted(older))
+    return f"Measured with earlier settings of this study, and counted in no verdict: {rows}."
+
+
+@contextmanager
+def explained_records(study: Study, records: Sequence[Record], out: Path) -> Iterator[None]:
+    """UserError, naming the record, where the study's hooks miss something in what was measured."""
+    try:
+        yield
+    except UserError:
+        raise
+    except MALFORMED as error:
+        path = out / place_of(_malformed(study, records))
+        raise UserError(
+            f"{shown_path(path)} lacks what the page shows, or has it in another form "
+            f"({type(error).__name__}: {error}); move it away to measure its cell again"
+        ) from error
+
+
+def _malformed(study: Study, records: Sequence[Record]) -> Record:
+    """The record without which the page can be written; the first one if there is no such record."""
+    for record in records:
+        try:
+            write_page(study, [one for one in records if one is not record])
+        except MALFORMED:
+            continue
+        return record
+    return records[0]
+
+
+def publish(study: Study, out: Path, check: bool = False) -> list[Path]:
+    """Write what the records in `out` have left behind of README.md and its pictures, or only tell it."""
+    records = shown_records(study, out)
+    if not records:
+        return []
+    with explained_records(study, records, out):
+        return _publish(study, records, out, check)
+
+
+def _publish(study: Study, records: Sequence[Record], out: Path, check: bool) -> list[Path]:
+    pictures = pictures_of(study, records, out)
+    check_replaceable(study, [out / PAGE, *(picture.path for picture in pictures)])
+    links = [f"![{picture.path.stem}]({picture.path.name})" for picture in pictures]
+    text = "\n\n".join([write_page(study, records).strip(), *links]) + "\n"
+    old = [picture for picture in pictures if not picture.is_current()]
+    if not check:
+        for picture in old:
+            picture.draw(picture.path)
+    return [*renewed({out / PAGE: text}, check), *(picture.path for picture in old)]
+
+
+def check_replaceable(study: Study, paths: Iterable[Path]) -> None:
+    """UserError for a file where the page of the study or a picture goes that was not generated."""
+    for path in paths:
+        if os.path.lexists(path) and not (is_generated(path) or is_early_page(study, path)):
+            raise UserError(
+                f"{path} was not written by scripts/study.sh, which needs that name; move it "
+                "away, or choose another --out"
+            )
+
+
+def is_early_page(study: Study, path: Path) -> bool:
+    """Whether it is the page of the study from before pages had a mark."""
+    if path.name != PAGE or not is_plain(path):
+        return False
+    return begins(f"# {study.about}\n")(path) and MEASURED.encode() in path.read_bytes()
+
+
+def picture_paths(study: Study, groups: Iterable[tuple[str, ...]], out: Path) -> list[Path]:
+    """Where pictures of the groups of records may go."""
+    titles = ["curves", *(study.hook("DRAWS") or {})]
+    return [out / f"{'-'.join([*name, title])}.png" for name in groups for title in titles]
+
+
+def check_one_setting(records: Sequence[Record], out: Path) -> None:
+    """UserError for records that no table can join: of other flags of the user's, or other data of a name.
+
+    Of a record to come, only the flags are known.
+    """
+    if len({tuple(record["flags"]) for record in records}) > 1:
+        raise UserError(
+            f"{shown_path(out)} holds cells with different flags; give each setting its own --out"
+        )
+    measured = [record for record in records if "settings" in record]
+    data = lambda one: str((one["settings"].get("task") or {}).get("data") or "")  # noqa: E731
+    for name, group in grouped(measured, data).items():
+        if name and any(not same_data(one["data"], group[0]["data"]) for one in group):
+            other = next(one for one in group if not same_data(one["data"], group[0]["data"]))
+            raise UserError(
+                f"{shown_path(out)} holds cells of different {name}, such as that of {place_of(other)}; give "
+                "each its own --out"
+            )
+
+
+def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
+    """The curves of the first seed, a line for each row of the first table; a panel for each x axis."""
+    from lab.publish.plots import Curve, plot_curves
+
+    shown, spec = of_first_seed(records), study.tables[0].whole()
+    panels = []
+    title = ", ".join([study.name, *next(iter(groups_of(study, records)))])
+    for by in plotted_by(study.plot):
+        curves = []
+        rows = spec.rows_of(shown)
+        looks = looks_of(list(rows))
+        for key, [record, *_] in rows.items():
+            if points := record["training"]["curves"].get(study.plot["curves"], []):
+                x, y = zip(*points, strict=True)
+                x = [value * seconds_per_update(record) for value in x] if by == "seconds" else x
+                y = [study.plot["factor"] * value for value in y]
+                color, style = looks[key]
+                curves.append(Curve(spec.label(key), color, x, y, style))
+        panels.append((title, "training, s" if by == "seconds" else by, study.plot["y"], curves))
+    plot_curves(path, panels, note=note_of_seed(shown), log=False, markers=False, source=source)
+
+
+def seconds_per_update(record: Record) -> float:
+    """The speed of a training, which its curves take for constant."""
+    return (record["training"]["seconds"] or 0.0) / max(1, record["training"]["updates"])
+
+
+def looks_of(rows: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
+    """Colour and line style of each row: those of the method, or the next ones that no method here has."""
+    named = {row: (NAMED[row[0]].color, "-") for row in rows if row[0] in NAMED}
+    looks = [(color, style) for style, color in product(STYLES, COLORS)]
+    free = cycle(look for look in looks if look not in named.values())
+    return named | {row: next(free) for row in rows if row not in named}

@@ -1,0 +1,146 @@
+"""From nothing to a table: set-up, a small corpus, three language models trained and compared.
+
+Makes .venv (PYTHON= and TORCH_SPEC= choose interpreter and torch), prepares the English text that comes
+with Python, runs the study "quickstart", which trains transnormer_t1, transnormer_t2 and fairseq's
+transformer_lm with equal budgets and evaluates each, and lets the first one continue three prompts. On two
+cores or more the three train side by side. After an interruption the same command resumes; when everything is
+done it prints the table again.
+"""
+
+import re
+import shlex
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lab.console import Parser, count
+from lab.files import ROOT, is_run, write_atomically
+from lab.outputs import run_lock
+from lab.provenance import memory_available, usable_cores
+
+if TYPE_CHECKING:
+    from lab.study.cells import Cell
+
+STUDY = "quickstart"
+BYTES = 10**9  # of a training, with its libraries
+PROMPTS = ROOT / "configs" / "quickstart" / "prompts.txt"
+# Sampling, since a greedy continuation by a model this small repeats itself.
+GENERATION = ["--sampling", "--sampling-topp", "0.8", "--temperature", "0.7", "--beam", "1"]
+GENERATION += ["--max-len-a", "1", "--max-len-b", "40", "--seed", "1"]
+
+
+def parse(words: Sequence[str]) -> Namespace:
+    parser = Parser("scripts/quickstart.sh", __doc__)
+    parser.add_argument(
+        "--updates",
+        type=count,
+        metavar="N",
+        help="train each model for N updates instead of those of configs/quickstart/base.yaml",
+    )
+    parser.add_argument(
+        "--out",
+        "--runs",
+        dest="runs",
+        type=Path,
+        metavar="DIR",
+        help="where everything goes (default: runs/studies/quickstart in the project, "
+        "runs/studies/quickstart-N with --updates N)",
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start over; runs of this command that are there move to DIR/earlier-N, nothing is removed",
+    )
+    options = parser.parse_args(words)
+    if options.runs is None:
+        suffix = f"-{options.updates}" if options.updates else ""
+        options.runs = ROOT / "runs" / "studies" / f"{STUDY}{suffix}"
+    options.runs = options.runs.absolute()
+    return options
+
+
+def planned(options: Namespace) -> list["Cell"]:
+    """The models to train; with another number of updates the warm-up is shortened in proportion."""
+    from lab.study.cells import Plan, shortened
+    from lab.study.declaration import read_study
+    from lab.study.selection import cells_of
+
+    study = read_study(STUDY)
+    plan = Plan(study, options.runs)
+    if options.updates:
+        [first, *_] = cells_of(plan, {}, study.seeds)
+        plan = Plan(study, options.runs, flags=tuple(shortened(first.experiment, (), options.updates)))
+    return cells_of(plan, {}, study.seeds)
+
+
+def start_over(cells: Sequence["Cell"]) -> None:
+    """Move the runs of this command, their records, page and curves aside; other files stay."""
+    from lab.run.folder import move_aside
+    from lab.study.page import PAGE
+    from lab.study.worker import MARK
+
+    out = cells[0].plan.out
+    folders = [cell.folder.parent for cell in cells if is_run(cell.folder, MARK)]
+    with ExitStack() as locks:
+        for folder in folders:
+            locks.enter_context(run_lock(folder, option="--out"))
+        if folders:
+            move_aside(out, [*folders, *out.glob(PAGE), *out.glob("curves.png")])
+
+
+def continuations(cell: "Cell") -> list[str]:
+    """What a trained model makes of the prompts, through `fairseq-interactive`, once."""
+    import torch
+
+    from lab.data.prepared import open_prepared
+    from lab.run.process import run_fairseq
+    from lab.study.worker import measured_checkpoint
+
+    file = cell.folder / "continuations.txt"
+    if file.exists():
+        return file.read_text().splitlines()
+    data = open_prepared(cell.data_folder(), ("valid",))
+    arguments = [str(data.folder), "--user-dir", str(ROOT / "user_dir"), "--task", "language_modeling"]
+    arguments += [*GENERATION, "--path", str(measured_checkpoint(cell)), "--input", str(PROMPTS)]
+    if model := data.sentencepiece_model:
+        arguments += ["--bpe", "sentencepiece", "--sentencepiece-model", str(model)]
+    if not torch.cuda.is_available():
+        arguments.append("--cpu")
+    lines: list[str] = []
+    run_fairseq("interactive", arguments, cell.folder / "generate.log", lines.append)
+    found = [re.match(r"D-\d+\t[^\t]*\t(.*)", line) for line in lines]
+    texts = [match[1] for match in found if match]
+    write_atomically(file, "".join(f"{text}\n" for text in texts).encode())
+    return texts
+
+
+def jobs(cells: Sequence["Cell"]) -> int | None:
+    """How many train side by side: all, if there are cores and memory for them; on GPUs one each."""
+    from lab.study.schedule import gpus
+
+    if gpus():
+        return None
+    return len(cells) if usable_cores() > 1 and memory_available() > len(cells) * BYTES else 1
+
+
+def main() -> None:
+    """Run the study, and show where everything is and what the first model writes."""
+    start = time.monotonic()
+    options = parse(sys.argv[1:])
+    from lab.study.run import run_study
+
+    cells = planned(options)
+    if options.fresh:
+        start_over(cells)
+    run_study(cells, jobs(cells))
+    print(f"\n{cells[0].choices[0].label} continues three prompts:")
+    for text in continuations(cells[0]):
+        print(f"  {text}")
+    print(f"\nLogs, checkpoints and results: {options.runs}")
+    tensorboard = [str(Path(sys.prefix, "bin", "tensorboard")), "--logdir", str(options.runs)]
+    print(f"Curves: {shlex.join(tensorboard)}")
+    print(f"Done in {time.monotonic() - start:.0f} s.")

@@ -1,0 +1,231 @@
+"""The records of finished cells: read, checked, and what may be said of several of them.
+
+A record belongs to one cell, and its place says which: CHOICE/.../seedN.json below the folder of the study.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lab.errors import UserError
+from lab.files import FINGERPRINT, fingerprint, read_json, shown_path
+from lab.publish.tables import where
+from lab.study.notation import ABSENT, Expression, Record, follow, parse_expression, sections
+
+if TYPE_CHECKING:
+    from lab.study.schema import Study
+
+PATTERN = "**/seed*.json"
+MEASURED = "training times are those of a machine that may have done other work."
+"""How every page ends its notes."""
+NAME = re.compile(r"seed\d+\.json")
+OLDER = "older"
+"""Key of a record, in memory only, that was measured with other settings than the study has now."""
+Check = Callable[[Any], bool]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_number_or_none(value: Any) -> bool:
+    return value is None or _is_number(value)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_settings(value: Any) -> bool:
+    return _is_mapping(value) and all(one is None or _is_mapping(one) for one in value.values())
+
+
+def _is_curves(value: Any) -> bool:
+    return _is_mapping(value) and all(
+        isinstance(one, list) and all(map(_is_point, one)) for one in value.values()
+    )
+
+
+def _is_point(value: Any) -> bool:
+    return (
+        isinstance(value, list) and len(value) == 2 and _is_number(value[0]) and _is_number_or_none(value[1])
+    )
+
+
+SHAPE: dict[tuple[str, ...], Check] = {
+    (FINGERPRINT,): _is_text,
+    ("settings",): _is_settings,
+    ("own_flags",): _is_words,
+    ("flags",): _is_words,
+    ("data",): lambda value: value is None or _is_mapping(value),
+    ("training",): _is_mapping,
+    ("training", "updates"): _is_number,
+    ("training", "seconds"): _is_number_or_none,
+    ("training", "curves"): _is_curves,
+    ("found",): _is_mapping,
+    ("environment",): _is_mapping,
+    ("environment", "commit"): _is_text,
+    ("environment", "date"): _is_text,
+    ("environment", "threads"): _is_number,
+    ("environment", "hardware"): _is_mapping,
+    ("environment", "hardware", "cpu"): _is_text,
+}
+"""What every record holds."""
+OF_TUNING: dict[tuple[str, ...], Check] = {
+    ("tuned", "setting"): _is_text,
+    ("tuned", "by"): _is_text,
+    ("tuned", "chosen"): _is_text,
+    ("tuned", "tried"): lambda value: _is_mapping(value) and all(map(_is_number_or_none, value.values())),
+}
+"""What the record of a cell holds whose study tunes a setting."""
+
+
+def read_records(folder: Path, study: "Study") -> list[Record]:
+    """The records of a study's cells in `folder`, those of its tuning left out.
+
+    The records of other studies are passed over, as are files that lie deeper or less deep than a record.
+
+    Raises:
+        UserError: naming a file that is no JSON, a record in another place than its cell's, or one that lacks
+            something or holds it in another form.
+    """
+    found = []
+    for path in sorted(folder.glob(PATTERN)):
+        record = read_json(path)
+        other = isinstance(record, dict) and _is_text(record.get("study")) and record["study"] != study.name
+        is_placed = len(path.relative_to(folder).parts) == len(study.axes) + 1 and NAME.fullmatch(path.name)
+        if other or not (is_placed or (isinstance(record, dict) and "study" in record)):
+            continue
+        check_record(path, record, folder, study)
+        if "tuning" not in record["cell"]:
+            found.append(record)
+    return found
+
+
+def check_record(path: Path, record: Any, folder: Path, study: "Study") -> None:
+    """UserError unless the file `path` below `folder` is a whole record of the cell whose place it has."""
+
+    def refuse(what: str) -> None:
+        raise UserError(f"{shown_path(path)} {what}; move it away to measure its cell again")
+
+    if not isinstance(record, dict) or record.get("study") != study.name:
+        refuse(f"is no record of the study {study.name}")
+    cell = record.get("cell")
+    if not _is_cell(cell, study):
+        refuse(f"has no cell with a choice of {', '.join(study.axes)} and a seed")
+    place = folder / place_of(record)
+    if path != place:
+        refuse(f"is not in the place of its cell, {shown_path(place)}")
+    shape = SHAPE | (OF_TUNING if "tuned" in record else {})
+    for keys, is_right in shape.items():
+        value = follow(record, keys, ABSENT)
+        if value is ABSENT or not is_right(value):
+            missing = "is missing" if value is ABSENT else f"is {value!r:.50}"
+            refuse(f"is no whole record: {'.'.join(keys)} {missing}")
+    if not (study.start or study.data) and settings_mark(record) != record[FINGERPRINT]:
+        refuse("was edited: its settings are not those of its fingerprint")
+    if "tuning" in cell:
+        return  # which may have diverged
+    for keys, value in _values(record):
+        if isinstance(value, float) and not math.isfinite(value):
+            refuse(f"is no whole record: {'.'.join(keys)} is {value}")
+    for figure in figures_of(study):
+        values = (follow(section, figure.path) for section in sections(record))
+        value = next((one for one in values if one is not None), None)
+        if value is not None and not isinstance(value, int | float):
+            refuse(f"is no whole record: {'.'.join(figure.path)} is {value!r:.50}, no number")
+
+
+def _is_cell(cell: Any, study: "Study") -> bool:
+    if not isinstance(cell, dict) or {*cell} - {"tuning"} != {*study.axes, "seed"}:
+        return False
+    tuning, seed = cell.get("tuning", {}), cell["seed"]
+    texts = [cell[name] for name in study.axes]
+    return (
+        isinstance(seed, int)
+        and not isinstance(seed, bool)
+        and isinstance(tuning, dict)
+        and len(tuning) == ("tuning" in cell)
+        and all(map(_is_text, [*texts, *tuning.values()]))
+    )
+
+
+def settings_mark(record: Record) -> str:
+    """The fingerprint of the settings in a record: its own one, unless a start or named data add to that."""
+    return fingerprint([record["settings"], record["own_flags"]])
+
+
+def place_of(record: Record) -> Path:
+    """Where the record of a cell lies below the folder of its study."""
+    cell = record["cell"]
+    tried = [f"{axis}-{value}" for axis, value in cell.get("tuning", {}).items()]
+    choices = [value for name, value in cell.items() if name not in ("seed", "tuning")]
+    return Path(*choices, *tried, f"seed{cell['seed']}.json")
+
+
+def figures_of(study: "Study") -> Iterator[Expression]:
+    """The figures that the tables, the claims and the baselines of a study ask a record for."""
+    yield from (column.figure for spec in study.tables for column in spec.columns)
+    yield from (claim.figure for claim in study.claims)
+    for baseline in study.baselines:
+        paths = [word for pair in baseline.found.items() for word in pair if isinstance(word, str)]
+        yield from (parse_expression(path, baseline.name) for path in paths)
+
+
+def _values(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Everything in nested mappings and lists, with its path."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _values(one, (*keys, str(key)))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _values(one, keys)
+    else:
+        yield keys, value
+
+
+def seed_of(record: Record) -> int:
+    """The seed of a cell."""
+    return int(record["cell"]["seed"])
+
+
+def by_seed(figure: Expression, records: Sequence[Record]) -> dict[int, float]:
+    """A figure of the records that have it, by their seeds."""
+    return {seed_of(record): value for record in records if (value := figure(record)) is not None}
+
+
+def of_first_seed(records: Sequence[Record]) -> list[Record]:
+    """Those that a picture shows."""
+    seed = min(map(seed_of, records))
+    return [record for record in records if seed_of(record) == seed]
+
+
+def note_of_seed(shown: Sequence[Record]) -> str:
+    """What is printed below a picture of the `shown` records, all of a seed."""
+    return f"Seed {seed_of(shown[0])}. {measured_on(shown)}"
+
+
+def over_seeds(records: Sequence[Record]) -> str:
+    """What the figures of a table are: median (lowest to highest) over which seeds, or the only seed."""
+    seeds = sorted({seed_of(record) for record in records})
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"median (lowest to highest) over the seeds {', '.join(map(str, seeds))}"
+
+
+def measured_on(records: Sequence[Record]) -> str:
+    """Machines, days and commits, in a sentence."""
+    environments = [record["environment"] for record in records]
+    machines = sorted({f"{where(one)}, {one['date']}" for one in environments})
+    commits = ", ".join(sorted({one["commit"] for one in environments}))
+    return f"Measured on {'; '.join(machines)} (commit {commits}); {MEASURED}"

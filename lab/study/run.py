@@ -1,0 +1,324 @@
+"""What scripts/study.sh does with a study: list it, show it, or prepare, run and publish it."""
+
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lab.children import PARENT
+from lab.console import number_of
+from lab.data.prepared import identify
+from lab.errors import UserError
+from lab.files import RESULTS, ROOT, fingerprint, made_folder, shown_path
+from lab.outputs import LOCK, MARK, check_output_folder, run_lock
+from lab.provenance import portable_command
+from lab.run.log import run_figures
+from lab.study.cells import Cell, Plan
+from lab.study.choosing import keep_best_weights, score_of, tuning_cells, with_chosen
+from lab.study.declaration import our_studies
+from lab.study.notation import COUNT
+from lab.study.page import PAGE, check_one_setting, check_replaceable, group_of, picture_paths, publish
+from lab.study.records import Record, read_records
+from lab.study.schedule import gpus, parallel_jobs, run_cells
+from lab.study.schema import GIVEN, RUNS, Study
+from lab.study.selection import cells_of, check_layer_plans, check_trusted
+from lab.study.table import figure_of
+from lab.study.worker import LOG, check_arguments, prune
+
+SOURCE = "{source}"
+SECONDS_TO_WRITE = 60  # to wait for another sweep that writes its table
+SECONDS_TO_END = 5  # for the workers of a command that was killed: they have its locks until then
+
+
+def describe(cell: Cell) -> str:
+    """The result of a finished cell in a few words: the first columns of the first table that has any."""
+    record = cell.record()
+    if record is None:
+        return "no record"
+    if cell.tuning is not None:
+        score = score_of(cell)
+        return "no score" if score is None else f"{cell.study.tune.by} {score:.4g}"
+    columns = [column for column in cell.study.tables[0].columns if column.form != COUNT][:2]
+    return ", ".join(f"{column.title} {figure_of(column, [record])}" for column in columns)
+
+
+def planned(study: Study, options: Namespace, flags: tuple[str, ...]) -> list[Cell]:
+    """The cells that the command asks for."""
+    out = (options.out or RUNS / study.name).absolute()
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; name a folder")
+    data = options.data.absolute() if options.data else None
+    if data and not data.is_dir():
+        raise UserError(f"--data {data}: there is no such folder")
+    start = getattr(options, "start", None)
+    if start:
+        from lab.run.folder import whole_checkpoint
+
+        start = whole_checkpoint(start.absolute())
+    asked = {name: getattr(options, name) for name in study.axes if getattr(options, name)}
+    cells = cells_of(Plan(study, out, data, flags, start), asked, options.seeds or study.seeds)
+    check_trusted(cells)
+    check_layer_plans(cells)
+    return cells
+
+
+def all_runs(cells: Sequence[Cell], with_unchosen: bool = False) -> list[Cell]:
+    """The cells, those of tuning before them; those for which nothing is chosen yet only `with_unchosen`."""
+    tried = runs_of_tuning(cells)
+    if not tried:
+        return list(cells)
+    chosen = with_chosen(cells)
+    ready = {cell.folder for cell in chosen}
+    return [*tried, *chosen, *(cell for cell in cells if with_unchosen and cell.folder not in ready)]
+
+
+def runs_of_tuning(cells: Sequence[Cell]) -> list[Cell]:
+    """The runs in which the setting of the cells is chosen; none if the study tunes none."""
+    if not cells or cells[0].study.tune is None:
+        return []
+    first = {tuple(cell.values.items()): cell for cell in reversed(cells)}
+    return [one for cell in reversed(first.values()) for one in tuning_cells(cell)]
+
+
+def time_left(cells: Sequence[Cell]) -> float | None:
+    """The seconds that the cells without a record file take, by the study's records and begun runs.
+
+    The speed is that of the same choices if any ran, else of all. The updates may follow from data that are
+    not prepared here: then those of the same choices count. None where one of them cannot be known.
+    """
+    records = read_records(cells[0].plan.out, cells[0].study)
+    ended = [(_choices(record), record["training"]) for record in records]
+    begun = {cell.folder: figures for cell in cells if (figures := figures_of_begun(cell))}
+    running = [(cell.values, begun[cell.folder]) for cell in cells if cell.folder in begun]
+    timed = [(values, one) for values, one in (*ended, *running) if one["seconds"] and one["updates"]]
+    total = 0.0
+    for cell in cells:
+        if cell.record_path.is_file():
+            continue
+        alike = [one for values, one in timed if values == cell.values]
+        made = [one["updates"] for values, one in ended if values == cell.values]
+        updates = cell.updates() or (statistics.median(made) if made else 0)
+        ran = alike or [one for _, one in timed]
+        if not (ran and updates):
+            return None
+        rest = updates - begun.get(cell.folder, {}).get("updates", 0)
+        total += max(0, rest) * statistics.median(one["seconds"] / one["updates"] for one in ran)
+    return total
+
+
+def figures_of_begun(cell: Cell) -> dict[str, Any] | None:
+    """What the log of a run says that has no record yet; None without a log."""
+    log = cell.folder / LOG
+    return run_figures(log) if not cell.record_path.is_file() and log.is_file() else None
+
+
+def _choices(record: Record) -> dict[str, str]:
+    return {name: str(value) for name, value in record["cell"].items() if name != "seed"}
+
+
+def in_words(seconds: float) -> str:
+    """A time as a person says it."""
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{seconds / 3600:.1f} h"
+
+
+def show_list() -> None:
+    """Every study: cells done of all, and the time of the rest."""
+    for study in our_studies():
+        lines = []
+        for folder in (RESULTS / study.name, RUNS / study.name):
+            cells = cells_of(Plan(study, folder), {}, study.seeds)
+            done = sum(cell.record_path.is_file() for cell in cells)
+            runs = [*runs_of_tuning(cells), *cells]
+            left = time_left(runs) if 0 < done < len(cells) else None
+            time = f", {in_words(left)} left" if left is not None else ""
+            others = len(read_records(folder, study)) - done
+            more = f" and {others} of other choices" if others > 0 else ""
+            lines.append(f"{done} of {len(cells)}{more} in {shown_path(folder)}{time}")
+        print(f"{study.name}: {'; '.join(lines)}")
+
+
+def show_status(cells: Sequence[Cell]) -> None:
+    """Every cell, and whether it is done, begun or missing."""
+    runs = all_runs(cells, with_unchosen=True)
+    for cell in runs:
+        if cell.record():
+            state = f"done: {describe(cell)}"
+        elif figures := figures_of_begun(cell):
+            state = f"begun, at update {figures['updates']:,}" + (
+                f" of {last:,}" if (last := cell.updates()) else ""
+            )
+        else:
+            state = "begun" if cell.folder.is_dir() else "missing"
+        print(f"{cell.name}: {state}")
+    left = time_left(runs)
+    unknown = "unknown until a run has begun and the data are prepared"
+    print(f"time left: {in_words(left) if left is not None else unknown}")
+
+
+def show_commands(cells: Sequence[Cell]) -> None:
+    """The fairseq-train command of every cell that is not finished, checked like that of a run.
+
+    Raises UserError for an --out or a setting with which the cell would be refused.
+    """
+    from lab.run.process import import_quickly
+
+    check_out(cells)
+    import_quickly("lab.run.train")
+    on_gpu, checked = bool(gpus()), set()
+    for cell in all_runs(cells):
+        print(f"# {cell.name}")
+        if cell.record():
+            print("done before")
+            continue
+        arguments = cell.arguments(on_gpu)
+        if (alike := setting_words(cell)) not in checked:
+            checked.add(alike)
+            check_arguments(cell, arguments)
+        print(shlex.join(["fairseq-train", *arguments]))
+
+
+def setting_words(cell: Cell) -> str:
+    """What decides whether the settings of a cell are right: all but its seed."""
+    return fingerprint([cell.experiment.settings, replace(cell, seed=0).own_flags()])
+
+
+def run_study(cells: Sequence[Cell], jobs: int | None = None, source: Path | None = None) -> None:
+    """Run what is missing of a study, tuning first, and write the page; `source` has the raw data."""
+    places, study, out = parallel_jobs(jobs), cells[0].study, cells[0].plan.out
+    check_out(cells)
+    with locked(cells) as held:
+        check_one_setting([*read_records(out, study), {"flags": cells[0].plan.flags}], out)
+        prepare_data(cells, source)
+        runs = all_runs(cells)
+        check_starts(cell for cell in runs if not cell.record())
+        failures: list[str] = []
+        if study.tune:
+            tried = [cell for cell in runs if cell.tuning is not None]
+            failures += run_missing(f"{study.name}, choosing {study.tune.axis}", tried, places, held)
+            cells = with_chosen(cells)
+        failures += run_missing(study.name, cells, places, held)
+        if study.best:
+            keep_best_weights(study.best, cells)
+        with run_lock(out, SECONDS_TO_WRITE, "--out"):
+            written = publish(study, out)
+        if (page := out / PAGE).is_file():
+            print(f"\n{page.read_text(encoding='utf-8').removeprefix(MARK).strip()}\n")
+            shown = ", ".join(map(shown_path, written))
+            print(f"written: {shown}" if written else f"up to date: {shown_path(page)}")
+        if failures:
+            raise UserError(f"{number_of(len(failures), 'runs')} failed; the first: {failures[0]}")
+
+
+def check_out(cells: Sequence[Cell]) -> None:
+    """UserError unless results can go into --out, where page and pictures must be generated ones."""
+    study, out = cells[0].study, cells[0].plan.out
+    check_output_folder(out, "--out")
+    groups = dict.fromkeys(group_of(study, cell.values) for cell in cells)
+    check_replaceable(study, [out / PAGE, *picture_paths(study, groups, out)])
+
+
+def check_starts(cells: Iterable[Cell]) -> None:
+    """UserError for a cell whose checkpoint is not there."""
+    for cell in cells:
+        path = cell.start
+        if path is None and cell.study.start == GIVEN:
+            raise UserError("name the checkpoint to start from with --start")
+        if path is not None and not path.is_file():
+            hint = f"run scripts/study.sh {cell.study.start} first, or " if not cell.plan.start else ""
+            raise UserError(f"no checkpoint {shown_path(path)}; {hint}name another with --start")
+
+
+def prepare_data(cells: Sequence[Cell], source: Path | None) -> None:
+    """Check the data of the cells; missing ones are prepared from `source`, or by download.
+
+    The raw data are named by `--from`, or where the study writes {source}. Raises UserError for data that are
+    missing and that the study does not know how to prepare.
+    """
+    folders = list(dict.fromkeys(folder for cell in cells if (folder := cell.data_folder())))
+    missing = [folder for folder in folders if not folder.is_dir()]
+    for name, (script, *words) in cells[0].study.prepare.items():
+        if cells[0].plan.data is None and (ROOT / name in missing or (missing and not name)):
+            run_script(script, *with_source(script, words, source, ROOT / name if name else missing[0]))
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(
+                f"no data folder {shown_path(folder)}; prepare it with a script of data-prep/, or name "
+                "another with --data"
+            )
+        identify(folder)
+
+
+def with_source(script: str, words: Sequence[str], source: Path | None, missing: Path) -> list[str]:
+    """The arguments of a script with the user's `source`: after --from, or where they say SOURCE."""
+    origin = [str(source.absolute())] if source else []
+    if SOURCE not in words:
+        return [*words, *(["--from", *origin] if origin else [])]
+    if not origin:
+        raise UserError(
+            f"no data folder {shown_path(missing)}; name the raw data with --source, from which "
+            f"data-prep/{script} prepares them"
+        )
+    return [origin[0] if word == SOURCE else word for word in words]
+
+
+def run_script(script: str, *arguments: str | Path) -> None:
+    """Run a script of data-prep/, which ends with this process; UserError, in its own words, if it fails."""
+    command = [str(word) for word in (ROOT / "data-prep" / script, *arguments)]
+    ours = {**os.environ, PARENT: str(os.getpid())}
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", cwd=ROOT, env=ours)
+    *others, last = done.stderr.splitlines(keepends=True) or [""]
+    if done.returncode == 0 or not last.startswith("error: "):
+        sys.stderr.write(done.stderr)
+    if done.returncode == 0:
+        return
+    if not last.startswith("error: "):
+        raise UserError("the data could not be prepared (see the reason above)")
+    sys.stderr.writelines(others)
+    wrong, semicolon, advice = last.removeprefix("error: ").strip().partition("; ")
+    if "--" in advice:  # an option of the script's, which the command that runs it may lack
+        advice = f"prepare the data with {portable_command(command)}, see its --help"
+    raise UserError(f"{wrong}{semicolon}{advice}")
+
+
+@contextmanager
+def locked(cells: Sequence[Cell]) -> Iterator[list[int]]:
+    """Keep other commands out of the folders of the cells' choices of the first axis; gives the descriptors.
+
+    Those of other choices may run at the same time, as the jobs of an array do.
+    """
+    folders = {cell.plan.out / next(iter(cell.values.values())) for cell in cells}
+    with ExitStack() as stack:
+        held = []
+        for folder in sorted(folders):
+            stack.enter_context(made_folder(folder))
+            held.append(stack.enter_context(run_lock(folder, SECONDS_TO_END, "--out")))
+            stack.callback(remove_lone_lock, folder)
+        yield held
+
+
+def remove_lone_lock(folder: Path) -> None:
+    """Remove the lock, while it is held, of a folder in which there is nothing else."""
+    if [path.name for path in folder.iterdir()] == [LOCK]:
+        (folder / LOCK).unlink()
+
+
+def run_missing(title: str, cells: Sequence[Cell], jobs: int, held: Sequence[int]) -> list[str]:
+    """Run the cells without a record; returns a line for each that has failed."""
+    missing = []
+    for cell in cells:
+        if cell.record():
+            prune(cell)  # a kill may have come between its record and this
+        else:
+            missing.append(cell)
+    where = shown_path(cells[0].plan.out) if cells else ""
+    done = len(cells) - len(missing)
+    print(f"{title}: {number_of(len(cells), 'runs')}, {done} done before; results: {where}", flush=True)
+    return run_cells(missing, jobs, held, describe)

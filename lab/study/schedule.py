@@ -1,0 +1,200 @@
+"""Cells side by side: a process each, on a GPU of its own or with its share of the cores."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from signal import Signals
+from typing import BinaryIO
+
+from conventions import STOPPED
+from lab import children
+from lab.errors import UserError
+from lab.files import shown_path
+from lab.provenance import usable_cores
+from lab.run.log import Progress
+from lab.study.cells import Cell
+from lab.study.worker import LOG, SETTINGS_ARE_WRONG, request_of
+
+SECONDS_BETWEEN_LOOKS = 0.1
+
+
+def gpus() -> list[str]:
+    """The names of the GPUs for CUDA_VISIBLE_DEVICES, found without torch, whose import takes seconds."""
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return list(takewhile(lambda name: name not in ("", "-1", "NoDevFiles"), visible.split(",")))
+    if not shutil.which("nvidia-smi"):
+        return []
+    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    count = sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+    return [str(number) for number in range(count)]
+
+
+def parallel_jobs(asked: int | None) -> int:
+    """How many cells run side by side: `asked`, or one per GPU, or one; UserError for more than the GPUs."""
+    count = len(gpus())
+    if count and (asked or 0) > count:
+        raise UserError(f"--jobs is {asked}; it must be no more than the GPUs, {count}")
+    return asked or max(1, count)
+
+
+def placement(place: int, jobs: int) -> dict[str, str]:
+    """The environment of the cell at `place` of `jobs`."""
+    if names := gpus():
+        return {"CUDA_VISIBLE_DEVICES": names[place]}
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // jobs)))}
+
+
+@dataclass
+class RunningCell:
+    """A cell whose process runs at a `place`, and what shows it."""
+
+    cell: Cell
+    place: int
+    process: subprocess.Popen[bytes]
+    messages: Path
+    stack: ExitStack
+    follower: "Follower | None" = None
+
+    def reason(self) -> str:
+        """Why the process has failed, once it has ended: its last error, perhaps not its last line."""
+        lines = self.messages.read_text(encoding="utf-8", errors="replace").splitlines()
+        self.stack.close()
+        said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        if said:
+            return said[-1]
+        code = self.process.returncode
+        if code == errno.ENOSPC:  # not even that could be written
+            return "the disk is full; free some space"
+        ended = f"was ended by {Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"its process {ended}"
+
+
+class Follower:
+    """Shows how far the training of a cell is, from its log; `name` leads each line."""
+
+    def __init__(self, cell: Cell, name: str = "") -> None:
+        self.log = cell.folder / LOG
+        resumes = any(cell.folder.glob("checkpoint*.pt"))  # else the log starts over
+        self.start = self.log.stat().st_size if resumes and self.log.is_file() else 0
+        self.old = None if resumes or not self.log.is_file() else self.log.stat().st_ino
+        self.file: BinaryIO | None = None
+        self.rest = b""
+        self.total, self.name = cell.updates() or None, name
+        self.progress = Progress(self.total, sys.stdout, name=self.name)
+
+    def join(self) -> None:
+        """Show it from here on: what the log holds of a cell that is already at work is passed over."""
+        doing = self.progress.doing
+        self.progress = Progress(self.total, sys.stdout, name=self.name)
+        if self.file is None and self.is_open():
+            self.file.seek(0, os.SEEK_END)
+            doing = "training"
+        self.progress.doing = doing
+
+    def is_open(self) -> bool:
+        """Whether the log is there; opens it."""
+        if self.file is None and self.log.is_file() and self.log.stat().st_ino != self.old:
+            self.file = self.log.open("rb")
+            self.file.seek(self.start)
+        return self.file is not None
+
+    def look(self) -> None:
+        """Show what has been written since the last look."""
+        self.progress.wait()
+        if not self.is_open():
+            return
+        *lines, self.rest = (self.rest + self.file.read()).split(b"\n")
+        for line in lines:
+            self.progress.feed(line.decode(errors="replace"))
+
+    def close(self) -> None:
+        """Read no more."""
+        if self.file is not None:
+            self.file.close()
+
+
+def start(cell: Cell, place: int, jobs: int, held: Sequence[int]) -> RunningCell:
+    """Start the process of a cell; it ends with this one, and inherits the descriptors `held`."""
+    stack = ExitStack()
+    messages = stack.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115
+    environment = placement(place, jobs)
+    process = stack.enter_context(
+        children.started("lab.study.worker", request_of(cell), messages, environment, held)
+    )
+    follower = Follower(cell, ", ".join(cell.values.values()) if jobs > 1 else "")
+    stack.callback(follower.close)
+    return RunningCell(cell, place, process, Path(messages.name), stack, follower)
+
+
+def run_cells(
+    cells: Sequence[Cell], jobs: int, held: Sequence[int], describe: Callable[[Cell], str]
+) -> list[str]:
+    """Run the cells, `jobs` at a time; returns a line for each that has failed.
+
+    A mistake in the settings, which the others share, ends the command. Raises UserError for it, and
+    SystemExit if the command was asked to stop.
+    """
+    waiting, places, failures = list(cells), list(range(jobs)), []
+    running: list[RunningCell] = []
+    try:
+        while waiting or running:
+            while waiting and places:
+                children.end_if_asked()
+                cell = waiting.pop(0)
+                number = len(cells) - len(waiting)
+                print(f"[{number}/{len(cells)}] {cell.name}: log {shown_path(cell.folder / LOG)}", flush=True)
+                running.append(start(cell, places.pop(0), jobs, held))
+            ended = wait_for_one(running)
+            running.remove(ended)
+            places.append(ended.place)
+            if line := settle(ended, describe):
+                failures.append(line)
+    finally:
+        children.end(one.process for one in running)
+        for one in running:
+            one.stack.close()
+    return failures
+
+
+def wait_for_one(running: Sequence[RunningCell]) -> RunningCell:
+    """The first cell whose process has ended; meanwhile the one that has run longest is shown."""
+    follower = running[0].follower
+    follower.join()
+    try:
+        while True:
+            for one in running:
+                if one.process.poll() is not None:
+                    return one
+            follower.look()
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+    finally:
+        follower.look()
+        follower.progress.close()
+
+
+def settle(ended: RunningCell, describe: Callable[[Cell], str]) -> str | None:
+    """Say how a cell has ended; its line if it has failed."""
+    code, reason = ended.process.returncode, ended.reason()
+    if children.was_stopped(code):
+        print("stopped as asked; the same command resumes", flush=True)
+        sys.exit(STOPPED)
+    if children.was_interrupted(code):
+        raise KeyboardInterrupt
+    if code == 0:
+        print(f"{ended.cell.name}: {describe(ended.cell)}", flush=True)
+        return None
+    log = ended.cell.folder / LOG
+    if code == SETTINGS_ARE_WRONG:
+        raise UserError(reason)
+    line = f"{ended.cell.name}: {reason}" + (f" (log: {shown_path(log)})" if log.is_file() else "")
+    print(f"failed: {line}", flush=True)
+    return line

@@ -1,0 +1,291 @@
+"""What a study is: its axes, tables, claims and baselines, as its YAML declares them.
+
+declaration.py reads the YAML; docs/studies.md describes the keys.
+"""
+
+import importlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lab.errors import UserError
+from lab.files import ROOT
+from lab.methods import label_of
+from lab.publish.tables import grouped
+from lab.study.notation import Expression, Record, nearest, parse_expression, row_name
+from lab.verdicts import Bound
+
+STUDIES = ROOT / "configs" / "studies"
+RUNS = ROOT / "runs" / "studies"
+GIVEN = "given"
+"""Of the key `start`: the command names the checkpoint."""
+YAML = "yaml"
+"""The key of a choice that changes settings of the training YAML, by group."""
+NAME = re.compile(r"[\w+][\w.+-]*")
+"""A choice's name, which is that of a folder, too."""
+BY = ("highest", "lowest")
+TUNED_BY = {"valid_loss": min, "valid_accuracy": max}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An option of an axis: what it adds to the flags, and what stands for it in the path of the YAML.
+
+    `seeds` is the most seeds that it is run with, None for those of the study; with `on_request` it is run if
+    the command names it.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    label: str
+    config: str
+    seeds: int | None = None
+    on_request: bool = False
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: its choices by name, or any `value` of the flag or the placeholder called like the axis."""
+
+    name: str
+    choices: dict[str, Choice]
+    placeholder: bool
+    closed: bool
+
+    @property
+    def usual(self) -> list[str]:
+        """The choices that are run if the command names none."""
+        return [name for name, choice in self.choices.items() if not choice.on_request]
+
+    def choose(self, words: Iterable[str]) -> list[Choice]:
+        """The choices that `words` name; a word that several begin with, such as `norm`, names them all.
+
+        Raises UserError for another one.
+        """
+        found: dict[str, Choice] = {}
+        for word in words:
+            if word in self.choices:
+                found[word] = self.choices[word]
+            elif group := [name for name in self.choices if name.startswith(f"{word}-")]:
+                found.update({name: self.choices[name] for name in group})
+            elif self.closed or not NAME.fullmatch(word):
+                raise UserError(f"--{self.name} {word}: there is no such choice{nearest(word, self.choices)}")
+            else:
+                found[word] = self.value(word)
+        return list(found.values())
+
+    def value(self, word: str) -> Choice:
+        """The choice of an open axis for a value that the YAML does not name."""
+        settings = {} if self.placeholder else {self.name: word}
+        label = label_of(word) if self.placeholder else f"{self.name} {word}"
+        return Choice(word, settings, label, word)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title, the figure, and the format of a number."""
+
+    title: str
+    figure: Expression
+    form: str
+
+
+@dataclass(frozen=True)
+class PaperColumn:
+    """The column of a paper's table: `rows` maps our choice of the first row axis to the paper's row.
+
+    They are in the paper's order; `key` are the columns that name one. `value` is the paper's column; with
+    several row axes it may depend on the choice of the axis `by` ("" without). `average` is the paper's
+    column of means over a table's axis `across`.
+    """
+
+    key: tuple[str, ...]
+    rows: dict[str, dict[str, str]]
+    value: dict[str, str]
+    by: str
+    title: str
+    average: str = ""
+
+
+def kept_by(only: Mapping[str, Sequence[str]], records: Sequence[Record]) -> list[Record]:
+    """The records whose choice of each axis in `only` is one of those there."""
+    return [
+        record for record in records if all(record["cell"].get(axis) in names for axis, names in only.items())
+    ]
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table as the YAML declares it: the axes of its rows; `only` keeps these choices of an axis, in order.
+
+    With `across`, the last of the row axes, its choices are columns of the first figure, and `average` is the
+    title of their mean. Such a table may have rows of several papers.
+    """
+
+    title: str
+    rows: "dict[str, Axis]"
+    columns: tuple[Column, ...]
+    only: dict[str, tuple[str, ...]]
+    papers: tuple[PaperColumn, ...]
+    across: str = ""
+    average: str = ""
+
+    @property
+    def paper(self) -> PaperColumn | None:
+        """The paper whose column is compared with ours."""
+        return self.papers[0] if self.papers else None
+
+    def whole(self) -> "TableSpec":
+        """The table with all choices."""
+        return replace(self, only={}, papers=())
+
+    def rows_of(self, records: Sequence[Record]) -> dict[tuple[str, ...], list[Record]]:
+        """The records of each row, in the order of the axes' choices."""
+        orders = [list(self.only.get(name) or axis.choices) for name, axis in self.rows.items()]
+
+        def place(key: tuple[str, ...]) -> list[int]:
+            return [
+                order.index(name) if name in order else len(order)
+                for order, name in zip(orders, key, strict=True)
+            ]
+
+        kept = kept_by(self.only, records)
+        found = grouped(kept, lambda record: tuple(str(record["cell"][axis]) for axis in self.rows))
+        return {key: found[key] for key in sorted(found, key=place)}
+
+    def label(self, key: Sequence[str]) -> str:
+        """How a reader sees a row: its choices, but for an axis of which the table keeps only one.
+
+        The row of a table across an axis has no choice of that.
+        """
+        named = [
+            axis.choices[name].label if name in axis.choices else name
+            for axis, name in zip(self.rows.values(), key, strict=not self.across)
+            if len(self.only.get(axis.name, ())) != 1
+        ]
+        return ", ".join(named)
+
+    def paper_figure(self, key: Sequence[str]) -> str:
+        """The paper's figure beside a row, as printed; empty if there is none."""
+        if self.paper is None or key[0] not in self.paper.rows:
+            return ""
+        choice = key[list(self.rows).index(self.paper.by)] if self.paper.by else ""
+        return self.paper.rows[key[0]].get(self.paper.value.get(choice), "")
+
+    def paper_values(self, rows: Iterable[tuple[str, ...]]) -> dict[str, float]:
+        """The paper's column as numbers, by the name of a row; what is no number is left out."""
+        found = {}
+        for key in rows:
+            with suppress(ValueError):
+                found[row_name(key)] = float(self.paper_figure(key))
+        return found
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What guessing scores: figures by path, a number each or a path in a record; `margin` is what decides.
+
+    A row whose figure comes within its margin has learned nothing.
+    """
+
+    name: str
+    found: dict[str, float | str]
+    margin: dict[str, float] = field(default_factory=dict)
+
+    def as_record(self, like: Record) -> Record:
+        """A record that has the baseline's figures; those that are paths are of the record `like`."""
+        found: dict[str, Any] = {}
+        for path, value in self.found.items():
+            if isinstance(value, str):
+                value = parse_expression(value, "baseline")(like)
+            *outer, last = path.split(".")
+            place = found
+            for key in outer:
+                place = place.setdefault(key, {})
+            if value is not None:
+                place[last] = value
+        return {"found": found}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says, where, and the test: its `kind`, figure, rows, and bound if it has one.
+
+    `examples` is the path of the size of the test set. `only` has the choices of an axis that the claim is
+    about; all if the axis is not in it. `withheld` has an outcome and the reason why no other is given.
+    """
+
+    says: str
+    where: str
+    kind: str
+    figure: Expression
+    rows: tuple[str, ...]
+    bound: Bound | None
+    examples: Expression | None = None
+    only: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    withheld: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Tune:
+    """How a setting is chosen before the repetitions: the best of `values` after `updates`, `by` a figure."""
+
+    axis: str
+    values: tuple[str, ...]
+    updates: int
+    by: str
+
+
+@dataclass(frozen=True)
+class Best:
+    """The `axis` of which the best choice is shown, and the figure that decides, `by` highest or lowest."""
+
+    axis: str
+    figure: Expression
+    by: str
+
+    def order(self, value: float) -> float:
+        """The larger, the better."""
+        return value if self.by == "highest" else -value
+
+
+@dataclass(frozen=True)
+class Study:
+    """A declared experiment. `config` is the path of the YAMLs with `{axis}` in it, from the root.
+
+    `prepare` has the script of data-prep/ and its arguments by the folder that it writes, or one of the
+    name "" that writes all.
+    `data` is the prepared folder in the same way, "" for that of the YAML. `start` is the study whose runs
+    the cells start from, or GIVEN. `settings` are flags of all cells.
+    """
+
+    name: str
+    path: Path
+    about: str
+    config: str
+    data: str
+    start: str
+    settings: dict[str, Any]
+    keep: str
+    best: Best | None
+    axes: dict[str, Axis]
+    seeds: int
+    evaluate: str
+    checkpoint: str
+    tables: tuple[TableSpec, ...]
+    tune: Tune | None
+    prepare: dict[str, tuple[str, ...]]
+    baselines: tuple[Baseline, ...]
+    claims: tuple[Claim, ...]
+    plot: dict[str, Any]
+    notes: str
+    hooks: str
+
+    def hook(self, name: str) -> Any:
+        """What the module of `hooks` has under `name`; None if it has nothing, or there is no module."""
+        if not self.hooks:
+            return None
+        return getattr(importlib.import_module(f"lab.study.hooks.{self.hooks}"), name, None)

@@ -1,1 +1,0 @@
-"""What is more than a training: report, analyses, and the checks of faults and of a GPU."""

@@ -1,0 +1,84 @@
+"""export_hf.sh on checkpoints that training wrote."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+
+from lab.export import export_hf
+from lab.export.exported import load_source
+from tests.helpers import lm
+
+CHECKPOINT = "checkpoint_last.pt"
+LOADED = "from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer\n"
+
+
+@pytest.mark.slow
+def test_language_model_and_encoder(
+    call, with_transformers, transformers_answers, trained, pretrained, tmp_path, capsys
+):
+    tokens = lm.tokens(2, 24, words=20)
+    everywhere = torch.ones_like(tokens, dtype=torch.bool)
+    asked = {"tokens": tokens, "mask": everywhere}
+    questions = {
+        "lm": {**asked, "prompts": tokens, "prompt_mask": everywhere, "count": 2},
+        "encoder": asked,
+    }
+    expected = {}
+    for name, run in (("lm", trained), ("encoder", pretrained)):
+        call(export_hf, run / CHECKPOINT, tmp_path / name)
+        call(export_hf, run / CHECKPOINT, tmp_path / name)  # once more, in place
+        with torch.no_grad():
+            expected[name] = load_source(run / CHECKPOINT).model(tokens)[0]
+    said = capsys.readouterr().out
+    assert "AutoModelForCausalLM.from_pretrained(" in said and "AutoModelForMaskedLM.from_pretrained(" in said
+    assert not list(tmp_path.rglob("*.part"))
+    (tmp_path / "code.py").write_text(LOADED + "\n".join(re.findall(r"^  (Auto.*)$", said, re.MULTILINE)))
+    with_transformers("run_code", tmp_path)
+    answers = transformers_answers(tmp_path, questions)
+    for name, logits in expected.items():
+        torch.testing.assert_close(answers[name]["logits"], logits, rtol=0, atol=1e-5)
+
+
+def test_another_model_does_not_overwrite(call, refused, trained, tmp_path):
+    out = tmp_path / "out"
+    call(export_hf, trained / CHECKPOINT, out)
+    assert json.loads((out / "config.json").read_text())["architectures"] == ["LinearAttentionForCausalLM"]
+    before = (out / "config.json").read_bytes()
+    other = trained / "another.pt"
+    other.write_bytes((trained / CHECKPOINT).read_bytes() + b" ")
+    sentence = refused(export_hf, other, out)
+    other.unlink()
+    assert f"holds the export of {trained / CHECKPOINT}, not the export of {other}" in sentence
+    assert "DIR" in sentence and "fingerprint" not in sentence
+    assert (out / "config.json").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_the_code_of_the_page(call, root, with_transformers, trained, tmp_path):
+    call(export_hf, trained / CHECKPOINT, tmp_path / "exported" / "t1")
+    page = (root / "docs" / "export.md").read_text(encoding="utf-8")
+    (tmp_path / "code.py").write_text("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    with_transformers("run_code", tmp_path)
+
+
+def test_where_the_dictionary_is_looked_for(call, refused, trained, corpus, encoder_corpus, tmp_path):
+    alone = tmp_path / "alone" / "a.pt"
+    alone.parent.mkdir()
+    shutil.copyfile(trained / CHECKPOINT, alone)
+    call(export_hf, alone, tmp_path / "found")  # in the data that the checkpoint names
+    words = json.loads((tmp_path / "found" / "tokenizer.json").read_text())["model"]["vocab"]
+    assert len(words) == len((corpus / "dict.txt").read_text().splitlines()) + 4
+    sentence = refused(export_hf, alone, tmp_path / "other", "--data", encoder_corpus)
+    assert "entries, but" in sentence and "name the prepared folder of its training with --data" in sentence
+    state = torch.load(alone, weights_only=False)
+    state["cfg"]["task"]["data"] = str(tmp_path / "gone")
+    torch.save(state, alone)
+    sentence = refused(export_hf, alone, tmp_path / "other")
+    assert f"there is no dict.txt beside {alone} or in its training data, {tmp_path / 'gone'}" in sentence
+    call(export_hf, alone, tmp_path / "other", "--data", corpus)
+    assert (tmp_path / "other" / "tokenizer.json").read_bytes() == (
+        tmp_path / "found" / "tokenizer.json"
+    ).read_bytes()

@@ -1,0 +1,145 @@
+"""The model card says what the run has recorded of these weights, and nothing of others."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lab.data.published import CORPORA
+from lab.export import export_hf
+from lab.export.model_card import Evaluation, RunRecord, limits, metadata, model_card, read_run
+from lab.files import read_json, write_json
+from lab.provenance import commit
+from lab.run.checkpoint import read_checkpoint
+
+CHECKPOINT = "checkpoint_last.pt"
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> Path:
+    """A copy of the run, which the tests may change, without what other tests have evaluated."""
+    evaluated = shutil.ignore_patterns("checkpoint_*.json")
+    return shutil.copytree(trained, tmp_path / "run", ignore=evaluated)
+
+
+def exported(call, run: Path, out: Path) -> tuple[dict, str]:
+    """The header and the text of the card."""
+    call(export_hf, run / CHECKPOINT, out)
+    _, header, text = (out / "README.md").read_text().split("---\n", 2)
+    return yaml.safe_load(header), text
+
+
+def figures(header: dict) -> dict[tuple[str, str], float]:
+    """The figures of a header by split and name."""
+    [entry] = header["model-index"]
+    return {
+        (result["dataset"]["split"], metric["name"]): metric["value"]
+        for result in entry["results"]
+        for metric in result["metrics"]
+    }
+
+
+def test_validation_of_the_training(call, run, tmp_path):
+    header, text = exported(call, run, tmp_path / "out")
+    bits = read_checkpoint(run / CHECKPOINT).score
+    assert figures(header) == {("valid", "perplexity per token"): pytest.approx(2**bits, abs=1e-4)}
+    assert header["pipeline_tag"] == "text-generation" and "transnormer_t1" in header["tags"]
+    mine = tmp_path / "out" / "README.md"
+    mine.write_text("---\n---\nmy own card")
+    exported(call, run, tmp_path / "out")
+    assert mine.read_text() == "---\n---\nmy own card"
+    assert "tiny, tokenizer: words." in text and "4 updates" in text
+    assert f"exported with commit {commit()}" in text and "Trained with commit unknown" in text
+
+
+@pytest.mark.parametrize(
+    ("metric", "score", "splits"), [("ppl", 80.0, []), ("loss", 9.0, ["valid"]), ("loss", 2e3, [])]
+)
+def test_validation_by_another_metric_or_of_a_diverged_run_is_no_loss(run, metric, score, splits):
+    state = torch.load(run / CHECKPOINT)
+    state["cfg"]["checkpoint"]["best_checkpoint_metric"] = metric
+    state["extra_state"]["val_loss"] = score
+    torch.save(state, run / CHECKPOINT)
+    assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == splits
+
+
+def test_evaluation_takes_precedence(call, run, corpus, tmp_path):
+    call("scripts/eval_ppl.sh", run / CHECKPOINT, corpus, "--split", "test")
+    header, text = exported(call, run, tmp_path / "out")
+    result = read_json(run / "checkpoint_last.test.json")
+    assert figures(header) == {
+        ("test", "perplexity per token"): pytest.approx(result["perplexity_per_token"], abs=1e-4),
+        ("test", "perplexity per word"): pytest.approx(result["perplexity_per_word"], abs=1e-4),
+    }
+    assert "scripts/eval_ppl.sh --tokens-per-sample 32" in text
+
+
+def test_results_of_other_weights_or_data_are_passed_over(run):
+    result = {"updates": 3, "perplexity_per_token": 7.0, "model_overrides": {}, "tokens_per_sample": 32}
+    write_json(run / "checkpoint_last.test.json", result)
+    write_json(run.with_name("run.json"), {"study": "lm", "found": {"best_update": 3}})
+    assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == ["valid"]
+    write_json(run / "checkpoint_last.test.json", {**result, "updates": 4, "corpus": "wikitext-103"})
+    assert [one.split for one in read_run(read_checkpoint(run / CHECKPOINT)).evaluations] == ["valid"]
+    write_json(run / "checkpoint_last.test.json", {**result, "updates": 4, "corpus": "tiny"})
+    assert read_run(read_checkpoint(run / CHECKPOINT)).evaluations == [
+        Evaluation("test", {"perplexity per token": 7.0}, "scripts/eval_ppl.sh --tokens-per-sample 32")
+    ]
+
+
+def test_record_of_a_study(run):
+    (run / "data.json").unlink()
+    found = {"best_update": 4, "valid": {"perplexity": 8.0, "perplexity_per_word": None}}
+    found["test"] = {"perplexity": math.inf, "perplexity_per_word": 9.0}
+    record = {
+        "study": "lm",
+        "found": found,
+        "data": {"corpus": "wikitext-2"},
+        "environment": {"commit": "abc"},
+    }
+    write_json(run.with_name("run.json"), record)
+    read = read_run(read_checkpoint(run / CHECKPOINT))
+    assert read.commit == "abc" and read.data == {"corpus": "wikitext-2"}
+    assert read.evaluations == [
+        Evaluation("valid", {"perplexity per token": 8.0}, "scripts/study.sh lm"),
+        Evaluation("test", {"perplexity per word": 9.0}, "scripts/study.sh lm"),
+    ]
+
+
+def test_a_damaged_record_is_named(refused, run, tmp_path):
+    (run / "checkpoint_last.test.json").write_text("{")
+    sentence = refused(export_hf, run / CHECKPOINT, tmp_path / "out")
+    assert "checkpoint_last.test.json cannot be read as JSON" in sentence
+
+
+def test_licence_of_the_data():
+    settings = {"plan": [["norm"]], "positions": "none"}
+    run = RunRecord("transnormer_t1", 5, {"corpus": "wikitext-103"}, [], None)
+    card = model_card("t1", "CausalLM", settings, run).decode()
+    assert CORPORA["wikitext-103"].licence in card
+    assert "hold no perplexity" in card and "model-index" not in metadata("t1", "CausalLM", run)
+
+
+@pytest.mark.parametrize(
+    ("plan", "positions", "word"),
+    [("lln", "none", "exponents"), ("softmax", "none", "grow with"), ("norm", "learned", "at most 512")],
+)
+def test_limits(plan, positions, word):
+    settings = {"plan": [["norm"], [plan]], "positions": positions, "max_position_embeddings": 512}
+    assert word in " ".join(limits("CausalLM", settings))
+
+
+def test_hubs_read_the_header(with_transformers, tmp_path):
+    evaluations = [Evaluation("test", {"perplexity per token": 7.25, "perplexity per word": 9.5}, "a")]
+    run = RunRecord("transnormer_t1", 5, {"corpus": "wikitext-2"}, evaluations, None)
+    card = model_card("t1", "CausalLM", {"plan": [["norm"]], "positions": "none"}, run)
+    (tmp_path / "README.md").write_bytes(card)
+    with_transformers("read_card", tmp_path)
+    assert json.loads((tmp_path / "answer.json").read_text()) == [
+        ["wikitext-2", "test", "perplexity", "perplexity per token", 7.25],
+        ["wikitext-2", "test", "perplexity", "perplexity per word", 9.5],
+    ]

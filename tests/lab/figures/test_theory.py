@@ -1,0 +1,94 @@
+"""The figures that need no model: made once, drawn from JSON alone, and what their tests find."""
+
+import json
+
+import pytest
+
+from lab.figures import analyse
+from lab.figures.analyse import THEORY
+from lab.publish.analysis import document
+from tests.helpers import commands
+
+SMALL = ("--length", 64, "--head-dim", 8)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """The folder of all figures, small."""
+    folder = tmp_path_factory.mktemp("analysis")
+    commands.call(analyse, "theory", "--out", folder, *SMALL)
+    return folder
+
+
+def checks(out, name):
+    record = json.loads((out / "theory" / f"{name}.json").read_text())
+    return {one["statement"]: one["verdict"] == "confirmed" for one in record["checks"]}
+
+
+def test_every_figure_has_json_and_png(out):
+    for name in THEORY:
+        record = json.loads((out / "theory" / f"{name}.json").read_text())
+        assert {"settings", "panels", "note", "commit", "date", "hardware", "versions"} <= record.keys()
+        points = sum(len(c["x"]) for panel in record["panels"] for c in panel.get("curves", []))
+        points += sum(len(panel["groups"]) for panel in record["panels"] if panel["kind"] == "bars")
+        assert points
+        assert (out / "theory" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_redrawn_from_json_byte_for_byte(out, call):
+    paths = [path for path in (out / "theory").iterdir() if path.suffix != ".json"]
+    before = {path: path.read_bytes() for path in paths}
+    for path in paths:
+        path.unlink()
+    call(analyse, "theory", "--redraw", "--out", out)
+    assert {path: path.read_bytes() for path in paths} == before
+
+
+def test_finished_figures_are_skipped_and_other_settings_refused(out, call, refused, capsys):
+    path = out / "theory" / "bounds.json"
+    before = path.stat().st_mtime_ns
+    call(analyse, "theory", "--only", "bounds", "--out", out, *SMALL)
+    assert path.stat().st_mtime_ns == before
+    assert "done before" in capsys.readouterr().out
+    sentence = refused(analyse, "theory", "--only", "bounds", "--out", out, "--length", 32)
+    assert "was made with other settings" in sentence
+
+
+@pytest.mark.parametrize("name", ["score-gradients", "bounds", "temperature", "sums-of-lognormals"])
+def test_statements_hold_but_for_those_known_to_be_false(out, name):
+    false = {statement for statement, holds in checks(out, name).items() if not holds}
+    known = {
+        "bounds": {"(59): |∂L/∂s| ≤ √n c1 c2/4"},
+        "temperature": {"Theorem 3.3: s₁ = |λ₂|"},
+        "sums-of-lognormals": {"Fenton at σ² = 4, d = 64"},
+    }
+    assert false == known.get(name, set())
+
+
+def test_homogeneous_kernels_do_not_depend_on_the_temperature(out):
+    assert checks(out, "kernels")["homogeneous kernels: H and γ against τ"]
+
+
+def test_document_shows_every_figure_once(out):
+    text = document(out)
+    for name in THEORY:
+        assert text.count(f"(theory/{name}.png)") == 1
+    assert "LLN, Fig. 2:" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("theory", "--only", "everything"),
+            "there is no figure 'everything'; choose some of score-gradients",
+        ),
+        (("theory", "--length", 8), "--length 32 or more; they are 64 and 8"),
+        (("theory", "--redraw", "--out", "nowhere"), "holds no JSON file to draw from"),
+        (("report", "--out", "nowhere"), "holds no figure"),
+        (("fly",), "invalid choice: 'fly'"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "-".join(map(str, x[:3])),
+)
+def test_user_errors(refused, words, message):
+    assert message in refused(analyse, *words)

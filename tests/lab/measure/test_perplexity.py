@@ -1,0 +1,256 @@
+"""eval_ppl.sh: its figures against a computation of our own, and what bad input gets."""
+
+import json
+import math
+import os
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from fairseq.data.data_utils import load_indexed_dataset
+from fairseq.sequence_scorer import SequenceScorer
+
+from lab.data.indexed_rows import numbered, write_rows
+from lab.data.prepared import PreparedData, open_prepared
+from lab.errors import UserError
+from lab.measure import evaluator, perplexity
+from lab.measure.perplexity import ChunkedScorer, Scores, unigram_bits
+from lab.measure.perplexity import figures as perplexities
+from tests.helpers.lm import PAD, build_lm, dictionary, tokens
+from user_dir.models.decoder import LinearAttentionDecoder
+
+
+@pytest.fixture
+def checkpoint(trained):
+    return trained / "checkpoint_last.pt"
+
+
+@pytest.fixture
+def evaluated(call, checkpoint, corpus, tmp_path):
+    """Runs eval_ppl.sh with these flags; gives its result."""
+
+    def run(*flags):
+        call("scripts/eval_ppl.sh", checkpoint, corpus, "--out", tmp_path / "result.json", *flags)
+        return json.loads((tmp_path / "result.json").read_text())
+
+    return run
+
+
+def reference(checkpoint, corpus, length: int) -> tuple[float, int]:
+    """Mean loss in nats over the test split cut into pieces, and the number of tokens."""
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
+    model.eval()
+    rows = load_indexed_dataset(str(corpus / "test"), task.dictionary)
+    text = torch.cat([rows[i] for i in range(len(rows))])
+    total = 0.0
+    for start in range(0, len(text), length):
+        target = text[start : start + length].long()
+        before = text[start - 1 : start] if start else torch.tensor([task.dictionary.eos()])
+        source = torch.cat([before, target[:-1]]).long()
+        with torch.no_grad():
+            logits = model(source[None])[0][0]
+        total += torch.nn.functional.cross_entropy(logits, target, reduction="sum").item()
+    return total / len(text), len(text)
+
+
+def test_figures(evaluated, checkpoint, corpus, tmp_path, capsys):
+    result = evaluated()
+    nats, tokens = reference(checkpoint, corpus, 32)
+    words = json.loads((corpus / "preparation.json").read_text())["splits"]["test"]["words"]
+    assert result["tokens"] == tokens
+    assert result["words"] == words == tokens  # whole words are this corpus' tokens
+    assert result["loss_nats_per_token"] == pytest.approx(nats, rel=1e-5)
+    assert result["loss_bits_per_token"] == pytest.approx(nats / math.log(2), rel=1e-5)
+    assert result["perplexity_per_token"] == pytest.approx(math.exp(nats), rel=1e-5)
+    assert result["perplexity_per_word"] == pytest.approx(math.exp(nats), rel=1e-5)
+    assert result["updates"] == 4 and result["architecture"] == "transnormer_t1"
+    printed = capsys.readouterr().out
+    # The last digit is that of cross_entropy over all logits.
+    assert f"{math.exp(nats):.2f} per word" in printed and str(tmp_path / "result.json") in printed
+
+
+def test_no_logits_of_a_whole_batch(evaluated, monkeypatch):
+    def output_layer(*_):
+        raise AssertionError("all logits were asked for")
+
+    monkeypatch.setattr(LinearAttentionDecoder, "output_layer", output_layer)
+    evaluated()
+
+
+def test_bits_of_token_frequencies(tmp_path):
+    """With one added to the counts of train `</s>` has 2/16, a 8/16 and b 3/16 of 16; test is a a b </s>."""
+    words, rows = Dictionary(), {"train": ["a a a a b b a a a"], "valid": ["b b"], "test": ["a a b"]}
+    for word in "ab":
+        words.add_symbol(word)
+    words.save(str(tmp_path / "dict.txt"))
+    for split, lines in rows.items():
+        write_rows(tmp_path / split, numbered(lines, words), len(words))
+    data = PreparedData(tmp_path, {})
+    three = math.log2(16 / 3)
+    assert unigram_bits(data, "test") == pytest.approx((1 + 1 + three + 3) / 4)
+    assert unigram_bits(data, "valid") == pytest.approx((three + three + 3) / 3)
+
+
+@pytest.mark.parametrize("kind", ["language_model", "masked_lm"])
+def test_a_record_has_the_figures_of_each_split(kind, monkeypatch):
+    """Those of the split itself, under the names of a study."""
+    names = ("tokens", "words", "masked_tokens", "loss_nats_per_token", "loss_bits_per_token", "parameters",
+             "perplexity_per_token", "perplexity_per_word", "updates")  # fmt: skip
+    figures = {
+        split: {"split": split, "architecture": "t1", **{name: f"{name} of {split}" for name in names}}
+        for split in ("valid", "test")
+    }
+    for split, nats in (("valid", 2.0), ("test", 3.0)):
+        figures[split]["loss_nats_per_token"] = nats * math.log(2)
+    checkpoint = SimpleNamespace(architecture="t1", updates=7)
+    monkeypatch.setattr(perplexity, "unigram_bits", lambda data, split: f"{data} {split}")
+    monkeypatch.setattr(perplexity, "read_language_model", lambda path: checkpoint)
+    monkeypatch.setattr(perplexity, "read_encoder", lambda path: checkpoint)
+    monkeypatch.setattr(perplexity, "evaluate", lambda checkpoint, data, split: figures[split])
+    monkeypatch.setattr(
+        perplexity, "evaluate_masked_lm", lambda encoder, data, splits: (figures[split] for split in splits)
+    )
+    found = evaluator(kind)(SimpleNamespace(checkpoint="a.pt", data="corpus"))
+    assert (found["best_update"], found["architecture"]) == (7, "t1")
+    assert found["parameters"] == "parameters of test"
+    for split, bits in (("valid", 2.0), ("test", 3.0)):
+        one = found[split]
+        assert one.pop("unigram_bits") == f"corpus {split}"
+        assert one.pop("perplexity") == f"perplexity_per_token of {split}"
+        if kind == "masked_lm":
+            assert one.pop("bits") == pytest.approx(bits)
+        else:
+            assert one.pop("bits") == f"loss_bits_per_token of {split}"
+            assert one.pop("nats") == figures[split]["loss_nats_per_token"]
+        assert one == {name: f"{name} of {split}" for name in one} and one
+
+
+def test_pieces_of_words(corpus, tmp_path):
+    """Two tokens a word square the perplexity."""
+    data = tmp_path / "data"
+    shutil.copytree(corpus, data)
+    prepared = open_prepared(data, ("test",))
+    tokens = prepared.tokens("test")
+    prepared.manifest["splits"]["test"]["words"] = tokens / 2
+    figures = perplexities(3.0, tokens, prepared, "test")
+    assert figures["perplexity_per_token"] == pytest.approx(8)
+    assert figures["perplexity_per_word"] == pytest.approx(64)
+    assert figures["words_unknown"] is None
+    split = prepared.manifest["splits"]["test"]
+    for counted, instead, why in (
+        (tokens - 1, split, f"only {tokens - 1:,} of {tokens:,} tokens were evaluated"),
+        (tokens, {**split, "documents": 1}, "the rows lack the empty lines of the text"),
+        (tokens, {}, "has no preparation.json with its number of words"),
+    ):
+        prepared.manifest["splits"]["test"] = instead
+        figures = perplexities(3.0, counted, prepared, "test")
+        assert figures["perplexity_per_word"] is None and why in figures["words_unknown"]
+
+
+def test_why_the_figure_per_word_is_unknown_and_the_cpu_by_name(
+    call, refused, checkpoint, corpus, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    shutil.copytree(corpus, tmp_path / "data", ignore=shutil.ignore_patterns("preparation.json"))
+    call("scripts/eval_ppl.sh", checkpoint, tmp_path / "data", "--gpus", 0)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert f"per word unknown, since {tmp_path / 'data'} has no preparation.json" in capsys.readouterr().out
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "--gpus is 1" in refused("scripts/eval_ppl.sh", checkpoint, corpus, "--gpus", 1)
+
+
+def test_context_window_evaluates_the_same_tokens(evaluated):
+    without, with_window = (evaluated("--context-window", window) for window in (0, 16))
+    assert without["tokens"] == with_window["tokens"]
+    assert without["loss_nats_per_token"] != with_window["loss_nats_per_token"]
+    assert with_window["context_window"] == 16
+
+
+def test_several_splits_go_beside_the_checkpoint(call, checkpoint, corpus):
+    call("scripts/eval_ppl.sh", checkpoint, corpus, "--split", "valid,test")
+    for split in ("valid", "test"):
+        result = json.loads(checkpoint.with_suffix(f".{split}.json").read_text())
+        assert result["split"] == split
+
+
+def test_fairseq_flags_pass_through(evaluated, checkpoint, corpus):
+    result = evaluated("--tokens-per-sample", 16, "--batch-size", 1)
+    nats, _ = reference(checkpoint, corpus, 16)
+    assert result["loss_nats_per_token"] == pytest.approx(nats, rel=1e-5)
+
+
+def test_overrides_are_said_and_kept(evaluated, capsys):
+    """Smaller blocks give other figures."""
+    results = []
+    for overrides in ({}, {"diag_block_size": 4}):
+        results.append(evaluated("--model-overrides", overrides))
+        assert (f"with --model-overrides {overrides}" in capsys.readouterr().out) == bool(overrides)
+        assert results[-1]["model_overrides"] == overrides
+    assert results[0]["loss_nats_per_token"] != results[1]["loss_nats_per_token"]
+
+
+@pytest.mark.parametrize(
+    ("arch", "options"),
+    [
+        ("transnormer_t1", {}),
+        ("transformer_lm", {}),
+        ("transnormer_t2", {"decoder_output_bias": "learned"}),
+        ("transnormer_t1", {"adaptive_softmax_cutoff": "10,20"}),
+    ],
+    ids=["ours", "fairseq", "bias", "adaptive"],
+)
+@pytest.mark.parametrize("starts", [None, [0, 5, 3]])
+def test_scores_are_fairseqs(arch, options, starts):
+    model, source, target = build_lm(arch, **options), tokens(3, 20), tokens(3, 20, seed=1)
+    source[1, 12:] = target[1, 12:] = PAD
+    sample = {"net_input": {"src_tokens": source, "src_lengths": None}, "target": target}
+    if starts:
+        sample["start_indices"] = starts
+    expected, found = (
+        scorer.generate([model], dict(sample))
+        for scorer in (SequenceScorer(dictionary(40)), ChunkedScorer(dictionary(40), 7))
+    )
+    assert len(found) == 3
+    for (ours, *_), (theirs, *_) in zip(found, expected, strict=True):
+        assert torch.equal(ours["tokens"], theirs["tokens"])
+        torch.testing.assert_close(ours["positional_scores"], theirs["positional_scores"])
+
+
+def test_infinite_losses_are_left_out_and_nan_is_not():
+    scores, model = Scores(), build_lm("transnormer_t1")
+    scores.add(model, [[{"positional_scores": torch.tensor([-1.0, -math.inf, -2.0])}]])
+    assert (scores.tokens, scores.counted, scores.nats) == (3, 2, 3.0)
+    scores.add(model, [[{"positional_scores": torch.tensor([-1.0, math.nan])}]])
+    assert math.isnan(scores.nats)
+    for nats in (scores.nats, 800.0):
+        with pytest.raises(UserError, match="nats per token: the training has diverged"):
+            perplexity.perplexity_of(nats)
+
+
+def test_scores_that_are_nan_end_in_a_sentence():
+    model, scorer = build_lm("transnormer_t1"), ChunkedScorer(dictionary(40), 7)
+    model.decoder.embed_tokens.weight.data.fill_(math.nan)
+    source = tokens(2, 9)
+    sample = {"net_input": {"src_tokens": source}, "target": source}
+    for score in (scorer, SequenceScorer(dictionary(40))):
+        with pytest.raises(UserError, match="gives probabilities that are NaN"):
+            score.generate([model], sample)
+
+
+def test_a_compiled_model_is_asked_for_once_and_not_on_a_cpu(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(perplexity, "compile_features", compiled.append)
+    model, source = build_lm("transnormer_t1"), tokens(2, 9)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": None}, "target": source}
+    scorer = ChunkedScorer(dictionary(40), compiled=True)
+    scorer.generate([model], dict(sample))
+    assert not compiled
+    model, meta = model.to("meta"), source.to("meta")
+    sample = {"net_input": {"src_tokens": meta, "src_lengths": None}, "target": meta}
+    for _ in range(2):
+        with pytest.raises((RuntimeError, NotImplementedError)):  # whose tensors have no numbers
+            scorer.generate([model], dict(sample))
+    assert compiled == [model]

@@ -1,0 +1,135 @@
+"""Which checkpoint a run resumes from, the lock of its folder, and what --fresh does."""
+
+import errno
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from lab.errors import UserError, explain
+from lab.outputs import run_lock
+from lab.run.folder import complete_save, find_resume_point, move_aside, newest_whole
+from tests.helpers.damages import DAMAGES
+
+TRAIN_LM = "scripts/train_lm.sh"
+
+
+def write(path, updates, score=1.0, best=0.5):
+    """A checkpoint as far as resuming looks at it."""
+    state = {"model": {"weight": torch.full((1000,), float(updates))}, "cfg": {"model": {"_name": "a"}}}
+    state["optimizer_history"] = [{"num_updates": updates}]
+    state["extra_state"] = {"val_loss": score, "best": best}
+    torch.save(state, path)
+
+
+def test_newest_by_update_number_not_by_time(tmp_path):
+    for name, updates, time in (("checkpoint_1_50.pt", 50, 100), ("checkpoint_1_25.pt", 25, 200)):
+        write(tmp_path / name, updates)
+        os.utime(tmp_path / name, (time, time))
+    assert newest_whole(tmp_path).path.name == "checkpoint_1_50.pt"
+    write(tmp_path / "checkpoint_last.pt", 50)
+    assert newest_whole(tmp_path).path.name == "checkpoint_last.pt"
+    write(tmp_path / "checkpoint_2_75.pt", 75)
+    assert newest_whole(tmp_path).path.name == "checkpoint_2_75.pt"
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged_ones_are_passed_over(tmp_path, kind):
+    write(tmp_path / "checkpoint_last.pt", 50)
+    DAMAGES[kind](tmp_path / "checkpoint_last.pt", tmp_path / "trace")
+    with pytest.raises(UserError, match=r"no checkpoint in .* is whole .*--fresh"):
+        find_resume_point(tmp_path)
+    write(tmp_path / "checkpoint_1_25.pt", 25)
+    assert find_resume_point(tmp_path).updates == 25
+    assert not (tmp_path / "trace").exists()
+
+
+def test_one_that_may_not_be_read_is_not_passed_over(tmp_path, monkeypatch):
+    """It may be whole: another would be taken, or the run begun anew and this one replaced."""
+    for name, updates in (("checkpoint_last.pt", 50), ("checkpoint_1_25.pt", 25)):
+        write(tmp_path / name, updates)
+
+    def opened(path, *how):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", opened)  # root may read everything
+    with pytest.raises(PermissionError) as error:
+        newest_whole(tmp_path)
+    assert explain(error.value) == f"{tmp_path / 'checkpoint_1_25.pt'}: Permission denied"
+
+
+def test_a_folder_in_place_of_the_checkpoint(tmp_path):
+    (tmp_path / "checkpoint_last.pt").mkdir()
+    with pytest.raises(UserError, match=r"is a folder where a checkpoint belongs"):
+        find_resume_point(tmp_path)
+
+
+@pytest.mark.parametrize(("score", "best"), [(0.5, 50), (0.7, 25)])
+def test_an_interrupted_save_is_completed(tmp_path, capsys, score, best):
+    """Killed after the new checkpoint was renamed and before it was copied to last and best."""
+    for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
+        write(tmp_path / name, 25, score=0.6, best=0.6)
+    write(tmp_path / "checkpoint_1_50.pt", 50, score=score, best=min(score, 0.6))
+    for name in ("last", "9_9"):
+        (tmp_path / f".01234567.checkpoint_{name}.pt.tmp").write_bytes(b"half")
+    complete_save(find_resume_point(tmp_path))
+    assert "resuming from checkpoint_1_50.pt (update 50)" in capsys.readouterr().out
+    saved = {
+        path.name: torch.load(path)["optimizer_history"][0]["num_updates"] for path in tmp_path.iterdir()
+    }
+    assert saved == {"checkpoint_last.pt": 50, "checkpoint_1_50.pt": 50, "checkpoint_best.pt": best}
+
+
+def test_fresh_removes_nothing(tmp_path, capsys):
+    write(tmp_path / "checkpoint_last.pt", 25)
+    (tmp_path / "thesis.tex").write_text("precious")
+    (tmp_path / "earlier-1").mkdir()
+    move_aside(tmp_path)
+    assert "earlier-2: checkpoint_last.pt" in capsys.readouterr().out
+    assert (tmp_path / "earlier-2" / "checkpoint_last.pt").is_file() and (tmp_path / "thesis.tex").is_file()
+    assert find_resume_point(tmp_path) is None
+
+
+def test_second_run_is_refused_while_the_first_holds_the_folder(tmp_path):
+    sentence = rf"in use by process {os.getpid()} on .*; wait until that run has ended"
+    with run_lock(tmp_path), pytest.raises(UserError, match=sentence), run_lock(tmp_path):
+        pass
+    with run_lock(tmp_path):
+        pass
+
+
+def test_finished_run_is_left_as_it_is(call, config, corpus, trained, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.suffix in (".pt", ".log")}
+    call(TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", folder)
+    *said, done, advice = capsys.readouterr().out.splitlines()
+    assert any("finished" in line for line in said)
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert done.startswith(f"done: {folder / 'checkpoint_best.pt'} of update 4, the best on valid (loss ")
+    command = shlex.split(advice.partition(": ")[2])
+    assert command == ["scripts/eval_ppl.sh", str(folder / "checkpoint_best.pt"), str(corpus)]
+
+
+def test_what_may_change(call, config, corpus, trained, tmp_path, capsys):
+    """The settings named by the user, and those that do not change what is computed."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    run = (TRAIN_LM, config, corpus, "--gpus", 0, "--save-dir", folder)
+    call(*run, "--save-interval-updates", 3, "--log-interval", 2, "--num-workers", 1)
+    changed = ("--lr", 0.1, "--batch-size", 4, "--dropout", 0.5)
+    call(*run, *changed, "--allow-changed", "dropout", "lr", "batch_size")
+    assert capsys.readouterr().out.count("finished") == 2
+
+
+def test_other_data_of_the_same_dictionary_are_refused(refused, config, corpus, trained, tmp_path):
+    folder, data = tmp_path / "run", tmp_path / "data"
+    shutil.copytree(trained, folder)
+    shutil.copytree(corpus, data)
+    for suffix in ("idx", "bin"):
+        shutil.copy(data / f"valid.{suffix}", data / f"train.{suffix}")
+    sentence = refused(TRAIN_LM, config, data, "--gpus", 0, "--save-dir", folder)
+    assert "holds a run on other training data" in sentence and "--allow-changed data" in sentence

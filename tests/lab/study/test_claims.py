@@ -1,0 +1,287 @@
+"""The verdict on a claim: what confirms it, what contradicts it, and what decides nothing."""
+
+import math
+import random
+
+import pytest
+
+from lab.errors import UserError
+from lab.study.baseline import at_baseline
+from lab.study.choosing import is_unbracketed
+from lab.study.claims import decide, read_claim
+from lab.study.schema import Axis, Baseline
+from lab.verdicts import (
+    CONFIRMED,
+    CONTRADICTED,
+    NOT_COMPARABLE,
+    NOT_RUN,
+    UNDECIDED,
+    Bound,
+    Interval,
+    judge_bound,
+    judge_extreme,
+    judge_pair,
+    rank_correlations,
+)
+from lab.verdicts import test_set_noise as noise
+
+OPEN = {"method": Axis("method", {}, placeholder=False, closed=False)}
+
+
+def by_seed(values):
+    """Rows of lists as rows of figures by seed."""
+    return {row: dict(enumerate(found, start=1)) for row, found in values.items()}
+
+
+def verdict(test, values, at_baseline=(), paper=(), reason=None, **more):
+    given = {"says": "it is so", "where": "Table 1", "test": test, **(reason or {})}
+    return decide(read_claim(given, {}, OPEN, "claims"), by_seed(values), at_baseline, dict(paper), **more)
+
+
+RATIO = {"ratio": ["loss", "a", "b"], "at_most": 1.1}
+TIE = {"ratio": ["loss", "a", "b"], "within": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("test", "a", "b", "outcome"),
+    [
+        # log ratios 0, ln 1.01 and ln(1.02/1.01): mean 0.00662, deviation 0.00573, half-width 0.0142
+        (RATIO, [1.0, 1.01, 1.02], [1.0, 1.0, 1.01], CONFIRMED),
+        (RATIO, [2.0, 2.1, 2.2], [1.0, 1.0, 1.1], CONTRADICTED),
+        (RATIO, [1.0, 1.1, 1.3], [1.0, 1.0, 1.1], UNDECIDED),
+        (RATIO, [1.0, 2.0, 4.0], [1.01, 2.02, 4.04], CONFIRMED),  # seeds differ more than rows: paired
+        (RATIO, [1.0, 1.0], [1.0, 1.1], UNDECIDED),  # two seeds
+        (RATIO, [1.0, 1.0], [2.0, 2.0], UNDECIDED),  # which have no spread here
+        (RATIO, [1.0, 1.0, 1.0], [1.0, 1.0, 1.0], UNDECIDED),  # a tie
+        (RATIO, [], [1.0, 1.0, 1.0], NOT_RUN),
+        (RATIO, [1.0, 1.0, 1.0], [0.0, 1.0, 1.0], UNDECIDED),  # no ratio to zero
+        (RATIO, [-1.2, -1.3, -1.4], [-1.0, -1.0, -0.8], UNDECIDED),  # nor of negative figures
+        (TIE, [1.0, 1.01, 1.0], [1.0, 1.01, 1.001], CONFIRMED),
+        (TIE, [0.8, 0.81, 0.8], [1.0, 1.01, 1.0], CONTRADICTED),  # better is no tie, either
+        (TIE, [1.2, 1.21, 1.2], [1.0, 1.01, 1.0], CONTRADICTED),
+        (TIE, [1.01, 1.03, 1.0], [1.0, 1.01, 1.0], UNDECIDED),
+    ],
+)
+def test_a_ratio(test, a, b, outcome):
+    assert verdict(test, {"a": a, "b": b}).outcome == outcome
+
+
+def test_the_interval_of_an_effect_by_hand():
+    # differences 1, 2, 3: mean 2, deviation 1, Student's factor of two degrees of freedom 4.3027 / sqrt(3)
+    found = judge_pair({1: 2.0, 2: 4.0, 3: 6.0}, {1: 1.0, 2: 2.0, 3: 3.0}, Bound("at_least", -1), ratio=False)
+    assert found.effect == "2 (95 % interval -0.484 to 4.48, 3 seeds; at least -1)"
+    assert found.outcome == CONFIRMED
+
+
+@pytest.mark.parametrize(
+    ("bound", "low", "high", "outcome"),
+    [
+        (Bound("at_most", 2), 1, 2, CONFIRMED),
+        (Bound("at_most", 2), 2, 3, UNDECIDED),
+        (Bound("at_most", 2), 2.5, 3, CONTRADICTED),
+        (Bound("at_least", 2), 2, 3, CONFIRMED),
+        (Bound("at_least", 2), 1, 2, UNDECIDED),
+        (Bound("at_least", 2), 1, 1.5, CONTRADICTED),
+        (Bound("within", 0.5), 0.5, 1.5, CONFIRMED),
+        (Bound("within", 0.5), 0.25, 0.5, UNDECIDED),
+        (Bound("within", 0.5), 1.5, 2, UNDECIDED),
+        (Bound("within", 0.5), 0, 0.25, CONTRADICTED),
+        (Bound("within", 0.5), 1.75, 2, CONTRADICTED),
+    ],
+)
+def test_an_interval_that_touches_its_bound(bound, low, high, outcome):
+    assert bound.judge(Interval(low, high), ratio=True) == outcome
+
+
+def test_rows_that_are_level_decide_nothing():
+    rows = {"a": dict.fromkeys(range(3), 1.0), "b": dict.fromkeys(range(3), 1.0)}
+    assert judge_extreme("ab", rows, lowest=True).outcome == UNDECIDED
+
+
+def test_an_extreme_is_told_by_means_and_paired_seeds():
+    rows = {"a": {1: 1.0, 2: 2.0, 3: 9.0}, "b": {1: 3.0, 2: 4.0, 3: 11.0, 4: 6.0}}
+    found = judge_extreme("ab", rows, lowest=True)
+    assert (found.outcome, found.effect) == (CONFIRMED, "4 beside 6 of b (3 seeds)")
+
+
+def test_only_common_seeds_are_paired():
+    found = judge_pair({1: 1.0, 2: 9.0}, {2: 8.0, 3: 7.0}, Bound("at_most", 0), ratio=False)
+    assert found.effect == "1 (1 seed; at most 0)"
+
+
+@pytest.mark.parametrize(("examples", "outcome"), [(250, UNDECIDED), (25000, CONFIRMED)])
+def test_a_small_test_set_widens_the_interval(examples, outcome):
+    # 80 and 79 %: 196 sqrt((0.16 + 0.1659) / n) is 7.08 points for 250 examples, 0.71 for 25,000
+    values = {"a": [80.0, 80.1, 79.9], "b": [79.0, 79.0, 79.0]}
+    test = {"difference": ["accuracy", "a", "b"], "at_least": 0, "examples": "examples"}
+    assert verdict(test, values, examples=examples).outcome == outcome
+    assert noise(80, 79, 250) == pytest.approx(7.0767, abs=1e-4)
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("kind", ["at_most", "within", "lowest"])
+def test_no_effect_rarely_gets_a_verdict(seeds, kind):
+    """At most 5 % of 2,000 studies, but for the binomial error of such a count: three times 0.5 %."""
+    draw, false = random.Random(seeds), 0
+    for _ in range(2000):
+        level = {seed: draw.gauss(0, 1) for seed in range(seeds)}  # what the rows of a seed share
+        rows = {
+            row: {seed: math.exp(0.1 * (level[seed] + draw.gauss(0, 1))) for seed in level} for row in "abcd"
+        }
+        if kind == "lowest":
+            found = judge_extreme("abcd", rows, lowest=True)
+        else:
+            number = {"at_most": 1.0, "within": 0.0}[kind]
+            found = judge_pair(rows["a"], rows["b"], Bound(kind, number), ratio=True)
+        false += found.outcome in (CONFIRMED, CONTRADICTED)
+    assert false <= 0.065 * 2000
+
+
+def test_a_reason_withholds_the_verdict():
+    values = {"a": [1.0, 1.01, 1.02], "b": [1.0, 1.0, 1.01]}
+    for key, outcome in (("not_comparable", NOT_COMPARABLE), ("undecided", UNDECIDED)):
+        found = verdict(RATIO, values, reason={key: "one rate for all"})
+        assert found.outcome == outcome and found.effect.endswith("; one rate for all")
+
+
+def test_a_row_tuned_to_the_end_of_its_list_decides_nothing():
+    values = {"a": [1.0, 1.01, 1.02], "b": [1.0, 1.0, 1.01], "c": [3.0, 3.1, 3.2]}
+    assert verdict(RATIO, values, unbracketed=["c"]).outcome == CONFIRMED
+    assert verdict(RATIO, values, unbracketed=["b"]).outcome == UNDECIDED
+    highest = {"highest": ["loss", "c"]}
+    assert verdict(highest, values).outcome == CONFIRMED
+    assert verdict(highest, values, unbracketed=["a"]).outcome == UNDECIDED
+    record = {"tuned": {"chosen": "0.004", "tried": {"0.004": 1.0, "0.002": 2.0, "0.016": None}}}
+    assert not is_unbracketed(record)
+    del record["tuned"]["tried"]["0.016"]
+    assert is_unbracketed(record)
+    assert not is_unbracketed({"tuned": {"chosen": "relu", "tried": {"relu": 1.0, "elu": 2.0}}})
+
+
+def test_a_tie_by_quantisation_is_called_one():
+    assert "tie" in verdict(RATIO, {"a": [0.5] * 3, "b": [0.5] * 3}).effect
+
+
+def test_a_loose_bound_is_called_one():
+    found = verdict(
+        {"difference": ["loss", "a", "b"], "at_most": 1e6}, {"a": [2e-6, 3e-6, 4e-6], "b": [1e-6] * 3}
+    )
+    assert found.outcome == CONFIRMED and "loose by a factor of" in found.effect
+
+
+def test_a_method_at_the_baseline_decides_nothing():
+    values = {"a": [1.0, 1.0, 1.1], "b": [3.0, 3.0, 3.1], "c": [2.0, 2.1, 2.2]}
+    assert verdict(RATIO, values, at_baseline=["b"]).outcome == NOT_COMPARABLE
+    assert verdict({"lowest": ["loss", "a"]}, values).outcome == CONFIRMED
+    assert verdict({"lowest": ["loss", "a"]}, values, at_baseline=["b"]).outcome == NOT_COMPARABLE
+    assert verdict({"lowest": ["loss", "a"]}, values, at_baseline=["b", "c"]).outcome == NOT_COMPARABLE
+    assert verdict({"lowest": ["loss", "c"]}, values, at_baseline=["b"]).outcome == CONTRADICTED
+    values["c"] = []
+    assert verdict({"lowest": ["loss", "a"]}, values, at_baseline=["b"]).outcome == NOT_COMPARABLE
+
+
+def test_a_difference_and_its_direction():
+    values = {"a": [1.0, 1.1, 1.2], "b": [3.0, 3.1, 3.2]}
+    assert verdict({"difference": ["loss", "a", "b"], "at_most": 0}, values).outcome == CONFIRMED
+    assert verdict({"difference": ["loss", "a", "b"], "at_least": 0}, values).outcome == CONTRADICTED
+    assert verdict({"difference": ["loss", "a", "b"], "within": 1}, values).outcome == CONTRADICTED
+
+
+def test_the_lowest_and_the_highest():
+    values = {"a": [1.0, 1.1, 1.2], "b": [3.0, 3.1, 3.2], "c": [2.0, 2.1, 2.2]}
+    assert verdict({"lowest": ["loss", "a"]}, values).outcome == CONFIRMED
+    assert verdict({"highest": ["loss", "c"]}, values).outcome == CONTRADICTED
+    assert verdict({"highest": ["loss", "c"], "among": ["a"]}, values).outcome == CONFIRMED
+    assert verdict({"lowest": ["loss", "a"]}, {"a": [1.0] * 3}).outcome == NOT_RUN
+
+
+@pytest.mark.parametrize("others", [{}, {"c": []}, {"c": [2.0]}], ids=["absent", "empty", "one seed"])
+def test_the_lowest_of_all_needs_all_with_their_seeds(others):
+    test = {"lowest": ["loss", "a"], "among": ["b", "c"]}
+    found = verdict(test, {"a": [1.0, 1.1, 1.2], "b": [3.0] * 3, **others})
+    assert found.outcome == UNDECIDED and found.effect.endswith(("1 seed)", "; fewer than 3 seeds of c"))
+    assert verdict(test, {"a": [4.0] * 3, "b": [3.0] * 3, **others}).outcome == CONTRADICTED
+
+
+def test_the_order_of_the_paper():
+    paper = {name: number for number, name in enumerate("abcde")}
+    same = {name: [float(number)] * 3 for name, number in paper.items()}
+    turned = {name: [-value[0]] * 3 for name, value in same.items()}
+    test = {"rank": "loss", "at_least": 0.8}
+    assert verdict(test, same, paper=paper).outcome == CONFIRMED
+    assert verdict(test, turned, paper=paper).outcome == CONTRADICTED
+    assert verdict({"rank": "loss", "at_least": 1}, same, paper=paper).outcome == CONFIRMED
+    assert verdict(test, {"z": [], **same}, paper=paper).outcome == CONFIRMED
+    assert (
+        verdict(test, {name: values[:1] for name, values in same.items()}, paper=paper).outcome == UNDECIDED
+    )
+    assert verdict(test, same, at_baseline=["a"], paper=paper).outcome == NOT_RUN
+
+
+def test_an_order_that_changes_with_the_seed_is_undecided():
+    paper = dict(zip("abcde", range(5), strict=True))
+    values = {row: [place, place, place] for row, place in paper.items()}
+    values["a"], values["e"] = [0, 0, 4], [4, 4, 0]
+    found = verdict({"rank": "loss", "at_least": 0.8}, values, paper=paper)
+    assert found.outcome == UNDECIDED and "-0.60 to 1.00" in found.effect
+
+
+def test_rank_correlation_shares_the_places_of_ties():
+    for ours, theirs, expected in (
+        ([1, 2, 2, 4, 5], [1, 2, 2, 4, 5], [pytest.approx(1)]),
+        ([1, 2, 2, 4, 5], [1, 2, 3, 4, 5], [pytest.approx(9.5 / math.sqrt(95))]),
+        ([1, 2, 3, 4, 5], [5, 4, 3, 2, 1], [pytest.approx(-1)]),
+        ([1, 1, 1, 1, 1], [1, 2, 3, 4, 5], []),
+    ):
+        values = {row: {1: value} for row, value in zip("abcde", ours, strict=True)}
+        paper = dict(zip("abcde", theirs, strict=True))
+        assert rank_correlations(values, paper) == (expected, list("abcde"))
+    four = {row: {1: place} for place, row in enumerate("abcd")}
+    assert rank_correlations(four, dict(zip("abcde", range(5), strict=True))) == ([], list("abcd"))
+
+
+@pytest.mark.parametrize(
+    ("figures", "stands"),
+    [
+        ([2.0, 2.0, 8.0], True),  # by their median
+        ([2.25], True),  # the margin's end
+        ([1.75], True),
+        ([2.375], False),
+        ([1.625, 2.0, 1.625], False),
+    ],
+)
+def test_what_stands_at_a_baseline(figures, stands):
+    records = [{"found": {"loss": {"test": figure}}} for figure in figures]
+    baseline = Baseline("guessing", {"loss.test": 2.0}, {"loss.test": 0.25})
+    assert at_baseline({("a", "b"): records}, [baseline]) == (["a/b"] if stands else [])
+
+
+@pytest.mark.parametrize(
+    ("test", "named"),
+    [
+        ({"ratios": ["loss", "a", "b"], "at_most": 1}, "ratios"),
+        ({"ratio": ["loss", "a"], "at_most": 1}, "ratio"),
+        ({"ratio": ["loss", "a", "b"]}, "at_most"),
+        ({"lowest": ["loss", "a"], "at_most": 1}, "lowest"),
+        ({"rank": "loss", "at_most": 1}, "rank needs at_least"),
+        ({"ratio": ["loss", "a", "b"], "at_most": 1, "examples": "examples"}, "examples"),
+        ({"ratio": ["__import__('os')", "a", "b"], "at_most": 1}, "__import__"),
+    ],
+)
+def test_bad_claims(test, named):
+    with pytest.raises(UserError, match=named.replace("(", r"\(").replace(")", r"\)")):
+        verdict(test, {})
+
+
+@pytest.mark.parametrize(
+    ("largest", "bound", "outcome", "words"),
+    [
+        (1.0, 2.0, CONFIRMED, ""),
+        (2.0, 2.0, CONFIRMED, ""),
+        (3.0, 2.0, CONTRADICTED, ""),
+        (1e-6, 1e6, CONFIRMED, "the bound is loose by a factor of 1e+12"),
+    ],
+)
+def test_a_bound_of_a_theorem(largest, bound, outcome, words):
+    found = judge_bound(largest, bound)
+    assert (found.outcome, found.effect) == (outcome, words)

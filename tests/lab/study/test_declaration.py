@@ -1,0 +1,379 @@
+"""Studies as their YAMLs declare them: ours, the one of the documents, and what bad ones get."""
+
+import math
+import re
+from fnmatch import fnmatchcase
+
+import pytest
+from omegaconf import OmegaConf
+
+from conventions.mechanisms import MECHANISMS
+from lab.errors import UserError
+from lab.files import RESULTS, ROOT, write_json
+from lab.measure import EVALUATORS
+from lab.run.recipe import compose_experiment, option
+from lab.study.cells import shortened
+from lab.study.choosing import best_value, tuning_cells, with_chosen
+from lab.study.declaration import read_study, study_names
+from lab.study.records import read_records
+from lab.study.selection import check_layer_plans, check_plan, check_trusted, known_values
+from tests.lab.study.conftest import DOCUMENTED, cells, record_of, write_record
+from user_dir.attention import attention_names as registered
+
+PERIODS = {"lr_period_updates": 485, "warmup_updates": 0}
+CLAIM = {"says": "it is so", "where": "Table 1"}
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_study_has_cells_and_a_place_for_each(name):
+    study = read_study(name)
+    found = cells(study, seeds=study.seeds)
+    assert found and len({cell.record_path for cell in found}) == len(found)
+    assert len({cell.fingerprint() for cell in found}) == len(found)
+    check_layer_plans(found)
+    check_trusted(found)
+    for spec in study.tables:
+        for name, names in spec.only.items():
+            axis = study.axes[name]
+            known = {*axis.choices, *(known_values(study, name) if axis.placeholder else ())}
+            assert known.issuperset(names)
+
+
+def test_the_names_of_attentions_are_those_that_are_registered():
+    assert set(MECHANISMS) == set(registered())
+
+
+def test_the_study_of_the_documents_is_one(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(DOCUMENTED)
+    study = read_study(path)
+    assert list(study.axes["method"].choices) == ["mine", "softmax", "elu", "lln", "performer"]
+    assert len(cells(study, seeds=study.seeds)) == 15 and len(study.tune.values) == 3
+    check_layer_plans(cells(study))
+
+
+def test_settings_of_a_study_may_name_the_plan(study_with):
+    axes = {"preset": ["tiny"], "method": {"elu": {}}}
+    [cell] = cells(study_with(settings={"plan": "lln", "dropout": 0}, axes=axes, claims=[]))
+    assert cell.own_flags() == ["--decoder-attention", "lln", "--dropout", "0", "--seed", "1"]
+
+
+def test_a_setting_without_a_value_is_refused(study_file):
+    study_file.write_text(study_file.read_text().replace("{plan: elu}", "{plan: elu, label: one, two}"))
+    with pytest.raises(UserError, match=r"method\.elu: 'two' has no value"):
+        read_study(study_file)
+
+
+def test_a_cell_has_the_flags_of_its_choices(study_file):
+    study = read_study(study_file)
+    cell = cells(study, {"method": ["norm-t2"]}, flags=["--lr", "0.1"])[0]
+    assert cell.own_flags() == [
+        "--decoder-attention", "norm", "--norm-feature-map", "1+elu", "--lr", "0.1", "--seed", "1",
+    ]  # fmt: skip
+    assert cell.folder == ROOT / "runs" / "x" / "tiny" / "norm-t2" / "seed1"
+    chosen = [c.values["method"] for c in cells(study, {"method": ["norm", "elu"]})]
+    assert chosen == ["norm-t1", "norm-t2", "elu"]
+    assert [c.seed for c in cells(study, {"method": ["elu"]}, seeds=3)] == [1, 2, 3]
+
+
+def test_seeds_are_counted_from_that_of_the_yaml(study_with):
+    study = study_with(settings={"yaml": {"common": {"seed": 5}}})
+    assert [c.seed for c in cells(study, {"method": ["elu"]}, seeds=3)] == [5, 6, 7]
+
+
+def test_settings_may_depend_on_another_axis():
+    study = read_study("ablations")
+    for preset, plan in (("small", "norm*4"), ("paper", "norm*12")):
+        [cell] = cells(study, {"preset": [preset], "model": ["t1"], "variant": ["diag-none"]})
+        assert option(cell.own_flags(), "--encoder-attention") == plan
+
+
+def test_tuning_shortens_the_whole_schedule():
+    study = read_study("lm_tuned")
+    [cell] = cells(study, {"method": ["transnormer_t1"]})
+    tried = tuning_cells(cell)
+    flags = tried[0].own_flags()
+    assert [option(one.own_flags(), "--lr") for one in tried] == list(study.tune.values)
+    assert option(flags, "--max-update") == "333"
+    assert option(flags, "--warmup-updates") == "33"  # of 100 in 1,000 updates
+    assert option(flags, "--total-num-update") == "333"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "updates", "expected"),
+    [
+        ("copy/small", {}, 300, ["--lr-deacy-period", "200"]),  # of 2,000 in 3,000 updates
+        ("copy/small", {}, 4, ["--lr-deacy-period", "3"]),  # 2.67
+        ("wikitext2/base", PERIODS, 300, ["--lr-period-updates", "100"]),
+        ("lra_skyformer/text", {}, 500, ["--warmup-updates", "2"]),  # one_cycle takes no fewer
+        ("lra_state_space/text", {}, 2, ["--warmup-updates", "1", "--total-num-update", "2"]),
+    ],
+)
+def test_every_length_of_a_schedule_is_shortened(name, changes, updates, expected):
+    experiment = compose_experiment(ROOT / f"configs/{name}.yaml").changed({"lr_scheduler": changes})
+    assert shortened(experiment, (), updates) == ["--max-update", str(updates), *expected]
+
+
+def test_a_switch_can_be_off_in_one_choice(study_with):
+    half = {"yaml": {"common": {"fp16": True}}}
+    study = study_with(axes={"preset": ["tiny"], "method": {"elu": half, "softmax": {**half, "fp16": False}}})
+    on, off = (cells(study, {"method": [name]})[0] for name in ("elu", "softmax"))
+    assert "--fp16" in on.experiment.flags() and "--fp16" not in [*off.experiment.flags(), *off.own_flags()]
+
+
+def tuned(cell, curves, name="valid"):
+    """What tuning chooses where each of its runs has logged these curves."""
+    for one, curve in zip(tuning_cells(cell), curves, strict=True):
+        training = {"updates": 3, "seconds": 1.0, "curves": {name: curve}}
+        write_record(one, record_of(one.key, {}, training=training))
+    return best_value(cell)
+
+
+@pytest.mark.parametrize(
+    ("by", "curve", "chosen"), [("valid_loss", "valid", "1"), ("valid_accuracy", "valid_accuracy", "2")]
+)
+def test_tuning_chooses_by_the_best_point_of_a_curve(study_with, tmp_path, by, curve, chosen):
+    study = study_with(tune={"axis": "lr", "values": [1, 2], "updates": 3, "by": by})
+    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path / "out")
+    assert with_chosen([cell]) == []
+    points = [[1, 2.0], [2, 3.0], [3, 2.5]], [[1, 2.25], [2, 3.25], [3, 2.25]]
+    assert tuned(cell, points, curve) == chosen
+    [settled] = with_chosen([cell])
+    assert settled.own_flags()[-4:] == ["--lr", chosen, "--seed", "1"]
+
+
+def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
+    study = study_with(tune={"axis": "lr", "values": [1, 2], "updates": 3})
+    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path / "out")
+    assert tuned(cell, ([[1, math.nan]], [[1, 2.5]])) == "2"
+    first, _ = tuning_cells(cell)
+    assert tuned(cell, ([[1, 2.0]], [[1, 2.5]])) == "1"
+    write_json(first.record_path, {**first.record(), "diverged": "at update 2"})
+    assert best_value(cell) == "2"
+    for curve in ([], [[1, math.inf]]):
+        with pytest.raises(UserError, match="tiny, elu: no run of tuning has logged a valid_loss"):
+            tuned(cell, (curve, curve))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"axis": {}}, "axis; did you mean axes"),
+        ({"evaluate": "copie"}, "'copie'; did you mean copy"),
+        ({"checkpoint": "newest"}, "newest"),
+        ({"seeds": 0}, "seeds"),
+        ({"config": "configs/copy/{size}.yaml"}, "size"),
+        ({"axes": {"method": {"elu": 3}}, "config": "configs/copy/tiny.yaml"}, "method.elu"),
+        ({"axes": {"lr": [1, "1"]}, "config": "x"}, "two choices of lr have the name '1'; rename one"),
+        ({"axes": {"lr": {1: {}, "1": {}}}, "config": "x"}, "two choices of lr have the name '1'"),
+        (
+            {"axes": {"a": {"x": {"label": "A"}, "y": {"label": "A"}}}, "config": "x"},
+            "two choices of a have the label 'A'",
+        ),
+        ({"axes": {"method": []}, "config": "configs/copy/tiny.yaml"}, "method"),
+        (
+            {"table": {"rows": "methode", "columns": [["x", "loss_nats", ".2f"]]}},
+            "methode; did you mean method",
+        ),
+        ({"table": {"columns": [["x", "loss nats", ".2f"]]}}, "loss nats"),
+        (
+            {"table": {"columns": [["x", "valid.bitz", ".2f"]]}, "evaluate": "language_model"},
+            "shows valid.bitz, which evaluate: language_model does not measure; did you mean valid.bits",
+        ),
+        ({"claims": [{**CLAIM, "test": {"rank": "training.second", "at_least": 1}}]}, "did you mean seconds"),
+        ({"baseline": {"name": "guess", "found": {"loss_nats": "abc"}}}, "the baseline 'guess' has abc"),
+        ({"best": {"axis": "method", "highest": "scor"}}, "best chooses by scor"),
+        ({"table": {"columns": [["x", "loss_nats", "two digits"]]}}, "two digits"),
+        ({"table": {"columns": []}}, "columns"),
+        ({"table": {"column": [["x", "loss_nats", ".2f"]]}}, "column; did you mean columns"),
+        ({"paper": {"table": "linear_99"}}, "linear_99"),
+        ({"paper": {"table": "linear_01_mnist", "value": "bits"}}, "bits"),
+        (
+            {"paper": {"table": "linear_01_mnist", "value": "bits_per_dim", "rows": {"elu": "lineal"}}},
+            "lineal",
+        ),
+        ({"baseline": {"name": "guessing"}}, "baseline"),
+        ({"tune": {"axis": "lr", "values": [1], "updates": 3, "by": "loss"}}, "loss"),
+        ({"tune": {"axis": "method", "values": [1], "updates": 3}}, "method"),
+        ({"plot": {"curves": "test"}}, "test"),
+        ({"hooks": "imagez"}, "imagez"),
+        ({"plot": {"curves": "train", "factor": "a"}}, "factor is 'a'"),
+        ({"table": {"only": {"method": "elv"}, "columns": [["x", "loss_nats", ".2f"]]}}, "did you mean elu"),
+        ({"config": "configs/copy/{preset.x}.yaml"}, "preset.x"),
+        ({"config": "configs/copy/{preset.yaml"}, "config is 'configs/copy/{preset.yaml': expected '}'"),
+        *(({"axes": {name: ["1", "2"]}}, "cannot name an axis") for name in ("seed", "data", "block-size")),
+        *(({key: value}, "has not the form") for key, value in (("axes", None), ("claims", 5))),
+        ({"plot": {"curves": "train", "by": "second"}}, "by names 'second'; did you mean seconds"),
+        ({"notes": "{% if %}"}, "notes cannot be read: Expected an expression"),
+        ({"hooks": "images"}, "evaluate: pixels and the axes method; leave them out"),
+        ({"claims": [{**CLAIM, "test": {"ratio": ["exact", "eluu", "softmax"], "at_most": 1}}]}, "mean elu"),
+        (
+            {"claims": [{**CLAIM, "test": {"rank": "x", "at_least": "a"}}]},
+            "at_least is 'a'; it must be a number",
+        ),
+        ({"baseline": {"name": "guess", "found": {"x": 1}, "margin": {"x": "a"}}}, "margin of x is 'a'"),
+        (
+            {"paper": {"table": "linear_01_mnist", "value": "bits_per_dim", "rows": {"eluu": "softmax"}}},
+            "method has no choice eluu; did you mean elu",
+        ),
+        ({"best": {"axis": "methd", "highest": "loss_nats"}}, "no axis methd; did you mean method"),
+        ({"best": {"axis": "method"}}, "one of highest, lowest"),
+        ({"best": {"axis": "method", "highest": "a", "lowest": "b"}}, "one of highest, lowest"),
+        ({"best": {"axis": "method", "highst": "a"}}, "no key highst; did you mean highest"),
+        ({"start": "copi"}, "names no study 'copi'; did you mean copy"),
+        ({"keep": "some"}, "choose from measured, all"),
+        ({"settings": 3}, "settings needs settings"),
+        ({"settings": {"yaml": 3}}, "settings.yaml needs groups"),
+        ({"settings": {"lr": None}}, "settings: 'lr' has no value"),
+        ({"data": "data/{task}"}, "data names {task}"),
+        *(
+            (
+                {"axes": {"preset": ["tiny"], "method": {name: {"plan": "elu"}}}},
+                "cannot name a choice of method",
+            )
+            for name in ("..", ".", "", "../x", "/x", ".x", "-x", "a/b", "a\0")
+        ),
+        *(
+            ({"axes": {"preset": ["tiny"], "method": ["elu"], "lr": [value]}}, "cannot be a value of lr")
+            for value in ("..", "../../x", "", "-1", "/x")
+        ),
+        ({"tune": {"axis": "lr", "values": ["x/../../../y"], "updates": 3}}, "cannot be a value"),
+        ({"tune": {"axis": "../lr", "values": [1], "updates": 3}}, "'../lr' is no setting"),
+        ({"prepare": ["/bin/sh", "-c", "true"]}, "prepare: data-prep/ has no /bin/sh; choose from"),
+        ({"prepare": ["../scripts/test.sh"]}, "data-prep/ has no ../scripts/test.sh"),
+        ({"prepare": {"data/x": ["glue.sh", "--dest", "data/../../x"]}}, "names data/../../x; name folders"),
+        ({"settings": {"lr": "${oc.env:HOME}"}}, "settings has an interpolation"),
+        ({"config": "configs/${oc.env:HOME}.yaml"}, "config has an interpolation"),
+        *(
+            ({"axes": {"method": {"slow": {"yaml": given}}}, "config": "x"}, "method.slow.yaml needs groups")
+            for given in (3, {"model": 3}, ["model"])
+        ),
+    ],
+)
+def test_a_bad_study_is_refused_with_the_nearest_name(study_with, change, named):
+    with pytest.raises(UserError, match=re.escape(named)) as error:
+        study_with(**change)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"settings": {"user_dir": "/somebody"}},
+        {"settings": {"lr": "--user-dir=/somebody"}},
+        {"axes": {"preset": ["tiny"], "method": {"elu": {"yaml": {"checkpoint": {"save_dir": "/tmp"}}}}}},
+        {"axes": {"preset": ["tiny"], "method": ["elu"], "log_file": ["log"]}},
+        {"tune": {"axis": "wandb_project", "values": ["x"], "updates": 3}},
+    ],
+)
+def test_no_study_runs_code_or_writes_elsewhere(study_with, change):
+    found = cells(study_with(**change, claims=[]), flags=["--tensorboard-logdir", "mine"])
+    with pytest.raises(
+        UserError, match="no study sets --(user-dir|save-dir|log-file|wandb-project); take it"
+    ):
+        check_trusted(found)
+
+
+def test_no_training_yaml_reads_from_outside(tmp_path):
+    config = tmp_path / "x.yaml"
+    for value in ("${oc.env:HOME}", "a ${hydra:runtime.cwd}"):
+        config.write_text(f"model: {{_name: transformer_lm, decoder_embed_dim: 8, activation_fn: '{value}'}}")
+        with pytest.raises(UserError, match="reads from outside"):
+            compose_experiment(config)
+    config.write_text("model: {_name: x, a: 8, b: '${model.a}'}")
+    assert compose_experiment(config).get("model", "b") == 8
+
+
+def test_no_row_joins_choices_that_another_table_tells_apart(study_file):
+    """A row of such a table would show learning rates as if they were seeds."""
+    content = OmegaConf.to_container(OmegaConf.load(study_file))
+    axes = {**content["axes"], "lr": [1, 2]}
+    columns = {"columns": content.pop("table")["columns"]}
+    both = {"rows": ["method", "lr"], **columns}
+
+    def read(table, **keys):
+        changed = {**content, "axes": axes, "tables": [both, {"rows": "method", **columns, **table}], **keys}
+        OmegaConf.save(OmegaConf.create(changed), study_file)
+        return read_study(study_file)
+
+    with pytest.raises(UserError, match="the rows method would join the choices of lr"):
+        read({})
+    read({"only": {"lr": "2"}})
+    read({}, best={"axis": "lr", "lowest": "loss_nats"})
+
+
+@pytest.mark.parametrize("config", ["configs/nowhere/{preset}.yaml", "configs/copy/tinny.yaml"])
+def test_no_combination_is_a_sentence(study_with, config):
+    with pytest.raises(UserError, match=config.partition("{")[0]):
+        cells(study_with(config=config))
+
+
+def test_the_figures_of_an_evaluator_are_those_of_its_records():
+    """By the committed records, where there are any."""
+    found = {name: set() for name in EVALUATORS}
+    for name in study_names():
+        study = read_study(name)
+        for record in read_records(RESULTS / name, study):
+            found[study.evaluate].update(leaves(record["found"]))
+    for name, paths in found.items():
+        known = EVALUATORS[name].figures.split()
+        assert not [path for path in paths if not any(fnmatchcase(path, one) for one in known)], name
+        assert not paths or all(any(fnmatchcase(path, one) for path in paths) for one in known), name
+
+
+def leaves(value, path=""):
+    """The paths of all values of nested mappings and lists."""
+    if not isinstance(value, dict | list):
+        return [path]
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return [one for key, part in items for one in leaves(part, f"{path}.{key}" if path else str(key))]
+
+
+@pytest.mark.parametrize(("asked", "named"), [({"method": ["elv"]}, "elu"), ({"preset": ["tinny"]}, "tiny")])
+def test_an_unknown_choice_is_refused_with_the_nearest_one(study_file, asked, named):
+    with pytest.raises(UserError, match=f"did you mean {named}"):
+        cells(read_study(study_file), asked)
+
+
+def test_choices_without_a_yaml_are_left_out_unless_they_were_asked_for():
+    study = read_study("images")
+    methods = [cell.values["method"] for cell in cells(study, {"preset": ["digits"]})]
+    assert methods == ["softmax", "linear", "t2", "lln_diag"]
+    names = [cell.name for cell in cells(study, {"preset": ["mnist"], "method": ["lsh"]})]
+    assert names == ["mnist, lsh-1, seed 1", "mnist, lsh-4, seed 1"]
+    with pytest.raises(UserError, match="--method lsh-1: images has no settings for it"):
+        cells(study, {"preset": ["digits"], "method": ["lsh-1", "softmax"]})
+    with pytest.raises(UserError, match="--preset digit: .*; did you mean digits?"):
+        cells(study, {"preset": ["digit"]})
+
+
+@pytest.mark.parametrize(
+    ("flag", "instead"),
+    [
+        ("--seed", "--seeds"),
+        ("--save-dir", "--out"),
+        ("--restore-file", "start"),
+        ("--arch", "config"),
+        ("--user-dir", "study.sh"),
+        ("--decoder-attention", "--method"),
+        ("--norm-feature-map", "--method"),
+    ],
+)
+def test_flags_that_differ_from_cell_to_cell_are_refused(study_file, flag, instead):
+    with pytest.raises(UserError, match=f"{flag} .*{instead}"):
+        cells(read_study(study_file), flags=[flag, "1"])
+    with pytest.raises(UserError, match=f"{flag} .*{instead}"):
+        cells(read_study(study_file), flags=[f"{flag}=1"])
+
+
+@pytest.mark.parametrize(
+    "plan", ["elv", "elu*3", "elu*", "elu,,elu", "elu+nrom*2", "transnormer_t1*2", "transnormer"]
+)
+def test_bad_layer_plans(plan):
+    with pytest.raises(UserError, match="layer plan"):
+        check_plan(plan, 2, "the layer plan")
+
+
+@pytest.mark.parametrize("plan", ["elu", "elu*2", "elu,softmax", "diag+norm*2", "transnormer_t1"])
+def test_good_layer_plans(plan):
+    check_plan(plan, 2, "the layer plan")

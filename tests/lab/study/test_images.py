@@ -1,0 +1,81 @@
+"""The study of images: its page, the paper's rows by preset, samples, and training by update and by time."""
+
+from base64 import b64encode
+
+import numpy as np
+from PIL import Image
+
+from lab.papers import read_table
+from lab.study.declaration import read_study
+from lab.study.page import pictures_of, verdicts, write_page
+from tests.lab.study.conftest import record_of
+
+STUDY = read_study("images")
+
+
+MODEL = {"decoder_layers": 2, "decoder_embed_dim": 64, "decoder_attention_heads": 4}
+
+
+def record(method, seed=1, bits=2.0, preset="digits", curves=None, model=MODEL):
+    """A made-up record of a cell."""
+    rows = {name: b64encode(bytes(range(12)) * 10).decode() for name in ("test images", "drawn", "completed")}
+    found = {
+        "parameters": 1234,
+        "images": {"train": 3, "valid": 2, "test": 1},
+        "bits_per_dimension": {"train": bits - 0.1, "valid": bits, "test": bits + 0.1},
+        "without_a_model": {"uniform": 4.0, "histogram": 2.9, "histogram_by_place": 2.4},
+        "pictures": rows,
+    }
+    others = {
+        "settings": {"model": model, "dataset": {"batch_size": 32}},
+        "data": {"corpus": "digits", "verified": None, "levels": 17, "height": 4, "width": 3, "channels": 1},
+        "training": {"updates": 40, "seconds": 20.0, "curves": curves or {}},
+    }
+    return record_of({"preset": preset, "method": method, "seed": seed}, found, **others)
+
+
+def test_every_preset_has_the_paper_s_rows_of_its_images():
+    for preset, table in (
+        ("digits", "linear_01_mnist"),
+        ("mnist_small", "linear_01_mnist"),
+        ("cifar10", "linear_02_cifar10"),
+    ):
+        paper = {row["method"]: row["bits_per_dim"] for row in read_table(table)}
+        page = write_page(
+            STUDY, [record(name, preset=preset) for name in ("softmax", "linear", "lsh-4", "t2")]
+        )
+        lines = [line for line in page.splitlines() if line.startswith("| ")]
+        assert [line.split("|")[-3].strip() for line in lines[2:6]] == [
+            paper["softmax"], paper["linear"], "–", paper["lsh-4"]
+        ]  # fmt: skip
+        assert "| one histogram per place | 2.400 | – | – | – | – | – |  |" in lines
+
+
+def test_notes_say_the_size_of_the_model():
+    assert "2 layers of width 64,\n4 heads, 40 updates of" in write_page(STUDY, [record("softmax")])
+    paper = record("linear", preset="cifar10", model={"decoder_layers": 16})
+    assert "the paper's model, 40 updates of" in write_page(STUDY, [paper])
+
+
+def test_frequencies_are_a_baseline_and_claims_are_of_their_images():
+    records = [
+        record(name, seed, bits) for name, bits in (("softmax", 1.9), ("linear", 2.3)) for seed in (1, 2, 3)
+    ]
+    [(claim, verdict)] = verdicts(STUDY, records)
+    assert claim.where == "Table 1" and verdict.outcome == "not comparable" and "linear" in verdict.effect
+    of_cifar = verdicts(STUDY, [record("linear", preset="cifar10")])
+    assert {claim.where for claim, _ in of_cifar} == {"Table 2"}
+
+
+def test_samples_and_curves_are_drawn_where_there_are_any(tmp_path):
+    old, new = (
+        record("softmax"),
+        record("linear", preset="mnist_small", curves={"train": [[20, 3.0], [40, 2.0]]}),
+    )
+    pictures = pictures_of(STUDY, [old, new], tmp_path)
+    assert [one.path.name for one in pictures] == [
+        "digits-samples.png", "mnist_small-curves.png", "mnist_small-samples.png"
+    ]  # fmt: skip
+    for one in pictures:
+        one.draw(one.path)
+        assert one.is_current() and np.asarray(Image.open(one.path)).std() > 0

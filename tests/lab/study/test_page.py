@@ -1,0 +1,349 @@
+"""The page of a study: medians over seeds, the paper's rows, baselines, verdicts, notes and pictures."""
+
+import json
+import math
+import os
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from lab.errors import UserError
+from lab.files import ROOT
+from lab.methods import LANGUAGE_MODELS
+from lab.outputs import MARK
+from lab.publish.page import markdown_parts
+from lab.study.baseline import AT_BASELINE
+from lab.study.choosing import best_records
+from lab.study.declaration import read_study
+from lab.study.make_results import page_of, verdict_of
+from lab.study.notation import ABSENT, follow, parse_expression
+from lab.study.page import (
+    given_settings,
+    looks_of,
+    publish,
+    shown_records,
+    tuned_table,
+    verdicts,
+    write_page,
+)
+from lab.study.records import read_records
+from lab.study.run import check_out
+from lab.study.schema import Best, PaperColumn
+from lab.study.table import write_table
+from tests.lab.study.conftest import cells, made_up, record_of, write_record
+
+LOSSES = (0.1, 0.2, 0.6)  # whose mean is not their median
+METHODS = {
+    name: {"plan": plan} for name, plan in (("softmax", "softmax"), ("elu", "elu"), ("norm-t1", "norm"))
+}
+RECORDS = [
+    *(made_up("elu", n, loss_nats=loss, exact=0.5, converged=n > 1) for n, loss in enumerate(LOSSES, 1)),
+    *(made_up("softmax", seed, loss_nats=2.305) for seed in (1, 2, 3)),
+]
+
+
+def written(study, out, records=RECORDS):
+    for record in records:
+        asked = {"method": [record["cell"]["method"]]}
+        [cell] = cells(study, asked, out=out, flags=record["flags"])
+        write_record(replace(cell, seed=record["cell"]["seed"]), record)
+
+
+def test_a_row_is_a_choice_in_the_order_of_the_axis(study_file):
+    study = read_study(study_file)
+    lines = write_table(study.tables[0], RECORDS, study.baselines).splitlines()
+    assert lines[2] == "| softmax\\* | 2.3050 | – | – | 3 |"
+    assert lines[3] == "| 1+elu | 0.2000 (0.1000 to 0.6000) | 50.0 | 2 of 3 | 3 |"
+    assert lines[4] == "| guessing | 2.3000 | – | – |  |"
+    assert lines[-1] == AT_BASELINE
+
+
+def test_a_figure_that_some_seeds_lack_says_so(study_file):
+    study = read_study(study_file)
+    records = [made_up("elu", 1, loss_nats=0.1), made_up("elu", 2)]
+    assert "0.1000; 1 of 2 seeds" in write_table(study.tables[0], records, ())
+
+
+def test_the_papers_figure_beside_a_row(study_file):
+    axes = read_study(study_file).axes
+    spec = read_study(study_file).tables[0]
+    rows = {"elu": {"method": "x", "valid": "1.0", "test": "2.0"}, "softmax": {"valid": "-", "test": "3.5"}}
+    one = replace(spec, papers=(PaperColumn(("method",), rows, {"": "test"}, "", "paper"),))
+    assert [one.paper_figure((name,)) for name in ("elu", "softmax", "norm-t1")] == ["2.0", "3.5", ""]
+    by = PaperColumn(("method",), rows, {"tiny": "valid"}, "preset", "paper")
+    two = replace(spec, rows={name: axes[name] for name in ("method", "preset")}, papers=(by,))
+    keys = [("elu", "tiny"), ("elu", "small"), ("softmax", "tiny")]
+    assert [two.paper_figure(key) for key in keys] == ["1.0", "", "-"]
+    assert two.paper_values(keys) == {"elu/tiny": 1.0}
+
+
+def test_a_table_across_an_axis(study_with):
+    """Medians, their mean where a row has them all, seeds where others have more, and the papers' row."""
+    table = {"rows": ["method", "preset"], "across": "preset", "average": "mean",
+             "columns": [["loss", "loss_nats", ".2f"], ["updates", "updates", ".0f"]]}  # fmt: skip
+    study = study_with(axes={"preset": ["tiny", "small"], "method": METHODS}, table=table, claims=[])
+    records = []
+    for method, preset, losses, updates in (
+        ("elu", "small", (1.0, 2.0, 6.0), 9),
+        ("elu", "tiny", LOSSES, 4),
+        ("softmax", "tiny", (2.305,), 4),
+        ("norm-t1", "small", (3.0, 5.0), 4),
+        ("norm-t1", "tiny", (1.0, 2.0, 2.5), 4),
+    ):
+        for seed, loss in enumerate(losses, 1):
+            cell = {"preset": preset, "method": method, "seed": seed}
+            records.append(record_of(cell, {"loss_nats": loss, "updates": updates}))
+    assert write_table(study.tables[0], records, study.baselines).splitlines()[2:] == [
+        "|  | tiny | small | mean | updates |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| softmax | 2.31\\* [1 of 3 seeds] | – | – | 4 |",
+        "| 1+elu | 0.20 (0.10 to 0.60) | 2.00 (1.00 to 6.00) | 1.10 | 4 to 9 |",
+        "| norm-t1 | 2.00 (1.00 to 2.50) | 4.00 (3.00 to 5.00) [2 of 3 seeds] | 3.00 | 4 |",
+        "| guessing | 2.30 | 2.30 | – | – |",
+        "",
+        AT_BASELINE,
+    ]
+
+
+def test_the_whole_page(study_file, tmp_path):
+    study, out = read_study(study_file), tmp_path / "out"
+    written(study, out)
+    files = publish(study, out)
+    assert [path.name for path in files] == ["README.md", "tiny-curves.png"]
+    page = files[0].read_text(encoding="utf-8")
+    assert "| linear is as good | Figure 2 | not comparable | softmax at the baseline |" in page
+    assert "4 updates, median (lowest to highest) over the seeds 1, 2, 3." in page
+    assert "Measured on a CPU, 2 threads, 2000-01-02 (commit abc)" in page
+    assert publish(study, out, check=True) == []
+    before = [path.stat().st_mtime_ns for path in files]
+    assert publish(study, out) == []
+    assert [path.stat().st_mtime_ns for path in files] == before
+    written(study, out, [made_up("elu", 3, loss_nats=0.4)])
+    assert publish(study, out, check=True) == files
+    assert [path.stat().st_mtime_ns for path in files] == before
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "{{ cycler.__init__.__globals__.os.system('true') }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ records.append(1) }}",
+        "{{ cell.update(seed=2) }}",
+        "{{ '{0.__class__}'.format(flags) }}",
+        "{% include '/etc/passwd' %}",
+        "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}",
+    ],
+)
+def test_notes_run_no_program(study_with, notes):
+    """Every one of them ends in a sentence, and those that jinja2 would run change nothing."""
+    with pytest.raises(UserError, match="notes cannot be filled in"):
+        write_page(study_with(notes=notes), RECORDS)
+
+
+@pytest.mark.parametrize("kind", ["notes", "latin-1", "link", "pipe"])
+@pytest.mark.parametrize("name", ["README.md", "tiny-curves.png"])
+def test_files_of_somebody_else_are_refused_before_and_after_a_run(name, kind, study_file, tmp_path):
+    study, out = read_study(study_file), tmp_path / "out"
+    written(study, out)
+    target = tmp_path / "target"
+    target.write_text(f"# {study.about}\n\nmine")
+    if kind == "pipe":
+        os.mkfifo(out / name)
+    elif kind == "link":
+        (out / name).symlink_to(target)
+    else:
+        (out / name).write_bytes({"notes": target.read_bytes(), "latin-1": "Möwe".encode("latin-1")}[kind])
+    for action in (lambda: publish(study, out), lambda: check_out(cells(study, out=out))):
+        with pytest.raises(UserError, match=f"{name} was not written by scripts/study.sh.*move it away"):
+            action()
+    assert [path.name for path in out.iterdir() if not path.is_dir()] == [name]
+    assert target.read_text().endswith("mine") and (out / name).is_symlink() == (kind == "link")
+
+
+def test_a_page_from_before_the_mark_is_renewed(study_file, tmp_path):
+    study = read_study(study_file)
+    written(study, tmp_path)
+    publish(study, tmp_path)
+    page = tmp_path / "README.md"
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.removeprefix(MARK).lstrip(), encoding="utf-8")
+    assert publish(study, tmp_path) == [page] and page.read_text(encoding="utf-8") == text
+
+
+def test_a_claim_is_decided_in_the_table_that_has_its_rows(study_file):
+    """The first of two tables has only one of them."""
+    text = study_file.read_text().replace("[loss_nats, elu, softmax]", "[loss_nats, elu, norm-t2]")
+    before, table = text.split("table:\n")
+    _, after = table.split("baseline:")
+    table = "  - {{rows: method, only: {{method: [elu, {}]}}, columns: [[loss, loss_nats, '.4f']]}}\n"
+    tables = "".join(map(table.format, ("norm-t1", "norm-t2")))
+    study_file.write_text(f"{before}tables:\n{tables}baseline:{after}")
+    records = [made_up("elu", seed, loss_nats=0.4) for seed in (1, 2, 3)]
+    records += [made_up(name, seed, loss_nats=0.5) for name in ("norm-t1", "norm-t2") for seed in (1, 2, 3)]
+    ((_, verdict),) = verdicts(read_study(study_file), records)
+    assert verdict.outcome == "confirmed", verdict
+
+
+def test_the_table_of_tuning_has_a_column_for_each_value_of_any_record(study_file):
+    """The values that a study tunes may become more after some of its cells are finished."""
+    tried = {"elu": {"2": 3.0, "4": 2.5}, "softmax": {"1": None, "2": 2.0, "4": 5.0}}
+    about = {"setting": "lr", "by": "valid_loss"}
+    records = [
+        {
+            **made_up(method, 1),
+            "tuned": {**about, "tried": found, "chosen": min(found, key=lambda x: found[x] or 9)},
+        }
+        for method, found in tried.items()
+    ]
+    said, table = markdown_parts(tuned_table(read_study(study_file), records))
+    assert "in 5 shorter runs" in said
+    rows = {name: dict(zip(table.header[1:], found, strict=True)) for name, *found in table.rows}
+    assert rows == {"softmax": {"2": "2 *", "4": "5", "1": "–"}, "1+elu": {"2": "3", "4": "2.5 *", "1": "–"}}
+
+
+def test_settings_are_those_of_the_flags_where_these_are_given():
+    record = {
+        "settings": {"model": {"dropout": 0.1, "adaptive_input": False}, "optimization": {"lr": [0.1]}},
+        "own_flags": ["--adaptive-input", "--lr", "5e-4", "--seed", "1"],
+    }
+    found = {"model": {"dropout": 0.1, "adaptive_input": True}, "optimization": {"lr": 0.0005}}
+    assert given_settings(record) == found
+
+
+def test_every_curve_has_a_colour_of_its_own():
+    rows = [("softmax",), ("elu",), ("norm-t1",), ("norm-t2",), ("reformer-1",)]
+    looks = looks_of(rows)
+    assert len({color for color, _ in looks.values()}) == len(rows)
+    assert len(set(looks_of([(str(number),) for number in range(20)]).values())) == 20
+    crowded = looks_of([(name,) for name in (*LANGUAGE_MODELS, "mine", "another")])
+    assert len(set(crowded.values())) == len(LANGUAGE_MODELS) + 2  # whose colours are all taken
+
+
+def test_records_of_different_flags_share_no_page(study_file, tmp_path):
+    other, study = made_up("elu", 1, loss_nats=0.1), read_study(study_file)
+    other["flags"] = ["--lr", "1"]
+    written(study, tmp_path, [*RECORDS, other])
+    with pytest.raises(UserError, match="--out"):
+        publish(study, tmp_path)
+
+
+def test_a_file_that_is_no_record_is_passed_over_and_a_damaged_one_is_named(study_file, tmp_path):
+    study = read_study(study_file)
+    (tmp_path / "seed1.json").write_text("[1, 2]")
+    assert read_records(tmp_path, study) == []
+    (tmp_path / "seed2.json").write_text("{")
+    with pytest.raises(UserError, match=r"seed2\.json"):
+        read_records(tmp_path, study)
+
+
+def test_a_record_belongs_to_the_cell_whose_place_it_has(study_file, tmp_path):
+    """Neither a copy nor a backup is another seed."""
+    study = read_study(study_file)
+    written(study, tmp_path)
+    record = tmp_path / "tiny" / "elu" / "seed1.json"
+    for place in ("seed1 (copy).json", "seed4.json", "../softmax/seed4.json", "../../seed1/seed1/seed1.json"):
+        copy = record.parent / place
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(record.read_text())
+        said = f"{copy.name} is not in the place of its cell, {record}; move it away"
+        with pytest.raises(UserError, match=re.escape(said)):
+            publish(study, tmp_path)
+        copy.unlink()
+    assert len(read_records(tmp_path, study)) == len(RECORDS)
+
+
+CHANGES = (ABSENT, None, "x", [], {}, math.nan, [[1, "a"]])
+
+
+def every_path(value, keys=()):
+    yield keys
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from every_path(one, (*keys, key))
+
+
+def changed(record, keys, value):
+    if not keys:
+        return value
+    one = {**record, keys[0]: changed(record[keys[0]], keys[1:], value)}
+    return {key: x for key, x in one.items() if x is not ABSENT}
+
+
+def test_a_record_with_any_part_missing_or_of_another_kind_is_named(study_file, tmp_path):
+    """Everything in it, but for the figures that no table shows."""
+    study = read_study(study_file)
+    [cell] = cells(study, {"method": ["elu"]}, out=tmp_path)
+    write_record(cell, made_up("elu", 1, loss_nats=0.1, exact=0.5, converged=True))
+    whole, refused = read_records(tmp_path, study)[0], Counter()
+    for keys in every_path(whole):
+        for value in CHANGES:
+            if follow(whole, keys) == value or (not keys and value is ABSENT):
+                continue
+            cell.record_path.write_text(json.dumps(changed(whole, keys, value)))
+            try:
+                if read_records(tmp_path, study) != [whole]:
+                    publish(study, tmp_path, check=True)
+            except UserError as error:
+                assert "seed1.json" in str(error) and "\n" not in str(error)
+                refused[keys] += 1
+    for keys in [("cell", "seed"), ("settings",), ("own_flags",), ("training", "curves"), ("found", "exact")]:
+        assert refused[keys], keys
+
+
+def test_records_of_earlier_settings_are_named_and_count_in_no_verdict(study_with, tmp_path):
+    claim = {"says": "so", "where": "1", "test": {"ratio": ["loss_nats", "elu", "softmax"], "at_most": 2}}
+    before = study_with(claims=[claim])
+    written(before, tmp_path)
+    assert "earlier settings" not in write_page(before, shown_records(before, tmp_path))
+    methods = {"softmax": {"plan": "softmax"}, "elu": {"plan": "elu", "dropout": 0.1}}
+    now = study_with(claims=[claim], axes={"preset": ["tiny"], "method": methods})
+    page = write_page(now, shown_records(now, tmp_path))
+    assert "Measured with earlier settings of this study, and counted in no verdict: tiny/elu." in page
+    assert "| 1+elu | 0.2000" in page and "| so | 1 | not run |" in page
+    written(now, tmp_path, [made_up("elu", 4, loss_nats=0.7)])
+    page = write_page(now, shown_records(now, tmp_path))  # the others of its row are left out
+    assert "earlier settings" not in page and "| 1+elu | 0.7000 |" in page
+
+
+@pytest.mark.parametrize("notes", ["{{settings.nothing.here}}", "{{1 / 0}}"])
+def test_notes_that_cannot_be_filled_in(notes, study_with):
+    with pytest.raises(UserError, match="notes cannot be filled in"):
+        write_page(study_with(notes=notes), RECORDS)
+
+
+def test_expressions():
+    record = {
+        "found": {"valid": {"bits": 2}, "right": True},
+        "training": {"seconds": 3.0},
+        "cell": {"seed": 4},
+    }
+    for text, value in (("valid.bits", 2), ("100*valid.bits", 200), ("1e-1*seconds", 0.3), ("cell.seed", 4)):
+        assert parse_expression(text, "here")(record) == pytest.approx(value)
+    for text in ("right", "valid", "nothing", "valid.bits.more"):
+        assert parse_expression(text, "here")(record) is None
+
+
+def test_a_figure_that_is_nan_is_none_and_never_the_best():
+    records = [made_up("elu", 1, loss_nats=math.nan), made_up("softmax", 1, loss_nats=3.0)]
+    best = Best("method", parse_expression("loss_nats", "here"), "lowest")
+    assert [record["cell"]["method"] for record in best_records(best, records)] == ["softmax"]
+
+
+def test_the_index_counts_the_verdicts_of_a_page():
+    """Also of a study that shows only the best choice of an axis; what was not run is no verdict."""
+    item = {"paper": "TransNormer", "item": "Table 5", "study": "roberta_glue", "note": ""}
+    lines = (ROOT / "results" / item["study"] / "README.md").read_text().splitlines()
+    claims = [line.split("|") for line in lines if "| TransNormer, Table 5 |" in line]
+    counted = Counter(outcome.strip() for _, _, _, outcome, _, _ in claims if outcome != " not run ")
+    assert verdict_of(item) == ", ".join(f"{count} {outcome}" for outcome, count in counted.items())
+
+
+def test_the_index_names_the_study_of_a_verdict_where_there_are_several():
+    item = {"paper": "TransNormer", "item": "Table 9", "study": "ablations ablations_long", "note": "a note"}
+    both, note = verdict_of(item), item.pop("note")
+    each = [verdict_of({**item, "study": name, "note": ""}) for name in item["study"].split()]
+    assert both == f"ablations: {each[0]}; ablations_long: {each[1]}; {note}"
+    assert page_of(item) == ", ".join(f"[{name}]({name}/README.md)" for name in item["study"].split())

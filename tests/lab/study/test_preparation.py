@@ -1,0 +1,71 @@
+"""Data that a study prepares first: which, and what it says where that fails. Nothing is downloaded here."""
+
+import os
+import select
+import subprocess
+import sys
+
+import pytest
+
+from lab.errors import UserError
+from lab.files import ROOT
+from lab.study import run
+from lab.study.declaration import read_study
+from tests.lab.study.conftest import cells
+
+NO_DOWNLOAD = "no download from x (no route); try again later, or name a folder with --from"
+COMMAND = "data-prep/wikitext.sh wikitext-2 --dest data/x"
+
+
+@pytest.mark.parametrize(
+    ("ends", "message", "lines"),
+    [
+        (
+            f"echo a warning >&2; echo 'error: {NO_DOWNLOAD}' >&2; exit 1",
+            f"^no download from x .no route.; prepare the data with {COMMAND}, see its --help$",
+            "a warning\n",
+        ),
+        ("echo 'error: the disk is full; free some' >&2; exit 1", "^the disk is full; free some$", ""),
+        ("echo 'error: /nope does not exist' >&2; exit 1", "^/nope does not exist$", ""),
+        ("echo odd >&2; exit 3", "see the reason above", "odd\n"),
+        ("exit 3", "see the reason above", ""),
+    ],
+)
+def test_a_failed_preparation_is_one_sentence(ends, message, lines, tmp_path, monkeypatch, capfd):
+    script = tmp_path / "data-prep" / "wikitext.sh"
+    script.parent.mkdir()
+    script.write_text(f"#!/bin/sh\n{ends}\n")
+    script.chmod(0o755)
+    for module in ("study.run", "provenance"):
+        monkeypatch.setattr(f"lab.{module}.ROOT", tmp_path)
+    with pytest.raises(UserError, match=message):
+        run.run_script("wikitext.sh", "wikitext-2", "--dest", tmp_path / "data" / "x")
+    assert capfd.readouterr().err == lines
+
+
+def test_only_the_folder_of_data_that_is_missing_is_prepared(monkeypatch, tmp_path):
+    done = []
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr("lab.run.recipe.ROOT", tmp_path)
+    monkeypatch.setattr(run, "run_script", lambda *words: done.append(words))
+    with pytest.raises(UserError, match="no data folder .*digits"):
+        run.prepare_data(cells(read_study("images"), {"preset": ["digits"]}), None)
+    assert done == [("images.sh", "digits", "--dest", "data/images/digits")]
+
+
+def test_a_preparation_ends_with_the_command_that_has_started_it(tmp_path):
+    script = tmp_path / "data-prep" / "waits.sh"
+    script.parent.mkdir()
+    waits = "import os, signal; os.write(1, b'%d\\n' % os.getpid()); signal.pause()"
+    (tmp_path / "waits.py").write_text(
+        f"from lab.console import run_command\ndef main():\n    {waits}\nrun_command(main)\n"
+    )
+    script.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path / 'waits.py'}\n")
+    script.chmod(0o755)
+    starts = f"from lab.study import run; run.ROOT = run.Path({str(tmp_path)!r}); run.run_script('waits.sh')"
+    command, path = [sys.executable, "-c", starts], {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=path) as parent:
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+        assert select.select([child], [], [], 60)[0], "it outlives the process that started it"
+    os.close(child)

@@ -1,0 +1,82 @@
+"""The study of Vision Transformers: the papers' rows, exponents in training, fixed exponents."""
+
+from lab.papers import read_table
+from lab.study.declaration import read_study
+from lab.study.hooks import vit
+from lab.study.page import pictures_of, write_page
+from tests.lab.study.conftest import record_of
+
+STUDY = read_study("vit")
+
+
+def record(method, seed=1, accuracy=90.0, preset="digits", **others):
+    """A made-up record of a cell."""
+    exponents = {"alpha/layer0": [[20, 1.9], [40, 2.1]], "beta/layer0": [[20, 2.2], [40, 2.3]]}
+    found = {
+        "architecture": "vit", "parameters": 1234, "training_images": 1297, "split": "test", "examples": 250,
+        "accuracy": accuracy, "most_frequent_class": 10.0, "gradient_norm": 1.5,
+        "largest_inverse_loss_scale": None, "exponents": exponents if "lln" in method else {}, **others,
+    }  # fmt: skip
+    others = {
+        "settings": {"model": {"patch_size": 1}, "dataset": {"batch_size": 64}},
+        "data": {"corpus": "digits", "verified": False},
+        "training": {"updates": 40, "seconds": 50.0, "curves": {"valid_accuracy": [[20, 10.0], [40, 50.0]]}},
+    }
+    return record_of({"preset": preset, "method": method, "seed": seed}, found, **others)
+
+
+RECORDS = [
+    record("t2"), record("lln_diag", accuracy=94.0), record("lln_diag", 2, 92.0), record("linformer"),
+    record("softmax"), record("lln_diag-8", accuracy=91.0), record("lln_diag-0.25"),
+]  # fmt: skip
+
+
+def test_the_table_has_the_paper_s_figures_and_that_of_the_most_frequent_class():
+    paper = {row["method"]: row["accuracy"] for row in read_table("lln_03_vit")}
+    page = write_page(STUDY, RECORDS)
+    lines = page.splitlines()
+    rows = {line.split("|")[1].strip(): line for line in reversed(lines) if line.startswith("| ")}
+    assert [line.split("|")[1].strip() for line in lines[6:13]] == [
+        "softmax", "LLN+Diag", "LLN+Diag, α = β = 0.25", "LLN+Diag, α = β = 8", "Linformer", "TransNormer T2",
+        "the most frequent class",
+    ]  # fmt: skip
+    assert (
+        rows["LLN+Diag"].startswith("| LLN+Diag | 93.0 (92.0 to 94.0) |")
+        and paper["LLN+Diag"] in rows["LLN+Diag"]
+    )
+    assert paper["Softmax"] in rows["softmax"] and paper["Linformer"] in rows["Linformer"]
+    assert "| – |" in rows["LLN+Diag, α = β = 8"] and rows["the most frequent class"].startswith(
+        "| the most frequent class | 10.0 |"
+    )
+    assert "digits (NOT the original files)" in page and "patches of 1" in page
+
+
+def test_exponents_by_moment_matching_are_shown_and_fixed_ones_are_not():
+    [table] = vit.tables(STUDY, RECORDS)
+    assert "| layer 0 | 1.90 to 2.10 | 2.20 to 2.30 |" in table.splitlines()
+    authors = record("lln_diag_authors", preset="digits_short")
+    assert "the authors' a and b" in vit.tables(STUDY, [authors])[0]
+    assert vit.tables(STUDY, [record("lln_diag-8"), record("softmax")]) == []
+
+
+def test_accuracy_against_fixed_exponents_is_their_median():
+    curve = vit.fixed_curve(STUDY, [*RECORDS, record("lln_diag-8", 2, 95.0), record("lln_diag-8", 3, 97.0)])
+    assert (curve.x, curve.y) == ((0.25, 8.0), (90.0, 95.0))
+    assert vit.fixed_curve(STUDY, [record("softmax")]) is None
+
+
+def test_the_loss_scale_has_a_table_in_float16_only():
+    half = [
+        record(name, preset="dogs_vs_cats_fp16", largest_inverse_loss_scale=scale)
+        for name, scale in (("lln_diag-2", 1 / 128), ("lln_diag-4", 1 / 64))
+    ]
+    page = write_page(STUDY, half)
+    assert "| LLN+Diag, α = β = 4 | 1.6e-02 |" in page and "Figure 10b" in page
+    assert "loss scale" not in write_page(STUDY, RECORDS)
+
+
+def test_the_picture_is_drawn_of_every_method(tmp_path):
+    [picture] = pictures_of(STUDY, [record(name) for name in STUDY.axes["method"].choices], tmp_path)
+    assert picture.path.name == "digits-accuracy.png"
+    picture.draw(picture.path)
+    assert picture.is_current()

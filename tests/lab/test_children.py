@@ -1,0 +1,46 @@
+"""A child ends with the process that started it."""
+
+import os
+import select
+import subprocess
+import sys
+import textwrap
+
+from lab import children
+
+CHILD = """
+    import os, signal
+    from lab.children import end_with_parent
+    end_with_parent()
+    os.write(1, f"{os.getpid()}\\n".encode())
+    signal.pause()
+    """
+PARENT = """
+    import sys
+    from lab import children
+    with children.started("waits_for_ever", [], sys.stdout.buffer, {}) as process:
+        process.wait()
+    """
+
+
+def test_killed_parent_takes_its_child_with_it(root, tmp_path):
+    (tmp_path / "waits_for_ever.py").write_text(textwrap.dedent(CHILD))
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PARENT)],
+        stdout=subprocess.PIPE,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    child = os.pidfd_open(int(parent.stdout.readline()))
+    parent.kill()
+    assert select.select([child], [], [], 60)[0], "it outlives the process that started it"
+
+
+def test_child_of_a_parent_that_has_died_before(root):
+    child = subprocess.run(
+        [sys.executable, "-c", "from lab import children; children.end_with_parent(); print('ran')"],
+        cwd=root,
+        env={**os.environ, children.PARENT: "1"},
+        capture_output=True,
+    )
+    assert child.returncode == -9 and child.stdout == b""

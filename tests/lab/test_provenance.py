@@ -1,0 +1,71 @@
+"""The record of where a measurement ran, results files, small text helpers."""
+
+import json
+import sys
+
+import pytest
+
+from lab.errors import UserError
+from lab.files import ROOT, read_json, shown_path, write_json
+from lab.provenance import environment, portable_command
+from lab.publish.tables import markdown_table, spread
+
+
+def test_environment_says_what_is_needed_to_measure_again():
+    record = environment("cpu")
+    assert {"commit", "date", "command", "device", "hardware", "threads", "versions"} <= set(record)
+    assert record["hardware"]["cores"] >= 1 and record["versions"]["torch"]
+    assert record["versions"]["python"] == sys.version.split()[0]
+    json.dumps(record)
+
+
+def test_recorded_command_holds_no_path_of_this_machine(tmp_path):
+    inside = str(ROOT / "results" / "a b.json")
+    command = portable_command(["run.py", inside, f"--from={tmp_path}", str(tmp_path), "--n", "3"])
+    folder = f"FOLDER/{tmp_path.name}"
+    assert command == f"run.py 'results/a b.json' --from={folder} {folder} --n 3"
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "new folder" / "results.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(path, {"a": object()})
+    assert read_json(path) == {"a": 1}
+    assert [p.name for p in path.parent.iterdir()] == ["results.json"]
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    write_json(path, {"a": 1})
+
+    def fail(*_):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_json(path, {"a": 2})
+    assert read_json(path) == {"a": 1} and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", ["", "{", "\x80"])
+def test_a_damaged_file_is_a_users_error(tmp_path, content):
+    path = tmp_path / "results.json"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(UserError, match="cannot be read as JSON"):
+        read_json(path)
+
+
+def test_shown_path_is_relative_to_the_repository(tmp_path):
+    assert shown_path(ROOT / "results") == "results"
+    assert shown_path(tmp_path) == str(tmp_path.resolve())
+
+
+def test_spread():
+    assert spread([3.0, 1.0, 2.0]) == "2.00 (1.00 to 3.00)"
+    assert spread([1.001, 1.002]) == "1.00"
+
+
+def test_markdown_table():
+    lines = markdown_table(["a", "b"], [["x", "1"], ["y", "2"]]).splitlines()
+    assert lines == ["| a | b |", "| --- | ---: |", "| x | 1 |", "| y | 2 |"]
