@@ -39,10 +39,11 @@ Values = Mapping[str, Seeds]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a claim, and the effect in words."""
+    """The outcome of a claim, the effect in words, and the paper's own figures as printed."""
 
     outcome: str
     effect: str = ""
+    paper: str = ""
 
     def __str__(self) -> str:
         return f"{self.outcome}: {self.effect}" if self.effect else self.outcome

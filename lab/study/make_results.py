@@ -93,6 +93,7 @@ class Judged:
     """A claim about an item of a paper, what was found, the verdict, and the page and size of the study."""
 
     says: str
+    paper: str
     effect: str
     outcome: str
     page: str
@@ -109,7 +110,10 @@ def judged(name: str, item: dict[str, str]) -> list[Judged]:
     if figure.is_file():
         record, page = read_json(figure), f"[analysis]({item['page']})"
         checks = record["checks"]
-        return [Judged(one["statement"], one["measured"], one["verdict"], page, "") for one in checks]
+        return [
+            Judged(one["statement"], one["expected"], one["measured"], one["verdict"], page, "")
+            for one in checks
+        ]
     if name not in study_names():
         return []
     study, found = read_study(name), []
@@ -117,7 +121,7 @@ def judged(name: str, item: dict[str, str]) -> list[Judged]:
     for group, records in groups_of(study, shown_records(study, RESULTS / study.name)).items():
         page = f"[{', '.join([name, *group])}]({name}/README.md)"
         found += [
-            Judged(claim.says, verdict.effect, verdict.outcome, page, size_of(records))
+            Judged(claim.says, verdict.paper, verdict.effect, verdict.outcome, page, size_of(records))
             for claim, verdict in verdicts(study, records)
             if claim.where in names and verdict.outcome != NOT_RUN
         ]
@@ -144,8 +148,8 @@ def claims_section() -> str:
         for item in items:
             for one in (one for name in item["study"].split() for one in judged(name, item)):
                 kinds[paper][one.outcome] += 1
-                rows.append([item["item"], one.says, one.effect, one.size, one.outcome, one.page])
-        header = ["where", "claim", "here", "largest model and run", "verdict", "page"]
+                rows.append([item["item"], one.says, one.paper, one.effect, one.size, one.outcome, one.page])
+        header = ["where", "claim", "paper", "here", "largest model and run", "verdict", "page"]
         parts += [f"### {paper}", markdown_table(header, rows, figures=False)]
     outcomes = sorted({outcome for counts in kinds.values() for outcome in counts})
     counted = [[paper, *(str(counts[outcome]) for outcome in outcomes)] for paper, counts in kinds.items()]

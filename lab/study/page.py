@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, product
 from pathlib import Path
@@ -26,7 +26,7 @@ from lab.run.recipe import as_option, is_given, option
 from lab.study.baseline import at_baseline
 from lab.study.cells import Cell, Plan
 from lab.study.choosing import best_note, best_records, is_unbracketed
-from lab.study.claims import decide
+from lab.study.claims import PAIRS, decide
 from lab.study.declaration import plotted_by
 from lab.study.notation import numbers, row_name
 from lab.study.records import (
@@ -92,7 +92,10 @@ def verdicts(study: Study, records: Sequence[Record]) -> list[tuple[Claim, Verdi
                 [row_name(key) for key, group in rows.items() if is_unbracketed(group[0])],
                 fewest_examples(claim, rows),
             )
-        found.append((claim, verdict))
+        theirs = {row_name(key): spec.paper_figure(key) for key in rows}
+        named = claim.rows if claim.kind in PAIRS else claim.rows[:1]
+        figures = ", ".join(figure for row in named if (figure := theirs.get(row)))
+        found.append((claim, replace(verdict, paper=figures)))
     return found
 
 
@@ -156,8 +159,11 @@ def write_group(study: Study, name: tuple[str, ...], records: Sequence[Record]) 
     tables = [write_table(spec, records, study.baselines) for spec in study.tables if spec.rows_of(records)]
     write_more = study.hook("tables")
     extra = write_more(study, records) if write_more else []
-    rows = [[one.says, one.where, found.outcome, found.effect] for one, found in verdicts(study, records)]
-    header = ["claim of the paper", "where", "verdict", "here"]
+    rows = [
+        [one.says, one.where, found.paper, found.outcome, found.effect]
+        for one, found in verdicts(study, records)
+    ]
+    header = ["claim of the paper", "where", "paper", "verdict", "here"]
     claims = markdown_table(header, rows, figures=False) if rows else ""
     methods = {name for record in records for name in record["cell"].values() if isinstance(name, str)}
     notes = [
