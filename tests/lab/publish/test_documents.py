@@ -7,6 +7,7 @@ import pytest
 
 from lab.errors import UserError
 from lab.files import ROOT, read_json, renewed
+from lab.outputs import marked
 from lab.publish import carried_state, documents
 from lab.study import make_results
 
@@ -68,7 +69,9 @@ def test_unknown_table_is_a_users_error(project):
 
 def test_tables_of_the_long_stream_are_those_of_its_record():
     path = COMMITTED / "carried_stream.json"
-    assert carried_state.markdown(read_json(path)) == path.with_suffix(".md").read_text(encoding="utf-8")
+    assert marked(carried_state.markdown(read_json(path))) == path.with_suffix(".md").read_text(
+        encoding="utf-8"
+    )
 
 
 def anchors(path):

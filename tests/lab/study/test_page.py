@@ -113,7 +113,7 @@ def test_the_whole_page(study_file, tmp_path):
     files = publish(study, out)
     assert [path.name for path in files] == ["README.md", "tiny-curves.png"]
     page = files[0].read_text(encoding="utf-8")
-    assert "| linear is as good | Figure 2 | not comparable | softmax at the baseline |" in page
+    assert "| linear is as good | Figure 2 |  | not comparable | softmax at the baseline |" in page
     assert "4 updates, median (lowest to highest) over the seeds 1, 2, 3." in page
     assert "Measured on a CPU, 2 threads, 2000-01-02 (commit abc)" in page
     assert publish(study, out, check=True) == []
@@ -302,7 +302,7 @@ def test_records_of_earlier_settings_are_named_and_count_in_no_verdict(study_wit
     now = study_with(claims=[claim], axes={"preset": ["tiny"], "method": methods})
     page = write_page(now, shown_records(now, tmp_path))
     assert "Measured with earlier settings of this study, and counted in no verdict: tiny/elu." in page
-    assert "| 1+elu | 0.2000" in page and "| so | 1 | not run |" in page
+    assert "| 1+elu | 0.2000" in page and "| so | 1 |  | not run |" in page
     written(now, tmp_path, [made_up("elu", 4, loss_nats=0.7)])
     page = write_page(now, shown_records(now, tmp_path))  # the others of its row are left out
     assert "earlier settings" not in page and "| 1+elu | 0.7000 |" in page
@@ -337,7 +337,7 @@ def test_the_index_counts_the_verdicts_of_a_page():
     item = {"paper": "TransNormer", "item": "Table 5", "study": "roberta_glue", "note": ""}
     lines = (ROOT / "results" / item["study"] / "README.md").read_text().splitlines()
     claims = [line.split("|") for line in lines if "| TransNormer, Table 5 |" in line]
-    counted = Counter(outcome.strip() for _, _, _, outcome, _, _ in claims if outcome != " not run ")
+    counted = Counter(outcome.strip() for _, _, _, _, outcome, _, _ in claims if outcome != " not run ")
     assert verdict_of(item) == ", ".join(f"{count} {outcome}" for outcome, count in counted.items())
 
 
