@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -19,8 +20,9 @@ def check_tensors(**tensors: object) -> None:
     for name, x in tensors.items():
         if not isinstance(x, Tensor):
             raise ValueError(f"{name} is of type {type(x).__name__}; expected a torch.Tensor")
-        if x.layout != torch.strided:
-            raise ValueError(f"{name} has layout {x.layout}; expected a dense tensor")
+        if x.layout != torch.strided or x.is_nested:
+            layout = "nested" if x.is_nested else x.layout
+            raise ValueError(f"{name} has layout {layout}; expected a dense tensor")
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, rank: int = 4, crossed: bool = False) -> None:
@@ -55,8 +57,8 @@ def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor) -> None:
     This reads its numbers, which waits for a GPU. A compiled graph checks them when it runs (RuntimeError).
     """
     check_tensors(cu_seqlens=cu_seqlens)
-    if cu_seqlens.dtype != torch.int32:
-        raise ValueError(f"cu_seqlens has dtype {cu_seqlens.dtype}; expected torch.int32")
+    if cu_seqlens.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"cu_seqlens has dtype {cu_seqlens.dtype}; expected torch.int32 or torch.int64")
     if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2:
         raise ValueError(
             f"cu_seqlens has shape {tuple(cu_seqlens.shape)}; expected (S + 1,) for S >= 1 sequences"
@@ -68,6 +70,8 @@ def check_cu_seqlens(cu_seqlens: Tensor, q: Tensor) -> None:
     if torch.compiler.is_compiling():
         ordered = (cu_seqlens.diff() >= 0).all() & (cu_seqlens[0] == 0) & (cu_seqlens[-1] == q.shape[2])
         torch._assert_async(ordered, "cu_seqlens must start at 0, never decrease and end at N")
+    elif torch._C._functorch.is_batchedtensor(cu_seqlens):
+        raise ValueError("cu_seqlens differs between the examples of torch.vmap; expected one for all")
     elif values_are_known(cu_seqlens):
         _check_bounds(cu_seqlens.tolist(), q.shape[2])
 
@@ -114,7 +118,9 @@ def check_mask(mask: Tensor, batch: int, length: int, device: torch.device) -> N
         raise ValueError(f"padding_mask is on {mask.device}; expected {device}, as the input")
 
 
-def check_eps(eps: float) -> None:
-    """Raises ValueError for a number that is negative, NaN or infinite."""
-    if not 0 <= eps < math.inf:
-        raise ValueError(f"eps is {eps}; expected a finite number from 0 up")
+def check_normalizer(normalize: object, eps: object) -> None:
+    """Raises ValueError unless `normalize` is a bool and `eps` a number from 0 up that is finite."""
+    if not isinstance(normalize, bool):
+        raise ValueError(f"normalize is {normalize!r}; expected True or False")
+    if not isinstance(eps, Real) or not 0 <= eps < math.inf:
+        raise ValueError(f"eps is {eps!r}; expected a finite number from 0 up")

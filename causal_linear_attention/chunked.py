@@ -15,11 +15,14 @@ computed together.
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+
+from .transforms import composes, gradients, transformed
 
 CHUNK = 64
 SEGMENT = 16 * CHUNK
@@ -186,6 +189,9 @@ class ChunkedCausalLinearAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_out, grad_state):
         q, k, v, state = ctx.saved_tensors
+        if transformed(grad_out, grad_state):
+            run = partial(_composed, reverse=ctx.reverse)
+            return *gradients(run, (q, k, v, state), (grad_out, grad_state)), None
         apply, reverse = ChunkedCausalLinearAttention.apply, ctx.reverse
         together = all(ctx.needs_input_grad[:3]) and not (reverse or torch.is_grad_enabled()) and q.shape[2]
         if together and _surely_finite(q, k, grad_out):
@@ -201,6 +207,39 @@ class ChunkedCausalLinearAttention(torch.autograd.Function):
         return grad_q, grad_k, grad_v, grad_initial, None
 
 
+def _composed(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool = False) -> tuple[Tensor, Tensor]:
+    """As `_forward`, of operators that change nothing in place and whose derivatives autograd keeps."""
+    if reverse:
+        out, state = _composed(*(x.flip(2) for x in (q, k, v)), state)
+        return out.flip(2), state
+    dtype, length = v.dtype, q.shape[2]
+    q, k, v = (x.to(state.dtype) for x in (q, k, v))
+    with without_autocast(q.device):
+        if not length:
+            product = k.mT @ v
+            return (q @ product).to(dtype), state + product
+        size = CHUNK if torch.onnx.is_in_onnx_export() else min(length, CHUNK)  # there N may be any number
+        chunks = (length + size - 1) // size
+        q, k, v = (
+            F.pad(x, (0, 0, 0, chunks * size - length)).unflatten(2, (chunks, size)) for x in (q, k, v)
+        )
+        before, state = _sums(k.mT @ v, state)
+        out = (q @ k.mT).tril() @ v.nan_to_num(0.0, 0.0, 0.0) + _spread(v, False) + q @ before
+    return out.flatten(2, 3)[:, :, :length].to(dtype), state
+
+
+def _sums(products: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """What enters each chunk, from `products: (B, H, chunks, D, M)`, and what leaves the last."""
+    if torch.onnx.is_in_onnx_export():  # a graph without a loop
+        after = state.unsqueeze(2) + products.cumsum(2)
+        return torch.cat([state.unsqueeze(2), after[:, :, :-1]], 2), after[:, :, -1]
+    before = []
+    for product in products.unbind(2):
+        before.append(state)
+        state = state + product
+    return torch.stack(before, 2), state
+
+
 def chunked(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Causal linear attention of `q, k: (B, H, N, D)`, `v: (B, H, N, M)` in linear time and memory.
 
@@ -209,6 +248,8 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None
     if initial_state is None:
         shape = (*q.shape[:2], q.shape[-1], v.shape[-1])
         initial_state = q.new_zeros(shape, dtype=accumulation_dtype(q.dtype))
+    if composes():
+        return _composed(q, k, v, initial_state)
     return ChunkedCausalLinearAttention.apply(q, k, v, initial_state, False)
 
 

@@ -9,34 +9,58 @@ import torch
 from torch import Tensor
 
 from . import extension, operators
+from .transforms import in_transform
 
-norm_step = torch.ops.causal_linear_attention.norm_step.default
+_OPERATORS = getattr(torch.ops, operators.NAMESPACE)
+
+norm_step = _OPERATORS.norm_step.default
 """`(q, k, v, direction, theta, positions, state, one_plus) -> (out, state)`: NormAttention, float32.
 
 q, k, v, out: `(B, H, 1, d)`; direction `(d,)` and theta `(d // 2,)` float64 of LRPE; positions `(B,)`; state
 `(B, H, d, d)`; one_plus: features 1 + elu instead of elu. No derivative.
 """
 
-block_step = torch.ops.causal_linear_attention.block_step.default
-"""`(q, k, v, direction, theta, scale, places, keys, values, softmax) -> out`: DiagAttention, float32.
-
-As for `norm_step`; places `(B,)` in the block, whose keys and values `(B, H, C, d)` are written there;
-scale of LRPE; softmax: weights by softmax instead of ReLU. A place outside the block is an error on a CPU; on
-a GPU, which nobody waits for, its token becomes NaN.
-"""
-
 LARGEST_BLOCK = 8192
 """Positions of a block whose weights `block_step` is sure to have shared memory for on a GPU."""
 
-rms_norm = torch.ops.causal_linear_attention.rms_norm.default
+rms_norm = _OPERATORS.rms_norm.default
 """`(x, eps) -> x / (root mean square over the last dimension + eps)`, x of any shape: on a CPU float32. No
 derivative."""
 
-rms_norm_forward = torch.ops.causal_linear_attention.rms_norm_forward.default
+rms_norm_forward = _OPERATORS.rms_norm_forward.default
 """`rms_norm` and the root mean squares `(rows,)` in float32, of which there is one a row; CUDA alone."""
 
-rms_norm_backward = torch.ops.causal_linear_attention.rms_norm_backward.default
+rms_norm_backward = _OPERATORS.rms_norm_backward.default
 """`(grad, out, root, eps) -> grad_x` from what `rms_norm_forward` returned; CUDA alone."""
+
+
+def block_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    direction: Tensor,
+    theta: Tensor,
+    scale: float,
+    places: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    softmax: bool,
+) -> Tensor:
+    """The output of DiagAttention, float32, whose keys and values of the block it writes.
+
+    Args:
+        q, k, v, direction, theta: as for `norm_step`.
+        scale: of LRPE.
+        places: `(B,)` in the block. One outside is an error on a CPU; on a GPU, which nobody waits for, its
+            token becomes NaN.
+        keys, values: `(B, H, C, d)` of the block.
+        softmax: weights by softmax instead of ReLU.
+    """
+    given = (q, k, v, direction, theta, scale, places, keys, values, softmax)
+    out = _OPERATORS.block_step.default(*given)
+    # Autograd, which the operator is below, refuses to go back to the former numbers.
+    torch.autograd.graph.increment_version((keys, values))
+    return out
 
 
 _CPP = extension.loaded("cpp")
@@ -44,7 +68,7 @@ _CPP = extension.loaded("cpp")
 
 def compiled(x: Tensor) -> bool:
     """Whether there are kernels for x's device, which no tracing and no `torch.func` can see into."""
-    if torch.compiler.is_compiling() or operators.in_transform():
+    if torch.compiler.is_compiling() or in_transform():
         return False
     return (x.is_cpu and _CPP) or (x.is_cuda and not extension.reason_on_gpu(x.device))
 

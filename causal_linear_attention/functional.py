@@ -18,10 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import extension, operators, packed, reference
-from .checks import check_cu_seqlens, check_eps, check_inputs, check_mask, check_state, check_tensors
+from .checks import check_cu_seqlens, check_inputs, check_mask, check_normalizer, check_state, check_tensors
 from .chunked import accumulation_dtype, chunked, normalized, values_are_known, without_autocast
 from .recomputing import recomputed
 from .selection import KERNELS, announce, select_backend
+from .transforms import composes
 
 _STEP_IS_COMPILED = extension.loaded("cpp")
 
@@ -50,13 +51,14 @@ def causal_linear_attention(
         initial_state: `(B, H, D, M)`, or `(B, H, D, M + 1)` with `normalize`; float32 (float64 for float64
             inputs). None starts from zero.
         return_state: also return the state after the last position, in the same dtype.
-        cu_seqlens: int32 `(S + 1,)` on the inputs' device, as FlashAttention's: the only row of the batch
-            holds S sequences, sequence s from position `cu_seqlens[s]` up to `cu_seqlens[s + 1]`, which may
-            be the same. Every sequence starts again, and states are per sequence, `(S, H, D, M)`. The
+        cu_seqlens: int32 or int64 `(S + 1,)` on the inputs' device, as FlashAttention's: the only row of the
+            batch holds S sequences, sequence s from position `cu_seqlens[s]` up to `cu_seqlens[s + 1]`, which
+            may be the same. Every sequence starts again, and states are per sequence, `(S, H, D, M)`. The
             numbers are checked, which waits for a GPU.
         backend: "cpp" or "cuda" (the compiled kernels), "triton" (GPUs, without nvcc), "torch" (linear time
             on any device), "reference" (quadratic, for tests) or "auto": the first of these that supports
-            the inputs and can run. Heads with D or M of 0 run on "torch".
+            the inputs and can run. Heads with D or M of 0, the transforms of `torch.func`, forward mode and
+            `torch.onnx.export` run on "torch", whatever the kernels.
 
     Returns:
         `out: (B, H, N, M)` in v's dtype, or `(out, state)`.
@@ -66,7 +68,7 @@ def causal_linear_attention(
     """
     q, k, v = _promoted_under_autocast(q, k, v)
     check_inputs(q, k, v)
-    check_eps(eps)
+    check_normalizer(normalize, eps)
     if cu_seqlens is not None:
         check_cu_seqlens(cu_seqlens, q)
     if initial_state is not None:
@@ -74,6 +76,8 @@ def causal_linear_attention(
         check_state(initial_state, q, v.shape[-1] + normalize, count, "initial_state")
     dim, width = q.shape[-1], v.shape[-1]
     name = select_backend(backend, q.device, q.dtype, max(dim, width))
+    if name in KERNELS and composes():
+        name = "torch"
     cu_seqlens = _of_several(cu_seqlens)
     if backend == "auto" and not torch.compiler.is_compiling():
         announce(name, q.device)
@@ -114,7 +118,7 @@ def causal_linear_attention_step(
     Raises:
         ValueError: names the argument, its shape or dtype, and what was expected.
     """
-    check_eps(eps)
+    check_normalizer(normalize, eps)
     if _step_runs_compiled(q, k, v, state):
         try:
             return operators.step(q, k, v, state, normalize, eps)
@@ -167,7 +171,7 @@ def linear_attention(
     """
     q, k, v = _promoted_under_autocast(q, k, v)
     check_inputs(q, k, v, crossed=cu_seqlens is None)
-    check_eps(eps)
+    check_normalizer(normalize, eps)
     if cu_seqlens is not None:
         check_cu_seqlens(cu_seqlens, q)
     if padding_mask is not None:
@@ -201,7 +205,7 @@ def _step_runs_compiled(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> bool:
         compiled = select_backend("auto", q.device, q.dtype) == "cuda"
     else:
         compiled = _STEP_IS_COMPILED and q.is_cpu and q.dtype in KERNELS["cpp"].dtypes
-    if not compiled or operators.in_transform():
+    if not compiled or composes():
         return False
     if not torch.is_grad_enabled():
         return True
@@ -228,10 +232,10 @@ def _promoted_under_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, T
 
 
 def _of_several(cu_seqlens: Tensor | None) -> Tensor | None:
-    """None also for one sequence, known to be the whole row."""
-    if cu_seqlens is not None and len(cu_seqlens) == 2 and values_are_known(cu_seqlens):
+    """The kernels' int32; None also for one sequence, known to be the whole row."""
+    if cu_seqlens is None or (len(cu_seqlens) == 2 and values_are_known(cu_seqlens)):
         return None
-    return cu_seqlens
+    return cu_seqlens.to(torch.int32)
 
 
 def _pytorch(

@@ -19,11 +19,11 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.library import Library, register_fake
 
 from . import extension, packed
 from .chunked import accumulation_dtype, chunked, normalized, without_autocast
+from .transforms import gradients, in_transform
 
 NAMESPACE = "causal_linear_attention"
 _NARROW = 128  # columns of the heads of which a block of the CUDA kernels holds the whole state
@@ -196,7 +196,7 @@ class _Forward(torch.autograd.Function):
         q, k, v, state, cu_seqlens, inverse, kept, out = ctx.saved_tensors
         if not ctx.return_state:
             grad_state = None  # a compiled graph comes with zeros like the state, which may have no rows
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or in_transform():
             grads = _differentiable(ctx, (q, k, v, state), cu_seqlens, grad_out, grad_state)
             return *grads, None, None, None, None, None
         if grad_out is None:
@@ -217,31 +217,24 @@ def _forward(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state, k
 
 def _differentiable(ctx, inputs, cu_seqlens, grad_out, grad_state) -> list[Tensor | None]:
     """The gradients with their own graph, for higher-order derivatives: PyTorch's path again."""
-    # Views: a gradient ends at its own argument, also where one argument is computed from another.
-    inputs = [None if x is None else x.view_as(x) for x in inputs]
-    wanted = [x for x in inputs if x is not None and x.requires_grad]
     run = chunked if cu_seqlens is None else partial(packed.causal, cu_seqlens=cu_seqlens)
+
+    def outputs_of(q, k, v, state):
+        return normalized(run, q, k, v, ctx.eps, state) if ctx.normalize else run(q, k, v, state)
+
     with without_autocast(inputs[0].device):
-        if ctx.normalize:
-            outputs = normalized(run, *inputs[:3], ctx.eps, inputs[3])
-        else:
-            outputs = run(*inputs)
-        pairs = [(x, g) for x, g in zip(outputs, (grad_out, grad_state), strict=True) if g is not None]
+        if in_transform():
+            return gradients(outputs_of, inputs, (grad_out, grad_state))
+        # Views: a gradient ends at its own argument, also where one argument is computed from another.
+        inputs = [None if x is None else x.view_as(x) for x in inputs]
+        wanted = [x for x in inputs if x is not None and x.requires_grad]
+        pairs = zip(outputs_of(*inputs), (grad_out, grad_state), strict=True)
+        pairs = [(x, grad) for x, grad in pairs if grad is not None]
         if not pairs:
             return [None] * len(inputs)
         outputs, grads = zip(*pairs, strict=True)
         found = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True, allow_unused=True))
     return [next(found) if x is not None and x.requires_grad else None for x in inputs]
-
-
-def in_forward_mode() -> bool:
-    """Whether forward-mode derivatives are taken, which an operator without a formula for them would drop."""
-    return forward_ad._current_level >= 0
-
-
-def in_transform() -> bool:
-    """Whether forward mode or `torch.func` is at work, whose rules an operator without derivatives lacks."""
-    return in_forward_mode() or torch._C._are_functorch_transforms_active()
 
 
 def attend(
@@ -257,8 +250,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Output and state of `forward` or `triton_forward`, with the derivative they lack."""
     wanted = q.requires_grad or k.requires_grad or v.requires_grad
-    wanted = torch.is_grad_enabled() and (wanted or (state is not None and state.requires_grad))
-    if wanted or in_forward_mode():
+    if torch.is_grad_enabled() and (wanted or (state is not None and state.requires_grad)):
         if torch.compiler.is_compiling():
             # The compiler refuses one tensor as two inputs of a Function, q as k say: views are others.
             k, v = k.view_as(k), v.view_as(v)

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from .chunked import CHUNK, accumulation_dtype, chunked, values_are_known
+from .recomputing import recomputed
 from .reference import each_sequence
+from .transforms import in_transform, transformed
 
 _LONGEST_SUM = 512  # rows of a chunk without causal mask, where the work per row does not grow with them
 # From so many multiplications k^T v per sequence on, one by one is up to 1.5 times as fast on a CPU. With few
@@ -97,13 +99,19 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, there, filled, back, filled_back):
         ctx.save_for_backward(there, filled, back, filled_back)
-        rows = x.index_select(1, there)
-        return rows if filled is None else rows.masked_fill_(filled, 0.0)
+        return _rows(x, there, filled)
 
     @staticmethod
     def backward(ctx, grad):
         there, filled, back, filled_back = ctx.saved_tensors
+        if transformed(grad):
+            return _rows(grad, back, filled_back), None, None, None, None
         return _Rows.apply(grad, back, filled_back, there, filled), None, None, None, None
+
+
+def _rows(x: Tensor, there: Tensor, filled: Tensor | None) -> Tensor:
+    rows = x.index_select(1, there)
+    return rows if filled is None else rows.masked_fill(filled, 0.0)
 
 
 class _Entering(torch.autograd.Function):
@@ -117,28 +125,42 @@ class _Entering(torch.autograd.Function):
     def forward(ctx, products, initial, first, continuing, reverse):
         ctx.save_for_backward(first)
         ctx.continuing, ctx.reverse, ctx.initial = continuing, reverse, initial is not None
+        if continuing is None:
+            return _entering(products, initial, first, continuing, reverse)
         states = torch.zeros_like(products) if initial is None else initial.clone()
-        chunks = range(1, len(first)) if continuing is None else continuing
-        for chunk in reversed(chunks) if reverse else chunks:
+        for chunk in reversed(continuing) if reverse else continuing:
             source, target = (chunk, chunk - 1) if reverse else (chunk - 1, chunk)
-            if continuing is not None:
-                torch.add(states[:, source], products[:, source], out=states[:, target])
-            else:
-                state = states[:, source] + products[:, source]
-                states[:, target] = torch.where(first[chunk], states[:, target], state)
+            torch.add(states[:, source], products[:, source], out=states[:, target])
         return states
 
     @staticmethod
     def backward(ctx, grad):
         (first,) = ctx.saved_tensors
-        grad_products = _Entering.apply(grad, None, first, ctx.continuing, not ctx.reverse)
+        run = _entering if transformed(grad) else _Entering.apply
+        grad_products = run(grad, None, first, ctx.continuing, not ctx.reverse)
         grad_initial = None
         if ctx.initial:
             grad_initial = torch.where(first[:, None, None], grad + grad_products, 0.0)
         return grad_products, grad_initial, None, None, None
 
 
+def _entering(
+    products: Tensor, initial: Tensor | None, first: Tensor, continuing: list[int] | None, reverse: bool
+) -> Tensor:
+    """As `_Entering`, whatever the chunks, of operators that change nothing in place."""
+    initial = torch.zeros_like(products) if initial is None else initial
+    chunks = range(len(first))
+    states = [initial[:, chunks[-1 if reverse else 0]]]
+    for chunk in reversed(chunks[1:]) if reverse else chunks[1:]:
+        source, target = (chunk, chunk - 1) if reverse else (chunk - 1, chunk)
+        state = states[-1] + products[:, source]
+        states.append(torch.where(first[chunk], initial[:, target], state))
+    return torch.stack(states[::-1] if reverse else states, 1)
+
+
 def _one_by_one(k: Tensor, v: Tensor, cu_seqlens: Tensor) -> bool:
+    if in_transform():  # which knows no derivative of the functions above
+        return True
     work = k.numel() * v.shape[-1]
     return k.is_cpu and values_are_known(cu_seqlens) and work >= _WORTH_A_STEP * (len(cu_seqlens) - 1)
 
@@ -163,25 +185,32 @@ def causal(
     """
     if _one_by_one(k, v, cu_seqlens):
         return each_sequence(q, k, v, initial_state, cu_seqlens=cu_seqlens, run=chunked)
-    wide = accumulation_dtype(q.dtype)
+    return recomputed(_causal, q, k, v, initial_state, cu_seqlens, return_state)
+
+
+def _causal(
+    q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor, return_state: bool
+) -> tuple[Tensor, Tensor | None]:
+    """`causal` in chunks. Keys and values come into two products, whose gradients add up in float32."""
+    dtype, wide = v.dtype, accumulation_dtype(q.dtype)
+    q, k, v = (x.to(wide) for x in (q, k, v))
     if initial_state is None and return_state:
         shape = (len(cu_seqlens) - 1, q.shape[1], q.shape[-1], v.shape[-1])
         initial_state = q.new_zeros(shape, dtype=wide)
     if not q.shape[2]:
-        return chunked(q, k, v)[0], None if initial_state is None else initial_state.clone()
+        return (q @ (k.mT @ v)).to(dtype), None if initial_state is None else initial_state.clone()
     chunks = _cut(cu_seqlens, q.shape[2], CHUNK)
     queries, keys, values = (chunks.of(x) for x in (q, k, v))
     initial = None
     if initial_state is not None:
         initial = initial_state.transpose(0, 1).index_select(1, chunks.sequences)
-    products = keys.to(wide).mT @ values.to(wide)
-    entering = _Entering.apply(products, initial, chunks.first, chunks.continuing, False)
+    entering = _Entering.apply(keys.mT @ values, initial, chunks.first, chunks.continuing, False)
     out, leaving = chunked(queries, keys, values, entering)
     final = None
     if return_state:
         final = leaving.index_select(1, chunks.last).transpose(0, 1)
         final = torch.where(chunks.empty[:, None, None, None], initial_state, final)
-    return chunks.in_a_row(out), final
+    return chunks.in_a_row(out).to(dtype), final
 
 
 def _whole(q: Tensor, k: Tensor, v: Tensor, _: None) -> tuple[Tensor, Tensor]:

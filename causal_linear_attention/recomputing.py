@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .chunked import accumulation_dtype
-from .operators import in_transform
+from .transforms import in_transform
 
 
 def recomputed(function: Callable[..., Tensor], *args: Any) -> Tensor:

@@ -256,7 +256,8 @@ int main() {
   }
   const Shape shapes[] = {{1, 1, 1, 1, 1},   {1, 2, 33, 5, 7},   {2, 1, 64, 16, 16}, {1, 1, 1500, 16, 48},
                           {1, 3, 31, 17, 1}, {1, 1, 0, 3, 4},    {0, 2, 9, 3, 4},    {1, 1, 70, 130, 3},
-                          {1, 1, 300, 8, 8}, {1, 1, 40, 64, 130}};
+                          {1, 1, 300, 8, 8}, {1, 1, 40, 64, 130}, {1, 2, 40, 0, 3},
+                          {1, 2, 40, 3, 0}};
   for (const cla::Kernels* kernels : cla::available_kernels()) {
     cla::choose_kernels(kernels->name);
     for (const Shape& shape : shapes) {

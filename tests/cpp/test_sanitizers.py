@@ -1,8 +1,12 @@
 """The CPU kernels without Python: under the address and the undefined-behaviour sanitizer, and with the
 oldest compiler."""
 
+import os
 import shutil
 import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,12 @@ from build_kernels import ISA_FLAGS, PER_SET, TORCH_TARGET
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 OLDEST = shutil.which("g++-11")
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+TORCH_HEADERS = [
+    x
+    for y in ("include", "include/torch/csrc/api/include")
+    for x in ("-isystem", str(Path(torch.__file__).parent / y))
+]
 
 
 @pytest.mark.longest
@@ -20,7 +30,7 @@ OLDEST = shutil.which("g++-11")
 def test_kernels_under_sanitizers(root, tmp_path):
     sources = root / "causal_linear_attention" / "csrc" / "cpu"
     flags = ["-std=c++20", "-O0", f"-I{sources}", "-pthread"]  # -O1 takes longer to compile than it saves
-    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    flags += SANITIZERS
     objects = []
     files = [x for x in sorted(sources.glob("*.cpp")) if not x.name.endswith("bindings.cpp")]
     for source in [*files, root / "tests" / "cpp" / "check_kernels.cpp"]:
@@ -31,6 +41,46 @@ def test_kernels_under_sanitizers(root, tmp_path):
     subprocess.run([COMPILER, *flags, *objects, "-o", program], check=True)
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def sanitizer_runtimes() -> list[str]:
+    """What Python must load first; empty where the compiler has none."""
+    names = [] if COMPILER is None or "g++" not in COMPILER else ["libasan.so", "libubsan.so"]
+    find = partial(subprocess.run, capture_output=True, text=True, check=True)
+    paths = [find([COMPILER, f"-print-file-name={name}"]).stdout.strip() for name in names]
+    return paths if all(map(os.path.isabs, paths)) else []
+
+
+@pytest.mark.longest
+@pytest.mark.slow
+@pytest.mark.skipif(not sanitizer_runtimes(), reason="g++ has no runtime of the sanitizers")
+def test_operators_under_sanitizers(root, tmp_path):
+    """Through torch: what the bindings check, allocate and pass on."""
+    package = tmp_path / "causal_linear_attention"
+    shutil.copytree(
+        root / package.name, package, ignore=shutil.ignore_patterns("*.so", "_build.json", "cuda")
+    )
+    common = ["-std=c++20", "-O1", "-fPIC", TORCH_TARGET, *SANITIZERS, *TORCH_HEADERS]
+
+    def compiled(source: Path) -> str:
+        target = str(tmp_path / f"{source.stem}.o")
+        flags = [*common, *ISA_FLAGS.get(source.name, [])]
+        subprocess.run([COMPILER, *flags, "-c", str(source), "-o", target], check=True)
+        return target
+
+    with ThreadPoolExecutor(2) as pool:
+        objects = list(pool.map(compiled, sorted((package / "csrc" / "cpu").glob("*.cpp"))))
+    link = [COMPILER, "-shared", *SANITIZERS, *objects, f"-L{Path(torch.__file__).parent / 'lib'}"]
+    subprocess.run([*link, "-ltorch", "-ltorch_cpu", "-o", str(package / "_cpu.so")], check=True)
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": " ".join(sanitizer_runtimes()),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONPATH": f"{tmp_path}:{root}",
+    }
+    program = [sys.executable, str(root / "tests" / "cpp" / "sanitized.py")]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and int(done.stdout) > 300, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no g++")
@@ -47,9 +97,7 @@ def test_instruction_sets_share_no_function(root, tmp_path, name):
 
 @pytest.mark.skipif(OLDEST is None, reason="no g++-11, the oldest compiler that is supported")
 def test_the_oldest_compiler_takes_the_other_sources(root):
-    torch_headers = Path(torch.__file__).parent / "include"
-    others = ("-isystem", str(torch_headers), "-isystem", str(torch_headers / "torch/csrc/api/include"))
-    flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", TORCH_TARGET, *others]
+    flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", TORCH_TARGET, *TORCH_HEADERS]
     sources = [x for x in (root / "causal_linear_attention/csrc/cpu").glob("*.cpp") if PER_SET not in x.name]
     assert len(sources) >= 6
     subprocess.run([OLDEST, *flags, *map(str, sources)], check=True)

@@ -184,6 +184,12 @@ def test_empty_heads_and_batches(shape, normalize, backend):
         ({"initial_state": torch.zeros(1, 2, 4, 3).half()}, r"state has dtype torch.float16"),
         ({"initial_state": torch.zeros(1, 2, 4, 3, device="meta")}, r"state is on meta; expected cpu"),
         ({"initial_state": torch.zeros(2, 4, 3)}, r"state has shape .* expected \(1, 2, 4, 3\)"),
+        ({"eps": None}, "eps is None; expected a finite number"),
+        ({"normalize": "no"}, "normalize is 'no'; expected True or False"),
+        (
+            {"q": torch.nested.nested_tensor([torch.zeros(2, 5, 4)], layout=torch.jagged)},
+            "q has layout nested; expected a dense tensor",
+        ),
         ({"backend": "magic"}, r"backend is 'magic'; expected one of auto, cpp, cuda, triton, torch, refer"),
     ],
 )

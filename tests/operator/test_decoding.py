@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from causal_linear_attention import decoding, extension
+from causal_linear_attention import decoding, extension, operators
 from tests.helpers import emulation
 from user_dir.attention import build_attention
 from user_dir.attention.parts.features import FEATURE_MAPS
@@ -182,14 +182,54 @@ def test_a_place_outside_the_block_becomes_nan_on_a_gpu(library_of):
         assert torch.equal(x[[0, 2]], y[[0, 2]]) and not torch.equal(x[1], y[1])
 
 
+def block_step_of(q, k, v, angles, places):
+    keys, values = (torch.randn(*q.shape[:2], 4, q.shape[-1]) for _ in range(2))
+    return q, k, v, *angles, 0.5, places, keys, values, True
+
+
+@cpp
+@pytest.mark.parametrize("inference", [False, True])
+def test_every_operator_that_writes_an_argument_tells_autograd(inference):
+    """It then refuses gradients of what came before. Tensors of inference mode have no version."""
+    q, k, v, _, angles = tokens(2, 3, 8)
+    calls = {"block_step": block_step_of(q, k, v, angles, torch.tensor([0, 2]))}
+    schemas = {
+        x.split("(")[0]: getattr(torch.ops.causal_linear_attention, x.split("(")[0]).default._schema
+        for x in operators._SCHEMAS
+    }
+    writing = {name: schema for name, schema in schemas.items() if schema.is_mutable}
+    assert set(writing) == set(calls)
+    for name, schema in writing.items():
+        written = [x.alias_info is not None and x.alias_info.is_write for x in schema.arguments]
+        with torch.inference_mode(inference):
+            arguments = [x.clone() if isinstance(x, torch.Tensor) else x for x in calls[name]]
+            before = [
+                x._version if w and not inference else 0 for x, w in zip(arguments, written, strict=True)
+            ]
+            getattr(decoding, name)(*arguments)
+        for x, w, version in zip(arguments, written, before, strict=True):
+            assert inference or not w or x._version > version
+
+
+@cpp
+def test_gradients_through_a_state_that_decoding_went_on_from_are_refused():
+    attention = build_attention("diag", 8, 2, causal=True).eval()
+    x, state = torch.randn(5, 1, 2, 8), {}
+    with torch.enable_grad():
+        loss = sum(attention(token, incremental_state=state)[0].sum() for token in x[:3])
+    for token in x[3:]:
+        attention(token, incremental_state=state)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 @cpp
 def test_opcheck():
     q, k, v, _, angles = tokens(2, 3, 8)
     places, state = torch.tensor([0, 2]), torch.randn(2, 3, 8, 8)
-    keys, values = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 4, 8)
     calls = [
         (decoding.norm_step, (q, k, v, *angles, places, state, True)),
-        (decoding.block_step, (q, k, v, *angles, 0.5, places, keys, values, True)),
+        (torch.ops.causal_linear_attention.block_step.default, block_step_of(q, k, v, angles, places)),
         (decoding.rms_norm, (torch.randn(3, 5), 1e-8)),
     ]
     for operator, arguments in calls:
@@ -249,5 +289,13 @@ def test_transforms_of_torch_func_see_the_operators(name, device):
             _, slope = torch.func.jvp(compute, (x,), (direction,))
             near = [compute(x + step * direction) for step in (1e-3, -1e-3)]
             torch.testing.assert_close(slope, (near[0] - near[1]) / 2e-3, rtol=1e-2, atol=5e-3)
+    with torch.enable_grad():
+        given = x.clone().requires_grad_()
+        out = compute(given)
+        expected = torch.autograd.grad(out, given, direction, retain_graph=True)[0]
+        _, slope = torch.func.vjp(compute, x)
+        close(slope(direction)[0], expected)
+        _, slope = torch.func.jvp(lambda g: torch.autograd.grad(out, given, g)[0], (x,), (direction,))
+        close(slope, expected)  # linear in g
     rows = torch.randn(4, 3, 8, device=device)
     close(torch.vmap(compute)(rows), torch.stack([compute(row) for row in rows]))

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from causal_linear_attention import (
@@ -152,12 +153,56 @@ def test_inputs_that_depend_on_each_other_have_the_same_gradient_with_a_graph(sh
     torch.testing.assert_close(torch.autograd.grad(out.sum(), x, create_graph=True), expected)
 
 
-def test_forward_mode_derivatives_are_refused_and_never_zero():
-    q, k, v, _ = draw(grad=False)
-    with pytest.raises((NotImplementedError, RuntimeError), match="jvp|forward"):
-        torch.func.jvp(lambda x: causal_linear_attention(x, k, v, backend="cpp"), (q,), (q,))
-    tokens = [x[:, :, 0] for x in (q, k, v)]
-    state = torch.rand(2, 2, 5, 3)
+def over_reverse(function, x, y):
+    """Forward mode over gradients of which only the incoming one is dual, a batch of gradients."""
+    x = x.clone().requires_grad_()
+    out = function(x)
+
+    def back(grad, **options):
+        return torch.autograd.grad(out, x, grad, retain_graph=True, **options)[0]
+
+    found = [torch.func.jvp(partial(back, create_graph=graph), (y,), (y.exp(),)) for graph in (False, True)]
+    with forward_ad.dual_level():
+        found.append(forward_ad.unpack_dual(back(forward_ad.make_dual(y, y.exp()))))
+    return *found, back(torch.stack([y, y.exp()]), is_grads_batched=True)
+
+
+def of_a_batch(function, x, y):
+    """A graph outside of vmap, inside of which nothing seems to require gradients."""
+    batch = torch.stack([x, y]).requires_grad_()
+    return torch.autograd.grad(torch.vmap(lambda x: function(x) + x)(batch).square().sum(), batch)
+
+
+TRANSFORMS = {
+    "grad": lambda f, x, y: torch.func.grad(lambda x: f(x).square().sum())(x),
+    "jvp": lambda f, x, y: torch.func.jvp(f, (x,), (y,)),
+    "jacrev": lambda f, x, y: torch.func.jacrev(lambda x: f(x).sum((0, 1, 2)))(x),
+    "jacfwd of grad": lambda f, x, y: torch.func.jvp(
+        torch.func.grad(lambda x: f(x).pow(3).sum()), (x,), (y,)
+    ),
+    "vmap": lambda f, x, y: torch.vmap(f)(torch.stack([x, y])),
+    "vmap of grad": lambda f, x, y: torch.vmap(torch.func.grad(lambda x: f(x).square().sum()))(
+        torch.stack([x, y])
+    ),
+    "gradient of vmap": of_a_batch,
+    "forward over reverse": over_reverse,
+}
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "normalized and packed"])
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_transforms_of_torch_func(transform, packed):
+    q, k, v = (torch.rand(1, 2, 70, 3, dtype=torch.float64) + 0.1 for _ in range(3))
+    options = {"normalize": packed, "cu_seqlens": torch.tensor([0, 30, 30, 70]) if packed else None}
+    found = [
+        transform(lambda x, b=b: causal_linear_attention(x, k * x, v + x, backend=b, **options), q, v)
+        for b in ("reference", "cpp", "torch")
+    ]
+    torch.testing.assert_close(found[1:], [found[0]] * 2)
+
+
+def test_transforms_of_a_step():
+    tokens, state = torch.rand(3, 2, 2, 5), torch.rand(2, 2, 5, 5)
 
     def step(x):
         return causal_linear_attention_step(x, *tokens[1:], state)[0]

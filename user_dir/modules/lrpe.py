@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from causal_linear_attention.chunked import accumulation_dtype, without_autocast
-from causal_linear_attention.operators import in_transform
+from causal_linear_attention.transforms import in_transform
 
 
 class Rotations(NamedTuple):

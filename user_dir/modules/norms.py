@@ -12,6 +12,7 @@ from causal_linear_attention.decoding import (
     rms_norm_backward,
     rms_norm_forward,
 )
+from causal_linear_attention.transforms import in_transform
 
 from ..errors import check_choice
 from .batch_norm import BatchNorm
@@ -33,7 +34,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape; returns the same shape and dtype."""
-        if torch.is_grad_enabled() and x.requires_grad:
+        if torch.is_grad_enabled() and x.requires_grad and not in_transform():
             return _RMSNorm.apply(x, None, None, 0.0, self.eps, False)[1]
         if decodes(x) or normalizes(x):
             return rms_norm(x, self.eps)
@@ -45,7 +46,7 @@ class RMSNorm(nn.Module):
 def _rms_norm(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The normalised rows, and their root mean squares in the dtype that they are computed in."""
     wide = x.to(accumulation_dtype(x.dtype))
-    root = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).mul_(x.shape[-1] ** -0.5)
+    root = torch.linalg.vector_norm(wide, dim=-1, keepdim=True) * x.shape[-1] ** -0.5
     return (wide / (root + eps)).to(x.dtype), root
 
 
@@ -91,7 +92,7 @@ class _RMSNorm(torch.autograd.Function):
         if grad_sum is None and grad is None and grad_root is None:
             return (None,) * 6
         out, root, seed = ctx.saved_tensors
-        if ctx.compiled and grad_root is None and not torch.is_grad_enabled():
+        if ctx.compiled and grad_root is None and not (torch.is_grad_enabled() or in_transform()):
             grad_x, grad_y = _compiled_backward(ctx, grad_sum, grad, out, root, seed)
         else:
             grad_x = grad_sum

@@ -122,7 +122,8 @@ struct Prefetch {
     const int64_t element = element_size(rows.dtype);
     row = rows.stride * element;
     bytes = columns * element;
-    left = total - first < kChunk ? total - first : kChunk;
+    // Without columns there may be no memory, whose address nothing may be added to.
+    left = columns == 0 ? 0 : total - first < kChunk ? total - first : kChunk;
     data = static_cast<const char*>(rows.data);
     if (left > 0) data += first * row;
   }
