@@ -122,9 +122,9 @@ struct Prefetch {
     const int64_t element = element_size(rows.dtype);
     row = rows.stride * element;
     bytes = columns * element;
-    // Without columns there may be no memory, whose address nothing may be added to.
-    left = columns == 0 ? 0 : total - first < kChunk ? total - first : kChunk;
     data = static_cast<const char*>(rows.data);
+    left = total - first < kChunk ? total - first : kChunk;
+    if (data == nullptr) left = 0;  // rows without columns of their own
     if (left > 0) data += first * row;
   }
   CLA_INLINE void next(int64_t count) {
