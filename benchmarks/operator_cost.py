@@ -13,6 +13,7 @@ own process.
 --shapes fla measures instead, in bfloat16, the six shapes of flash-linear-attention, of which Helion
 publishes both libraries' times on an H100 (results/peers), with the time that moving each tensor once would
 take: anchor.json and .md.
+--decay measures instead the time with decays, against that without and the chunked formula: decay.json, .md.
 On a GPU results are written after every length or shape.
 """
 
@@ -40,6 +41,7 @@ from benchmarks.measuring import (
     peak,
     usual_frees,
 )
+from benchmarks.operator_decay import decay_costs
 from benchmarks.operator_peers import (
     BOTH,
     FAST,
@@ -239,6 +241,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--shapes", choices=("fla",), help="the published shapes, instead of batch, heads, width and lengths"
     )
     parser.add_argument(
+        "--decay", action="store_true", help="the time with decays, of 32 heads and 4,096 positions, instead"
+    )
+    parser.add_argument(
         "--quick",
         action="store_true",
         help="published shapes, default lengths and other work 64 times smaller: tries a small machine",
@@ -270,7 +275,8 @@ def main() -> None:
     options.device = choose_device(options.device)
     name = f"operator_{'quick' if options.quick else options.device}"
     options.out = out_dir(options) or BENCHMARKS / name
-    path = options.out / ("anchor.json" if options.shapes else "operator_cost.json")
+    record = "anchor" if options.shapes else "decay" if options.decay else "operator_cost"
+    path = options.out / f"{record}.json"
     check_output(path, RESULT, beside=(".md", ".png"), makes_folder=True)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -278,6 +284,8 @@ def main() -> None:
     dtype = getattr(torch, options.dtype)
     if options.shapes:
         return anchor(options, [x.scaled(options.quicker) for x in shapes()] if options.quick else shapes())
+    if options.decay:
+        return decay_costs(options)
     if options.only_heap:
         records = [x for found in costs(options, dtype, options.only_heap[0]) for x in found]
         return write_json(Path(options.only_heap[1]), records)

@@ -25,15 +25,35 @@ def check_tensors(**tensors: object) -> None:
             raise ValueError(f"{name} has layout {layout}; expected a dense tensor")
 
 
-def check_inputs(q: Tensor, k: Tensor, v: Tensor, rank: int = 4, crossed: bool = False) -> None:
+LAYOUTS = {"bhnd": "(batch, heads, length, dim)", "bnhd": "(batch, length, heads, dim)"}
+
+
+def check_layout(layout: object) -> None:
+    """Raises ValueError for an unknown layout."""
+    if not isinstance(layout, str) or layout not in LAYOUTS:
+        raise ValueError(f"layout is {layout!r}; expected {' or '.join(LAYOUTS)}")
+
+
+def check_inputs(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rank: int = 4,
+    crossed: bool = False,
+    grouped: bool = False,
+    layout: str = "bhnd",
+) -> None:
     """Raises ValueError unless q, k and v are floating tensors of one dtype and device whose shapes fit.
 
     Args:
         q, k, v: `(B, H, N, D)`, or `(B, H, D)`.
         rank: the number of dimensions.
         crossed: q may have another length than k.
+        grouped: q may have a multiple of k's heads.
+        layout: of 4 dimensions.
     """
-    layout = "(batch, heads, length, dim)" if rank == 4 else "(batch, heads, dim)"
+    heads = 2 if rank == 4 and layout == "bnhd" else 1
+    layout = LAYOUTS[layout] if rank == 4 else "(batch, heads, dim)"
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != rank:
             raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {rank} dimensions {layout}")
@@ -43,8 +63,15 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, rank: int = 4, crossed: bool =
             raise ValueError(f"{name} has dtype {x.dtype}; expected {q.dtype}, the dtype of q")
         if x.device != q.device:
             raise ValueError(f"{name} is on {x.device}; expected {q.device}, the device of q")
-    if q.shape[:2] != k.shape[:2] or q.shape[-1] != k.shape[-1] or (not crossed and q.shape != k.shape):
-        raise ValueError(f"k has a shape that does not fit q: {shapes(q=q, k=k)}; expected equal shapes")
+    equal = [x for x in range(rank) if not (crossed and x == 2) and not (grouped and x == heads)]
+    if any(q.shape[x] != k.shape[x] for x in equal):
+        rest = " but for the heads" if grouped else ""
+        raise ValueError(
+            f"k has a shape that does not fit q: {shapes(q=q, k=k)}; expected equal shapes{rest}"
+        )
+    count, shared = q.shape[heads], k.shape[heads]
+    if count != shared and (not shared or count % shared):
+        raise ValueError(f"q has {count} heads and k {shared}; expected a multiple of k's heads")
     if k.shape[:-1] != v.shape[:-1]:
         raise ValueError(
             f"v has a shape that does not fit k: {shapes(k=k, v=v)}; expected equal sizes except the last"
@@ -87,23 +114,23 @@ def _check_bounds(bounds: list[int], length: int) -> None:
 
 
 def check_state(
-    state: Tensor, q: Tensor, columns: int, count: int | None = None, name: str = "state"
+    state: Tensor, k: Tensor, columns: int, count: int | None = None, name: str = "state"
 ) -> None:
-    """Raises ValueError unless `state` is `(count, H, D, columns)` for `q: (B, H, ..., D)`, wide enough.
+    """Raises ValueError unless `state` is `(count, H, D, columns)` for `k: (B, H, ..., D)`, wide enough.
 
     Args:
         count: B unless given.
         name: of the argument.
     """
     check_tensors(**{name: state})
-    count = q.shape[0] if count is None else count
-    expected, dtype = (count, q.shape[1], q.shape[-1], columns), accumulation_dtype(q.dtype)
+    count = k.shape[0] if count is None else count
+    expected, dtype = (count, k.shape[1], k.shape[-1], columns), accumulation_dtype(k.dtype)
     if tuple(state.shape) != expected:
         raise ValueError(f"{name} has shape {tuple(state.shape)}; expected {expected}")
     if state.dtype != dtype:
         raise ValueError(f"{name} has dtype {state.dtype}; expected {dtype}")
-    if state.device != q.device:
-        raise ValueError(f"{name} is on {state.device}; expected {q.device}, the device of q")
+    if state.device != k.device:
+        raise ValueError(f"{name} is on {state.device}; expected {k.device}, the device of q")
 
 
 def check_mask(mask: Tensor, batch: int, length: int, device: torch.device) -> None:
@@ -116,6 +143,23 @@ def check_mask(mask: Tensor, batch: int, length: int, device: torch.device) -> N
         )
     if mask.device != device:
         raise ValueError(f"padding_mask is on {mask.device}; expected {device}, as the input")
+
+
+def check_log_decay(log_decay: Tensor, k: Tensor, heads: int, every: tuple[int, ...]) -> None:
+    """Raises ValueError unless `log_decay` is `(heads,)` or `every`, float32 or of k's dtype."""
+    check_tensors(log_decay=log_decay)
+    if tuple(log_decay.shape) not in ((heads,), every):
+        raise ValueError(f"log_decay has shape {tuple(log_decay.shape)}; expected {(heads,)} or {every}")
+    if log_decay.dtype not in (torch.float32, k.dtype):
+        raise ValueError(f"log_decay has dtype {log_decay.dtype}; expected torch.float32 or {k.dtype}")
+    if log_decay.device != k.device:
+        raise ValueError(f"log_decay is on {log_decay.device}; expected {k.device}, the device of q")
+
+
+def check_scale(scale: object) -> None:
+    """Raises ValueError for what is not a finite number."""
+    if not isinstance(scale, Real) or not math.isfinite(scale):
+        raise ValueError(f"scale is {scale!r}; expected a finite number, or None for 1")
 
 
 def check_normalizer(normalize: object, eps: object) -> None:

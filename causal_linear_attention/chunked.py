@@ -5,6 +5,10 @@ across chunks it goes through the running (D, M) state:
 
     out_chunk = tril(q k^T) v + q S,   S <- S + k^T v
 
+and with decays e^g, of which L[i, j] is the product over j < t <= i and "since start" that over t <= i:
+
+    out_chunk = (tril(q k^T) * L) v + since_start * (q S),   S <- since_start[-1] S + (L[-1] * k)^T v
+
 Several chunks form a segment that is computed with batched products; only segments are looped over,
 so that the temporary memory is that of one segment whatever N is. Products accumulate in float32
 (float64 for float64 inputs); those of bfloat16 inputs are left to a processor that has instructions for
@@ -22,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .reference import scaled
 from .transforms import composes, gradients, transformed
 
 CHUNK = 64
@@ -207,7 +212,34 @@ class ChunkedCausalLinearAttention(torch.autograd.Function):
         return grad_q, grad_k, grad_v, grad_initial, None
 
 
-def _composed(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool = False) -> tuple[Tensor, Tensor]:
+def decays(log_decay: Tensor) -> tuple[Tensor, Tensor]:
+    """From `(..., C)`: the decay from j to i `(..., C, C)`, 0 for j > i, and that from the start to i.
+
+    Each is the exponential of a sum of its own: nothing cancels, and -inf stays within its sums.
+    """
+    size = log_decay.shape[-1]
+    places = torch.arange(size, device=log_decay.device)
+    sums = torch.where(places[:, None] > places, log_decay.unsqueeze(-1), 0.0)
+    if torch.onnx.is_in_onnx_export():
+        sums = sums.cumsum(-2)
+    else:  # torch's deterministic mode refuses a cumsum of floats on a GPU
+        step = 1
+        while step < size:
+            sums = sums + F.pad(sums[..., :-step, :], (0, 0, step, 0))
+            step *= 2
+    within = torch.where(places[:, None] >= places, sums.exp(), 0.0)
+    return within, scaled(within[..., 0], log_decay[..., :1].exp())
+
+
+def _composed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor,
+    log_decay: Tensor | None = None,
+    *,
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor]:
     """As `_forward`, of operators that change nothing in place and whose derivatives autograd keeps."""
     if reverse:
         out, state = _composed(*(x.flip(2) for x in (q, k, v)), state)
@@ -220,45 +252,145 @@ def _composed(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool = Fa
             return (q @ product).to(dtype), state + product
         size = CHUNK if torch.onnx.is_in_onnx_export() else min(length, CHUNK)  # there N may be any number
         chunks = (length + size - 1) // size
-        q, k, v = (
-            F.pad(x, (0, 0, 0, chunks * size - length)).unflatten(2, (chunks, size)) for x in (q, k, v)
-        )
-        before, state = _sums(k.mT @ v, state)
-        out = (q @ k.mT).tril() @ v.nan_to_num(0.0, 0.0, 0.0) + _spread(v, False) + q @ before
+        fill = chunks * size - length
+        q, k, v = (F.pad(x, (0, 0, 0, fill)).unflatten(2, (chunks, size)) for x in (q, k, v))
+        scores, since_start, values = (q @ k.mT).tril(), None, v
+        if log_decay is not None:
+            within, since_start = decays(F.pad(log_decay, (0, fill)).unflatten(2, (chunks, size)))
+            to_end = within[..., -1, :, None]
+            scores, k, values = scaled(scores, within), scaled(k, to_end), v.where(to_end != 0, 0.0)
+        before, state = _sums(k.mT @ values, state, None if since_start is None else since_start[..., -1])
+        of_state = q @ before
+        if since_start is not None:
+            of_state = scaled(of_state, since_start.unsqueeze(-1))
+        out = scores @ v.nan_to_num(0.0, 0.0, 0.0) + of_state
+        out = out + (_spread(v, False) if since_start is None else _spread_decayed(v, within))
     return out.flatten(2, 3)[:, :, :length].to(dtype), state
 
 
-def _sums(products: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """What enters each chunk, from `products: (B, H, chunks, D, M)`, and what leaves the last."""
+def _spread_decayed(v: Tensor, within: Tensor) -> Tensor:
+    """As `_spread`, up to the position from which on nothing of before is seen."""
+    reached = (within > 0).to(v.dtype) @ (~v.isfinite()).to(v.dtype)
+    return torch.where(reached > 0, float("nan"), 0.0).to(v.dtype)
+
+
+def _sums(products: Tensor, state: Tensor, totals: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What enters each chunk, and what leaves the last.
+
+    Args:
+        products: `(B, H, chunks, D, M)`.
+        state: what enters the first.
+        totals: `(B, H, chunks)`, the decay of a state over each chunk.
+    """
     if torch.onnx.is_in_onnx_export():  # a graph without a loop
-        after = state.unsqueeze(2) + products.cumsum(2)
+        if totals is None:
+            after = state.unsqueeze(2) + products.cumsum(2)
+        else:
+            within, since_start = decays(totals.log())
+            after = (within @ products.flatten(3)).view_as(products)
+            after = after + scaled(state.unsqueeze(2), since_start[..., None, None])
         return torch.cat([state.unsqueeze(2), after[:, :, :-1]], 2), after[:, :, -1]
     before = []
-    for product in products.unbind(2):
+    for place, product in enumerate(products.unbind(2)):
         before.append(state)
+        if totals is not None:
+            state = scaled(state, totals[:, :, place, None, None])
         state = state + product
     return torch.stack(before, 2), state
 
 
-def chunked(q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+class _Decayed(torch.autograd.Function):
+    """`(q, k, v, initial_state, log_decay) -> (out, final_state)`, `_composed` by segments.
+
+    The backward pass computes each segment again, from the state before it, which forward keeps.
+    """
+
+    @staticmethod
+    def forward(ctx, q, k, v, initial_state, log_decay):
+        state, entering, pieces = initial_state, [], []
+        for segment in _segments(q, k, v, log_decay):
+            entering.append(state)
+            *rows, decay = segment
+            piece, state = _composed(*rows, state, decay)
+            pieces.append(piece)
+        kept = torch.stack(entering[1:]) if len(entering) > 1 else None
+        ctx.save_for_backward(q, k, v, initial_state, log_decay, kept)
+        return torch.cat(pieces, 2), state.clone() if state is initial_state else state
+
+    @staticmethod
+    def backward(ctx, grad_out, grad_state):
+        *inputs, kept = ctx.saved_tensors
+        if transformed(grad_out, grad_state):
+            return tuple(gradients(_composed, inputs, (grad_out, grad_state)))
+        if torch.is_grad_enabled():
+            # Views: a gradient ends at its own argument, also where one argument is computed from another.
+            given = [x.view_as(x) for x in inputs]
+            return _pulled_back(given, grad_out, grad_state, ctx.needs_input_grad, create_graph=True)
+        q, k, v, initial_state, log_decay = inputs
+        entering = [initial_state] if kept is None else [initial_state, *kept]
+        pieces = []
+        for segment, grad in reversed(
+            list(zip(_segments(q, k, v, log_decay), _segments(grad_out), strict=True))
+        ):
+            given = (*segment[:3], entering.pop(), segment[3])
+            given = [x.detach().requires_grad_(x.is_floating_point()) for x in given]
+            *found, grad_state, grad_decay = _pulled_back(given, *grad, grad_state, (True,) * 5)
+            pieces.append([*found, grad_decay])
+        *found, grad_decay = (torch.cat(grads[::-1], 2) for grads in zip(*pieces, strict=True))
+        return *found, grad_state, grad_decay
+
+
+def _segments(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    """Segments of tensors with positions in their third dimension, one that may be empty at least."""
+    return list(zip(*(x.split(SEGMENT, 2) for x in tensors), strict=True))
+
+
+def _pulled_back(given, grad_out, grad_state, wanted, create_graph=False) -> tuple[Tensor | None, ...]:
+    """The wanted gradients of `_composed`'s inputs."""
+    with torch.enable_grad():
+        outputs = _composed(*given)
+        leaves = [x for x, w in zip(given, wanted, strict=True) if w]
+        found = torch.autograd.grad(
+            outputs, leaves, (grad_out, grad_state), create_graph=create_graph, materialize_grads=True
+        )
+    found = iter(found)
+    return tuple(next(found) if w else None for w in wanted)
+
+
+def chunked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    initial_state: Tensor | None = None,
+    log_decay: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Causal linear attention of `q, k: (B, H, N, D)`, `v: (B, H, N, M)` in linear time and memory.
 
-    Returns `out: (B, H, N, M)` in v's dtype and the final state `(B, H, D, M)` in the accumulation dtype.
+    `log_decay` is `(B, H, N)` in the accumulation dtype. Returns `out: (B, H, N, M)` in v's dtype and the
+    final state `(B, H, D, M)` in the accumulation dtype.
     """
     if initial_state is None:
         shape = (*q.shape[:2], q.shape[-1], v.shape[-1])
         initial_state = q.new_zeros(shape, dtype=accumulation_dtype(q.dtype))
     if composes():
-        return _composed(q, k, v, initial_state)
+        return _composed(q, k, v, initial_state, log_decay)
+    if log_decay is not None:
+        return _Decayed.apply(q, k, v, initial_state, log_decay)
     return ChunkedCausalLinearAttention.apply(q, k, v, initial_state, False)
 
 
 def normalized(
-    run, q: Tensor, k: Tensor, v: Tensor, eps: float, initial_state: Tensor | None
+    run,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    eps: float,
+    initial_state: Tensor | None,
+    log_decay: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Numerator and denominator from one pass of `run` over v with a column of ones."""
     wide = accumulation_dtype(q.dtype)
     # float32 out of the pass: a denominator rounded to 8 bits would cost every output its precision.
     ones = F.pad(v.to(wide), (0, 1), value=1.0)
-    sums, state = run(q.to(wide), k.to(wide), ones, initial_state)
+    sums, state = run(q.to(wide), k.to(wide), ones, initial_state, log_decay)
     return (sums[..., :-1] / (sums[..., -1:] + eps)).to(v.dtype), state

@@ -18,7 +18,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import extension, operators, packed, reference
-from .checks import check_cu_seqlens, check_inputs, check_mask, check_normalizer, check_state, check_tensors
+from .checks import (
+    check_cu_seqlens,
+    check_inputs,
+    check_layout,
+    check_log_decay,
+    check_mask,
+    check_normalizer,
+    check_scale,
+    check_state,
+    check_tensors,
+)
 from .chunked import accumulation_dtype, chunked, normalized, values_are_known, without_autocast
 from .recomputing import recomputed
 from .selection import KERNELS, announce, select_backend
@@ -32,29 +42,38 @@ def causal_linear_attention(
     k: Tensor,
     v: Tensor,
     *,
+    log_decay: Tensor | None = None,
+    scale: float | None = None,
     normalize: bool = False,
     eps: float = 1e-6,
     initial_state: Tensor | None = None,
     return_state: bool = False,
     cu_seqlens: Tensor | None = None,
+    layout: str = "bhnd",
     backend: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`out[i] = q[i] @ (initial_state + sum over j <= i of k[j]^T v[j])`, in O(N D M) time.
+    """`out[i] = scale * q[i] @ S[i]`, `S[i] = exp(log_decay[i]) * S[i-1] + k[i]^T v[i]`, in O(N D M) time.
 
     Args:
         q, k: `(B, H, N, D)`, feature maps already applied; any strides, one floating dtype; N below
-            2^28 in the CUDA kernels, any elsewhere.
+            2^28 in the CUDA kernels, any elsewhere. q may have a multiple of the heads of k and v: of G times
+            as many, heads `G h` to `G h + G - 1` read state h.
         v: `(B, H, N, M)`.
-        normalize: divide by `q[i] @ (sum of k[j]) + eps`; the state then has M + 1 columns, the last
-            of which is the sum of the keys.
+        log_decay: `(H,)`, a constant per head of k, or `(B, H, N)`, a number per position, whose exponential
+            the state is multiplied by before the position is added; float32 or q's dtype. None and zero are
+            no decay; at -inf a sequence begins, which sees nothing from before.
+        scale: of the output; None is 1.
+        normalize: divide by `q[i] @ z[i] + eps`, `z[i] = exp(log_decay[i]) * z[i-1] + k[i]`; the state then
+            has M + 1 columns, the last of which is z.
         eps: added to the denominator (float32).
-        initial_state: `(B, H, D, M)`, or `(B, H, D, M + 1)` with `normalize`; float32 (float64 for float64
-            inputs). None starts from zero.
+        initial_state: `(B, H, D, M)`, or `(B, H, D, M + 1)` with `normalize`, H as of k; float32 (float64 for
+            float64 inputs). None starts from zero.
         return_state: also return the state after the last position, in the same dtype.
         cu_seqlens: int32 or int64 `(S + 1,)` on the inputs' device, as FlashAttention's: the only row of the
             batch holds S sequences, sequence s from position `cu_seqlens[s]` up to `cu_seqlens[s + 1]`, which
             may be the same. Every sequence starts again, and states are per sequence, `(S, H, D, M)`. The
             numbers are checked, which waits for a GPU.
+        layout: "bnhd" for q, k, v and the output as `(B, N, H, D)` and `log_decay` as `(B, N, H)`.
         backend: "cpp" or "cuda" (the compiled kernels), "triton" (GPUs, without nvcc), "torch" (linear time
             on any device), "reference" (quadratic, for tests) or "auto": the first of these that supports
             the inputs and can run. Heads with D or M of 0, the transforms of `torch.func`, forward mode and
@@ -67,32 +86,104 @@ def causal_linear_attention(
         ValueError: names the argument, its shape or dtype, and what was expected.
     """
     q, k, v = _promoted_under_autocast(q, k, v)
-    check_inputs(q, k, v)
+    check_layout(layout)
+    check_inputs(q, k, v, grouped=True, layout=layout)
     check_normalizer(normalize, eps)
+    if log_decay is not None:
+        check_log_decay(log_decay, k, k.shape[2 if layout == "bnhd" else 1], tuple(k.shape[:3]))
+    if layout == "bnhd":
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        log_decay = log_decay if log_decay is None or log_decay.dim() == 1 else log_decay.transpose(1, 2)
     if cu_seqlens is not None:
         check_cu_seqlens(cu_seqlens, q)
     if initial_state is not None:
         count = None if cu_seqlens is None else len(cu_seqlens) - 1
-        check_state(initial_state, q, v.shape[-1] + normalize, count, "initial_state")
-    dim, width = q.shape[-1], v.shape[-1]
-    name = select_backend(backend, q.device, q.dtype, max(dim, width))
-    if name in KERNELS and composes():
-        name = "torch"
-    cu_seqlens = _of_several(cu_seqlens)
+        check_state(initial_state, k, v.shape[-1] + normalize, count, "initial_state")
+    if scale is not None:
+        check_scale(scale)
+        q = q if normalize else q * scale
+    name = select_backend(backend, q.device, q.dtype, max(k.shape[-1], v.shape[-1]), log_decay is not None)
     if backend == "auto" and not torch.compiler.is_compiling():
         announce(name, q.device)
-    if name in KERNELS and dim and width:
-        out, state = KERNELS[name].attend(q, k, v, initial_state, normalize, eps, cu_seqlens, return_state)
-        return (out, state) if return_state else out
+    cu_seqlens = _of_several(cu_seqlens)
+    options = (normalize, eps, cu_seqlens, return_state)
+    if q.shape[1] == k.shape[1]:
+        out, state = _attend(name, q, k, v, initial_state, log_decay, *options)
+    else:
+        out, state = _grouped(name, q, k, v, initial_state, log_decay, *options)
+    if scale is not None and normalize:
+        out = out * scale
+    out = out.transpose(1, 2) if layout == "bnhd" else out
+    return (out, state) if return_state else out
+
+
+def _attend(
+    name: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor | None,
+    log_decay: Tensor | None,
+    normalize: bool,
+    eps: float,
+    cu_seqlens: Tensor | None,
+    return_state: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Output and state from one backend, of as many heads of q as of k; the state is None unless wanted."""
+    wide = accumulation_dtype(q.dtype)
+    if log_decay is not None:
+        log_decay = log_decay.to(wide)
+    if name in KERNELS and q.shape[-1] and v.shape[-1] and not composes():
+        kernels = KERNELS[name].attend
+        return kernels(q, k, v, state, log_decay, normalize, eps, cu_seqlens, return_state)
+    if log_decay is not None and log_decay.dim() == 1:
+        log_decay = log_decay[:, None].expand(q.shape[:3])
     run = _pytorch(name, cu_seqlens, return_state)
     with without_autocast(q.device):
         if normalize:
-            out, state = normalized(run, q, k, v, eps, initial_state)
+            out, state = normalized(run, q, k, v, eps, state, log_decay)
         else:
-            if name == "reference" and initial_state is not None:
-                initial_state = initial_state.to(q.dtype)
-            out, state = run(q, k, v, initial_state)
-    return (out, state.to(accumulation_dtype(q.dtype))) if return_state else out
+            if name == "reference" and state is not None:
+                state = state.to(q.dtype)
+            out, state = run(q, k, v, state, log_decay)
+    return out, state.to(wide) if return_state else None
+
+
+def _grouped(
+    name: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor | None,
+    log_decay: Tensor | None,
+    normalize: bool,
+    eps: float,
+    cu_seqlens: Tensor | None,
+    return_state: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """As `_attend`, of more heads of q than of k.
+
+    The heads of q that share one of k become the heads of a batch row, whose keys and values have strides of
+    0; packed sequences, which have one row, repeat keys and values instead.
+    """
+    (batch, heads), count = k.shape[:2], q.shape[1] // k.shape[1]
+    options = (normalize, eps, cu_seqlens, return_state)
+    if cu_seqlens is not None:
+        k, v, state = (None if x is None else x.repeat_interleave(count, 1) for x in (k, v, state))
+        if log_decay is not None:
+            log_decay = log_decay.repeat_interleave(count, log_decay.dim() // 2)
+        out, state = _attend(name, q, k, v, state, log_decay, *options)
+        return out, state if state is None else state[:, ::count]
+
+    def shared(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.flatten(0, 1).unsqueeze(1).expand(-1, count, *x.shape[2:])
+
+    q = q.unflatten(1, (heads, count)).flatten(0, 1)
+    if log_decay is not None and log_decay.dim() == 1:
+        log_decay = log_decay[:, None].expand(batch, heads, k.shape[2])
+    out, state = _attend(name, q, *map(shared, (k, v, state, log_decay)), *options)
+    out = out.unflatten(0, (batch, heads)).flatten(1, 2)
+    return out, state if state is None else state[:, 0].unflatten(0, (batch, heads))
 
 
 def causal_linear_attention_step(
@@ -101,16 +192,18 @@ def causal_linear_attention_step(
     v: Tensor,
     state: Tensor,
     *,
+    log_decay: Tensor | None = None,
+    scale: float | None = None,
     normalize: bool = False,
     eps: float = 1e-6,
 ) -> tuple[Tensor, Tensor]:
     """One position of `causal_linear_attention`, for decoding: O(D M) at any position.
 
     Args:
-        q, k: `(B, H, D)`; v: `(B, H, M)`.
+        q, k: `(B, H, D)`; v: `(B, H, M)`; q may have a multiple of the heads of k and v.
         state: `(B, H, D, M)`, or `(B, H, D, M + 1)` with `normalize`, float32 (float64 for float64 inputs).
             It is not modified.
-        normalize, eps: as in `causal_linear_attention`.
+        log_decay: `(H,)` or `(B, H)`; scale, normalize, eps: as in `causal_linear_attention`.
 
     Returns:
         `out: (B, H, M)` in v's dtype and the new state.
@@ -119,25 +212,34 @@ def causal_linear_attention_step(
         ValueError: names the argument, its shape or dtype, and what was expected.
     """
     check_normalizer(normalize, eps)
-    if _step_runs_compiled(q, k, v, state):
+    if scale is not None:
+        check_scale(scale)
+    if log_decay is None and _step_runs_compiled(q, k, v, state):
         try:
-            return operators.step(q, k, v, state, normalize, eps)
+            out, state = operators.step(q, k, v, state, normalize, eps)
+            return out if scale is None else out * scale, state
         except RuntimeError:
             # The operator checks its arguments as well, but these messages say more.
-            check_inputs(q, k, v, rank=3)
-            check_state(state, q, v.shape[-1] + normalize)
-            raise
+            check_inputs(q, k, v, rank=3, grouped=True)
+            check_state(state, k, v.shape[-1] + normalize)
+            if q.shape == k.shape:
+                raise
     q, k, v = _promoted_under_autocast(q, k, v)
-    check_inputs(q, k, v, rank=3)
-    check_state(state, q, v.shape[-1] + normalize)
+    check_inputs(q, k, v, rank=3, grouped=True)
+    check_state(state, k, v.shape[-1] + normalize)
+    if log_decay is not None:
+        check_log_decay(log_decay, k, k.shape[1], tuple(k.shape[:2]))
+        state = reference.scaled(state, log_decay.to(state.dtype).exp()[..., None, None])
     q, k, wide = q.to(state.dtype), k.to(state.dtype), v.to(state.dtype)
     if normalize:
         wide = F.pad(wide, (0, 1), value=1.0)
     state = torch.addcmul(state, k.unsqueeze(-1), wide.unsqueeze(-2))
+    groups = k.shape[1], q.shape[1] // max(k.shape[1], 1)  # with heads of q that share a state side by side
     with without_autocast(q.device):
-        out = torch.matmul(q.unsqueeze(-2), state).squeeze(-2)
+        out = torch.matmul(q.unflatten(1, groups), state).flatten(1, 2)
     if normalize:
         out = out[..., :-1] / (out[..., -1:] + eps)
+    out = out if scale is None else out * scale
     return out.to(v.dtype), state
 
 

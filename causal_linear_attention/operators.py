@@ -2,6 +2,7 @@
 
     causal_linear_attention::forward   (q, k, v, state, normalize, eps, keep) -> (out, state, inverse, kept)
     causal_linear_attention::backward  -> (grad_q, grad_k, grad_v, grad_state)
+    causal_linear_attention::decayed_forward, decayed_backward    the same with decays, see below
     causal_linear_attention::triton_forward, triton_backward      both on Triton, see `triton_backend.py`
     causal_linear_attention::step      one position, no derivative
     causal_linear_attention::norm_step, block_step, rms_norm, rms_norm_forward, rms_norm_backward
@@ -12,7 +13,9 @@ neither has the gradient of a state that is None. `inverse` is 1 / (q[i] @ z[i] 
 the backward pass; it is empty without a normaliser. `kept` are states (B, H, K, D, M) for the CUDA kernels'
 backward pass, those before every `kept_rows`-th position but the first of a sequence; elsewhere, or without
 `keep`, K is 0. With a normaliser, `backward` needs `out` where `needs_out` says so, `triton_backward` always.
-`attend` is `forward` with its derivative. The kernels live in the shared objects that `extension.py` loads.
+`decayed_forward` and `decayed_backward` take e^log_decay, (H,) or (B, H, N) of the accumulation dtype, after
+v; the latter also returns the gradient of log_decay by position. `attend` is `forward` with its derivative.
+The kernels live in the shared objects that `extension.py` loads.
 """
 
 from functools import partial
@@ -28,6 +31,7 @@ from .transforms import gradients, in_transform
 NAMESPACE = "causal_linear_attention"
 _NARROW = 128  # columns of the heads of which a block of the CUDA kernels holds the whole state
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? state"
+_DECAYED = "Tensor q, Tensor k, Tensor v, Tensor decay, Tensor? state"
 _LIBRARY = Library(NAMESPACE, "DEF")
 _TOKEN = "Tensor q, Tensor k, Tensor v, Tensor direction, Tensor theta"
 _OPTIONS = "bool normalize, float eps"
@@ -40,6 +44,9 @@ _GRADIENTS = "-> (Tensor, Tensor, Tensor, Tensor)"
 _SCHEMAS = (
     f"forward({_FORWARD}, bool keep, {_PACKED}) {_RESULTS}, Tensor kept)",
     f"backward({_GIVEN}, Tensor kept, {_OPTIONS}, {_REST}) {_GRADIENTS}",
+    f"decayed_forward({_DECAYED}, {_OPTIONS}, bool keep, {_PACKED}) {_RESULTS}, Tensor kept)",
+    f"decayed_backward(Tensor grad_out, Tensor? grad_state, {_DECAYED}, Tensor inverse, Tensor kept, "
+    f"{_OPTIONS}, {_REST}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     f"triton_forward({_FORWARD}, {_PACKED}) {_RESULTS})",
     f"triton_backward({_GIVEN}, {_OPTIONS}, {_REST}) {_GRADIENTS}",
     "step(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, float eps) "
@@ -58,6 +65,8 @@ for _name in extension.FILES:
 
 forward = torch.ops.causal_linear_attention.forward.default
 backward = torch.ops.causal_linear_attention.backward.default
+decayed_forward = torch.ops.causal_linear_attention.decayed_forward.default
+decayed_backward = torch.ops.causal_linear_attention.decayed_backward.default
 triton_forward = torch.ops.causal_linear_attention.triton_forward.default
 triton_backward = torch.ops.causal_linear_attention.triton_backward.default
 step = torch.ops.causal_linear_attention.step.default
@@ -136,6 +145,18 @@ def _(grad_out, grad_state, q, k, v, state, inverse, kept, normalize, eps, out=N
     return new_gradients(q, k, v, state, normalize, cu_seqlens)
 
 
+@register_fake(f"{NAMESPACE}::decayed_forward")
+def _(q, k, v, decay, state, normalize, eps, keep, cu_seqlens=None, return_state=True):
+    state = new_state(q, v, normalize, cu_seqlens, return_state)
+    return new_like(v), state, new_inverse(q, normalize), new_kept(q, v, normalize, keep)
+
+
+@register_fake(f"{NAMESPACE}::decayed_backward")
+def _(grad_out, grad_state, q, k, v, decay, state, inverse, kept, normalize, eps, out=None, cu_seqlens=None):
+    grad_decay = q.new_empty(q.shape[:3], dtype=accumulation_dtype(q.dtype))
+    return *new_gradients(q, k, v, state, normalize, cu_seqlens), grad_decay
+
+
 @register_fake(f"{NAMESPACE}::triton_backward")
 def _(grad_out, grad_state, q, k, v, state, inverse, normalize, eps, out=None, cu_seqlens=None):
     return new_gradients(q, k, v, state, normalize, cu_seqlens)
@@ -180,47 +201,59 @@ class _Forward(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, q, k, v, state, cu_seqlens, normalize, eps, triton, return_state):
+    def forward(ctx, q, k, v, state, log_decay, cu_seqlens, normalize, eps, triton, return_state):
         out, final, inverse, *kept = _forward(
-            *(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state), keep=True
+            *(q, k, v, state, log_decay, cu_seqlens, normalize, eps, triton, return_state), keep=True
         )
         kept = kept[0] if kept else None
         seen = out if normalize and (triton or needs_out(q, v)) else None
-        ctx.save_for_backward(q, k, v, state, cu_seqlens, inverse, kept, seen)
+        ctx.save_for_backward(q, k, v, state, log_decay, cu_seqlens, inverse, kept, seen)
         ctx.normalize, ctx.eps, ctx.triton, ctx.return_state = normalize, eps, triton, return_state
         ctx.set_materialize_grads(False)
         return out, final
 
     @staticmethod
     def backward(ctx, grad_out, grad_state):
-        q, k, v, state, cu_seqlens, inverse, kept, out = ctx.saved_tensors
+        q, k, v, state, log_decay, cu_seqlens, inverse, kept, out = ctx.saved_tensors
         if not ctx.return_state:
             grad_state = None  # a compiled graph comes with zeros like the state, which may have no rows
         if torch.is_grad_enabled() or in_transform():
-            grads = _differentiable(ctx, (q, k, v, state), cu_seqlens, grad_out, grad_state)
+            grads = _differentiable(ctx, (q, k, v, state, log_decay), cu_seqlens, grad_out, grad_state)
             return *grads, None, None, None, None, None
         if grad_out is None:
             grad_out = torch.zeros_like(v)
-        arguments, options = (grad_out, grad_state, q, k, v, state, inverse), (ctx.normalize, ctx.eps)
+        given, options = (grad_out, grad_state, q, k, v), (ctx.normalize, ctx.eps, out, cu_seqlens)
+        grad_decay = None
         if ctx.triton:
-            grads = triton_backward(*arguments, *options, out, cu_seqlens)
+            grads = triton_backward(*given, state, inverse, *options)
+        elif log_decay is None:
+            grads = backward(*given, state, inverse, kept, *options)
         else:
-            grads = backward(*arguments, kept, *options, out, cu_seqlens)
-        return *grads[:3], None if state is None else grads[3], None, None, None, None, None
+            *grads, grad_decay = decayed_backward(*given, log_decay.exp(), state, inverse, kept, *options)
+            if log_decay.dim() == 1:
+                grad_decay = grad_decay.sum((0, 2))
+        grad_state = None if state is None else grads[3]
+        return *grads[:3], grad_state, grad_decay, None, None, None, None, None
 
 
-def _forward(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state, keep):
+def _forward(q, k, v, state, log_decay, cu_seqlens, normalize, eps, triton, return_state, keep):
     if triton:
         return triton_forward(q, k, v, state, normalize, eps, cu_seqlens, return_state)
-    return forward(q, k, v, state, normalize, eps, keep, cu_seqlens, return_state)
+    if log_decay is None:
+        return forward(q, k, v, state, normalize, eps, keep, cu_seqlens, return_state)
+    return decayed_forward(q, k, v, log_decay.exp(), state, normalize, eps, keep, cu_seqlens, return_state)
 
 
 def _differentiable(ctx, inputs, cu_seqlens, grad_out, grad_state) -> list[Tensor | None]:
     """The gradients with their own graph, for higher-order derivatives: PyTorch's path again."""
     run = chunked if cu_seqlens is None else partial(packed.causal, cu_seqlens=cu_seqlens)
 
-    def outputs_of(q, k, v, state):
-        return normalized(run, q, k, v, ctx.eps, state) if ctx.normalize else run(q, k, v, state)
+    def outputs_of(q, k, v, state, log_decay):
+        if log_decay is not None and log_decay.dim() == 1:
+            log_decay = log_decay[:, None].expand(q.shape[:3])
+        if ctx.normalize:
+            return normalized(run, q, k, v, ctx.eps, state, log_decay)
+        return run(q, k, v, state, log_decay)
 
     with without_autocast(inputs[0].device):
         if in_transform():
@@ -242,6 +275,7 @@ def attend(
     k: Tensor,
     v: Tensor,
     state: Tensor | None,
+    log_decay: Tensor | None,
     normalize: bool,
     eps: float,
     cu_seqlens: Tensor | None = None,
@@ -250,10 +284,12 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Output and state of `forward` or `triton_forward`, with the derivative they lack."""
     wanted = q.requires_grad or k.requires_grad or v.requires_grad
-    if torch.is_grad_enabled() and (wanted or (state is not None and state.requires_grad)):
+    wanted = wanted or (state is not None and state.requires_grad)
+    wanted = wanted or (log_decay is not None and log_decay.requires_grad)
+    if torch.is_grad_enabled() and wanted:
         if torch.compiler.is_compiling():
             # The compiler refuses one tensor as two inputs of a Function, q as k say: views are others.
             k, v = k.view_as(k), v.view_as(v)
-        return _Forward.apply(q, k, v, state, cu_seqlens, normalize, eps, triton, return_state)
-    arguments = (q, k, v, state, cu_seqlens, normalize, eps, triton, return_state)
+        return _Forward.apply(q, k, v, state, log_decay, cu_seqlens, normalize, eps, triton, return_state)
+    arguments = (q, k, v, state, log_decay, cu_seqlens, normalize, eps, triton, return_state)
     return _forward(*arguments, keep=False)[:2]

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .chunked import CHUNK, accumulation_dtype, chunked, values_are_known
+from .chunked import CHUNK, accumulation_dtype, chunked, decays, values_are_known
 from .recomputing import recomputed
-from .reference import each_sequence
+from .reference import each_sequence, scaled
 from .transforms import in_transform, transformed
 
 _LONGEST_SUM = 512  # rows of a chunk without causal mask, where the work per row does not grow with them
@@ -145,15 +145,24 @@ class _Entering(torch.autograd.Function):
 
 
 def _entering(
-    products: Tensor, initial: Tensor | None, first: Tensor, continuing: list[int] | None, reverse: bool
+    products: Tensor,
+    initial: Tensor | None,
+    first: Tensor,
+    continuing: list[int] | None,
+    reverse: bool,
+    totals: Tensor | None = None,
 ) -> Tensor:
-    """As `_Entering`, whatever the chunks, of operators that change nothing in place."""
+    """As `_Entering`, whatever the chunks, of operators that change nothing in place.
+
+    totals: `(H, T)`, the decay of a state over each chunk.
+    """
     initial = torch.zeros_like(products) if initial is None else initial
     chunks = range(len(first))
     states = [initial[:, chunks[-1 if reverse else 0]]]
     for chunk in reversed(chunks[1:]) if reverse else chunks[1:]:
         source, target = (chunk, chunk - 1) if reverse else (chunk - 1, chunk)
-        state = states[-1] + products[:, source]
+        state = states[-1] if totals is None else scaled(states[-1], totals[:, source, None, None])
+        state = state + products[:, source]
         states.append(torch.where(first[chunk], initial[:, target], state))
     return torch.stack(states[::-1] if reverse else states, 1)
 
@@ -170,6 +179,7 @@ def causal(
     k: Tensor,
     v: Tensor,
     initial_state: Tensor | None = None,
+    log_decay: Tensor | None = None,
     *,
     cu_seqlens: Tensor,
     return_state: bool = True,
@@ -178,18 +188,25 @@ def causal(
 
     Args:
         initial_state: `(S, H, D, M)` in the accumulation dtype; None is zero.
+        log_decay: `(1, H, N)` in that dtype.
         cu_seqlens: `(S + 1,)`, integers from 0 to N that do not decrease.
 
     Returns `out: (1, H, N, M)` in v's dtype and the final states `(S, H, D, M)`, which may be None unless
     `return_state`.
     """
     if _one_by_one(k, v, cu_seqlens):
-        return each_sequence(q, k, v, initial_state, cu_seqlens=cu_seqlens, run=chunked)
-    return recomputed(_causal, q, k, v, initial_state, cu_seqlens, return_state)
+        return each_sequence(q, k, v, initial_state, log_decay, cu_seqlens=cu_seqlens, run=chunked)
+    return recomputed(_causal, q, k, v, initial_state, log_decay, cu_seqlens, return_state)
 
 
 def _causal(
-    q: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None, cu_seqlens: Tensor, return_state: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    initial_state: Tensor | None,
+    log_decay: Tensor | None,
+    cu_seqlens: Tensor,
+    return_state: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """`causal` in chunks. Keys and values come into two products, whose gradients add up in float32."""
     dtype, wide = v.dtype, accumulation_dtype(q.dtype)
@@ -204,8 +221,15 @@ def _causal(
     initial = None
     if initial_state is not None:
         initial = initial_state.transpose(0, 1).index_select(1, chunks.sequences)
-    entering = _Entering.apply(keys.mT @ values, initial, chunks.first, chunks.continuing, False)
-    out, leaving = chunked(queries, keys, values, entering)
+    places = chunks.first, chunks.continuing, False
+    if log_decay is None:
+        entering = _Entering.apply(keys.mT @ values, initial, *places)
+    else:
+        log_decay = chunks.of(log_decay.unsqueeze(-1)).squeeze(-1)
+        within, since_start = decays(log_decay)
+        products = scaled(keys, within[..., -1, :, None]).mT @ values
+        entering = _entering(products, initial, *places, since_start[..., -1])
+    out, leaving = chunked(queries, keys, values, entering, log_decay)
     final = None
     if return_state:
         final = leaving.index_select(1, chunks.last).transpose(0, 1)

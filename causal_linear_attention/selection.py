@@ -26,9 +26,11 @@ class Kernels:
     Attributes:
         home: the type of device they run on.
         dtypes: of q, k and v.
-        attend: `(q, k, v, state, normalize, eps, cu_seqlens, return_state) -> (out, state)`, differentiable.
+        attend: `(q, k, v, state, log_decay, normalize, eps, cu_seqlens, return_state) -> (out, state)`,
+            differentiable.
         reason: why they cannot run on a device, in one clause without a full stop; "" if they can.
         max_dim: the largest D and M of inputs of a dtype, if there is one.
+        decays: whether they take `log_decay`.
     """
 
     home: str
@@ -36,6 +38,7 @@ class Kernels:
     attend: Callable[..., tuple[Tensor, Tensor]]
     reason: Callable[[torch.device], str]
     max_dim: Callable[[torch.dtype], int | None] = lambda dtype: None
+    decays: bool = False
 
 
 KERNELS = {
@@ -44,6 +47,7 @@ KERNELS = {
         dtypes=(torch.float32, torch.float64, torch.bfloat16, torch.float16),
         attend=operators.attend,
         reason=lambda device: extension.reason("cpp"),
+        decays=True,
     ),
     "cuda": Kernels(
         home="cuda",
@@ -70,6 +74,7 @@ def select_backend(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     dim: int = 1,
+    decays: bool = False,
 ) -> str:
     """The name of the backend that runs for `backend` on `device` with inputs of `dtype`.
 
@@ -79,6 +84,7 @@ def select_backend(
         backend: "auto" or one of `BACKENDS`.
         device, dtype: of q, k and v.
         dim: the larger of D and M.
+        decays: whether `log_decay` is given.
 
     Raises:
         ValueError: for an unknown name, or kernels that are missing or do not support the inputs.
@@ -86,7 +92,7 @@ def select_backend(
     device = torch.device(device)
     if backend == "auto":
         for name in _AUTO.get(device.type, ()):
-            if not _unsupported(KERNELS[name], dtype, dim) and not KERNELS[name].reason(device):
+            if not _unsupported(KERNELS[name], dtype, dim, decays) and not KERNELS[name].reason(device):
                 return name
         return "torch"
     if backend not in BACKENDS:
@@ -97,12 +103,12 @@ def select_backend(
             raise ValueError(f"backend is {backend!r}; expected inputs on {kernels.home}, not {device.type}")
         if why := kernels.reason(device):
             raise ValueError(f"backend is {backend!r}, but {why}")
-        if what := _unsupported(kernels, dtype, dim):
+        if what := _unsupported(kernels, dtype, dim, decays):
             raise ValueError(f"backend is {backend!r}; expected {what}")
     return backend
 
 
-def _unsupported(kernels: Kernels, dtype: torch.dtype, dim: int) -> str:
+def _unsupported(kernels: Kernels, dtype: torch.dtype, dim: int, decays: bool) -> str:
     """What the kernels expect of the inputs and what it is instead; "" if they support them."""
     if dtype not in kernels.dtypes:
         names = ", ".join(str(x).removeprefix("torch.") for x in kernels.dtypes)
@@ -110,6 +116,8 @@ def _unsupported(kernels: Kernels, dtype: torch.dtype, dim: int) -> str:
     largest = kernels.max_dim(dtype)
     if largest and dim > largest:
         return f"D and M of at most {largest}, not {dim}"
+    if decays and not kernels.decays:
+        return "no log_decay, which these kernels do not take"
     return ""
 
 

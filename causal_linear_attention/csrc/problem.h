@@ -29,6 +29,9 @@ struct Problem {
   // states are (sequences, heads, depth, width + normalize). Null: every batch row is one sequence.
   const int32_t* offsets = nullptr;
   int64_t sequences = 0;
+  // What every row multiplies the state by before it is added, of the sums' type; null: nothing. Strides of 0 where
+  // a number holds for several rows.
+  Array decay;
 };
 
 // `inverse`, 1 / (q . z + eps) in (batch, heads, rows), is written with a normaliser only, `kept` by the CUDA kernels
@@ -48,6 +51,7 @@ struct Gradients {
   void* state = nullptr;
   const void* kept = nullptr;  // what forward wrote
   Array out;                   // the same, if the CUDA kernels' backward pass needs it (see operators.py)
+  void* log_decay = nullptr;   // (batch, heads, rows) of the sums' type, with decays
 };
 
 }  // namespace cla

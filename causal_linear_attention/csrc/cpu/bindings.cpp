@@ -18,11 +18,31 @@ Packing checked_packing(const Tensor& q, const std::optional<Tensor>& cu_seqlens
   return packing;
 }
 
-// These kernels need no states for the backward pass.
-std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
-                                                      bool normalize, double eps, bool,
-                                                      std::optional<Tensor> cu_seqlens, bool return_state) {
-  check_rows(q, k, v);
+// Decays (heads), or (batch, heads, rows), of q's accumulation type, whatever their strides.
+Array decays_of(const Tensor& q, const Tensor& decay) {
+  const bool of_heads = decay.dim() == 1;
+  require(of_heads ? decay.size(0) == q.size(1)
+                   : decay.dim() == 3 && decay.size(0) == q.size(0) && decay.size(1) == q.size(1) &&
+                         decay.size(2) == q.size(2),
+          "decay must be (heads) or (batch, heads, rows)");
+  require(decay.scalar_type() == accumulation_type(q) && on_one_device(q, decay),
+          "decay must be float32 (float64 for float64 inputs) and on the device of q");
+  Array array;
+  array.data = const_cast<void*>(decay.const_data_ptr());
+  if (of_heads) {
+    array.head = decay.stride(0);
+  } else {
+    array.batch = decay.stride(0);
+    array.head = decay.stride(1);
+    array.row = decay.stride(2);
+  }
+  return array;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> run_forward(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
+                                                       const Array& decay, bool normalize, double eps,
+                                                       const std::optional<Tensor>& cu_seqlens,
+                                                       bool return_state) {
   const Packing packing = checked_packing(q, cu_seqlens, return_state);
   check_states(state, packing.sequences, q, v, normalize);
   q = with_dense_rows(q);
@@ -33,16 +53,35 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor
   Tensor final_state = new_states(packing.states ? packing.sequences : 0, q, v, normalize);
   const Outputs outputs{array_of(out), packing.states ? final_state.mutable_data_ptr() : nullptr,
                         inverse.mutable_data_ptr()};
-  forward(problem_of(q, k, v, data_of(state), normalize, eps, packing), outputs, torch_threads());
+  Problem problem = problem_of(q, k, v, data_of(state), normalize, eps, packing);
+  problem.decay = decay;
+  forward(problem, outputs, torch_threads());
   return {out, final_state, inverse, new_kept(q, v, normalize, 0)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::optional<Tensor> grad_state,
-                                                       Tensor q, Tensor k, Tensor v,
-                                                       std::optional<Tensor> state, Tensor inverse, Tensor,
-                                                       bool normalize, double eps, std::optional<Tensor>,
-                                                       std::optional<Tensor> cu_seqlens) {
+// These kernels need no states for the backward pass.
+std::tuple<Tensor, Tensor, Tensor, Tensor> forward_op(Tensor q, Tensor k, Tensor v, std::optional<Tensor> state,
+                                                      bool normalize, double eps, bool,
+                                                      std::optional<Tensor> cu_seqlens, bool return_state) {
   check_rows(q, k, v);
+  return run_forward(q, k, v, state, {}, normalize, eps, cu_seqlens, return_state);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> decayed_forward_op(Tensor q, Tensor k, Tensor v, Tensor decay,
+                                                              std::optional<Tensor> state, bool normalize,
+                                                              double eps, bool,
+                                                              std::optional<Tensor> cu_seqlens,
+                                                              bool return_state) {
+  check_rows(q, k, v);
+  return run_forward(q, k, v, state, decays_of(q, decay), normalize, eps, cu_seqlens, return_state);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(Tensor grad_out, std::optional<Tensor> grad_state,
+                                                        Tensor q, Tensor k, Tensor v,
+                                                        std::optional<Tensor> state, const Array& decay,
+                                                        Tensor inverse, bool normalize, double eps,
+                                                        const std::optional<Tensor>& cu_seqlens,
+                                                        void* grad_log_decay) {
   const Packing packing = checked_packing(q, cu_seqlens, state.has_value());
   check_rows(q, k, grad_out);
   check_states(state, packing.sequences, q, v, normalize);
@@ -58,11 +97,36 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::opt
   grad_state = contiguous_state(grad_state);
   Tensor grad_q = new_like(q), grad_k = new_like(k), grad_v = new_like(v);
   Tensor grad_initial = new_states(packing.states ? packing.sequences : 0, q, v, normalize);
-  const Gradients gradients{array_of(grad_out), data_of(grad_state), inverse.const_data_ptr(),
+  Gradients gradients{array_of(grad_out), data_of(grad_state), inverse.const_data_ptr(),
                             array_of(grad_q),   array_of(grad_k),    array_of(grad_v),
                             packing.states ? grad_initial.mutable_data_ptr() : nullptr};
-  backward(problem_of(q, k, v, data_of(state), normalize, eps, packing), gradients, torch_threads());
+  gradients.log_decay = grad_log_decay;
+  Problem problem = problem_of(q, k, v, data_of(state), normalize, eps, packing);
+  problem.decay = decay;
+  backward(problem, gradients, torch_threads());
   return {grad_q, grad_k, grad_v, grad_initial};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward_op(Tensor grad_out, std::optional<Tensor> grad_state,
+                                                       Tensor q, Tensor k, Tensor v,
+                                                       std::optional<Tensor> state, Tensor inverse, Tensor,
+                                                       bool normalize, double eps, std::optional<Tensor>,
+                                                       std::optional<Tensor> cu_seqlens) {
+  check_rows(q, k, v);
+  return run_backward(grad_out, grad_state, q, k, v, state, {}, inverse, normalize, eps, cu_seqlens, nullptr);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> decayed_backward_op(
+    Tensor grad_out, std::optional<Tensor> grad_state, Tensor q, Tensor k, Tensor v, Tensor decay,
+    std::optional<Tensor> state, Tensor inverse, Tensor, bool normalize, double eps, std::optional<Tensor>,
+    std::optional<Tensor> cu_seqlens) {
+  check_rows(q, k, v);
+  const Array decays = decays_of(q, decay);
+  Tensor grad_decay = empty({q.size(0), q.size(1), q.size(2)}, accumulation_type(q));
+  auto [grad_q, grad_k, grad_v, grad_initial] = run_backward(grad_out, grad_state, q, k, v, state, decays, inverse,
+                                                             normalize, eps, cu_seqlens,
+                                                             grad_decay.mutable_data_ptr());
+  return {grad_q, grad_k, grad_v, grad_initial, grad_decay};
 }
 
 std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, bool normalize, double eps) {
@@ -85,6 +149,8 @@ std::tuple<Tensor, Tensor> step_op(Tensor q, Tensor k, Tensor v, Tensor state, b
 STABLE_TORCH_LIBRARY_IMPL(causal_linear_attention, CPU, m) {
   CLA_IMPL(forward);
   CLA_IMPL(backward);
+  CLA_IMPL(decayed_forward);
+  CLA_IMPL(decayed_backward);
   CLA_IMPL(step);
 }
 

@@ -1,6 +1,9 @@
 // Forward and backward as scans (see kernels.h), and the decoding step.
 #include "forward_backward.h"
 
+#include <optional>
+#include <vector>
+
 #include "threads.h"
 #include "schedule.h"
 
@@ -21,6 +24,7 @@ Scan scan_of(const Problem& p, Operand a, Operand b, Operand c, Operand out, int
   s.out = out;
   s.depth = depth;
   s.width = width;
+  s.decay = p.decay;
   return s;
 }
 
@@ -56,6 +60,76 @@ void forward_as(const Problem& p, const Outputs& o, const Threads& threads) {
   run_scans<T>({&s, 1}, threads);
 }
 
+// The sums for the gradient of the decays (see Segment), and that gradient.
+template <class T>
+struct DecaySums {
+  std::vector<int64_t> first_block{0};
+  Buffer<T> kept, products;
+
+  // The state after the last block counts only where it has a gradient.
+  DecaySums(const Problem& p, bool of_last, int64_t state) {
+    const int64_t sequences = p.offsets == nullptr ? p.batch : p.sequences;
+    for (int64_t s = 0; s < sequences; ++s) {
+      const int64_t rows = p.offsets == nullptr ? p.rows : p.offsets[s + 1] - p.offsets[s];
+      const int64_t blocks = rows == 0 ? 0 : (rows - 1) / kBlockRows + of_last;
+      for (int64_t h = 0; h < p.heads; ++h) first_block.push_back(first_block.back() + blocks);
+    }
+    kept = allocate<T>(first_block.back() * state);
+    products = allocate<T>(first_block.back());
+  }
+
+  void add_to(Scan& s, Operand dotted, void* dots) const {
+    s.dotted = dotted;
+    s.dots = dots;
+    s.kept = kept.get();
+    s.products = products.get();
+    s.first_block = first_block.data();
+  }
+
+  // The sums of the rows' dots, in their place; 0 where a sequence begins, with which the sum of those after it is 0.
+  void run(const Problem& p, void* dots) const {
+    for (int64_t head = 0; head + 1 < static_cast<int64_t>(first_block.size()); ++head) {
+      const int64_t sequence = head / p.heads, h = head % p.heads;
+      const bool packed = p.offsets != nullptr;
+      const int64_t first = packed ? p.offsets[sequence] : 0, batch = packed ? 0 : sequence;
+      const int64_t rows = packed ? p.offsets[sequence + 1] - first : p.rows;
+      T* const sums = static_cast<T*>(dots) + (batch * p.heads + h) * p.rows + first;
+      const T* const factors =
+          static_cast<const T*>(p.decay.data) + batch * p.decay.batch + h * p.decay.head + first * p.decay.row;
+      const int64_t blocks = first_block[head + 1] - first_block[head];
+      double sum = 0;
+      for (int64_t i = rows; i-- > 0;) {
+        if ((i + 1) % kBlockRows == 0 || i + 1 == rows) {
+          const int64_t block = i / kBlockRows;
+          sum = block < blocks ? static_cast<double>(products[first_block[head] + block]) : 0;
+        }
+        sum += static_cast<double>(sums[i]);
+        if (factors[i * p.decay.row] == 0) sum = 0;
+        sums[i] = static_cast<T>(sum);
+      }
+    }
+  }
+};
+
+// The gradient of the state that enters the first row, from that of the state that the row's decay left.
+template <class T>
+void decay_first(const Problem& p, T* state) {
+  const int64_t sequences = p.offsets == nullptr ? p.batch : p.sequences;
+  const int64_t size = p.depth * (p.width + p.normalize);
+  for (int64_t head = 0; head < sequences * p.heads; ++head) {
+    const int64_t sequence = head / p.heads, h = head % p.heads;
+    const bool packed = p.offsets != nullptr;
+    const int64_t first = packed ? p.offsets[sequence] : 0, batch = packed ? 0 : sequence;
+    if ((packed ? p.offsets[sequence + 1] - first : p.rows) == 0) continue;
+    const T factor = static_cast<const T*>(
+        p.decay.data)[batch * p.decay.batch + h * p.decay.head + first * p.decay.row];
+    for (int64_t x = 0; x < size; ++x) {
+      T& number = state[head * size + x];
+      number = factor == 0 ? T(0) : factor * number;
+    }
+  }
+}
+
 template <class T>
 void backward_as(const Problem& p, const Gradients& g, const Threads& threads) {
   const T one = 1, zero = 0;
@@ -88,8 +162,18 @@ void backward_as(const Problem& p, const Gradients& g, const Threads& threads) {
   for_kv.pair = k;
   for_kv.pair_out = plain(g.v, p.dtype);
   for_kv.pair_width = p.width;
+  const bool decayed = p.decay.data != nullptr;
+  std::optional<DecaySums<T>> sums;
+  if (decayed) {
+    sums.emplace(p, g.grad_state != nullptr, state_size(inner, p.depth));
+    sums->add_to(for_q, q, g.log_decay);
+    sums->add_to(for_kv, k, g.log_decay);
+  }
   const Scan both[] = {for_q, for_kv};
   run_scans<T>(both, threads);
+  if (!decayed) return;
+  sums->run(p, g.log_decay);
+  if (g.state != nullptr) decay_first<T>(p, static_cast<T*>(g.state));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ namespace CLA_ISA {
 namespace {
 #include "vector.inl"
 #include "tiles.inl"
+#include "decays.inl"
 #include "chunk_scan.inl"
 #include "step.inl"
 #include "fused.inl"
@@ -19,7 +20,7 @@ namespace {
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels = {CLA_NAME(CLA_ISA), segment<float>, segment<double>, step_f32, step_f64,
-                         &kFused<float>, &kFused<double>};
+const Kernels kernels = {CLA_NAME(CLA_ISA), segment<float, false>, segment<double, false>, segment<float, true>,
+                         segment<double, true>, step_f32, step_f64, &kFused<float>, &kFused<double>};
 }  // namespace CLA_ISA
 }  // namespace cla

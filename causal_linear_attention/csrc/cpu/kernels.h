@@ -11,6 +11,12 @@
 //     pair_out[i] = sum over j <= i of (pair[i] . c[j]) b[j]  +  pair[i] @ S^T
 //
 // With a normaliser the inner products of the gradients gain one more column.
+//
+// With decays, row i multiplies the state by decay[i] before it is added: L[i][j], the product of decay[t] over
+// j < t <= i, weighs a[i] . b[j], and the product over all t <= i the state that enters. From the last row to the
+// first the same holds with decay[i + 1] for row i and 1 for the last. The gradient of a decay's logarithm is the
+// sum of q[i] . dq[i] - k[i] . dk[i] over the rows from it on. It is taken within blocks of kBlockRows, from the
+// inner product of the state after a block with its gradient, so that rounding errors do not add up over a head.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +66,23 @@ struct Segment {
   // set, out[i] becomes out[i] + slope[i] z[i], slope[i] = -(queries[i] . out[i]) inverse[i].
   Rows queries;
   void* slope = nullptr;
+  // Decays, whether of the instruction set's decayed scan: row i has decay[i * decay_stride], the first row 1 if
+  // `shifted`.
+  const void* decay = nullptr;
+  int64_t decay_stride = 0;
+  bool shifted = false;
+  // For the gradient of the decays. dots[i * direction] becomes dotted[i] . out[i], or loses it if `shifted`. A scan
+  // keeps the states after its blocks of rows in `kept`, of state_size each; a shifted one, over the same rows from
+  // the last to the first, multiplies them with its own there and writes the sums to `products`.
+  Rows dotted;
+  void* dots = nullptr;
+  int64_t direction = 1;
+  void* kept = nullptr;
+  void* products = nullptr;
+  int64_t blocks = 0;
 };
+
+constexpr int64_t kBlockRows = 512;
 
 // A state is stored padded: `depth` rows of `pitch(width)` columns, then the normaliser's z.
 constexpr int64_t kMaxLanes = 16;  // of the widest vector of 4-byte numbers
@@ -102,6 +124,8 @@ struct Kernels {
   const char* name;
   void (*segment_f32)(const Segment&, float* state, float* workspace);
   void (*segment_f64)(const Segment&, double* state, double* workspace);
+  void (*decayed_f32)(const Segment&, float* state, float* workspace);
+  void (*decayed_f64)(const Segment&, double* state, double* workspace);
   void (*step_f32)(const Step&);
   void (*step_f64)(const Step&);
   const FusedKernels<float>* fused_f32;

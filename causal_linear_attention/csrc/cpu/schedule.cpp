@@ -18,14 +18,17 @@ constexpr int64_t kMinStretch = 256;
 
 template <class T>
 void run_segment(const Segment& s, T* state, T* workspace) {
+  const Kernels& kernels = current_kernels();
   if constexpr (sizeof(T) == 8) {
-    current_kernels().segment_f64(s, state, workspace);
+    (s.decay == nullptr ? kernels.segment_f64 : kernels.decayed_f64)(s, state, workspace);
   } else {
-    current_kernels().segment_f32(s, state, workspace);
+    (s.decay == nullptr ? kernels.segment_f32 : kernels.decayed_f32)(s, state, workspace);
   }
 }
 
+// Null for rows without columns, which may have no memory.
 char* row_pointer(const Array& array, Dtype dtype, int64_t b, int64_t h, int64_t row) {
+  if (array.data == nullptr) return nullptr;
   return static_cast<char*>(array.data) +
          (b * array.batch + h * array.head + row * array.row) * bytes_of(dtype);
 }
@@ -62,6 +65,25 @@ Rows rows_of(const Scan& s, const Operand& x, const Place& place) {
   return rows;
 }
 
+// The decays of a head. From the last row to the first, a row has that of the row after it.
+template <class T>
+void set_decays(const Scan& s, int64_t head, const Place& place, Segment& segment) {
+  if (s.decay.data == nullptr) return;
+  const T* const first = static_cast<const T*>(s.decay.data) + place.batch * s.decay.batch +
+                         place.head * s.decay.head + place.first * s.decay.row;
+  segment.decay = s.reverse ? first + place.rows * s.decay.row : first;
+  segment.decay_stride = s.reverse ? -s.decay.row : s.decay.row;
+  segment.shifted = s.reverse;
+  if (s.dots == nullptr) return;
+  segment.dotted = rows_of<T>(s, s.dotted, place);
+  segment.direction = s.reverse ? -1 : 1;
+  const int64_t last = s.reverse && place.rows > 0 ? place.rows - 1 : 0;
+  segment.dots = static_cast<T*>(s.dots) + number_of(s, place) + last;
+  segment.blocks = s.first_block[head + 1] - s.first_block[head];
+  segment.kept = static_cast<T*>(s.kept) + s.first_block[head] * state_size(s.depth, s.width);
+  if (s.reverse) segment.products = static_cast<T*>(s.products) + s.first_block[head];
+}
+
 // Stores that pass the caches by pay where an output, with the three inputs of its size, exceeds them: whoever
 // reads it next would find its beginning evicted.
 template <class T>
@@ -94,7 +116,8 @@ Segment segment_of(const Scan& s, int64_t head) {
     segment.queries = rows_of<T>(s, s.queries, place);
     segment.slope = static_cast<T*>(s.slope) + number_of(s, place);
   }
-  segment.streaming = worth_streaming<T>(s, out, s.width);
+  set_decays<T>(s, head, place, segment);
+  segment.streaming = segment.dots == nullptr && worth_streaming<T>(s, out, s.width);  // which are read again
   if (s.pair_width > 0) {
     const Rows pair_out = rows_of<T>(s, s.pair_out, place);
     segment.pair = rows_of<T>(s, s.pair, place);
@@ -178,6 +201,17 @@ void scan_by_heads(std::span<const Scan> scans, const std::vector<int64_t>& skip
   });
 }
 
+// The decay of a state over the rows of a segment.
+template <class T>
+T decay_over(const Segment& s) {
+  T product = 1;
+  if (s.decay == nullptr) return product;
+  for (int64_t i = s.begin; i < s.end; ++i) {
+    if (!(s.shifted && i == 0)) product *= static_cast<const T*>(s.decay)[i * s.decay_stride];
+  }
+  return product;
+}
+
 // Cuts each head of `cut` into `parts` + 1 stretches. First pass: the first stretch is computed, of the others
 // but the last only the sum. Second pass: all the others.
 // A sum costs about 0.4 of a full computation, of a pair 0.25, so the first stretch is that much shorter.
@@ -216,6 +250,8 @@ void scan_by_stretches(const Scan& s, const std::vector<int64_t>& cut, int64_t p
         std::memset(state, 0, sizeof(T) * size);
         segment.out = nullptr;
         segment.pair_out = nullptr;
+        segment.products = nullptr;
+        segment.dots = nullptr;
       }
       run_segment<T>(segment, state, scratch.workspace());
     }
@@ -223,7 +259,9 @@ void scan_by_stretches(const Scan& s, const std::vector<int64_t>& cut, int64_t p
   for (int64_t head = 0; head < heads; ++head) {
     for (int64_t part = 1; part < parts; ++part) {
       T *const state = state_after(head, part), *const before = state_after(head, part - 1);
-      for (int64_t x = 0; x < size; ++x) state[x] += before[x];
+      const T factor = decay_over<T>(stretch_of(head, part));
+      if (factor == 0) continue;
+      for (int64_t x = 0; x < size; ++x) state[x] += factor * before[x];
     }
   }
   for_tasks(heads * parts, threads, [&](auto next) {

@@ -35,6 +35,12 @@ struct Scan {
   void* inverse = nullptr;
   Operand queries;
   void* slope = nullptr;
+  // Decays and the sums for their gradient, see Segment: `decay` as in Problem, `dots` (batch, heads, rows), `kept` and
+  // `products` for `blocks` of every head of all sequences, counted from first_block.
+  Array decay;
+  Operand dotted;
+  void *dots = nullptr, *kept = nullptr, *products = nullptr;
+  const int64_t* first_block = nullptr;
   Operand pair, pair_out;  // see Segment
   int64_t pair_width = 0;  // 0: there is none
 };

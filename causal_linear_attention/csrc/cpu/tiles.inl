@@ -40,6 +40,27 @@ struct Tile {
     }
   }
 
+  // The same of factor * to.
+  CLA_INLINE void add_to_scaled(T* to, int64_t stride, T factor) const {
+    const Vector<T> factors = broadcast(factor);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int x = 0; x < V; ++x) {
+        T* const at = to + r * stride + x * kLanes<T>;
+        store(at, factors * load(at) + acc[r][x]);
+      }
+    }
+  }
+
+  CLA_INLINE void weigh(const T* by, int64_t stride) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int x = 0; x < V; ++x) acc[r][x] *= load(by + r * stride + x * kLanes<T>);
+    }
+  }
+
   // acc[r] += sum over k < depth of a[r * row + k] * b[k * stride].
   CLA_INLINE void multiply(const T* a, int64_t row, const T* b, int64_t stride, int64_t depth) {
     // Three rows a pointer: more pointers than that and the processor runs out of registers for them.

@@ -1,0 +1,327 @@
+"""Decays: every backend against the recurrence, and against definitions of others."""
+
+import importlib.util
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from causal_linear_attention import (
+    causal_linear_attention,
+    causal_linear_attention_step,
+    extension,
+    operators,
+    reference,
+    select_backend,
+)
+
+cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
+BACKENDS = [pytest.param("cpp", marks=cpp), "torch"]
+INF = float("inf")
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+    if extension.loaded("cpp"):
+        extension.choose_instruction_set("")
+
+
+def of_heads(shape):
+    return -torch.rand(shape[1], dtype=torch.float64)
+
+
+def mild(shape):
+    return -torch.rand(shape, dtype=torch.float64)
+
+
+def wild(shape):
+    """Some of 0, some of -60 and -inf, some that grow."""
+    numbers = mild(shape)
+    for value in (0.0, -60.0, -INF, 0.3):
+        numbers[torch.rand(shape) < 0.1] = value
+    return numbers
+
+
+DECAYS = {"heads": of_heads, "positions": mild, "extremes": wild}
+
+
+def draw(decays, shape, width=3, normalize=False, sequences=None):
+    """q, k, v, the initial state and log_decay, in float64."""
+    batch, heads, length, dim = shape
+    q, k = (torch.rand(shape, dtype=torch.float64) + 0.1 for _ in range(2))
+    v = torch.randn(batch, heads, length, width, dtype=torch.float64)
+    state = torch.rand(sequences or batch, heads, dim, width + normalize, dtype=torch.float64)
+    return q, k, v, state, decays((batch, heads, length))
+
+
+def attend(q, k, v, state, log_decay, **options):
+    return causal_linear_attention(
+        q, k, v, log_decay=log_decay, initial_state=state, return_state=True, **options
+    )
+
+
+def everything(run, *given):
+    """Output, state and all gradients, of random weights of both."""
+    leaves = [x.detach().requires_grad_() for x in given]
+    outputs, weights = run(*leaves), torch.Generator().manual_seed(0)
+    loss = sum(
+        (x * torch.randn(x.shape, generator=weights, dtype=torch.float64).to(x)).sum() for x in outputs
+    )
+    return [*(x.detach() for x in outputs), *torch.autograd.grad(loss, leaves)]
+
+
+def test_both_definitions_are_one():
+    q, k, v, state, decay = draw(wild, (2, 3, 40, 4))
+    torch.testing.assert_close(
+        reference.quadratic(q, k, v, state, decay), reference.recurrent(q, k, v, state, decay)
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("decays", DECAYS.values(), ids=DECAYS)
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+def test_values_and_gradients(backend, decays, normalize):
+    for length in (1, 16, 17, 65, 130):
+        for cu_seqlens in (None, torch.tensor([0, length // 3, length // 3, length])):
+            sizes = (2, 3, length, 5) if cu_seqlens is None else (1, 3, length, 5)
+            given = draw(decays, sizes, 4, normalize, None if cu_seqlens is None else 3)
+            run = partial(attend, normalize=normalize, cu_seqlens=cu_seqlens, scale=0.7)
+            expected = everything(partial(run, backend="reference"), *given)
+            found = everything(partial(run, backend=backend), *given)
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@cpp
+@pytest.mark.parametrize("isa", extension.available_instruction_sets())
+def test_instruction_sets_types_and_threads(isa):
+    """The error is at most twice that of the plain formula; a head cut for threads, rows in any order."""
+    extension.choose_instruction_set(isa)
+    given = draw(mild, (1, 1, 1100, 24), 40)
+    given[-1][..., 700] = -INF
+    truth = everything(partial(attend, backend="torch"), *given)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        wide = torch.promote_types(dtype, torch.float32)
+        tensors = [x.transpose(1, 2).contiguous().transpose(1, 2).to(dtype) for x in given[:3]]
+        tensors += [x.to(wide) for x in given[3:]]
+        plain = everything(partial(attend, backend="torch"), *tensors)
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found = everything(partial(attend, backend="cpp"), *tensors)
+            for f, t, p in zip(found, truth, plain, strict=True):
+                error, allowed = ((x.double() - t).norm() for x in (f, p))
+                assert error <= 2 * allowed + 32 * torch.finfo(f.dtype).eps * t.norm()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_of_decays_keep_their_digits_over_65536_positions(backend):
+    q, k, v, state, decay = draw(of_heads, (1, 1, 65536, 2), 2)
+    decay = (decay * 1e-3)[:, None].expand(1, 65536).unsqueeze(0).clone()
+    decay[..., 30_000] = -INF
+    truth = everything(partial(attend, backend="torch"), q, k, v, state, decay)[-1]
+    given = [x.float() for x in (q, k, v, state, decay)]
+    found = everything(partial(attend, backend=backend), *given)[-1]
+    assert (found - truth).norm() <= 2e-5 * truth.norm()
+    assert found[..., 30_000] == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("decays", [of_heads, mild], ids=["heads", "positions"])
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+def test_derivatives_of_both_orders(backend, decays, normalize):
+    given = [x.requires_grad_() for x in draw(decays, (1, 2, 20, 3), 2, normalize)]
+    run = partial(attend, normalize=normalize, backend=backend)
+    assert gradcheck(run, given, fast_mode=True) and gradgradcheck(run, given, fast_mode=True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_decay_hides_is_not_seen(backend):
+    """NaN in a decay reaches later rows only, NaN before -inf no row after it. Padding keeps the state."""
+    q, k, v, state, decay = draw(mild, (1, 1, 40, 4))
+    clean, _ = attend(q, k, v, state, decay, backend=backend)
+    bad = decay.clone()
+    bad[..., 20] = torch.nan
+    out, _ = attend(q, k, v, state, bad, backend=backend)
+    torch.testing.assert_close(out[:, :, :20], clean[:, :, :20])
+    assert out[:, :, 20:].isnan().all()
+    decay[..., 20] = -INF
+    clean = attend(q, k, v, state, decay, backend=backend)
+    for x in (k, v, state):
+        before = x.clone()
+        (x if x is state else x[:, :, 10])[:] = torch.nan
+        out, final = attend(q, k, v, state, decay, backend=backend)
+        torch.testing.assert_close((out[:, :, 20:], final), (clean[0][:, :, 20:], clean[1]))
+        x.copy_(before)
+    padded = [torch.nn.functional.pad(x, (0, 0, 0, 9)) for x in (q, k, v)]
+    _, final = attend(*padded, state, torch.nn.functional.pad(decay, (0, 9)), backend=backend)
+    torch.testing.assert_close(final, clean[1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("decays", [None, of_heads, mild], ids=["none", "heads", "positions"])
+def test_grouped_heads_and_layouts(backend, packed, decays):
+    batch, sequences = (1, 2) if packed else (2, None)
+    q = torch.rand(batch, 6, 40, 4, dtype=torch.float64)
+    _, k, v, state, decay = draw(decays or mild, (batch, 2, 40, 4), sequences=sequences)
+    options = {"cu_seqlens": torch.tensor([0, 15, 40]) if packed else None, "backend": backend}
+    spread = [x.repeat_interleave(3, 1) for x in (k, v, state)]
+    of_all = decay.repeat_interleave(3, 0 if decay.dim() == 1 else 1)
+    decay, of_all = (decay, of_all) if decays else (None, None)
+    out, final = attend(q, *spread, of_all, **options)
+    found = attend(q, k, v, state, decay, **options)
+    torch.testing.assert_close(found, (out, final[:, ::3]))
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
+    decay = decay.transpose(1, 2) if decays is mild else decay
+    found = attend(q, k, v, state, decay, layout="bnhd", **options)
+    torch.testing.assert_close(found, (out.transpose(1, 2), final[:, ::3]))
+    x = torch.rand(1, 40, 2, 4)
+    assert backend != "cpp" or causal_linear_attention(x, x, x, layout="bnhd", backend="cpp").is_contiguous()
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
+def test_steps(normalize):
+    _, k, v, state, decay = draw(wild, (2, 2, 6, 4), normalize=normalize)
+    q = torch.rand(2, 4, 6, 4, dtype=torch.float64)
+    out, final = attend(q, k, v, state, decay, normalize=normalize, scale=0.5)
+    for i in range(6):
+        tokens = [x[:, :, i] for x in (q, k, v)]
+        found, state = causal_linear_attention_step(
+            *tokens, state, log_decay=decay[:, :, i], scale=0.5, normalize=normalize
+        )
+        torch.testing.assert_close(found, out[:, :, i])
+    torch.testing.assert_close(state, final)
+    same = [x[:, :, 0] for x in (q[:, :2], k, v)]
+    plain, _ = causal_linear_attention_step(*same, state, normalize=normalize)
+    scaled, _ = causal_linear_attention_step(*same, state, scale=0.5, normalize=normalize)
+    torch.testing.assert_close(scaled, plain / 2)
+
+
+@cpp
+@pytest.mark.parametrize("decays", [of_heads, mild], ids=["heads", "positions"])
+def test_opcheck(decays):
+    q, k, v, state, decay = draw(decays, (2, 2, 20, 3))
+    arguments = (q, k, v, decay.exp(), state, False, 1e-6, True)
+    assert set(torch.library.opcheck(operators.decayed_forward, arguments).values()) == {"SUCCESS"}
+    out, final, inverse, kept = operators.decayed_forward(*arguments)
+    arguments = (out, final, q, k, v, decay.exp(), state, inverse, kept, False, 1e-6)
+    assert set(torch.library.opcheck(operators.decayed_backward, arguments).values()) == {"SUCCESS"}
+    for bad in (decay.exp().float(), decay.exp()[:1], decay.exp()[..., :1]):
+        with pytest.raises(RuntimeError, match="decay must be"):
+            operators.decayed_forward(q, k, v, bad[..., None], state, False, 1e-6, True)
+
+
+@cpp
+def test_one_graph_for_any_batch_and_length():
+    torch._dynamo.reset()
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(partial(attend, backend="cpp"), backend=count, dynamic=True, fullgraph=True)
+    for batch, length in ((2, 40), (3, 50), (4, 30)):
+        given = draw(mild, (batch, 2, length, 4))
+        torch.testing.assert_close(compiled(*given), attend(*given))
+    torch._dynamo.reset()
+    assert len(graphs) <= 2
+
+
+@pytest.mark.parametrize("backend", ["cpp", "torch"])
+def test_transforms_of_torch_func(backend):
+    q, k, v, state, decay = draw(mild, (1, 2, 70, 3))
+
+    def run(decay, backend=backend):
+        return attend(q, k, v, state, decay, backend=backend)[0].square().sum()
+
+    by_definition = partial(run, backend="reference")
+    for transform in (
+        lambda f: torch.func.grad(f)(decay),
+        lambda f: torch.func.jvp(torch.func.grad(f), (decay,), (decay,)),
+        lambda f: torch.vmap(f)(torch.stack([decay, 2 * decay])),
+    ):
+        torch.testing.assert_close(transform(run), transform(by_definition))
+
+
+def test_devices_without_kernels_for_decays():
+    assert select_backend("auto", "cuda", decays=True) == "torch"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"log_decay": torch.zeros(3)}, r"log_decay has shape \(3,\); expected \(2,\) or \(1, 2, 5\)"),
+        ({"log_decay": torch.zeros(2).half()}, "log_decay has dtype torch.float16; expected torch.float32"),
+        ({"log_decay": torch.zeros(2, device="meta")}, "log_decay is on meta; expected cpu"),
+        ({"log_decay": [0.0, 0.0]}, "log_decay is of type list; expected a torch.Tensor"),
+        ({"scale": "big"}, "scale is 'big'; expected a finite number, or None for 1"),
+        ({"scale": INF}, "scale is inf; expected a finite number"),
+        ({"layout": "nbhd"}, "layout is 'nbhd'; expected bhnd or bnhd"),
+        ({"q": torch.zeros(1, 3, 5, 4)}, "q has 3 heads and k 2; expected a multiple of k's heads"),
+    ],
+)
+def test_bad_arguments_are_named(change, message):
+    x = torch.zeros(1, 2, 5, 4)
+    with pytest.raises(ValueError, match=message):
+        causal_linear_attention(**{"q": x, "k": x, "v": x, **change})
+
+
+def definitions_of_fla(name):
+    """The module by its file: the package itself needs Triton."""
+    pytest.importorskip("einops", reason="needs the package einops")
+    package = importlib.util.find_spec("fla")
+    if package is None:
+        pytest.skip("needs the package fla-core")
+    path = Path(package.submodule_search_locations[0], "ops", name, "naive.py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_definitions_of_flash_linear_attention(backend):
+    naive, retention = definitions_of_fla("simple_gla"), definitions_of_fla("retention")
+    q, k, v, state, decay = (x.float() for x in draw(mild, (2, 3, 100, 8), 8))
+    out, final = attend(q, k, v, state, decay, backend=backend)
+    turned = [x.transpose(1, 2) for x in (q, k, v, decay)]
+    for found in (
+        naive.naive_recurrent_simple_gla(*turned, scale=1.0, initial_state=state),
+        naive.naive_chunk_simple_gla(*turned, initial_state=state, output_final_state=True, scale=1.0),
+    ):
+        torch.testing.assert_close((out.transpose(1, 2), final), found, rtol=1e-4, atol=1e-4)
+    constant = (1 - 2.0 ** (-5 - torch.arange(3.0))).log()
+    out = causal_linear_attention(q, k, v, log_decay=constant, scale=8**-0.5, backend=backend)
+    torch.testing.assert_close(out, retention.naive_retention(q, k, v), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("decayed", [False, True], ids=["linear", "gated"])
+def test_the_operator_of_onnx(backend, decayed):
+    onnx = pytest.importorskip("onnx", minversion="1.23", reason="needs the package onnx")
+    evaluator = pytest.importorskip("onnx.reference", reason="needs the package onnx")
+    _, k, v, state, decay = (x.float() for x in draw(mild, (2, 2, 30, 8), 8))
+    q = torch.rand(2, 4, 30, 8)
+    names = ["query", "key", "value", "past_state", *(["decay"] if decayed else [])]
+    rule = {"update_rule": "gated" if decayed else "linear", "scale": 0.5}
+    node = onnx.helper.make_node(
+        "LinearAttention", names, ["output", "present_state"], q_num_heads=4, kv_num_heads=2, **rule
+    )
+    values = [onnx.helper.make_tensor_value_info(x, onnx.TensorProto.FLOAT, None) for x in names]
+    results = [onnx.helper.make_tensor_value_info(x, onnx.TensorProto.FLOAT, None) for x in node.output]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "graph", values, results),
+        opset_imports=[onnx.helper.make_opsetid("", 27)],
+    )
+    rows = [x.transpose(1, 2).flatten(2) for x in (q, k, v)] + [state] + [decay.transpose(1, 2)] * decayed
+    found = evaluator.ReferenceEvaluator(model).run(
+        None, {name: x.contiguous().numpy() for name, x in zip(names, rows, strict=True)}
+    )
+    out, final = attend(q, k, v, state, decay if decayed else None, scale=0.5, backend=backend)
+    expected = out.transpose(1, 2).flatten(2), final
+    torch.testing.assert_close([torch.from_numpy(x) for x in found], list(expected), rtol=1e-4, atol=1e-4)
