@@ -24,8 +24,15 @@ def attend(chance: random.Random) -> None:
         cuts = sorted(chance.randint(0, shape[2]) for _ in range(3))
         packing["cu_seqlens"] = torch.tensor([0, *cuts, shape[2]], dtype=torch.int32)
         state, grad_state = (None if x is None else x.repeat(4, 1, 1, 1) for x in (state, grad_state))
-    _, _, inverse, kept = operators.forward(q, k, v, state, normalize, 1e-6, True, **packing)
-    operators.backward(grad, grad_state, q, k, v, state, inverse, kept, normalize, 1e-6, None, **packing)
+    if chance.random() < 0.5:
+        _, _, inverse, kept = operators.forward(q, k, v, state, normalize, 1e-6, True, **packing)
+        operators.backward(grad, grad_state, q, k, v, state, inverse, kept, normalize, 1e-6, None, **packing)
+        return
+    decay = torch.rand(shape[1:2] if chance.random() < 0.3 else shape[:3]).to(grad_state.dtype)
+    decay[decay < 0.05] = 0
+    given = q, k, v, decay, state
+    _, _, inverse, kept = operators.decayed_forward(*given, normalize, 1e-6, True, **packing)
+    operators.decayed_backward(grad, grad_state, *given, inverse, kept, normalize, 1e-6, None, **packing)
 
 
 def step(chance: random.Random) -> None:
