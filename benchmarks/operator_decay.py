@@ -39,9 +39,9 @@ def formula(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> T
 def decay_costs(options) -> None:
     """Measure every width; write decay.json and decay.md after each."""
     device, dtype = options.device, getattr(torch, options.dtype)
-    length = LENGTH // 64 * 4 if options.quick else LENGTH
+    length = max(LENGTH // options.quicker, *CHUNKS)
     result = {"environment": environment(device), "main": ours(device, dtype, max(DIMS)), "records": []}
-    path = options.out / "decay.json"
+    path, enough = options.out / "decay.json", ENOUGH_MS / options.quicker
     for dim in DIMS:
         q, k, v, grad = (torch.rand(1, ROWS, length, dim, device=device).to(dtype) for _ in range(4))
         every = -torch.rand(1, ROWS, length, device=device)
@@ -53,7 +53,7 @@ def decay_costs(options) -> None:
         for part in (FORWARD, BOTH):
             print(f"{part}, D = {dim}", file=sys.stderr, flush=True)
             todo = {name: call(run, (q, k, v, decay), grad, part) for name, (run, decay) in functions.items()}
-            for name, times in measure(todo, device, options.rounds, ENOUGH_MS).items():
+            for name, times in measure(todo, device, options.rounds, enough).items():
                 record = {"part": part, "dim": dim, "length": length, "name": name, "ms": times}
                 result["records"].append(record)
         write_json(path, result)

@@ -63,18 +63,25 @@ def check_inputs(
             raise ValueError(f"{name} has dtype {x.dtype}; expected {q.dtype}, the dtype of q")
         if x.device != q.device:
             raise ValueError(f"{name} is on {x.device}; expected {q.device}, the device of q")
-    equal = [x for x in range(rank) if not (crossed and x == 2) and not (grouped and x == heads)]
-    if any(q.shape[x] != k.shape[x] for x in equal):
-        rest = " but for the heads" if grouped else ""
-        raise ValueError(
-            f"k has a shape that does not fit q: {shapes(q=q, k=k)}; expected equal shapes{rest}"
-        )
-    count, shared = q.shape[heads], k.shape[heads]
-    if count != shared and (not shared or count % shared):
-        raise ValueError(f"q has {count} heads and k {shared}; expected a multiple of k's heads")
+    if q.shape != k.shape:
+        _check_different_shapes(q, k, heads if grouped else None, 2 if crossed else None)
     if k.shape[:-1] != v.shape[:-1]:
         raise ValueError(
             f"v has a shape that does not fit k: {shapes(k=k, v=v)}; expected equal sizes except the last"
+        )
+
+
+def _check_different_shapes(q: Tensor, k: Tensor, heads: int | None, length: int | None) -> None:
+    """Raises ValueError unless q and k differ in these dimensions alone, q in a multiple of k's heads."""
+    rest = [x for x in range(q.dim()) if x not in (heads, length)]
+    if any(q.shape[x] != k.shape[x] for x in rest):
+        but = "" if heads is None else " but for the heads"
+        raise ValueError(f"k has a shape that does not fit q: {shapes(q=q, k=k)}; expected equal shapes{but}")
+    if heads is None or q.shape[heads] == k.shape[heads]:
+        return
+    if not k.shape[heads] or q.shape[heads] % k.shape[heads]:
+        raise ValueError(
+            f"q has {q.shape[heads]} heads and k {k.shape[heads]}; expected a multiple of k's heads"
         )
 
 

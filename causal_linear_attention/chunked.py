@@ -27,7 +27,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .reference import scaled
-from .transforms import composes, gradients, transformed
+from .transforms import composes, gradients, in_onnx_export, transformed
 
 CHUNK = 64
 SEGMENT = 16 * CHUNK
@@ -220,7 +220,7 @@ def decays(log_decay: Tensor) -> tuple[Tensor, Tensor]:
     size = log_decay.shape[-1]
     places = torch.arange(size, device=log_decay.device)
     sums = torch.where(places[:, None] > places, log_decay.unsqueeze(-1), 0.0)
-    if torch.onnx.is_in_onnx_export():
+    if in_onnx_export():
         sums = sums.cumsum(-2)
     else:  # torch's deterministic mode refuses a cumsum of floats on a GPU
         step = 1
@@ -250,7 +250,7 @@ def _composed(
         if not length:
             product = k.mT @ v
             return (q @ product).to(dtype), state + product
-        size = CHUNK if torch.onnx.is_in_onnx_export() else min(length, CHUNK)  # there N may be any number
+        size = CHUNK if in_onnx_export() else min(length, CHUNK)  # there N may be any number
         chunks = (length + size - 1) // size
         fill = chunks * size - length
         q, k, v = (F.pad(x, (0, 0, 0, fill)).unflatten(2, (chunks, size)) for x in (q, k, v))
@@ -282,7 +282,7 @@ def _sums(products: Tensor, state: Tensor, totals: Tensor | None) -> tuple[Tenso
         state: what enters the first.
         totals: `(B, H, chunks)`, the decay of a state over each chunk.
     """
-    if torch.onnx.is_in_onnx_export():  # a graph without a loop
+    if in_onnx_export():  # a graph without a loop
         if totals is None:
             after = state.unsqueeze(2) + products.cumsum(2)
         else:

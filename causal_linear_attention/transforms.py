@@ -22,7 +22,12 @@ def in_transform() -> bool:
 
 def composes() -> bool:
     """Whether PyTorch's own operators are all that may run: also for ONNX, which knows no others."""
-    return in_transform() or torch.onnx.is_in_onnx_export()
+    return in_transform() or in_onnx_export()
+
+
+def in_onnx_export() -> bool:
+    """As `torch.onnx.is_in_onnx_export`, which takes a microsecond, asked where a graph is traced."""
+    return torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export()
 
 
 def transformed(*grads: Tensor | None) -> bool:

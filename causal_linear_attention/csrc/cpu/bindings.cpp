@@ -97,10 +97,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(Tensor grad_out, std::op
   grad_state = contiguous_state(grad_state);
   Tensor grad_q = new_like(q), grad_k = new_like(k), grad_v = new_like(v);
   Tensor grad_initial = new_states(packing.states ? packing.sequences : 0, q, v, normalize);
-  Gradients gradients{array_of(grad_out), data_of(grad_state), inverse.const_data_ptr(),
+  const Gradients gradients{array_of(grad_out), data_of(grad_state), inverse.const_data_ptr(),
                             array_of(grad_q),   array_of(grad_k),    array_of(grad_v),
-                            packing.states ? grad_initial.mutable_data_ptr() : nullptr};
-  gradients.log_decay = grad_log_decay;
+                            packing.states ? grad_initial.mutable_data_ptr() : nullptr,
+                            nullptr,
+                            {},
+                            grad_log_decay};
   Problem problem = problem_of(q, k, v, data_of(state), normalize, eps, packing);
   problem.decay = decay;
   backward(problem, gradients, torch_threads());
