@@ -32,6 +32,7 @@ if not (find_spec("torch") and find_spec("benchmarks")):
 
 import torch
 
+from benchmarks import operator_decay
 from benchmarks.measuring import (
     ENOUGH_MS,
     PeakMemory,
@@ -41,7 +42,6 @@ from benchmarks.measuring import (
     peak,
     usual_frees,
 )
-from benchmarks.operator_decay import decay_costs
 from benchmarks.operator_peers import (
     BOTH,
     FAST,
@@ -277,7 +277,9 @@ def main() -> None:
     options.out = out_dir(options) or BENCHMARKS / name
     record = "anchor" if options.shapes else "decay" if options.decay else "operator_cost"
     path = options.out / f"{record}.json"
-    check_output(path, RESULT, beside=(".md", ".png"), makes_folder=True)
+    check_output(
+        path, operator_decay.RESULT if options.decay else RESULT, beside=(".md", ".png"), makes_folder=True
+    )
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -285,7 +287,7 @@ def main() -> None:
     if options.shapes:
         return anchor(options, [x.scaled(options.quicker) for x in shapes()] if options.quick else shapes())
     if options.decay:
-        return decay_costs(options)
+        return operator_decay.decay_costs(options)
     if options.only_heap:
         records = [x for found in costs(options, dtype, options.only_heap[0]) for x in found]
         return write_json(Path(options.only_heap[1]), records)

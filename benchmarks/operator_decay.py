@@ -11,14 +11,16 @@ from benchmarks.measuring import ENOUGH_MS, measure
 from benchmarks.operator_peers import BOTH, FORWARD, ours
 from benchmarks.run import write_tables
 from causal_linear_attention import causal_linear_attention
-from pipeline.files import write_json
-from pipeline.provenance import environment
-from pipeline.reports.tables import markdown_table, spread, where
+from lab.files import write_json
+from lab.outputs import json_with
+from lab.provenance import environment
+from lab.publish.tables import markdown_table, spread, where
 
 DIMS, LENGTH, ROWS = (32, 64, 128), 4096, 32
 PLAIN = "ours, no decay"
 DECAYED = ("ours, a decay per head", "ours, a decay per position")
 CHUNKS = (64, 128)
+RESULT = json_with("environment", "main", "records")
 
 
 def formula(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> Tensor:

@@ -171,7 +171,7 @@ def check_scale(scale: object) -> None:
 
 def check_normalizer(normalize: object, eps: object) -> None:
     """Raises ValueError unless `normalize` is a bool and `eps` a number from 0 up that is finite."""
-    if not isinstance(normalize, bool):
+    if normalize is not True and normalize is not False:
         raise ValueError(f"normalize is {normalize!r}; expected True or False")
-    if not isinstance(eps, Real) or not 0 <= eps < math.inf:
+    if not (type(eps) is float or isinstance(eps, Real)) or not 0 <= eps < math.inf:
         raise ValueError(f"eps is {eps!r}; expected a finite number from 0 up")

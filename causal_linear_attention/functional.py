@@ -216,8 +216,8 @@ def causal_linear_attention_step(
         check_scale(scale)
     if log_decay is None and _step_runs_compiled(q, k, v, state):
         try:
-            out, state = operators.step(q, k, v, state, normalize, eps)
-            return out if scale is None else out * scale, state
+            found = operators.step(q, k, v, state, normalize, eps)
+            return found if scale is None else (found[0] * scale, found[1])
         except RuntimeError:
             # The operator checks its arguments as well, but these messages say more.
             check_inputs(q, k, v, rank=3, grouped=True)

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import measuring, operator_cost, operator_peers
+from benchmarks import measuring, operator_cost, operator_decay, operator_peers
 from benchmarks.operator_peers import BOTH, FAST, FLA, FORWARD, SOFTMAX, fast_transformers, own_layout
 from benchmarks.operator_report import CACHE, DECODING, ONE_HEAD, crossover_table, goals
+from causal_linear_attention import causal_linear_attention
 from causal_linear_attention.selection import KERNELS
 from lab.errors import UserError
 from lab.outputs import check_output
@@ -127,6 +128,22 @@ def test_published_shapes_and_their_bytes():
     assert titles[0] == "B1 T8192 H96 D128" and titles[-1] == "B8 T1024 H8 D64" and len(titles) == 6
     first = operator_peers.shapes()[0]
     assert first.bytes(FORWARD, 2) == 4 * 8192 * 96 * 128 * 2 and first.bytes(BOTH, 2) == 11 * 8192 * 96 * 256
+
+
+def test_decays_are_measured_and_written(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(operator_decay, "ENOUGH_MS", 0)
+    monkeypatch.setattr(operator_decay, "DIMS", (8,))
+    monkeypatch.setattr(measuring, "SAMPLE_MS", 0)
+    options = SimpleNamespace(device="cpu", dtype="float32", rounds=1, out=tmp_path, quicker=64)
+    operator_decay.decay_costs(options)
+    check_output(tmp_path / "decay.json", operator_decay.RESULT)  # so that it may be measured again
+    records = json.loads((tmp_path / "decay.json").read_text())["records"]
+    assert [r["part"] for r in records] == [FORWARD] * 5 + [BOTH] * 5
+    assert "| 8 | forward | ours, a decay per head |" in (tmp_path / "decay.md").read_text()
+    q, k, v, decay = (torch.rand(1, 2, 128, 8, dtype=torch.float64) for _ in range(4))
+    decay = -decay[..., 0]
+    expected = causal_linear_attention(q, k, v, log_decay=decay)
+    torch.testing.assert_close(operator_decay.formula(q, k, v, decay, 64), expected)
 
 
 def test_the_anchor_is_measured_and_written(monkeypatch, tmp_path, capsys):
