@@ -44,8 +44,9 @@ from lab.publish.costs import (
     measured_on,
 )
 from lab.publish.plots import Bubble, plot_bubbles, plot_curves
+from lab.store import STORE, place_of
 from lab.study.declaration import read_study
-from lab.study.records import PATTERN, place_of, read_records
+from lab.study.records import PATTERN, read_records
 
 # The vocabulary is that of all reviews in the authors' pipeline: 132 characters and fairseq's four.
 BASE = Size(layers=6, width=128, heads=8, vocabulary=136)
@@ -245,7 +246,8 @@ def read_sweep(folder: Path) -> list[dict[str, Any]]:
     Raises UserError if there are none, or records of several settings.
     """
     study, found = read_study("lra"), sorted(folder.absolute().glob(PATTERN))
-    root = found[0].parents[len(study.axes)] if found else folder
+    stores = [one for one in (folder.absolute(), *folder.absolute().parents) if (one / STORE).is_file()]
+    root = stores[0] if stores else found[0].parents[len(study.axes)] if found else folder
     records = [
         record
         for record in read_records(root, study)

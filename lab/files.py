@@ -123,7 +123,7 @@ def finished(path: Path, mark: str) -> dict[str, Any] | None:
         raise UserError(
             f"{shown_path(path)} is no result of this command; move it away, or choose another --out"
         )
-    _check_same(path, record[FINGERPRINT], mark)
+    check_same(path, record[FINGERPRINT], mark)
     return record
 
 
@@ -163,7 +163,7 @@ def check_begin(folder: Path, command: str, mark: str, content: str = "", option
                 f"{shown_path(folder)} holds {_other(found.get('content'), content)}; move it away, or "
                 f"choose another {option}"
             )
-        _check_same(folder, found.get(FINGERPRINT), mark, option)
+        check_same(folder, found.get(FINGERPRINT), mark, option)
         return True
     if os.path.lexists(folder) and not (folder.is_dir() and is_empty(folder)):
         raise UserError(
@@ -192,7 +192,8 @@ def is_run(folder: Path, command: str) -> bool:
     return isinstance(mark, dict) and mark.get("command") == command
 
 
-def _check_same(path: Path, found: str | None, wanted: str, option: str = "--out") -> None:
+def check_same(path: Path, found: str | None, wanted: str, option: str = "--out") -> None:
+    """UserError unless the fingerprint `found` of what is at `path` is the one `wanted`."""
     if found != wanted:
         raise UserError(
             f"{shown_path(path)} was made with other settings (fingerprint {found} instead of {wanted}); "

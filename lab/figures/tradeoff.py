@@ -1,12 +1,14 @@
 """TransNormer's Fig. 1: accuracy against speed, the paper's figures and ours (`analyse.sh tradeoff`)."""
 
 from argparse import Namespace
+from pathlib import Path
 
 from lab.figures.record import Figure, Record, chosen, publish
 from lab.files import MEASURED, ROOT, fingerprint, read_json, sha256_of
 from lab.methods import ANALYSED, ENCODERS, LINEAR
 from lab.papers import read_table
 from lab.publish.costs import cell, measured_on
+from lab.store import STORE, stored
 
 COST = MEASURED / "roberta_cost_cpu.json"
 LOSSES = ROOT / "results" / "roberta"
@@ -26,8 +28,7 @@ def run_tradeoff(options: Namespace) -> None:
         print(f"tradeoff: our speed was not measured at {tokens:,} tokens; choose --length 1K, 2K or 4K")
         return
     settings["measured"] = measured_on(results)
-    read = [COST, *sorted(LOSSES.glob("*/seed1.json"))]
-    settings["records"] = fingerprint([sha256_of(path) for path in read])
+    settings["records"] = fingerprint([sha256_of(path) for path in (COST, LOSSES / STORE)])
     publish(options, "measured", settings, lambda: _measured(results, tokens))
 
 
@@ -46,10 +47,6 @@ def _paper(options: Namespace) -> Record:
         if row["model"] in accuracy and row[column] != "-":
             key = key_of(row["model"])
             bubbles.append(_bubble(key, float(row[column]), accuracy[row["model"]], 0.0))
-    ours = [b for b in bubbles if b["method"].startswith("transnormer")]
-    rest = [b for b in bubbles if not b["method"].startswith("transnormer")]
-    faster = max(b["x"] for b in rest) < min(b["x"] for b in ours)
-    better = max(b["y"] for b in rest) < min(b["y"] for b in ours)
     kind = "training" if options.speed == "train" else "inference"
     figure = Figure(
         "Accuracy and speed, as the paper's tables have them",
@@ -58,8 +55,6 @@ def _paper(options: Namespace) -> Record:
         bubbles=bubbles,
         inverted=False,
     )
-    found = f"faster: {faster}, better: {better}"
-    figure.check("TransNormer is faster and better than all others", "both", found, faster and better)
     return figure.record(
         "TransNormer, Tables 6 and 7; methods in both. The sizes of the paper's circles, memory, "
         "are in none of its tables."
@@ -69,11 +64,11 @@ def _paper(options: Namespace) -> Record:
 def _measured(results: Record, tokens: int) -> Record:
     bubbles = []
     for name in ENCODERS:
-        record = LOSSES / name / "seed1.json"
+        record = stored(LOSSES).get(Path(name, "seed1.json"))
         cost = cell(results, "training", f"roberta_{name}", tokens)
-        if record.is_file() and cost is not None and cost.status == "ok":
+        if record is not None and cost is not None and cost.status == "ok":
             key = "elu" if name == LINEAR else name
-            loss = read_json(record)["found"]["valid"]["bits"]
+            loss = record["found"]["valid"]["bits"]
             bubbles.append(_bubble(key, tokens / cost.median, loss, cost.peak))
     areas = [bubble["area"] for bubble in bubbles]
     figure = Figure(

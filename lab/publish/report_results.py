@@ -11,6 +11,7 @@ from lab.files import read_json
 from lab.publish.page import Link, Part, Section, Table, markdown_parts, png
 from lab.publish.report_runs import is_aside, run_name, written
 from lab.publish.tables import shown, where
+from lab.store import STORE, stored
 
 LARGEST = 20 * 2**20
 """Bytes of a JSON file that is read; the commands' results are far smaller, corpora larger."""
@@ -60,6 +61,11 @@ def find_results(folders: Iterable[Path], beside: Path) -> list[Result]:
             if isinstance(record, dict):
                 link = Link(path.name, os.path.relpath(path, beside))
                 found[path.resolve()] = Result(run_name(path, folder), path, record, link)
+        for store in sorted(folder.rglob(STORE)):
+            link = Link(store.name, os.path.relpath(store, beside))
+            for place, record in stored(store.parent).items():
+                path = store.parent / place
+                found.setdefault(path.resolve(), Result(run_name(path, folder), path, record, link))
     return list(found.values())
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from lab.data.prepared import has_valid, identify, same_data
 from lab.errors import UserError
-from lab.files import ROOT, fingerprint, finished, known_sha256, shown_path
+from lab.files import FINGERPRINT, ROOT, check_same, fingerprint, finished, known_sha256, shown_path
 from lab.run.launch import Machines
 from lab.run.recipe import (
     Experiment,
@@ -24,6 +24,7 @@ from lab.run.recipe import (
     is_given,
     option,
 )
+from lab.store import stored
 from lab.study.declaration import read_study
 from lab.study.records import check_record
 from lab.study.schema import GIVEN, RUNS, YAML, Choice, Study
@@ -111,6 +112,16 @@ class Cell:
     def record_path(self) -> Path:
         """Its record, beside the folder."""
         return self.folder.with_name(f"{self.folder.name}.json")
+
+    @property
+    def place(self) -> Path:
+        """Its record's path below the folder of the study, under which the store knows it."""
+        return self.record_path.relative_to(self.plan.out)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it has a record: a file of its own, or a line of the store."""
+        return self.record_path.is_file() or self.place in stored(self.plan.out)
 
     @property
     def config(self) -> Path:
@@ -261,11 +272,16 @@ class Cell:
 
     def record(self) -> dict[str, Any] | None:
         """Its record if it is finished; UserError if one of other settings or data is in its place."""
-        if not self.record_path.is_file():
+        if not self.is_recorded:
             if os.path.lexists(self.record_path):
                 raise UserError(f"{shown_path(self.record_path)} is no file; move it away")
             return None
-        record, folder = finished(self.record_path, self.fingerprint()), self.data_folder()
+        if self.record_path.is_file():
+            record = finished(self.record_path, self.fingerprint())
+        else:
+            record = stored(self.plan.out)[self.place]
+            check_same(self.record_path, record[FINGERPRINT], self.fingerprint())
+        folder = self.data_folder()
         check_record(self.record_path, record, self.plan.out, self.study)
         if changed := [key for key, value in self.measurement().items() if record.get(key, value) != value]:
             raise UserError(

@@ -18,11 +18,12 @@ from PIL import Image
 from conventions.files import is_plain
 from lab.data.prepared import same_data
 from lab.errors import UserError
-from lab.files import FINGERPRINT, fingerprint, renewed, shown_path
+from lab.files import FINGERPRINT, RESULTS, fingerprint, renewed, shown_path
 from lab.methods import NAMED, performer_note
 from lab.outputs import begins, is_generated, marked
 from lab.publish.tables import grouped, markdown_table
 from lab.run.recipe import as_option, is_given, option
+from lab.store import STORE, place_of
 from lab.study.baseline import at_baseline
 from lab.study.cells import Cell, Plan
 from lab.study.choosing import best_note, best_records, is_unbracketed
@@ -34,11 +35,11 @@ from lab.study.records import (
     OLDER,
     Record,
     by_seed,
+    gather,
     measured_on,
     note_of_seed,
     of_first_seed,
     over_seeds,
-    place_of,
     read_records,
     settings_mark,
 )
@@ -327,7 +328,13 @@ def _publish(study: Study, records: Sequence[Record], out: Path, check: bool) ->
     if not check:
         for picture in old:
             picture.draw(picture.path)
-    return [*renewed({out / PAGE: text}, check), *(picture.path for picture in old)]
+    gathered = gather(out, study, check) if is_published(out) else []
+    return [*renewed({out / PAGE: text}, check), *(picture.path for picture in old), *gathered]
+
+
+def is_published(out: Path) -> bool:
+    """Whether the records of a folder belong into a store: it has one, or is one of the repository's."""
+    return (out / STORE).is_file() or out.absolute().is_relative_to(RESULTS)
 
 
 def check_replaceable(study: Study, paths: Iterable[Path]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lab.errors import UserError
 from lab.files import FINGERPRINT, fingerprint, read_json, shown_path
 from lab.publish.tables import where
+from lab.store import STORE, place_of, stored, write_store
 from lab.study.notation import ABSENT, Expression, Record, follow, parse_expression, sections
 
 if TYPE_CHECKING:
@@ -93,13 +94,24 @@ OF_TUNING: dict[tuple[str, ...], Check] = {
 def read_records(folder: Path, study: "Study") -> list[Record]:
     """The records of a study's cells in `folder`, those of its tuning left out.
 
-    The records of other studies are passed over, as are files that lie deeper or less deep than a record.
+    They are in files of their own, or in the store of the folder; of one cell the file counts. The records of
+    other studies are passed over, as are files that lie deeper or less deep than a record.
 
     Raises:
         UserError: naming a file that is no JSON, a record in another place than its cell's, or one that lacks
             something or holds it in another form.
     """
-    found = []
+    found = loose_records(folder, study)
+    for place, record in stored(folder).items():
+        if folder / place not in found:
+            check_record(folder / place, record, folder, study)
+            found[folder / place] = record
+    return [found[path] for path in sorted(found) if "tuning" not in found[path]["cell"]]
+
+
+def loose_records(folder: Path, study: "Study") -> dict[Path, Record]:
+    """The records of a study that have files of their own; raises UserError as `read_records` does."""
+    found = {}
     for path in sorted(folder.glob(PATTERN)):
         record = read_json(path)
         other = isinstance(record, dict) and _is_text(record.get("study")) and record["study"] != study.name
@@ -107,9 +119,19 @@ def read_records(folder: Path, study: "Study") -> list[Record]:
         if other or not (is_placed or (isinstance(record, dict) and "study" in record)):
             continue
         check_record(path, record, folder, study)
-        if "tuning" not in record["cell"]:
-            found.append(record)
+        found[path] = record
     return found
+
+
+def gather(folder: Path, study: "Study", check: bool) -> list[Path]:
+    """Move the records of `folder` into its store, or only tell which would be; returns their files."""
+    loose = loose_records(folder, study)
+    if loose and not check:
+        records = stored(folder) | {path.relative_to(folder): record for path, record in loose.items()}
+        write_store(folder / STORE, records.values())
+        for path in loose:
+            path.unlink()
+    return list(loose)
 
 
 def check_record(path: Path, record: Any, folder: Path, study: "Study") -> None:
@@ -163,14 +185,6 @@ def _is_cell(cell: Any, study: "Study") -> bool:
 def settings_mark(record: Record) -> str:
     """The fingerprint of the settings in a record: its own one, unless a start or named data add to that."""
     return fingerprint([record["settings"], record["own_flags"]])
-
-
-def place_of(record: Record) -> Path:
-    """Where the record of a cell lies below the folder of its study."""
-    cell = record["cell"]
-    tried = [f"{axis}-{value}" for axis, value in cell.get("tuning", {}).items()]
-    choices = [value for name, value in cell.items() if name not in ("seed", "tuning")]
-    return Path(*choices, *tried, f"seed{cell['seed']}.json")
 
 
 def figures_of(study: "Study") -> Iterator[Expression]:

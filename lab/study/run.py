@@ -100,7 +100,7 @@ def time_left(cells: Sequence[Cell]) -> float | None:
     timed = [(values, one) for values, one in (*ended, *running) if one["seconds"] and one["updates"]]
     total = 0.0
     for cell in cells:
-        if cell.record_path.is_file():
+        if cell.is_recorded:
             continue
         alike = [one for values, one in timed if values == cell.values]
         made = [one["updates"] for values, one in ended if values == cell.values]
@@ -116,7 +116,7 @@ def time_left(cells: Sequence[Cell]) -> float | None:
 def figures_of_begun(cell: Cell) -> dict[str, Any] | None:
     """What the log of a run says that has no record yet; None without a log."""
     log = cell.folder / LOG
-    return run_figures(log) if not cell.record_path.is_file() and log.is_file() else None
+    return run_figures(log) if not cell.is_recorded and log.is_file() else None
 
 
 def _choices(record: Record) -> dict[str, str]:
@@ -135,7 +135,7 @@ def show_list() -> None:
         lines = []
         for folder in (RESULTS / study.name, RUNS / study.name):
             cells = cells_of(Plan(study, folder), {}, study.seeds)
-            done = sum(cell.record_path.is_file() for cell in cells)
+            done = sum(cell.is_recorded for cell in cells)
             runs = [*runs_of_tuning(cells), *cells]
             left = time_left(runs) if 0 < done < len(cells) else None
             time = f", {in_words(left)} left" if left is not None else ""

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from lab.files import ROOT
 from lab.methods import LANGUAGE_MODELS
 from lab.outputs import MARK
 from lab.publish.page import markdown_parts
+from lab.store import STORE
 from lab.study.baseline import AT_BASELINE
 from lab.study.choosing import best_records
 from lab.study.declaration import read_study
@@ -347,3 +349,16 @@ def test_the_index_names_the_study_of_a_verdict_where_there_are_several():
     each = [verdict_of({**item, "study": name, "note": ""}) for name in item["study"].split()]
     assert both == f"ablations: {each[0]}; ablations_long: {each[1]}; {note}"
     assert page_of(item) == ", ".join(f"[{name}]({name}/README.md)" for name in item["study"].split())
+
+
+def test_a_folder_with_a_store_takes_the_records_into_it(study_file, tmp_path):
+    study, out = read_study(study_file), tmp_path / "out"
+    written(study, out)
+    before, files = read_records(out, study), sorted(out.rglob("seed*.json"))
+    (out / STORE).touch()
+    assert set(files) <= set(publish(study, out, check=True)) and all(map(Path.is_file, files))
+    publish(study, out)
+    assert not any(map(Path.exists, files)) and publish(study, out, check=True) == []
+    assert read_records(out, study) == before
+    found = [record for cell in cells(study, seeds=3, out=out) if (record := cell.record())]
+    assert len(found) == len(before) and all(record in before for record in found)

@@ -1,0 +1,124 @@
+"""The store of a study: all records of its cells in one file, `records.jsonl`, a line each.
+
+What many records have in common, their settings, their data and the machine, stands once, in the lines at
+the top, and a record names it by a short hash. The records are sorted by cell, so that measuring a cell again
+changes one line. A cell that runs has its own file (lab/study/worker.py); publishing alone writes the store.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lab.errors import UserError
+from lab.files import fingerprint, shown_path, write_atomically
+
+Record = dict[str, Any]
+STORE = "records.jsonl"
+SHARED = ("settings", "data")
+"""What records share as a whole; of their environment they share all but what differs from run to run."""
+OF_A_RUN = ("commit", "date", "command")
+MACHINE = "machine"
+
+
+def read_store(path: Path) -> list[Record]:
+    """The records in a store; none if there is no file.
+
+    Raises UserError, naming the line, for what is no record.
+    """
+    if not path.is_file():
+        return []
+    shared: dict[str, Any] = {}
+    records = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            content = json.loads(line)
+            if "shared" in content:
+                shared[content["shared"]] = content["value"]
+            else:
+                records.append(_unpacked(content, shared))
+        except (ValueError, TypeError, LookupError):
+            raise UserError(
+                f"{shown_path(path)}: line {number} is no record; restore the file, or move it away"
+            ) from None
+    return records
+
+
+def stored(folder: Path) -> dict[Path, Record]:
+    """The records in the store of a folder, by the place that each would have as a file of its own."""
+    path = folder / STORE
+    if not path.is_file():
+        return {}
+    state = path.stat()
+    return _stored_at(path, state.st_mtime_ns, state.st_size)
+
+
+@cache
+def _stored_at(path: Path, changed: int, size: int) -> dict[Path, Record]:
+    found: dict[Path, Record] = {}
+    for record in read_store(path):
+        place = place_of(record)
+        if place in found:
+            raise UserError(f"{shown_path(path)} has two records of {place}; remove one of the two lines")
+        found[place] = record
+    return found
+
+
+def place_of(record: Record) -> Path:
+    """Where the record of a cell lies as a file, below the folder of its study."""
+    cell = record["cell"]
+    tried = [f"{axis}-{value}" for axis, value in cell.get("tuning", {}).items()]
+    choices = [value for name, value in cell.items() if name not in ("seed", "tuning")]
+    return Path(*choices, *tried, f"seed{cell['seed']}.json")
+
+
+def write_store(path: Path, records: Iterable[Record]) -> None:
+    """Replace the store by these records."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, store_text(records).encode())
+
+
+def store_text(records: Iterable[Record]) -> str:
+    """A store with these records."""
+    shared: dict[str, Any] = {}
+    lines = [_line(_packed(record, shared)) for record in sorted(records, key=_place)]
+    top = [_line({"shared": mark, "value": shared[mark]}) for mark in sorted(shared)]
+    return "".join(f"{line}\n" for line in [*top, *lines])
+
+
+def _packed(record: Record, shared: dict[str, Any]) -> Record:
+    """The record with hashes for what it shares, which is added to `shared`."""
+    environment = record["environment"]
+    machine = {key: value for key, value in environment.items() if key not in OF_A_RUN}
+    own = {key: environment[key] for key in OF_A_RUN if key in environment}
+    packed = {**record, "environment": {**own, MACHINE: _mark(machine, shared)}}
+    for key in SHARED:
+        packed[key] = _mark(record[key], shared)
+    return packed
+
+
+def _unpacked(packed: Mapping[str, Any], shared: Mapping[str, Any]) -> Record:
+    environment = dict(packed["environment"])
+    machine = shared[environment.pop(MACHINE)]
+    record = {**packed, "environment": {**environment, **machine}}
+    for key in SHARED:
+        record[key] = shared[packed[key]]
+    return record
+
+
+def _mark(value: Any, shared: dict[str, Any]) -> str:
+    mark = fingerprint(value)
+    shared[mark] = value
+    return mark
+
+
+def _place(record: Record) -> tuple[str, ...]:
+    """Where a record stands: by its choices, those of tuning before the repetitions, and its seed."""
+    cell = dict(record["cell"])
+    seed, tuning = cell.pop("seed"), cell.pop("tuning", None)
+    return (*map(str, cell.values()), json.dumps(tuning), f"{seed:09}")
+
+
+def _line(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,48 @@
+"""The store of a study: what is said once, what a line holds, and what is no store."""
+
+import json
+
+import pytest
+
+from lab.errors import UserError
+from lab.store import read_store, store_text, stored, write_store
+
+MACHINE = {"hardware": {"cpu": "X"}, "threads": 1}
+
+
+def record(method, seed, loss, **environment):
+    ran = {"commit": "abc", "date": "2000-01-02", "command": "scripts/study.sh tiny", **environment}
+    return {
+        "study": "tiny", "cell": {"method": method, "seed": seed}, "fingerprint": "1", "data": None,
+        "settings": {"task": {"_name": "copy"}}, "found": {"loss": loss}, "environment": {**ran, **MACHINE},
+    }  # fmt: skip
+
+
+RECORDS = [record("b", 1, 0.1 + 0.2), record("a", 10, 1e-300), record("a", 2, 3)]
+
+
+def test_records_come_back_as_they_were_sorted_by_cell(tmp_path):
+    write_store(tmp_path / "records.jsonl", RECORDS)
+    assert read_store(tmp_path / "records.jsonl") == [RECORDS[2], RECORDS[1], RECORDS[0]]
+    assert [str(place) for place in stored(tmp_path)] == ["a/seed2.json", "a/seed10.json", "b/seed1.json"]
+    assert stored(tmp_path / "nothing") == {} and read_store(tmp_path / "nothing") == []
+
+
+def test_settings_and_machines_are_said_once_and_a_new_record_changes_one_line():
+    before = store_text(RECORDS).splitlines()
+    assert len(before) == 3 + len(RECORDS)  # settings, no data, the machine
+    assert all("hardware" not in line and "_name" not in line for line in before[3:])
+    after = store_text([record("b", 1, 5.0, commit="def", date="2000-01-03"), *RECORDS[1:]]).splitlines()
+    assert sum(old != new for old, new in zip(before, after, strict=True)) == 1
+
+
+def test_what_is_no_store_is_named_with_its_line(tmp_path):
+    path = tmp_path / "records.jsonl"
+    lines = store_text(RECORDS).splitlines()
+    for line in ("{", "[]", "{}", json.dumps({**json.loads(lines[-1]), "settings": "gone"})):
+        path.write_text("\n".join([*lines[:-1], line]), encoding="utf-8")
+        with pytest.raises(UserError, match=r"records.jsonl: line 6 is no record"):
+            read_store(path)
+    path.write_text("\n".join([*lines, lines[-1]]), encoding="utf-8")
+    with pytest.raises(UserError, match=r"has two records of b/seed1.json"):
+        stored(tmp_path)
