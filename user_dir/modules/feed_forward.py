@@ -8,6 +8,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from causal_linear_attention import fused
+from causal_linear_attention.transforms import transformed
 
 from ..errors import check_choice
 from .dropout import drops
@@ -99,7 +100,7 @@ class _SiluGatedLinear(torch.autograd.Function):
     def backward(ctx, grad):
         inputs, weight = ctx.saved_tensors
         inner = grad @ weight.to(grad.dtype)
-        if torch.is_grad_enabled():  # for derivatives of higher order, which silu_backward lacks
+        if torch.is_grad_enabled() or transformed(grad):  # which silu_backward has no derivative for
             gate, value = inputs.chunk(2, -1)
             share = torch.sigmoid(gate)
             active = gate * share

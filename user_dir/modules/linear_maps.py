@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from causal_linear_attention.operators import in_transform
+from causal_linear_attention.transforms import in_transform
 
 
 class JoinsMaps(nn.Module):

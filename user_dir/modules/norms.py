@@ -12,7 +12,7 @@ from causal_linear_attention.decoding import (
     rms_norm_backward,
     rms_norm_forward,
 )
-from causal_linear_attention.transforms import in_transform
+from causal_linear_attention.transforms import in_transform, transformed
 
 from ..errors import check_choice
 from .batch_norm import BatchNorm
@@ -92,7 +92,11 @@ class _RMSNorm(torch.autograd.Function):
         if grad_sum is None and grad is None and grad_root is None:
             return (None,) * 6
         out, root, seed = ctx.saved_tensors
-        if ctx.compiled and grad_root is None and not (torch.is_grad_enabled() or in_transform()):
+        if (
+            ctx.compiled
+            and grad_root is None
+            and not (torch.is_grad_enabled() or transformed(grad_sum, grad))
+        ):
             grad_x, grad_y = _compiled_backward(ctx, grad_sum, grad, out, root, seed)
         else:
             grad_x = grad_sum

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from causal_linear_attention import fused
 from causal_linear_attention.chunked import without_autocast
+from causal_linear_attention.transforms import transformed
 
 from ...modules import LRPE
 from ...modules.lrpe import rotations, turn_both
@@ -76,9 +77,9 @@ def _turned(q, k, theta, direction, scale: float, size: int | None) -> tuple[Ten
 
 def _differentiable(run: Callable, qkv: Tensor, theta: Tensor | None, grads) -> tuple[Tensor, Tensor | None]:
     """The gradients of qkv and theta with their own graph, for derivatives of higher order."""
-    inputs = [x.view_as(x) for x in (qkv, theta) if x is not None]
-    wanted = [x for x in inputs if x.requires_grad]
-    with without_autocast(qkv.device):
+    with torch.enable_grad(), without_autocast(qkv.device):
+        inputs = [x.view_as(x) for x in (qkv, theta) if x is not None]
+        wanted = [x for x in inputs if x.requires_grad]
         found = iter(torch.autograd.grad(run(*inputs), wanted, grads, create_graph=True, allow_unused=True))
     found = [next(found) if x is not None and x.requires_grad else None for x in (qkv, theta)]
     return found[0], found[1]
@@ -102,7 +103,7 @@ class _Features(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads):
         qkv, theta, direction = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or transformed(*grads):
 
             def run(qkv, theta=None):
                 q, k, v = _apart(qkv, ctx.heads)
@@ -129,7 +130,7 @@ class _Blocks(torch.autograd.Function):
     def backward(ctx, grad):
         qkv, theta, direction, padding, seed = ctx.saved_tensors
         heads, size, scale, causal, softmax = ctx.options
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or transformed(grad):
 
             def weigh(scores, visible):
                 weights = (masked_softmax if softmax else relu_weights)(scores, visible)
