@@ -223,7 +223,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     for name, default, text in (
         ("--batch", 1, "rows of the batch"),
         ("--heads", 8, "heads"),
-        ("--dim", 64, "width of a head"),
+        ("--dim", 64, "width per head"),
         ("--rounds", 7, "times that everything is measured, at least"),
     ):
         parser.add_argument(

@@ -28,7 +28,7 @@ OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 INTERRUPTED = 128 + signal.SIGINT
 """Exit code after Ctrl-C."""
 STOPPED = 75
-"""Exit code of what was asked to stop: the same command resumes (EX_TEMPFAIL of <sysexits.h>)."""
+"""Exit code after a requested stop; rerun to resume (EX_TEMPFAIL of <sysexits.h>)."""
 REQUESTS = (signal.SIGTERM, signal.SIGUSR1)
 """Schedulers send them some time before they kill a job."""
 PREPARED = "preparation.json"

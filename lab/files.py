@@ -1,4 +1,4 @@
-"""The repository's root, files written whole or not at all, and results that are made once."""
+"""Repository root, atomic writes, run-once results."""
 
 import json
 import math

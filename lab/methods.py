@@ -74,7 +74,7 @@ ANALYSED = {**ATTENTIONS, "norm": NORM_ATTENTION, **KERNELS}
 
 
 NAMED = {**ENCODERS, **ATTENTIONS, **LANGUAGE_MODELS, "norm": NORM_ATTENTION}
-"""Methods by any name of theirs: of an architecture, of an encoder's YAML, or in layer plans."""
+"""Methods by architecture, YAML or mechanism name."""
 
 
 def label_of(name: str) -> str:

@@ -197,7 +197,7 @@ class Buckets:
 
 
 def memory_in_use(device: torch.device) -> int:
-    """Bytes, of torch's allocator or of this process."""
+    """Bytes in use: CUDA allocator on a GPU, resident memory on a CPU."""
     return torch.cuda.memory_allocated() if device.type == "cuda" else process_memory("VmRSS")
 
 
@@ -366,7 +366,7 @@ def write_carried(result: dict[str, Any], out: Path) -> None:
 
 
 def measure_run(run: TrainedRun) -> dict[str, Any]:
-    """What training with carried state gains or costs: test read in samples apart, and with state.
+    """Test perplexity with and without carried state.
 
     `unigram_perplexity` is that of token frequencies alone.
     """

@@ -1,4 +1,4 @@
-"""What differs by fairseq's task between the commands that train: the data, and what is kept of a run."""
+"""Per-task behaviour of the training commands: the data, and what a run keeps."""
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence

@@ -54,7 +54,7 @@ class Machines:
 
     @property
     def quiet(self) -> bool:
-        """Whether another place speaks for this one, in the same terminal or log."""
+        """Whether another node prints for this one, in the same terminal or log."""
         return self.launcher != "spawn" and self.node_rank > 0
 
     @property

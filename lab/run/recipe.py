@@ -184,7 +184,9 @@ def check_settings(config: Path, own: Any, settings: Any) -> None:
             if key != "_name" and key not in fields:
                 raise UserError(f"{config}: {group}.{key} is no setting of fairseq{suggestion(key, fields)}")
             if key != "_name" and isinstance(value, bool) and fields[key].default is True:
-                raise UserError(f"{config}: {group}.{key} is on unless its flag is given; leave it out")
+                raise UserError(
+                    f"{config}: {group}.{key} defaults to true and cannot be set in YAML; remove it"
+                )
             check_type(f"{config}: {group}.{key}", key, value)
             wanted = mine.get(key, value)
             if wanted != value and not str(wanted).startswith("${"):

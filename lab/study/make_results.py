@@ -28,7 +28,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def renew(check: bool) -> list[Path]:
-    """Write the files that the committed results have left behind, or only tell them."""
+    """Regenerate stale pages and plots; with `check`, only report them."""
     from lab.publish import analysis, documents
     from lab.study.declaration import our_studies
     from lab.study.page import publish

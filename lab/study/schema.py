@@ -159,7 +159,7 @@ class TableSpec:
     def label(self, key: Sequence[str]) -> str:
         """How a reader sees a row: its choices, but for an axis of which the table keeps only one.
 
-        The row of a table across an axis has no choice of that.
+        In an `across` table the key omits the `across` axis.
         """
         named = [
             axis.choices[name].label if name in axis.choices else name

@@ -212,7 +212,7 @@ def prune(cell: Cell) -> None:
 
 
 def work(cell: Cell) -> None:
-    """Do all of it; the result of another process that has been faster counts."""
+    """Train, measure and record the cell, unless another process already has."""
     import torch
 
     arguments = cell.arguments(torch.cuda.is_available())

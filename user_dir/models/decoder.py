@@ -152,7 +152,7 @@ class LinearAttentionDecoder(DecodingState, FairseqIncrementalDecoder):
             new = self._advance(incremental_state, state, padding_mask, tokens)
         elif isinstance(self.embed_positions, LearnedPositions):
             self.embed_positions.check_length(tokens.shape[1], padding_mask)
-        x = self._embed(tokens, new).transpose(0, 1).contiguous()  # else every product copies it
+        x = self._embed(tokens, new).transpose(0, 1).contiguous()  # avoids a copy in every matmul
         states = [x]
         for layer in self.layers:
             x = layer(x, key_padding_mask=padding_mask, incremental_state=incremental_state, new_tokens=new)

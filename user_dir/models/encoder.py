@@ -55,7 +55,7 @@ class LinearAttentionEncoder(nn.Module):
         check_tokens(src_tokens)
         tokens, padding_mask, shift = padding_last(src_tokens, self.padding_idx)
         tell_padding(self, padding_mask)
-        x = self._embed(tokens, padding_mask).transpose(0, 1).contiguous()  # else every product copies it
+        x = self._embed(tokens, padding_mask).transpose(0, 1).contiguous()  # avoids a copy in every matmul
         states = [x]
         for layer in self.layers:
             x = layer(x, key_padding_mask=padding_mask)
