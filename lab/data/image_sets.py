@@ -178,7 +178,7 @@ def interleaved(planes: np.ndarray) -> np.ndarray:
 
 
 def as_asked(read: ImageSet, options: argparse.Namespace) -> ImageSet:
-    """The set in grey and smaller if the options say so; UserError for grey images and sizes that do not fit."""
+    """The set in grey and smaller if the options say so; UserError for grey images and for other sizes."""
     splits = {}
     for split, (images, labels) in read.splits.items():
         if options.grey:

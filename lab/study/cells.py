@@ -304,7 +304,7 @@ def _composed(config: Path, changed: int) -> Experiment:
 
 @cache
 def _run_of(name: str, values: tuple[tuple[str, str], ...]) -> Cell:
-    """The cell of a study matching `values`; extra axes are ignored. UserError for an axis without a choice."""
+    """The cell of a study matching `values`; extra axes are ignored. UserError for a missing one."""
     study, named = read_study(name), dict(values)
     if missing := [axis for axis in study.axes if axis not in named]:
         raise UserError(f"start: the study {name} has the axis {missing[0]}; add it to the axes")

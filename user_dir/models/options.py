@@ -56,7 +56,7 @@ PROBABILITIES = ("dropout", "layerdrop")
 
 
 def check_numbers(cfg: Any) -> None:
-    """Refuse a model's configuration that holds NaN, infinity, a size below 1 or a probability outside [0, 1].
+    """Refuse a configuration that holds NaN, infinity, a size below 1 or a probability outside [0, 1].
 
     Raises:
         UserError: naming the option.
