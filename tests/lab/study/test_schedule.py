@@ -82,19 +82,19 @@ def test_why_a_cell_has_failed(tmp_path, code, said, reason):
 FULL = """
 import os, sys
 from pathlib import Path
-from lab.study.worker import output_to
+from lab.study import worker
+worker.open_to_append = lambda log: log.open("ab")  # which refuses a device
 try:
-    with output_to(Path(sys.argv[1])):
+    with worker.output_to(Path(sys.argv[1])):
         print("a line of the log")
 except OSError as error:
     print(error.errno)
 """
 
 
-def test_what_is_wrong_is_said_where_a_full_disk_takes_no_log(tmp_path):
-    (tmp_path / "train.log").symlink_to("/dev/full")
+def test_what_is_wrong_is_said_where_a_full_disk_takes_no_log():
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("PYTHONUNBUFFERED", None)  # fails at once, within the block
-    command = [sys.executable, "-c", FULL, tmp_path / "train.log"]
+    command = [sys.executable, "-c", FULL, "/dev/full"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == str(errno.ENOSPC)
