@@ -80,8 +80,6 @@ def evaluate(
     parser = fairseq_options.get_eval_lm_parser()
     parser.error = Parser(PPL_SCRIPT).error  # argparse would print fairseq's four screens of usage
     args = fairseq_options.parse_args_and_arch(parser, [*words, *extra])
-    if args.path != str(checkpoint.path):
-        raise UserError("--path is what CHECKPOINT says; evaluate an ensemble with fairseq-eval-lm")
     check_lengths(checkpoint, args)
     cfg = convert_namespace_to_omegaconf(args)
     start = time.monotonic()
