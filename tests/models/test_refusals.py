@@ -22,7 +22,7 @@ from conventions import sentence_of
 from user_dir.checks.checkpoints import checkpoint_files
 from user_dir.checks.settings import check_settings, read_overrides
 from user_dir.errors import UserError, sentence_of_fairseq
-from user_dir.fairseq_patches.diverged import _error_of
+from user_dir.fairseq_patches.diverged import _error_of, refused_losses
 from user_dir.fairseq_patches.trainer import explained_misfit
 from user_dir.models import LinearAttentionLM, LinearAttentionRoberta
 
@@ -172,6 +172,17 @@ def diverging(commands, tmp_path, monkeypatch):
         fairseq_train.main(convert_namespace_to_omegaconf(args))
 
     return train
+
+
+def test_fairseq_validate_refuses_a_loss_that_is_not_finite(monkeypatch):
+    monkeypatch.setattr(FairseqTask, "valid_step", lambda self, loss: (loss, 1, {}))
+    task = FairseqTask(Namespace())
+    with refused_losses():
+        assert task.valid_step(torch.tensor(2.5))[0] == 2.5
+        for loss in (torch.tensor(float("nan")), float("inf")):
+            with pytest.raises(UserError, match="the loss is NaN or infinite: .* name an earlier checkpoint"):
+                task.valid_step(loss)
+    assert task.valid_step(float("inf"))[0] == float("inf")
 
 
 PLACE = r"NaN or infinite at update 3; the first NaN .* forward pass of decoder.layers.1;"

@@ -1,5 +1,6 @@
 """fairseq's processes: how they start, and what rank 0 sends to the others."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from omegaconf import OmegaConf
 from ..checks.checkpoints import check_one_model
 from ..checks.training import check_processes, check_profile, check_training
 from . import stopping
+from .diverged import refused_losses
 from .replacing import replaces
 
 TRAINING = "fairseq_cli.train"
@@ -28,10 +30,11 @@ def apply() -> None:
         trains = program_of(main) == TRAINING
         if trains:
             check_training(cfg)
-        if program_of(main) == VALIDATION:  # of several models fairseq would evaluate the first
+        validates = program_of(main) == VALIDATION
+        if validates:  # of several models fairseq would evaluate the first
             check_one_model("--path", cfg.common_eval.path)
         check_processes(cfg)
-        with stopping.of_command(trains):
+        with stopping.of_command(trains), refused_losses() if validates else nullcontext():
             return call(cfg, main, **kwargs)
 
     @replaces(utils, "broadcast_object")

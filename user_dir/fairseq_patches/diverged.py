@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fairseq.tasks import FairseqTask
+
 from ..errors import Diverged, UserError
 
 ADVICE = "lower --lr, lengthen the warm-up, or set --clip-norm"
@@ -72,3 +74,24 @@ def _error_of(error: FloatingPointError, update: int, place: str) -> UserError:
 
 def _diverged(what: str, update: int, place: str = "") -> Diverged:
     return Diverged(f"training has diverged: {what} at update {update}{place}; {ADVICE}")
+
+
+@contextmanager
+def refused_losses() -> Iterator[None]:
+    """Within it, a loss that is NaN or infinite raises UserError; fairseq-validate reports it and exits 0."""
+    usual = FairseqTask.valid_step
+
+    def valid_step(self: FairseqTask, *args: Any) -> tuple[Any, Any, Any]:
+        loss, size, logged = usual(self, *args)
+        if not math.isfinite(float(loss)):
+            raise UserError(
+                "the loss is NaN or infinite: the training of the model has diverged, or its precision is "
+                "too low; name an earlier checkpoint, or leave out --fp16"
+            )
+        return loss, size, logged
+
+    FairseqTask.valid_step = valid_step
+    try:
+        yield
+    finally:
+        FairseqTask.valid_step = usual
