@@ -298,11 +298,18 @@ def tokenizer_files(folder: Path, dictionary: Dictionary, encoder: bool) -> dict
     else:
         parts = _words(indices)
     added = [
-        {"id": indices[symbol], "content": symbol, "special": True, "normalized": False, "single_word": False,
-         "lstrip": symbol == "<mask>", "rstrip": False}
+        {
+            "id": indices[symbol],
+            "content": symbol,
+            "special": True,
+            "normalized": False,
+            "single_word": False,
+            "lstrip": symbol == "<mask>",
+            "rstrip": False,
+        }
         for symbol in SPECIAL
         if symbol in indices and (symbol != "<unk>" or parts["model"]["unk_token"])
-    ]  # fmt: skip
+    ]
     whole = {
         "version": "1.0",
         "truncation": None,

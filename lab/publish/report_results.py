@@ -36,9 +36,7 @@ class Result:
 TELLING = ("architecture", "seed", "updates", "split", "perplexity_per_token", "context_window")
 """What tells two evaluations apart."""
 
-OF_LRA = {
-    "task", "attention", "accuracy", "preset", "training_data", "updates", "seed", "split", "examples"
-}  # fmt: skip
+OF_LRA = {"task", "attention", "accuracy", "preset", "training_data", "updates", "seed", "split", "examples"}
 """By which an evaluation of Long Range Arena is known."""
 
 
@@ -102,9 +100,17 @@ def evaluations(record: dict[str, Any], around: dict[str, Any] | None = None) ->
 def perplexities(results: list[Result]) -> Section:
     """Every evaluation of a model of text: of eval_ppl.sh, eval_mlm.sh, and within other results."""
     header = (
-        "model", "split", "corpus", "updates", "tokens per sample", "context", "perplexity per word",
-        "perplexity per token", "bits per token", "result",
-    )  # fmt: skip
+        "model",
+        "split",
+        "corpus",
+        "updates",
+        "tokens per sample",
+        "context",
+        "perplexity per word",
+        "perplexity per token",
+        "bits per token",
+        "result",
+    )
     rows, seen, masked = [], set(), False
     for result in results:
         for part in evaluations(result.record):
@@ -143,10 +149,16 @@ def glue_results(results: list[Result]) -> Section:
             f"{split} {name} {value:.2f}" for split, d in found["dev"].items() for name, value in d.items()
         )
         rows.append(
-            [str(result.path.relative_to(result.study_folder).with_suffix("")), found["task"],
-             f"{found['learning_rate']:g}", str(result.record["cell"]["seed"]),
-             f"{result.record['training']['updates']:,}", figures, result.link]
-        )  # fmt: skip
+            [
+                str(result.path.relative_to(result.study_folder).with_suffix("")),
+                found["task"],
+                f"{found['learning_rate']:g}",
+                str(result.record["cell"]["seed"]),
+                f"{result.record['training']['updates']:,}",
+                figures,
+                result.link,
+            ]
+        )
     header = ("run", "task", "learning rate", "seed", "updates", "dev, percent", "result")
     return Section("GLUE", [Table(header, rows, "Finished runs of fine-tuning:")] if rows else [])
 
@@ -159,14 +171,31 @@ def lra_results(results: list[Result]) -> Section:
         if not OF_LRA.issubset(one):
             continue
         rows.append(
-            [one["task"], one["attention"], one["preset"], (one["training_data"] or {}).get("origin", "–"),
-             f"{one['updates']:,}", str(one["seed"]), one["split"], f"{one['examples']:,}",
-             f"{one['accuracy']:.2f}", result.link]
-        )  # fmt: skip
+            [
+                one["task"],
+                one["attention"],
+                one["preset"],
+                (one["training_data"] or {}).get("origin", "–"),
+                f"{one['updates']:,}",
+                str(one["seed"]),
+                one["split"],
+                f"{one['examples']:,}",
+                f"{one['accuracy']:.2f}",
+                result.link,
+            ]
+        )
     header = (
-        "task", "attention", "preset", "data", "updates", "seed", "split", "examples", "accuracy, percent",
+        "task",
+        "attention",
+        "preset",
+        "data",
+        "updates",
+        "seed",
+        "split",
+        "examples",
+        "accuracy, percent",
         "result",
-    )  # fmt: skip
+    )
     return Section("Long Range Arena", [Table(header, rows, "Single runs:")] if rows else [])
 
 

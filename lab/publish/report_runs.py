@@ -38,9 +38,19 @@ TITLES = {
     "": "Runs that have not begun",
 }
 HEADER = (
-    "run", "architecture", "method", "state", "updates", "parameters", "train loss, bits", "valid loss, bits",
-    "tokens/s", "training, minutes", "peak memory, MiB", "log",
-)  # fmt: skip
+    "run",
+    "architecture",
+    "method",
+    "state",
+    "updates",
+    "parameters",
+    "train loss, bits",
+    "valid loss, bits",
+    "tokens/s",
+    "training, minutes",
+    "peak memory, MiB",
+    "log",
+)
 # Where things lie and how much is printed decide no result.
 NO_SETTINGS = {
     "common": ("tensorboard_logdir", "user_dir", "log_interval", "log_file"),

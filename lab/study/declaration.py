@@ -50,9 +50,28 @@ from lab.study.schema import (
 from lab.study.table import read_table_spec
 
 KEYS = (
-    "about", "config", "data", "start", "settings", "axes", "tune", "best", "seeds", "prepare", "checkpoint",
-    "keep", "evaluate", "tables", "table", "paper", "baseline", "claims", "plot", "notes", "hooks",
-)  # fmt: skip
+    "about",
+    "config",
+    "data",
+    "start",
+    "settings",
+    "axes",
+    "tune",
+    "best",
+    "seeds",
+    "prepare",
+    "checkpoint",
+    "keep",
+    "evaluate",
+    "tables",
+    "table",
+    "paper",
+    "baseline",
+    "claims",
+    "plot",
+    "notes",
+    "hooks",
+)
 REQUIRED = ("about", "config", "axes", "evaluate", "table")
 CHECKPOINTS = ("last", "best")
 PLOTTED_BY = ("updates", "seconds")

@@ -51,13 +51,27 @@ PAGE = "README.md"
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What reading a record raises that is not as it was written."""
 COLORS = (
-    "#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7",
-    "#E69F00", "#882255", "#332288", "#999933", "#56B4E9",
-)  # fmt: skip
+    "#000000",
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#882255",
+    "#332288",
+    "#999933",
+    "#56B4E9",
+)
 STYLES = ("-", "--", ":", "-.")
 NOT_FILLED_IN = (
-    TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError,
-)  # fmt: skip
+    TemplateError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+)
 
 
 def groups_of(study: Study, records: Sequence[Record]) -> dict[tuple[str, ...], list[Record]]:

@@ -27,10 +27,18 @@ OWN = {
 }
 """Flags that differ from cell to cell, and what to use instead; an axis adds its own."""
 PRIVILEGED = (
-    "--user-dir", "--save-dir", "--checkpoint-suffix", "--log-file", "--tensorboard-logdir",
-    "--wandb-project", "--azureml-logging", "--aim-repo", "--use-plasma-view", "--plasma-path",
+    "--user-dir",
+    "--save-dir",
+    "--checkpoint-suffix",
+    "--log-file",
+    "--tensorboard-logdir",
+    "--wandb-project",
+    "--azureml-logging",
+    "--aim-repo",
+    "--use-plasma-view",
+    "--plasma-path",
     "--distributed-init-method",
-)  # fmt: skip
+)
 """Flags that run code, write elsewhere or talk to other machines: for the command line alone."""
 
 

@@ -107,8 +107,10 @@ def test_every_parameter_has_a_gradient():
 
 def test_rotary_halves():
     q, k = torch.randn(2, 1, 8, dtype=torch.float64)
-    products = [(rotate_halves(q, torch.tensor([m])) * rotate_halves(k, torch.tensor([m - 5]))).sum()
-                for m in (5, 9, 400)]  # fmt: skip
+    products = [
+        (rotate_halves(q, torch.tensor([m])) * rotate_halves(k, torch.tensor([m - 5]))).sum()
+        for m in (5, 9, 400)
+    ]
     torch.testing.assert_close(products[0], products[1])
     torch.testing.assert_close(products[0], products[2])
     turned = rotate_halves(torch.tensor([[0.0, 1, 0, 0, 0, 0, 0, 0]]), torch.tensor([3]))[0]

@@ -67,8 +67,11 @@ def test_larger_batches_are_left_out_where_a_smaller_one_was_too_much():
 
 
 def test_ratios_and_the_papers_beside_them():
-    times = {"softmax-recompute": lambda batch: 50.0 * batch, "softmax": lambda batch: 5.0 + batch / 2,
-             "elu": lambda batch: 4.0 if batch < 1000 else None}  # fmt: skip
+    times = {
+        "softmax-recompute": lambda batch: 50.0 * batch,
+        "softmax": lambda batch: 5.0 + batch / 2,
+        "elu": lambda batch: 4.0 if batch < 1000 else None,
+    }
     found = results(lambda name, batch: times[name](batch))
     text = markdown(found)
     rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in text.splitlines() if "|" in line}
@@ -79,8 +82,11 @@ def test_ratios_and_the_papers_beside_them():
     # One image in 4 s; 256 at once are 64 a second, softmax never gets beyond 2, nor 1 / 50 without a cache.
     assert cells[:4] == ["4", "64", "256", "256"] and cells[4:7] == ["12.5", "3.2e+03", "1.38"]
     assert float(cells[7]) == pytest.approx(32, rel=0.01)
-    assert cells[8:] == [f"{paper['linear']:g}", f"{paper['linear'] / paper['softmax']:.3g}",
-                         f"{paper['linear'] / paper['stateful-softmax']:.3g}"]  # fmt: skip
+    assert cells[8:] == [
+        f"{paper['linear']:g}",
+        f"{paper['linear'] / paper['softmax']:.3g}",
+        f"{paper['linear'] / paper['stateful-softmax']:.3g}",
+    ]
     assert "| 0.02* | 0.02* |" in text and "out of memory" in text
 
 

@@ -55,9 +55,14 @@ def test_vanilla_gets_the_width_everywhere():
 
 @pytest.mark.parametrize(
     ("value", "at_least", "outcome"),
-    [(2.0, False, "met"), (2.5, False, "not met"), (2.0, True, "met"), (1.5, True, "not met"),
-     (None, True, NOT_MEASURED)],
-)  # fmt: skip
+    [
+        (2.0, False, "met"),
+        (2.5, False, "not met"),
+        (2.0, True, "met"),
+        (1.5, True, "not met"),
+        (None, True, NOT_MEASURED),
+    ],
+)
 def test_a_goal_is_met_at_its_bound(value, at_least, outcome):
     assert Goal("a ratio", value, 2.0, at_least).outcome == outcome
 

@@ -53,9 +53,13 @@ def test_a_loss_that_runs_out_of_memory_leaves_the_usual_allocator_to_the_others
 
 def test_report(record):
     update = {
-        "kind": "update", "environment": ENVIRONMENT, "config": "a.yaml", "text": "words",
-        "vocabulary": 3000, "memory_limit": 2**33,
-    }  # fmt: skip
+        "kind": "update",
+        "environment": ENVIRONMENT,
+        "config": "a.yaml",
+        "text": "words",
+        "vocabulary": 3000,
+        "memory_limit": 2**33,
+    }
     measured = {"seconds": [3.0], "losses": [9.5], "tokens": [4096], "whole_peak_bytes": 2**32}
     updates = [
         {**update, **measured, "criterion": "chunked_cross_entropy", "status": "ok"},

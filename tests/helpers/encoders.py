@@ -22,9 +22,25 @@ checkpoint: {no_epoch_checkpoints: true, save_interval_updates: 2, keep_interval
 model: {encoder_layers: 2, encoder_embed_dim: 16, encoder_attention_heads: 2, dropout: 0.1}
 """
 WORDS = (
-    "cat", "dog", "mat", "house", "river", "stone", "apple", "green", "old", "small", "sat", "ran", "saw",
-    "said", "knew", "with", "under", "near",
-)  # fmt: skip
+    "cat",
+    "dog",
+    "mat",
+    "house",
+    "river",
+    "stone",
+    "apple",
+    "green",
+    "old",
+    "small",
+    "sat",
+    "ran",
+    "saw",
+    "said",
+    "knew",
+    "with",
+    "under",
+    "near",
+)
 ROWS = {"train": 76, "valid": 33, "valid1": 7, "test": 5, "test1": 5}
 
 

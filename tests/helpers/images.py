@@ -21,9 +21,12 @@ SMALL = {
     "activation_dropout": 0.0,
 }
 SMALL_VIT = {
-    "patch_size": 2, "encoder_layers": 2, "encoder_embed_dim": 12, "encoder_attention_heads": 2,
+    "patch_size": 2,
+    "encoder_layers": 2,
+    "encoder_embed_dim": 12,
+    "encoder_attention_heads": 2,
     "encoder_ffn_embed_dim": 16,
-}  # fmt: skip
+}
 
 
 def write_images(folder: Path, levels=5, size=(4, 3, 1), splits=(("train", 40), ("valid", 9), ("test", 11))):
@@ -36,10 +39,16 @@ def write_images(folder: Path, levels=5, size=(4, 3, 1), splits=(("train", 40), 
         np.save(folder / f"{split}.images.npy", images)
         np.save(folder / f"{split}.label.npy", generator.integers(0, 10, count))
     manifest = {
-        "corpus": "slopes", "classes": [str(i) for i in range(10)],
-        "levels": levels, "height": size[0], "width": size[1], "channels": size[2],
-        "splits": {split: {"images": count} for split, count in splits}, "verified": None, "sources": {},
-    }  # fmt: skip
+        "corpus": "slopes",
+        "classes": [str(i) for i in range(10)],
+        "levels": levels,
+        "height": size[0],
+        "width": size[1],
+        "channels": size[2],
+        "splits": {split: {"images": count} for split, count in splits},
+        "verified": None,
+        "sources": {},
+    }
     (folder / "preparation.json").write_text(json.dumps(manifest))
     return folder
 

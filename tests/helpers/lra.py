@@ -12,8 +12,13 @@ from tests.helpers.lm import dictionary
 from tests.helpers.roberta import SMALL_PARTS
 
 LENGTHS = {
-    "listops": 2000, "text": 4000, "retrieval": 4000, "image": 1024, "pathfinder": 1024, "path-x": 16384,
-}  # fmt: skip
+    "listops": 2000,
+    "text": 4000,
+    "retrieval": 4000,
+    "image": 1024,
+    "pathfinder": 1024,
+    "path-x": 16384,
+}
 CLASSES = {"listops": 10, "text": 2, "retrieval": 2, "image": 10, "pathfinder": 2, "path-x": 2}
 # Symbols of the dictionary, without fairseq's four.
 SYMBOLS = {
@@ -25,9 +30,12 @@ SMALL = {"encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, "dropout": 0.0, "
 # Parts that fit short sequences.
 SHORT = {
     **{key: value for key, value in SMALL_PARTS.items() if not key.startswith("flash")},
-    "flash_key_dim": 6, "flash_quad_key_dim": 6, "performer_features": 16,
-    "tnn_network_dim": 16, "tnn_network_layers": 2,
-}  # fmt: skip
+    "flash_key_dim": 6,
+    "flash_quad_key_dim": 6,
+    "performer_features": 16,
+    "tnn_network_dim": 16,
+    "tnn_network_layers": 2,
+}
 
 
 def lra_task(task: str, pipeline: str = "skyformer", length: int | None = None) -> SimpleNamespace:
@@ -66,12 +74,19 @@ def write_lra(
     if symbols is not None:
         dictionary(symbols + 4).save(str(folder / "dict.txt"))
     manifest = {
-        "task": task, "pipeline": "both" if symbols is None else pipeline, "inputs": list(inputs),
-        "classes": [str(i) for i in range(CLASSES[task])], "length": longest,
-        "vocabulary": symbols and symbols + 4, "end_token": False, "origin": "generated", "seed": seed,
-        "sources": {}, "splits": about,
+        "task": task,
+        "pipeline": "both" if symbols is None else pipeline,
+        "inputs": list(inputs),
+        "classes": [str(i) for i in range(CLASSES[task])],
+        "length": longest,
+        "vocabulary": symbols and symbols + 4,
+        "end_token": False,
+        "origin": "generated",
+        "seed": seed,
+        "sources": {},
+        "splits": about,
         "files": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
-    }  # fmt: skip
+    }
     (folder / "preparation.json").write_text(json.dumps(manifest))
     return folder
 

@@ -78,8 +78,18 @@ MECHANISMS = {
         constant_state=False,
     ),
 }
-WITH_DROPOUT = ("softmax", "diag", "lln_diag", "reformer", "bigbird", "longformer", "linformer", "kernelized",
-                "informer", "transformer_ls")  # fmt: skip
+WITH_DROPOUT = (
+    "softmax",
+    "diag",
+    "lln_diag",
+    "reformer",
+    "bigbird",
+    "longformer",
+    "linformer",
+    "kernelized",
+    "informer",
+    "transformer_ls",
+)
 """The names of the mechanisms that form weights."""
 
 

@@ -220,9 +220,14 @@ PREDICT = "scripts/predict_glue.sh rte/checkpoint_best.pt --out new.tsv --task"
 EXPORT = f"scripts/export_hf.sh {TRAINED}"
 # What is no checkpoint, and what is said of it.
 CHECKPOINTS = {
-    "none": "no checkpoint", "nothing": "is damaged", "half": "is damaged", "foreign": "holds no model",
-    "bare": "holds no configuration", "evil": "nothing in it was run", "pickled": "nothing in it was run",
-}  # fmt: skip
+    "none": "no checkpoint",
+    "nothing": "is damaged",
+    "half": "is damaged",
+    "foreign": "holds no model",
+    "bare": "holds no configuration",
+    "evil": "nothing in it was run",
+    "pickled": "nothing in it was run",
+}
 # Copies of the corpus with one file cut to so many bytes, or without it, and what is said of it.
 CUT = {
     "shorter-bin": ("train.bin", -2, "train.bin holds"),

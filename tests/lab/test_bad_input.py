@@ -72,10 +72,13 @@ def runs(place, corpus, config, trained, encoder_corpus, finetuned, tmp_path_fac
     pixels = tiny.trained("pixels", tmp_path_factory)
     lra = tiny.write("lra_skyformer", tmp_path_factory.mktemp("lra"))
     links = {
-        "vanilla.yaml": config.with_name("transformer_lm.yaml"), "lra.yaml": lra.config, "listops": lra.data,
-        "pixels": pixels.run, "rte": finetuned / "RTE" / "0.01" / "seed1",
+        "vanilla.yaml": config.with_name("transformer_lm.yaml"),
+        "lra.yaml": lra.config,
+        "listops": lra.data,
+        "pixels": pixels.run,
+        "rte": finetuned / "RTE" / "0.01" / "seed1",
         "text.yaml": ROOT / "configs" / "lra_skyformer" / "text.yaml",
-    }  # fmt: skip
+    }
     for name, source in links.items():
         (place / name).symlink_to(source)
     for name, text in ROWS.items():

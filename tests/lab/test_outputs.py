@@ -87,12 +87,24 @@ PLACES = [
     ("scripts/gpu_check.sh speed --dry-run --out {}", "--out"),
 ]
 NAMES = (
-    "in.pt", "in.tsv", "in.valid.json", "notes.json", "notes.md", "notes.png", "new/notes.md",
-    "new/notes.npy", "new/small-curves.png", "figures/README.md",
-    "figures/loss_cost_cpu.json", "figures/model_parts_cost.json", "figures/packed_cost_cpu.json",
-    "figures/cuda_resources.json", "figures/operator_cost.md", "figures/tradeoff/paper.json",
+    "in.pt",
+    "in.tsv",
+    "in.valid.json",
+    "notes.json",
+    "notes.md",
+    "notes.png",
+    "new/notes.md",
+    "new/notes.npy",
+    "new/small-curves.png",
+    "figures/README.md",
+    "figures/loss_cost_cpu.json",
+    "figures/model_parts_cost.json",
+    "figures/packed_cost_cpu.json",
+    "figures/cuda_resources.json",
+    "figures/operator_cost.md",
+    "figures/tradeoff/paper.json",
     "data/preparation.json",
-)  # fmt: skip
+)
 
 
 @pytest.fixture

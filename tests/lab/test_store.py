@@ -13,9 +13,14 @@ MACHINE = {"hardware": {"cpu": "X"}, "threads": 1}
 def record(method, seed, loss, **environment):
     ran = {"commit": "abc", "date": "2000-01-02", "command": "scripts/study.sh tiny", **environment}
     return {
-        "study": "tiny", "cell": {"method": method, "seed": seed}, "fingerprint": "1", "data": None,
-        "settings": {"task": {"_name": "copy"}}, "found": {"loss": loss}, "environment": {**ran, **MACHINE},
-    }  # fmt: skip
+        "study": "tiny",
+        "cell": {"method": method, "seed": seed},
+        "fingerprint": "1",
+        "data": None,
+        "settings": {"task": {"_name": "copy"}},
+        "found": {"loss": loss},
+        "environment": {**ran, **MACHINE},
+    }
 
 
 RECORDS = [record("b", 1, 0.1 + 0.2), record("a", 10, 1e-300), record("a", 2, 3)]

@@ -23,15 +23,45 @@ class Commands:
     def train(self, save_dir: Path, *extra: str, arch: str = "transnormer_t1") -> list[str]:
         """The command line of a short training run that logs every update as JSON."""
         return [
-            sys.executable, "-m", "fairseq_cli.train", str(self.data),
-            "--user-dir", str(self.root / "user_dir"),
-            "--task", "language_modeling", "--arch", arch,
-            "--decoder-layers", "2", "--decoder-embed-dim", "16", "--decoder-attention-heads", "2",
-            "--tokens-per-sample", "32", "--max-target-positions", "128",
-            "--sample-break-mode", "none", "--batch-size", "8",
-            "--optimizer", "adam", "--lr", "0.01", "--cpu", "--seed", "3",
-            "--log-format", "json", "--log-interval", "1", "--save-dir", str(save_dir), *extra,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "fairseq_cli.train",
+            str(self.data),
+            "--user-dir",
+            str(self.root / "user_dir"),
+            "--task",
+            "language_modeling",
+            "--arch",
+            arch,
+            "--decoder-layers",
+            "2",
+            "--decoder-embed-dim",
+            "16",
+            "--decoder-attention-heads",
+            "2",
+            "--tokens-per-sample",
+            "32",
+            "--max-target-positions",
+            "128",
+            "--sample-break-mode",
+            "none",
+            "--batch-size",
+            "8",
+            "--optimizer",
+            "adam",
+            "--lr",
+            "0.01",
+            "--cpu",
+            "--seed",
+            "3",
+            "--log-format",
+            "json",
+            "--log-interval",
+            "1",
+            "--save-dir",
+            str(save_dir),
+            *extra,
+        ]
 
     def run(self, *command: str) -> str:
         """Standard output and error of a finished command."""
@@ -63,9 +93,16 @@ def run_in_two_processes(
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     distributed = [
-        "--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-init-method", address,
-        "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp",
-    ]  # fmt: skip
+        "--distributed-world-size",
+        "2",
+        "--distributed-no-spawn",
+        "--distributed-init-method",
+        address,
+        "--distributed-backend",
+        "gloo",
+        "--ddp-backend",
+        "legacy_ddp",
+    ]
     ranks = [[*command, *distributed, "--distributed-rank", str(rank)] for rank in range(2)]
     processes = [forked.start(adapt(words, rank)) for rank, words in enumerate(ranks)]
     return [process.wait() for process in processes]

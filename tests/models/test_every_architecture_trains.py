@@ -20,20 +20,59 @@ ARCHITECTURES = sorted(
     if hasattr(model, "default_plan") and not name.startswith(("lra_", "pixel_", "vit"))
 )
 COMMON = (
-    "--user-dir", str(ROOT / "user_dir"), "--max-update", "10", "--batch-size", "4",
-    "--tokens-per-sample", "64", "--sample-break-mode", "none", "--optimizer", "adam",
-    "--lr", "0.003", "--clip-norm", "1",
-    "--seed", "1", "--log-format", "json", "--log-interval", "1", "--no-save", "--disable-validation",
-    "--num-workers", "0",
-)  # fmt: skip
+    "--user-dir",
+    str(ROOT / "user_dir"),
+    "--max-update",
+    "10",
+    "--batch-size",
+    "4",
+    "--tokens-per-sample",
+    "64",
+    "--sample-break-mode",
+    "none",
+    "--optimizer",
+    "adam",
+    "--lr",
+    "0.003",
+    "--clip-norm",
+    "1",
+    "--seed",
+    "1",
+    "--log-format",
+    "json",
+    "--log-interval",
+    "1",
+    "--no-save",
+    "--disable-validation",
+    "--num-workers",
+    "0",
+)
 LANGUAGE_MODEL = (
-    "--task", "language_modeling", "--max-target-positions", "64", "--decoder-layers", "2",
-    "--decoder-embed-dim", "16", "--decoder-ffn-embed-dim", "32",
-)  # fmt: skip
+    "--task",
+    "language_modeling",
+    "--max-target-positions",
+    "64",
+    "--decoder-layers",
+    "2",
+    "--decoder-embed-dim",
+    "16",
+    "--decoder-ffn-embed-dim",
+    "32",
+)
 ENCODER = (
-    "--task", "masked_lm", "--criterion", "masked_lm", "--max-positions", "128", "--encoder-layers", "2",
-    "--encoder-embed-dim", "16", "--encoder-ffn-embed-dim", "32",
-)  # fmt: skip
+    "--task",
+    "masked_lm",
+    "--criterion",
+    "masked_lm",
+    "--max-positions",
+    "128",
+    "--encoder-layers",
+    "2",
+    "--encoder-embed-dim",
+    "16",
+    "--encoder-ffn-embed-dim",
+    "32",
+)
 ONE_HEAD = ("cosformer_lm", "flash_lm", "flash_quad_lm", "tnn_lm")
 
 

@@ -52,7 +52,11 @@ def test_the_output_is_normalised_after_post_norm_layers():
 def test_size_of_the_papers_copy_model():
     """3,163,787 with 11 symbols (Katharopoulos et al. 2020, their code), and fairseq's 4 special ones."""
     model = build(
-        "softmax*4", words=15, decoder_layers=4, decoder_embed_dim=256, decoder_attention_heads=8,
+        "softmax*4",
+        words=15,
+        decoder_layers=4,
+        decoder_embed_dim=256,
+        decoder_attention_heads=8,
         decoder_ffn_embed_dim=1024,
-    )  # fmt: skip
+    )
     assert sum(p.numel() for p in model.parameters()) == 3_163_787 + 4 * (128 + 257)

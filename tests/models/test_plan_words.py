@@ -61,7 +61,7 @@ def test_a_word_is_a_plan_with_options(kind, side, word, meant):
         ("lln_lm", {"decoder_attention": "transnormer_t2", "norm_feature_map": "elu"}, ("softmax", "elu")),
         ("transnormer_t2", {"decoder_attention": "transnormer_t1"}, T1),
     ],
-)  # fmt: skip
+)
 def test_what_is_given_wins_then_the_plan_then_the_architecture(arch, given, meant):
     assert chosen(build_lm(arch, **given)) == meant
 
@@ -98,7 +98,7 @@ def test_the_first_half_is_diag(layers):
         ("transnormer_t3", "did you mean transnormer_t[12]"),
         ("nrom*2", "did you mean norm"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_plan(plan, sentence):
     with pytest.raises(UserError, match=sentence):
         parse_layer_plan(plan, 2, "--decoder-attention", causal=True)

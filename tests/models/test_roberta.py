@@ -12,9 +12,14 @@ def test_softmax_equals_the_roberta_of_fairseq():
     """Its checkpoints load, and logits, states and gradients agree."""
     ours = build_roberta("roberta_softmax")
     settings = Namespace(
-        encoder_layers=2, encoder_embed_dim=24, encoder_ffn_embed_dim=40, encoder_attention_heads=2,
-        dropout=0.0, attention_dropout=0.0, tokens_per_sample=256,
-    )  # fmt: skip
+        encoder_layers=2,
+        encoder_embed_dim=24,
+        encoder_ffn_embed_dim=40,
+        encoder_attention_heads=2,
+        dropout=0.0,
+        attention_dropout=0.0,
+        tokens_per_sample=256,
+    )
     theirs = RobertaModel.build_model(settings, task(40)).eval()
     state = theirs.state_dict()
     ours.upgrade_state_dict(state)
@@ -55,9 +60,14 @@ def test_checkpoint_of_the_fork_loads():
 
 def test_options_reach_the_layers():
     model = build_roberta(
-        "roberta_transnormer_t2", encoder_attention="diag+norm,elu", diag_block_size=16, encoder_ffn="ffn",
-        encoder_normalize_before=True, untie_weights_roberta=True, encoder_layers_to_keep="0",
-    )  # fmt: skip
+        "roberta_transnormer_t2",
+        encoder_attention="diag+norm,elu",
+        diag_block_size=16,
+        encoder_ffn="ffn",
+        encoder_normalize_before=True,
+        untie_weights_roberta=True,
+        encoder_layers_to_keep="0",
+    )
     encoder = model.encoder.sentence_encoder
     assert len(encoder.layers) == 1 and encoder.layer_norm is not None
     diag = encoder.layers[0].self_attn.parts[0]

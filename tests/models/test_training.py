@@ -94,11 +94,24 @@ def test_new_process_evaluates_to_the_same_perplexity(commands, trained):
     # The last validation of the run is that of the last checkpoint.
     valid = re.findall(r'"valid_loss": "([0-9.]+)"', log)[-1]
     output = commands.run(
-        sys.executable, "-m", "fairseq_cli.eval_lm", str(commands.data),
-        "--user-dir", str(commands.root / "user_dir"), "--path", str(folder / "checkpoint_last.pt"),
-        "--gen-subset", "valid", "--tokens-per-sample", "32", "--sample-break-mode", "none",
-        "--batch-size", "8", "--cpu",
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "fairseq_cli.eval_lm",
+        str(commands.data),
+        "--user-dir",
+        str(commands.root / "user_dir"),
+        "--path",
+        str(folder / "checkpoint_last.pt"),
+        "--gen-subset",
+        "valid",
+        "--tokens-per-sample",
+        "32",
+        "--sample-break-mode",
+        "none",
+        "--batch-size",
+        "8",
+        "--cpu",
+    )
     loss = re.search(r"Loss \(base 2\): ([0-9.]+)", output).group(1)
     assert float(loss) == pytest.approx(float(valid), abs=2e-3)
 
@@ -128,12 +141,30 @@ def test_generation_gives_what_the_full_forward_gives(trained, corpus, beam):
 
 def test_generate_command_with_prefix(commands, trained):
     output = commands.run(
-        sys.executable, "-m", "fairseq_cli.generate", str(commands.data),
-        "--user-dir", str(commands.root / "user_dir"), "--task", "language_modeling",
-        "--path", str(trained[0] / "checkpoint_last.pt"), "--gen-subset", "test",
-        "--sample-break-mode", "eos", "--prefix-size", "3", "--beam", "2", "--batch-size", "4",
-        "--max-len-b", "20", "--cpu",
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "fairseq_cli.generate",
+        str(commands.data),
+        "--user-dir",
+        str(commands.root / "user_dir"),
+        "--task",
+        "language_modeling",
+        "--path",
+        str(trained[0] / "checkpoint_last.pt"),
+        "--gen-subset",
+        "test",
+        "--sample-break-mode",
+        "eos",
+        "--prefix-size",
+        "3",
+        "--beam",
+        "2",
+        "--batch-size",
+        "4",
+        "--max-len-b",
+        "20",
+        "--cpu",
+    )
     sources = dict(re.findall(r"^S-(\d+)\t(.*)$", output, re.M))
     hypotheses = re.findall(r"^H-(\d+)\t[-0-9.e]+\t(.*)$", output, re.M)
     assert len(hypotheses) == 30
@@ -148,13 +179,23 @@ def test_generate_command_with_prefix(commands, trained):
         ("transnormer_t2", ("--update-freq", "2", "--no-share-decoder-input-output-embed")),
         (
             "linear_transformer_lm",
-            ("--criterion", "adaptive_loss", "--adaptive-softmax-cutoff", "20,40",
-             "--ddp-backend", "legacy_ddp", "--decoder-layerdrop", "0.3", "--checkpoint-activations",
-             "--decoder-attention", "elu+diag,softmax"),
+            (
+                "--criterion",
+                "adaptive_loss",
+                "--adaptive-softmax-cutoff",
+                "20,40",
+                "--ddp-backend",
+                "legacy_ddp",
+                "--decoder-layerdrop",
+                "0.3",
+                "--checkpoint-activations",
+                "--decoder-attention",
+                "elu+diag,softmax",
+            ),
         ),
     ],
     ids=["bf16", "untied", "adaptive"],
-)  # fmt: skip
+)
 def test_options_train(commands, tmp_path, arch, options):
     command = commands.train(tmp_path, *options, "--max-update", "3", "--no-save", arch=arch)
     output = commands.run(*command)
@@ -167,13 +208,30 @@ def test_checkpoint_of_the_authors_fork_loads_as_a_file(golden_dir, corpus, tmp_
     arrays = load(golden_dir, "transnormer_t1_lm.npz")
     dictionary(50).save(str(tmp_path / "dict.txt"))
     args = Namespace(
-        arch="transnormer_t1", task="language_modeling", data=str(tmp_path), tokens_per_sample=150,
-        sample_break_mode="none", criterion="cross_entropy", optimizer="adam", lr=[1e-3],
-        lr_scheduler="fixed", decoder_layers=4, decoder_embed_dim=32, decoder_attention_heads=4,
-        decoder_attention_types=[2, 2, 1, 1], linear_act_fun="elu", local_act_fun="relu",
-        decoder_chunk_size=64, glu_act="swish", share_decoder_input_output_embed=True, dropout=0.0,
-        max_target_positions=150, user_dir=None, adam_betas="(0.9, 0.98)", adam_eps=1e-8,
-    )  # fmt: skip
+        arch="transnormer_t1",
+        task="language_modeling",
+        data=str(tmp_path),
+        tokens_per_sample=150,
+        sample_break_mode="none",
+        criterion="cross_entropy",
+        optimizer="adam",
+        lr=[1e-3],
+        lr_scheduler="fixed",
+        decoder_layers=4,
+        decoder_embed_dim=32,
+        decoder_attention_heads=4,
+        decoder_attention_types=[2, 2, 1, 1],
+        linear_act_fun="elu",
+        local_act_fun="relu",
+        decoder_chunk_size=64,
+        glu_act="swish",
+        share_decoder_input_output_embed=True,
+        dropout=0.0,
+        max_target_positions=150,
+        user_dir=None,
+        adam_betas="(0.9, 0.98)",
+        adam_eps=1e-8,
+    )
     file = tmp_path / "checkpoint.pt"
     history = [{"criterion_name": "CrossEntropyCriterion", "best_loss": 1.0}]
     checkpoint = {"args": args, "cfg": None, "model": state(arrays), "extra_state": {}}

@@ -246,9 +246,11 @@ def test_epsilon_is_added_to_every_denominator(grad):
         causal_linear_attention_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], state, normalize=True, eps=1.0)[0],
         linear_attention(q, k, v, normalize=True, eps=1.0),
         linear_attention(q, k, v, normalize=True, eps=1.0, cu_seqlens=torch.tensor([0, 0, 1]).int()),
-        *(causal_linear_attention(q, k, v, normalize=True, eps=1.0, backend=backend)
-          for backend in ("auto", "torch", "reference")),
-    ]  # fmt: skip
+        *(
+            causal_linear_attention(q, k, v, normalize=True, eps=1.0, backend=backend)
+            for backend in ("auto", "torch", "reference")
+        ),
+    ]
     assert [out.item() for out in found] == [0.5] * 6
 
 

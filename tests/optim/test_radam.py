@@ -12,10 +12,17 @@ from user_dir.optim import RAdam
 
 def radam(parameters, **options):
     settings = {
-        "lr": [0.1], "radam_beta1": 0.9, "radam_beta2": 0.999, "radam_eps": 1e-8, "radam_clip_tensor": 0.0,
-        "weight_decay": 0.0, "fp16": False, "memory_efficient_fp16": False, "memory_efficient_bf16": False,
+        "lr": [0.1],
+        "radam_beta1": 0.9,
+        "radam_beta2": 0.999,
+        "radam_eps": 1e-8,
+        "radam_clip_tensor": 0.0,
+        "weight_decay": 0.0,
+        "fp16": False,
+        "memory_efficient_fp16": False,
+        "memory_efficient_bf16": False,
         "fp16_no_flatten_grads": False,
-    }  # fmt: skip
+    }
     return RAdam(SimpleNamespace(**{**settings, **options}), parameters)
 
 

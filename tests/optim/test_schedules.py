@@ -64,10 +64,13 @@ def test_cosine_equals_fairseqs_within_one_period():
 @pytest.mark.parametrize(
     ("kind", "warmup", "total"),
     [
-        (OneCycleSchedule, 1, 50), (OneCycleSchedule, 50, 50), (OneCycleSchedule, 2, 0),
-        (CosineWarmupSchedule, 50, 50), (CosineWarmupSchedule, 0, 0),
+        (OneCycleSchedule, 1, 50),
+        (OneCycleSchedule, 50, 50),
+        (OneCycleSchedule, 2, 0),
+        (CosineWarmupSchedule, 50, 50),
+        (CosineWarmupSchedule, 0, 0),
     ],
-)  # fmt: skip
+)
 def test_lengths_that_cannot_be(kind, warmup, total):
     with pytest.raises(UserError, match=f"--warmup-updates is {warmup} and the last update {total}"):
         schedule(kind, adam()[0], warmup, total)

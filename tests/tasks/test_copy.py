@@ -105,8 +105,10 @@ class Copier(torch.nn.Module):
             assert src_tokens[:, 0].tolist() == state["last"]
             answers = [[self.answer(row, row.index(SEPARATOR) + state["step"])] for row in state["rows"]]
         state["step"] += 1
-        state["last"] = [answer[min(len(answer) - 1, row.index(SEPARATOR))]
-                         for answer, row in zip(answers, state["rows"], strict=True)]  # fmt: skip
+        state["last"] = [
+            answer[min(len(answer) - 1, row.index(SEPARATOR))]
+            for answer, row in zip(answers, state["rows"], strict=True)
+        ]
         return (100 * torch.nn.functional.one_hot(torch.tensor(answers), len(DICTIONARY)).float(),)
 
     def answer(self, row, place):

@@ -157,8 +157,9 @@ def test_labels_that_cannot_be(folder):
     with pytest.raises(UserError, match="train of .* has 39 labels for 40 rows"):
         task.load_dataset("train")
     np.save(folder / "train.label.npy", np.where(np.arange(40) == 7, 10, labels))
-    with pytest.raises(UserError, match="label 10 of row 7 in train.label.npy is out of range: slopes has "
-                                        "classes 0 to 9"):  # fmt: skip
+    with pytest.raises(
+        UserError, match="label 10 of row 7 in train.label.npy is out of range: slopes has classes 0 to 9"
+    ):
         task.load_dataset("train")
     (folder / "train.label.npy").unlink()
     with pytest.raises(UserError, match=r"has no train.label.npy; prepare it again with data-prep/images.sh"):

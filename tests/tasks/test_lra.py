@@ -111,8 +111,9 @@ def test_a_label_out_of_range(listops):
     labels = np.load(listops / "train.label.npy")
     labels[3] = 10
     np.save(listops / "train.label.npy", labels)
-    with pytest.raises(UserError, match="label 10 of row 3 in train.label.npy is out of range: listops has "
-                                        "classes 0 to 9"):  # fmt: skip
+    with pytest.raises(
+        UserError, match="label 10 of row 3 in train.label.npy is out of range: listops has classes 0 to 9"
+    ):
         open_task(listops)
 
 

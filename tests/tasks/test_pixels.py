@@ -99,7 +99,7 @@ def rewrite(folder):
         (rewrite, "holds no prepared images"),
         (lambda folder: (folder / "preparation.json").unlink(), "holds no prepared images"),
     ],
-)  # fmt: skip
+)
 def test_bad_data(folder, damage, message):
     damage(folder)
     with pytest.raises(UserError, match=message):

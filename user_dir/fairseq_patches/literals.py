@@ -7,9 +7,22 @@ from typing import Any
 from ..errors import UserError
 
 ALLOWED = (
-    ast.Expression, ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Load, ast.UnaryOp, ast.UAdd, ast.USub,
-    ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow,
-)  # fmt: skip
+    ast.Expression,
+    ast.Constant,
+    ast.Tuple,
+    ast.List,
+    ast.Dict,
+    ast.Load,
+    ast.UnaryOp,
+    ast.UAdd,
+    ast.USub,
+    ast.BinOp,
+    ast.Add,
+    ast.Sub,
+    ast.Mult,
+    ast.Div,
+    ast.Pow,
+)
 
 
 def apply() -> None:

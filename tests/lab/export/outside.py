@@ -186,9 +186,15 @@ def write_roberta(folder: Path, words: str) -> None:
     """
     torch.manual_seed(0)
     config = transformers.RobertaConfig(
-        vocab_size=int(words), hidden_size=24, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=40, max_position_embeddings=66, type_vocab_size=1, layer_norm_eps=1e-5,
-    )  # fmt: skip
+        vocab_size=int(words),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=40,
+        max_position_embeddings=66,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+    )
     model = transformers.RobertaForMaskedLM(config).eval()
     for parameter in model.parameters():
         parameter.data += 0.2 * torch.randn_like(parameter)

@@ -14,10 +14,17 @@ from tests.helpers.evil import Evil
 
 WIDTH, POSITIONS_THERE = 16, 66
 CONFIG = {
-    "model_type": "roberta", "hidden_size": WIDTH, "intermediate_size": 20, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0, "max_position_embeddings": POSITIONS_THERE, "layer_norm_eps": 1e-5,
-}  # fmt: skip
+    "model_type": "roberta",
+    "hidden_size": WIDTH,
+    "intermediate_size": 20,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "max_position_embeddings": POSITIONS_THERE,
+    "layer_norm_eps": 1e-5,
+}
 
 
 def random_weights(words):

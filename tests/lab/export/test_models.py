@@ -15,10 +15,15 @@ from tests.helpers.prepared import write_files
 
 PAD = 1
 OTHER = {
-    "lln_diag_combination": "learnable_scale", "lln_diag_block_size": 5, "decoder_output_bias": "learned",
-    "no_share_decoder_input_output_embed": True, "absolute_positions": "learned",
-    "decoder_norm_position": "post", "decoder_norm": "scalenorm", "no_scale_embedding": True,
-}  # fmt: skip
+    "lln_diag_combination": "learnable_scale",
+    "lln_diag_block_size": 5,
+    "decoder_output_bias": "learned",
+    "no_share_decoder_input_output_embed": True,
+    "absolute_positions": "learned",
+    "decoder_norm_position": "post",
+    "decoder_norm": "scalenorm",
+    "no_scale_embedding": True,
+}
 MODELS = {
     "t1": ("transnormer_t1", {}),
     "t2": ("transnormer_t2", {}),

@@ -29,10 +29,19 @@ from user_dir.attention import attention_names
 
 LENGTHS = (150, 150, 97, 1)
 SIZES = {
-    "decoder_layers": 1, "diag_block_size": 16, "lln_diag_block_size": 16, "flash_chunk_size": 16,
-    "flash_key_dim": 6, "flash_quad_key_dim": 6, "performer_features": 16, "tnn_network_dim": 16,
-    "tnn_network_layers": 2, "transformer_ls_window": 16, "transformer_ls_rank": 2, "transformer_ls_chunk": 8,
-}  # fmt: skip
+    "decoder_layers": 1,
+    "diag_block_size": 16,
+    "lln_diag_block_size": 16,
+    "flash_chunk_size": 16,
+    "flash_key_dim": 6,
+    "flash_quad_key_dim": 6,
+    "performer_features": 16,
+    "tnn_network_dim": 16,
+    "tnn_network_layers": 2,
+    "transformer_ls_window": 16,
+    "transformer_ls_rank": 2,
+    "transformer_ls_chunk": 8,
+}
 
 
 def ragged():
@@ -88,8 +97,10 @@ def test_buckets():
         buckets.add(start, losses[:, part], real[:, part], 1.0, {"a": {"x": torch.zeros(5)}})
     found = buckets.results()
     assert [(b["first"], b["end"], b["tokens"]) for b in found] == [
-        (0, 512, 1024), (512, 1024, 600), (1024, 2048, 476),
-    ]  # fmt: skip
+        (0, 512, 1024),
+        (512, 1024, 600),
+        (1024, 2048, 476),
+    ]
     assert all(b["loss_nats_per_token"] == pytest.approx(0.5) for b in found)
     assert found[0]["perplexity_per_token"] == pytest.approx(math.exp(0.5))
     assert sum(b["seconds"] for b in found) == pytest.approx(3)
@@ -107,9 +118,14 @@ def test_a_row_of_the_table():
     header, _, row = table.splitlines()
     assert "a, 7 updates, trained on samples of 64; test split as one stream of 2,000 tokens" in said
     assert dict(zip(header.strip("| ").split(" | "), row.strip("| ").split(" | "), strict=True)) == {
-        "position": "512 to 1,023", "tokens": "2,000", "nats per token": "1.5000", "perplexity": "4.48",
-        "tokens/s": "1,000", "state, MiB": "1.500", "memory, MiB": "5",
-    }  # fmt: skip
+        "position": "512 to 1,023",
+        "tokens": "2,000",
+        "nats per token": "1.5000",
+        "perplexity": "4.48",
+        "tokens/s": "1,000",
+        "state, MiB": "1.500",
+        "memory, MiB": "5",
+    }
 
 
 def test_the_memory_is_that_of_the_device_of_the_model(monkeypatch):

@@ -94,8 +94,10 @@ def test_samples_are_the_same_in_any_batch_and_completions_keep_what_is_given(ca
     scale = 64 // 4
     assert picture.shape == (scale * (4 * 6 + 2), scale * (3 * 5 + 2))
     # The third of a row is the original, on 256 levels of grey.
-    assert np.array_equal(picture[scale * 2 : scale * 6 : scale, scale * 12 : scale * 15 : scale],
-                          np.rint(true[0, :, :, 0] * 63.75))  # fmt: skip
+    assert np.array_equal(
+        picture[scale * 2 : scale * 6 : scale, scale * 12 : scale * 15 : scale],
+        np.rint(true[0, :, :, 0] * 63.75),
+    )
 
 
 @pytest.mark.slow

@@ -97,8 +97,17 @@ def test_bits_of_token_frequencies(tmp_path):
 @pytest.mark.parametrize("kind", ["language_model", "masked_lm"])
 def test_a_record_has_the_figures_of_each_split(kind, monkeypatch):
     """Those of the split itself, under the names of a study."""
-    names = ("tokens", "words", "masked_tokens", "loss_nats_per_token", "loss_bits_per_token", "parameters",
-             "perplexity_per_token", "perplexity_per_word", "updates")  # fmt: skip
+    names = (
+        "tokens",
+        "words",
+        "masked_tokens",
+        "loss_nats_per_token",
+        "loss_bits_per_token",
+        "parameters",
+        "perplexity_per_token",
+        "perplexity_per_word",
+        "updates",
+    )
     figures = {
         split: {"split": split, "architecture": "t1", **{name: f"{name} of {split}" for name in names}}
         for split in ("valid", "test")

@@ -40,8 +40,18 @@ def test_copies_are_those_of_the_reference_data(shared_dir):
 
 # Figures of the papers that other numbers happen to equal: ratios, goals and made-up figures of ours.
 COINCIDENCES = {"1.05", "4.19", "4.48", "25.00"}
-FOLDERS = ("benchmarks", "causal_linear_attention", "configs", "conventions", "data-prep", "docs", "lab",
-           "scripts", "tests", "user_dir")  # fmt: skip
+FOLDERS = (
+    "benchmarks",
+    "causal_linear_attention",
+    "configs",
+    "conventions",
+    "data-prep",
+    "docs",
+    "lab",
+    "scripts",
+    "tests",
+    "user_dir",
+)
 TEXT = {".py", ".sh", ".yaml", ".md"}
 
 

@@ -36,10 +36,19 @@ def fairseqs(encoder_corpus, tmp_path):
     """A checkpoint of fairseq's own `roberta_base`, tiny, as its trainer writes it, and its model."""
     dictionary = read_dictionary(encoder_corpus)
     args = Namespace(
-        arch="roberta_base", task="masked_lm", data=str(encoder_corpus), tokens_per_sample=32,
-        criterion="masked_lm", encoder_layers=2, encoder_embed_dim=16, encoder_ffn_embed_dim=24,
-        encoder_attention_heads=2, max_positions=32, dropout=0.1, sample_break_mode="none",
-    )  # fmt: skip
+        arch="roberta_base",
+        task="masked_lm",
+        data=str(encoder_corpus),
+        tokens_per_sample=32,
+        criterion="masked_lm",
+        encoder_layers=2,
+        encoder_embed_dim=16,
+        encoder_ffn_embed_dim=24,
+        encoder_attention_heads=2,
+        max_positions=32,
+        dropout=0.1,
+        sample_break_mode="none",
+    )
     ARCH_CONFIG_REGISTRY["roberta_base"](args)
     stub = task_of(10)
     stub.source_dictionary = stub.target_dictionary = dictionary

@@ -35,8 +35,20 @@ def last_value(line: str, flag: str) -> str:
 
 def test_dry_run_prints_the_command_and_writes_nothing(call, config, tmp_path, capsys):
     save_dir = tmp_path / "a 'run'"
-    call(TRAIN_LM, config, tmp_path / "my data", "--gpus", 0, "--dry-run", "--save-dir", save_dir,
-         "--lr", "0.5", "--max-update", "7")  # fmt: skip
+    call(
+        TRAIN_LM,
+        config,
+        tmp_path / "my data",
+        "--gpus",
+        0,
+        "--dry-run",
+        "--save-dir",
+        save_dir,
+        "--lr",
+        "0.5",
+        "--max-update",
+        "7",
+    )
     line = capsys.readouterr().out.strip()
     assert shlex.split(line)[1] == str(tmp_path / "my data")
     assert last_value(line, "--arch") == "transnormer_t1"

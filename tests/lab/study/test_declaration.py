@@ -68,8 +68,15 @@ def test_a_cell_has_the_flags_of_its_choices(study_file):
     study = read_study(study_file)
     cell = cells(study, {"method": ["norm-t2"]}, flags=["--lr", "0.1"])[0]
     assert cell.own_flags() == [
-        "--decoder-attention", "norm", "--norm-feature-map", "1+elu", "--lr", "0.1", "--seed", "1",
-    ]  # fmt: skip
+        "--decoder-attention",
+        "norm",
+        "--norm-feature-map",
+        "1+elu",
+        "--lr",
+        "0.1",
+        "--seed",
+        "1",
+    ]
     assert cell.folder == ROOT / "runs" / "x" / "tiny" / "norm-t2" / "seed1"
     chosen = [c.values["method"] for c in cells(study, {"method": ["norm", "elu"]})]
     assert chosen == ["norm-t1", "norm-t2", "elu"]

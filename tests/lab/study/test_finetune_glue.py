@@ -125,10 +125,17 @@ def test_page_has_our_row_and_the_papers(finetuned):
     [table] = [table for table in tables if "million parameters" in table.header]
     ours, guess, *rest = table.rows
     titles = [
-        "MNLI m, accuracy", "MNLI mm, accuracy", "QNLI, accuracy", "QQP, accuracy / f1", "SST-2, accuracy",
-        "MRPC, f1 / accuracy", "CoLA, matthews / accuracy", "STS-B, pearson / spearman", "RTE, accuracy",
+        "MNLI m, accuracy",
+        "MNLI mm, accuracy",
+        "QNLI, accuracy",
+        "QQP, accuracy / f1",
+        "SST-2, accuracy",
+        "MRPC, f1 / accuracy",
+        "CoLA, matthews / accuracy",
+        "STS-B, pearson / spearman",
+        "RTE, accuracy",
         "WNLI, accuracy",
-    ]  # fmt: skip
+    ]
     assert table.header == ["", "million parameters", *titles, *glue_table.AVERAGES]
     assert ours[0] == "roberta_transnormer_t1, here"
     assert ours[1] == f"{found['RTE']['parameters'] / 1e6:.2f}"
@@ -165,9 +172,14 @@ def test_averages_of_fewer_figures_say_so():
 
 def made_up(rate, seed, value, task="RTE"):
     found = {
-        "task": task, "partial": False, "parameters": 5_000_000, "architecture": "a", "score": value,
-        "dev": {"valid": {"accuracy": value}}, "majority": None,
-    }  # fmt: skip
+        "task": task,
+        "partial": False,
+        "parameters": 5_000_000,
+        "architecture": "a",
+        "score": value,
+        "dev": {"valid": {"accuracy": value}},
+        "majority": None,
+    }
     return {"cell": {"task": task, "lr": rate, "seed": seed}, "found": found}
 
 
@@ -282,8 +294,21 @@ def test_a_paper_without_any_of_the_tasks_is_left_out(finetuned):
 @pytest.fixture
 def sweep(pretrained, glue, tmp_path):
     """The arguments of a sweep of one short run."""
-    return [pretrained / "checkpoint_last.pt", "--data", glue, "--out", tmp_path / "out", "--task", "RTE",
-            "--learning-rates", "0.01", "--seeds", "1", "--max-update", "1"]  # fmt: skip
+    return [
+        pretrained / "checkpoint_last.pt",
+        "--data",
+        glue,
+        "--out",
+        tmp_path / "out",
+        "--task",
+        "RTE",
+        "--learning-rates",
+        "0.01",
+        "--seeds",
+        "1",
+        "--max-update",
+        "1",
+    ]
 
 
 def test_tasks_that_do_not_fit(refused, sweep, glue, tmp_path):

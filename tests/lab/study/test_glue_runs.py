@@ -40,8 +40,19 @@ def no_training(monkeypatch):
 @pytest.fixture
 def words(pretrained, glue, tmp_path):
     """The arguments of a sweep into tmp_path / "out" that is the finished one's, all of it."""
-    return [pretrained / "checkpoint_last.pt", "--data", glue, "--out", tmp_path / "out", "--max-update", 3,
-            "--learning-rates", "0.01", "--seeds", "1"]  # fmt: skip
+    return [
+        pretrained / "checkpoint_last.pt",
+        "--data",
+        glue,
+        "--out",
+        tmp_path / "out",
+        "--max-update",
+        3,
+        "--learning-rates",
+        "0.01",
+        "--seeds",
+        "1",
+    ]
 
 
 @pytest.mark.slow

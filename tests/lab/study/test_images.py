@@ -46,8 +46,11 @@ def test_every_preset_has_the_paper_s_rows_of_its_images():
         )
         lines = [line for line in page.splitlines() if line.startswith("| ")]
         assert [line.split("|")[-3].strip() for line in lines[2:6]] == [
-            paper["softmax"], paper["linear"], "–", paper["lsh-4"]
-        ]  # fmt: skip
+            paper["softmax"],
+            paper["linear"],
+            "–",
+            paper["lsh-4"],
+        ]
         assert "| one histogram per place | 2.400 | – | – | – | – | – |  |" in lines
 
 
@@ -74,8 +77,10 @@ def test_samples_and_curves_are_drawn_where_there_are_any(tmp_path):
     )
     pictures = pictures_of(STUDY, [old, new], tmp_path)
     assert [one.path.name for one in pictures] == [
-        "digits-samples.png", "mnist_small-curves.png", "mnist_small-samples.png"
-    ]  # fmt: skip
+        "digits-samples.png",
+        "mnist_small-curves.png",
+        "mnist_small-samples.png",
+    ]
     for one in pictures:
         one.draw(one.path)
         assert one.is_current() and np.asarray(Image.open(one.path)).std() > 0

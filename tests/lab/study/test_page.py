@@ -83,8 +83,12 @@ def test_the_papers_figure_beside_a_row(study_file):
 
 def test_a_table_across_an_axis(study_with):
     """Medians, their mean where a row has them all, seeds where others have more, and the papers' row."""
-    table = {"rows": ["method", "preset"], "across": "preset", "average": "mean",
-             "columns": [["loss", "loss_nats", ".2f"], ["updates", "updates", ".0f"]]}  # fmt: skip
+    table = {
+        "rows": ["method", "preset"],
+        "across": "preset",
+        "average": "mean",
+        "columns": [["loss", "loss_nats", ".2f"], ["updates", "updates", ".0f"]],
+    }
     study = study_with(axes={"preset": ["tiny", "small"], "method": METHODS}, table=table, claims=[])
     records = []
     for method, preset, losses, updates in (

@@ -13,10 +13,18 @@ def record(method, seed=1, accuracy=90.0, preset="digits", **others):
     """A made-up record of a cell."""
     exponents = {"alpha/layer0": [[20, 1.9], [40, 2.1]], "beta/layer0": [[20, 2.2], [40, 2.3]]}
     found = {
-        "architecture": "vit", "parameters": 1234, "training_images": 1297, "split": "test", "examples": 250,
-        "accuracy": accuracy, "most_frequent_class": 10.0, "gradient_norm": 1.5,
-        "largest_inverse_loss_scale": None, "exponents": exponents if "lln" in method else {}, **others,
-    }  # fmt: skip
+        "architecture": "vit",
+        "parameters": 1234,
+        "training_images": 1297,
+        "split": "test",
+        "examples": 250,
+        "accuracy": accuracy,
+        "most_frequent_class": 10.0,
+        "gradient_norm": 1.5,
+        "largest_inverse_loss_scale": None,
+        "exponents": exponents if "lln" in method else {},
+        **others,
+    }
     others = {
         "settings": {"model": {"patch_size": 1}, "dataset": {"batch_size": 64}},
         "data": {"corpus": "digits", "verified": False},
@@ -26,9 +34,14 @@ def record(method, seed=1, accuracy=90.0, preset="digits", **others):
 
 
 RECORDS = [
-    record("t2"), record("lln_diag", accuracy=94.0), record("lln_diag", 2, 92.0), record("linformer"),
-    record("softmax"), record("lln_diag-8", accuracy=91.0), record("lln_diag-0.25"),
-]  # fmt: skip
+    record("t2"),
+    record("lln_diag", accuracy=94.0),
+    record("lln_diag", 2, 92.0),
+    record("linformer"),
+    record("softmax"),
+    record("lln_diag-8", accuracy=91.0),
+    record("lln_diag-0.25"),
+]
 
 
 def test_the_table_has_the_paper_s_figures_and_that_of_the_most_frequent_class():
@@ -37,9 +50,14 @@ def test_the_table_has_the_paper_s_figures_and_that_of_the_most_frequent_class()
     lines = page.splitlines()
     rows = {line.split("|")[1].strip(): line for line in reversed(lines) if line.startswith("| ")}
     assert [line.split("|")[1].strip() for line in lines[8:15]] == [
-        "softmax", "LLN+Diag", "LLN+Diag, α = β = 0.25", "LLN+Diag, α = β = 8", "Linformer", "TransNormer T2",
+        "softmax",
+        "LLN+Diag",
+        "LLN+Diag, α = β = 0.25",
+        "LLN+Diag, α = β = 8",
+        "Linformer",
+        "TransNormer T2",
         "the most frequent class",
-    ]  # fmt: skip
+    ]
     assert (
         rows["LLN+Diag"].startswith("| LLN+Diag | 93.0 (92.0 to 94.0) |")
         and paper["LLN+Diag"] in rows["LLN+Diag"]
