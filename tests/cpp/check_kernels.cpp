@@ -78,8 +78,8 @@ double loss(const Case<T>& c) {
       state[x] = c.state ? static_cast<double>(c.initial[head * state.size() + x]) : 0.0;
     }
     for (int64_t i = 0; i < c.s.rows; ++i) {
-      const T* const key = &c.k[(head * c.s.rows + i) * c.s.depth];
-      const T* const query = &c.q[(head * c.s.rows + i) * c.s.depth];
+      const T* const key = c.k.data() + (head * c.s.rows + i) * c.s.depth;
+      const T* const query = c.q.data() + (head * c.s.rows + i) * c.s.depth;
       std::vector<double> out(static_cast<size_t>(columns));
       for (int64_t e = 0; e < c.s.depth; ++e) {
         for (int64_t m = 0; m < columns; ++m) {

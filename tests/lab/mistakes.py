@@ -351,6 +351,6 @@ RUNS = [
     # exports
     (f"{EXPORT} thesis", "export_hf.sh has not written"),
     (f"{EXPORT.replace('last', 'none')} new", "no checkpoint"),
-    ("scripts/export_hf.sh alone/checkpoint_last.pt new", "dict.txt is missing"),
+    ("scripts/export_hf.sh alone/checkpoint_last.pt new --data thesis", "dict.txt"),
     (f"{EXPORT} new --head x", "'x'"),
 ]
