@@ -106,6 +106,9 @@ def test_the_first_figures_of_the_readme_are_those_of_the_records():
     ours, vanilla = (medians(page, "Milliseconds per decoded", name) for name in models)
     assert f"takes {ours[-1]} ms per token at position 100,000 and {ours[0]} ms at position 10;" in readme
     assert f"takes {vanilla[-1]} and {vanilla[0]} ms" in readme
+    parts = (COMMITTED / "model_parts" / "model_parts_cost.md").read_text(encoding="utf-8")
+    [row] = re.findall(r"^\| time of decoding \| TransNormer T1 \| \S+ \| (\S+) \|$", parts, re.MULTILINE)
+    assert f"T1 takes {row} times vanilla's time at position 10" in readme
     ours, vanilla = (medians(page, "Seconds per training step", name) for name in models)
     assert f"is {ours[-1] / ours[1]:.2f} times as long at 16,384 tokens as at 1,024;" in readme
     assert f"vanilla's is {vanilla[-1] / vanilla[1]:.1f} times as long" in readme
