@@ -74,6 +74,12 @@ def check_output(
     _check_not_prepared(out.absolute().parents, out, option)
 
 
+def say_replaced(out: Path) -> None:
+    """Say that a result of the command that does not tell its checkpoint will be replaced."""
+    if out.is_file():
+        print(f"note: {shown_path(out)}, perhaps of another checkpoint, will be replaced", flush=True)
+
+
 def is_generated(path: Path) -> bool:
     """Whether a page or a picture has the mark of those that are generated here; True for other files."""
     sign = GENERATED.get(path.suffix)

@@ -14,7 +14,7 @@ from lab.data.glue_files import Examples, LineReader, Source, read_examples
 from lab.errors import UserError
 from lab.files import read_json, shown_path, write_atomically
 from lab.glue_tasks import GlueTask, glue_task
-from lab.outputs import begins, check_output
+from lab.outputs import begins, check_output, say_replaced
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,6 +124,7 @@ def main() -> None:
     name = f"{options.input.name.split('.')[0]}.{task.name}.predictions.tsv"
     out = options.out or options.checkpoint.with_name(name)
     check_output(out, begins(HEADER), [options.checkpoint, options.input])
+    say_replaced(out)
     examples = read_input(options.input, task)
     if not examples.sentences:
         raise UserError(f"{options.input} holds no example")

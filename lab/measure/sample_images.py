@@ -18,7 +18,7 @@ from lab.console import Parser, count, number_of
 from lab.errors import UserError
 from lab.files import shown_path, write_atomically
 from lab.measure import SAMPLER
-from lab.outputs import begins, check_output
+from lab.outputs import begins, check_output, say_replaced
 from lab.run.process import import_quickly
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ def main() -> None:
     ending = ".samples.png" if options.complete is None else ".completed.png"
     out = options.out or path.with_suffix(ending)
     check_output(out, SAMPLES, [path], (".npy",))
+    say_replaced(out)
     device = usual_device()
     checkpoint = load_image_model(path, options.data, Pixels.task)
     shape, model = checkpoint.task.shape, checkpoint.model.to(device)

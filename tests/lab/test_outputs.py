@@ -12,7 +12,7 @@ from lab import outputs
 from lab.errors import UserError
 from lab.files import ROOT, write_json
 from lab.measure.commands import result_files
-from lab.outputs import begins, check_output, check_output_folder, json_with, marked
+from lab.outputs import begins, check_output, check_output_folder, json_with, marked, say_replaced
 
 CONTENT = b'{"not": "ours"}\n'
 # A command, and what it must leave alone. `in.pt` and `in.json` are read by it; `link.pt` and `hard.pt` are
@@ -254,3 +254,11 @@ def test_a_link_that_leads_nowhere_takes_nothing(tmp_path):
     for folder in (tmp_path / "link", tmp_path / "link" / "run"):
         with pytest.raises(UserError, match="cannot be made or written in; choose another --out"):
             check_output_folder(folder, "--out")
+
+
+def test_a_result_that_is_replaced_is_named(tmp_path, capsys):
+    say_replaced(tmp_path / "new.tsv")
+    (tmp_path / "old.tsv").write_text("x")
+    say_replaced(tmp_path / "old.tsv")
+    said = capsys.readouterr().out
+    assert said == f"note: {tmp_path / 'old.tsv'}, perhaps of another checkpoint, will be replaced\n"
