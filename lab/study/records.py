@@ -7,16 +7,14 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lab.errors import UserError
 from lab.files import FINGERPRINT, fingerprint, read_json, shown_path
 from lab.publish.tables import where
 from lab.store import STORE, place_of, stored, write_store
 from lab.study.notation import ABSENT, Expression, Record, follow, parse_expression, sections
-
-if TYPE_CHECKING:
-    from lab.study.schema import Study
+from lab.study.schema import Study
 
 PATTERN = "**/seed*.json"
 MEASURED = "training times are those of a machine that may have done other work."
@@ -91,7 +89,7 @@ OF_TUNING: dict[tuple[str, ...], Check] = {
 """What the record of a cell holds whose study tunes a setting."""
 
 
-def read_records(folder: Path, study: "Study") -> list[Record]:
+def read_records(folder: Path, study: Study) -> list[Record]:
     """The records of a study's cells in `folder`, those of its tuning left out.
 
     They are in files of their own, or in the store of the folder; of one cell the file counts. The records of
@@ -109,7 +107,7 @@ def read_records(folder: Path, study: "Study") -> list[Record]:
     return [found[path] for path in sorted(found) if "tuning" not in found[path]["cell"]]
 
 
-def loose_records(folder: Path, study: "Study") -> dict[Path, Record]:
+def loose_records(folder: Path, study: Study) -> dict[Path, Record]:
     """The records of a study that have files of their own; raises UserError as `read_records` does."""
     found = {}
     for path in sorted(folder.glob(PATTERN)):
@@ -123,7 +121,7 @@ def loose_records(folder: Path, study: "Study") -> dict[Path, Record]:
     return found
 
 
-def gather(folder: Path, study: "Study", check: bool) -> list[Path]:
+def gather(folder: Path, study: Study, check: bool) -> list[Path]:
     """Move the records of `folder` into its store, or only tell which would be; returns their files."""
     loose = loose_records(folder, study)
     if loose and not check:
@@ -134,7 +132,7 @@ def gather(folder: Path, study: "Study", check: bool) -> list[Path]:
     return list(loose)
 
 
-def check_record(path: Path, record: Any, folder: Path, study: "Study") -> None:
+def check_record(path: Path, record: Any, folder: Path, study: Study) -> None:
     """UserError unless the file `path` below `folder` is a whole record of the cell whose place it has."""
 
     def refuse(what: str) -> None:
@@ -168,7 +166,7 @@ def check_record(path: Path, record: Any, folder: Path, study: "Study") -> None:
             refuse(f"is no whole record: {'.'.join(figure.path)} is {value!r:.50}, no number")
 
 
-def _is_cell(cell: Any, study: "Study") -> bool:
+def _is_cell(cell: Any, study: Study) -> bool:
     if not isinstance(cell, dict) or {*cell} - {"tuning"} != {*study.axes, "seed"}:
         return False
     tuning, seed = cell.get("tuning", {}), cell["seed"]
@@ -187,7 +185,7 @@ def settings_mark(record: Record) -> str:
     return fingerprint([record["settings"], record["own_flags"]])
 
 
-def figures_of(study: "Study") -> Iterator[Expression]:
+def figures_of(study: Study) -> Iterator[Expression]:
     """The figures that the tables, the claims and the baselines of a study ask a record for."""
     yield from (column.figure for spec in study.tables for column in spec.columns)
     yield from (claim.figure for claim in study.claims)

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lab.errors import UserError
 from lab.papers import read_table
@@ -24,9 +24,6 @@ from lab.study.notation import (
 from lab.study.records import Record, by_seed
 from lab.study.schema import Baseline, Column, PaperColumn, TableSpec
 from lab.verdicts import range_of, rank_correlations
-
-if TYPE_CHECKING:
-    pass
 
 NONE = "–"
 

@@ -1,4 +1,4 @@
-"""fairseq's criterion `copy`, also for `recall`: cross-entropy of the targets that count, and hits."""
+"""fairseq's criterion `copy`, also for `recall`: cross-entropy and accuracy of the targets that count."""
 
 import math
 from typing import Any

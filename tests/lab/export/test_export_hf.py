@@ -73,7 +73,7 @@ def test_where_the_dictionary_is_looked_for(call, refused, trained, corpus, enco
     assert len(words) == len((corpus / "dict.txt").read_text().splitlines()) + 4
     sentence = refused(export_hf, alone, tmp_path / "other", "--data", encoder_corpus)
     assert "entries, but" in sentence and "name the prepared folder of its training with --data" in sentence
-    state = torch.load(alone, weights_only=False)
+    state = torch.load(alone, weights_only=True)
     state["cfg"]["task"]["data"] = str(tmp_path / "gone")
     torch.save(state, alone)
     sentence = refused(export_hf, alone, tmp_path / "other")
