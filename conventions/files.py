@@ -5,12 +5,14 @@ import fcntl
 import os
 import re
 import secrets
+import socket
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from conventions import UserError
+from conventions import LOCK, UserError
 
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 THERE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not wait for its other end
@@ -93,6 +95,61 @@ def open_lock(path: Path) -> int:
         return descriptor
     os.close(descriptor)
     raise UserError(f"{path} is no lock of this project, which needs that name; move it away")
+
+
+def hold_lock(folder: Path, option: str, warn: Callable[[str], None], patience: float = 0) -> int:
+    """Keep other runs out of `folder`, which is made if need be, as long as the descriptor given is open.
+
+    A run that is there already may take `patience` seconds to end. Where the file system has no locks, `warn`
+    gets a sentence.
+
+    Raises:
+        UserError: naming process and host of the run that is at work there; `option` chooses another folder.
+    """
+    path = folder / LOCK
+    descriptor = _lock_of(path)
+    try:
+        _lock(descriptor, patience)
+        while not is_at(descriptor, path):  # the run that was waited for has removed it
+            removed, descriptor = descriptor, _lock_of(path)
+            os.close(removed)
+            _lock(descriptor, patience)
+    except BlockingIOError:
+        holder = os.read(descriptor, 1000).decode(errors="replace") or "another process"
+        os.close(descriptor)
+        raise UserError(
+            f"{folder} is in use by {holder}; wait until that run has ended, or choose another {option}"
+        ) from None
+    except OSError as error:
+        warn(f"{folder} cannot be locked ({error.strerror}); start no second run there")
+    with contextlib.suppress(OSError):  # a full disk ends the run at the first file that it needs
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, HOLDER + f"{os.getpid()} on {socket.gethostname()}".encode())
+    return descriptor
+
+
+def _lock_of(path: Path) -> int:
+    """The lock's file, which a run that ends early removes together with its folder."""
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return open_lock(path)
+        except FileNotFoundError:
+            continue
+        except FileExistsError:  # which mkdir raises, too, if the folder vanishes while it looks at it
+            if path.parent.exists() and not path.parent.is_dir():
+                raise
+
+
+def _lock(descriptor: int, patience: float) -> None:
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.2)
 
 
 def open_to_append(path: Path) -> BinaryIO:

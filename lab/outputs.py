@@ -3,19 +3,17 @@
 Anything else is refused before the work.
 """
 
-import fcntl
 import os
-import socket
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from conventions import LOCK, LOCKED, OUT_OF_SPACE, PREPARED
-from conventions.files import HOLDER, is_at, is_plain, open_lock
+from conventions import LOCKED, OUT_OF_SPACE, PREPARED
+from conventions.files import hold_lock, is_plain
 from lab.errors import UserError
 from lab.files import ROOT, read_json, shown_path
 
@@ -188,25 +186,8 @@ def run_lock(folder: Path, patience: float = 0, option: str = "--save-dir") -> I
     The lock lasts as long as any process has the descriptor open, so a child that inherits it keeps
     the folder even if its parent is killed. UserError names the host and process that has it.
     """
-    path = folder / LOCK
-    descriptor = _open_lock(path)
+    descriptor = hold_lock(folder, option, partial(print, flush=True), patience)
     try:
-        try:
-            _lock(descriptor, patience)
-            while not is_at(descriptor, path):  # the run that was waited for has removed it
-                removed, descriptor = descriptor, _open_lock(path)
-                os.close(removed)
-                _lock(descriptor, patience)
-        except BlockingIOError:
-            holder = os.read(descriptor, 1000).decode(errors="replace") or "another process"
-            raise UserError(
-                f"{folder} is in use by {holder}; wait until that run has ended, or choose another {option}"
-            ) from None
-        except OSError as error:
-            print(f"{folder} cannot be locked ({error.strerror}); start no second run there", flush=True)
-        with suppress(OSError):  # a full disk ends the run at the first file that it needs
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, HOLDER + f"{os.getpid()} on {socket.gethostname()}".encode())
         with _said_to_children(folder):
             yield descriptor
     finally:
@@ -225,27 +206,3 @@ def _said_to_children(folder: Path) -> Iterator[None]:
             del os.environ[LOCKED]
         else:
             os.environ[LOCKED] = before
-
-
-def _open_lock(path: Path) -> int:
-    """The lock's file, which a run that ends early removes together with its folder."""
-    while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return open_lock(path)
-        except FileNotFoundError:
-            continue
-        except FileExistsError:  # which mkdir raises, too, if the folder vanishes while it looks at it
-            if path.parent.exists() and not path.parent.is_dir():
-                raise
-
-
-def _lock(descriptor: int, patience: float) -> None:
-    end = time.monotonic() + patience
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                raise
-            time.sleep(0.2)

@@ -49,11 +49,17 @@ ALIASES = {
     "--device-id": ("--local_rank",),
 }
 
-# What a command that wraps fairseq-train sets itself: where the run lies, and its place among the processes.
+# Where a run lies and which processes it joins, which a command that wraps fairseq-train sets itself.
+PLACES = ("--user-dir", "--save-dir", "--checkpoint-suffix", "--distributed-init-method")
 OF_TRAINING = (
-    *("--user-dir", "--save-dir", "--device-id", "--distributed-world-size", "--distributed-rank"),
-    *("--distributed-init-method", "--distributed-port", "--distributed-no-spawn"),
-    *("--distributed-num-procs", "--nprocs-per-node", "--checkpoint-suffix"),
+    *PLACES,
+    *("--device-id", "--distributed-world-size", "--distributed-rank", "--distributed-port"),
+    *("--distributed-no-spawn", "--distributed-num-procs", "--nprocs-per-node"),
+)
+# They write elsewhere or talk to other machines: for the command line alone, where the user gives them.
+ELSEWHERE = (
+    *("--log-file", "--tensorboard-logdir", "--wandb-project", "--azureml-logging", "--aim-repo"),
+    *("--use-plasma-view", "--plasma-path"),
 )
 
 COMPILING = ("chunked_cross_entropy", "chunked_masked_lm")  # criteria with --compile

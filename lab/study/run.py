@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from conventions import LOCK
 from lab.children import PARENT
 from lab.console import number_of
 from lab.data.prepared import identify
 from lab.errors import UserError
 from lab.files import RESULTS, ROOT, fingerprint, made_folder, shown_path
-from lab.outputs import LOCK, MARK, check_output_folder, run_lock
+from lab.outputs import MARK, check_output_folder, run_lock
 from lab.provenance import portable_command
 from lab.run.log import run_figures
 from lab.study.cells import Cell, Plan

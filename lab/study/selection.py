@@ -15,7 +15,16 @@ from conventions.mechanisms import MECHANISMS
 from conventions.plans import check_name, read_plan
 from lab.errors import UserError
 from lab.files import ROOT
-from lab.run.recipe import NAME_FLAGS, OF_TRAINING, as_option, check_owned, is_given, option
+from lab.run.recipe import (
+    ELSEWHERE,
+    NAME_FLAGS,
+    OF_TRAINING,
+    PLACES,
+    as_option,
+    check_owned,
+    is_given,
+    option,
+)
 from lab.study.cells import Cell, Plan
 from lab.study.notation import nearest
 from lab.study.schema import YAML, Choice, Study
@@ -26,20 +35,6 @@ OWN = {
     **dict.fromkeys(("--arch", "--task"), "another config in the study's YAML"),
 }
 """Flags that differ from cell to cell, and what to use instead; an axis adds its own."""
-PRIVILEGED = (
-    "--user-dir",
-    "--save-dir",
-    "--checkpoint-suffix",
-    "--log-file",
-    "--tensorboard-logdir",
-    "--wandb-project",
-    "--azureml-logging",
-    "--aim-repo",
-    "--use-plasma-view",
-    "--plasma-path",
-    "--distributed-init-method",
-)
-"""Flags that run code, write elsewhere or talk to other machines: for the command line alone."""
 
 
 def cells_of(plan: Plan, asked: Mapping[str, Sequence[str]], seeds: int) -> list[Cell]:
@@ -136,17 +131,15 @@ def setting_names(settings: Mapping[str, Any], axes: Collection[str]) -> Iterato
 
 
 def check_trusted(cells: Iterable[Cell]) -> None:
-    """UserError for a YAML, which may be somebody else's, that sets one of the PRIVILEGED flags."""
+    """UserError for a YAML, which may be somebody else's, that sets a flag of PLACES or ELSEWHERE."""
     for cell in cells:
         given = replace(cell, plan=replace(cell.plan, flags=()))
         words, tune = [*given.experiment.flags(), *given.own_flags()], cell.study.tune
         words += [as_option(tune.axis), *tune.values] if tune else []
-        for flag in PRIVILEGED:
+        for flag in (*PLACES, *ELSEWHERE):
             if is_given(words, flag):
-                raise UserError(
-                    f"{cell.study.path}: {cell.name}: no study sets {flag}; take it out, or give it on the "
-                    "command line after --"
-                )
+                advice = ", or give it on the command line after --" if flag in ELSEWHERE else ""
+                raise UserError(f"{cell.study.path}: {cell.name}: no study sets {flag}; take it out{advice}")
 
 
 def check_layer_plans(cells: Iterable[Cell]) -> None:

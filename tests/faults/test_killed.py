@@ -10,8 +10,7 @@ import signal
 import pytest
 import torch
 
-from conventions import STOPPED
-from lab.outputs import LOCK
+from conventions import LOCK, STOPPED
 from lab.run.checkpoint import read_checkpoint
 from tests.faults.runs import ROUNDING, ROUNDS, at, at_update, check_resumes, later, longer, losses
 

@@ -7,10 +7,11 @@ import os
 
 import pytest
 
+from conventions import LOCK
 from conventions.files import open_lock, open_to_append, replacing
 from lab.errors import UserError, explain
 from lab.files import RUN_MARK, begin, fingerprint, is_run, once, read_json, write_json
-from lab.outputs import LOCK, run_lock
+from lab.outputs import run_lock
 from user_dir.fairseq_patches.checkpoints import write_durably
 
 

@@ -244,6 +244,7 @@ def test_a_run_resumes_on_the_data_that_it_began_with(prepared, folder, tmp_path
     run.mkdir()
     if not prepared:
         (folder / "preparation.json").unlink()
+    (folder / "train.label.npy").write_bytes(b"labels")
     keep_data_record(folder, run, resumes=False)
     with monkeypatch.context() as patch:
         patch.setattr("conventions.content.sha256_of", pytest.fail)
@@ -258,9 +259,12 @@ def test_a_run_resumes_on_the_data_that_it_began_with(prepared, folder, tmp_path
     old = json.loads((run / "data.json").read_text())
     (run / "data.json").write_text(json.dumps({key: old[key] for key in ("data", "fingerprint")}))
     keep_data_record(folder, run, resumes=True)  # begun by an earlier version
-    (folder / "train.idx").write_bytes(b"b" * 9)
-    with pytest.raises(UserError, match="holds a run on other training data"):
-        keep_data_record(folder, run, resumes=True)
+    for name in ("train.label.npy", "train.idx"):  # what even such a record tells apart
+        before = (folder / name).read_bytes()
+        (folder / name).write_bytes(b"b" * 9)
+        with pytest.raises(UserError, match="holds a run on other training data"):
+            keep_data_record(folder, run, resumes=True)
+        (folder / name).write_bytes(before)
     (run / "data.json").write_text("[]")
     with pytest.raises(UserError, match="does not say what the run is trained on"):
         keep_data_record(folder, run, resumes=True)

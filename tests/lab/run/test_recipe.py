@@ -230,6 +230,13 @@ def test_an_empty_setting_leaves_the_default_of_fairseq(tmp_path):
     assert shorter_warmup(read_experiment(path), ["--max-update", "2"]) == []
 
 
+def test_the_warm_up_of_a_short_run_is_shorter_than_the_run(tmp_path):
+    path = tmp_path / "long.yaml"
+    path.write_text("lr_scheduler: {_name: fixed, warmup_updates: 50}\n")
+    found = {last: shorter_warmup(read_experiment(path), ["--max-update", last]) for last in ("1", "2", "40")}
+    assert found == {last: ["--warmup-updates", own] for last, own in (("1", "1"), ("2", "1"), ("40", "4"))}
+
+
 def test_setting_that_base_overrides(config, tmp_path):
     (tmp_path / "base.yaml").write_text((config.parent / "base.yaml").read_text())
     path = tmp_path / "twice.yaml"

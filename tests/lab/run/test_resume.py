@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from lab.errors import UserError, explain
+from lab.files import write_json
 from lab.outputs import run_lock
-from lab.run.folder import complete_save, find_resume_point, move_aside, newest_whole
+from lab.run.folder import complete_save, find_resume_point, is_failed_start, move_aside, newest_whole
+from lab.run.train import is_finished
 from tests.helpers.damages import DAMAGES
 
 TRAIN_LM = "scripts/train_lm.sh"
@@ -112,6 +114,21 @@ def test_finished_run_is_left_as_it_is(call, config, corpus, trained, tmp_path, 
     assert done.startswith(f"done: {folder / 'checkpoint_best.pt'} of update 4, the best on valid (loss ")
     command = shlex.split(advice.partition(": ")[2])
     assert command == ["scripts/eval_ppl.sh", str(folder / "checkpoint_best.pt"), str(corpus)]
+
+
+def test_a_run_is_finished_at_its_last_update(tmp_path):
+    write(tmp_path / "checkpoint_last.pt", 50)
+    start = find_resume_point(tmp_path)
+    assert [is_finished(start, last) for last in (49, 50, 51, None)] == [True, True, False, False]
+    assert not is_finished(None, 50)
+
+
+def test_a_start_has_failed_if_it_left_its_data_and_no_checkpoint_at_all(tmp_path):
+    assert not is_failed_start(tmp_path)
+    write_json(tmp_path / "data.json", {"data": "d", "fingerprint": "f"})
+    assert is_failed_start(tmp_path)
+    write(tmp_path / "checkpoint_1_50.pt", 50)  # killed before it became the last one, too
+    assert not is_failed_start(tmp_path)
 
 
 def test_what_may_change(call, config, corpus, trained, tmp_path, capsys):

@@ -275,9 +275,8 @@ def test_a_bad_study_is_refused_with_the_nearest_name(study_with, change, named)
 )
 def test_no_study_runs_code_or_writes_elsewhere(study_with, change):
     found = cells(study_with(**change, claims=[]), flags=["--tensorboard-logdir", "mine"])
-    with pytest.raises(
-        UserError, match="no study sets --(user-dir|save-dir|log-file|wandb-project); take it"
-    ):
+    refusal = "--(user-dir|save-dir); take it out$|--(log-file|wandb-project); take it out, or give it on the"
+    with pytest.raises(UserError, match=f"no study sets ({refusal})"):
         check_trusted(found)
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from conventions import LOCK
 from lab.errors import UserError
-from lab.outputs import LOCK, run_lock
+from lab.outputs import run_lock
 from lab.study import finetune_glue, run, study
 from lab.study.declaration import read_study, study_names
 
