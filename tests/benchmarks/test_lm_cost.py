@@ -30,7 +30,9 @@ def test_batches_are_full_and_decoding_comes_first():
     assert plan["positions"] == [10, 1000, 10_000, 100_000]
     assert all(plan["tokens"] % length == 0 for length in plan["lengths"])
     cases = lm_cost.cases_of({**plan, "architectures": ["a", "b"]})
-    assert [(c["kind"], c["architecture"]) for c in cases[:2]] == [("decoding", "a"), ("decoding", "b")]
+    turns = [(c["architecture"], c["round"]) for c in cases if c["kind"] == "decoding"]
+    assert turns == [(name, turn) for turn in range(plan["decoding_rounds"]) for name in "ab"]
+    assert len(turns) > 2 and cases[0]["kind"] == "decoding"
 
 
 def test_goals_are_judged_by_the_ratio():
@@ -41,6 +43,13 @@ def test_goals_are_judged_by_the_ratio():
     assert slow[0].row()[1:] == ["1.25", "not met"]
     empty = goals({**sample(), "records": []})
     assert all(goal.row()[1:] == ["–", "not measured"] for goal in empty)
+
+
+def test_slow_visits_do_not_change_the_time_of_a_token():
+    record, steps = sample(), lm_cost.FULL["decoding_steps"]
+    disturbed, calm = [0.002] * 2 * steps, [0.009] + [0.001] * (steps - 1)
+    decoded = Cell(10, "ok", disturbed + calm + disturbed, [])
+    assert (lm_cost.undisturbed(record, decoded), decoded.median) == (0.001, 0.002)
 
 
 def test_samples_of_all_rounds_are_joined():
