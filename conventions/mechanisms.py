@@ -124,6 +124,28 @@ _ALL: Sequence[Mechanism] = (
         "grows",
         Method("TNN", "#888888", "tnn_lm", "tnn", "", "TNN"),
     ),
+    # With decays, causal only.
+    Mechanism(
+        "retention",
+        "decays at a constant rate per head, rotary positions, gate",
+        "O(N d e)",
+        "d × e",
+        Method("RetNet", "#44AA99", "retnet_lm"),
+    ),
+    Mechanism(
+        "lightning",
+        "silu, decays by slopes that differ by layer, gate",
+        "O(N d²)",
+        "d × d (2d × d in the first layer)",
+        Method("TransNormerLLM", "#DDCC77", "transnormerllm"),
+    ),
+    Mechanism(
+        "gated",
+        "decays by a learned gate per position and head, gate",
+        "O(N d e)",
+        "d × e",
+        Method("GLA", "#CC6677", "gated_linear_lm"),
+    ),
     # Encoders only, whose colours are used a second time.
     Mechanism(
         "nystromformer",

@@ -18,11 +18,14 @@ PAPERS = (
     ),
     *(method for name, method in OF_MECHANISMS.items() if name in OWN and name != SOFTMAX),
 )
-OTHERS = tuple(one for name, one in OF_MECHANISMS.items() if name not in OWN and one.language_model)
+OTHERS = tuple(
+    one for name, one in OF_MECHANISMS.items() if name not in OWN and one.language_model and one.encoder
+)
+WITH_DECAYS = tuple(one for one in OF_MECHANISMS.values() if one.language_model and not one.encoder)
 ENCODERS_ONLY = tuple(
     one for name, one in OF_MECHANISMS.items() if name not in OWN and not one.language_model
 )
-METHODS = (*PAPERS, *OTHERS, *ENCODERS_ONLY)
+METHODS = (*PAPERS, *OTHERS, *WITH_DECAYS, *ENCODERS_ONLY)
 TRANSNORMERS = ("transnormer_t1", "transnormer_t2")
 # Those that the benchmarks compare by default.
 MAIN_LANGUAGE_MODELS = (VANILLA, *TRANSNORMERS, "linear_transformer_lm")
@@ -33,6 +36,7 @@ MAIN_ENCODERS = (SOFTMAX, *TRANSNORMERS, "lln", "lln_diag", "linear")
 LANGUAGE_MODEL_PANELS = {
     "Linear attention of the papers": (*MAIN_LANGUAGE_MODELS, "lln_lm", "lln_diag_lm"),
     "Methods they compare with": (VANILLA, *(method.language_model for method in OTHERS)),
+    "Linear attention with decays": (VANILLA, *(method.language_model for method in WITH_DECAYS)),
 }
 ENCODER_PANELS = {
     "Linear attention of the papers": MAIN_ENCODERS,
@@ -73,7 +77,7 @@ ANALYSED = {**ATTENTIONS, "norm": NORM_ATTENTION, **KERNELS}
 """Whatever figures of the analysis show, by the name in their JSON files."""
 
 
-NAMED = {**ENCODERS, **ATTENTIONS, **LANGUAGE_MODELS, "norm": NORM_ATTENTION}
+NAMED = {**OF_MECHANISMS, **ENCODERS, **ATTENTIONS, **LANGUAGE_MODELS, "norm": NORM_ATTENTION}
 """Methods by architecture, YAML or mechanism name."""
 
 

@@ -54,7 +54,7 @@ def mechanisms_section() -> str:
     for name, one in MECHANISMS.items():
         attention = attention_class(name)
         options = (f"`{field.name.replace('_', '-')}`" for field in fields(attention.Options))
-        causal = "no" if attention.bidirectional_only else "yes"
+        causal = "no" if attention.bidirectional_only else "only" if attention.causal_only else "yes"
         rows.append([f"`{name}`", one.about, causal, one.time, one.state, ", ".join(options)])
     header = ["name", "mechanism", "causal", "time", "decoding state", "options"]
     return markdown_table(header, rows, figures=False)

@@ -12,10 +12,11 @@ MAX_POSITIONS = 8192
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A mechanism of the registry, its options, and where its cost is not linear."""
+    """A mechanism of the registry, its options and place in a model, and where its cost is not linear."""
 
     name: str
     options: dict = field(default_factory=dict)
+    place: tuple[int, int] = (0, 1)
     linear_memory: bool = True
     linear_causal_memory: bool = True
     constant_state: bool = True
@@ -25,6 +26,10 @@ class Mechanism:
     @property
     def has_causal_form(self) -> bool:
         return not attention_class(self.name).bidirectional_only
+
+    @property
+    def has_bidirectional_form(self) -> bool:
+        return not attention_class(self.name).causal_only
 
 
 MECHANISMS = {
@@ -47,6 +52,11 @@ MECHANISMS = {
     ),
     # A Toeplitz matrix has no state of constant size: decoding reads all values.
     "tnn": Mechanism("tnn", {"network_dim": 16, "network_layers": 2}, constant_state=False),
+    "retention": Mechanism("retention"),
+    "retention-8": Mechanism("retention", {"value_dim": 8}),
+    "lightning": Mechanism("lightning"),
+    "lightning-second": Mechanism("lightning", place=(1, 3)),
+    "gated": Mechanism("gated", {"value_dim": 6}),
     "lln": Mechanism("lln"),
     "lln_diag": Mechanism("lln_diag"),
     "lln_diag-scale-16": Mechanism("lln_diag", {"combination": "learnable_scale", "block_size": 16}),
@@ -113,7 +123,7 @@ def forms_of(*names: str, without: tuple[str, ...] = ()) -> pytest.MarkDecorator
         for key, mechanism in MECHANISMS.items()
         for causal in (True, False)
         if (not names or mechanism.name in names) and key not in without
-        if mechanism.has_causal_form or not causal
+        if (mechanism.has_causal_form if causal else mechanism.has_bidirectional_form)
     ]
     return pytest.mark.parametrize(("key", "causal"), forms)
 
@@ -131,6 +141,7 @@ def build(key, causal, dtype=torch.float32, dim=12, heads=2, longest=MAX_POSITIO
         causal=causal,
         dropout=dropout,
         max_positions=longest,
+        place=mechanism.place,
         **mechanism.options,
     )
     return module.to(dtype).eval()

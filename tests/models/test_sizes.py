@@ -8,7 +8,15 @@ from tests.helpers.lm import build_lm
 from tests.helpers.roberta import build_roberta
 
 BASE = {"decoder_embed_dim": 512, "decoder_layers": 6, "decoder_attention_heads": 8}
-WIKITEXT_103 = 267_744
+WIKITEXT_103, WORDS = 267_744, 50_000
+RELEASED = {"decoder_embed_dim": 1024, "decoder_layers": 24, "decoder_attention_heads": 8, "glu_dim": 2816}
+
+
+def retnet(layers, width, inner):
+    """Parameters of torchscale's RetNet with values and a GLU `inner` wide."""
+    return layers * (2 * width**2 + 6 * width * inner + 2 * width) + width + 2 * WORDS * width
+
+
 # All parameters and the trained ones; without a size of the table, that of the architecture's defaults.
 LANGUAGE_MODELS = [
     ("transnormer_t1", WIKITEXT_103, BASE, 155_988_540, 155_988_156),
@@ -22,6 +30,22 @@ LANGUAGE_MODELS = [
     ("flash_lm", WIKITEXT_103, None, 153_517_312, 153_517_312),
     ("flash_quad_lm", WIKITEXT_103, None, 153_512_192, 153_512_192),
     ("tnn_lm", 50_264, None, 48_677_376, 48_666_624),
+    # torchscale's: 2 D^2 + 3 D V of retention, 3 D V of the GLU, 2 D of norms; a norm, two embeddings.
+    ("retnet_lm_base", WORDS, None, *[retnet(6, 512, 864)] * 2),
+    ("retnet_lm_medium", WORDS, None, *[retnet(16, 1024, 1728)] * 2),
+    ("retnet_lm_xl", WORDS, None, *[retnet(24, 2048, 3456)] * 2),
+    ("retnet_lm_3b", WORDS, None, *[retnet(32, 2560, 4280)] * 2),
+    ("retnet_lm_7b", WORDS, None, *[retnet(32, 4096, 6912)] * 2),
+    ("retnet_lm_13b", WORDS, None, *[retnet(40, 5120, 8560)] * 2),
+    ("retnet_lm_65b", WORDS, None, *[retnet(64, 8192, 13824)] * 2),
+    # The released configuration's: 5 D^2 of the attention, 3 D g of the GLU, theta, two embeddings.
+    ("transnormerllm", 64_000, RELEASED, *[24 * (5 + 3 * 2.75) * 1024**2 + 1024 + 2 * 64_000 * 1024] * 2),
+    (
+        "gated_linear_lm",
+        WORDS,
+        BASE,
+        *[6 * (16 * 512**2 - 512 + 8 * 513 + 1024 + 128) + 512 + 2 * WORDS * 512] * 2,
+    ),
 ]
 VANILLA, SQUARE, WIDTH, LAYERS = 124_696_665, 768 * 768, 768, 12
 ENCODERS = {

@@ -90,8 +90,9 @@ def test_padding_in_front_goes_to_the_end_and_back():
     assert padding_last(tokens[1:2], 1)[2] is None
 
 
-def test_derivatives_of_glu():
-    module = GLU(4, 6).double()
+@pytest.mark.parametrize("bias", [True, False])
+def test_derivatives_of_glu(bias):
+    module = GLU(4, 6, bias=bias).double()
     parameters = dict(module.named_parameters())
 
     def run(x, *values):

@@ -47,6 +47,7 @@ class Attention(DecodingState, nn.Module):
         backend: of the causal linear product, for mechanisms that use it.
         options: an instance of `Options`.
         max_positions: the longest sequence, in tokens, for mechanisms whose parameters depend on it.
+        place: the number of the layer, from 0, and how many there are, for mechanisms that differ by layer.
 
     Raises:
         UserError: for a width, heads or dropout that cannot be, or heads that do not divide the width.
@@ -72,6 +73,7 @@ class Attention(DecodingState, nn.Module):
         backend: str,
         options: object,
         max_positions: int | None = None,
+        place: tuple[int, int] = (0, 1),
     ) -> None:
         super().__init__()
         check_count("the width of an attention (embed_dim)", embed_dim)
@@ -86,7 +88,7 @@ class Attention(DecodingState, nn.Module):
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.head_dim = embed_dim // num_heads
         self.causal, self.backend, self.options = causal, backend, options
-        self.max_positions = max_positions
+        self.max_positions, self.place = max_positions, place
         self.dropout = FairseqDropout(dropout)
 
     def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:

@@ -73,14 +73,21 @@ class LinearAttention(SelfAttention):
 
 
 def next_sums(
-    q: Tensor, k: Tensor, v: Tensor, total: Tensor, *, backend: str, **normalization
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    total: Tensor,
+    *,
+    backend: str,
+    log_decay: Tensor | None = None,
+    **normalization,
 ) -> tuple[Tensor, Tensor]:
     """`causal_linear_attention` of the positions after those in `total`, one or many, and the new total."""
     if q.shape[2] != 1:
-        return causal_linear_attention(
-            q, k, v, initial_state=total, return_state=True, backend=backend, **normalization
-        )
-    out, total = causal_linear_attention_step(
-        q.squeeze(2), k.squeeze(2), v.squeeze(2), total, **normalization
-    )
+        options = {"initial_state": total, "return_state": True, "backend": backend, "log_decay": log_decay}
+        return causal_linear_attention(q, k, v, **options, **normalization)
+    if log_decay is not None and log_decay.dim() == 3:
+        log_decay = log_decay.squeeze(2)
+    q, k, v = q.squeeze(2), k.squeeze(2), v.squeeze(2)
+    out, total = causal_linear_attention_step(q, k, v, total, log_decay=log_decay, **normalization)
     return out.unsqueeze(2), total

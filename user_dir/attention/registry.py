@@ -52,6 +52,7 @@ def build_attention(
     dropout: float = 0.0,
     backend: str = "auto",
     max_positions: int | None = None,
+    place: tuple[int, int] = (0, 1),
     **options: object,
 ) -> "Attention":
     """One self-attention module.
@@ -63,6 +64,7 @@ def build_attention(
         dropout: on attention weights, for mechanisms that form weights.
         backend: of the linear product, see `causal_linear_attention`.
         max_positions: the longest sequence, in tokens, for mechanisms whose parameters depend on it.
+        place: the number of the layer, from 0, and how many there are, for mechanisms that differ by layer.
         **options: fields of the mechanism's `Options`, such as `block_size` of "diag".
 
     Raises:
@@ -103,4 +105,5 @@ def build_attention(
         backend=backend,
         options=cls.Options(**options),
         max_positions=max_positions,
+        place=place,
     )

@@ -12,7 +12,10 @@ def _option(default, help_text):
     return field(default=default, metadata={"help": help_text})
 
 
-NORM_HELP = "norm of the layers: layernorm, rmsnorm (without parameters) or scalenorm (with one)"
+NORM_HELP = (
+    "norm of the layers: layernorm, rmsnorm (without parameters), weighted_rmsnorm (with a weight per "
+    "channel) or scalenorm (with one parameter)"
+)
 
 PLAN_HELP = (
     "layer plan: which attention each layer has, such as 'diag*3,norm*3', 'diag+norm*6' for both in "
@@ -40,6 +43,7 @@ class ModelConfig(FairseqDataclass):
     glu_activation: str = _option(
         "silu", "activation of the glu; identity is what the authors' code computes since 2022-10-28"
     )
+    no_glu_bias: Optional[bool] = _option(None, "no biases in the glu; default: the architecture's own")
     dropout: float = _option(0.1, "dropout of embeddings and residual branches")
     attention_dropout: float = _option(0.0, "dropout of attention weights, where there are any")
     activation_dropout: float = _option(0.0, "dropout inside the ffn or glu")
@@ -94,13 +98,15 @@ class LanguageModelConfig(ModelConfig):
     )
     no_decoder_final_norm: bool = _option(False, "no norm after the last layer")
     decoder_learned_pos: bool = _option(False, "the same as --absolute-positions learned")
-    no_scale_embedding: bool = _option(False, "do not multiply embeddings by sqrt(D)")
-    share_decoder_input_output_embed: bool = _option(
-        False,
-        "tie input and output embeddings; the default here, and accepted so that usual commands work",
+    no_scale_embedding: Optional[bool] = _option(
+        None, "do not multiply embeddings by sqrt(D); default: the architecture's own"
     )
-    no_share_decoder_input_output_embed: bool = _option(
-        False, "an output projection of its own instead of the tied embeddings"
+    share_decoder_input_output_embed: bool = _option(
+        False, "tie input and output embeddings, as most architectures do by default"
+    )
+    no_share_decoder_input_output_embed: Optional[bool] = _option(
+        None,
+        "an output projection of its own instead of the tied embeddings; default: the architecture's own",
     )
     decoder_output_bias: str = _option("none", "bias of the output projection: none or learned")
     decoder_init_std: Optional[float] = _option(

@@ -5,12 +5,13 @@ from typing import Any
 from fairseq.models import FairseqLanguageModel
 from fairseq.models.transformer import Embedding
 from fairseq.modules import AdaptiveInput
-from torch import nn
+from torch import Tensor, nn
 
 from ..checks.dictionaries import check_dictionary
 from ..errors import UserError, check_choice
 from .attention_statistics import log_attention_statistics
 from .decoder import LinearAttentionDecoder, cutoffs
+from .fork_names import rename_with_decays
 from .options import check_numbers
 from .stack import DECODER_POSITIONS, Planned, block_length, check_reach, planned_layers, positions_kind
 
@@ -35,6 +36,11 @@ class LinearAttentionLM(Planned, FairseqLanguageModel):
             _initialise(model, args.decoder_init_std)
         log_attention_statistics(model, model.decoder.layers, args.log_attention_statistics)
         return model
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Accept checkpoints of torchscale's RetNet and released ones of TransNormerLLM."""
+        rename_with_decays(state_dict, self.decoder, f"{name}.decoder" if name else "decoder")
+        super().upgrade_state_dict_named(state_dict, name)
 
 
 def _resolve(args: Any) -> None:

@@ -119,6 +119,7 @@ def build_feed_forward(
     *,
     glu_dim: int | None,
     glu_activation: str,
+    glu_bias: bool,
     ffn_dim: int,
     ffn_activation: str,
     dropout: float,
@@ -126,7 +127,7 @@ def build_feed_forward(
     """The network called `kind`, "glu" or "ffn"; raises UserError for another name."""
     if kind == "glu":
         width = glu_dim or default_glu_width(embed_dim)
-        return GLU(embed_dim, width, glu_activation, dropout)
+        return GLU(embed_dim, width, glu_activation, dropout, bias=glu_bias)
     if kind == "ffn":
         return FeedForward(embed_dim, ffn_dim, ffn_activation, dropout)
     raise UserError(f"unknown feed-forward network {kind!r}; choose one of glu, ffn")

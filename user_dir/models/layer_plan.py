@@ -45,10 +45,14 @@ def parse_layer_plan(plan: str, num_layers: int, option: str, causal: bool) -> l
 def fill_in_options(cfg: Any, defaults: Mapping[str, object]) -> None:
     """Give the open options of a model's configuration their plan's values, or else `defaults`.
 
+    Tied embeddings that are asked for count more than the default.
+
     Training does so before anything is compared or saved, so that a checkpoint holds them.
     """
     plan = getattr(cfg, "decoder_attention", None) or getattr(cfg, "encoder_attention", None)
     word = PLAN_WORDS.get((plan or "").strip())
+    if getattr(cfg, "share_decoder_input_output_embed", False):
+        defaults = {**defaults, "no_share_decoder_input_output_embed": False}
     for name, value in {**defaults, **(word.options if word else {})}.items():
         if getattr(cfg, name, None) is None:
             setattr(cfg, name, value)
@@ -68,6 +72,7 @@ def build_layer_attention(
     dropout: float,
     backend: str,
     max_positions: int,
+    place: tuple[int, int],
     options: dict[str, dict[str, object]],
 ) -> nn.Module:
     """The attention of one layer; `options` maps a mechanism's name to its options."""
@@ -80,6 +85,7 @@ def build_layer_attention(
             dropout=dropout,
             backend=backend,
             max_positions=max_positions,
+            place=place,
             **options.get(name, {}),
         )
         for name in layer

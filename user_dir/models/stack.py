@@ -59,6 +59,12 @@ def planned_layers(cfg: Any, side: str, default: str) -> list[Layer]:
     return _kept(layers, getattr(cfg, f"{side}_layers_to_keep"), side)
 
 
+def layer_places(cfg: Any, side: str) -> list[tuple[int, int]]:
+    """Of each layer that pruning keeps: its number, from 0, and how many there are before pruning."""
+    count = getattr(cfg, f"{side}_layers")
+    return _kept([(number, count) for number in range(count)], getattr(cfg, f"{side}_layers_to_keep"), side)
+
+
 def check_reach(cfg: Any, layers: list[Layer], longest: int | None) -> None:
     """UserError where the `longest` sample, if it is known, is longer than cosFormer's distance."""
     length = getattr(cfg, "cosformer_length", None)
@@ -76,8 +82,8 @@ def block_length(task: Any) -> int | None:
     return getattr(settings, "tokens_per_sample", None) if blocks else None
 
 
-def _kept(layers: list[Layer], keep: str | None, side: str) -> list[Layer]:
-    """The layers that stay after pruning, all of them without `keep`."""
+def _kept(layers: list, keep: str | None, side: str) -> list:
+    """The layers, or their places, that stay after pruning, all of them without `keep`."""
     if not keep:
         return layers
     wrong = f"--{side}-layers-to-keep is {keep!r}; write the numbers of layers, such as 0,2,4"
@@ -109,8 +115,8 @@ def build_layers(
     if drop > 0:
         check_layer_drop(plan, side)
     layers = LayerDropModuleList(p=drop) if drop > 0 else nn.ModuleList()
-    for names in plan:
-        layer = _build_layer(cfg, side, names)
+    for names, place in zip(plan, layer_places(cfg, side), strict=True):
+        layer = _build_layer(cfg, side, names, place)
         adapt(layer)
         layers.append(_wrapped(layer, cfg))
     return layers
@@ -129,13 +135,13 @@ def check_layer_drop(plan: list[Layer], side: str) -> None:
         )
 
 
-def _build_layer(cfg: Any, side: str, layer: Layer) -> nn.Module:
+def _build_layer(cfg: Any, side: str, layer: Layer, place: tuple[int, int]) -> nn.Module:
     width, norm = getattr(cfg, f"{side}_embed_dim"), getattr(cfg, f"{side}_norm")
     causal = side == "decoder"
     if causal and norm == "batchnorm":
         raise UserError(
             "--decoder-norm batchnorm takes its statistics from positions to come as well; "
-            "choose one of layernorm, rmsnorm, scalenorm"
+            "choose one of layernorm, rmsnorm, weighted_rmsnorm, scalenorm"
         )
     attention = build_layer_attention(
         layer,
@@ -145,6 +151,7 @@ def _build_layer(cfg: Any, side: str, layer: Layer) -> nn.Module:
         dropout=cfg.attention_dropout,
         backend=cfg.attention_backend,
         max_positions=cfg.max_target_positions if causal else cfg.max_positions,
+        place=place,
         options=attention_options(cfg),
     )
     if replaces_feed_forward(layer):
@@ -159,6 +166,7 @@ def _build_layer(cfg: Any, side: str, layer: Layer) -> nn.Module:
         width,
         glu_dim=cfg.glu_dim,
         glu_activation=cfg.glu_activation,
+        glu_bias=not cfg.no_glu_bias,
         ffn_dim=getattr(cfg, f"{side}_ffn_embed_dim"),
         ffn_activation=getattr(cfg, f"{side}_ffn_activation", None) or cfg.activation_fn,
         dropout=cfg.activation_dropout,

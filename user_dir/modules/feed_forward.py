@@ -51,15 +51,24 @@ class GLU(JoinsMaps):
         activation_fn: name of `act`; "identity" is what the authors' repository computes since
             2022-10-28.
         dropout: on the product.
+        bias: whether the three maps have biases.
     """
 
     maps = ("l1", "l2")
 
-    def __init__(self, embed_dim: int, width: int, activation_fn: str = "silu", dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        width: int,
+        activation_fn: str = "silu",
+        dropout: float = 0.0,
+        *,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
-        self.l1 = nn.Linear(embed_dim, width)
-        self.l2 = nn.Linear(embed_dim, width)
-        self.l3 = nn.Linear(width, embed_dim)
+        self.l1 = nn.Linear(embed_dim, width, bias=bias)
+        self.l2 = nn.Linear(embed_dim, width, bias=bias)
+        self.l3 = nn.Linear(width, embed_dim, bias=bias)
         self.activation = activation(activation_fn)
         self.dropout = FairseqDropout(dropout)
         self.join_maps()
@@ -113,7 +122,8 @@ class _SiluGatedLinear(torch.autograd.Function):
             active = F.silu(gate)
             grad_gate = torch.ops.aten.silu_backward(inner * value, gate)
             grad_inputs, product = torch.cat([grad_gate, inner * active], -1), active * value
-        return grad_inputs, grad.mT @ product.to(grad.dtype), grad.sum(0)
+        grad_bias = grad.sum(0) if ctx.needs_input_grad[2] else None
+        return grad_inputs, grad.mT @ product.to(grad.dtype), grad_bias
 
 
 class FeedForward(nn.Module):

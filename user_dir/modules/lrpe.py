@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from causal_linear_attention.chunked import accumulation_dtype, without_autocast
 from causal_linear_attention.transforms import in_transform
 
+from .rotary import pairs, rotate_pairs, turns_by
+
 
 class Rotations(NamedTuple):
     """What turns vectors at some positions: computed once, for queries and keys alike.
@@ -118,7 +120,7 @@ def _rotations(positions: Tensor, mirror: Tensor, theta: Tensor, one: Tensor) ->
     angles = positions.unsqueeze(-1) * theta
     constant = angles.detach()
     if torch.compiler.is_compiling():
-        turns = _turns(constant)
+        turns = turns_by(constant)
     else:
         turns = torch.view_as_real(torch.polar(one, constant))
     turns, angles = turns.to(mirror.dtype), angles if angles.requires_grad else None
@@ -156,24 +158,20 @@ class _Turn(torch.autograd.Function):
     def backward(ctx, grad):
         out, mirror, turns, positions, theta = ctx.saved_tensors
         if torch.is_grad_enabled():  # for derivatives of higher order
-            turns = _turns(positions.unsqueeze(-1) * theta).to(mirror.dtype)
+            turns = turns_by(positions.unsqueeze(-1) * theta).to(mirror.dtype)
         wide, grad_x, grad_angles = grad.to(mirror.dtype), None, None
         if ctx.needs_input_grad[3]:
             # The derivative of a rotated pair (a, b) by its angle is (-b, a).
-            a, b = _pairs(out.to(mirror.dtype)).unbind(-1)
-            grad_a, grad_b = _pairs(wide).unbind(-1)
+            a, b = pairs(out.to(mirror.dtype)).unbind(-1)
+            grad_a, grad_b = pairs(wide).unbind(-1)
             grad_angles = torch.addcmul(a * grad_b, b, grad_a, value=-1).sum_to_size(ctx.angles)
         if ctx.needs_input_grad[0]:
-            grad_x = _reflected(_rotated(wide, turns, back=True), mirror).to(grad.dtype)
+            grad_x = _reflected(rotate_pairs(wide, turns, back=True), mirror).to(grad.dtype)
         return grad_x, None, None, grad_angles, None, None
 
 
-def _turns(angles: Tensor) -> Tensor:
-    return torch.stack([angles.cos(), angles.sin()], -1)
-
-
 def _turn(x: Tensor, mirror: Tensor, turns: Tensor) -> Tensor:
-    return _rotated(_reflected(x.to(mirror.dtype), mirror), turns).to(x.dtype)
+    return rotate_pairs(_reflected(x.to(mirror.dtype), mirror), turns).to(x.dtype)
 
 
 def _mirror(v: Tensor, scale: float) -> Tensor:
@@ -192,29 +190,3 @@ def _reflected(x: Tensor, mirror: Tensor) -> Tensor:
         if x.shape[-2] == 1:  # rows without distance in memory: one product
             return (x.reshape(-1, x.shape[-1]) @ mirror).view(x.shape)
         return x @ mirror
-
-
-def _rotated(x: Tensor, turns: Tensor, back: bool = False) -> Tensor:
-    """Pairs of channels rotated, or rotated back; an odd last channel as it is.
-
-    A product of complex numbers is one kernel; a compiler has none for them and fuses real arithmetic.
-    """
-    if x.shape[-1] < 2:
-        return x
-    pairs = _pairs(x)
-    if torch.compiler.is_compiling():
-        (a, b), (cos, sin) = pairs.unbind(-1), turns.unbind(-1)
-        sin = -sin if back else sin
-        rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], -1)
-    else:
-        factors = torch.view_as_complex(turns)
-        numbers = torch.view_as_complex(pairs.contiguous())
-        rotated = torch.view_as_real(numbers * (factors.conj() if back else factors))
-    rotated = rotated.flatten(-2)
-    return torch.cat([rotated, x[..., -1:]], -1) if x.shape[-1] % 2 else rotated
-
-
-def _pairs(x: Tensor) -> Tensor:
-    """`(..., d)` as `(..., d // 2, 2)`, without an odd last channel."""
-    count = x.shape[-1] // 2
-    return x[..., : 2 * count].unflatten(-1, (count, 2))

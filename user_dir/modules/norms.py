@@ -188,8 +188,25 @@ class GatedRMSNorm(RMSNorm):
         return (scale * super().forward(wide) * torch.sigmoid(gate * wide)).to(x.dtype)
 
 
+class WeightedRMSNorm(nn.RMSNorm):
+    """`w x / sqrt(mean x^2 + 1e-6)` over the last dimension, w one number per channel.
+
+    Zhang and Sennrich 2019, with the epsilon of RetNet's code.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, eps=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape `(..., D)`; returns the same shape and dtype; computed in float32 for half precision."""
+        wide = accumulation_dtype(x.dtype)
+        out = nn.functional.rms_norm(x.to(wide), self.normalized_shape, self.weight.to(wide), self.eps)
+        return out.to(x.dtype)
+
+
 NORMS = {
     "rmsnorm": lambda width: RMSNorm(),
+    "weighted_rmsnorm": WeightedRMSNorm,
     "layernorm": LayerNorm,
     "scalenorm": lambda width: ScaleNorm(),
     "batchnorm": BatchNorm,

@@ -17,12 +17,14 @@ OUT_OF_RANGE = {
     "cosformer": {"length": [0]},
     "flash": {"chunk_size": [0], "key_dim": [7]},
     "flash_quad": {"key_dim": [0], "positions": [0], "expansion": [0]},
+    "gated": {"value_dim": [0, 7]},
     "informer": {"factor": [0, 65]},
     "linformer": {"rank": [0, 65], "projection": ["fairseq"]},
     "longformer": {"window": [0, 7, -2]},
     "nystromformer": {"landmarks": [0], "conv_width": [4, -1]},
     "performer": {"features": [0], "redraw": [-1]},
     "reformer": {"chunk_size": [0], "rounds": [0], "buckets": [7]},
+    "retention": {"value_dim": [0, 7]},
     "skyformer": {"landmarks": [0, 7]},
     "tnn": {"expansion": [0], "network_dim": [0], "network_layers": [0], "decay": [1.5, 0.0]},
     "transformer_ls": {"window": [0, 7], "chunk": [0], "rank": [0, 65]},
@@ -61,6 +63,7 @@ HUGE = [
     if option.type in (int, int | None) and option.metadata.get("size", True)
 ]
 BIDIRECTIONAL = sorted(name for name in attention_names() if attention_class(name).bidirectional_only)
+CAUSAL = sorted(name for name in attention_names() if attention_class(name).causal_only)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ BIDIRECTIONAL = sorted(name for name in attention_names() if attention_class(nam
 def test_values_out_of_range(name, option, value):
     flag = f"--{name}-{option}".replace("_", "-")
     heads = 1 if name.startswith("flash") else 2
-    for causal in {False, name not in BIDIRECTIONAL}:
+    for causal in {name in CAUSAL, name not in BIDIRECTIONAL}:
         with pytest.raises(UserError, match=f"{flag} is {value!r}; "):
             build_attention(name, 12, heads, causal=causal, max_positions=64, **{option: value})
 

@@ -1,0 +1,87 @@
+"""What attentions that forget share: a sum that decays, values of their own width, and a gate."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from causal_linear_attention import causal_linear_attention
+from causal_linear_attention.chunked import accumulation_dtype
+
+from .base import Attention
+from .linear import next_sums
+from .parts.new_tokens import NewTokens
+from .parts.state import State
+
+
+class DecayingAttention(Attention):
+    """`out_proj(finish(o))`, `o_t = q_t S_t`, `S_t = e^(g_t) S_(t-1) + k_t^T v_t`; causal only.
+
+    A subclass computes `project`, `features`, `log_decay` and `finish`, and has an `out_proj`. Time per head
+    O(N d e), d being the width of keys and e that of values; the decoding state is S, `(d, e)`. At padding g
+    and k are zero, which leaves S as it is. float16 is computed in float32, whose range the sum needs.
+
+    Class attributes:
+        constants: the names of float64 tensors that follow the module to a device, but keep their dtype.
+    """
+
+    causal_only = True
+    constants: tuple[str, ...] = ()
+    out_proj: nn.Linear
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`x: (N, B, D)` to queries and keys `(B, H, N, d)`, values `(B, H, N, e)`, gates `(N, B, H e)`."""
+        raise NotImplementedError
+
+    def features(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """What the product takes of queries and keys at integer `positions`, `(N,)` or `(B, N)`."""
+        raise NotImplementedError
+
+    def log_decay(self, x: Tensor) -> Tensor:
+        """g, `(H,)` or `(B, H, N)`, for `x: (N, B, D)`; float32 (float64 for float64)."""
+        raise NotImplementedError
+
+    def finish(self, out: Tensor, gate: Tensor, positions: Tensor) -> Tensor:
+        """The product `(B, H, N, e)`, normalised and gated, `(N, B, H e)`; `positions` as in `features`."""
+        raise NotImplementedError
+
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """See `Attention.mix`."""
+        positions = torch.arange(len(x), device=x.device)
+        q, k, v, gate = self._inputs(x, positions)
+        out = causal_linear_attention(q, k, v, log_decay=self.log_decay(x), backend=self.backend)
+        return self.out_proj(self.finish(out, gate, positions).to(x.dtype))
+
+    def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
+        """See `Attention.mix_next`; O(d e) per token and head."""
+        q, k, v, gate = self._inputs(x, new.positions)
+        decay = self.log_decay(x)
+        if new.padding_mask is not None:
+            hidden = new.padding_mask[:, None]
+            k = k.masked_fill(hidden.unsqueeze(-1), 0.0)
+            decay = (decay[:, None] if decay.dim() == 1 else decay).masked_fill(hidden, 0.0)
+        if state is None:
+            sizes = (*k.shape[:2], k.shape[3], v.shape[3])
+            state = {"sum": k.new_zeros(sizes, dtype=accumulation_dtype(k.dtype))}
+        out, total = next_sums(q, k, v, state["sum"], log_decay=decay, backend=self.backend)
+        return self.out_proj(self.finish(out, gate, new.positions).to(x.dtype)), {"sum": total}
+
+    def _inputs(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        q, k, v, gate = self.project(x)
+        if q.dtype == torch.float16:
+            q, k, v = q.float(), k.float(), v.float()
+        return *self.features(q, k, positions), v, gate
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], *args, **kwargs) -> "DecayingAttention":
+        super()._apply(fn, *args, **kwargs)
+        for name in self.constants:
+            constant = getattr(self, name)
+            device = fn(torch.empty(0, device=constant.device)).device
+            if device.type != "meta":
+                setattr(self, name, constant.to(device))
+        return self
+
+
+def joined_heads(x: Tensor) -> Tensor:
+    """`(B, H, N, e)` to `(N, B, H e)`."""
+    return x.permute(2, 0, 1, 3).flatten(2)

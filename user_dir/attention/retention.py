@@ -1,0 +1,133 @@
+"""Retention (Sun et al. 2023, RetNet): linear attention that forgets at a constant rate per head."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from causal_linear_attention.chunked import accumulation_dtype
+
+from ..errors import UserError
+from ..modules.linear_maps import JoinsMaps, linear_maps
+from ..modules.rotary import rotate_pairs, turns_by
+from .decaying import DecayingAttention, joined_heads
+from .parts.limits import check_count
+from .registry import register_attention
+
+
+@dataclass
+class RetentionOptions:
+    """Options of "retention"."""
+
+    value_dim: Optional[int] = field(
+        default=None, metadata={"help": "width of values and gates; default: twice that of the model"}
+    )
+
+    flag = "retention"
+
+    def __post_init__(self) -> None:
+        if self.value_dim is not None:
+            check_count(f"--{self.flag}-value-dim", self.value_dim)
+
+
+class GatedRetention(JoinsMaps, DecayingAttention):
+    """`W_o (silu(W_g x) * norm(o))`, a norm per head; no biases. What `retention` and `gated` share.
+
+    The parameters have torchscale's names and begin as there.
+    """
+
+    Options: type
+    maps = ("q_proj", "k_proj", "v_proj", "g_proj")
+
+    def __init__(self, embed_dim: int, num_heads: int, **kwargs) -> None:
+        super().__init__(embed_dim, num_heads, **kwargs)
+        value_dim = self.options.value_dim or 2 * embed_dim
+        if value_dim % num_heads:
+            raise UserError(
+                f"--{self.options.flag}-value-dim is {value_dim}; it must be a multiple of the {num_heads} "
+                "attention heads"
+            )
+        for name, width in zip(self.maps, (embed_dim, embed_dim, value_dim, value_dim), strict=True):
+            self.add_module(name, nn.Linear(embed_dim, width, bias=False))
+            nn.init.xavier_uniform_(self.get_submodule(name).weight, gain=2**-2.5)
+        self.out_proj = nn.Linear(value_dim, embed_dim, bias=False)
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        self.value_head_dim = value_dim // num_heads
+        self.join_maps()
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """See `DecayingAttention.project`."""
+        q, k, v, gate = linear_maps(x, self.q_proj, self.k_proj, self.v_proj, self.g_proj)
+        return self.heads(q), self.heads(k), self.heads(v), gate
+
+    def finish(self, out: Tensor, gate: Tensor, positions: Tensor) -> Tensor:
+        """See `DecayingAttention.finish`."""
+        return F.silu(gate) * joined_heads(self.normed(out, positions)).to(gate.dtype)
+
+    def normed(self, out: Tensor, positions: Tensor) -> Tensor:
+        """The product `(B, H, N, e)`, normalised per head."""
+        raise NotImplementedError
+
+
+@register_attention("retention")
+class RetentionAttention(GatedRetention):
+    """`rms(q_t sum_s c^(t - s) k_s^T v_s / sqrt(sum_s c^(t - s)))`, `c = 1 - 2^(-5 - h)` in head h.
+
+    RetNet, eq. 5 to 8, as torchscale computes it: q and k are turned in pairs of channels by angles
+    `t 10000^(-j / (d/2 - 1))` and k is divided by sqrt(d); the norm has no weight. It is in torchscale's
+    recurrent form; the parallel one also divides rows by their sums, which the norm undoes up to its epsilon.
+    """
+
+    Options = RetentionOptions
+    constants = ("rates", "angles")
+    eps = 1e-6
+
+    def __init__(self, embed_dim: int, num_heads: int, **kwargs) -> None:
+        super().__init__(embed_dim, num_heads, **kwargs)
+        if self.head_dim % 2:
+            raise UserError(
+                f"retention turns pairs of channels, but {num_heads} heads of a width of {embed_dim} have "
+                f"{self.head_dim} channels each; choose a number of heads that gives them an even width"
+            )
+        self.rates, self.angles = decay_rates(num_heads), rotary_angles(self.head_dim)
+
+    def features(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """See `DecayingAttention.features`; computed in float32 at least."""
+        wide = accumulation_dtype(q.dtype)
+        turns = turns_by(self._per_head(positions).unsqueeze(-1) * self.angles).to(wide)
+        q, k = (
+            rotate_pairs(x.to(wide), by).to(x.dtype)
+            for x, by in ((q, turns), (k, turns * self.head_dim**-0.5))
+        )
+        return q, k
+
+    def log_decay(self, x: Tensor) -> Tensor:
+        """See `DecayingAttention.log_decay`."""
+        return self.rates.to(accumulation_dtype(x.dtype))
+
+    def normed(self, out: Tensor, positions: Tensor) -> Tensor:
+        """See `GatedRetention.normed`; the root of the decays' sum is a factor of epsilon."""
+        wide = out.to(accumulation_dtype(out.dtype))
+        rates = self.rates[:, None]
+        total = torch.expm1((self._per_head(positions) + 1) * rates) / torch.expm1(rates)
+        floor = (self.eps * total).to(wide.dtype).unsqueeze(-1)
+        return wide * (wide.square().mean(-1, keepdim=True) + floor).rsqrt()
+
+    def _per_head(self, positions: Tensor) -> Tensor:
+        """`(N,)` as it is, `(B, N)` as `(B, 1, N)`."""
+        return positions if positions.dim() == 1 else positions.unsqueeze(1)
+
+
+def decay_rates(heads: int) -> Tensor:
+    """`log(1 - 2^(-5 - h))` of the heads h, `(heads,)`, float64."""
+    return torch.tensor(
+        [math.log1p(-(2.0 ** (-5 - h))) for h in range(heads)], dtype=torch.float64, device="cpu"
+    )
+
+
+def rotary_angles(head_dim: int) -> Tensor:
+    """`10000^(-j / (d/2 - 1))` of the pairs j of channels, `(d // 2,)`, float64."""
+    return 10000.0 ** -torch.linspace(0, 1, head_dim // 2, dtype=torch.float64, device="cpu")
