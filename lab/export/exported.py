@@ -28,13 +28,13 @@ from lab.run.checkpoint import (
 from user_dir.attention.registry import attention_class
 from user_dir.models.language_model import LinearAttentionLM
 from user_dir.models.options import attention_options
-from user_dir.models.stack import is_pre_norm, planned_layers, positions_kind
+from user_dir.models.stack import is_pre_norm, layer_places, planned_layers, positions_kind
 from user_dir.modules.feed_forward import ACTIVATIONS, default_glu_width
 
 OWN = "export"
 """In a folder of a user's own attentions: their forms for exported models."""
-EXPORTED = ("softmax", "elu", "norm", "diag", "lln", "lln_diag")
-NORMS = ("layernorm", "rmsnorm", "scalenorm")
+EXPORTED = ("softmax", "elu", "norm", "diag", "lln", "lln_diag", "retention", "lightning", "gated")
+NORMS = ("layernorm", "rmsnorm", "weighted_rmsnorm", "scalenorm")
 HUB = Path(__file__).with_name("hub")
 """The files that run an exported model, whoever loads it."""
 # Beginnings of names here and in the modelling file.
@@ -140,6 +140,7 @@ def configuration(source: Source) -> dict[str, Any]:
         "hidden_size": getattr(cfg, f"{side}_embed_dim"),
         "num_attention_heads": getattr(cfg, f"{side}_attention_heads"),
         "plan": [list(names) for names in source.plan],
+        "places": layer_places(cfg, side),
         "causal": causal,
         "attention_options": _attention_options(source),
         **_feed_forward(cfg, side),
@@ -214,7 +215,12 @@ def _feed_forward(cfg: Any, side: str) -> dict[str, Any]:
     else:
         size = getattr(cfg, f"{side}_ffn_embed_dim")
         name = getattr(cfg, f"{side}_ffn_activation", None) or cfg.activation_fn
-    return {"feed_forward": kind, "feed_forward_size": size, "feed_forward_activation": name}
+    return {
+        "feed_forward": kind,
+        "feed_forward_size": size,
+        "feed_forward_activation": name,
+        "feed_forward_bias": kind != "glu" or not cfg.no_glu_bias,
+    }
 
 
 def _special_tokens(source: Source) -> dict[str, int]:

@@ -1,8 +1,9 @@
 """The attentions of an exported linear-attention Transformer, and norms and positions, in plain PyTorch.
 
 softmax, elu (Katharopoulos et al. 2020), norm and diag (TransNormer, Qin et al. 2022), lln and lln_diag
-(Nahshan et al. 2024). LLN's standard deviations of queries and keys are those of the exported checkpoint;
-they do not change in fine-tuning.
+(Nahshan et al. 2024), retention (RetNet, Sun et al. 2023), lightning (TransNormerLLM, Qin et al. 2023) and
+gated (gated linear attention, Yang et al. 2024). LLN's standard deviations of queries and keys are those of
+the exported checkpoint; they do not change in fine-tuning.
 """
 
 from dataclasses import dataclass
@@ -40,6 +41,19 @@ class RMSNorm(nn.Module):
         return (x.float() / (root + 1e-8)).to(x.dtype)
 
 
+class WeightedRMSNorm(nn.Module):
+    """`w x / sqrt(mean x^2 + 1e-6)`, w one number per channel."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        """`(..., D)`."""
+        wide = x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        return (self.weight.float() * wide).to(x.dtype)
+
+
 class ScaleNorm(nn.Module):
     """`g x / sqrt(mean x^2 + 1e-5)`, g one number."""
 
@@ -57,6 +71,7 @@ class ScaleNorm(nn.Module):
 NORMS = {
     "layernorm": nn.LayerNorm,
     "rmsnorm": lambda width: RMSNorm(),
+    "weighted_rmsnorm": WeightedRMSNorm,
     "scalenorm": lambda width: ScaleNorm(),
 }
 
@@ -84,13 +99,25 @@ class LRPE(nn.Module):
         return torch.cat([turned, wide[..., pairs:]], -1).to(x.dtype)
 
 
-class SelfAttention(nn.Module):
-    """Projections and heads; a subclass computes `attend`."""
+class Attention(nn.Module):
+    """What all attentions have; called with `x: (B, T, D)`, `Tokens` and the layer's state, see `attend`."""
 
     def __init__(self, config, options):
         super().__init__()
-        width, self.heads, self.causal = config.hidden_size, config.num_attention_heads, config.causal
-        self.head_dim = width // self.heads
+        self.heads, self.causal = config.num_attention_heads, config.causal
+        self.head_dim = config.hidden_size // self.heads
+
+    def apart(self, x):
+        """`(B, T, H d)` to `(B, H, T, d)`."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class SelfAttention(Attention):
+    """Projections and heads; a subclass computes `attend`."""
+
+    def __init__(self, config, options):
+        super().__init__(config, options)
+        width = config.hidden_size
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
         self.dropout = nn.Dropout(config.attention_dropout)
         self.norm = nn.Identity()  # of the joined heads, before the output map
@@ -101,10 +128,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, x, tokens, state):
         """`x: (B, T, D)`."""
-        q, k, v = (
-            project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        q, k, v = (self.apart(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
         out = self.attend(q, k, v, tokens, state)
         return self.out_proj(self.norm(out.transpose(1, 2).flatten(2)).to(x.dtype))
 
@@ -330,6 +354,155 @@ class LLNDiagAttention(LLNAttention):
         return self.r * lln + (self.p if kind == "learnable_scale" else 1 - self.r) * diag
 
 
+class DecayingAttention(Attention):
+    """`o_t = q_t S_t`, `S_t = e^(g_t) S_(t-1) + k_t^T v_t`; a subclass says what q, k, v and g are."""
+
+    def inputs(self, x, positions):
+        """Queries, keys and values `(B, H, T, ·)`, and gates `(B, T, ·)`."""
+        raise NotImplementedError
+
+    def log_decay(self, x):
+        """g, `(H, 1)` or `(B, H, T)`."""
+        raise NotImplementedError
+
+    def finish(self, out, gate, positions):
+        """The product `(B, H, T, ·)`, normalised and gated, `(B, T, ·)`."""
+        raise NotImplementedError
+
+    def forward(self, x, tokens, state):
+        """See `Attention`."""
+        q, k, v, gate = self.inputs(x, tokens.positions)
+        hidden = tokens.padding[:, None]
+        q, k, v = q.float(), k.float().masked_fill(hidden[..., None], 0.0), v.float()
+        decay = self.log_decay(x).expand(k.shape[:3]).masked_fill(hidden, 0.0)
+        total = state["sum"] if state else v.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
+        outs = []
+        for a, b, c, g in zip(*(one.split(CHUNK, 2) for one in (q, k, v, decay)), strict=True):
+            g = g.cumsum(2)
+            between = (g[..., None] - g[..., None, :]).tril().exp().tril()
+            outs.append((a @ b.mT * between) @ c + g.exp()[..., None] * (a @ total))
+            left = g[..., -1:]
+            total = left.exp()[..., None] * total + ((left - g).exp()[..., None] * b).mT @ c
+        if state is not None:
+            state["sum"] = total
+        return self.out_proj(self.finish(torch.cat(outs, 2), gate, tokens.positions).to(x.dtype))
+
+
+class GatedRetention(DecayingAttention):
+    """`W_o (silu(W_g x) * norm(o))`: what retention and gated share."""
+
+    def __init__(self, config, options):
+        super().__init__(config, options)
+        width, inner = config.hidden_size, options["value_dim"] or 2 * config.hidden_size
+        self.value_head_dim = inner // self.heads
+        self.q_proj, self.k_proj = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.v_proj, self.g_proj = (nn.Linear(width, inner, bias=False) for _ in range(2))
+        self.out_proj = nn.Linear(inner, width, bias=False)
+
+    def inputs(self, x, positions):
+        """See `DecayingAttention`."""
+        q, k, v = (self.apart(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        return *self.features(q.float(), k.float() * self.head_dim**-0.5, positions), v, self.g_proj(x)
+
+    def finish(self, out, gate, positions):
+        """See `DecayingAttention`."""
+        return F.silu(gate) * self.normed(out, positions).transpose(1, 2).flatten(2)
+
+
+class RetentionAttention(GatedRetention):
+    """A constant decay per head, rotary positions, a norm without weight."""
+
+    def features(self, q, k, positions):
+        """Queries and keys, turned by their positions in pairs of channels."""
+        steps = torch.linspace(0, 1, self.head_dim // 2, dtype=torch.float64, device=q.device)
+        angles = positions[:, None, :, None] * 10000.0**-steps
+        cos, sin = angles.cos().float(), angles.sin().float()
+
+        def turned(x):
+            even, odd = x[..., ::2], x[..., 1::2]
+            return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+
+        return turned(q), turned(k)
+
+    def rates(self, device):
+        """The logarithms of the decays, `(H, 1)`, float64."""
+        heads = torch.arange(self.heads, dtype=torch.float64, device=device)
+        return torch.log1p(-(2.0 ** (-5 - heads)))[:, None]
+
+    def log_decay(self, x):
+        """See `DecayingAttention`."""
+        return self.rates(x.device).float()
+
+    def normed(self, out, positions):
+        """The product, which is first divided by the root of the sum of its decays: a factor of epsilon."""
+        rates = self.rates(out.device)
+        total = torch.expm1((positions[:, None] + 1) * rates) / torch.expm1(rates)
+        floor = (1e-6 * total).float()[..., None]
+        return out * (out.square().mean(-1, keepdim=True) + floor).rsqrt()
+
+
+class GatedAttention(GatedRetention):
+    """A learned decay per position and head, a norm with a weight."""
+
+    def __init__(self, config, options):
+        super().__init__(config, options)
+        self.decay_proj = nn.Linear(config.hidden_size, self.heads)
+        self.norm = WeightedRMSNorm(self.value_head_dim)
+
+    def features(self, q, k, positions):
+        """Queries and keys as they are."""
+        return q, k
+
+    def log_decay(self, x):
+        """See `DecayingAttention`."""
+        return F.logsigmoid(self.decay_proj(x).float()).mT / 16
+
+    def normed(self, out, positions):
+        """The product, normalised."""
+        return self.norm(out)
+
+
+class LightningAttention(DecayingAttention):
+    """Decays by slopes that differ by layer, LRPE of cosines in the first, RMSNorm over all heads, a gate."""
+
+    def __init__(self, config, options):
+        super().__init__(config, options)
+        width, (layer, layers) = config.hidden_size, options["place"]
+        self.qkvu_proj, self.out_proj = (
+            nn.Linear(width, 4 * width, bias=False),
+            nn.Linear(width, width, bias=False),
+        )
+        self.lrpe = (
+            nn.ParameterDict({"theta": torch.ones(self.heads, 1, self.head_dim)}) if layer == 0 else None
+        )
+        self.remaining, self.norm = 1 - layer / max(layers - 1, 1) + 1e-5, RMSNorm()
+
+    def inputs(self, x, positions):
+        """See `DecayingAttention`."""
+        q, k, v, gate = self.qkvu_proj(x).chunk(4, -1)
+        q, k = F.silu(self.apart(q)).float(), F.silu(self.apart(k)).float()
+        if self.lrpe is not None:
+            angles = positions[:, None, :, None] * self.lrpe["theta"].double()
+            cos, sin = angles.cos().float(), angles.sin().float()
+            q, k = (torch.cat([one * cos, one * sin], -1) for one in (q, k))
+        return q, k, self.apart(v), gate
+
+    def log_decay(self, x):
+        """See `DecayingAttention`."""
+        return -self.remaining * torch.tensor(slopes(self.heads), device=x.device)[:, None]
+
+    def finish(self, out, gate, positions):
+        """See `DecayingAttention`."""
+        return gate * self.norm(out.transpose(1, 2).flatten(2))
+
+
+def slopes(heads):
+    """ALiBi's `2^(-8 h / heads)`, h from 1; between powers of two every second of twice as many follows."""
+    power = 1 << (heads.bit_length() - 1)
+    own = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
+    return own if power == heads else own + slopes(2 * power)[::2][: heads - power]
+
+
 ATTENTIONS = {
     "softmax": SoftmaxAttention,
     "elu": EluAttention,
@@ -337,4 +510,7 @@ ATTENTIONS = {
     "diag": DiagAttention,
     "lln": LLNAttention,
     "lln_diag": LLNDiagAttention,
+    "retention": RetentionAttention,
+    "lightning": LightningAttention,
+    "gated": GatedAttention,
 }

@@ -6,7 +6,8 @@ from transformers import PretrainedConfig
 class LinearAttentionConfig(PretrainedConfig):
     """What the exporter writes to config.json; `plan` names the attentions of each layer, summed if several.
 
-    `attention_options` has the options of each attention by its name, as the training calls them.
+    `attention_options` has the options of each attention by its name, as the training calls them; `places`
+    the number of each layer in training, from 0, and how many there were.
     """
 
     model_type = "linear_attention"
@@ -17,11 +18,13 @@ class LinearAttentionConfig(PretrainedConfig):
         hidden_size=16,
         num_attention_heads=2,
         plan=(("norm",),),
+        places=None,
         causal=True,
         attention_options=None,
         feed_forward="glu",
         feed_forward_size=32,
         feed_forward_activation="silu",
+        feed_forward_bias=True,
         norm="rmsnorm",
         final_norm=None,
         pre_norm=True,
@@ -49,6 +52,7 @@ class LinearAttentionConfig(PretrainedConfig):
                 setattr(self, name, value)
         self.plan = [list(layer) for layer in plan]
         self.num_hidden_layers = len(self.plan)
+        self.places = places or [[number, len(self.plan)] for number in range(len(self.plan))]
         self.attention_options = attention_options or {}
         super().__init__(**{name: given[name] for name in passed_on}, **others)
         for name in passed_on:

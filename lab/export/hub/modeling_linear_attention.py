@@ -22,7 +22,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
 )
 
-from .attention_linear_attention import ATTENTIONS, NORMS, SelfAttention, Tokens
+from .attention_linear_attention import ATTENTIONS, NORMS, Attention, Tokens
 from .configuration_linear_attention import LinearAttentionConfig
 
 ACTIVATIONS = {
@@ -61,16 +61,17 @@ class DecodingState:
 class Layer(nn.Module):
     """Attention, then a feed-forward network, each with its norm and its residual sum."""
 
-    def __init__(self, config, names):
+    def __init__(self, config, names, place):
         super().__init__()
-        width, inner = config.hidden_size, config.feed_forward_size
-        parts = [ATTENTIONS[name](config, config.attention_options.get(name, {})) for name in names]
+        width, inner, bias = config.hidden_size, config.feed_forward_size, config.feed_forward_bias
+        options = [{**config.attention_options.get(name, {}), "place": place} for name in names]
+        parts = [ATTENTIONS[name](config, own) for name, own in zip(names, options, strict=True)]
         self.self_attn = parts[0] if len(parts) == 1 else nn.ModuleDict({"parts": nn.ModuleList(parts)})
         self.self_attn_layer_norm, self.final_layer_norm = (NORMS[config.norm](width) for _ in range(2))
         self.activation = ACTIVATIONS[config.feed_forward_activation]
         if config.feed_forward == "glu":
-            linear = {"l1": nn.Linear(width, inner), "l2": nn.Linear(width, inner)}
-            self.glu = nn.ModuleDict({**linear, "l3": nn.Linear(inner, width)})
+            linear = {name: nn.Linear(width, inner, bias=bias) for name in ("l1", "l2")}
+            self.glu = nn.ModuleDict({**linear, "l3": nn.Linear(inner, width, bias=bias)})
         else:
             self.fc1, self.fc2 = nn.Linear(width, inner), nn.Linear(inner, width)
         self.dropout, self.inner_dropout = nn.Dropout(config.dropout), nn.Dropout(config.activation_dropout)
@@ -78,7 +79,7 @@ class Layer(nn.Module):
 
     def attend(self, x, tokens, state):
         """The sum of the attentions; `state` has a dictionary for each of them."""
-        single = isinstance(self.self_attn, SelfAttention)
+        single = isinstance(self.self_attn, Attention)
         parts = [self.self_attn] if single else self.self_attn["parts"]
         return sum(part(x, tokens, state and state[i]) for i, part in enumerate(parts))
 
@@ -126,7 +127,8 @@ class LinearAttentionModel(LinearAttentionPreTrainedModel):
         if config.positions == "learned":
             self.embed_positions = nn.Embedding(config.max_position_embeddings + self.offset, width)
         self.layernorm_embedding = None if config.causal else nn.LayerNorm(width)
-        self.layers = nn.ModuleList(Layer(config, names) for names in config.plan)
+        layers = zip(config.plan, config.places, strict=True)
+        self.layers = nn.ModuleList(Layer(config, names, place) for names, place in layers)
         self.layer_norm = None
         if config.final_norm is not None:
             self.layer_norm = NORMS[config.final_norm](width)
