@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from user_dir.attention.parts.features import elu, one_plus_elu
 from user_dir.modules import GLU, LRPE, RMSNorm, SinusoidalPositions
-from user_dir.modules.linear_maps import linear_maps
+from user_dir.modules.linear_maps import JoinsMaps
 from user_dir.modules.lrpe import turn
 from user_dir.modules.norms import ScaleNorm
 from user_dir.modules.padding import padding_back, padding_last
@@ -103,12 +103,61 @@ def test_derivatives_of_glu(bias):
     assert gradcheck(run, inputs) and gradgradcheck(run, inputs, fast_mode=True)
 
 
+class Maps(JoinsMaps):
+    maps = ("one", "other")
+
+    def __init__(self, bias=True):
+        super().__init__()
+        self.one, self.other = (torch.nn.Linear(5, width, bias=bias) for width in (3, 4))
+        self.join_maps()
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_joined_maps_are_the_separate_ones(bias, monkeypatch):
-    maps, x = [torch.nn.Linear(5, width, bias=bias) for width in (3, 4)], torch.randn(2, 5)
-    separate = linear_maps(x, *maps)
+    module, x = Maps(bias), torch.randn(2, 5)
+    expected = [module.one(x), module.other(x)]
+    torch.testing.assert_close(list(module.separate_maps(x)), expected)
     monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
-    torch.testing.assert_close(list(linear_maps(x, *maps)), separate)
+    torch.testing.assert_close(list(module.separate_maps(x)), expected)
+
+
+def replaced(module):
+    module.one.weight = torch.nn.Parameter(torch.randn(3, 5))
+
+
+def moved(module):
+    module.other.weight.data = torch.randn(4, 5)
+
+
+def hooked(module):
+    module.one.register_forward_hook(lambda one, given, out: 2 * out)
+
+
+def adapted(module):
+    class Adapted(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    module.other = Adapted(5, 4)
+
+
+@pytest.mark.parametrize("change", [replaced, moved, hooked, adapted, copy.deepcopy])
+def test_joined_maps_see_changed_maps(change):
+    module, x = Maps(), torch.randn(2, 5)
+    module = change(module) or module
+    expected = [module.one(x), module.other(x)]
+    torch.testing.assert_close(list(module.separate_maps(x)), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(list(module.separate_maps(x)), expected)
+
+
+def test_glu_sees_adapted_maps():
+    """As LoRA adapts them."""
+    for name in ("l1", "l2", "l3"):
+        module, x = GLU(6, 8), torch.randn(3, 2, 6)
+        getattr(module, name).register_forward_hook(lambda one, given, out: out + 1)
+        gate, value = module.l1(x), module.l2(x)
+        torch.testing.assert_close(module(x), module.l3(torch.nn.functional.silu(gate) * value))
 
 
 def test_glu_under_autocast():

@@ -13,7 +13,7 @@ from causal_linear_attention.checks import check_mask, check_tensors
 from causal_linear_attention.decoding import decodes
 
 from ..errors import UserError
-from ..modules.linear_maps import JoinsMaps, are_plain, joined_maps, linear_maps
+from ..modules.linear_maps import JoinsMaps
 from .parts.limits import check_count
 from .parts.new_tokens import NewTokens
 from .parts.state import DecodingState, State
@@ -248,8 +248,7 @@ class SelfAttention(JoinsMaps, Attention):
 
     def fuses(self, x: Tensor) -> bool:
         """Whether kernels may take q, k and v of whole sequences `x: (N, B, D)` side by side."""
-        maps = self.q_proj, self.k_proj, self.v_proj
-        return len(x) > 0 and self.backend in KERNELS and are_plain(*maps) and fused.runs(x)
+        return len(x) > 0 and self.backend in KERNELS and self.plain_maps() and fused.runs(x)
 
     def has_methods_of(self, mechanism: type["SelfAttention"], *names: str) -> bool:
         """Whether neither a subclass nor the instance replaces these methods of `mechanism`."""
@@ -257,7 +256,7 @@ class SelfAttention(JoinsMaps, Attention):
 
     def mix_joined(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
         """`mix` with `attend` from q, k and v side by side, `(N, B, 3 D)`, to joined heads, `(N, B, D)`."""
-        joined = attend(joined_maps(x, self.q_proj, self.k_proj, self.v_proj))
+        joined = attend(self.joined_maps(x))
         return self.out_proj(self.finish(joined).to(x.dtype))
 
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
@@ -267,7 +266,7 @@ class SelfAttention(JoinsMaps, Attention):
         return self._join(out, x), state
 
     def _projections(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = linear_maps(x.squeeze(0), self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = self.separate_maps(x.squeeze(0))
         return self.heads(q), self.heads(k), self.heads(v)
 
     def _join(self, out: Tensor, like: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from causal_linear_attention.transforms import transformed
 
 from ..errors import check_choice
 from .dropout import drops
-from .linear_maps import JoinsMaps, joined_maps, linear_maps
+from .linear_maps import JoinsMaps, is_plain
 
 
 def identity(x: Tensor) -> Tensor:
@@ -76,10 +76,11 @@ class GLU(JoinsMaps):
     def forward(self, x: Tensor) -> Tensor:
         """`(..., N, D)` to `(..., N, D)`."""
         rows = x.flatten(0, -2)
-        if self.activation is F.silu and not drops(self.dropout):
-            out = _gated_linear(joined_maps(rows, self.l1, self.l2), self.l3)
+        plain = self.plain_maps() and is_plain(self.l3) and self.l3.bias is not None
+        if plain and self.activation is F.silu and not drops(self.dropout):
+            out = _gated_linear(self.joined_maps(rows), self.l3)
         else:
-            gate, value = linear_maps(rows, self.l1, self.l2)
+            gate, value = self.separate_maps(rows)
             out = self.l3(self.dropout(self.activation(gate) * value))
         return out.view(x.shape)
 

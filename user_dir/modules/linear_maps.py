@@ -1,12 +1,21 @@
 """Several linear maps of one input as one matrix product."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from causal_linear_attention.transforms import in_transform
+
+
+class _Joined(NamedTuple):
+    """Views of the weights and biases of all maps, which lie at `addresses`."""
+
+    addresses: list[int]
+    weight: Tensor
+    bias: Tensor | None
 
 
 class JoinsMaps(nn.Module):
@@ -18,83 +27,122 @@ class JoinsMaps(nn.Module):
     """
 
     maps: tuple[str, ...] = ()
+    _joined: _Joined | None = None
 
     def join_maps(self) -> None:
         """Lay weights and biases side by side if they are parameters of one dtype and device."""
-        found = [self._modules.get(name) for name in self.maps]
-        if all(type(one) is nn.Linear for one in found):
-            _lay_side_by_side([one.weight for one in found])
-            _lay_side_by_side([one.bias for one in found])
+        self._joined = None
+        if not self.plain_maps():
+            return
+        weights, biases = self._parameters_of_maps()
+        if _lay_side_by_side(weights) and (not biases or _lay_side_by_side(biases)):
+            bias = _whole(biases) if biases else None
+            self._joined = _Joined(_addresses(weights + biases), _whole(weights), bias)
+
+    def plain_maps(self) -> bool:
+        """Whether the maps are torch's own, without hooks, so that their weights define them."""
+        return all(is_plain(self._modules.get(name)) for name in self.maps)
+
+    def joined_maps(self, x: Tensor) -> Tensor:
+        """All maps of `x: (..., D)`, which are plain, side by side in the last dimension."""
+        weights, biases = self._parameters_of_maps()
+        if torch.compiler.is_compiling() or in_transform():
+            return F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
+        joined = self._joined
+        if joined is None or joined.addresses != _addresses(weights + biases):
+            joined = None
+        if torch.is_grad_enabled() and any(p.requires_grad for p in (x, *weights, *biases)):
+            out = _JoinedMaps.apply(x.flatten(0, -2), joined, len(weights), *weights, *biases)
+            return out.view(*x.shape[:-1], out.shape[-1])
+        return F.linear(x, *_weight_and_bias(joined, weights, biases))
+
+    def separate_maps(self, x: Tensor) -> Sequence[Tensor]:
+        """The maps of `x: (..., D)`, each `(..., width)`."""
+        maps = [self._modules[name] for name in self.maps]
+        if not self.plain_maps():
+            return [one(x) for one in maps]
+        return self.joined_maps(x).split([one.out_features for one in maps], -1)
+
+    def _parameters_of_maps(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Weights, and biases of those maps that have one."""
+        found = [self._modules[name]._parameters for name in self.maps]
+        biases = [one["bias"] for one in found]
+        return [one["weight"] for one in found], [bias for bias in biases if bias is not None]
 
     def _apply(self, *args, **kwargs):
         super()._apply(*args, **kwargs)
         self.join_maps()
         return self
 
+    def __getstate__(self) -> dict:
+        return {name: value for name, value in self.__dict__.items() if name != "_joined"}
+
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
         self.join_maps()
 
 
-def linear_maps(x: Tensor, *maps: nn.Linear) -> Sequence[Tensor]:
-    """The maps of `x: (..., D)`, all with biases or none, each `(..., width)`."""
-    if not are_plain(*maps):
-        return [one(x) for one in maps]
-    return joined_maps(x, *maps).split([one.out_features for one in maps], -1)
-
-
-def are_plain(*maps: nn.Module) -> bool:
-    """Whether these are torch's own linear maps, without hooks, so that their weights define them."""
-    return all(
-        type(one) is nn.Linear and not one._forward_hooks and not one._forward_pre_hooks for one in maps
-    )
-
-
-def joined_maps(x: Tensor, *maps: nn.Linear) -> Tensor:
-    """The maps of `x: (..., D)` side by side in the last dimension."""
-    weights, biases = [one.weight for one in maps], [one.bias for one in maps if one.bias is not None]
-    if torch.compiler.is_compiling() or in_transform():
-        return F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
-    if not (torch.is_grad_enabled() and any(p.requires_grad for p in (x, *weights, *biases))):
-        return F.linear(x, _joined(weights), _joined(biases) if biases else None)
-    out = _JoinedMaps.apply(x.flatten(0, -2), len(maps), *weights, *biases)
-    return out.view(*x.shape[:-1], out.shape[-1])
+def is_plain(linear: nn.Module | None) -> bool:
+    """Whether this is torch's own linear map, without hooks."""
+    return type(linear) is nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
 
 
 class _JoinedMaps(torch.autograd.Function):
-    """`(x, number of maps, weights and biases) -> F.linear(x, cat(weights), cat(biases))` of rows x."""
+    """`(x, joined, count, weights and biases) -> F.linear(x, cat(weights), cat(biases))` of `count` maps."""
 
     @staticmethod
-    def forward(ctx, x, count, *parameters):
+    def forward(ctx, x, joined, count, *parameters):
         weights, biases = parameters[:count], parameters[count:]
         ctx.save_for_backward(x, *weights)
-        return F.linear(x, _joined(weights), _joined(biases) if biases else None)
+        ctx.joined = joined
+        return F.linear(x, *_weight_and_bias(joined, weights, biases))
 
     @staticmethod
     def backward(ctx, grad):
         x, *weights = ctx.saved_tensors
         needed = ctx.needs_input_grad
         sizes = [len(weight) for weight in weights]
-        grad_x, grad_weights, grad_biases = (
-            None,
-            [None] * len(weights),
-            [None] * (len(needed) - 2 - len(weights)),
-        )
+        grad_x, grad_weights = None, [None] * len(weights)
+        grad_biases = [None] * (len(needed) - 3 - len(weights))
         if needed[0]:
-            grad_x = grad @ _joined(weights).to(grad.dtype)
-        if any(needed[2 : 2 + len(weights)]):
+            joined = None if torch.is_grad_enabled() else ctx.joined
+            grad_x = grad @ _weight_and_bias(joined, weights, [])[0].to(grad.dtype)
+        if any(needed[3 : 3 + len(weights)]):
             grad_weights = (grad.mT @ x.to(grad.dtype)).split(sizes)
-        if grad_biases and any(needed[2 + len(weights) :]):
+        if grad_biases and any(needed[3 + len(weights) :]):
             grad_biases = grad.sum(0).split(sizes)
-        return grad_x, None, *grad_weights, *grad_biases
+        return grad_x, None, None, *grad_weights, *grad_biases
 
 
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    """`torch.cat` of them, without a copy where they lie side by side and nothing is differentiated."""
-    first = tensors[0]
-    if not torch.is_grad_enabled() and _side_by_side(tensors):
-        return first.as_strided((sum(map(len, tensors)), *first.shape[1:]), first.stride())
-    return torch.cat(list(tensors))
+def _weight_and_bias(
+    joined: _Joined | None, weights: Sequence[Tensor], biases: Sequence[Tensor]
+) -> tuple[Tensor, Tensor | None]:
+    if joined is not None:
+        return joined.weight, joined.bias
+    return torch.cat(list(weights)), torch.cat(list(biases)) if biases else None
+
+
+def _addresses(tensors: Sequence[Tensor]) -> list[int]:
+    return [x.data_ptr() for x in tensors]
+
+
+def _whole(tensors: Sequence[Tensor]) -> Tensor:
+    """`torch.cat` of tensors that lie side by side, a view."""
+    first = tensors[0].detach()
+    return first.as_strided((sum(map(len, tensors)), *first.shape[1:]), first.stride())
+
+
+def _lay_side_by_side(tensors: Sequence[Tensor]) -> bool:
+    """Move the parameters into one piece of memory, in their order; False if their kinds differ."""
+    kinds = {(x.dtype, x.device, x.requires_grad) if type(x) is nn.Parameter else None for x in tensors}
+    apart = len({id(x) for x in tensors}) == len(tensors)
+    if len(kinds) > 1 or None in kinds or not apart or tensors[0].is_meta:
+        return False
+    if not _side_by_side(tensors):
+        whole = torch.cat([x.detach() for x in tensors])
+        for x, part in zip(tensors, whole.split([len(x) for x in tensors]), strict=True):
+            x.data = part
+    return True
 
 
 def _side_by_side(tensors: Sequence[Tensor]) -> bool:
@@ -106,13 +154,3 @@ def _side_by_side(tensors: Sequence[Tensor]) -> bool:
             return False
         end += x.numel()
     return True
-
-
-def _lay_side_by_side(tensors: Sequence[Tensor | None]) -> None:
-    kinds = {(x.dtype, x.device, x.requires_grad) if type(x) is nn.Parameter else None for x in tensors}
-    apart = len({id(x) for x in tensors}) == len(tensors)
-    if len(kinds) > 1 or None in kinds or not apart or tensors[0].is_meta or _side_by_side(tensors):
-        return
-    whole = torch.cat([x.detach() for x in tensors])
-    for x, part in zip(tensors, whole.split([len(x) for x in tensors]), strict=True):
-        x.data = part
