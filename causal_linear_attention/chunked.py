@@ -10,7 +10,7 @@ and with decays e^g, of which L[i, j] is the product over j < t <= i and "since 
     out_chunk = (tril(q k^T) * L) v + since_start * (q S),   S <- since_start[-1] S + (L[-1] * k)^T v
 
 Several chunks form a segment that is computed with batched products; only segments are looped over,
-so that the temporary memory is that of one segment whatever N is. Products accumulate in float32
+so that temporary memory is one segment's, whatever N is. Products accumulate in float32
 (float64 for float64 inputs); those of bfloat16 inputs are left to a processor that has instructions for
 them, which rounds each to bfloat16, while their sums over chunks stay float32. The gradients are causal
 linear attentions themselves, forwards for q and backwards in time for k and v, so nothing but the inputs
@@ -93,7 +93,7 @@ def _segment(q: Tensor, k: Tensor, v: Tensor, state: Tensor, reverse: bool) -> t
 def _states(products: Tensor, chunks: int, state: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
     """What enters each chunk, from the chunks' `products: (B H chunks, D, M)`, and what leaves the last.
 
-    Both have the state's dtype, which may be wider than that of the products.
+    Both have the state's dtype, which may be wider than the products' dtype.
     """
     products = products.unflatten(0, (*state.shape[:2], chunks))
     before, places = torch.empty_like(products, dtype=state.dtype), range(chunks)

@@ -52,7 +52,7 @@ def _prepared(folder: Path) -> tuple[dict[str, str], set[str]]:
 
 
 def check_prepared(folder: Path, *splits: str) -> None:
-    """UserError for a file of `splits`, or of no split, whose content is not that of its preparation.
+    """UserError for a file, of `splits` or shared by all, that was changed since its preparation.
 
     Only files that were changed after the manifest was written are read, each once in a process.
     """

@@ -94,7 +94,7 @@ def open_lock(path: Path) -> int:
     if stat.S_ISREG(about.st_mode) and os.pread(descriptor, len(HOLDER), 0) in (b"", HOLDER):
         return descriptor
     os.close(descriptor)
-    raise UserError(f"{path} is no lock of this project, which needs that name; move it away")
+    raise UserError(f"{path} is not a lock file of this project, which needs that name; move it away")
 
 
 def hold_lock(folder: Path, option: str, warn: Callable[[str], None], patience: float = 0) -> int:

@@ -4,7 +4,7 @@ plan  = item {"," item}            diag*3,norm*3      three layers of diag, then
 item  = layer ["*" count]
 layer = name {"+" name}            diag+norm*6        both side by side in each of six layers
 
-A layer alone, without a count, is that of the whole model: `lln` is lln in every layer. A word of
+A single layer without a count stands for all layers: `lln` is lln in every layer. A word of
 `PLAN_WORDS`, such as `transnormer_t1`, is a whole plan with options of its mechanisms.
 """
 
@@ -96,7 +96,7 @@ def read_plan(plan: str, num_layers: int | None, where: str, allowed: Collection
 
 
 def check_name(name: str, allowed: Collection[str], at: str) -> None:
-    """UserError for a `name` that no mechanism of those `allowed` has, with the place `at` in its plan."""
+    """UserError for a `name` that is not `allowed`, with its place `at` in the plan."""
     if name in PLAN_WORDS:
         raise UserError(f"{name!r} is a plan for all layers {at}; write it alone")
     if name not in allowed:

@@ -25,7 +25,7 @@ def read_row_lengths(index: Path) -> tuple[array, int]:
     with index.open("rb") as file:
         header = file.read(HEADER.size)
         if len(header) < HEADER.size or header[:9] != MAGIC:
-            raise UserError(f"{index} is no index of a prepared corpus")
+            raise UserError(f"{index} is not the index of a prepared corpus")
         _, _, code, rows = HEADER.unpack(header)
         lengths, starts = file.read(4 * rows), file.read()
     if len(lengths) != 4 * rows or len(starts) != 8 * rows:

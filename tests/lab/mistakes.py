@@ -57,12 +57,12 @@ PREPARATION = [
 CASES = [
     # what is no checkpoint of the right kind
     (f"{EVAL} encoder/checkpoint_last.pt data", "holds an encoder, no language model"),
-    (f"{EVAL} text.pt data", "is damaged or no checkpoint"),
+    (f"{EVAL} text.pt data", "is damaged or not a fairseq checkpoint"),
     (f"{EVAL} fake.pt data", "its configuration cannot be read"),
     (f"{EVAL} list.pt data", "its configuration cannot be read"),
     (f"{EVAL} words.pt data", "its configuration cannot be read"),
     ("scripts/eval_mlm.sh lm/checkpoint_last.pt mlm --out new", "holds no RoBERTa encoder"),
-    ("scripts/eval_mlm.sh text.pt mlm", "is damaged or no checkpoint"),
+    ("scripts/eval_mlm.sh text.pt mlm", "is damaged or not a fairseq checkpoint"),
     ("scripts/predict_glue.sh text.pt --task RTE --input config.yaml", "."),
     # evaluations that would lie
     (f"{EVAL} lm/checkpoint_last.pt data --tokens-per-sample 4096", "was trained for 32 positions"),
@@ -231,7 +231,7 @@ CHECKPOINTS = {
 # Copies of the corpus with one file cut to so many bytes, or without it, and what is said of it.
 CUT = {
     "shorter-bin": ("train.bin", -2, "train.bin holds"),
-    "magic": ("train.idx", 7, "train.idx is no index"),
+    "magic": ("train.idx", 7, "train.idx is not the index"),
     "shorter-idx": ("train.idx", -8, "train.idx is truncated"),
     "no-valid": ("valid.idx", None, "has no valid.idx"),
     "no-dict": ("dict.txt", None, "has no dict.txt"),

@@ -10,31 +10,34 @@ INTERACTIVE = "interactive data --task language_modeling --cpu --path lm/checkpo
 GENERATE = f"generate data {LM} --path lm/checkpoint_last.pt"
 VALIDATE = "validate data --task language_modeling --batch-size 8 --cpu --path"
 OTHER_DATA = FAIRSEQ_TRAIN.replace(" data ", " order ")
-CANNOT_BE_READ = "is no checkpoint of fairseq's: its configuration cannot be read"
+CANNOT_BE_READ = "is not a fairseq checkpoint: its configuration cannot be read"
 NOT_ITS_OWN = "is not the one the model was trained with"
 ENCODER = "is an encoder, which cannot model language"
 FAIRSEQ = [
     (f"{EVAL_LM} encoder/checkpoint_last.pt", ENCODER),
-    (f"{EVAL_LM} text.pt", "is damaged or no checkpoint"),
+    (f"{EVAL_LM} text.pt", "is damaged or not a fairseq checkpoint"),
     (f"{EVAL_LM} code.pt", "nothing in it was run"),
     (f"{EVAL_LM} fake.pt", CANNOT_BE_READ),
     (f"{EVAL_LM} list.pt", CANNOT_BE_READ),
     (f"{EVAL_LM} words.pt", CANNOT_BE_READ),
     (f"{EVAL_LM} empty", "is a folder where a checkpoint belongs"),
     (f"{EVAL_LM} none.pt", "no checkpoint none.pt"),
-    (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " dictionary "), "dict.txt is no dictionary"),
+    (
+        f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " dictionary "),
+        "dict.txt is not a fairseq dictionary",
+    ),
     (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " empty "), "no dictionary empty/dict.txt"),
     (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " rows "), "test.bin is empty: the split holds"),
     (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " order "), NOT_ITS_OWN),
     (f"generate data {LM} --prefix-size 2 --path encoder/checkpoint_last.pt", ENCODER),
-    (f"generate data {LM} --prefix-size 2 --path text.pt", "is damaged or no checkpoint"),
+    (f"generate data {LM} --prefix-size 2 --path text.pt", "is damaged or not a fairseq checkpoint"),
     (f"{VALIDATE} code.pt", "nothing in it was run"),
-    (f"{FAIRSEQ_TRAIN} --restore-file text.pt", "is damaged or no checkpoint"),
+    (f"{FAIRSEQ_TRAIN} --restore-file text.pt", "is damaged or not a fairseq checkpoint"),
     (f"{FAIRSEQ_TRAIN} --restore-file code.pt", "nothing in it was run"),
     (f"{FAIRSEQ_TRAIN} --restore-file list.pt", CANNOT_BE_READ),
     (f"{FAIRSEQ_TRAIN} --ddp-backend fully_sharded", "needs the package fairscale, which is not installed"),
     (f"{FAIRSEQ_TRAIN} --restore-file empty", "is a folder where a checkpoint belongs"),
-    (f"{FAIRSEQ_TRAIN} --finetune-from-model text.pt", "is damaged or no checkpoint"),
+    (f"{FAIRSEQ_TRAIN} --finetune-from-model text.pt", "is damaged or not a fairseq checkpoint"),
     (
         f"{FAIRSEQ_TRAIN.replace(' adam ', ' sgd ')} --criterion chunked_cross_entropy --dropout 0 "
         "--restore-file lm/checkpoint_last.pt",
@@ -168,7 +171,10 @@ FAIRSEQ = [
         f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " cut "),
         "test.bin holds 100 bytes instead of .*",
     ),
-    (f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " cut-index "), "test.idx is no index .* or cut"),
+    (
+        f"{EVAL_LM} lm/checkpoint_last.pt".replace(" data ", " cut-index "),
+        "test.idx is not a fairseq index, or is cut off",
+    ),
     (
         f"{EVAL_LM} lm/checkpoint_last.pt --num-shards 2 --shard-id 7",
         "--shard-id is 7, but --num-shards is 2",

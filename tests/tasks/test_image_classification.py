@@ -166,7 +166,7 @@ def test_labels_that_cannot_be(folder):
         task.load_dataset("train")
     manifest = json.loads((folder / "preparation.json").read_text())
     (folder / "preparation.json").write_text(json.dumps({**manifest, "classes": []}))
-    with pytest.raises(UserError, match="names no classes of images"):
+    with pytest.raises(UserError, match="has no class names"):
         classification_task(folder)
 
 

@@ -123,7 +123,7 @@ def test_a_label_out_of_range(listops):
         ("train.input0.bin", "has no train.input0.bin"),
         ("train.label.npy", "has no train.label.npy"),
         ("dict.txt", "has no dict.txt"),
-        ("preparation.json", "is no task of Long Range Arena"),
+        ("preparation.json", "is not a task of Long Range Arena"),
     ],
 )
 def test_missing_files(name, message, listops):
@@ -150,7 +150,7 @@ def test_damaged_files(listops):
     with pytest.raises(UserError, match="preparation.json is damaged"):
         open_task(listops)
     (listops / "preparation.json").write_text(json.dumps({"corpus": "text"}))
-    with pytest.raises(UserError, match="is no task of Long Range Arena"):
+    with pytest.raises(UserError, match="is not a task of Long Range Arena"):
         open_task(listops)
     with pytest.raises(UserError, match="no data folder"):
         open_task(listops / "nowhere")

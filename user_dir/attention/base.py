@@ -50,7 +50,7 @@ class Attention(DecodingState, nn.Module):
         place: the number of the layer, from 0, and how many there are, for mechanisms that differ by layer.
 
     Raises:
-        UserError: for a width, heads or dropout that cannot be, or heads that do not divide the width.
+        UserError: for an invalid width, dropout or number of heads, or heads that do not divide the width.
     """
 
     Options: type = NoOptions
@@ -131,7 +131,7 @@ class Attention(DecodingState, nn.Module):
 
         Raises:
             ValueError: for a query that is no floating `(N, B, D)` tensor of the parameters' dtype, another
-                key or value, a mask that cannot be honoured (UserError for another `attn_mask` than the
+                key or value, a mask that it cannot apply (UserError for another `attn_mask` than the
                 future mask), or decoding when not causal.
         """
         if new_tokens is None:  # else the model has checked what it was given

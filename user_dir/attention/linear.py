@@ -40,7 +40,7 @@ class LinearAttention(SelfAttention):
 
         def attend(qkv: Tensor) -> Tensor:
             if qkv.dtype == torch.float16 and not self.normalize:
-                qkv = qkv.float()  # see `features` of those that have no denominator
+                qkv = qkv.float()  # see `NormAttention.features`
             out = self._attend(*joined.features(qkv, self.num_heads, *found), padding_mask)
             return out.permute(2, 0, 1, 3).flatten(2)
 

@@ -68,19 +68,19 @@ def build_attention(
         **options: fields of the mechanism's `Options`, such as `block_size` of "diag".
 
     Raises:
-        UserError: for an unknown name, option or value (the sentence names those that exist), and for
+        UserError: for an unknown name, option or value (the message lists the known ones), and for
             the form (causal or bidirectional) that the mechanism lacks.
     """
     cls = attention_class(name)
     if causal and cls.bidirectional_only:
         raise UserError(
             f"{name!r} attention has no causal form and cannot be in a language model; "
-            f"those that have one are {', '.join(attention_names(causal=True))}"
+            f"choose one of {', '.join(attention_names(causal=True))}"
         )
     if not causal and cls.causal_only:
         raise UserError(
             f"{name!r} attention has no bidirectional form and cannot be in an encoder; "
-            f"those that have one are {', '.join(attention_names(causal=False))}"
+            f"choose one of {', '.join(attention_names(causal=False))}"
         )
     try:
         select_backend(backend, KERNELS[backend].home if backend in KERNELS else "cpu")

@@ -14,7 +14,7 @@ import torch
 
 from ..errors import UserError
 
-UNREADABLE = "is no checkpoint of fairseq's: its configuration cannot be read; name another one"
+UNREADABLE = "is not a fairseq checkpoint: its configuration cannot be read; name another one"
 # The lines of torch's message in which a model and the weights differ.
 MISFIT = re.compile(r"^\s*((?:Missing key|Unexpected key|size mismatch for).*)$", re.MULTILINE)
 
@@ -70,9 +70,9 @@ def read_safely(path: Path) -> Mapping[str, Any]:
         state = torch.load(path, map_location="cpu", mmap=mapped, weights_only=True)
     except pickle.UnpicklingError:
         if not mapped and first != pickle.PROTO:
-            raise UserError(f"{path} is damaged or no checkpoint of fairseq's") from None
+            raise UserError(f"{path} is damaged or not a fairseq checkpoint") from None
         raise UserError(
-            f"{path} is refused: it holds Python objects that a checkpoint has no need of; "
+            f"{path} is refused: it holds Python objects that a checkpoint does not need; "
             "nothing in it was run"
         ) from None
     except Exception:  # bytes that are no checkpoint make the loader fail in many ways

@@ -28,7 +28,7 @@ def lock_save_dir(save_dir: str) -> None:
         descriptor = hold_lock(Path(save_dir), "--save-dir", logger.warning)
     except OSError as error:
         raise UserError(
-            f"{folder / LOCK}, the lock of the run, cannot be opened ({error.strerror}); move it away, or "
+            f"{folder / LOCK}, the run's lock file, cannot be opened ({error.strerror}); move it away, or "
             "choose another --save-dir"
         ) from None
     os.environ[LOCKED] = str(folder)

@@ -24,7 +24,7 @@ def fill_in_options(cfg: Any, arch: str | None) -> None:
 
 
 def note_idle_options(given: Namespace, arch: str | None, words: Sequence[str]) -> None:
-    """Warn of options among the `words` of a command whose attention no layer of the model `arch` has.
+    """Warn of options in a command's `words` whose attention is in none of the layers of `arch`.
 
     `given` are the words as fairseq reads them; the rest is filled in here with the model's defaults.
     """

@@ -175,7 +175,7 @@ STARTS = {
     "reset_lr_scheduler": ("lr_scheduler", "optimization"),
     "reset_dataloader": ("dataset",),
 }
-"""Options that begin a part of a run anew, and the groups whose settings may then change."""
+"""Options that restart a part of a run, and the groups whose settings may then change."""
 SAME_STATE = {"adamw_fused": "adam"}
 """Optimizers that continue each other's runs."""
 ALLOWED = "FAIRSEQ_ALLOW_CHANGED"

@@ -29,7 +29,7 @@ def check_split_files(path: str) -> None:
         rows = int.from_bytes(header[18:], "little")
         size = BYTES.get(header[17]) if len(header) == HEADER and header.startswith(MAGIC) else None
         if size is None or index.stat().st_size < HEADER + 12 * rows:
-            raise UserError(f"{index} is no index of fairseq's, or cut off; prepare the data again")
+            raise UserError(f"{index} is not a fairseq index, or is cut off; prepare the data again")
         if rows == 0:
             return
         file.seek(HEADER + 4 * (rows - 1))

@@ -37,7 +37,7 @@ def check_schedule(cfg: Any) -> None:
         cfg: fairseq's configuration, of which the groups `lr_scheduler` and `optimization` matter.
 
     Raises:
-        UserError: for one that divides by zero at its warm-up's end, or cannot be built.
+        UserError: for a schedule that divides by zero at the end of its warm-up, or cannot be built.
     """
     from fairseq.optim import FairseqOptimizer
     from fairseq.optim.lr_scheduler import build_lr_scheduler

@@ -41,7 +41,7 @@ LOG = re.compile(rb"\{'_name': None, 'common'|\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 PLANS = ("decoder_attention", "encoder_attention")
 LISTS_OF_COUNTS = ("update_freq",)
 OFF = {"sampling_topk": -1, "sampling_topp": -1.0}
-"""What switches an option off; 0 looks as if it chose no word at all, and does the same."""
+"""The value that switches an option off; 0 is refused, since it does the same without saying so."""
 
 
 def check_settings(cfg: Any) -> None:
@@ -212,7 +212,7 @@ def note_missing_tokenizer(settings: Mapping[str, Any]) -> None:
 
 
 def check_sharding(settings: Mapping[str, Any]) -> None:
-    """Refuse sharded parameters where they cannot be had; fairseq's are those of fairscale.
+    """Refuse sharded parameters where fairscale, which fairseq needs for them, is missing.
 
     Raises:
         UserError: saying what is missing, or which option excludes them.

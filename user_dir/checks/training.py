@@ -56,7 +56,7 @@ def check_pruning(model: Any) -> None:
 def check_start(checkpoint: Any) -> None:
     """UserError where the checkpoint to start from is missing: fairseq would start at update 1.
 
-    And for settings of the start that exclude each other, or cannot be read.
+    And for initial weights whose settings exclude each other or cannot be read.
     """
     resets = [name for name in RESETS if getattr(checkpoint, name)]
     if checkpoint.finetune_from_model and (resets or checkpoint.restore_file != LAST):
@@ -95,7 +95,7 @@ def check_folders(cfg: Any) -> None:
 
 
 def check_precision(common: Any, on_the_cpu: bool) -> None:
-    """UserError for precisions that exclude each other, and for fp16 that cannot be had without a GPU."""
+    """UserError for precisions that exclude each other, and for fp16 without a GPU."""
     if common.fp16 and common.amp:
         raise UserError("--fp16 and --amp exclude each other; give one of them")
     if on_the_cpu and common.amp:

@@ -363,4 +363,4 @@ def explained_dictionary(file: Any) -> Iterator[None]:
         if not isinstance(file, str):  # fairseq calls this again with the open file
             raise
         reason = str(error).partition("\n")[0]
-        raise UserError(f"{file} is no dictionary of fairseq's ({reason}); prepare the data again") from None
+        raise UserError(f"{file} is not a fairseq dictionary ({reason}); prepare the data again") from None

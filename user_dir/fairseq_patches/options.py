@@ -126,7 +126,7 @@ def refuse_interpolation(parsed: argparse.Namespace) -> None:
 
 
 def check_required(parsed: argparse.Namespace) -> None:
-    """An option without which its schedule or tokeniser cannot be ends fairseq in a traceback of hydra's."""
+    """Without an option that a schedule or tokeniser requires, fairseq ends in a traceback of hydra's."""
     for kind, known in REGISTRIES.items():
         choice = getattr(parsed, kind, None)
         for field in getattr(known["dataclass_registry"].get(choice), "__dataclass_fields__", {}).values():

@@ -91,7 +91,7 @@ class LanguageModelConfig(ModelConfig):
     decoder_ffn_embed_dim: int = _option(2048, "inner width of the ffn")
     decoder_norm: str = _option("layernorm", NORM_HELP)
     decoder_final_norm: Optional[str] = _option(
-        None, "norm after the last layer; default: that of the layers if pre-norm, none if post-norm"
+        None, "norm after the last layer; default: the layers' norm if pre-norm, none if post-norm"
     )
     decoder_norm_position: str = _option(
         "pre", "norms before the parts of a layer (pre) or after its residual sums (post)"
@@ -162,7 +162,7 @@ class RobertaConfig(EncoderConfig):
 
     dictionary_sha256: Optional[str] = _option(None, DICTIONARY_HELP)
     encoder_ffn_activation: Optional[str] = _option(
-        None, "activation of the ffn; default: --activation-fn, which is also that of the masked-LM head"
+        None, "activation of the ffn; default: --activation-fn, which the masked-LM head has, too"
     )
     encoder_normalize_before: bool = _option(
         False, "norms before the parts of a layer (pre-norm) instead of after the residual sums"

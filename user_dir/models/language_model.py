@@ -23,7 +23,7 @@ class LinearAttentionLM(Planned, FairseqLanguageModel):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> "LinearAttentionLM":
-        """The model `args` (a `LanguageModelConfig`) describes; raises UserError for one that cannot be."""
+        """The model that `args` (a `LanguageModelConfig`) describes; raises UserError if it is invalid."""
         check_numbers(args)
         _resolve(args)
         cls.fill_in_options(args)

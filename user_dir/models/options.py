@@ -49,7 +49,7 @@ def _copy(source: Field, default: object) -> Any:
     return field(default=default, metadata=dict(source.metadata))
 
 
-# The last words of the fields that are sizes, and of those that are probabilities.
+# Last words of the names of sizes, and of probabilities.
 SIZES = ("layers", "dim", "heads", "positions", "tokens_per_sample")
 NONE_AT_ZERO = ("classifier_dim",)
 PROBABILITIES = ("dropout", "layerdrop")

@@ -49,7 +49,7 @@ class PixelModel(LinearAttentionLM):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> "PixelModel":
-        """The model `args` (a `PixelModelConfig`) describes; raises UserError for one that cannot be."""
+        """The model that `args` (a `PixelModelConfig`) describes; raises UserError if it is invalid."""
         check_choice("--pixel-head is", args.pixel_head, HEADS)
         check_count("--mixtures", args.mixtures)
         args.tokens_per_sample = task.shape.dims

@@ -158,7 +158,7 @@ class LinearAttentionRoberta(Planned, RobertaModel):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> "LinearAttentionRoberta":
-        """The model `args` (a `RobertaConfig`) describes; raises UserError for one that cannot be."""
+        """The model that `args` (a `RobertaConfig`) describes; raises UserError if it is invalid."""
         check_numbers(args)
         if isinstance(task, LanguageModelingTask):
             raise UserError(

@@ -51,7 +51,7 @@ def planned_layers(cfg: Any, side: str, default: str) -> list[Layer]:
         default: the plan where `cfg` has none.
 
     Raises:
-        UserError: for a plan that cannot be read or does not fit.
+        UserError: for a plan that is invalid or does not fit.
     """
     plan = getattr(cfg, f"{side}_attention") or default
     option, count = f"--{side}-attention", getattr(cfg, f"{side}_layers")

@@ -101,7 +101,7 @@ class ViT(Planned, BaseFairseqModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "ViT":
-        """The model `cfg` describes for the images of `task`; raises UserError for one that cannot be."""
+        """The model that `cfg` describes for the images of `task`; raises UserError if it is invalid."""
         check_numbers(cfg)
         if not hasattr(task, "classes"):
             raise UserError("the model classifies images; give --task image_classification")

@@ -8,7 +8,7 @@ from ..errors import UserError
 
 
 def check_tokens(tokens: Tensor) -> None:
-    """UserError for what is no tensor of whole numbers of shape `(B, N)`."""
+    """UserError unless `tokens` is a tensor of whole numbers of shape `(B, N)`."""
     if not isinstance(tokens, Tensor):
         raise UserError(f"the tokens are a {type(tokens).__name__}; expected a tensor (batch, length)")
     if tokens.dim() != 2 or tokens.is_floating_point():

@@ -3,7 +3,7 @@
 Truncated back-propagation, as in fairseq's examples/truncated_bptt: the text is cut into as many streams as
 a batch has rows, over all processes; batch i holds the i-th sample of each stream, and starts with the states
 that batch i - 1 has left, detached. What does not fill a sample of every stream is left out. States start
-again in each epoch and where a run resumes: they are no part of a checkpoint.
+again in each epoch and where a run resumes: checkpoints do not contain them.
 """
 
 from typing import Any
@@ -162,7 +162,7 @@ def check_model(model: nn.Module, args: Any) -> None:
 
 
 def check_settings(args: Any) -> None:
-    """UserError for settings of the task that cannot be, or would be ignored."""
+    """UserError for settings of the task that are invalid or would be ignored."""
     if args.batch_size is None:
         raise UserError("carried state needs --batch-size, the number of streams of a process")
     if args.batch_size_valid not in (None, args.batch_size):
@@ -181,7 +181,7 @@ class CarriedLanguageModelingTask(LanguageModelingTask):
         self.carried = {True: CarriedState(), False: CarriedState()}  # of training, of validation
 
     def build_model(self, args: Any, from_checkpoint: bool = False) -> nn.Module:
-        """The model; UserError for one that cannot be trained so."""
+        """The model; UserError if it cannot be trained with carried state."""
         model = super().build_model(args, from_checkpoint)
         check_model(model, args)
         return model

@@ -34,7 +34,7 @@ class CopyTask(WholeRowsTask):
     """Sequences that are drawn on the fly; nothing is read.
 
     Raises:
-        UserError: for lengths and numbers that cannot be.
+        UserError: for invalid lengths and numbers.
     """
 
     def __init__(self, cfg: CopyTaskConfig) -> None:

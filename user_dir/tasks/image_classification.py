@@ -68,7 +68,7 @@ class ImageClassificationTask(ImageTask):
         cfg.classes = self.classes
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split; that of training is shuffled and augmented."""
+        """Load a split; the training split is shuffled and augmented."""
         images, labels = open_image_data(Path(self.cfg.data)).labelled(split)
         training = split == "train"
         augmentation = self.cfg.augmentation if training else "none"

@@ -69,7 +69,7 @@ class ImageData:
         """Their names; raises UserError if the manifest has none."""
         names = self.manifest.get("classes")
         if not isinstance(names, list) or not names:
-            raise UserError(f"{self.folder} names no classes of images; {PREPARE}")
+            raise UserError(f"{self.folder} has no class names; {PREPARE}")
         return tuple(map(str, names))
 
     def labelled(self, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -71,7 +71,7 @@ class LRATask(WholeRowsTask):
         return super().build_model(cfg, from_checkpoint)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split; that of training is shuffled."""
+        """Load a split; the training split is shuffled."""
         dataset = self.data.split(split)
         dataset.shuffled = split == "train"
         self.datasets[split] = dataset

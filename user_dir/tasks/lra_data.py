@@ -89,7 +89,7 @@ def open_lra_data(folder: Path) -> LRAData:
             manifest=manifest,
         )
     except (FileNotFoundError, KeyError, TypeError):
-        raise UserError(f"{folder} is no task of Long Range Arena; {PREPARE}") from None
+        raise UserError(f"{folder} is not a task of Long Range Arena; {PREPARE}") from None
     except ValueError:
         raise UserError(f"{folder / PREPARED} is damaged; {PREPARE}") from None
 

@@ -63,7 +63,7 @@ class PixelTask(ImageTask):
         return cls(cfg, shape)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split; that of training is shuffled."""
+        """Load a split; the training split is shuffled."""
         data = open_image_data(Path(self.cfg.data))
         images = data.images(split)
         self.datasets[split] = PixelDataset(images, self.dictionary, self.cfg.given_pixels, split == "train")

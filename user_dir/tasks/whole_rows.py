@@ -9,7 +9,7 @@ from fairseq.tasks import FairseqTask
 
 
 class WholeRowsTask(FairseqTask):
-    """A task that keeps every row and has no limit of length but the model's.
+    """A task that keeps every row; only the model limits their length.
 
     Attributes:
         dictionary: of source and target; None where rows are no tokens.

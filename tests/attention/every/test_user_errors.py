@@ -135,7 +135,7 @@ def test_rows_may_be_as_long_as_the_longest_and_padding_longer(key):
 
 @pytest.mark.parametrize("name", BIDIRECTIONAL)
 def test_there_is_no_causal_form(name):
-    message = f"'{name}' attention has no causal form and cannot be in a language model; those that have one"
+    message = f"'{name}' attention has no causal form and cannot be in a language model; choose one of"
     with pytest.raises(UserError, match=message):
         build_attention(name, 12, 2, causal=True, max_positions=128)
     with pytest.raises(UserError, match=f"'{name}' has no causal form at character 8 of the layer plan"):

@@ -56,7 +56,7 @@ def gather_blocks(x: Tensor, index: Tensor) -> Tensor:
         index: `(B, H, ...)` or what broadcasts to it, numbers of blocks.
 
     Returns:
-        `(B, H, ..., ...)`: the shape of `index`, then that of one block.
+        `(B, H, ..., ...)`: the shape of `index`, then the shape of one block.
     """
     batch, heads, blocks = x.shape[:3]
     index = index.expand(batch, heads, *index.shape[2:])

@@ -146,7 +146,7 @@ class ExponentialAttention(torch.autograd.Function):
 
 
 def _differentiable(q, k, v, alpha, beta, padding_mask, total, top, *cotangents) -> tuple:
-    """What `backward` returns, for derivatives of higher order: that of the recurrence, token by token."""
+    """The same gradients as `backward`, by the recurrence token by token, for derivatives of higher order."""
     # Views: a gradient ends at its own argument, also where one argument is computed from another.
     q, k, v, total = inputs = [x.view_as(x) for x in (q, k, v, total)]
     state, outs = (total, top), []
@@ -215,9 +215,9 @@ def _forward(s: _Segment, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _backward(s: _Segment, log: Tensor, cotangent: Tensor, total: Tensor, grad_total: Tensor):
-    """Gradients of a, b, v and of the sums before the segment, given that of the sums after it.
+    """Gradients of a, b, v and of the sums before the segment, given the gradient of the sums after it.
 
-    `cotangent: (B, H, N, M + 1)` is that of the numerators and the denominator of each row, each row
+    `cotangent: (B, H, N, M + 1)` is the gradient of each row's numerators and denominator, each row
     being taken with denominator 1: exp(-log) is in the weights.
     """
     fill = (0, 0, 0, s.a.shape[2] - log.shape[2])

@@ -29,7 +29,7 @@ def iterative_inverse(a: Tensor) -> Tensor:
         Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4,  starting at A^T / (largest column sum of A)
 
     The matrices must be non-negative with spectral radius 1. The start is taken for each matrix, so that
-    no row of a batch depends on another. Time O(m^3).
+    the rows of a batch do not depend on each other. Time O(m^3).
     """
     identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     z = a.mT / a.sum(-2).amax(-1)[..., None, None]

@@ -24,7 +24,7 @@ KINDS = {int: "a whole number", float: "a finite number", bool: "True or False",
 
 
 def check_types(name: str, options: type, given: dict[str, object]) -> None:
-    """Raises UserError for a `given` option of `name` whose type is not that of the dataclass `options`."""
+    """Raises UserError if a `given` option of `name` has another type than in the dataclass `options`."""
     for f in fields(options):
         kinds = get_args(f.type) or (f.type,)
         if f.name in given and not any(_is_a(given[f.name], kind) for kind in kinds):

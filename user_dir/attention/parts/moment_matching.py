@@ -1,7 +1,7 @@
 """The constants of LLN attention, by moment matching (Nahshan et al. 2024, appendix A.7).
 
 The logarithms of softmax attention's entries have a variance near sigma_q^2 sigma_k^2. Those of LLN attention
-with exponents alpha q, beta k have a variance that grows almost linearly with that of the exponents' sum,
+with exponents alpha q, beta k have a variance that grows almost linearly with the exponents' own,
 
     var(log P) = a s~^2 + b,   s~^2 = alpha^2 sigma_q^2 + beta^2 sigma_k^2,
 

@@ -11,7 +11,7 @@ class LRAConfig(EncoderConfig):
     """A pre-norm encoder, a pooled vector and a classifier; what is None is filled in from the data."""
 
     max_positions: Optional[int] = _option(
-        None, "longest sequence; default: that of the data, rounded up to a power of two"
+        None, "longest sequence; default: the longest in the data, rounded up to a power of two"
     )
     vocabulary_size: Optional[int] = _option(
         None, "rows of the input table; default: the dictionary without <s>, or 256 for pixels"
@@ -19,9 +19,7 @@ class LRAConfig(EncoderConfig):
     embedding_std: Optional[float] = _option(
         None, "standard deviation with which the input and position tables start; default D^(-1/2)"
     )
-    embedding_dropout: Optional[float] = _option(
-        None, "dropout after the embedding; default: that of the layers (--dropout)"
-    )
+    embedding_dropout: Optional[float] = _option(None, "dropout after the embedding; default: --dropout")
     pixel_input: str = _option(
         "embedding", "pixels as rows of a table (embedding) or through a linear map of their value (linear)"
     )

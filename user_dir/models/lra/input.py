@@ -13,7 +13,7 @@ GREY_VALUES = 256
 
 
 class TokenTable(nn.Embedding):
-    """A vector per dictionary entry but `<s>`, which no row of the benchmark holds."""
+    """A vector for each dictionary entry but `<s>`, which the benchmark does not use."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         """`(B, N)` dictionary indices to `(B, N, D)`."""

@@ -54,7 +54,7 @@ class LRAModel(Planned, BaseFairseqModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LRAModel":
-        """The model that `cfg` describes for the data of `task`; raises UserError for one that cannot be."""
+        """The model that `cfg` describes for the data of `task`; raises UserError if it is invalid."""
         check_numbers(cfg)
         check_choice("--pooling is", cfg.pooling, POOLINGS)
         check_choice("--transnormer-parts is", cfg.transnormer_parts, ("paper", "state-space"))
