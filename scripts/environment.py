@@ -155,7 +155,7 @@ def ensure() -> None:
         use_as_it_is(have)
         return
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a file of whoever
-    with os.fdopen(os.open(ROOT / ".venv.lock", flags, 0o666), "r+") as lock:
+    with os.fdopen(os.open(ROOT / ".venv.lock", flags, 0o666), "rb+", buffering=0) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

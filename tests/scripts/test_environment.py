@@ -1,10 +1,12 @@
 """environment.py: when `.venv` is created again, and what a failed installation means."""
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import sys
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -167,6 +169,44 @@ def test_clone_of_somebody_else_that_is_not_set_up(somebody_elses):
     with pytest.raises(environment.SetupError, match="is not set up and you may not write to .* clone the"):
         environment.ensure()
     assert not list(somebody_elses.parent.iterdir())
+
+
+@pytest.fixture
+def built(tmp_path, monkeypatch) -> list[int]:
+    """Grows by an entry for each set-up of the clone `tmp_path`."""
+    made: list[int] = []
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setattr(environment, "recorded", lambda record=None: {})
+    monkeypatch.setattr(environment, "wanted", lambda have: {"inputs": "of today"})
+    monkeypatch.setattr(environment, "build", lambda have, want: made.append(1))
+    return made
+
+
+@pytest.mark.parametrize("kind", ["none", "text", "link", "pipe"])
+def test_the_lock_of_a_set_up_changes_no_file_of_somebody_else(kind, built, tmp_path):
+    lock, target = tmp_path / ".venv.lock", tmp_path / "precious"
+    target.write_text("precious")
+    if kind == "text":
+        lock.write_text("mine")
+    elif kind == "link":
+        lock.symlink_to(target)
+    elif kind == "pipe":
+        os.mkfifo(lock)
+    with pytest.raises(OSError, match="symbolic links") if kind == "link" else nullcontext():
+        environment.ensure()
+    assert built == [1] * (kind != "link") and target.read_text() == "precious"
+    assert kind != "text" or lock.read_text() == "mine"
+
+
+def test_a_second_set_up_waits_for_the_first(built, tmp_path, capsys):
+    with (tmp_path / ".venv.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = threading.Thread(target=environment.ensure)
+        second.start()
+        while "Waiting for another set-up" not in capsys.readouterr().out:
+            assert second.is_alive() and not built
+    second.join()
+    assert built == [1]
 
 
 @pytest.fixture

@@ -169,6 +169,63 @@ def test_files_that_look_like_a_wheelhouse_are_kept(names, with_pip, tmp_path):
     assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "mine")
 
 
+def test_a_wheel_that_cannot_be_built_leaves_the_folder_as_it_is(fresh, tmp_path):
+    """A folder of this script is known by its log, which a link is not."""
+    fails = '#!/bin/sh\ncase "$*" in *--ready) exit 0;; esac\necho "no $*"\nexit 1\n'
+    script = seemingly_finished(fresh, fails) / "scripts" / "build_wheel.sh"
+    (folder := tmp_path / "wheels").mkdir()
+    for name in ("build_wheel.log", "mine.whl"):
+        (folder / name).write_text("mine")
+    done = run(script, folder)
+    assert done.returncode == 1 and done.stderr == f"error: that failed; see {folder}/build_wheel.log\n"
+    assert (folder / "build_wheel.log").read_text().startswith("no setup.py ")
+    assert (folder / "mine.whl").read_text() == "mine" and len(list(folder.iterdir())) == 2
+    (folder / "build_wheel.log").unlink()
+    (folder / "build_wheel.log").symlink_to(folder / "mine.whl")
+    assert "holds other files" in run(script, folder).stderr and (folder / "mine.whl").read_text() == "mine"
+
+
+BESIDE = """#!/bin/sh
+while [ $# -gt 0 ] && [ "$1" != --target ]; do shift; done
+[ $# = 0 ] && echo "a Python" && exit
+echo "$PIP" >"$2/package.py"
+[ "$PIP" != broken ]
+"""
+
+
+def test_packages_are_installed_beside_once_and_whole(fresh, tmp_path):
+    folder, text = tmp_path / "beside", 'source "$1"; install_beside "$2" "$3" --no-deps'
+    (wanted := tmp_path / "list.txt").write_text("package==1\n")
+    words = (
+        "bash",
+        "-euc",
+        text,
+        "test",
+        seemingly_finished(fresh, BESIDE) / "scripts" / "lib.sh",
+        folder,
+        wanted,
+    )
+
+    def installed(pip: str) -> str:
+        before = {path.name for path in tmp_path.iterdir()}
+        done = run(*words, PIP=pip)
+        assert {path.name for path in tmp_path.iterdir()} - before <= {folder.name}, "what it began is left"
+        return done.stdout + done.stderr
+
+    folder.mkdir()
+    (folder / "package.py").write_text("mine\n")
+    assert "was not made by these scripts" in installed("first")
+    (folder / "package.py").rename(tmp_path / "mine.py")
+    folder.rmdir()
+    assert "pip could not install" in installed("broken") and not folder.exists()
+    assert installed("first") == f"Installing {wanted} into {folder}\n" and installed("second") == ""
+    wanted.write_text("package==2\n")
+    assert "pip could not install" in installed("broken")
+    assert (folder / "package.py").read_text() == "first\n"
+    assert installed("third").startswith("Installing")
+    assert (folder / "package.py").read_text() == "third\n"
+
+
 @pytest.mark.parametrize(("given", "found"), [("wheels", "{}/wheels"), ("/wheels", "/wheels"), ("", "")])
 def test_the_wheelhouse_is_that_of_the_callers_folder(given, found, tmp_path):
     """test_triton.sh installs from it after it has gone to the project's folder."""
