@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from causal_linear_attention.chunked import accumulation_dtype
 
 from ..errors import UserError
-from ..modules.linear_maps import JoinsMaps, linear_maps
+from ..modules.linear_maps import JoinsMaps
 from ..modules.rotary import rotate_pairs, turns_by
 from .decaying import DecayingAttention, joined_heads
 from .parts.limits import check_count
@@ -60,7 +60,7 @@ class GatedRetention(JoinsMaps, DecayingAttention):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See `DecayingAttention.project`."""
-        q, k, v, gate = linear_maps(x, self.q_proj, self.k_proj, self.v_proj, self.g_proj)
+        q, k, v, gate = self.separate_maps(x)
         return self.heads(q), self.heads(k), self.heads(v), gate
 
     def finish(self, out: Tensor, gate: Tensor, positions: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ class GLU(JoinsMaps):
     def forward(self, x: Tensor) -> Tensor:
         """`(..., N, D)` to `(..., N, D)`."""
         rows = x.flatten(0, -2)
-        plain = self.plain_maps() and is_plain(self.l3) and self.l3.bias is not None
+        plain = self.plain_maps() and is_plain(self.l3)
         if plain and self.activation is F.silu and not drops(self.dropout):
             out = _gated_linear(self.joined_maps(rows), self.l3)
         else:
