@@ -5,7 +5,7 @@ they are loaded where a run is measured.
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 class Evaluator:
     """The `function` of a `module` that measures runs of fairseq's `tasks`, and the `splits` it needs.
 
-    `figures` are the paths of what it finds, separated by spaces; `*` stands for names that the run decides.
+    Without tasks it measures cases that need no training. `figures` are the paths of what it finds, separated
+    by spaces; `*` stands for names that the run decides. The module `extras` of lab/publish has tables and
+    pictures that only this measure has, for studies with the axes `needs`.
     """
 
     module: str
@@ -26,6 +28,13 @@ class Evaluator:
     tasks: tuple[str, ...]
     figures: str
     function: str = "measure_run"
+    extras: str = ""
+    needs: tuple[str, ...] = ()
+
+    @property
+    def trains(self) -> bool:
+        """Whether what it measures is trained first."""
+        return bool(self.tasks)
 
 
 PPL_SCRIPT, SAMPLER = "scripts/eval_ppl.sh", "scripts/sample_images.sh"
@@ -50,6 +59,8 @@ EVALUATORS = {
         TEXTS,
         f"parameters unigram_perplexity {each('apart carried', OF_A_LOSS)} "
         f"{each('carried', 'streams longest remark buckets.*')}",
+        extras="carried_state",
+        needs=("model", "segment", "way"),
     ),
     "copy": Evaluator(
         "accuracy",
@@ -65,6 +76,8 @@ EVALUATORS = {
         ("sentence_prediction",),
         f"{OF_A_MODEL} task partial examples.* cut pretraining_updates learning_rate dev.* score majority "
         "majority.* best_update",
+        extras="glue",
+        needs=("task",),
     ),
     "image_classification": Evaluator(
         "accuracy",
@@ -73,6 +86,8 @@ EVALUATORS = {
         f"{OF_A_MODEL} {OF_ANSWERS} attention training_images split most_frequent_class gradient_norm "
         "largest_inverse_loss_scale exponents.*",
         "measure_images",
+        extras="vision",
+        needs=("method",),
     ),
     "language_model": Evaluator(
         "perplexity",
@@ -80,6 +95,8 @@ EVALUATORS = {
         TEXTS,
         f"{OF_A_MODEL} best_update "
         f"{each('valid test', f'{OF_A_SPLIT} tokens words nats perplexity_per_word')}",
+        extras="language_models",
+        needs=("method",),
     ),
     "lra": Evaluator(
         "accuracy",
@@ -94,12 +111,16 @@ EVALUATORS = {
         ("masked_lm",),
         f"{OF_A_MODEL} best_update {each('valid test', f'{OF_A_SPLIT} masked_tokens')}",
         "measure_masked_lm",
+        extras="encoders",
+        needs=("method",),
     ),
     "pixels": Evaluator(
         "pixels",
         ("train", "valid", "test"),
         ("pixels",),
         f"{OF_A_MODEL} attention images.* bits_per_dimension.* without_a_model.* pictures.*",
+        extras="pixels",
+        needs=("method",),
     ),
     "recall": Evaluator(
         "recall", (), ("recall",), "parameters examples counted loss_nats accuracy exact state_numbers"
@@ -119,7 +140,17 @@ class TrainedRun:
     device: "torch.device"
 
 
-def evaluator(name: str) -> Callable[[TrainedRun], dict[str, Any]]:
-    """The function that measures a run: what it returns is the `found` of the record."""
+@dataclass(frozen=True)
+class Case:
+    """What a measure without training takes: the choice of each axis, all settings of the cell, its seed."""
+
+    values: Mapping[str, str]
+    settings: Mapping[str, Any]
+    seed: int
+    device: "torch.device"
+
+
+def evaluator(name: str) -> Callable[[Any], dict[str, Any]]:
+    """The function that measures a `TrainedRun` or a `Case`: what it returns is the `found` of the record."""
     chosen = EVALUATORS[name]
     return getattr(importlib.import_module(f"{__name__}.{chosen.module}"), chosen.function)

@@ -7,9 +7,9 @@ from typing import Any
 from lab.glue_tasks import TASKS
 from lab.methods import ENCODERS, label_of, performer_note
 from lab.papers import read_table
+from lab.publish.records import Section
 from lab.publish.tables import grouped, markdown_table
-
-Record = dict[str, Any]
+from lab.store import Record
 
 # Our column, and the columns of the papers' two tables.
 COLUMNS = {
@@ -31,6 +31,11 @@ PAPERS = {
 # The figures each paper averages, in the order of PAPERS: all that it has.
 AVERAGED = tuple([names[which] for names in COLUMNS.values() if names[which]] for which in (0, 1))
 AVERAGES = ("average of 7, as TransNormer's", "average of 4, as LLN's")
+
+
+def tables(section: Section) -> list[str]:
+    """Every encoder's row over all tasks, and those of the papers."""
+    return [write_table(section.records)]
 
 
 def write_table(records: Sequence[Record]) -> str:

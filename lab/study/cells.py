@@ -15,6 +15,7 @@ from typing import Any
 from lab.data.prepared import has_valid, identify, same_data
 from lab.errors import UserError
 from lab.files import FINGERPRINT, ROOT, check_same, fingerprint, finished, known_sha256, shown_path
+from lab.run import glue
 from lab.run.launch import Machines
 from lab.run.recipe import (
     Experiment,
@@ -31,6 +32,8 @@ from lab.study.schema import GIVEN, RUNS, YAML, Choice, Study
 
 DECODERS = ("language_modeling", "carried_language_modeling", "copy", "recall", "pixels")
 """Tasks whose models have a `--decoder-attention`; the others have a `--encoder-attention`."""
+GLUE = "sentence_prediction"
+"""The task of fine-tuning, whose length follows from the data."""
 WARMUP = "--warmup-updates"
 OF_SCHEDULES = (
     *(WARMUP, "--total-num-update", "--lr-period-updates", "--lr-deacy-period"),
@@ -140,7 +143,12 @@ class Cell:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The settings of the YAML and those of the choices, not compared with fairseq's."""
+        """The settings of the YAML and those of the choices, not compared with fairseq's.
+
+        Without a YAML, as where nothing is trained, there are none.
+        """
+        if not self.study.config:
+            return Experiment(self.study.path, {})
         experiment = _composed(self.config, self.config.stat().st_mtime_ns)
         for key, value in self.given:
             if key == YAML:
@@ -178,7 +186,7 @@ class Cell:
 
     def exists(self) -> bool:
         """Whether there is a YAML for it, and each of its choices has settings for the others."""
-        return self.config.is_file() and all(
+        return (self.config.is_file() or not self.study.config) and all(
             self.values[key] in value
             for choice in self.choices
             for key, value in choice.settings.items()
@@ -230,13 +238,14 @@ class Cell:
         return [*flags, "--finetune-from-model", str(self.start)]
 
     def data_flags(self) -> list[str]:
-        """Flags that follow from the prepared data, such as the number of classes; the study's hooks know.
+        """Flags that follow from the prepared data, such as the number of classes.
 
-        The user's own flags win, but for --max-update, which the hooks have read.
+        The user's own flags win, but for --max-update, which has been taken into account.
         """
-        flags = self.study.hook("data_flags")
+        if self.experiment.get("task", "_name") != GLUE:
+            return []
         words, wins = [], False
-        for word in flags(self) if flags else []:
+        for word in glue.data_flags(self.data_folder(), self.experiment, self.own_flags()):
             if word.startswith("--"):
                 wins = word != "--max-update" and is_given(self.plan.flags, word)
             words += [] if wins else [word]

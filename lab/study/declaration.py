@@ -70,9 +70,10 @@ KEYS = (
     "claims",
     "plot",
     "notes",
+    "extras",
     "hooks",
 )
-REQUIRED = ("about", "config", "axes", "evaluate", "table")
+REQUIRED = ("about", "axes", "evaluate", "table")
 CHECKPOINTS = ("last", "best")
 PLOTTED_BY = ("updates", "seconds")
 KEPT = ("measured", "all")
@@ -95,15 +96,6 @@ OF_TRAINING = (
 )
 OF_RECORDS = ("cell.*", "settings.*", "data.*", "tuned.*", "environment.*")
 """Figures of a record besides those of its evaluator."""
-HOOKS = {
-    "carried": ("carried", ("model", "segment", "way")),
-    "glue": ("glue", ("task",)),
-    "images": ("pixels", ("method",)),
-    "language_models": ("language_model", ("method",)),
-    "roberta": ("masked_lm", ("method",)),
-    "vit": ("image_classification", ("method",)),
-}
-"""The evaluator and the axes that they need."""
 
 
 def study_names() -> list[str]:
@@ -152,11 +144,13 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
     for key in REQUIRED:
         if key not in content and not (key == "table" and "tables" in content):
             raise UserError(f"{path}: {key} is missing; docs/studies.md describes it")
+    evaluate = content["evaluate"]
+    check_known(evaluate, EVALUATORS, f"{path}: there is no evaluator {evaluate!r}")
+    if EVALUATORS[evaluate].trains and "config" not in content:
+        raise UserError(f"{path}: config is missing; docs/studies.md describes it")
     axes = {name: read_axis(path, name, value, content) for name, value in content["axes"].items()}
     for key in ("config", "data"):
         check_placeholders(path, key, content.get(key, ""), axes)
-    evaluate = content["evaluate"]
-    check_known(evaluate, EVALUATORS, f"{path}: there is no evaluator {evaluate!r}")
     checkpoint = check_choice(content.get("checkpoint", CHECKPOINTS[0]), CHECKPOINTS, f"{path}: checkpoint")
     keep = check_choice(content.get("keep", KEPT[0]), KEPT, f"{path}: keep")
     if start := str(content.get("start", "")):
@@ -165,7 +159,7 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
     if not isinstance(settings, Mapping):
         raise UserError(f"{path}: settings needs settings such as {{log_interval: 1}}, found {settings!r}")
     check_groups(settings, f"{path}: settings")
-    hooks = read_hooks(path, content.get("hooks", ""), evaluate, axes)
+    extras = read_extras(path, content, axes)
     specs = tuple(read_table_spec(spec, axes, str(path)) for spec in tables)
     rows = {name: axis for spec in specs for name, axis in spec.rows.items()}
     best = read_best(content.get("best"), axes, str(path))
@@ -177,7 +171,7 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
         name=path.stem,
         path=path,
         about=str(content["about"]),
-        config=str(content["config"]),
+        config=str(content.get("config", "")),
         data=str(content.get("data", "")),
         start=start,
         settings={str(key): value for key, value in settings.items()},
@@ -194,7 +188,7 @@ def _study(path: Path, content: dict[str, Any]) -> Study:
         claims=claims,
         plot=read_plot(path, content.get("plot")),
         notes=read_notes(path, content.get("notes", "")),
-        hooks=hooks,
+        extras=extras,
     )
 
 
@@ -244,18 +238,16 @@ def check_rows(path: Path, specs: Iterable[TableSpec], apart: Iterable[str]) -> 
             )
 
 
-def read_hooks(path: Path, name: str, evaluate: str, axes: Mapping[str, Axis]) -> str:
-    """The key `hooks`; UserError for unknown ones, and those of studies that are declared otherwise."""
-    if not name:
-        return ""
-    check_known(name, HOOKS, f"{path}: there are no hooks {name!r}")
-    evaluator, needed = HOOKS[name]
-    if evaluate != evaluator or not set(needed) <= set(axes):
-        raise UserError(
-            f"{path}: the hooks {name} are for studies with evaluate: {evaluator} and the axes "
-            f"{', '.join(needed)}; leave them out"
-        )
-    return name
+def read_extras(path: Path, content: Mapping[str, Any], axes: Mapping[str, Axis]) -> bool:
+    """The key `extras`, once called `hooks`; UserError where the study lacks what they show."""
+    wanted = bool(content["hooks"]) if "hooks" in content else content.get("extras", False)
+    if not isinstance(wanted, bool):
+        raise UserError(f"{path}: extras is {wanted!r}; it must be true or false")
+    chosen = EVALUATORS[content["evaluate"]]
+    if wanted and not (chosen.extras and set(chosen.needs) <= set(axes)):
+        needed = f" without the axes {', '.join(chosen.needs)}" if chosen.extras else ""
+        raise UserError(f"{path}: evaluate: {content['evaluate']} has no extras{needed}; leave them out")
+    return wanted
 
 
 def read_notes(path: Path, given: Any) -> str:
@@ -273,7 +265,7 @@ def read_axis(path: Path, name: str, value: Any, content: Mapping[str, Any]) -> 
         raise UserError(
             f"{path}: {name!r} cannot name an axis; use letters, digits and _, and no option's name"
         )
-    placeholder = f"{{{name}}}" in str(content["config"])
+    placeholder = f"{{{name}}}" in str(content.get("config", ""))
     if isinstance(value, Mapping) and value:
         choices = [read_choice(path, name, str(key), given or {}) for key, given in value.items()]
         return Axis(name, distinct(path, name, choices), placeholder, closed=True)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle, product
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import yaml
 from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from PIL import Image
@@ -19,10 +19,21 @@ from conventions.files import is_plain
 from lab.data.prepared import same_data
 from lab.errors import UserError
 from lab.files import FINGERPRINT, RESULTS, fingerprint, renewed, shown_path
-from lab.methods import NAMED, performer_note
+from lab.measure import EVALUATORS
+from lab.methods import performer_note
 from lab.outputs import begins, is_generated, marked
+from lab.publish.records import (
+    MEASURED,
+    Section,
+    by_seed,
+    given_settings,
+    looks_of,
+    measured_on,
+    note_of_seed,
+    of_first_seed,
+    over_seeds,
+)
 from lab.publish.tables import grouped, markdown_table
-from lab.run.recipe import as_option, is_given, option
 from lab.store import STORE, place_of
 from lab.study.baseline import at_baseline
 from lab.study.cells import Cell, Plan
@@ -30,19 +41,7 @@ from lab.study.choosing import best_note, best_records, is_unbracketed
 from lab.study.claims import PAIRS, decide
 from lab.study.declaration import plotted_by
 from lab.study.notation import numbers, row_name
-from lab.study.records import (
-    MEASURED,
-    OLDER,
-    Record,
-    by_seed,
-    gather,
-    measured_on,
-    note_of_seed,
-    of_first_seed,
-    over_seeds,
-    read_records,
-    settings_mark,
-)
+from lab.study.records import OLDER, Record, gather, read_records, settings_mark
 from lab.study.schema import GIVEN, Claim, Study, kept_by
 from lab.study.table import NONE, write_table
 from lab.verdicts import NOT_RUN, Verdict
@@ -50,19 +49,6 @@ from lab.verdicts import NOT_RUN, Verdict
 PAGE = "README.md"
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What reading a record raises that is not as it was written."""
-COLORS = (
-    "#000000",
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#882255",
-    "#332288",
-    "#999933",
-    "#56B4E9",
-)
-STYLES = ("-", "--", ":", "-.")
 NOT_FILLED_IN = (
     TemplateError,
     TypeError,
@@ -149,31 +135,12 @@ def write_notes(study: Study, records: Sequence[Record]) -> str:
         ) from None
 
 
-def given_settings(record: Record) -> dict[str, dict[str, Any]]:
-    """The settings of a record's YAML, with the values that its study gave instead as flags."""
-    found = {group: dict(values or {}) for group, values in record["settings"].items()}
-    for values in found.values():
-        for key in values:
-            if is_given(record["own_flags"], flag := as_option(key)):
-                given = option(record["own_flags"], flag) or "--"
-                values[key] = True if given.startswith("--") else number_or_word(given)
-    return found
-
-
-def number_or_word(text: str) -> Any:
-    """The value of a flag; YAML by itself takes 1e-05 for a word."""
-    try:
-        return float(text) if "e-" in text else yaml.safe_load(text)
-    except ValueError:
-        return text
-
-
 def write_group(study: Study, name: tuple[str, ...], records: Sequence[Record]) -> str:
     """Tables, verdicts and notes of one group."""
     heading = [f"## {', '.join(name)}"] if name else []
     tables = [write_table(spec, records, study.baselines) for spec in study.tables if spec.rows_of(records)]
-    write_more = study.hook("tables")
-    extra = write_more(study, records) if write_more else []
+    write_more = getattr(extras_of(study), "tables", None)
+    extra = write_more(section_of(study, records)) if write_more else []
     rows = [
         [one.says, one.where, found.paper, found.outcome, found.effect]
         for one, found in verdicts(study, records)
@@ -236,16 +203,35 @@ class Picture:
 
 
 def pictures_of(study: Study, records: Sequence[Record], out: Path) -> list[Picture]:
-    """The pictures of a page: the curves of each group, and what the study's hooks draw."""
+    """The pictures of a page: the curves of each group, and those that only the study's measure has."""
     found = []
     for name, group in groups_of(study, records).items():
         source = fingerprint([study.name, study.plot, group])
         has_curves = study.plot and any(study.plot["curves"] in one["training"]["curves"] for one in group)
-        draws = {"curves": draw_curves} if has_curves else {}
-        for title, draw in (draws | (study.hook("DRAWS") or {})).items():
+        draws = {"curves": partial(draw_curves, study, group)} if has_curves else {}
+        section = section_of(study, group)
+        draws |= {title: partial(draw, section) for title, draw in pictures_besides(study).items()}
+        for title, draw in draws.items():
             path = out / f"{'-'.join([*name, title])}.png"
-            found.append(Picture(path, source, partial(draw, study, group, source)))
+            found.append(Picture(path, source, partial(draw, source)))
     return found
+
+
+def extras_of(study: Study) -> ModuleType | None:
+    """The module with the tables and pictures of the study's measure, None if its page has none."""
+    return import_module(f"lab.publish.{EVALUATORS[study.evaluate].extras}") if study.extras else None
+
+
+def pictures_besides(study: Study) -> dict[str, Callable[[Section, str, Path], None]]:
+    """What draws the further pictures of a page, by their titles."""
+    return getattr(extras_of(study), "PICTURES", {})
+
+
+def section_of(study: Study, records: Sequence[Record]) -> Section:
+    """One group of records as the extras of a measure see it."""
+    spec = study.tables[0].whole()
+    rows = {spec.label(key): group for key, group in spec.rows_of(records).items()}
+    return Section(records, {name: axis.choices for name, axis in study.axes.items()}, rows)
 
 
 def shown_records(study: Study, out: Path) -> list[Record]:
@@ -300,7 +286,7 @@ def note_of_older(records: Sequence[Record]) -> str:
 
 @contextmanager
 def explained_records(study: Study, records: Sequence[Record], out: Path) -> Iterator[None]:
-    """UserError, naming the record, where the study's hooks miss something in what was measured."""
+    """UserError, naming the record, where the extras of the measure miss something in what was measured."""
     try:
         yield
     except UserError:
@@ -370,7 +356,7 @@ def is_early_page(study: Study, path: Path) -> bool:
 
 def picture_paths(study: Study, groups: Iterable[tuple[str, ...]], out: Path) -> list[Path]:
     """Where pictures of the groups of records may go."""
-    titles = ["curves", *(study.hook("DRAWS") or {})]
+    titles = ["curves", *pictures_besides(study)]
     return [out / f"{'-'.join([*name, title])}.png" for name in groups for title in titles]
 
 
@@ -419,11 +405,3 @@ def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path
 def seconds_per_update(record: Record) -> float:
     """The speed of a training, which its curves take for constant."""
     return (record["training"]["seconds"] or 0.0) / max(1, record["training"]["updates"])
-
-
-def looks_of(rows: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, str]]:
-    """Colour and line style of each row: those of the method, or the next ones that no method here has."""
-    named = {row: (NAMED[row[0]].color, "-") for row in rows if row[0] in NAMED}
-    looks = [(color, style) for style, color in product(STYLES, COLORS)]
-    free = cycle(look for look in looks if look not in named.values())
-    return named | {row: next(free) for row in rows if row not in named}

@@ -5,20 +5,17 @@ A record belongs to one cell, and its place says which: CHOICE/.../seedN.json be
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from lab.errors import UserError
 from lab.files import FINGERPRINT, fingerprint, read_json, shown_path
-from lab.publish.tables import where
 from lab.store import STORE, place_of, stored, write_store
 from lab.study.notation import ABSENT, Expression, Record, follow, parse_expression, sections
 from lab.study.schema import Study
 
 PATTERN = "**/seed*.json"
-MEASURED = "training times are those of a machine that may have done other work."
-"""How every page ends its notes."""
 NAME = re.compile(r"seed\d+\.json")
 OLDER = "older"
 """Key of a record, in memory only, that was measured with other settings than the study has now."""
@@ -204,40 +201,3 @@ def _values(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
             yield from _values(one, keys)
     else:
         yield keys, value
-
-
-def seed_of(record: Record) -> int:
-    """The seed of a cell."""
-    return int(record["cell"]["seed"])
-
-
-def by_seed(figure: Expression, records: Sequence[Record]) -> dict[int, float]:
-    """A figure of the records that have it, by their seeds."""
-    return {seed_of(record): value for record in records if (value := figure(record)) is not None}
-
-
-def of_first_seed(records: Sequence[Record]) -> list[Record]:
-    """Those that a picture shows."""
-    seed = min(map(seed_of, records))
-    return [record for record in records if seed_of(record) == seed]
-
-
-def note_of_seed(shown: Sequence[Record]) -> str:
-    """What is printed below a picture of the `shown` records, all of a seed."""
-    return f"Seed {seed_of(shown[0])}. {measured_on(shown)}"
-
-
-def over_seeds(records: Sequence[Record]) -> str:
-    """What the figures of a table are: median (lowest to highest) over which seeds, or the only seed."""
-    seeds = sorted({seed_of(record) for record in records})
-    if len(seeds) == 1:
-        return f"seed {seeds[0]}"
-    return f"median (lowest to highest) over the seeds {', '.join(map(str, seeds))}"
-
-
-def measured_on(records: Sequence[Record]) -> str:
-    """Machines, days and commits, in a sentence."""
-    environments = [record["environment"] for record in records]
-    machines = sorted({f"{where(one)}, {one['date']}" for one in environments})
-    commits = ", ".join(sorted({one["commit"] for one in environments}))
-    return f"Measured on {'; '.join(machines)} (commit {commits}); {MEASURED}"

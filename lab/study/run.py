@@ -18,6 +18,7 @@ from lab.console import number_of
 from lab.data.prepared import identify
 from lab.errors import UserError
 from lab.files import RESULTS, ROOT, fingerprint, made_folder, shown_path
+from lab.measure import EVALUATORS
 from lab.outputs import MARK, check_output_folder, run_lock
 from lab.provenance import portable_command
 from lab.run.log import run_figures
@@ -178,6 +179,9 @@ def show_commands(cells: Sequence[Cell]) -> None:
         print(f"# {cell.name}")
         if cell.record():
             print("done before")
+            continue
+        if not EVALUATORS[cell.study.evaluate].trains:
+            print("nothing to train")
             continue
         arguments = cell.arguments(on_gpu)
         if (alike := setting_words(cell)) not in checked:

@@ -3,7 +3,6 @@
 declaration.py reads the YAML; docs/studies.md describes the keys.
 """
 
-import importlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -259,7 +258,8 @@ class Study:
     `prepare` has the script of data-prep/ and its arguments by the folder that it writes, or one of the
     name "" that writes all.
     `data` is the prepared folder in the same way, "" for that of the YAML. `start` is the study whose runs
-    the cells start from, or GIVEN. `settings` are flags of all cells.
+    the cells start from, or GIVEN. `settings` are flags of all cells. `extras`: the page has the tables and
+    pictures of the measure, too.
     """
 
     name: str
@@ -282,10 +282,4 @@ class Study:
     claims: tuple[Claim, ...]
     plot: dict[str, Any]
     notes: str
-    hooks: str
-
-    def hook(self, name: str) -> Any:
-        """What the module of `hooks` has under `name`; None if it has nothing, or there is no module."""
-        if not self.hooks:
-            return None
-        return getattr(importlib.import_module(f"lab.study.hooks.{self.hooks}"), name, None)
+    extras: bool

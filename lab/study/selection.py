@@ -47,7 +47,8 @@ def cells_of(plan: Plan, asked: Mapping[str, Sequence[str]], seeds: int) -> list
     chosen = [axis.choose(asked.get(name) or axis.usual) for name, axis in study.axes.items()]
     check_flags(plan, chosen)
     every = [Cell(plan, choices, 0) for choices in product(*chosen)]
-    if not any(cell.config.is_file() for cell in every) and "{" not in study.config:
+    fixed = study.config and "{" not in study.config
+    if fixed and not every[0].config.is_file():
         raise UserError(f"{study.path}: config names {study.config}, which does not exist")
     combinations = [cell for cell in every if cell.exists()]
     check_covered(study, chosen, combinations, [name for name, words in asked.items() if words])

@@ -6,10 +6,12 @@ from typing import Any
 
 from lab.errors import UserError
 from lab.papers import read_table
+from lab.publish.records import by_seed
 from lab.publish.tables import markdown_table, spread
 from lab.study.baseline import AT_BASELINE, at_baseline
 from lab.study.notation import (
     COUNT,
+    Record,
     as_list,
     check_format,
     check_keys,
@@ -21,7 +23,6 @@ from lab.study.notation import (
     read_only,
     row_name,
 )
-from lab.study.records import Record, by_seed
 from lab.study.schema import Baseline, Column, PaperColumn, TableSpec
 from lab.verdicts import range_of, rank_correlations
 

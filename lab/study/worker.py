@@ -24,7 +24,7 @@ from lab.children import end_with_error, end_with_parent
 from lab.console import warn_only
 from lab.errors import Diverged, UserError, explain, unexpected
 from lab.files import FINGERPRINT, RUN_MARK, begin, is_run, shown_path, write_json
-from lab.measure import EVALUATORS
+from lab.measure import EVALUATORS, Case, TrainedRun, evaluator
 from lab.outputs import run_lock
 from lab.study.cells import Cell, Plan
 from lab.study.declaration import read_study
@@ -34,6 +34,8 @@ SETTINGS_ARE_WRONG = 2
 """Exit code for a mistake in the settings, which the other cells share."""
 LOG = "train.log"
 MARK = "study.sh"
+UNTRAINED = {"updates": 0, "seconds": None, "curves": {}}
+"""What the record of a cell says of its training whose measure needs none."""
 
 
 def cell_of(study: str, out: str, asked: str) -> Cell:
@@ -158,24 +160,28 @@ def measured_checkpoint(cell: Cell) -> Path:
     return wanted if wanted.is_file() else cell.folder / "checkpoint_last.pt"
 
 
-def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
-    """The record of a trained cell."""
-    import torch
-
-    from lab.data.prepared import identify
-    from lab.measure import TrainedRun, evaluator
-    from lab.provenance import environment
+def measure_run(cell: Cell, arguments: list[str], data: Any, device: Any) -> dict[str, Any]:
+    """What the study's measure finds in a trained cell; nothing for a run of tuning."""
     from lab.run.folder import whole_checkpoint
-    from lab.run.log import run_figures
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    figures = run_figures(cell.folder / LOG)
-    found: dict[str, Any] = {}
-    if cell.tuning is None:
-        checkpoint = whole_checkpoint(measured_checkpoint(cell))
-        run = TrainedRun(cell.folder, checkpoint, tuple(arguments), data, device)
-        print(f"evaluating {checkpoint.name}", flush=True)
-        found = evaluator(cell.study.evaluate)(run)
+    if cell.tuning is not None:
+        return {}
+    checkpoint = whole_checkpoint(measured_checkpoint(cell))
+    print(f"evaluating {checkpoint.name}", flush=True)
+    run = TrainedRun(cell.folder, checkpoint, tuple(arguments), data, device)
+    return evaluator(cell.study.evaluate)(run)
+
+
+def measure_case(cell: Cell, device: Any) -> dict[str, Any]:
+    """What a measure without training finds."""
+    return evaluator(cell.study.evaluate)(Case(cell.values, dict(cell.given), cell.seed, device))
+
+
+def record_of(cell: Cell, training: dict[str, Any], found: dict[str, Any], device: Any) -> dict[str, Any]:
+    """The record of a cell, from the figures of its training and those of its measure."""
+    from lab.data.prepared import identify
+    from lab.provenance import environment
+
     folder = cell.data_folder()
     return {
         "study": cell.study.name,
@@ -185,7 +191,7 @@ def measure(cell: Cell, arguments: list[str], data: Any) -> dict[str, Any]:
         "own_flags": cell.own_flags(),
         "flags": list(cell.plan.flags),
         "data": identify(folder) if folder else None,
-        "training": figures,
+        "training": training,
         **cell.measurement(),
         "found": found,
         **({"tuned": tried(cell)} if cell.chosen is not None else {}),
@@ -215,8 +221,12 @@ def work(cell: Cell) -> None:
     """Train, measure and record the cell, unless another process already has."""
     import torch
 
-    arguments = cell.arguments(torch.cuda.is_available())
-    data = check_settings(cell, arguments)
+    from lab.run.log import run_figures
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    trains = EVALUATORS[cell.study.evaluate].trains
+    arguments = cell.arguments(device.type == "cuda") if trains else []
+    data = check_settings(cell, arguments) if trains else None
     if not is_run(cell.folder, MARK):
         begin(cell.folder, MARK, cell.fingerprint())
     with run_lock(cell.folder, option="--out"):
@@ -226,8 +236,12 @@ def work(cell: Cell) -> None:
             start_again(cell)
         begin(cell.folder, MARK, cell.fingerprint())
         with output_to(cell.folder / LOG):
-            ending = train(cell, arguments, data)
-            record = {**measure(cell, arguments, data), **ending}
+            if trains:
+                ending = train(cell, arguments, data)
+                training, found = run_figures(cell.folder / LOG), measure_run(cell, arguments, data, device)
+            else:
+                ending, training, found = {}, UNTRAINED, measure_case(cell, device)
+            record = {**record_of(cell, training, found, device), **ending}
         write_json(cell.record_path, record)
         prune(cell)
 

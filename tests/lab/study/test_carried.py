@@ -6,11 +6,12 @@ import torch
 from lab.data.prepared import open_prepared
 from lab.files import ROOT
 from lab.measure import TrainedRun, carried_state
+from lab.publish import carried_state as carried
 from lab.run.folder import LAST
 from lab.run.launch import Machines
 from lab.run.train import train
 from lab.study.declaration import read_study
-from lab.study.hooks import carried
+from lab.study.page import section_of
 from tests.lab.study.conftest import record_of
 
 
@@ -28,15 +29,16 @@ def test_a_ratio_is_of_the_medians_of_both_ways_of_training():
     of = read_study("carried")
     records = [record("apart", 100.0 * seed, 400.0, seed=seed) for seed in (1, 2, 3)]
     records += [record("carried", 300.0, 100.0), record("carried", 1.0, 1.0, "lln_diag_lm")]
-    text = "\n".join(carried.tables(of, records))
+    text = "\n".join(carried.tables(section_of(of, records)))
     assert "| TransNormer T1 | 64 | 1.50 | 0.25 | 0.50 |" in text and "LLN" not in text
     assert "0 of 1 models" in text
-    assert carried.tables(of, records[:3]) == []
+    assert carried.tables(section_of(of, records[:3])) == []
 
 
 def test_the_picture_names_its_source(tmp_path):
     path = tmp_path / "positions.png"
-    carried.draw_positions(None, [record("apart", 2.0, 3.0), record("carried", 3.0, 2.0)], "abc", path)
+    records = [record("apart", 2.0, 3.0), record("carried", 3.0, 2.0)]
+    carried.draw_positions(section_of(read_study("carried"), records), "abc", path)
     assert path.read_bytes().startswith(b"\x89PNG") and b"abc" in path.read_bytes()
 
 

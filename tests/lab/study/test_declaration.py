@@ -203,7 +203,7 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
         ({"tune": {"axis": "lr", "values": [1], "updates": 3, "by": "loss"}}, "loss"),
         ({"tune": {"axis": "method", "values": [1], "updates": 3}}, "method"),
         ({"plot": {"curves": "test"}}, "test"),
-        ({"hooks": "imagez"}, "imagez"),
+        ({"extras": "images"}, "extras is 'images'; it must be true or false"),
         ({"plot": {"curves": "train", "factor": "a"}}, "factor is 'a'"),
         ({"table": {"only": {"method": "elv"}, "columns": [["x", "loss_nats", ".2f"]]}}, "did you mean elu"),
         ({"config": "configs/copy/{preset.x}.yaml"}, "preset.x"),
@@ -212,7 +212,11 @@ def test_tuning_passes_over_what_has_diverged(study_with, tmp_path):
         *(({key: value}, "has not the form") for key, value in (("axes", None), ("claims", 5))),
         ({"plot": {"curves": "train", "by": "second"}}, "by names 'second'; did you mean seconds"),
         ({"notes": "{% if %}"}, "notes cannot be read: Expected an expression"),
-        ({"hooks": "images"}, "evaluate: pixels and the axes method; leave them out"),
+        ({"hooks": "copy"}, "evaluate: copy has no extras; leave them out"),
+        (
+            {"extras": True, "evaluate": "carried"},
+            "carried has no extras without the axes model, segment, way",
+        ),
         ({"claims": [{**CLAIM, "test": {"ratio": ["exact", "eluu", "softmax"], "at_most": 1}}]}, "mean elu"),
         (
             {"claims": [{**CLAIM, "test": {"rank": "x", "at_least": "a"}}]},

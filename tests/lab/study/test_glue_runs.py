@@ -10,10 +10,10 @@ import torch
 from lab.errors import UserError
 from lab.files import ROOT, read_json
 from lab.outputs import run_lock
+from lab.run import glue as glue_flags
 from lab.run.log import read_records
 from lab.study import finetune_glue, run
 from lab.study.declaration import read_study
-from lab.study.hooks import glue as glue_hooks
 from lab.study.run import check_starts
 from tests.helpers.encoders import ROWS
 from tests.lab.study.conftest import cells, glue_cell
@@ -186,12 +186,12 @@ def test_a_run_that_fails_is_named_and_the_others_run(refused, words, tmp_path):
 
 @pytest.mark.parametrize(("examples", "size"), [(9, 32), (33, 31), (993, 30), (1_500, 32), (2, 32)])
 def test_correlation_has_no_batch_of_one(examples, size):
-    assert glue_hooks.valid_batch(examples, 32) == size and examples % size != 1
+    assert glue_flags.valid_batch(examples, 32) == size and examples % size != 1
 
 
 def test_correlation_of_one_example_is_refused():
     with pytest.raises(UserError, match="one dev example"):
-        glue_hooks.valid_batch(1, 32)
+        glue_flags.valid_batch(1, 32)
 
 
 def test_a_start_that_another_study_makes(tmp_path):

@@ -15,21 +15,14 @@ from lab.files import ROOT
 from lab.methods import LANGUAGE_MODELS
 from lab.outputs import MARK
 from lab.publish.page import markdown_parts
+from lab.publish.records import given_settings, looks_of
 from lab.store import STORE
 from lab.study.baseline import AT_BASELINE
 from lab.study.choosing import best_records
 from lab.study.declaration import read_study
 from lab.study.make_results import page_of, verdict_of
 from lab.study.notation import ABSENT, follow, parse_expression
-from lab.study.page import (
-    given_settings,
-    looks_of,
-    publish,
-    shown_records,
-    tuned_table,
-    verdicts,
-    write_page,
-)
+from lab.study.page import publish, shown_records, tuned_table, verdicts, write_page
 from lab.study.records import read_records
 from lab.study.run import check_out
 from lab.study.schema import Best, PaperColumn

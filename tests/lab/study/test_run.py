@@ -16,11 +16,13 @@ import torch
 
 from lab.errors import Diverged, UserError
 from lab.files import ROOT, RUN_MARK
+from lab.measure import EVALUATORS, Evaluator
 from lab.run import folder as save_dir
 from lab.run import process as fairseq_process
 from lab.study import schedule, study, worker
 from lab.study.choosing import tuning_cells
 from lab.study.declaration import read_study
+from lab.study.page import write_page
 from lab.study.records import read_records
 from lab.study.run import time_left
 from lab.study.worker import SETTINGS_ARE_WRONG, request_of
@@ -86,6 +88,18 @@ def test_a_run_of_tuning_may_diverge(study_with, tmp_path, monkeypatch):
     assert worker.train(tried, [], None) == {"diverged": "the loss is nan"}
     with pytest.raises(Diverged):
         worker.train(cell, [], None)
+
+
+def test_a_measure_without_training(study_with, tmp_path, monkeypatch):
+    """Its record says that nothing was trained, and its cell is done."""
+    figures = "loss_nats exact converged"
+    monkeypatch.setitem(EVALUATORS, "costs", Evaluator("costs", (), (), figures))
+    monkeypatch.setattr(worker, "evaluator", lambda name: lambda case: {"loss_nats": case.settings["x"]})
+    study = study_with(evaluate="costs", config="", axes={"method": {"elu": {"x": 2.5}}}, claims=[])
+    [cell] = cells(study, out=tmp_path / "out")
+    worker.work(cell)
+    assert cell.record()["found"] == {"loss_nats": 2.5} and cell.record()["training"]["updates"] == 0
+    assert "| 1+elu | 2.5000 |" in write_page(study, read_records(tmp_path / "out", study))
 
 
 def test_a_run_begun_on_other_data_is_not_taken_up(tmp_path, monkeypatch):

@@ -1,9 +1,9 @@
 """The study of Vision Transformers: the papers' rows, exponents in training, fixed exponents."""
 
 from lab.papers import read_table
+from lab.publish import vision
 from lab.study.declaration import read_study
-from lab.study.hooks import vit
-from lab.study.page import pictures_of, write_page
+from lab.study.page import pictures_of, section_of, write_page
 from tests.lab.study.conftest import record_of
 
 STUDY = read_study("vit")
@@ -70,17 +70,18 @@ def test_the_table_has_the_paper_s_figures_and_that_of_the_most_frequent_class()
 
 
 def test_exponents_by_moment_matching_are_shown_and_fixed_ones_are_not():
-    [table] = vit.tables(STUDY, RECORDS)
+    [table] = vision.tables(section_of(STUDY, RECORDS))
     assert "| layer 0 | 1.90 to 2.10 | 2.20 to 2.30 |" in table.splitlines()
     authors = record("lln_diag_authors", preset="digits_short")
-    assert "the authors' a and b" in vit.tables(STUDY, [authors])[0]
-    assert vit.tables(STUDY, [record("lln_diag-8"), record("softmax")]) == []
+    assert "the authors' a and b" in vision.tables(section_of(STUDY, [authors]))[0]
+    assert vision.tables(section_of(STUDY, [record("lln_diag-8"), record("softmax")])) == []
 
 
 def test_accuracy_against_fixed_exponents_is_their_median():
-    curve = vit.fixed_curve(STUDY, [*RECORDS, record("lln_diag-8", 2, 95.0), record("lln_diag-8", 3, 97.0)])
+    records = [*RECORDS, record("lln_diag-8", 2, 95.0), record("lln_diag-8", 3, 97.0)]
+    curve = vision.fixed_curve(section_of(STUDY, records), records)
     assert (curve.x, curve.y) == ((0.25, 8.0), (90.0, 95.0))
-    assert vit.fixed_curve(STUDY, [record("softmax")]) is None
+    assert vision.fixed_curve(section_of(STUDY, []), [record("softmax")]) is None
 
 
 def test_the_loss_scale_has_a_table_in_float16_only():

@@ -5,18 +5,18 @@ from pathlib import Path
 
 from lab.methods import ENCODER_PANELS, ENCODERS
 from lab.publish.glue import PAPERS, average_with_note, paper_table
+from lab.publish.plots import Curve, plot_curves
+from lab.publish.records import Section, note_of_seed, of_first_seed
 from lab.publish.tables import markdown_table
-from lab.study.records import Record, note_of_seed, of_first_seed
-from lab.study.schema import Study
 
 
-def tables(study: Study, records: Sequence[Record]) -> list[str]:
+def tables(section: Section) -> list[str]:
     """The averages that the papers print for each method, and what they are of."""
     averages = [
         {row["method"]: average_with_note(row, which) for row in paper_table(table)}
         for table, which in PAPERS.values()
     ]
-    present = {record["cell"]["method"] for record in records}
+    present = {record["cell"]["method"] for record in section.records}
     rows = []
     for name, method in ENCODERS.items():
         theirs = [
@@ -36,11 +36,9 @@ def tables(study: Study, records: Sequence[Record]) -> list[str]:
     return [markdown_table(header, rows), note]
 
 
-def draw_curves(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
+def draw_curves(section: Section, source: str, path: Path) -> None:
     """Training loss of the first seed against updates, a panel a family of methods."""
-    from lab.publish.plots import Curve, plot_curves
-
-    shown, curves = of_first_seed(records), {}
+    shown, curves = of_first_seed(section.records), {}
     for record in shown:
         points, method = record["training"]["curves"].get("train"), ENCODERS.get(record["cell"]["method"])
         if points and method:
@@ -60,4 +58,4 @@ def means(points: Sequence[Sequence[float]], count: int = 40) -> list[tuple[floa
     return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
-DRAWS = {"curves": draw_curves}
+PICTURES = {"curves": draw_curves}

@@ -1,7 +1,6 @@
 """Images that models of pixels draw and complete."""
 
 from base64 import b64decode
-from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -9,17 +8,18 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from lab.publish.plots import save_figure
-from lab.study.records import Record, note_of_seed, of_first_seed
-from lab.study.schema import Study
+from lab.publish.records import Section, note_of_seed, of_first_seed, seed_of
+from lab.store import Record
 
 WAYS = {"drawn": "drawn", "completed": "upper half given"}
 TRUE = "test images"
 
 
-def draw_samples(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
+def draw_samples(section: Section, source: str, path: Path) -> None:
     """Images that each attention draws and completes, a row per attention: the first seed."""
-    spec = study.tables[0].whole()
-    shown = {spec.label(key): group[0] for key, group in spec.rows_of(of_first_seed(records)).items()}
+    seed = seed_of(of_first_seed(section.records)[0])
+    rows = {label: [one for one in group if seed_of(one) == seed] for label, group in section.rows.items()}
+    shown = {label: group[0] for label, group in rows.items() if group}
     figure, axes = plt.subplots(len(shown) + 1, 2, figsize=(11, 0.55 * len(shown) + 1.3), squeeze=False)
     first = next(iter(shown.values()))
     show_row(axes[0, 1], first, TRUE, TRUE)
@@ -46,4 +46,4 @@ def show_row(axis: Axes, record: Record, which: str, label: str) -> None:
     axis.set_ylabel(label, rotation=0, ha="right", va="center")
 
 
-DRAWS = {"samples": draw_samples}
+PICTURES = {"samples": draw_samples}

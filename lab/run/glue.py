@@ -1,16 +1,13 @@
-"""GLUE: the flags that follow from a prepared task, and the table beside the papers' rows."""
+"""Fine-tuning on GLUE: the flags of fairseq-train that follow from a prepared task."""
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from lab.data.preparation import read_manifest
 from lab.errors import UserError
 from lab.glue_tasks import glue_task
-from lab.publish.glue import write_table
-from lab.run.recipe import option, shared_batch
-from lab.study.cells import Cell
-from lab.study.records import Record
-from lab.study.schema import Study
+from lab.run.recipe import Experiment, option, shared_batch
 
 WARMUP_SHARE = 0.06
 """Of all updates, as in fairseq's RoBERTa recipe."""
@@ -23,27 +20,26 @@ REPORTS = {
 """What fairseq's criterion must be asked for, and the name under which it reports a metric."""
 
 
-def data_flags(cell: Cell) -> list[str]:
-    """Classes, metric and length of the training on a task; none before it is prepared.
+def data_flags(folder: Path | None, experiment: Experiment, flags: Sequence[str]) -> list[str]:
+    """Classes, metric and length of the training of an experiment with `flags`; none for unprepared data.
 
     The updates are those of the epochs, also where each takes several batches, or of --max-update if that is
     fewer.
     """
-    folder = cell.data_folder()
     manifest = read_manifest(folder) if folder else None
     if manifest is None or "task" not in manifest:
         return []
-    task, given = glue_task(manifest["task"]), [*cell.experiment.flags(), *cell.own_flags()]
+    task, given = glue_task(manifest["task"]), [*experiment.flags(), *flags]
     examples = {split: entry["examples"] for split, entry in manifest["splits"].items()}
     batch, epochs = (whole_number(given, flag) for flag in ("--batch-size", "--max-epoch"))
     batches = math.ceil(examples["train"] / batch)
-    steps = batches_an_update(cell)
+    steps = batches_an_update(experiment, flags)
     steps += steps[-1:] * (epochs - len(steps))  # fairseq: those of the last epoch named hold from then on
     whole = sum(math.ceil(batches / count) for count in steps[:epochs])
     asked = option(given, "--max-update") or ""
     updates = min(whole, int(asked)) if asked.isdecimal() and int(asked) else whole
-    flags, metric = REPORTS[task.metrics[0]]
-    words = [*flags, "--num-classes", str(task.classes), "--best-checkpoint-metric", metric]
+    reports, metric = REPORTS[task.metrics[0]]
+    words = [*reports, "--num-classes", str(task.classes), "--best-checkpoint-metric", metric]
     words += ["--max-update", str(updates), "--total-num-update", str(updates)]
     words += ["--warmup-updates", str(round(WARMUP_SHARE * updates))]
     if task.is_regression:
@@ -65,12 +61,12 @@ def whole_numbers(words: Sequence[str], flag: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def batches_an_update(cell: Cell) -> list[int]:
+def batches_an_update(experiment: Experiment, flags: Sequence[str]) -> list[int]:
     """How many batches an update takes, epoch by epoch: the user's number, or else that of the YAML."""
     flag = "--update-freq"
-    given = option(cell.own_flags(), flag)
+    given = option(flags, flag)
     if given is None:
-        return shared_batch(cell.experiment, 1)[0]
+        return shared_batch(experiment, 1)[0]
     return whole_numbers(given.split(","), flag)
 
 
@@ -80,8 +76,3 @@ def valid_batch(examples: int, largest: int) -> int:
         if examples % size != 1:
             return size
     raise UserError("the task has one dev example, for which there is no correlation")
-
-
-def tables(study: Study, records: Sequence[Record]) -> list[str]:
-    """Every encoder's row over all tasks, and those of the papers."""
-    return [write_table(records)]

@@ -1,19 +1,18 @@
 """The settings of the measured language models beside those of TransNormer's Table 13."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from lab.papers import read_table
+from lab.publish.records import Section, given_settings
 from lab.publish.tables import markdown_table
-from lab.study.page import given_settings
-from lab.study.records import Record
-from lab.study.schema import Study
+from lab.store import Record
 
 
-def tables(study: Study, records: Sequence[Record]) -> list[str]:
+def tables(section: Section) -> list[str]:
     """A row for each setting: the paper's on the left, on the right all values that the records have."""
     config = {row["setting"]: row["alm"] for row in read_table("transnormer_13_config")}
-    records = [{**record, "settings": given_settings(record)} for record in records]
+    records = [{**record, "settings": given_settings(record)} for record in section.records]
 
     def same(value: Callable[[Record], Any]) -> str:
         return " or ".join(sorted({number(value(record)) for record in records}))

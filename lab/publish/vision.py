@@ -6,46 +6,45 @@ from pathlib import Path
 
 from lab.methods import ATTENTIONS
 from lab.publish.plots import Curve, Panel, plot_curves
+from lab.publish.records import COLORS, Section, measured_on, of_first_seed, seed_of
 from lab.publish.tables import grouped, markdown_table
-from lab.study.page import COLORS
-from lab.study.records import Record, measured_on, of_first_seed, seed_of
-from lab.study.schema import Study
+from lab.store import Record
 
 LLN, FIXED = "lln_diag", "lln_diag_alpha"
 COLORED = {"t1": "transnormer_t1", "t2": "transnormer_t2", "lln_diag_authors": "lln"}
 DASHED = "linformer"  # its colour is also TransNormer T2's
 
 
-def by_method(study: Study, records: Sequence[Record]) -> dict[str, list[Record]]:
+def by_method(section: Section, records: Sequence[Record]) -> dict[str, list[Record]]:
     """The records of each method, in the order of the YAML."""
     found = grouped(records, lambda record: record["cell"]["method"])
-    return {name: found[name] for name in study.axes["method"].choices if name in found}
+    return {name: found[name] for name in section.choices["method"] if name in found}
 
 
-def exponent_of(study: Study, method: str) -> float | None:
+def exponent_of(section: Section, method: str) -> float | None:
     """The fixed alpha = beta of a method; None for the others."""
-    return study.axes["method"].choices[method].settings.get(FIXED)
+    return section.choices["method"][method].settings.get(FIXED)
 
 
-def label_of(study: Study, method: str) -> str:
+def label_of(section: Section, method: str) -> str:
     """What a reader sees."""
-    return study.axes["method"].choices[method].label
+    return section.choices["method"][method].label
 
 
-def matched(study: Study, records: Sequence[Record]) -> dict[str, list[Record]]:
+def matched(section: Section, records: Sequence[Record]) -> dict[str, list[Record]]:
     """The records with exponents by moment matching, by method."""
     return {
         name: found
-        for name, group in by_method(study, records).items()
-        if exponent_of(study, name) is None
+        for name, group in by_method(section, records).items()
+        if exponent_of(section, name) is None
         and (found := [record for record in group if record["found"]["exponents"]])
     }
 
 
-def tables(study: Study, records: Sequence[Record]) -> list[str]:
+def tables(section: Section) -> list[str]:
     """Lowest and highest alpha and beta of each layer in training, over the seeds (Figure 9)."""
     found = []
-    for name, group in matched(study, records).items():
+    for name, group in matched(section, section.records).items():
         rows = []
         for layer in layers_of(group[0]):
             cells = []
@@ -54,7 +53,7 @@ def tables(study: Study, records: Sequence[Record]) -> list[str]:
                 values = [value for curve in curves for _, value in curve]
                 cells.append(f"{min(values):.2f} to {max(values):.2f}")
             rows.append([layer.replace("layer", "layer "), *cells])
-        title = f"**Figure 9: exponents of {label_of(study, name)} in training, lowest to highest**"
+        title = f"**Figure 9: exponents of {label_of(section, name)} in training, lowest to highest**"
         found.append(f"{title}\n\n" + markdown_table(["", "α", "β"], rows))
     return found
 
@@ -64,34 +63,35 @@ def layers_of(record: Record) -> list[str]:
     return list(dict.fromkeys(key.partition("/")[2] for key in record["found"]["exponents"]))
 
 
-def draw_accuracy(study: Study, records: Sequence[Record], source: str, path: Path) -> None:
+def draw_accuracy(section: Section, source: str, path: Path) -> None:
     """Accuracy on valid, LLN's exponents, and accuracy against fixed exponents, as far as measured."""
+    records = section.records
     first = of_first_seed(records)
     learning = [
-        learning_curve(study, name, group[0]["training"]["curves"]["valid_accuracy"])
-        for name, group in by_method(study, first).items()
-        if exponent_of(study, name) is None and group[0]["training"]["curves"].get("valid_accuracy")
+        learning_curve(section, name, group[0]["training"]["curves"]["valid_accuracy"])
+        for name, group in by_method(section, first).items()
+        if exponent_of(section, name) is None and group[0]["training"]["curves"].get("valid_accuracy")
     ]
     panels: list[Panel] = [
         (f"Accuracy, {records[0]['cell']['preset']}", "updates", "right on valid, %", learning)
     ]
-    for name, group in matched(study, first).items():
-        title = f"Exponents of {label_of(study, name)} (Figure 9)"
+    for name, group in matched(section, first).items():
+        title = f"Exponents of {label_of(section, name)} (Figure 9)"
         panels.append((title, "updates", "α (solid), β (dashed)", exponent_curves(group[0])))
-    if fixed := fixed_curve(study, records):
+    if fixed := fixed_curve(section, records):
         split = records[0]["found"]["split"]
         panels.append(("Fixed exponents (Figure 10a)", "α = β", f"right on {split}, %", [fixed]))
     note = f"Curves over updates show seed {seed_of(first[0])}. {measured_on(records)}"
     plot_curves(path, panels, note=note, log=False, source=source)
 
 
-def learning_curve(study: Study, method: str, points: Sequence[Sequence[float]]) -> Curve:
+def learning_curve(section: Section, method: str, points: Sequence[Sequence[float]]) -> Curve:
     """Accuracy on valid over the updates."""
     x, y = zip(*points, strict=True)
     dashed = method == DASHED
     known = ATTENTIONS.get(COLORED.get(method, method))
     color = known.color if known else COLORS[0]
-    return Curve(label_of(study, method) + " (dashed)" * dashed, color, x, y, "--" if dashed else "-")
+    return Curve(label_of(section, method) + " (dashed)" * dashed, color, x, y, "--" if dashed else "-")
 
 
 def exponent_curves(record: Record) -> list[Curve]:
@@ -107,12 +107,12 @@ def exponent_curves(record: Record) -> list[Curve]:
     return curves
 
 
-def fixed_curve(study: Study, records: Sequence[Record]) -> Curve | None:
+def fixed_curve(section: Section, records: Sequence[Record]) -> Curve | None:
     """Median accuracy by fixed alpha = beta."""
     points = [
         (exponent, statistics.median(record["found"]["accuracy"] for record in group))
-        for name, group in by_method(study, records).items()
-        if (exponent := exponent_of(study, name)) is not None
+        for name, group in by_method(section, records).items()
+        if (exponent := exponent_of(section, name)) is not None
     ]
     if not points:
         return None
@@ -120,4 +120,4 @@ def fixed_curve(study: Study, records: Sequence[Record]) -> Curve | None:
     return Curve(ATTENTIONS[LLN].label, ATTENTIONS[LLN].color, x, y)
 
 
-DRAWS = {"accuracy": draw_accuracy}
+PICTURES = {"accuracy": draw_accuracy}
