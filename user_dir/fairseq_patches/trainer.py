@@ -43,10 +43,10 @@ def apply() -> None:
         for group in (cfg.dataset, cfg.optimization):  # fairseq-hydra-train has no parser
             check_settings(group)
         check_schedule(cfg)
+        fill_in_options(cfg.model, getattr(cfg.model, "_name", None))
         check_training(cfg)
         note_long_warmup(cfg)
         keep_others_out(cfg)
-        fill_in_options(cfg.model, getattr(cfg.model, "_name", None))
         note_dictionary(cfg, task)
         note_data(cfg, task, model)
         init(self, cfg, task, model, *args, **kwargs)

@@ -206,8 +206,8 @@ class WeightedRMSNorm(nn.RMSNorm):
 
 NORMS = {
     "rmsnorm": lambda width: RMSNorm(),
-    "weighted_rmsnorm": WeightedRMSNorm,
     "layernorm": LayerNorm,
+    "weighted_rmsnorm": WeightedRMSNorm,
     "scalenorm": lambda width: ScaleNorm(),
     "batchnorm": BatchNorm,
 }
