@@ -9,6 +9,7 @@ from fairseq.modules import MultiheadAttention
 from tests.helpers.mechanisms import MECHANISMS, all_forms, build, forms_of, ragged
 from user_dir.analysis import attention_matrix, lln_diag_parts, toeplitz_matrices
 from user_dir.attention import ParallelAttention
+from user_dir.attention.decaying import DecayingAttention
 from user_dir.errors import UserError
 
 LENGTH = 45
@@ -30,6 +31,10 @@ def output_from_matrix(module, key, x, padding):
     if name == "reformer":
         mixed = matrix @ module.heads(module.value(x))
         return module.out_proj(mixed.permute(2, 0, 1, 3).flatten(2))
+    if isinstance(module, DecayingAttention):
+        positions = torch.arange(len(x))
+        *_, values, gate = module.inputs(x, positions)
+        return module.out_proj(module.finish(matrix @ values, gate, positions))
     v = module.heads(module.v_proj(x))
     mixed = matrix @ v
     if name == "longformer":

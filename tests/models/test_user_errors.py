@@ -63,7 +63,7 @@ REFUSED = {
         ),
         (
             {"decoder_attention": "flash*2", "decoder_attention_heads": 1, "log_attention_statistics": 5},
-            "needs a layer that maps its input to queries and keys",
+            "cannot measure gated units, attentions with decays, Reformer",
         ),
     ],
     "joined positions": [

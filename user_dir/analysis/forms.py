@@ -7,7 +7,10 @@ import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
+from causal_linear_attention import causal_linear_attention
+
 from ..attention.base import no_positions
+from ..attention.decaying import DecayingAttention
 from ..attention.flash import FlashAttention, FlashQuadAttention
 from ..attention.linformer import LinformerAttention
 from ..attention.lln import LLNAttention
@@ -56,6 +59,13 @@ def lln_diag_parts(
 def _(module: LLNDiagAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
     lln, diag, r, p = lln_diag_parts(module, x, padding_mask)
     return r.mean(-1, keepdim=True) * lln + p.mean(-1, keepdim=True) * diag
+
+
+@explicit.register
+def _(module: DecayingAttention, x: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
+    q, k, *_ = module.inputs(x, torch.arange(len(x), device=x.device))
+    decay = module.log_decay(x)
+    return by_columns(lambda values: causal_linear_attention(q, k, values, log_decay=decay), q)
 
 
 @explicit.register

@@ -45,16 +45,23 @@ class DecayingAttention(Attention):
         """The product `(B, H, N, e)`, normalised and gated, `(N, B, H e)`; `positions` as in `features`."""
         raise NotImplementedError
 
+    def inputs(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the product takes, q, k and v, and the gates, of `x: (N, B, D)`; see `project`, `features`."""
+        q, k, v, gate = self.project(x)
+        if q.dtype == torch.float16:
+            q, k, v = q.float(), k.float(), v.float()
+        return *self.features(q, k, positions), v, gate
+
     def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """See `Attention.mix`."""
         positions = torch.arange(len(x), device=x.device)
-        q, k, v, gate = self._inputs(x, positions)
+        q, k, v, gate = self.inputs(x, positions)
         out = causal_linear_attention(q, k, v, log_decay=self.log_decay(x), backend=self.backend)
         return self.out_proj(self.finish(out, gate, positions).to(x.dtype))
 
     def mix_next(self, x: Tensor, new: NewTokens, state: State | None) -> tuple[Tensor, State]:
         """See `Attention.mix_next`; O(d e) per token and head."""
-        q, k, v, gate = self._inputs(x, new.positions)
+        q, k, v, gate = self.inputs(x, new.positions)
         decay = self.log_decay(x)
         if new.padding_mask is not None:
             hidden = new.padding_mask[:, None]
@@ -65,12 +72,6 @@ class DecayingAttention(Attention):
             state = {"sum": k.new_zeros(sizes, dtype=accumulation_dtype(k.dtype))}
         out, total = next_sums(q, k, v, state["sum"], log_decay=decay, backend=self.backend)
         return self.out_proj(self.finish(out, gate, new.positions).to(x.dtype)), {"sum": total}
-
-    def _inputs(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        q, k, v, gate = self.project(x)
-        if q.dtype == torch.float16:
-            q, k, v = q.float(), k.float(), v.float()
-        return *self.features(q, k, positions), v, gate
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args, **kwargs) -> "DecayingAttention":
         super()._apply(fn, *args, **kwargs)

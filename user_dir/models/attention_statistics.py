@@ -94,8 +94,8 @@ class AttentionStatistics(nn.Module):
 
     Args:
         model: the whole model, whose forward pass ends a measurement.
-        layers: its layers; those whose mechanism is no `SelfAttention` (gated units, Reformer and
-            Transformer-LS) are left out. Mechanisms in parallel are numbered I.0, I.1, ...
+        layers: its layers; those whose mechanism is no `SelfAttention` (gated units, attentions with
+            decays, Reformer and Transformer-LS) are left out. Mechanisms in parallel are numbered I.0, I.1, …
         every: updates from one measurement to the next.
 
     Raises:
@@ -113,8 +113,8 @@ class AttentionStatistics(nn.Module):
                 attention.register_forward_pre_hook(self._measuring(name), with_kwargs=True)
         if not any(isinstance(part, SelfAttention) for part in layers.modules()):
             raise UserError(
-                "--log-attention-statistics needs a layer that maps its input to queries and keys, which "
-                "gated units, Reformer and Transformer-LS do not; leave the option out"
+                "--log-attention-statistics cannot measure gated units, attentions with decays, Reformer and "
+                "Transformer-LS, and the model has no other layers; leave the option out"
             )
         model.register_forward_hook(lambda *unused: self._log())
 
