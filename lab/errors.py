@@ -1,10 +1,12 @@
 """Users' mistakes, and known ways in which a run fails because of its input, each as a one-line message."""
 
 import pickle
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 from conventions import OUT_OF_SPACE, Diverged, UserError, sentence_of
 
-__all__ = ["Diverged", "UserError", "explain", "unexpected"]
+__all__ = ["Diverged", "UserError", "explain", "suggestion", "unexpected"]
 
 DAMAGED = (
     "the checkpoint is damaged or not a fairseq checkpoint; nothing in it was run; "
@@ -51,6 +53,12 @@ MEANINGS = {
     "gloo/transport": PEER_ENDED,
     "remote process exited": PEER_ENDED,
 }
+
+
+def suggestion(word: object, known: Iterable[str]) -> str:
+    """`; did you mean ...?`, or "" if none of the `known` words is close."""
+    close = get_close_matches(str(word), list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def explain(error: BaseException) -> str | None:

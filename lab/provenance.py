@@ -148,12 +148,13 @@ def versions() -> dict[str, str]:
 
 
 def portable_command(argv: Sequence[str]) -> str:
-    """`argv` as one can type it in a clone.
+    """`argv` as one can type it in a clone; its first word may be a verb, such as `scripts/lab.sh export`.
 
     Paths below the root become relative; of others, which other machines lack, the name stays.
     """
+    verb = argv[0].split() if argv[0].startswith("scripts/lab.sh ") else argv[:1]
     words = []
-    for word in argv:
+    for word in [*verb, *argv[1:]]:
         flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         path = Path(value)
         if path.is_absolute():

@@ -61,21 +61,52 @@ ensure_environment() {
     "$python" "$ROOT/scripts/environment.py"
 }
 
-# run_command ARGUMENTS...: the command that lab/__main__.py has for this script, in .venv, in place of this shell.
-# Its help needs no .venv.
+# run_command ARGUMENTS...: the command that lab/cli.py has for this script, in .venv, in place of this shell.
+# Its help does not make .venv.
 run_command() {
-    if wants_help "$@"; then
-        help_of_command --help
+    if ! wants_help "$@"; then
+        ensure_environment
+    elif [[ ! -f $ROOT/.venv/ready.json || ! -x $VENV_PYTHON ]]; then
+        say_how_to_get_help
     fi
-    ensure_environment
     exec_command "$VENV_PYTHON" "$@"
 }
 
-# help_of_command ARGUMENTS...: the command, which shall print its help, with any Python that runs it.
-help_of_command() {
-    local python=$VENV_PYTHON
-    [[ -x $python ]] || python=$(find_python)
+# Before the set-up, the sentence in the place of a command's help.
+say_how_to_get_help() {
+    printf '%s describes its options once scripts/lab.sh setup (which any command runs first) has made .venv.\n' \
+        "$(name_of_command)"
+    exit 0
+}
+
+# check_gpu ARGUMENTS...: the check of a GPU, in the Python that PYTHON names, in .venv, or with any that has torch.
+check_gpu() {
+    local python=${PYTHON:-$VENV_PYTHON}
+    [[ -x $python || -n ${PYTHON:-} ]] || python=python3
+    if ! wants_help "$@"; then
+        needs_package "$python" 'import torch' "has no torch, and so no GPU; name one that has in PYTHON"
+        needs_package "$python" 'import setuptools; exit(int(setuptools.__version__.split(".")[0]) < 77)' \
+            "needs setuptools 77 or later to build the kernels; run $python -m pip install -U setuptools"
+        needs_package "$python" 'import pytest, hypothesis' \
+            "has no pytest or no hypothesis; run $python -m pip install pytest hypothesis"
+    fi
     exec_command "$python" "$@"
+}
+
+# needs_package PYTHON CODE COMPLAINT: end with the complaint about the Python unless the code runs in it.
+needs_package() {
+    # PYTHONSAFEPATH: no package of the user's own directory comes first
+    PYTHONSAFEPATH=1 "$1" -c "$2" 2>/dev/null || {
+        printf 'error: %s %s\n' "$1" "$3" >&2
+        exit 2
+    }
+}
+
+# Print the folder and name of this script, as one types them in a clone.
+name_of_command() {
+    local folder
+    folder=$(cd -- "$(dirname -- "$0")" && pwd -P)
+    printf '%s/%s' "${folder##*/}" "${0##*/}"
 }
 
 wants_help() {
@@ -106,12 +137,11 @@ only_a_folder() {
 
 # exec_command PYTHON ARGUMENTS...: the same with this Python, whatever it has.
 exec_command() {
-    local python=$1 folder
+    local python=$1
     shift
-    folder=$(cd -- "$(dirname -- "$0")" && pwd -P)
     # The user's own directory may hold a package called "lab": it must not come first.
     PYTHONSAFEPATH=1 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" \
-        exec "$python" -m lab "${folder##*/}/${0##*/}" "$@"
+        exec "$python" -m lab "$(name_of_command)" "$@"
 }
 
 # begin_tests ARGUMENTS...: answer help; make .venv and go to the project's folder.

@@ -28,7 +28,7 @@ TESTS = ROOT / "tests" / "faults"
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("scripts/fault_check.sh", __doc__)
+    parser = Parser("scripts/lab.sh check faults", __doc__)
     parser.add_argument(
         "--rounds",
         type=count,

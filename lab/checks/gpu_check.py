@@ -1,7 +1,7 @@
 """Check and measure this project on a machine with an NVIDIA GPU, in two commands of under ten minutes.
 
-    scripts/gpu_check.sh correctness --out DIR
-    scripts/gpu_check.sh speed --out DIR
+    scripts/lab.sh check gpu correctness --out DIR
+    scripts/lab.sh check gpu speed --out DIR
 
 correctness: kernels (kernels built elsewhere if they fit, else a build for this GPU), then side by side info,
 tests (those of the CUDA kernels), triton (of the Triton kernels), models (every attention beside itself on a
@@ -63,7 +63,7 @@ WIKITEXT103_TOKENS = 100_000 * 128 * 512
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("scripts/gpu_check.sh", __doc__)
+    parser = Parser("scripts/lab.sh check gpu", __doc__)
     parser.add_argument("stage", choices=tuple(PARTS), metavar="STAGE", help=f"one of {', '.join(PARTS)}")
     add_out_dir(parser)
     note = "prepared corpus of the trainings (default: random words with WikiText-103's vocabulary)"

@@ -1,9 +1,9 @@
-"""The commands of gpu_check.sh, on a GPU or, for a dry run, tiny and on the CPU.
+"""The commands of lab.sh check gpu, on a GPU or, for a dry run, tiny and on the CPU.
 
 Two of them are here, since no other script has them:
 
-    python -m lab checks.gpu_parts kernels cuda
-    python -m lab checks.gpu_parts training WORDS TOKENS CONFIG DATA ...
+    python -m lab.checks.gpu_parts kernels cuda
+    python -m lab.checks.gpu_parts training WORDS TOKENS CONFIG DATA ...
 """
 
 import importlib.util
@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.console import run_command
 from lab.errors import UserError
 from lab.files import ROOT
 
@@ -69,7 +70,7 @@ def parts(out: Path, data: Path | None, dry: bool = False) -> list[Part]:
 
 def correctness(dry: bool = False) -> list[Part]:
     """Kernels, tests and sanitizers."""
-    kernels = [PYTHON, "-m", "lab", "checks.gpu_parts", "kernels", "cpu" if dry else "cuda"]
+    kernels = [PYTHON, "-m", "lab.checks.gpu_parts", "kernels", "cpu" if dry else "cuda"]
     info = [PYTHON, "-m", "causal_linear_attention.info", "--json", "--no-self-test"]
     once = [PYTHON, "-m", "tests.helpers.one_pass", "cpp" if dry else "cuda"]
     sanitizer = ["compute-sanitizer", "--error-exitcode", "9", "--launch-timeout", "60", "--tool"]
@@ -136,7 +137,7 @@ def training(name: str, data: Path | None, out: Path, dry: bool = False) -> Part
     """Updates of 64 sequences of 512 tokens with the launcher's flags for speed, without saving."""
     folder = out / f"train-{name}"
     words = ["200", "20000"] if dry else ["267700", "4000000"]
-    command = [PYTHON, "-m", "lab", "checks.gpu_parts", "training", *words]
+    command = [PYTHON, "-m", "lab.checks.gpu_parts", "training", *words]
     command += [str(ROOT / "configs" / "wikitext103" / f"{name}.yaml"), str(data or out / "random-words")]
     command += ["--fast", "--gpus", "0" if dry else "1", "--save-dir", str(folder), "--update-freq", "1"]
     command += ["--no-save", "--disable-validation", "--log-interval", "2" if dry else "50"]
@@ -212,10 +213,14 @@ def train(words: str, tokens: str, config: str, data: str, *rest: str) -> None:
     if not Path(data).exists():
         write_random_words(Path(data), int(words), int(tokens))
     sys.argv = ["scripts/train_lm.sh", config, data, *rest]
-    commands.main()
+    commands.main("lm")
 
 
 def main() -> None:
     """One of the two commands."""
     _, name, *words = sys.argv
     {"kernels": make_kernels, "training": train}[name](*words)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -24,7 +24,7 @@ CARD = "README.md"
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("scripts/export_hf.sh", __doc__)
+    parser = Parser("scripts/lab.sh export", __doc__)
     parser.add_argument(
         "checkpoint",
         type=Path,

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from lab.errors import UserError
+from lab.errors import UserError, suggestion
 from lab.files import (
     ROOT,
     begin,
@@ -42,7 +42,7 @@ from lab.run.checkpoint import (
     read_dictionary,
 )
 from lab.run.folder import keep_vocabulary
-from lab.run.recipe import check_owned, suggestion
+from lab.run.recipe import check_owned
 from lab.run.train import parsed
 from user_dir.checks import dictionaries
 
@@ -299,7 +299,7 @@ def import_hf(options: Namespace, flags: Sequence[str]) -> Path:
     if options.arch not in encoders():
         near = suggestion(options.arch, encoders()) or f"; choose one of {', '.join(encoders())}"
         raise UserError(f"there is no encoder {options.arch!r}{near}")
-    check_owned(f"scripts/{COMMAND}", flags, OWN)
+    check_owned("scripts/lab.sh import", flags, OWN)
     config = read_config(options.source)
     dictionary = read_dictionary(options.data)
     check_output_folder(options.out, "DIR")

@@ -1,6 +1,6 @@
 """Turn RoBERTa weights of transformers into a checkpoint from which this project's encoders start.
 
-    scripts/import_hf.sh ~/roberta-base data/wikitext-103-roberta imported/lln --arch roberta_lln
+    scripts/lab.sh import ~/roberta-base data/wikitext-103-roberta imported/lln --arch roberta_lln
     scripts/finetune_glue.sh imported/lln/imported.pt --data data/glue
     scripts/pretrain_roberta.sh CONFIG DATA --finetune-from-model imported/lln/imported.pt
 
@@ -21,7 +21,7 @@ from lab.files import shown_path
 
 def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Our own options, and the flags of the architecture."""
-    options = Parser("scripts/import_hf.sh", add_help=False)
+    options = Parser("scripts/lab.sh import", add_help=False)
     options.add_argument(
         "--arch", default="roberta_softmax", metavar="ARCH", help="the encoder (default: %(default)s)"
     )
@@ -31,8 +31,8 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     options.add_argument(
         "--seed", type=int, default=1, help="of what starts at random (default: %(default)s)"
     )
-    usage = "scripts/import_hf.sh HF DATA DIR [options] [flags of ARCH ...]"
-    parser = Parser("scripts/import_hf.sh", __doc__, parents=[options], usage=usage)
+    usage = "scripts/lab.sh import HF DATA DIR [options] [flags of ARCH ...]"
+    parser = Parser("scripts/lab.sh import", __doc__, parents=[options], usage=usage)
     parser.add_argument("source", type=Path, metavar="HF", help="folder with config.json and the weights")
     parser.add_argument(
         "data",

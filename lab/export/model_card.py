@@ -97,7 +97,7 @@ class RunRecord:
 def read_run(checkpoint: Checkpoint) -> RunRecord:
     """All that is on file; UserError for a file that cannot be read.
 
-    The figures come from the records of eval_ppl.sh and eval_mlm.sh, else of a study, else from the
+    The figures come from the records of eval_ppl.sh and lab.sh evaluate mlm, else of a study, else from the
     validation during training. A record of another number of updates, or on another corpus, is passed over.
     """
     path, made = checkpoint.path, checkpoint.updates
@@ -142,7 +142,7 @@ def _evaluated(checkpoint: Checkpoint, corpus: str | None) -> list[Evaluation]:
 
 def _command(result: dict[str, Any]) -> str:
     if "masked_tokens" in result:
-        return "scripts/eval_mlm.sh"
+        return "scripts/lab.sh evaluate mlm"
     context = f" --context-window {result['context_window']}" if result.get("context_window") else ""
     return f"scripts/eval_ppl.sh{context} --tokens-per-sample {result.get('tokens_per_sample')}"
 

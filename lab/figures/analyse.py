@@ -1,13 +1,13 @@
 """What attention does: the analyses and figures of TransNormer and LLN, from theory and from trained models.
 
-    scripts/analyse.sh theory         figures and checks that need no model
-    scripts/analyse.sh attention      local scores, maps, entropy, spectral gap, log-normality of checkpoints
-    scripts/analyse.sh training       the same figures over the checkpoints of a run
-    scripts/analyse.sh gradients      relative deviation of gradients, loss and loss scale, from logs of runs
-    scripts/analyse.sh bounds         gradients by the scores of a checkpoint, and their bounds
-    scripts/analyse.sh temperature    loss of LLN with fixed exponents
-    scripts/analyse.sh tradeoff       accuracy or loss against speed and memory
-    scripts/analyse.sh report         README.md beside the figures
+    scripts/lab.sh figures theory       figures and checks that need no model
+    scripts/lab.sh figures attention    local scores, maps, entropy, spectral gap, log-normality of weights
+    scripts/lab.sh figures training     the same figures over the checkpoints of a run
+    scripts/lab.sh figures gradients    deviation of gradients, loss and loss scale, from logs of runs
+    scripts/lab.sh figures bounds       gradients by the scores of a checkpoint, and their bounds
+    scripts/lab.sh figures temperature  loss of LLN with fixed exponents
+    scripts/lab.sh figures tradeoff     accuracy or loss against speed and memory
+    scripts/lab.sh figures report       README.md beside the figures
 
 scripts/study.sh analysis_runs trains the runs that they read. Each takes --help. A figure becomes
 SUBCOMMAND/NAME.json and .png in --out, by default runs/figures; --out results/analysis makes those of
@@ -25,7 +25,7 @@ from lab.console import Parser, count
 from lab.files import ROOT
 from lab.outputs import check_output_folder
 
-COMMAND = "scripts/analyse.sh"
+COMMAND = "scripts/lab.sh figures"
 FIGURES = ROOT / "runs" / "figures"
 LONGEST = 2048
 """Tokens of a sequence, unless --force is given."""

@@ -1,4 +1,4 @@
-"""TransNormer's Fig. 2a and 2b and LLN's measures by layer, of trained models (`analyse.sh attention`)."""
+"""TransNormer's Fig. 2a and 2b and LLN's measures by layer, of trained models (`figures attention`)."""
 
 from argparse import Namespace
 from dataclasses import dataclass

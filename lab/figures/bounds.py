@@ -1,4 +1,4 @@
-"""Experiment 2 of TransNormer's bounds: gradients by the scores of a trained model (`analyse.sh bounds`)."""
+"""Experiment 2 of TransNormer's bounds: gradients by the scores of a trained model (`figures bounds`)."""
 
 from argparse import Namespace
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""TransNormer's Table 2, LLN's Fig. 8 and 10: runs and their logs (`analyse.sh gradients`, `temperature`)."""
+"""TransNormer's Table 2, LLN's Fig. 8 and 10: runs and their logs (`figures gradients`, `temperature`)."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence

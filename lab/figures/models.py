@@ -14,13 +14,12 @@ from fairseq.data import data_utils
 from torch import Tensor, nn
 
 from lab.data.prepared import CORPUS, PreparedData, identify, open_prepared
-from lab.errors import UserError
+from lab.errors import UserError, suggestion
 from lab.figures.analyse import LONGEST
 from lab.files import fingerprint, sha256_of, shown_path
 from lab.methods import ANALYSED, ATTENTIONS, VANILLA
 from lab.run.checkpoint import Checkpoint, check_reads_text, read_checkpoint, readable
 from lab.run.log import read_log
-from lab.run.recipe import suggestion
 from user_dir.analysis import AttentionInput, record_inputs, relative_deviation
 from user_dir.analysis.capture import attentions
 

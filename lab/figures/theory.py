@@ -1,4 +1,4 @@
-"""Figures and checks that need no model (`analyse.sh theory`), and what they draw: queries, keys, kernels."""
+"""Figures and checks that need no model (`figures theory`), and what they draw: queries, keys, kernels."""
 
 import math
 from argparse import Namespace

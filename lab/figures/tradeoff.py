@@ -1,4 +1,4 @@
-"""TransNormer's Fig. 1: accuracy against speed, the paper's figures and ours (`analyse.sh tradeoff`)."""
+"""TransNormer's Fig. 1: accuracy against speed, the paper's figures and ours (`lab.sh figures tradeoff`)."""
 
 from argparse import Namespace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""LLN's Fig. 1 and 9: concentration and exponents over the checkpoints of runs (`analyse.sh training`)."""
+"""LLN's Fig. 1 and 9: concentration and exponents over the checkpoints of runs (`figures training`)."""
 
 import math
 from argparse import Namespace

@@ -38,7 +38,7 @@ class Evaluator:
 
 
 PPL_SCRIPT, SAMPLER = "scripts/eval_ppl.sh", "scripts/sample_images.sh"
-"""Commands, as messages and what they write name them."""
+"""Commands, as messages name the first and PNGs their maker, whatever it is called now."""
 
 TEXTS = ("language_modeling", "carried_language_modeling")
 OF_A_MODEL = "architecture parameters"

@@ -1,4 +1,4 @@
-"""The scripts that evaluate a checkpoint on prepared data, split by split: `sys.argv[0]` names the script.
+"""The commands that evaluate a checkpoint on prepared data, split by split, for each kind of model.
 
 The result of each split is printed and written as JSON.
 """
@@ -59,13 +59,15 @@ JSON.
 
 @dataclass(frozen=True)
 class Command:
-    """What differs between the scripts.
+    """What differs between the kinds but `ppl`.
 
-    `text` is the help, `checkpoint` and `data` that of the arguments, `keys` are those by which a result is
-    recognised. `evaluate` gives the result of each split for a whole checkpoint, `describe` puts it in words.
+    `name` is the command, `text` its help, `checkpoint` and `data` the help of the arguments; `keys` are
+    those by which a result is recognised. `evaluate` gives the result of each split for a whole checkpoint,
+    `describe` puts it in words.
     Models of images know the data of their training.
     """
 
+    name: str
     text: str
     checkpoint: str
     data: str
@@ -76,7 +78,7 @@ class Command:
 
 
 def masked_lm(path: Path, options: argparse.Namespace) -> Iterator[Result]:
-    """For eval_mlm.sh."""
+    """For `evaluate mlm`."""
     from lab.data.prepared import open_prepared
     from lab.measure.perplexity import evaluate_masked_lm
     from lab.run.checkpoint import read_encoder
@@ -94,7 +96,7 @@ def describe_masked_lm(result: Result) -> str:
 
 
 def lra(path: Path, options: argparse.Namespace) -> Iterator[Result]:
-    """For evaluate_lra.sh."""
+    """For `evaluate lra`."""
     from lab.measure.accuracy import evaluate_lra
     from lab.run.checkpoint import usual_device
     from lab.run.kinds import KINDS, read_lra
@@ -114,7 +116,7 @@ def describe_lra(result: Result) -> str:
 
 
 def images(path: Path, options: argparse.Namespace) -> Iterator[Result]:
-    """For eval_images.sh."""
+    """For `evaluate images`."""
     from lab.measure.pixels import evaluate
     from lab.run.checkpoint import usual_device
     from lab.run.kinds import Classification, Pixels, load_image_model
@@ -137,7 +139,8 @@ def describe_images(result: Result) -> str:
 
 
 COMMANDS = {
-    "scripts/eval_mlm.sh": Command(
+    "mlm": Command(
+        "scripts/lab.sh evaluate mlm",
         EVAL_MLM,
         "of scripts/pretrain_roberta.sh",
         "a folder written by data-prep/roberta.sh",
@@ -145,17 +148,19 @@ COMMANDS = {
         masked_lm,
         describe_masked_lm,
     ),
-    "scripts/evaluate_lra.sh": Command(
+    "lra": Command(
+        "scripts/lab.sh evaluate lra",
         EVALUATE_LRA,
-        "of scripts/train_lra.sh; checkpoint_best.pt is the best on valid",
+        "of scripts/lab.sh train lra; checkpoint_best.pt is the best on valid",
         "the folder made by data-prep/lra.sh",
         ("checkpoint", "task", "preset", "attention", "split", "accuracy"),
         lra,
         describe_lra,
     ),
-    "scripts/eval_images.sh": Command(
+    "images": Command(
+        "scripts/lab.sh evaluate images",
         EVAL_IMAGES,
-        "of scripts/train_images.sh or train_vit.sh; checkpoint_best.pt is the best on valid",
+        "of scripts/lab.sh train images or train vit; checkpoint_best.pt is the best on valid",
         "made by data-prep/images.sh (default: the training's)",
         ("checkpoint", "architecture", "corpus", "original_files", "split"),
         images,
@@ -165,10 +170,10 @@ COMMANDS = {
 }
 
 
-def parse(script: str, words: Sequence[str]) -> argparse.Namespace:
-    """The options of a script."""
-    command = COMMANDS[script]
-    parser = Parser(script, command.text)
+def parse(kind: str, words: Sequence[str]) -> argparse.Namespace:
+    """The options of a kind but `ppl`."""
+    command = COMMANDS[kind]
+    parser = Parser(command.name, command.text)
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=command.checkpoint)
     nargs = {"nargs": "?"} if command.of_images else {}
     parser.add_argument("data", type=Path, metavar="DATA", help=command.data, **nargs)
@@ -198,7 +203,7 @@ def use_gpus(asked: int | None) -> None:
 
 
 def result_files(
-    script: str,
+    command: str,
     options: argparse.Namespace,
     checkpoint: Path,
     ours: Ours,
@@ -207,8 +212,8 @@ def result_files(
 ) -> dict[str, Path]:
     """By split the file of its result: --out, or <checkpoint>.<split> with `ending`.
 
-    Raises UserError for one that cannot be written, or that holds something else than a result of `script`
-    (`ours`), or that of another checkpoint or split. If another script evaluates the model, it names that.
+    Raises UserError for one that cannot be written, or that holds something else than a result of `command`
+    (`ours`), or that of another checkpoint or split. If another command evaluates the model, it names that.
     """
     from user_dir.checks.checkpoints import check_one_model
 
@@ -220,7 +225,7 @@ def result_files(
         try:
             check_output(out, ours, [checkpoint], beside)
         except UserError:
-            check_script(checkpoint, script)
+            check_command(checkpoint, command)
             raise
         if options.out and out.is_file():
             check_same_result(out, {"checkpoint": shown_path(checkpoint), "split": split})
@@ -238,8 +243,8 @@ def check_same_result(out: Path, wanted: Mapping[str, str]) -> None:
             )
 
 
-def check_script(path: Path, script: str) -> None:
-    """UserError, which names the right script, if this one does not evaluate the model in `path`."""
+def check_command(path: Path, command: str) -> None:
+    """UserError, which names the right command, if this one does not evaluate the model in `path`."""
     from lab.run.checkpoint import read_checkpoint
     from lab.run.kinds import KINDS
 
@@ -247,8 +252,8 @@ def check_script(path: Path, script: str) -> None:
         task = read_checkpoint(path).task_name
     except UserError:  # no checkpoint at all
         return
-    right = f"scripts/{KINDS[task].evaluation}" if task in KINDS else script
-    if right != script:
+    right = KINDS[task].evaluation if task in KINDS else command
+    if right != command:
         raise UserError(f"{path} holds a model of the task {task}; evaluate it with {right}")
 
 
@@ -266,7 +271,7 @@ def publish(result: Result, out: Path, text: str) -> None:
 
 
 def parse_perplexity(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options of eval_ppl.sh, and what is left for fairseq-eval-lm."""
+    """The options of `evaluate ppl`, and what is left for fairseq-eval-lm."""
     options = Parser(PPL_SCRIPT, add_help=False)
     add_splits(
         options,
@@ -350,7 +355,7 @@ def describe_perplexity(result: Result) -> str:
 
 
 def evaluate_perplexity(options: argparse.Namespace, extra: Sequence[str]) -> None:
-    """For eval_ppl.sh: each split, its states carried or not."""
+    """For `evaluate ppl`: each split, its states carried or not."""
     from lab.data.prepared import open_prepared
     from lab.measure.carried_state import BESIDE, evaluate_carried, read_extra, write_carried
     from lab.measure.perplexity import evaluate
@@ -373,23 +378,23 @@ def evaluate_perplexity(options: argparse.Namespace, extra: Sequence[str]) -> No
         publish({**result, **averaged(checkpoint)}, out, describe_perplexity(result))
 
 
-def main() -> None:
-    """Evaluate each split."""
-    script, *words = sys.argv
-    if script == PPL_SCRIPT:
+def main(kind: str) -> None:
+    """Evaluate a model of this kind on each split."""
+    words = sys.argv[1:]
+    if kind == "ppl":
         given = parse_perplexity(words)
         use_gpus(given[0].gpus)
         import_quickly("lab.run.checkpoint")
         evaluate_perplexity(*given)
         return
-    options, command = parse(script, words), COMMANDS[script]
+    options, command = parse(kind, words), COMMANDS[kind]
     use_gpus(options.gpus)
     import_quickly("lab.run.checkpoint")
     from lab.run.checkpoint import read_checkpoint
     from lab.run.folder import whole_checkpoint
 
     path = whole_checkpoint(options.checkpoint.absolute())
-    files = result_files(script, options, path, json_with(*command.keys))
+    files = result_files(command.name, options, path, json_with(*command.keys))
     for result in command.evaluate(path, options):
         whole = {**result, **averaged(read_checkpoint(path))}
         publish(whole, files[result["split"]], command.describe(result))

@@ -25,7 +25,7 @@ HEADER = "index\tprediction\n"  # of GLUE's server
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("scripts/predict_glue.sh", __doc__)
+    parser = Parser("scripts/lab.sh predict", __doc__)
     parser.add_argument(
         "checkpoint",
         type=Path,

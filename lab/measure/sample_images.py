@@ -30,8 +30,8 @@ SAMPLES = begins(f"Software\0{SAMPLER}", within=200)
 
 
 def parse(words: Sequence[str]) -> Namespace:
-    parser = Parser(SAMPLER, __doc__)
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of scripts/train_images.sh")
+    parser = Parser("scripts/lab.sh sample", __doc__)
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of scripts/lab.sh train images")
     parser.add_argument(
         "data",
         type=Path,

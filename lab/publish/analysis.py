@@ -12,6 +12,7 @@ scale, for layers, or is grey. The same JSON file gives the same PNG, byte for b
 
 import fnmatch
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,9 @@ Panel = dict[str, Any]
 HEAD = """# What attention does
 
 Figures of TransNormer (Qin et al. 2022) and of Linear Log-Normal attention (Nahshan et al. 2024), made by
-`scripts/analyse.sh`. `scripts/analyse.sh report` writes this file from the JSON file of each figure, which
-holds settings, seeds, series and tests. [docs/analysis.md](../../docs/analysis.md) says how each figure is
-defined, and where the papers leave a choice.
+`scripts/lab.sh figures`. `scripts/lab.sh figures report` writes this file from the JSON file of each figure,
+which holds settings, seeds, series and tests. [docs/analysis.md](../../docs/analysis.md) says how each figure
+is defined, and where the papers leave a choice.
 
 The studies [analysis_runs](../analysis_runs/README.md) and
 [analysis_encoders](../analysis_encoders/README.md) trained the language models and the two encoders behind
@@ -176,7 +177,7 @@ def write_report(folder: Path) -> None:
     text = document(folder)
     if not text:
         raise UserError(
-            f"{shown_path(folder)} holds no figure; scripts/analyse.sh theory makes the first ones"
+            f"{shown_path(folder)} holds no figure; scripts/lab.sh figures theory makes the first ones"
         )
     write_atomically(folder / "README.md", text.encode())
     print(f"written: {shown_path(folder / 'README.md')}")
@@ -213,7 +214,7 @@ def section(name: str, row: dict[str, str], record: dict[str, Any]) -> str:
         columns = ("statement", "expected", "measured", "verdict")
         rows = [tuple(one[key] for key in columns) for one in record["checks"]]
         lines += [markdown_table(("statement", "expected", "found", "verdict"), rows), ""]
-    command = record["command"].replace("studies.analyse", "scripts/analyse.sh", 1)
+    command = re.sub(r"^(studies\.analyse|scripts/analyse\.sh)", "scripts/lab.sh figures", record["command"])
     made = f"`{command}`, commit {record['commit']}, {record['date']}, {where(record)}"
     return "\n".join([*lines, f"<sub>{made}; [JSON]({name}.json)</sub>", ""])
 

@@ -65,7 +65,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
         OPERATOR,
         partial(operator_table, title="forward + backward, milliseconds"),
     ),
-    "faults": partial(made_of, "measured/fault_check.json", "scripts/fault_check.sh", faults),
+    "faults": partial(made_of, "measured/fault_check.json", "scripts/lab.sh check faults", faults),
 }
 SECTION = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("scripts/report.sh", __doc__)
+    parser = Parser("scripts/lab.sh report", __doc__)
     parser.add_argument(
         "runs",
         type=Path,

@@ -98,7 +98,7 @@ def evaluations(record: dict[str, Any], around: dict[str, Any] | None = None) ->
 
 
 def perplexities(results: list[Result]) -> Section:
-    """Every evaluation of a model of text: of eval_ppl.sh, eval_mlm.sh, and within other results."""
+    """Every evaluation of a model of text: of eval_ppl.sh, lab.sh evaluate mlm, and within other results."""
     header = (
         "model",
         "split",
@@ -221,7 +221,7 @@ def costs(results: list[Result]) -> Section:
 
 
 def analysis(results: list[Result]) -> Section:
-    """The figures of analyse.sh."""
+    """The figures of lab.sh figures."""
     return Section(
         "Analysis",
         [

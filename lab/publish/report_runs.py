@@ -1,4 +1,4 @@
-"""Training runs, finished or not, as their logs describe them, and the sections of report.sh on them.
+"""Training runs, finished or not, as their logs describe them, and the sections of lab.sh report on them.
 
 A section per task of fairseq's: models and cost, settings that differ, curves.
 """

@@ -2,8 +2,8 @@
 
 The checkpoints are named one by one, or the last ones of a run are taken:
 
-    scripts/average_checkpoints.sh --inputs A/checkpoint_1_9.pt B/checkpoint_1_9.pt --output average.pt
-    scripts/average_checkpoints.sh --inputs RUN --num-update-checkpoints 5 --output RUN/average.pt
+    scripts/lab.sh average --inputs A/checkpoint_1_9.pt B/checkpoint_1_9.pt --output average.pt
+    scripts/lab.sh average --inputs RUN --num-update-checkpoints 5 --output RUN/average.pt
 
 The settings are those of the newest one. The result can be evaluated, exported and fine-tuned; no run
 resumes from it, as it has no optimizer state. The result, its evaluations and its model card name the
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from lab.run.checkpoint import Checkpoint
 
-COMMAND = "scripts/average_checkpoints.sh"
+COMMAND = "scripts/lab.sh average"
 # The options that take the last checkpoints of a folder, and the names of these.
 LAST = {
     "--num-update-checkpoints": (re.compile(r"checkpoint_\d+_(\d+)\.pt"), "checkpoint_EPOCH_UPDATE.pt"),

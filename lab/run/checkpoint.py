@@ -25,8 +25,8 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
 
 from lab.data.prepared import PreparedData
-from lab.errors import UserError
-from lab.run.recipe import as_flag, suggestion
+from lab.errors import UserError, suggestion
+from lab.run.recipe import as_flag
 from user_dir.checks.checkpoints import UNREADABLE, check_finite, read_safely
 from user_dir.models import LinearAttentionRoberta
 
@@ -247,7 +247,7 @@ def read_language_model(path: Path) -> Checkpoint:
     if subject := NOT_TEXT.get(checkpoint.task_name or ""):
         raise UserError(f"{path} holds a model of {subject}, no language model")
     if any(key.startswith("encoder.") for key in checkpoint.weights):
-        raise UserError(f"{path} holds an encoder, no language model; evaluate it with scripts/eval_mlm.sh")
+        raise UserError(f"{path} holds an encoder; evaluate it with scripts/lab.sh evaluate mlm")
     if not any(key.startswith("decoder.") for key in checkpoint.weights):
         raise UserError(f"{path} holds no language model")
     return checkpoint

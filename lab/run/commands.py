@@ -1,4 +1,4 @@
-"""The scripts that train: one command line and one `main`, which knows the script by `sys.argv[0]`."""
+"""The commands that train: one command line and one `main`, which takes the kind of model."""
 
 import contextlib
 import os
@@ -35,12 +35,13 @@ The log has loss in bits and accuracy in percent; checkpoint_best.pt has the bes
 
 @dataclass(frozen=True)
 class Command:
-    """What the help of a script says.
+    """What the help of a kind says.
 
-    `about` is its first line, `example` a YAML, `data` what prepares its data, `runs` where its runs go, and
-    `more` what others have not.
+    `name` is the command, `about` its first line, `example` a YAML, `data` what prepares its data, `runs`
+    where its runs go, and `more` what others have not.
     """
 
+    name: str
     about: str
     example: str
     data: str
@@ -49,32 +50,37 @@ class Command:
 
 
 COMMANDS = {
-    "scripts/train_lm.sh": Command(
+    "lm": Command(
+        "scripts/train_lm.sh",
         "Train a language model as a YAML of configs/ describes it.",
         "configs/wikitext103/transnormer_t1.yaml",
         "data-prep/",
     ),
-    "scripts/pretrain_roberta.sh": Command(
+    "roberta": Command(
+        "scripts/pretrain_roberta.sh",
         "Pre-train a RoBERTa encoder as a YAML of configs/ describes it.",
         "configs/roberta/wikitext103_lln_diag.yaml",
         "data-prep/roberta.sh",
         more=ROBERTA,
     ),
-    "scripts/train_lra.sh": Command(
+    "lra": Command(
+        "scripts/lab.sh train lra",
         "Train on a task of Long Range Arena as a YAML of configs/lra_skyformer or lra_state_space says.",
         "configs/lra_skyformer/listops.yaml",
         "data-prep/lra.sh",
         "runs/<preset>/<task>/<plan>",
         LRA,
     ),
-    "scripts/train_images.sh": Command(
+    "images": Command(
+        "scripts/lab.sh train images",
         "Train a model of images byte by byte as a YAML of configs/images describes it.",
         "configs/images/digits.yaml",
         "data-prep/images.sh",
         "runs/images/<preset>/<plan>",
         IMAGES,
     ),
-    "scripts/train_vit.sh": Command(
+    "vit": Command(
+        "scripts/lab.sh train vit",
         "Train a Vision Transformer as a YAML of configs/vit describes it.",
         "configs/vit/digits.yaml",
         "data-prep/images.sh",
@@ -84,10 +90,10 @@ COMMANDS = {
 }
 
 
-def training_parser(script: str) -> tuple[Parser, Parser]:
-    """The parser of a script, and that of its options alone."""
-    command = COMMANDS[script]
-    options = Parser(script, add_help=False)
+def training_parser(kind: str) -> tuple[Parser, Parser]:
+    """The parser of a kind, and that of its options alone."""
+    command = COMMANDS[kind]
+    options = Parser(command.name, add_help=False)
     options.add_argument(
         "--launcher",
         choices=tuple(LAUNCHERS),
@@ -144,7 +150,7 @@ def training_parser(script: str) -> tuple[Parser, Parser]:
     options.add_argument(
         "--dry-run", action="store_true", help="print the fairseq-train command and stop; needs no GPU"
     )
-    if script == "scripts/train_lm.sh":
+    if kind == "lm":
         options.add_argument(
             "--carry-state",
             action="store_true",
@@ -156,9 +162,9 @@ def training_parser(script: str) -> tuple[Parser, Parser]:
             help="train 20 updates, say what the whole run will take (tokens, hours, memory) and stop; the "
             "paper's row beside it (with --dry-run: only what is known without training)",
         )
-    usage = f"{script} CONFIG [DATA] [options] [fairseq-train flags ...]"
+    usage = f"{command.name} CONFIG [DATA] [options] [fairseq-train flags ...]"
     text = f"{command.about}\n\n{HOW}{command.more}"
-    parser = Parser(script, text, parents=[options], usage=usage)
+    parser = Parser(command.name, text, parents=[options], usage=usage)
     parser.add_argument("config", type=Path, metavar="CONFIG", help=f"such as {command.example}")
     parser.add_argument(
         "data",
@@ -170,27 +176,27 @@ def training_parser(script: str) -> tuple[Parser, Parser]:
     return parser, options
 
 
-def parse(script: str, words: Sequence[str]) -> tuple[Namespace, list[str]]:
+def parse(kind: str, words: Sequence[str]) -> tuple[Namespace, list[str]]:
     """Our own options, and what is left for fairseq-train."""
-    given, extra = parse_before_flags(*training_parser(script), words)
+    given, extra = parse_before_flags(*training_parser(kind), words)
     if getattr(given, "carry_state", False):
         extra = ["--task", "carried_language_modeling", *extra]
     return given, extra
 
 
-def main() -> None:
-    """Train, and say how to evaluate the result."""
-    script = sys.argv[0]
-    options, extra = parse(script, sys.argv[1:])
+def main(kind: str) -> None:
+    """Train a model of this kind, and say how to evaluate the result."""
+    options, extra = parse(kind, sys.argv[1:])
+    command = COMMANDS[kind].name
     from lab.run.launch import machines_of
     from lab.run.recipe import OF_TRAINING, check_owned, option, read_experiment
 
-    check_owned(script, extra, OF_TRAINING)
+    check_owned(command, extra, OF_TRAINING)
     experiment = read_experiment(options.config)  # a wrong YAML is found before fairseq is imported
     from lab.run.train import check_task, ending, train
 
-    check_task(Path(script).name, options.config, experiment, option(extra, "--task"))
-    machines, plan = machines_of(options), getattr(options, "plan", False)  # of train_lm.sh alone
+    check_task(command, options.config, experiment, option(extra, "--task"))
+    machines, plan = machines_of(options), getattr(options, "plan", False)  # of language models alone
     with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:
         if machines.quiet:
             stack.enter_context(contextlib.redirect_stdout(nowhere))

@@ -42,10 +42,10 @@ Data = TypeVar("Data")
 class Kind:
     """How models of a task are trained, here language models. The methods raise UserError.
 
-    `command` is the script that trains, `evaluation` the one that tests a checkpoint on data.
+    `command` trains, `evaluation` tests a checkpoint on data.
     """
 
-    command, evaluation = "train_lm.sh", "eval_ppl.sh"
+    command, evaluation = "scripts/train_lm.sh", "scripts/eval_ppl.sh"
 
     def open_data(self, folder: Path, splits: Sequence[str]) -> Any:
         """A prepared folder with these splits checked; what it returns has the `folder`."""
@@ -73,7 +73,7 @@ class Kind:
 class MaskedLM(Kind):
     """Encoders that are pre-trained."""
 
-    command, evaluation = "pretrain_roberta.sh", "eval_mlm.sh"
+    command, evaluation = "scripts/pretrain_roberta.sh", "scripts/lab.sh evaluate mlm"
 
     def check_start(self, path: Path, data: PreparedData) -> None:
         """See `Kind`."""
@@ -97,7 +97,7 @@ class GlueData:
 class Glue(Kind):
     """Encoders that are fine-tuned on a task of GLUE."""
 
-    command, evaluation = "finetune_glue.sh", "predict_glue.sh"
+    command, evaluation = "scripts/finetune_glue.sh", "scripts/lab.sh predict"
 
     def open_data(self, folder: Path, splits: Sequence[str]) -> GlueData:
         """See `Kind`."""
@@ -173,7 +173,7 @@ class WithPlan(Kind):
 class LRA(WithPlan):
     """Models of Long Range Arena."""
 
-    command, evaluation = "train_lra.sh", "evaluate_lra.sh"
+    command, evaluation = "scripts/lab.sh train lra", "scripts/lab.sh evaluate lra"
 
     def open_data(self, folder: Path, splits: Sequence[str]) -> LRAData:
         """See `Kind`."""
@@ -238,7 +238,7 @@ def _symbols(path: Path) -> list[str]:
 class Pixels(WithPlan):
     """Models of images byte by byte."""
 
-    command, evaluation = "train_images.sh", "eval_images.sh"
+    command, evaluation = "scripts/lab.sh train images", "scripts/lab.sh evaluate images"
     task = "pixels"
 
     def open_data(self, folder: Path, splits: Sequence[str]) -> ImageData:
@@ -253,7 +253,7 @@ class Pixels(WithPlan):
 class Classification(Pixels):
     """Vision Transformers."""
 
-    command, task = "train_vit.sh", "image_classification"
+    command, task = "scripts/lab.sh train vit", "image_classification"
 
     def open_data(self, folder: Path, splits: Sequence[str]) -> ImageData:
         """As for `Pixels`, the classes of the images checked, too."""

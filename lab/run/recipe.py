@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from lab.errors import UserError
+from lab.errors import UserError, suggestion
 from lab.files import ROOT
 from lab.run.launch import Machines
 from lab.run.process import import_quickly
@@ -227,12 +227,6 @@ def group_fields(group: str, name: str | None) -> dict[str, Any]:
     if kind is None:
         raise UserError(f"no {group} is called {name!r}{suggestion(name, kinds)}")
     return kind.__dataclass_fields__
-
-
-def suggestion(word: Any, known: Any) -> str:
-    """`; did you mean ...?` or nothing."""
-    close = get_close_matches(str(word), list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def as_option(key: str) -> str:

@@ -1,4 +1,4 @@
-"""From a YAML of configs/ to a running `fairseq-train`, for scripts/train_*.sh and pretrain_roberta.sh."""
+"""From a YAML of configs/ to a running `fairseq-train`, for the commands that train."""
 
 import shlex
 import statistics
@@ -358,10 +358,10 @@ def check_task(command: str, config: Path, experiment: Experiment, given: str | 
     """UserError for the YAML of a task, or one `given` in its place, that another command trains."""
     task = experiment.get("task", "_name")
     if task not in KINDS or KINDS[task].command != command:
-        right = f"; train it with scripts/{KINDS[task].command}" if task in KINDS else ""
+        right = f"; train it with {KINDS[task].command}" if task in KINDS else ""
         raise UserError(f"{config} is not for {command}: its task is {task}{right}")
     if given and (given not in KINDS or KINDS[given].command != command):
-        right = f"a YAML of it and scripts/{KINDS[given].command}" if given in KINDS else "fairseq-train"
+        right = f"a YAML of it and {KINDS[given].command}" if given in KINDS else "fairseq-train"
         raise UserError(f"--task {given} is not for {command}; leave it out, or train with {right}")
 
 
@@ -377,7 +377,7 @@ def ending(save_dir: Path, experiment: Experiment, metric: str | None) -> str:
     if name == BEST and checkpoint.score is not None:
         text += f", the best on valid ({metric} {checkpoint.score:.4g}{' bits' if metric == 'loss' else ''})"
     data = Path(read_json(save_dir / DATA)["data"])
-    words = [f"scripts/{kind.evaluation}", shown_path(save_dir / name), shown_path(data)]
+    words = [*kind.evaluation.split(), shown_path(save_dir / name), shown_path(data)]
     splits = read_json(data / PREPARED).get("splits", {}) if (data / PREPARED).is_file() else {}
     if splits and "test" not in splits:
         words += ["--split", "valid"]

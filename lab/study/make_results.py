@@ -20,7 +20,7 @@ from lab.study.notation import Record
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("scripts/make_results.sh", __doc__)
+    parser = Parser("scripts/lab.sh results", __doc__)
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail if something is out of date"
     )
@@ -170,7 +170,7 @@ def main() -> None:
     check = parse(sys.argv[1:]).check
     names = ", ".join(map(shown_path, renew(check)))
     if names and check:
-        raise UserError(f"{names} out of date; run scripts/make_results.sh and commit what it writes")
+        raise UserError(f"{names} out of date; run scripts/lab.sh results and commit what it writes")
     if names:
         print(f"written: {names}")
     print("Tables and plots are up to date with the measured results.")

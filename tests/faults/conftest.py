@@ -54,7 +54,7 @@ def unbroken(training, tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def kind_of_fault(request, record_property) -> None:
-    """scripts/fault_check.sh counts by what `pytestmark` or the test's own mark names.
+    """scripts/lab.sh check faults counts by what `pytestmark` or the test's own mark names.
 
     A test that breaks its run several times records how often as the property "times".
     """

@@ -10,7 +10,7 @@ from lab.run.launch import free_port
 from tests.faults.warm import Started, Warm
 from tests.helpers.logs import updates
 
-ROUNDS = int(os.environ.get("FAULT_ROUNDS", "1"))  # scripts/fault_check.sh takes more
+ROUNDS = int(os.environ.get("FAULT_ROUNDS", "1"))  # scripts/lab.sh check faults takes more
 ROUNDING = 2e-3  # the log has three decimals
 
 

@@ -23,7 +23,7 @@ def test_no_room_for_a_checkpoint(training, unbroken, tmp_path, record_property)
     check_resumes(training, tmp_path, unbroken)
 
 
-@pytest.mark.skipif(ROUNDS == 1, reason="only with scripts/fault_check.sh --rounds 2 or more")
+@pytest.mark.skipif(ROUNDS == 1, reason="only with scripts/lab.sh check faults --rounds 2 or more")
 def test_small_file_system(training, unbroken, tmp_path):
     """A tmpfs with room for the first checkpoints only, which is then made larger."""
     disk = tmp_path / "disk"

@@ -11,7 +11,7 @@ from tests.helpers.prepared import contents
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.fault("data preparation killed"),
-    pytest.mark.skipif(ROUNDS == 1, reason="only with scripts/fault_check.sh --rounds 2 or more"),
+    pytest.mark.skipif(ROUNDS == 1, reason="only with scripts/lab.sh check faults --rounds 2 or more"),
 ]
 
 KILLS = {

@@ -6,16 +6,17 @@ from types import ModuleType
 
 from pytest import MonkeyPatch
 
-from lab.__main__ import MODULES
+from lab import cli
 from lab.console import run_command
 
-Command = ModuleType | str  # a module, its full name, or that of the script that runs it
+Command = ModuleType | str  # a module, its full name, or the command as one types it
 
 
 def call(command: Command, *arguments: object) -> None:
     """Run a command, which ends as that of a script does."""
+    typed = isinstance(command, str) and "/" in command
     name = command if isinstance(command, str) else command.__name__
-    module = import_module(f"lab.{MODULES[name]}" if name in MODULES else name)
+    words = [*name.split(), *map(str, arguments)]
     with MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [name, *map(str, arguments)])
-        run_command(module.main)
+        patch.setattr(sys, "argv", ["lab", *words] if typed else words)
+        run_command(cli.run if typed else import_module(name).main)

@@ -108,7 +108,7 @@ def kill(root) -> Callable[..., None]:
 
     def run(command: Command, arguments: list[object], log: Path, sign: str) -> None:
         name = command if isinstance(command, str) else command.__name__.removeprefix("lab.")
-        command = [sys.executable, "-m", "lab", name, *map(str, arguments)]
+        command = [sys.executable, "-m", "lab", *name.split(), *map(str, arguments)]
         killed = forked.start(command, cwd=root, own_group=True)
         wait_for(sign, log, killed.process.is_alive)
         os.killpg(killed.process.pid, signal.SIGKILL)

@@ -56,14 +56,14 @@ PREPARATION = [
 ]
 CASES = [
     # what is no checkpoint of the right kind
-    (f"{EVAL} encoder/checkpoint_last.pt data", "holds an encoder, no language model"),
+    (f"{EVAL} encoder/checkpoint_last.pt data", "holds an encoder; evaluate it with .* evaluate mlm"),
     (f"{EVAL} text.pt data", "is damaged or not a fairseq checkpoint"),
     (f"{EVAL} fake.pt data", "its configuration cannot be read"),
     (f"{EVAL} list.pt data", "its configuration cannot be read"),
     (f"{EVAL} words.pt data", "its configuration cannot be read"),
-    ("scripts/eval_mlm.sh lm/checkpoint_last.pt mlm --out new", "holds no RoBERTa encoder"),
-    ("scripts/eval_mlm.sh text.pt mlm", "is damaged or not a fairseq checkpoint"),
-    ("scripts/predict_glue.sh text.pt --task RTE --input config.yaml", "."),
+    ("scripts/lab.sh evaluate mlm lm/checkpoint_last.pt mlm --out new", "holds no RoBERTa encoder"),
+    ("scripts/lab.sh evaluate mlm text.pt mlm", "is damaged or not a fairseq checkpoint"),
+    ("scripts/lab.sh predict text.pt --task RTE --input config.yaml", "."),
     # evaluations that would lie
     (f"{EVAL} lm/checkpoint_last.pt data --tokens-per-sample 4096", "was trained for 32 positions"),
     (f"{EVAL} lm/checkpoint_last.pt data --tokens-per-sample 0", "--tokens-per-sample is 0"),
@@ -85,25 +85,31 @@ CASES = [
     (f"{EVAL} lm/checkpoint_last.pt data --gen-subset valid", "--gen-subset is set by"),
     (f"{EVAL} lm/checkpoint_last.pt data --checkpoint-suffix -x", "--checkpoint-suffix is set by"),
     (f"{EVAL} nan/checkpoint_last.pt data", "holds weights that are NaN or infinite .the first: decoder"),
-    ("scripts/eval_mlm.sh nan-encoder/checkpoint_last.pt mlm", "holds weights that are NaN or infinite"),
-    ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --split dev", "has no split dev; it has train, "),
-    ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --split ,", "--split: ',' is not one name"),
-    # images and Long Range Arena
-    ("scripts/sample_images.sh none/checkpoint_best.pt", "no checkpoint .*none/checkpoint_best.pt; name one"),
     (
-        "scripts/export_hf.sh lra.pt new",
+        "scripts/lab.sh evaluate mlm nan-encoder/checkpoint_last.pt mlm",
+        "holds weights that are NaN or infinite",
+    ),
+    (
+        "scripts/lab.sh evaluate mlm encoder/checkpoint_last.pt mlm --split dev",
+        "has no split dev; it has train, ",
+    ),
+    ("scripts/lab.sh evaluate mlm encoder/checkpoint_last.pt mlm --split ,", "--split: ',' is not one name"),
+    # images and Long Range Arena
+    ("scripts/lab.sh sample none/checkpoint_best.pt", "no checkpoint .*none/checkpoint_best.pt; name one"),
+    (
+        "scripts/lab.sh export lra.pt new",
         "a model of Long Range Arena; only language models and RoBERTa encoders",
     ),
-    ("scripts/analyse.sh attention lra.pt --data empty", "of Long Range Arena; .* can be analysed$"),
-    ("scripts/analyse.sh bounds pixels.pt --data empty", "holds a model of images; .* can be analysed$"),
+    ("scripts/lab.sh figures attention lra.pt --data empty", "of Long Range Arena; .* can be analysed$"),
+    ("scripts/lab.sh figures bounds pixels.pt --data empty", "holds a model of images; .* can be analysed$"),
     (
-        "scripts/analyse.sh attention lm/checkpoint_last.pt --data data --split dev",
+        "scripts/lab.sh figures attention lm/checkpoint_last.pt --data data --split dev",
         "has no split dev; it has",
     ),
     # what is imported
-    ("scripts/import_hf.sh empty mlm new", "empty holds no config.json; name the folder with config.json"),
-    ("scripts/import_hf.sh empty mlm new -aroberta", "--arch is set by scripts/import_hf.sh itself"),
-    ("scripts/import_hf.sh empty mlm new --arch foo", "no encoder 'foo'; choose one of .*roberta_lln, "),
+    ("scripts/lab.sh import empty mlm new", "empty holds no config.json; name the folder with config.json"),
+    ("scripts/lab.sh import empty mlm new -aroberta", "--arch is set by scripts/lab.sh import itself"),
+    ("scripts/lab.sh import empty mlm new --arch foo", "no encoder 'foo'; choose one of .*roberta_lln, "),
     # damaged data
     (f"{EVAL} lm/checkpoint_last.pt list", "preparation.json is damaged"),
     (f"{EVAL} lm/checkpoint_last.pt words", "preparation.json is damaged"),
@@ -121,10 +127,10 @@ CASES = [
     (f"{TRAIN_LM} number.yaml data --gpus 0", "number.yaml: 1 is no group of settings"),
     (f"{TRAIN_LM} empty data --gpus 0", "CONFIG is the folder empty; name one of its YAML files: none"),
     (f"{TRAIN} --arch lra_skyformer", "--arch lra_skyformer does not go with .*yaml, which sets decoder"),
-    ("scripts/eval_mlm.sh encoder/checkpoint_last.pt mlm --out=", "--out: it is empty; name a file"),
+    ("scripts/lab.sh evaluate mlm encoder/checkpoint_last.pt mlm --out=", "--out: it is empty; name a file"),
     (f"{TRAIN_LM} config.yaml data --gpus 0 --save-dir data/run", "prepared data; choose another --save-"),
-    ("scripts/report.sh text.pt", "RUNS: .*text.pt is a file"),
-    ("scripts/make_results.sh --nonsense", "--nonsense; see scripts/make_results.sh --help"),
+    ("scripts/lab.sh report text.pt", "RUNS: .*text.pt is a file"),
+    ("scripts/lab.sh results --nonsense", "--nonsense; see scripts/lab.sh results --help"),
     (f"{TRAIN_LM} text.pt data --gpus 0", "text.pt is no configuration: its name does not end in .yaml"),
     # flags, found out before the folder of the run is made
     (f"{TRAIN_LM} config.yaml data --gpus -1", "--gpus is -1; it must be 0 or more"),
@@ -209,15 +215,15 @@ CASES = [
     ("benchmarks.lm_cost --out new --architectures nothing", "unknown architecture"),
 ]
 TRAIN_VANILLA = TRAIN.replace("config.yaml", "vanilla.yaml")
-TRAIN_LRA = "scripts/train_lra.sh lra.yaml listops --gpus 0 --save-dir new"
-PLAN = "scripts/train_lra.sh text.yaml empty --gpus 0 --dry-run --encoder-attention"
+TRAIN_LRA = "scripts/lab.sh train lra lra.yaml listops --gpus 0 --save-dir new"
+PLAN = "scripts/lab.sh train lra text.yaml empty --gpus 0 --dry-run --encoder-attention"
 RESUME = TRAIN.replace("new", "run --max-update 9")
 TRAINED = "lm/checkpoint_last.pt"
 EVALUATE = f"{EVAL} {TRAINED} data"
 CARRIED = f"{EVALUATE} --carry-state"
-SAMPLE = "scripts/sample_images.sh pixels/checkpoint_last.pt"
-PREDICT = "scripts/predict_glue.sh rte/checkpoint_best.pt --out new.tsv --task"
-EXPORT = f"scripts/export_hf.sh {TRAINED}"
+SAMPLE = "scripts/lab.sh sample pixels/checkpoint_last.pt"
+PREDICT = "scripts/lab.sh predict rte/checkpoint_best.pt --out new.tsv --task"
+EXPORT = f"scripts/lab.sh export {TRAINED}"
 # What is no checkpoint, and what is said of it.
 CHECKPOINTS = {
     "none": "no checkpoint",
@@ -309,22 +315,22 @@ RUNS = [
     (f"{CARRIED} --tokens-per-sample 16", "--tokens-per-sample"),
     (f"{CARRIED} --segment 0", "--segment"),
     # other evaluations
-    ("scripts/eval_mlm.sh encoder/checkpoint_last.pt tokeniser", "another tokeniser"),
-    (f"scripts/evaluate_lra.sh {TRAINED} listops --out new.json", "no model of Long Range Arena"),
-    ("scripts/evaluate_lra.sh begun.pt listops", "incomplete"),
-    (f"scripts/eval_images.sh {TRAINED} --out new.json", "not of pixels or image_classification"),
-    (f"scripts/eval_images.sh {TRAINED} --out good.tsv", "evaluate it with scripts/eval_ppl.sh"),
+    ("scripts/lab.sh evaluate mlm encoder/checkpoint_last.pt tokeniser", "another tokeniser"),
+    (f"scripts/lab.sh evaluate lra {TRAINED} listops --out new.json", "no model of Long Range Arena"),
+    ("scripts/lab.sh evaluate lra begun.pt listops", "incomplete"),
+    (f"scripts/lab.sh evaluate images {TRAINED} --out new.json", "not of pixels or image_classification"),
+    (f"scripts/lab.sh evaluate images {TRAINED} --out good.tsv", "evaluate it with scripts/eval_ppl.sh"),
     (
         f"{EVALUATE.replace(TRAINED, 'pixels/checkpoint_last.pt')} --out good.tsv",
-        "with scripts/eval_images.sh",
+        "with scripts/lab.sh evaluate images",
     ),
     (
         f"{EVALUATE.replace(TRAINED, 'pixels/checkpoint_last.pt')} --out new.json",
         "a model of images, no language",
     ),
-    ("scripts/eval_images.sh pixels/checkpoint_last.pt --split dev", "no split dev"),
-    ("scripts/eval_images.sh pixels/checkpoint_last.pt levels", "4 x 3 x 1 of 6 levels, but"),
-    (f"scripts/sample_images.sh {TRAINED}", "not of pixels"),
+    ("scripts/lab.sh evaluate images pixels/checkpoint_last.pt --split dev", "no split dev"),
+    ("scripts/lab.sh evaluate images pixels/checkpoint_last.pt levels", "4 x 3 x 1 of 6 levels, but"),
+    (f"scripts/lab.sh sample {TRAINED}", "not of pixels"),
     (f"{SAMPLE} --complete 1.5", "--complete is 1.5"),
     (f"{SAMPLE} --complete 0.05", "--complete 0.05"),
     (f"{SAMPLE} --complete 0.5 --count 12", "--count is 12"),
@@ -351,6 +357,6 @@ RUNS = [
     # exports
     (f"{EXPORT} thesis", "export_hf.sh has not written"),
     (f"{EXPORT.replace('last', 'none')} new", "no checkpoint"),
-    ("scripts/export_hf.sh alone/checkpoint_last.pt new --data thesis", "dict.txt"),
+    ("scripts/lab.sh export alone/checkpoint_last.pt new --data thesis", "dict.txt"),
     (f"{EXPORT} new --head x", "'x'"),
 ]

@@ -22,25 +22,25 @@ TRAIN_LM = "scripts/train_lm.sh"
 
 def test_unknown_flags_are_left_for_fairseq():
     words = ["c.yaml", "data", "--arch", "x", "--gpus", "2", "--bf16"]
-    options, extra = parse(TRAIN_LM, words)
+    options, extra = parse("lm", words)
     assert (str(options.config), str(options.data), options.gpus) == ("c.yaml", "data", 2)
     assert extra == ["--arch", "x", "--bf16"]
-    options, extra = parse("scripts/train_vit.sh", ["c.yaml", "--max-update", "3"])
+    options, extra = parse("vit", ["c.yaml", "--max-update", "3"])
     assert options.data is None and extra == ["--max-update", "3"]
 
 
 def test_help_among_flags_of_others(capsys):
     with pytest.raises(SystemExit):
-        parse(TRAIN_LM, ["c.yaml", "--arch", "x", "--help"])
+        parse("lm", ["c.yaml", "--arch", "x", "--help"])
     text = capsys.readouterr().out
     assert "usage: scripts/train_lm.sh CONFIG [DATA]" in text and "--save-dir DIR" in text
 
 
 def test_mistakes_name_the_help():
     with pytest.raises(UserError, match=r"required: CONFIG; see scripts/train_lm.sh --help"):
-        parse(TRAIN_LM, ["--gpus", "2"])
+        parse("lm", ["--gpus", "2"])
     with pytest.raises(UserError, match=r"unrecognized arguments: third"):
-        parse(TRAIN_LM, ["c.yaml", "data", "third", "--arch", "x"])
+        parse("lm", ["c.yaml", "data", "third", "--arch", "x"])
     with pytest.raises(UserError, match=r"'-1' is not one or several numbers above 0"):
         finetune_glue.parse(["c.pt", "--learning-rates=-1"])
 

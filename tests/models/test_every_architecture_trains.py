@@ -88,7 +88,7 @@ def flags(name: str) -> list[str]:
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory):
     def fill(folder):
-        command = [sys.executable, "-m", "lab", "data.bundled_corpus", "--dest", str(folder / "data")]
+        command = [sys.executable, "-m", "lab", "data-prep/bundled_corpus.sh", "--dest", str(folder / "data")]
         forked.run([*command, "--vocab-size", "500"], check=True)
 
     return filled_once(tmp_path_factory, "bundled corpus", fill) / "data"

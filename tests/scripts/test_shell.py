@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.cli import OLD, name_of
 from lab.files import ROOT
 from lab.glue_tasks import TASKS as GLUE
 from lab.study.declaration import read_study
@@ -22,7 +23,7 @@ def fresh(tmp_path) -> Path:
     """A copy of the project without `.venv`; its path holds spaces."""
     copy = tmp_path / "a fresh copy"
     inputs = ("requirements.txt", "pyproject.toml", "setup.py", "build_kernels.py", "build_machine.py")
-    shutil.copytree(ROOT / "scripts", copy / "scripts")
+    shutil.copytree(ROOT / "scripts", copy / "scripts", symlinks=True)
     for name in (*inputs, "causal_linear_attention/sources.py"):
         target = copy / name
         target.parent.mkdir(exist_ok=True)
@@ -59,32 +60,38 @@ def test_syntax_and_settings(path):
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda p: p.name)
-def test_help_needs_no_environment(path):
+def test_help_does_not_set_anything_up(path):
     done = run(path, "--help", TORCH_SPEC="torch==0.0")
-    assert done.returncode == 0 and not done.stderr
-    usage = f"usage: {path.relative_to(ROOT)}"
+    name = str(path.relative_to(ROOT))
+    assert done.returncode == 0 and done.stderr.count("\n") == (name in OLD)
+    usage = f"usage: {name_of(OLD[name]) if name in OLD else name}"
     assert usage in done.stdout
     if path.parent.name == "data-prep":
         assert done.stdout.startswith(usage)
 
 
+@pytest.mark.parametrize(
+    "words", ["lab.sh", "lab.sh evaluate mlm --help", "train_lm.sh c.yaml -h", "report.sh -h"]
+)
+def test_help_before_the_set_up_is_one_sentence_that_names_it(words, fresh, tmp_path):
+    name, *rest = words.split()
+    for tool in ("bash", "dirname"):  # and no Python
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    done = run(fresh / "scripts" / name, *rest, PATH=str(tmp_path), PYTHON="")
+    assert done.returncode == 0 and not done.stderr and done.stdout.count("\n") == 1
+    assert done.stdout.startswith(f"scripts/{name} ") and "scripts/lab.sh setup" in done.stdout
+
+
 @pytest.mark.parametrize("folder", ["scripts", "data-prep"])
 def test_a_script_finds_its_command_from_its_own_folder(folder):
-    name = {"scripts": "report.sh", "data-prep": "images.sh"}[folder]
+    name = {"scripts": "eval_ppl.sh", "data-prep": "images.sh"}[folder]
     done = run("bash", name, "--help", cwd=ROOT / folder)
     assert done.returncode == 0 and done.stdout.startswith(f"usage: {folder}/{name} ")
 
 
 def test_folders_that_cd_searches_lead_nowhere():
-    done = run("bash", "scripts/report.sh", "--help", cwd=ROOT, CDPATH=f".:{ROOT}")
-    assert done.returncode == 0 and done.stdout.startswith("usage: scripts/report.sh "), done.stderr
-
-
-def test_help_without_any_python_is_one_sentence(fresh, tmp_path):
-    for tool in ("bash", "dirname", "cat"):
-        (tmp_path / tool).symlink_to(shutil.which(tool))
-    done = run(fresh / "scripts" / "analyse.sh", "--help", PATH=str(tmp_path), PYTHON="")
-    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    done = run("bash", "scripts/lab.sh", "report", "--help", cwd=ROOT, CDPATH=f".:{ROOT}")
+    assert done.returncode == 0 and done.stdout.startswith("usage: scripts/lab.sh report "), done.stderr
 
 
 @pytest.mark.parametrize("name", ["wheelhouse.sh", "build_wheel.sh"])
@@ -240,10 +247,10 @@ def test_paths_of_gpu_check_are_those_of_the_callers_folder(tmp_path):
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\n[ "$1" = -c ] || printf "%s\\n" "$PWD" "$@"\n')
     python.chmod(0o755)
-    words = ("speed", "--out", "my results")
-    done = run("project/scripts/gpu_check.sh", *words, cwd=tmp_path, PYTHON="./python")
+    words = ("check", "gpu", "speed", "--out", "my results")
+    done = run("project/scripts/lab.sh", *words, cwd=tmp_path, PYTHON="./python")
     assert done.returncode == 0, done.stderr
-    command = ["-m", "lab", "scripts/gpu_check.sh", *words]
+    command = ["-m", "lab", "scripts/lab.sh", *words]
     assert done.stdout.splitlines() == [str(tmp_path), *command]
 
 

@@ -45,7 +45,7 @@ def check_one_model(option: str, path: str | None) -> None:
     if path and len(found := checkpoint_files([path])) > 1:
         raise UserError(
             f"{option} names {len(found)} checkpoints, but takes one; give one of them, average them with "
-            "scripts/average_checkpoints.sh, or evaluate all with --path of fairseq-eval-lm"
+            "scripts/lab.sh average, or evaluate all with --path of fairseq-eval-lm"
         )
 
 

@@ -163,7 +163,7 @@ class LinearAttentionRoberta(Planned, RobertaModel):
         if isinstance(task, LanguageModelingTask):
             raise UserError(
                 "the model is an encoder, which cannot model language from left to right; evaluate it with "
-                "scripts/eval_mlm.sh, or train with --task masked_lm"
+                "scripts/lab.sh evaluate mlm, or train with --task masked_lm"
             )
         check_dictionary(args, task.source_dictionary)
         if args.max_positions is None:

@@ -1,6 +1,6 @@
 """Linear-attention Transformers for `transformers`, in plain PyTorch.
 
-`scripts/export_hf.sh` of the project that trains these models copies this file and the two that it imports
+`scripts/lab.sh export` of the project that trains these models copies this file and the two that it imports
 beside the exported weights; they need `torch` and `transformers` only:
 
     AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)

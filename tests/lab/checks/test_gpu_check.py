@@ -1,4 +1,4 @@
-"""What gpu_check.sh runs on a GPU, as far as a machine without one can tell: the commands, what counts as
+"""What lab.sh check gpu runs on a GPU, as far as a machine without one can tell: the commands, what counts as
 passed, continuing, the archive, and a dry run of every part."""
 
 import importlib.util
@@ -213,7 +213,7 @@ def test_hours_are_those_of_the_recipe(tmp_path):
 @pytest.mark.parametrize("stage", PARTS)
 def test_a_dry_run_goes_through_every_part(stage, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(gpu_check, "subprocess", forked.subprocess_with(Popen=FORK))
-    words = ["scripts/gpu_check.sh", stage, "--out", str(tmp_path / "out"), "--dry-run"]
+    words = ["scripts/lab.sh check gpu", stage, "--out", str(tmp_path / "out"), "--dry-run"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as end:
         gpu_check.main()

@@ -107,7 +107,7 @@ def test_a_mount_point_is_refused_before_the_work(tmp_path, monkeypatch):
 
 
 def test_two_runs_at_once(tmp_path):
-    command = [sys.executable, "-m", "lab", "data.bundled_corpus", "--dest", tmp_path / "data"]
+    command = [sys.executable, "-m", "lab", "data-prep/bundled_corpus.sh", "--dest", tmp_path / "data"]
     first = forked.start(command)
     wait_for("train:", first.logs[0], first.process.is_alive)
     second = forked.start(command)

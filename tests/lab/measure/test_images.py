@@ -14,7 +14,7 @@ from tests.helpers import tiny
 from tests.helpers.images import write_images
 from user_dir.tasks.image_data import open_image_data
 
-EVAL_IMAGES = "scripts/eval_images.sh"
+EVAL_IMAGES = "scripts/lab.sh evaluate images"
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from lab.run.checkpoint import read_checkpoint
 from lab.run.folder import newest_whole
 from tests.helpers.evil import Evil
 
-COMMAND = "scripts/average_checkpoints.sh"
+COMMAND = "scripts/lab.sh average"
 TIED = ("decoder.embed_tokens.weight", "decoder.output_projection.weight")
 
 

@@ -1,4 +1,4 @@
-"""train_lra.sh and evaluate_lra.sh: records, what an earlier run has left, and data that do not fit."""
+"""train_lra.sh and lab.sh evaluate lra: records, what an earlier run has left, and data that do not fit."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from tests.helpers import tiny
 from tests.helpers.lra import write_lra
 from tests.helpers.tiny import losses
 
-TRAIN_LRA, EVALUATE_LRA = "scripts/train_lra.sh", "scripts/evaluate_lra.sh"
+TRAIN_LRA, EVALUATE_LRA = "scripts/lab.sh train lra", "scripts/lab.sh evaluate lra"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""pretrain_roberta.sh: what it carries on and refuses; eval_mlm.sh."""
+"""pretrain_roberta.sh: what it carries on and refuses; lab.sh evaluate mlm."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from lab.run.process import run_fairseq
 from tests.helpers import tiny
 from user_dir.models.roberta import RobertaEncoder
 
-PRETRAIN_ROBERTA, EVAL_MLM = "scripts/pretrain_roberta.sh", "scripts/eval_mlm.sh"
+PRETRAIN_ROBERTA, EVAL_MLM = "scripts/pretrain_roberta.sh", "scripts/lab.sh evaluate mlm"
 
 
 def weights(folder):

@@ -1,0 +1,193 @@
+"""The one command, `scripts/lab.sh VERB ...`, and the scripts that stand for one of its verbs.
+
+`scripts/lib.sh` calls `python -m lab SCRIPT WORDS...`; inside the environment `python -m lab VERB ...` does
+the same. A verb imports its own module only, whose `main` reads the options from `sys.argv`.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from lab.console import run_command
+from lab.errors import UserError, suggestion
+
+LAB = "scripts/lab.sh"
+SLOW = ("run.", "measure.", "export.", "figures.", "checks.", "publish.")
+"""Modules that take seconds to import, without a word."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a verb does.
+
+    Args:
+        module: in this package; its `main` gets `kind`, if there is one.
+        about: one line of the help.
+        script: the name of a shorter command for the same, where there is one.
+    """
+
+    module: str
+    about: str
+    script: str = ""
+    kind: str = ""
+
+
+def _prepare(module: str, name: str, about: str) -> Command:
+    return Command(f"data.{module}", about, f"data-prep/{name}.sh")
+
+
+COMMANDS = {
+    "quickstart": Command(
+        "study.quickstart",
+        "set-up, a small corpus, three language models trained and compared",
+        "scripts/quickstart.sh",
+    ),
+    "prepare bundled_corpus": _prepare(
+        "bundled_corpus", "bundled_corpus", "prepare the corpus that comes with Python"
+    ),
+    "prepare wikitext": _prepare("wikitext", "wikitext", "prepare WikiText-2 or WikiText-103"),
+    "prepare text": _prepare("own_text", "text", "prepare your own text for language models"),
+    "prepare roberta": _prepare("masked_lm", "roberta", "prepare WikiText or your own text for RoBERTa"),
+    "prepare glue": _prepare("glue", "glue", "prepare GLUE"),
+    "prepare lra": _prepare("lra.prepare", "lra", "prepare Long Range Arena"),
+    "prepare images": _prepare("images", "images", "prepare digits, MNIST, CIFAR-10, or Dogs vs Cats"),
+    "train lm": Command(
+        "run.commands", "train a language model from a YAML", "scripts/train_lm.sh", kind="lm"
+    ),
+    "train roberta": Command(
+        "run.commands", "pre-train an encoder from a YAML", "scripts/pretrain_roberta.sh", kind="roberta"
+    ),
+    "train lra": Command("run.commands", "train on a task of Long Range Arena", kind="lra"),
+    "train images": Command("run.commands", "train a model of images byte by byte", kind="images"),
+    "train vit": Command("run.commands", "train a Vision Transformer", kind="vit"),
+    "finetune": Command(
+        "study.finetune_glue",
+        "fine-tune an encoder on GLUE over learning rates and seeds",
+        "scripts/finetune_glue.sh",
+    ),
+    "average": Command("run.average", "average the weights of several checkpoints, or of a run's last ones"),
+    "evaluate ppl": Command(
+        "measure.commands",
+        "measure the perplexity of a language model, per token and per word",
+        "scripts/eval_ppl.sh",
+        kind="ppl",
+    ),
+    "evaluate mlm": Command("measure.commands", "measure the masked-LM perplexity of an encoder", kind="mlm"),
+    "evaluate lra": Command(
+        "measure.commands", "measure the accuracy of a model of Long Range Arena", kind="lra"
+    ),
+    "evaluate images": Command(
+        "measure.commands",
+        "measure an image model's bits per dimension, or a Vision Transformer's accuracy",
+        kind="images",
+    ),
+    "predict": Command("measure.predict_glue", "predict with a fine-tuned encoder"),
+    "sample": Command("measure.sample_images", "draw or complete images"),
+    "study": Command(
+        "study.study",
+        "run an experiment that a YAML declares: cells, tables, verdicts, plots",
+        "scripts/study.sh",
+    ),
+    "figures": Command("figures.analyse", "analyse attention: the papers' analyses and figures"),
+    "report": Command("publish.report", "write an HTML report of your runs"),
+    "results": Command("study.make_results", "bring the documents up to date with the committed results"),
+    "export": Command("export.export_hf", "export a model for `transformers`"),
+    "import": Command("export.import_hf", "start from RoBERTa weights of `transformers`"),
+    "check gpu": Command(
+        "checks.gpu_check", "build, test and measure the CUDA kernels, and the models on a GPU"
+    ),
+    "check faults": Command("checks.fault_check", "break small runs and count the survivors"),
+    "check sources": Command(
+        "data.check_sources", "test the download addresses", "data-prep/check_sources.sh"
+    ),
+}
+"""What the words after `scripts/lab.sh` do; the words after those are options of the command."""
+
+SCRIPTS = {command.script: words for words, command in COMMANDS.items() if command.script}
+OLD = {
+    "scripts/analyse.sh": "figures",
+    "scripts/average_checkpoints.sh": "average",
+    "scripts/eval_images.sh": "evaluate images",
+    "scripts/eval_mlm.sh": "evaluate mlm",
+    "scripts/evaluate_lra.sh": "evaluate lra",
+    "scripts/export_hf.sh": "export",
+    "scripts/fault_check.sh": "check faults",
+    "scripts/gpu_check.sh": "check gpu",
+    "scripts/import_hf.sh": "import",
+    "scripts/make_results.sh": "results",
+    "scripts/predict_glue.sh": "predict",
+    "scripts/report.sh": "report",
+    "scripts/sample_images.sh": "sample",
+    "scripts/train_images.sh": "train images",
+    "scripts/train_lra.sh": "train lra",
+    "scripts/train_vit.sh": "train vit",
+}
+"""Names of the release before this one, each a link to `scripts/lab.sh`."""
+
+
+def name_of(words: str) -> str:
+    """The command as the documents name it, such as `scripts/lab.sh export`."""
+    return COMMANDS[words].script or f"{LAB} {words}"
+
+
+def find(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The command that a line begins with, "" if it asks for the list of them, and the words of its options.
+
+    Raises UserError where there is no such command.
+    """
+    first, *rest = words or [LAB]
+    if first in OLD:
+        print(
+            f"{first} is now {name_of(OLD[first])}; the old name goes with the next release", file=sys.stderr
+        )
+    if first in OLD or first in SCRIPTS:
+        return {**OLD, **SCRIPTS}[first], rest
+    words = rest if first == LAB else list(words)
+    for length in (1, 2):
+        if (name := " ".join(words[:length])) in COMMANDS:
+            return name, words[length:]
+    if not words or words[0] in ("-h", "--help"):
+        return "", []
+    verbs = list(dict.fromkeys(name.split()[0] for name in COMMANDS))
+    if words[0] not in verbs:
+        raise UserError(f"there is no verb {words[0]}{suggestion(words[0], verbs)}; see {LAB} --help")
+    if words[1:2] in (["-h"], ["--help"]):
+        return "", words[:1]
+    kinds = [name.split()[1] for name in COMMANDS if name.startswith(f"{words[0]} ")]
+    raise UserError(f"say what to {words[0]}: {', '.join(kinds)}; see {LAB} {words[0]} --help")
+
+
+def list_commands(verb: str = "") -> str:
+    """The help of `scripts/lab.sh`, or of one of its verbs that has kinds."""
+    shown = {name: command for name, command in COMMANDS.items() if not verb or name.split()[0] == verb}
+    width = max(map(len, shown)) + 2
+    rows = (
+        f"  {name:{width}}{command.about}" + (f" ({command.script})" if command.script else "")
+        for name, command in shown.items()
+    )
+    setup = "" if verb else f"  {'setup':{width}}make .venv, as the first call of any other verb does\n"
+    what = f"{verb} KIND" if verb else "VERB"
+    return f"usage: {LAB} {what} ...\n\n{setup}" + "\n".join(rows) + "\n\nEach takes --help."
+
+
+def run() -> None:
+    """Run the command on the command line, which a record of a measurement names as the documents do."""
+    name, words = find(sys.argv[1:])
+    if not name:
+        print(list_commands(*words))
+        return
+    command, help_asked = COMMANDS[name], bool({"-h", "--help"} & set(words))
+    if help_asked:
+        words = [*takewhile(lambda word: not word.startswith("-"), words), "--help"]
+    elif sys.stderr.isatty() and command.module.startswith(SLOW):
+        print("loading torch and fairseq ...", file=sys.stderr)
+    sys.argv = [name_of(name), *words]
+    module = importlib.import_module(f"lab.{command.module}")
+    module.main(*filter(None, [command.kind]))
+
+
+def main() -> None:
+    """Run it as any command: a mistake ends in one sentence."""
+    run_command(run)

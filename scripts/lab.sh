@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Everything that has no script of its own, as `lab.sh VERB`; --help lists the verbs.
+# Links to this file are names of earlier releases: lab/cli.py says what they are called now.
+set -euo pipefail
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
+
+[[ $# -gt 0 || -L $0 ]] || set -- --help
+if [[ ${0##*/} == gpu_check.sh || "${1:-} ${2:-}" == "check gpu" ]]; then
+    check_gpu "$@"
+elif [[ ${1:-} == setup ]]; then
+    ensure_environment
+else
+    run_command "$@"
+fi
