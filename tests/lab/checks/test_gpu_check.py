@@ -231,7 +231,7 @@ def test_a_dry_run_goes_through_every_part(stage, tmp_path, monkeypatch, capfd):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_a_gpu_one_sentence_and_exit_code_2(tmp_path):
-    command = [ROOT / "scripts" / "gpu_check.sh", "speed", tmp_path / "out"]
+    command = [ROOT / "scripts" / "lab.sh", "check", "gpu", "speed", tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHON": sys.executable})
     assert done.returncode == 2 and not (tmp_path / "out").exists()
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
@@ -240,7 +240,7 @@ def test_without_a_gpu_one_sentence_and_exit_code_2(tmp_path):
 def test_an_old_setuptools_is_named_before_anything_is_built(tmp_path):
     (tmp_path / "setuptools.py").write_text('__version__ = "65.5.0"\n')
     environment = {"PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
-    command = [ROOT / "scripts" / "gpu_check.sh", "correctness", tmp_path / "out"]
+    command = [ROOT / "scripts" / "lab.sh", "check", "gpu", "correctness", tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 2 and not (tmp_path / "out").exists()
     assert "setuptools 77" in done.stderr and done.stderr.count("\n") == 1
