@@ -69,7 +69,9 @@ def longest_first(items, workers):
 
 @pytest.fixture(autouse=True)
 def fixed_seed():
-    torch.manual_seed(1234)
+    from tests.helpers.cases import SEED
+
+    torch.manual_seed(SEED)
 
 
 @pytest.fixture(scope="session")

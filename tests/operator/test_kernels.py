@@ -1,6 +1,8 @@
 """The compiled kernels, and PyTorch in their place, against the definition in float64: values, gradients,
 threads, instruction sets."""
 
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from causal_linear_attention import causal_linear_attention, causal_linear_attention_step, extension
 from causal_linear_attention.chunked import CHUNK, SEGMENT
+from tests.helpers.cases import case
 from tests.helpers.definition import definition, draw, run
 
 cpp = pytest.mark.skipif(not extension.loaded("cpp"), reason=extension.reason("cpp") or "loaded")
@@ -84,15 +87,13 @@ def check(backend, shape, dtype, normalize, strides="dense", state=True, device=
 
 
 @pytest.mark.parametrize("backend", KINDS)
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "B{}-H{}-N{}-D{}-M{}".format(*s))
-def test_shapes(backend, shape, dtype, normalize):
-    if backend == "cuda" and dtype == torch.float64:
-        pytest.skip("the CUDA kernels have no float64")
-    if backend == "cuda" and dtype == torch.float32 and max(shape[3:]) > 128:
-        pytest.skip("the CUDA kernels have no float32 beyond 128 columns")
-    check(backend, shape, dtype, normalize)
+def test_shapes(backend, shape):
+    """The CUDA kernels have no float64, and no float32 beyond 128 columns."""
+    dtypes = DTYPES if backend != "cuda" else DTYPES[1 if max(shape[3:]) <= 128 else 2 :]
+    for dtype, normalize in product(dtypes, (False, True)):
+        with case(dtype, f"{normalize=}"):
+            check(backend, shape, dtype, normalize)
 
 
 @pytest.mark.parametrize("backend", CPU)
@@ -160,16 +161,18 @@ def test_threads_up_to_the_number_of_heads_change_no_bit(heads, normalize, dtype
 
 
 @cpp
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
 @pytest.mark.parametrize("heads, threads", [(1, 2), (1, 3), (2, 3), (2, 7), (1, 64)])
-def test_more_threads_than_heads(heads, threads, normalize, dtype):
+def test_more_threads_than_heads(heads, threads):
+    """Each dtype with and without the normaliser, by turns."""
     shape = (1, heads, 1100, 24, 40)
-    given = draw(shape, dtype, normalize)
-    first = results_with(threads, given, normalize)
-    for x, y in zip(first, results_with(threads, given, normalize), strict=True):
-        assert torch.equal(x, y), "the same number of threads gives other bits the second time"
-    check("cpp", shape, dtype, normalize)
+    for turn, dtype in enumerate(DTYPES, start=threads):
+        normalize = turn % 2 == 0
+        with case(dtype, f"{normalize=}"):
+            given = draw(shape, dtype, normalize)
+            first = results_with(threads, given, normalize)
+            for x, y in zip(first, results_with(threads, given, normalize), strict=True):
+                assert torch.equal(x, y), "the same number of threads gives other bits the second time"
+            check("cpp", shape, dtype, normalize)
 
 
 def check_not_finite(backend, which, value, normalize, device, shape, at, **tolerance):
@@ -190,12 +193,13 @@ def check_not_finite(backend, which, value, normalize, device, shape, at, **tole
 
 
 @pytest.mark.parametrize("backend", KINDS)
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("which", [0, 1, 2], ids="qkv")
-def test_nan_and_inf_stay_where_they_belong(backend, which, value, normalize):
-    given = (backend, which, value, normalize, device_of(backend))
-    check_not_finite(*given, shape=(1, 2, 200, 20, 24), at=100, rtol=0, atol=0)
+def test_nan_and_inf_stay_where_they_belong(backend, which):
+    device = device_of(backend)
+    for value, normalize in product((float("nan"), float("inf"), -float("inf")), (False, True)):
+        with case(value, f"{normalize=}"):
+            given = (backend, which, value, normalize, device)
+            check_not_finite(*given, shape=(1, 2, 200, 20, 24), at=100, rtol=0, atol=0)
 
 
 def check_gradient_not_finite(backend, which, device, length):
@@ -217,11 +221,15 @@ def test_nan_in_the_output_gradient_stays_causal(which):
 
 
 @pytest.mark.parametrize("backend", CPU)
-@pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalize"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
 @pytest.mark.parametrize("width", [1, 24, 255, 256, 300, 600])
-def test_step(backend, dtype, normalize, width):
+def test_step(backend, width):
     """The compiled one, and PyTorch's, which runs where gradients are wanted."""
+    for dtype, normalize in product(DTYPES, (False, True)):
+        with case(dtype, f"{normalize=}"):
+            check_step(backend, dtype, normalize, width)
+
+
+def check_step(backend, dtype, normalize, width):
     q, k, v, state, *_ = draw((2, 3, 4, 12, width), dtype, normalize)
     whole, final = kernel(backend, normalize)(*(x.to(state.dtype) for x in (q, k, v)), state)
     q.requires_grad_(backend == "torch")

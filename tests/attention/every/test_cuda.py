@@ -1,10 +1,12 @@
 """Every mechanism on a GPU: values, gradients and decoding are a CPU's, in half precision near them."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
 
+from tests.helpers.cases import case
 from tests.helpers.mechanisms import MECHANISMS, all_forms, build, causal_mechanisms, ragged
 
 pytestmark = [
@@ -35,15 +37,16 @@ def error(got, expected):
 
 
 @all_forms
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    [(torch.float64, 1e-9), (torch.float32, 2e-4)],
-    ids=["float64", "float32"],
-)
-def test_values_and_gradients(key, causal, dtype, tolerance, training):
-    if dtype == torch.float32 and not MECHANISMS[key].continuous:
-        pytest.skip("rounding may change which tokens are seen")
+def test_values_and_gradients(key, causal):
+    for (dtype, tolerance), training in product(
+        ((torch.float64, 1e-9), (torch.float32, 2e-4)), (False, True)
+    ):
+        if dtype == torch.float64 or MECHANISMS[key].continuous:  # rounding may change which tokens are seen
+            with case(dtype, "in training" if training else "in evaluation"):
+                check_values_and_gradients(key, causal, dtype, tolerance, training)
+
+
+def check_values_and_gradients(key, causal, dtype, tolerance, training):
     x, padding = rows_and_padding(dtype)
     weights = torch.randn_like(x)[~padding]
     results = []
@@ -70,8 +73,13 @@ def test_decoding(key):
 
 
 @all_forms
-@pytest.mark.parametrize("how", ["autocast", "bfloat16", "float16"])
-def test_half_precision(key, causal, how):
+def test_half_precision(key, causal):
+    for how in ("autocast", "bfloat16", "float16"):
+        with case(how):
+            check_half_precision(key, causal, how)
+
+
+def check_half_precision(key, causal, how):
     cpu, gpu = pair(key, causal, torch.float32)
     autocast = how == "autocast"
     dtype = torch.float32 if autocast else getattr(torch, how)

@@ -1,11 +1,14 @@
 """Inputs at the edge: equal tokens, one real token among padding or none, large values."""
 
+from itertools import product
+
 import pytest
 import torch
 
+from tests.helpers.cases import case
 from tests.helpers.mechanisms import MECHANISMS, all_forms, build, forms_of
 
-dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+DTYPES = (torch.float32, torch.bfloat16)
 # Those of encoders that know no positions: nothing tells equal tokens apart.
 WITHOUT_POSITIONS = ("bigbird", "informer", "kernelized", "linformer", "longformer", "reformer", "skyformer")
 # The map of a first token's value, which is all that the token sees where it is alone.
@@ -25,8 +28,13 @@ def finite(module, x, padding=None):
 
 
 @all_forms
-@dtypes
-def test_equal_tokens(key, causal, dtype):
+def test_equal_tokens(key, causal):
+    for dtype in DTYPES:
+        with case(dtype):
+            check_equal_tokens(key, causal, dtype)
+
+
+def check_equal_tokens(key, causal, dtype):
     finite(build(key, causal, dtype), torch.zeros(70, 2, 12, dtype=dtype))
     module, name = build(key, causal, dtype), MECHANISMS[key].name
     x = torch.randn(1, 2, 12, dtype=dtype).repeat(100, 1, 1)
@@ -40,12 +48,13 @@ def test_equal_tokens(key, causal, dtype):
 
 
 @all_forms
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    [(torch.float64, 1e-9), (torch.float32, 2e-4), (torch.bfloat16, 0.05)],
-    ids=["f64", "f32", "bf16"],
-)
-def test_one_real_token_among_padding_and_none_at_all(key, causal, dtype, tolerance):
+def test_one_real_token_among_padding_and_none_at_all(key, causal):
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 2e-4), (torch.bfloat16, 0.05)):
+        with case(dtype):
+            check_one_real_token(key, causal, dtype, tolerance)
+
+
+def check_one_real_token(key, causal, dtype, tolerance):
     module, name = build(key, causal, dtype), MECHANISMS[key].name
     x = torch.randn(70, 3, 12, dtype=dtype)
     padding = torch.arange(70) >= torch.tensor([[1], [30], [0]])
@@ -75,9 +84,8 @@ def test_sums_before_a_norm_in_float16(key, causal, autocast):
 
 
 @all_forms
-@dtypes
-@pytest.mark.parametrize("kind", ["signs", "normal"])
-def test_large_values(key, causal, dtype, kind):
-    generator = torch.Generator().manual_seed(5)
-    x = torch.randn(150, 2, 12, generator=generator)
-    finite(build(key, causal, dtype), ((x.sign() if kind == "signs" else x) * 30).to(dtype))
+def test_large_values(key, causal):
+    x = torch.randn(150, 2, 12, generator=torch.Generator().manual_seed(5))
+    for dtype, kind in product(DTYPES, ("signs", "normal")):
+        with case(dtype, kind):
+            finite(build(key, causal, dtype), ((x.sign() if kind == "signs" else x) * 30).to(dtype))

@@ -1,8 +1,11 @@
 """The laws every mechanism obeys: causal, blind to padding, incremental = full, linear cost."""
 
+from itertools import product
+
 import pytest
 import torch
 
+from tests.helpers.cases import case
 from tests.helpers.counting import kept_bytes, kept_for_backward
 from tests.helpers.mechanisms import (
     MECHANISMS,
@@ -17,11 +20,7 @@ from tests.helpers.mechanisms import (
 
 LENGTHS = (1, 17, 63, 64, 65, 150)  # around the ends of chunks
 # All in float64; float32, which changes rounding alone, for the longest.
-sizes = pytest.mark.parametrize(
-    ("length", "dtype"),
-    [*((length, torch.float64) for length in LENGTHS), (150, torch.float32)],
-    ids=lambda x: f"N{x}" if isinstance(x, int) else str(x).removeprefix("torch."),
-)
+SIZES = [*((length, torch.float64) for length in LENGTHS), (150, torch.float32)]
 
 
 def close(a, b, dtype):
@@ -31,30 +30,32 @@ def close(a, b, dtype):
 
 
 @causal_mechanisms
-@sizes
 @torch.no_grad()
-def test_causal(key, length, dtype):
-    module = build(key, True, dtype)
-    x = torch.randn(length, 2, 12, dtype=dtype)
-    out, _ = module(x)
-    for j in {0, length // 2, length - 1}:
-        changed = x.clone()
-        changed[j:] = torch.randn_like(changed[j:]) * 3
-        close(module(changed)[0][:j], out[:j], dtype)
+def test_causal(key):
+    for length, dtype in SIZES:
+        with case(length, dtype):
+            module = build(key, True, dtype)
+            x = torch.randn(length, 2, 12, dtype=dtype)
+            out, _ = module(x)
+            for j in {0, length // 2, length - 1}:
+                changed = x.clone()
+                changed[j:] = torch.randn_like(changed[j:]) * 3
+                close(module(changed)[0][:j], out[:j], dtype)
 
 
 @all_forms
-@sizes
 @torch.no_grad()
-def test_padding_changes_nothing(key, length, dtype, causal):
-    module = build(key, causal, dtype)
-    sizes, mask = ragged(length, 4)
-    x = torch.randn(length, 4, 12, dtype=dtype)
-    out, _ = module(x, key_padding_mask=mask)
-    assert torch.isfinite(out).all()
-    for row, size in enumerate(sizes):
-        alone, _ = module(x[:size, row : row + 1])
-        close(out[:size, row], alone[:, 0], dtype)
+def test_padding_changes_nothing(key, causal):
+    for length, dtype in SIZES:
+        with case(length, dtype):
+            module = build(key, causal, dtype)
+            sizes, mask = ragged(length, 4)
+            x = torch.randn(length, 4, 12, dtype=dtype)
+            out, _ = module(x, key_padding_mask=mask)
+            assert torch.isfinite(out).all()
+            for row, size in enumerate(sizes):
+                alone, _ = module(x[:size, row : row + 1])
+                close(out[:size, row], alone[:, 0], dtype)
 
 
 @all_forms
@@ -108,21 +109,21 @@ def test_incremental_equals_full_under_autocast(key, within):
 
 
 @causal_mechanisms
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad], ids=lambda mode: mode.__name__)
-@pytest.mark.parametrize("read", [torch.inference_mode, torch.no_grad], ids=lambda mode: mode.__name__)
-@pytest.mark.parametrize("cut", [5, 6], ids="prompt{}".format)
-def test_decoding_continues_in_another_mode(key, read, mode, cut):
+def test_decoding_continues_in_another_mode(key):
     """A prompt, and perhaps a token, read in one and continued in the other, also with derivatives."""
-    module = build(key, True, torch.float64, longest=64)
-    x = torch.randn(9, 2, 12, dtype=torch.float64)
-    full, state, pieces = module(x)[0], {}, []
-    with read():
-        pieces += [module(piece, incremental_state=state)[0] for piece in x[:cut].split(5)]
-    with mode():
-        pieces += [module(piece, incremental_state=state)[0] for piece in x[cut:].split([1, 8 - cut])]
-    close(torch.cat([piece.detach() for piece in pieces]), full, torch.float64)
-    if mode is torch.enable_grad:
-        pieces[-1].sum().backward()
+    modes = (torch.inference_mode, torch.no_grad), (torch.no_grad, torch.enable_grad)
+    for read, mode, cut in product(*modes, (5, 6)):
+        with case(read.__name__, mode.__name__, f"a prompt of {cut}"):
+            module = build(key, True, torch.float64, longest=64)
+            x = torch.randn(9, 2, 12, dtype=torch.float64)
+            full, state, pieces = module(x)[0], {}, []
+            with read():
+                pieces += [module(piece, incremental_state=state)[0] for piece in x[:cut].split(5)]
+            with mode():
+                pieces += [module(piece, incremental_state=state)[0] for piece in x[cut:].split([1, 8 - cut])]
+            close(torch.cat([piece.detach() for piece in pieces]), full, torch.float64)
+            if mode is torch.enable_grad:
+                pieces[-1].sum().backward()
 
 
 @causal_mechanisms
@@ -143,15 +144,16 @@ def test_gradients_of_decoding_are_those_of_the_full_forward(key):
 
 
 @causal_without("reformer")  # the work of reformer-16-3, threefold
-@pytest.mark.parametrize("cuts", [(150,), (70, 1, 79), (1, 64, 85)], ids=str)
 @torch.no_grad()
-def test_incremental_in_pieces(key, cuts):
+def test_incremental_in_pieces(key):
     module = build(key, True, torch.float64)
     x = torch.randn(150, 2, 12, dtype=torch.float64)
     full, _ = module(x)
-    state: dict = {}
-    pieces = [module(piece, incremental_state=state)[0] for piece in x.split(cuts)]
-    close(torch.cat(pieces), full, torch.float64)
+    for cuts in ((150,), (70, 1, 79), (1, 64, 85)):
+        with case(cuts):
+            state: dict = {}
+            pieces = [module(piece, incremental_state=state)[0] for piece in x.split(cuts)]
+            close(torch.cat(pieces), full, torch.float64)
 
 
 @causal_mechanisms
@@ -273,9 +275,9 @@ def test_dropout_acts_on_the_weights_in_training_only(key, causal):
 
 
 @all_forms
-@pytest.mark.parametrize("shape", [(0, 2, 12), (3, 0, 12)], ids=["no positions", "no rows"])
-def test_empty_batches(key, causal, shape):
-    assert build(key, causal)(torch.zeros(shape))[0].shape == shape
+def test_empty_batches(key, causal):
+    for shape in ((0, 2, 12), (3, 0, 12)):
+        assert build(key, causal)(torch.zeros(shape))[0].shape == shape
 
 
 @causal_mechanisms
@@ -291,25 +293,26 @@ def test_no_new_tokens_leave_the_state_as_it_is(key):
 
 
 @all_forms
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "f16"])
-def test_half_precision_stays_finite_and_near(key, causal, dtype):
-    module = build(key, causal)
-    x = torch.randn(150, 2, 12)
-    expected, _ = module(x)
-    half = build(key, causal).to(dtype)
-    half.load_state_dict(module.state_dict())
-    x = x.to(dtype).requires_grad_()
-    out, _ = half(x)
-    assert out.dtype == dtype
-    out.float().square().sum().backward()
-    assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
-    error = (out.float() - expected).norm() / expected.norm()
-    # Of the others, tests of their own compare half precision where tokens see the same.
-    assert not MECHANISMS[key].continuous or error < (0.1 if dtype == torch.bfloat16 else 0.02)
+def test_half_precision_stays_finite_and_near(key, causal):
+    for dtype, most in ((torch.bfloat16, 0.1), (torch.float16, 0.02)):
+        with case(dtype):
+            module = build(key, causal)
+            x = torch.randn(150, 2, 12)
+            expected, _ = module(x)
+            half = build(key, causal).to(dtype)
+            half.load_state_dict(module.state_dict())
+            x = x.to(dtype).requires_grad_()
+            out, _ = half(x)
+            assert out.dtype == dtype
+            out.float().square().sum().backward()
+            assert torch.isfinite(out).all() and torch.isfinite(x.grad).all()
+            error = (out.float() - expected).norm() / expected.norm()
+            # Of the others, tests of their own compare half precision where tokens see the same.
+            assert not MECHANISMS[key].continuous or error < most
 
 
 # Those that differ in sizes only from others that are compiled, and those of the whole models that
-# tests/models/test_compiled.py compiles.
+# tests/models/test_compiled.py compiles, one of either feature map.
 SAME_CODE = (
     "flash-16",
     "reformer-16-3",
@@ -318,7 +321,7 @@ SAME_CODE = (
     "transformer_ls-16-2",
     "diag-1",
 )
-WHOLE_MODELS = ("norm-elu", "diag-relu", "norm-1+elu", "diag-softmax", "lln_diag", "softmax")
+WHOLE_MODELS = ("norm-elu", "diag-relu", "norm-1+elu", "diag-softmax", "lln_diag")
 
 
 @forms_of(without=SAME_CODE + WHOLE_MODELS)
