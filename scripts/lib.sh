@@ -154,6 +154,16 @@ begin_tests() {
     cd -- "$ROOT"
 }
 
+# run_tests MORE ARGUMENTS...: pytest in as many processes as there are cores and MORE, at most six, of a thread each, in
+# place of this shell. -n 0 among the arguments runs all in one.
+run_tests() {
+    local workers
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+    workers=$(($(env -u OMP_NUM_THREADS nproc) + $1))
+    shift
+    exec "$VENV_PYTHON" -m pytest -n $((workers < 6 ? workers : 6)) --dist worksteal "$@"
+}
+
 # install_beside FOLDER LIST OPTIONS...: what the file LIST requires, in FOLDER beside .venv, unless it is there.
 install_beside() {
     local folder=$1 list=$2 made_from part

@@ -13,7 +13,4 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 begin_tests "$@"
-# Two processes more than cores, since tests wait for the commands they start; one thread each. -n 0 runs all in one.
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-workers=$(($(env -u OMP_NUM_THREADS nproc) + 2))
-exec "$VENV_PYTHON" -m pytest -n $((workers < 6 ? workers : 6)) --dist worksteal "$@"
+run_tests 2 "$@" # two processes more than cores, since tests wait for the commands they start

@@ -10,4 +10,4 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 begin_tests "$@"
 install_beside .venv-export tests/lab/export/requirements.txt --no-deps
-exec "$VENV_PYTHON" -m pytest -n 0 tests/lab/export "$@"
+run_tests 0 tests/lab/export "$@"
