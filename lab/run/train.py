@@ -346,6 +346,7 @@ def check_attentions(plan: Sequence[tuple[str, ...]], model: Any, side: str, pos
             build_layer_attention(
                 layer,
                 *sizes,
+                place=(plan.index(layer), len(plan)),
                 causal=side == "decoder",
                 dropout=model.attention_dropout,
                 backend=model.attention_backend,
